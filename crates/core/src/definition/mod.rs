@@ -1,0 +1,365 @@
+//! A flow as data: what a file or the Rust builder describes, before it is checked and indexed.
+//!
+//! The same [`Definition`] comes out of YAML, TOML, JSON and Rust. Its canonical JSON ([`Definition::canonical`]) uses
+//! the keys of the file format with defaults left out, so that it can be read back by the same reader and so that its
+//! hash, which is the definition's identity, does not change when a later version adds a key.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+use crate::ids::digest;
+use crate::time::format_duration;
+
+/// A versioned definition of steps wired by events.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Definition {
+    pub flow: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// JSON Schema of the run's input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<serde_json::Value>,
+    /// External events that a run takes, each with an optional JSON Schema.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub accepts: BTreeMap<String, Option<serde_json::Value>>,
+    /// CEL over `input`, `events` and `results`; default: the results of completed leaf steps by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// Stop triggering at the first failed step.
+    #[serde(skip_serializing_if = "is_default")]
+    pub fail_fast: bool,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "some_duration")]
+    pub timeout: Option<Duration>,
+    /// What happens to the run's key-value state when the run ends.
+    #[serde(skip_serializing_if = "is_default")]
+    pub state: Cleanup,
+    /// In the order of the file: a step's place here is its index in the run state.
+    #[serde(serialize_with = "steps_by_name")]
+    pub steps: Vec<StepDefinition>,
+}
+
+/// Named work in a flow.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StepDefinition {
+    #[serde(skip)]
+    pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    #[serde(flatten)]
+    pub runner: Runner,
+    /// The lane of jobs that this step waits in. For `worker: QUEUE` it is that queue.
+    #[serde(skip_serializing_if = "is_default_queue")]
+    pub queue: String,
+    /// None for an entry step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subscribes: Option<Subscribes>,
+    /// Declared emits, each with an optional JSON Schema.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub emits: BTreeMap<String, Option<serde_json::Value>>,
+    /// The event that carries this step's result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub returns: Option<String>,
+    /// CEL, evaluated once when the step would be triggered.
+    #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub retry: Retry,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "some_duration")]
+    pub timeout: Option<Duration>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub on_failure: OnFailure,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+}
+
+/// How a step runs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Runner {
+    /// An argument vector; no shell.
+    Command(Vec<String>),
+    /// A request; see [`HttpRequest`].
+    Http(HttpRequest),
+    /// A remote worker on this queue.
+    Worker(String),
+    /// A function registered in the process that runs the engine.
+    Function(String),
+}
+
+/// The request of an `http` step. Exactly one method key names the URL in the file (`post: "https://…"`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct HttpRequest {
+    /// `GET`, `POST`, `PUT`, `PATCH` or `DELETE`.
+    pub method: String,
+    pub url: String,
+    pub headers: BTreeMap<String, String>,
+    /// The body to send; the step's input where none is given.
+    pub body: Option<serde_json::Value>,
+}
+
+impl Serialize for HttpRequest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry(&self.method.to_lowercase(), &self.url)?;
+        if !self.headers.is_empty() {
+            map.serialize_entry("headers", &self.headers)?;
+        }
+        if let Some(body) = &self.body {
+            map.serialize_entry("body", body)?;
+        }
+        map.end()
+    }
+}
+
+/// What a step waits for. In a file a list is AND, `{any: […]}` is OR, and they nest.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Subscribes {
+    Event(String),
+    /// `step:NAME`
+    Step(String),
+    All(Vec<Subscribes>),
+    Any(Vec<Subscribes>),
+}
+
+impl Serialize for Subscribes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Subscribes::Event(name) => serializer.serialize_str(name),
+            Subscribes::Step(name) => serializer.collect_str(&format_args!("step:{name}")),
+            Subscribes::All(all) => all.serialize(serializer),
+            Subscribes::Any(any) => {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("any", any)?;
+                map.end()
+            }
+        }
+    }
+}
+
+impl Subscribes {
+    /// Every event and step it mentions, depth first.
+    pub fn leaves(&self) -> Vec<&Subscribes> {
+        match self {
+            Subscribes::Event(_) | Subscribes::Step(_) => vec![self],
+            Subscribes::All(parts) | Subscribes::Any(parts) => parts.iter().flat_map(Subscribes::leaves).collect(),
+        }
+    }
+}
+
+/// How often, and how far apart, a failing step is tried.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Retry {
+    /// Tries in all; 1 means no retry.
+    #[serde(skip_serializing_if = "is_one")]
+    pub attempts: u32,
+    #[serde(skip_serializing_if = "is_default")]
+    pub backoff: Backoff,
+    #[serde(serialize_with = "duration", skip_serializing_if = "is_default_delay")]
+    pub delay: Duration,
+    #[serde(serialize_with = "duration", skip_serializing_if = "is_default_max_delay")]
+    pub max_delay: Duration,
+    #[serde(skip_serializing_if = "is_true")]
+    pub jitter: bool,
+    /// Retry only these error codes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<String>,
+    /// Never retry these error codes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub except: Vec<String>,
+}
+
+const DEFAULT_DELAY: Duration = Duration::from_secs(1);
+const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(60);
+
+impl Default for Retry {
+    fn default() -> Retry {
+        Retry {
+            attempts: 1,
+            backoff: Backoff::Exponential,
+            delay: DEFAULT_DELAY,
+            max_delay: DEFAULT_MAX_DELAY,
+            jitter: true,
+            only: Vec::new(),
+            except: Vec::new(),
+        }
+    }
+}
+
+/// How the delay grows from try to try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backoff {
+    Fixed,
+    Linear,
+    #[default]
+    Exponential,
+}
+
+/// What a step out of attempts does to its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFailure {
+    /// The run will end `failed`; independent branches go on.
+    #[default]
+    Fail,
+    /// The run goes on as if the step had emitted nothing.
+    Continue,
+}
+
+/// Which of the jobs in a lane goes first. The order is the rank: urgent jobs sort last and are claimed first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    Low,
+    #[default]
+    Normal,
+    High,
+    Urgent,
+}
+
+impl Priority {
+    pub const ALL: [Priority; 4] = [Priority::Low, Priority::Normal, Priority::High, Priority::Urgent];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Priority::Low => "low",
+            Priority::Normal => "normal",
+            Priority::High => "high",
+            Priority::Urgent => "urgent",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Priority> {
+        Priority::ALL.into_iter().find(|p| p.as_str() == text)
+    }
+}
+
+/// When a run's key-value state is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Cleanup {
+    /// With the run itself.
+    #[default]
+    Never,
+    /// In the commit that ends the run.
+    OnComplete,
+    /// This long after each write.
+    Ttl(Duration),
+}
+
+impl Serialize for Cleanup {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Cleanup::Never => serializer.serialize_str("never"),
+            Cleanup::OnComplete => serializer.serialize_str("on-complete"),
+            Cleanup::Ttl(ttl) => {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("ttl", &format_duration(*ttl))?;
+                map.end()
+            }
+        }
+    }
+}
+
+/// The queue of a step that names none.
+pub const DEFAULT_QUEUE: &str = "default";
+
+impl Definition {
+    pub fn new(flow: &str) -> Definition {
+        Definition {
+            flow: flow.to_owned(),
+            description: None,
+            input: None,
+            accepts: BTreeMap::new(),
+            output: None,
+            fail_fast: false,
+            timeout: None,
+            state: Cleanup::Never,
+            steps: Vec::new(),
+        }
+    }
+
+    /// The definition as JSON in the keys of the file format, defaults left out: what is stored and hashed.
+    pub fn canonical(&self) -> String {
+        match serde_json::to_string(self) {
+            Ok(text) => text,
+            Err(error) => unreachable!("a definition is plain data: {error}"),
+        }
+    }
+
+    /// The identity of this definition: SHA-256 of its canonical JSON.
+    pub fn hash(&self) -> String {
+        digest(self.canonical().as_bytes())
+    }
+
+    pub fn step(&self, name: &str) -> Option<&StepDefinition> {
+        self.steps.iter().find(|step| step.name == name)
+    }
+}
+
+impl StepDefinition {
+    pub fn new(name: &str, runner: Runner) -> StepDefinition {
+        let queue = match &runner {
+            Runner::Worker(queue) => queue.clone(),
+            _ => DEFAULT_QUEUE.to_owned(),
+        };
+        StepDefinition {
+            name: name.to_owned(),
+            description: None,
+            runner,
+            queue,
+            subscribes: None,
+            emits: BTreeMap::new(),
+            returns: None,
+            condition: None,
+            retry: Retry::default(),
+            timeout: None,
+            on_failure: OnFailure::default(),
+            priority: None,
+        }
+    }
+
+    /// Every event that this step can publish, `returns` included.
+    pub fn published(&self) -> impl Iterator<Item = &str> {
+        let returns = self.returns.as_deref().filter(|name| !self.emits.contains_key(*name));
+        self.emits.keys().map(String::as_str).chain(returns)
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn is_default_queue(queue: &str) -> bool {
+    queue == DEFAULT_QUEUE
+}
+
+fn is_one(n: &u32) -> bool {
+    *n == 1
+}
+
+fn is_true(b: &bool) -> bool {
+    *b
+}
+
+fn is_default_delay(delay: &Duration) -> bool {
+    *delay == DEFAULT_DELAY
+}
+
+fn is_default_max_delay(delay: &Duration) -> bool {
+    *delay == DEFAULT_MAX_DELAY
+}
+
+fn duration<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format_duration(*duration))
+}
+
+fn some_duration<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    duration.map(format_duration).serialize(serializer)
+}
+
+fn steps_by_name<S: Serializer>(steps: &[StepDefinition], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(steps.iter().map(|step| (&step.name, step)))
+}

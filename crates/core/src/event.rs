@@ -1,0 +1,246 @@
+//! The event: one flat, versioned record, the same in every store, in the API and in the UI.
+//!
+//! `decide` makes [`NewEvent`]s; the store numbers and dates them when it commits, which makes them [`Event`]s. A
+//! persisted event is never changed, and its JSON shape is pinned by the fixtures under `tests/golden/`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{RunId, Tenant, step_id};
+use crate::json::Json;
+use crate::time::Time;
+
+/// The version that this build writes in an event's `v`.
+pub const EVENT_VERSION: u32 = 1;
+
+macro_rules! event_types {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal,)*) => {
+        /// What happened. The text form is the contract; the order is not.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub enum EventType {
+            $($(#[$doc])* #[serde(rename = $text)] $variant,)*
+        }
+
+        impl EventType {
+            pub const ALL: &'static [EventType] = &[$(EventType::$variant),*];
+
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(EventType::$variant => $text,)*
+                }
+            }
+
+            pub fn parse(text: &str) -> Option<EventType> {
+                match text {
+                    $($text => Some(EventType::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+event_types! {
+    FlowStart = "flow.start",
+    FlowCompleted = "flow.completed",
+    FlowFailed = "flow.failed",
+    FlowCancelled = "flow.cancelled",
+    FlowPaused = "flow.paused",
+    FlowResumed = "flow.resumed",
+    StepStarted = "step.started",
+    StepCompleted = "step.completed",
+    /// A try that will be repeated.
+    StepRetry = "step.retry",
+    /// Out of attempts.
+    StepFailed = "step.failed",
+    StepSkipped = "step.skipped",
+    Emit = "emit",
+    Log = "log",
+    State = "state",
+    AwaitRegistered = "await.registered",
+    AwaitResolved = "await.resolved",
+    AwaitTimeout = "await.timeout",
+    EventReceived = "event.received",
+    EventRejected = "event.rejected",
+    StateChanged = "state.changed",
+    TimerSet = "timer.set",
+    TimerFired = "timer.fired",
+    TimerCancelled = "timer.cancelled",
+}
+
+impl EventType {
+    /// Nothing follows one of these in a run's log.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, EventType::FlowCompleted | EventType::FlowFailed | EventType::FlowCancelled)
+    }
+}
+
+impl fmt::Display for EventType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Which attempt of which step an event belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptOf {
+    pub step: Arc<str>,
+    pub attempt: u32,
+}
+
+/// Where a payload can be found again within its run. Numbers, so that a store can index them; their meaning is fixed
+/// by the definition that the run is pinned to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Slot {
+    /// The run's input (`flow.start`).
+    Input,
+    /// The emit with this event index.
+    Emit(u32),
+    /// The result of this step (`step.completed`).
+    Result(u32),
+    /// Why this step failed (`step.failed`).
+    Error(u32),
+}
+
+impl Slot {
+    pub fn number(self) -> u32 {
+        match self {
+            Slot::Input => 0,
+            Slot::Emit(n) => n << 2 | 1,
+            Slot::Result(n) => n << 2 | 2,
+            Slot::Error(n) => n << 2 | 3,
+        }
+    }
+
+    pub fn from_number(number: u32) -> Slot {
+        match number & 3 {
+            0 => Slot::Input,
+            1 => Slot::Emit(number >> 2),
+            2 => Slot::Result(number >> 2),
+            _ => Slot::Error(number >> 2),
+        }
+    }
+
+    /// Takes the payload out of the `data` of the event that this slot points at.
+    pub fn open(self, data: &Json) -> Json {
+        #[derive(Deserialize)]
+        struct Data {
+            input: Option<Json>,
+            payload: Option<Json>,
+            result: Option<Json>,
+            error: Option<Json>,
+        }
+        let Ok(found) = data.to::<Data>() else { return Json::null() };
+        match self {
+            Slot::Input => found.input,
+            Slot::Emit(_) => found.payload,
+            Slot::Result(_) => found.result,
+            Slot::Error(_) => found.error,
+        }
+        .unwrap_or_else(Json::null)
+    }
+}
+
+/// An event before the store has numbered and dated it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewEvent {
+    pub kind: EventType,
+    pub of: Option<AttemptOf>,
+    pub data: Option<Json>,
+    /// Set where the payload must be found again by address.
+    pub slot: Option<Slot>,
+}
+
+impl NewEvent {
+    pub fn run(kind: EventType, data: Option<Json>) -> NewEvent {
+        NewEvent { kind, of: None, data, slot: None }
+    }
+
+    pub fn step(kind: EventType, step: &Arc<str>, attempt: u32, data: Option<Json>) -> NewEvent {
+        NewEvent { kind, of: Some(AttemptOf { step: step.clone(), attempt }), data, slot: None }
+    }
+
+    pub fn at(mut self, slot: Slot) -> NewEvent {
+        self.slot = Some(slot);
+        self
+    }
+}
+
+/// A persisted event. The fields and their names are a contract.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    /// `<ms>-<seq>`: never decreasing within a run, the cursor of its log.
+    pub id: String,
+    /// 1, 2, 3 … without gaps.
+    pub seq: u64,
+    pub ts: Time,
+    #[serde(rename = "type")]
+    pub kind: EventType,
+    pub run_id: RunId,
+    pub flow_name: Arc<str>,
+    pub tenant: Tenant,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_name: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Json>,
+    pub v: u32,
+}
+
+impl Event {
+    /// Puts a stored row back together. `ms` is the event's time by the store's clock.
+    pub fn stored(run: &RunId, flow: &Arc<str>, tenant: &Tenant, seq: u64, ms: i64, new: NewEvent) -> Event {
+        Event {
+            id: event_id(ms, seq),
+            seq,
+            ts: Time::from_millis(ms),
+            kind: new.kind,
+            run_id: run.clone(),
+            flow_name: flow.clone(),
+            tenant: tenant.clone(),
+            step_id: new.of.as_ref().map(|of| step_id(run, &of.step, of.attempt)),
+            attempt: new.of.as_ref().map(|of| of.attempt),
+            step_name: new.of.map(|of| of.step),
+            data: new.data,
+            v: EVENT_VERSION,
+        }
+    }
+}
+
+pub fn event_id(ms: i64, seq: u64) -> String {
+    format!("{ms}-{seq}")
+}
+
+/// The sequence number inside an event id; `None` where the text is not one.
+pub fn seq_of_id(id: &str) -> Option<u64> {
+    let (ms, seq) = id.split_once('-')?;
+    ms.parse::<i64>().ok()?;
+    seq.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_survive_their_numbers() {
+        for slot in [Slot::Input, Slot::Emit(0), Slot::Emit(9_999), Slot::Result(3), Slot::Error(70_000)] {
+            assert_eq!(Slot::from_number(slot.number()), slot);
+        }
+    }
+
+    #[test]
+    fn every_type_has_one_text() {
+        for kind in EventType::ALL {
+            assert_eq!(EventType::parse(kind.as_str()), Some(*kind));
+            assert_eq!(serde_json::to_string(kind).unwrap(), format!("\"{kind}\""));
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! CEL expressions: conditions (`if`) and outputs (`output`).
+//!
+//! CEL is not Turing complete, so evaluating one in `decide` is bounded. The variables are `input`, `events` and
+//! `results`; an expression is parsed once and knows which of them it reads, so that nothing else is loaded for it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+
+use cel::{Context, Env, Program, Value};
+
+use crate::json::Json;
+
+/// The variables that an expression may read.
+pub const VARIABLES: [&str; 3] = ["input", "events", "results"];
+
+static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+
+/// A parsed expression.
+pub struct Expr {
+    text: String,
+    program: Program,
+    reads: Reads,
+}
+
+/// Which variables an expression mentions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reads {
+    pub input: bool,
+    pub events: bool,
+    pub results: bool,
+}
+
+/// The values of the variables for one evaluation.
+#[derive(Debug, Default)]
+pub struct Scope {
+    pub input: Option<Json>,
+    pub events: BTreeMap<String, Json>,
+    pub results: BTreeMap<String, Json>,
+}
+
+impl Expr {
+    /// Parses an expression. The error says what is wrong in CEL's words, without a position in any file.
+    pub fn parse(text: &str) -> Result<Expr, String> {
+        if text.trim().is_empty() {
+            return Err("the expression is empty".to_owned());
+        }
+        let program = Program::compile(text).map_err(|errors| {
+            let first = errors.errors.first().map(|e| e.msg.clone()).unwrap_or_else(|| errors.to_string());
+            first.lines().next().unwrap_or_default().to_owned()
+        })?;
+        let references = program.references();
+        let reads = Reads {
+            input: references.has_variable("input"),
+            events: references.has_variable("events"),
+            results: references.has_variable("results"),
+        };
+        Ok(Expr { text: text.to_owned(), program, reads })
+    }
+
+    pub fn reads(&self) -> Reads {
+        self.reads
+    }
+
+    /// Names that the expression reads and nothing defines, except those that a macro such as `map` binds.
+    pub fn unknown_variables(&self) -> Vec<String> {
+        let references = self.program.references();
+        let mut unknown: Vec<String> = references
+            .variables()
+            .into_iter()
+            .filter(|name| !VARIABLES.contains(name) && !name.starts_with('@') && !self.binds(name))
+            .map(str::to_owned)
+            .collect();
+        unknown.sort();
+        unknown
+    }
+
+    /// A macro binds its first argument: `list.map(x, …)`, `list.all(x, …)`.
+    fn binds(&self, name: &str) -> bool {
+        ["map", "filter", "all", "exists", "exists_one"].iter().any(|call| {
+            self.text.match_indices(&format!(".{call}(")).any(|(at, found)| {
+                let after = self.text[at + found.len()..].trim_start();
+                after.strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with(','))
+            })
+        })
+    }
+
+    pub fn evaluate(&self, scope: &Scope) -> Result<serde_json::Value, String> {
+        let mut context = Context::with_env(ENV.clone());
+        if self.reads.input {
+            context.add_variable_from_value("input", scope.input.as_ref().map_or(Value::Null, to_cel));
+        }
+        if self.reads.events {
+            context.add_variable_from_value("events", map_to_cel(&scope.events));
+        }
+        if self.reads.results {
+            context.add_variable_from_value("results", map_to_cel(&scope.results));
+        }
+        let value = self.program.execute(&context).map_err(|error| error.to_string())?;
+        value.json().map_err(|error| error.to_string())
+    }
+
+    /// Evaluates a condition; anything but a boolean is an error.
+    pub fn test(&self, scope: &Scope) -> Result<bool, String> {
+        match self.evaluate(scope)? {
+            serde_json::Value::Bool(truth) => Ok(truth),
+            other => Err(format!("gave {other}, not true or false")),
+        }
+    }
+}
+
+impl fmt::Debug for Expr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.text)
+    }
+}
+
+fn map_to_cel(map: &BTreeMap<String, Json>) -> Value {
+    map.iter().map(|(name, json)| (name.clone(), to_cel(json))).collect::<std::collections::BTreeMap<_, _>>().into_cel()
+}
+
+fn to_cel(json: &Json) -> Value {
+    value_to_cel(json.value())
+}
+
+/// Whole numbers become CEL ints whatever their sign, so that `input.total > 0` compares like with like.
+fn value_to_cel(value: serde_json::Value) -> Value {
+    match value {
+        serde_json::Value::Null => Value::Null,
+        serde_json::Value::Bool(b) => Value::Bool(b),
+        serde_json::Value::Number(n) => match (n.as_i64(), n.as_u64()) {
+            (Some(i), _) => Value::Int(i),
+            (None, Some(u)) => Value::UInt(u),
+            (None, None) => Value::Float(n.as_f64().unwrap_or(f64::NAN)),
+        },
+        serde_json::Value::String(s) => Value::String(Arc::new(s)),
+        serde_json::Value::Array(items) => Value::List(Arc::new(items.into_iter().map(value_to_cel).collect())),
+        serde_json::Value::Object(map) => {
+            map.into_iter().map(|(k, v)| (k, value_to_cel(v))).collect::<BTreeMap<_, _>>().into_cel()
+        }
+    }
+}
+
+trait IntoCel {
+    fn into_cel(self) -> Value;
+}
+
+impl IntoCel for BTreeMap<String, Value> {
+    fn into_cel(self) -> Value {
+        // CEL's own map is hashed; lookups by key do not depend on its order.
+        #[allow(clippy::disallowed_types)]
+        let map = self.into_iter().map(|(k, v)| (cel::objects::Key::String(Arc::new(k)), v)).collect();
+        Value::Map(cel::objects::Map { map: Arc::new(map) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope(input: &str) -> Scope {
+        Scope { input: Some(Json::parse(input).unwrap()), ..Scope::default() }
+    }
+
+    #[test]
+    fn a_condition_reads_the_input() {
+        let expr = Expr::parse("input.total > 0 && input.items.all(i, i.qty >= 1)").unwrap();
+        assert_eq!(expr.reads(), Reads { input: true, ..Reads::default() });
+        assert_eq!(expr.unknown_variables(), Vec::<String>::new());
+        assert_eq!(expr.test(&scope(r#"{"total":5,"items":[{"qty":1}]}"#)), Ok(true));
+        assert_eq!(expr.test(&scope(r#"{"total":0.0,"items":[]}"#)), Ok(false));
+    }
+
+    #[test]
+    fn a_missing_key_or_a_value_that_is_not_boolean_is_an_error() {
+        assert!(Expr::parse("input.total > 0").unwrap().test(&scope("{}")).is_err());
+        assert_eq!(Expr::parse("1 + 1").unwrap().test(&scope("{}")), Err("gave 2, not true or false".to_owned()));
+    }
+
+    #[test]
+    fn unknown_variables_are_found() {
+        assert_eq!(Expr::parse("inptu.total > 0").unwrap().unknown_variables(), ["inptu"]);
+        assert!(Expr::parse("input.total >").is_err());
+    }
+
+    #[test]
+    fn an_output_can_build_an_object() {
+        let expr = Expr::parse(r#"{"id": input.id, "label": results.ship.label}"#).unwrap();
+        let mut scope = scope(r#"{"id":7}"#);
+        scope.results.insert("ship".into(), Json::parse(r#"{"label":"L1"}"#).unwrap());
+        assert_eq!(expr.evaluate(&scope), Ok(serde_json::json!({"id": 7, "label": "L1"})));
+    }
+}

@@ -1,0 +1,197 @@
+//! Payloads: JSON that is carried, not parsed.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use crate::limits;
+
+/// A JSON text, shared and never reparsed on its way through. Cloning is a reference count.
+#[derive(Clone)]
+pub struct Json(Arc<RawValue>);
+
+/// Why a text is not a payload.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JsonError {
+    #[error("not JSON: {0}")]
+    Syntax(String),
+    #[error("nested deeper than {} levels", limits::JSON_DEPTH)]
+    Depth,
+    #[error("{what} is {bytes} bytes; the limit is {limit}")]
+    Size { what: String, bytes: usize, limit: usize },
+}
+
+impl Json {
+    /// Takes a JSON text from outside. Refuses what is not JSON and what nests deeper than [`limits::JSON_DEPTH`].
+    pub fn parse(text: &str) -> Result<Json, JsonError> {
+        if depth_exceeds(text, limits::JSON_DEPTH) {
+            return Err(JsonError::Depth);
+        }
+        serde_json::from_str::<Box<RawValue>>(text)
+            .map(|raw| Json(raw.into()))
+            .map_err(|error| JsonError::Syntax(error.to_string()))
+    }
+
+    /// Serializes a value. Fails only where the value's own `Serialize` does (a map with keys that are not strings).
+    pub fn of(value: &impl Serialize) -> Result<Json, JsonError> {
+        serde_json::value::to_raw_value(value)
+            .map(|raw| Json(raw.into()))
+            .map_err(|error| JsonError::Syntax(error.to_string()))
+    }
+
+    pub fn null() -> Json {
+        Json(RawValue::NULL.to_owned().into())
+    }
+
+    /// Takes a text that this crate composed from valid parts.
+    pub(crate) fn composed(text: String) -> Json {
+        match RawValue::from_string(text) {
+            Ok(raw) => Json(raw.into()),
+            Err(error) => unreachable!("composed JSON is valid: {error}"),
+        }
+    }
+
+    pub fn get(&self) -> &str {
+        self.0.get()
+    }
+
+    pub fn is_null(&self) -> bool {
+        self.get() == "null"
+    }
+
+    pub fn to<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.get())
+    }
+
+    pub fn value(&self) -> serde_json::Value {
+        serde_json::from_str(self.get()).unwrap_or(serde_json::Value::Null)
+    }
+
+    /// Refuses a payload over `limit` bytes; `what` names it in the message ("input").
+    pub fn within(self, what: &str, limit: usize) -> Result<Json, JsonError> {
+        match self.get().len() {
+            bytes if bytes > limit => Err(JsonError::Size { what: what.to_owned(), bytes, limit }),
+            _ => Ok(self),
+        }
+    }
+}
+
+/// Brackets outside strings, counted; cheap enough to run before any parser sees the text.
+fn depth_exceeds(text: &str, limit: usize) -> bool {
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for byte in text.bytes() {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'[' | b'{' => {
+                depth += 1;
+                if depth > limit {
+                    return true;
+                }
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Writes a JSON object from keys and raw values, in the order given; `None` leaves the key out.
+pub fn object<'a>(fields: impl IntoIterator<Item = (&'a str, Option<&'a Json>)>) -> Json {
+    let mut text = String::from("{");
+    for (key, value) in fields {
+        let Some(value) = value else { continue };
+        if text.len() > 1 {
+            text.push(',');
+        }
+        text.push_str(string(key).get());
+        text.push(':');
+        text.push_str(value.get());
+    }
+    text.push('}');
+    Json::composed(text)
+}
+
+/// A JSON string.
+pub fn string(text: &str) -> Json {
+    Json::composed(serde_json::Value::from(text).to_string())
+}
+
+/// A JSON number.
+pub fn number(n: i64) -> Json {
+    Json::composed(n.to_string())
+}
+
+impl PartialEq for Json {
+    fn eq(&self, other: &Json) -> bool {
+        self.get() == other.get()
+    }
+}
+impl Eq for Json {}
+
+impl fmt::Debug for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.get())
+    }
+}
+
+impl fmt::Display for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.get())
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Json, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(|raw| Json(raw.into()))
+    }
+}
+
+impl From<serde_json::Value> for Json {
+    fn from(value: serde_json::Value) -> Json {
+        Json::composed(value.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deep_json_is_refused_without_recursion() {
+        let deep = "[".repeat(10_000) + &"]".repeat(10_000);
+        assert_eq!(Json::parse(&deep), Err(JsonError::Depth));
+        assert!(Json::parse(r#"{"a":"[[[[{{{{\"[["}"#).is_ok());
+    }
+
+    #[test]
+    fn a_payload_over_its_limit_is_refused_with_the_limit_named() {
+        let error = Json::parse("[1,2,3]").and_then(|j| j.within("input", 3)).unwrap_err();
+        assert_eq!(error.to_string(), "input is 7 bytes; the limit is 3");
+    }
+
+    #[test]
+    fn strange_text_round_trips() {
+        for text in ["nul \0", "rtl \u{202e}x", "quote \" and \\", "{}:../", "\u{1f600}"] {
+            assert_eq!(string(text).to::<String>().unwrap(), text);
+        }
+    }
+}

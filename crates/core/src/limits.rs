@@ -1,0 +1,28 @@
+//! Caps that more than one crate enforces. Everything a user can send has one; the error names it.
+
+/// Flow, step, event, queue and tenant names, in bytes.
+pub const NAME_BYTES: usize = 128;
+/// An idempotency key, in bytes.
+pub const KEY_BYTES: usize = 256;
+/// One label's value, in bytes.
+pub const LABEL_BYTES: usize = 256;
+/// Labels on one run.
+pub const LABELS: usize = 32;
+/// One payload (input, emit, result, state value, log line), in bytes of JSON: 1 MiB.
+pub const PAYLOAD_BYTES: usize = 1 << 20;
+/// The payloads that one join collects, in bytes of JSON: 16 MiB.
+pub const JOIN_BYTES: usize = 16 << 20;
+/// Nesting of a payload. Deeper JSON is refused before anything recurses into it.
+pub const JSON_DEPTH: usize = 100;
+/// Steps in one flow.
+pub const STEPS: usize = 10_000;
+/// Steps that one commit may trigger.
+pub const TRIGGERS: usize = 1_000;
+/// Attempts that a retry policy may ask for.
+pub const ATTEMPTS: u32 = 1_000;
+/// Lost leases of one step before it fails with code `lease_lost`.
+pub const LOST_LEASES: u32 = 5;
+/// A definition file, in bytes: 4 MiB.
+pub const DEFINITION_BYTES: usize = 4 << 20;
+/// Text kept of an error message, in bytes; the rest is cut.
+pub const ERROR_BYTES: usize = 16 << 10;
