@@ -116,7 +116,10 @@ impl fmt::Debug for Expr {
 }
 
 fn map_to_cel(map: &BTreeMap<String, Json>) -> Value {
-    map.iter().map(|(name, json)| (name.clone(), to_cel(json))).collect::<std::collections::BTreeMap<_, _>>().into_cel()
+    map.iter()
+        .map(|(name, json)| (name.clone(), to_cel(json)))
+        .collect::<std::collections::BTreeMap<_, _>>()
+        .into_cel()
 }
 
 fn to_cel(json: &Json) -> Value {
@@ -134,7 +137,9 @@ fn value_to_cel(value: serde_json::Value) -> Value {
             (None, None) => Value::Float(n.as_f64().unwrap_or(f64::NAN)),
         },
         serde_json::Value::String(s) => Value::String(Arc::new(s)),
-        serde_json::Value::Array(items) => Value::List(Arc::new(items.into_iter().map(value_to_cel).collect())),
+        serde_json::Value::Array(items) => {
+            Value::List(Arc::new(items.into_iter().map(value_to_cel).collect()))
+        }
         serde_json::Value::Object(map) => {
             map.into_iter().map(|(k, v)| (k, value_to_cel(v))).collect::<BTreeMap<_, _>>().into_cel()
         }
@@ -174,7 +179,10 @@ mod tests {
     #[test]
     fn a_missing_key_or_a_value_that_is_not_boolean_is_an_error() {
         assert!(Expr::parse("input.total > 0").unwrap().test(&scope("{}")).is_err());
-        assert_eq!(Expr::parse("1 + 1").unwrap().test(&scope("{}")), Err("gave 2, not true or false".to_owned()));
+        assert_eq!(
+            Expr::parse("1 + 1").unwrap().test(&scope("{}")),
+            Err("gave 2, not true or false".to_owned())
+        );
     }
 
     #[test]

@@ -11,7 +11,10 @@ use crate::limits;
 
 /// Why a name was refused. The message names the rule, so that it can be shown as it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} {name:?} {problem}; names are letters, digits, '.', '_' and '-', start with a letter or digit, up to {} bytes", limits::NAME_BYTES)]
+#[error(
+    "{what} {name:?} {problem}; names are letters, digits, '.', '_' and '-', start with a letter or digit, up to {} bytes",
+    limits::NAME_BYTES
+)]
 pub struct NameError {
     what: &'static str,
     name: String,
@@ -151,7 +154,9 @@ mod tests {
 
     #[test]
     fn names_that_could_escape_a_key_or_a_path_are_refused() {
-        for bad in ["", "../x", "a:b", "a{b}", "a b", "a\0b", "naïve", "\"q\"", ".hidden", "-x", &"x".repeat(129)] {
+        for bad in
+            ["", "../x", "a:b", "a{b}", "a b", "a\0b", "naïve", "\"q\"", ".hidden", "-x", &"x".repeat(129)]
+        {
             assert!(check_name("step", bad).is_err(), "{bad:?} was taken");
         }
         for good in ["a", "order.placed", "step_2", "A-b.C", "9lives", &"x".repeat(128)] {
@@ -169,7 +174,8 @@ mod tests {
     #[test]
     fn any_text_can_be_an_idempotency_key() {
         let tenant = Tenant::default();
-        let ids = ["é", "\"", ":", "{}", "../", "\0", "a\u{202e}b"].map(|key| RunId::from_key(&tenant, "f", key));
+        let ids =
+            ["é", "\"", ":", "{}", "../", "\0", "a\u{202e}b"].map(|key| RunId::from_key(&tenant, "f", key));
         for (i, id) in ids.iter().enumerate() {
             assert!(RunId::new(id.as_str()).is_ok());
             assert!(!ids[..i].contains(id));

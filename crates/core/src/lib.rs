@@ -12,6 +12,7 @@ pub mod expr;
 pub mod ids;
 pub mod json;
 pub mod limits;
+pub mod run;
 pub mod schema;
 pub mod time;
 
@@ -19,4 +20,5 @@ pub use definition::Definition;
 pub use event::{Event, EventType, NewEvent};
 pub use ids::{RunId, RunKey, Tenant};
 pub use json::Json;
+pub use run::Status;
 pub use time::Time;

@@ -44,7 +44,8 @@ mod tests {
 
     #[test]
     fn a_breach_names_its_place() {
-        let schema = Schema::compile(&json!({"type": "object", "properties": {"total": {"type": "number"}}})).unwrap();
+        let schema =
+            Schema::compile(&json!({"type": "object", "properties": {"total": {"type": "number"}}})).unwrap();
         let error = schema.check(&Json::from(json!({"total": "x"}))).unwrap_err();
         assert!(error.starts_with("/total: "), "{error}");
         assert_eq!(schema.check(&Json::from(json!({"total": 1}))), Ok(()));

@@ -55,7 +55,8 @@ impl Serialize for Time {
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Time::parse(&text).ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not an ISO-8601 time")))
+        Time::parse(&text)
+            .ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not an ISO-8601 time")))
     }
 }
 

@@ -1,0 +1,126 @@
+//! What Flowline asks of a store.
+//!
+//! A store makes decisions durable: [`RunStore::commit`] appends a run's events, replaces its state and index row,
+//! takes finished jobs away and adds the next ones, all or nothing, guarded by the run's version and the lease tokens
+//! that the commit names. Everything else reads, leases or tidies up. The contract is what the conformance suite
+//! (`conformance`) checks, one named case each; adapters add nothing to it and cases never ask which adapter runs.
+//!
+//! A store decides nothing about flows. It numbers events, keeps time, and compares versions and tokens.
+
+pub mod clock;
+pub mod commit;
+pub mod error;
+pub mod job;
+pub mod query;
+pub mod row;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use flowline_core::event::Slot;
+use flowline_core::{Json, RunKey, Tenant, Time};
+use tokio::sync::watch;
+
+pub use clock::Clock;
+pub use commit::{
+    Append, AppendError, Base, Commit, CommitError, Committed, Index, LeaseUse, Line, NewRun, Others,
+    StateChange,
+};
+pub use error::StoreError;
+pub use job::{
+    Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, Handoff, JobKey, JobRow, JobState, Lane,
+    LeasedJob, NewJob, Swept, Token,
+};
+pub use query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery, Total};
+pub use row::{Counter, Failure, Health, QueueRow, RunRow, Snapshot, StoredDefinition};
+
+/// The part of a store that runs live by: about ten verbs.
+#[async_trait]
+pub trait RunStore: Send + Sync + 'static {
+    /// Writes every commit of the batch that its guards allow, in one durable write, and answers for each in order.
+    /// A refused commit leaves nothing behind and does not disturb the others. A batch holds a run at most once.
+    /// `Err` means that the outcome of the whole batch is unknown, unless [`StoreError::nothing_written`] says so.
+    async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError>;
+
+    /// Adds lines of running attempts (`step.started`, logs, state changes) to their runs' logs, fenced by the lease.
+    /// `from_line` makes it idempotent: lines that are already there are skipped.
+    async fn append(&self, batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError>;
+
+    /// Leases due jobs of the lanes that the caller serves, most urgent first within a lane, rotating over lanes.
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError>;
+
+    /// Moves the expiry of held leases to now + `ttl`, and says which are gone and why.
+    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError>;
+
+    /// Gives leases back before their time: they expire now and do not count as lost.
+    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError>;
+
+    /// Finds up to `limit` expired leases and as many due timers. Changes nothing: each becomes an input of its run.
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError>;
+
+    /// The present state of runs; `None` for one that does not exist.
+    async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError>;
+
+    /// The `data` of the events at these addresses of a run; `None` where nothing is there.
+    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError>;
+
+    /// A page of a run's log, in order. Its cost does not grow with the place in the log.
+    async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError>;
+
+    /// A page of runs, newest first, with a total.
+    async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError>;
+
+    /// Events of many runs from a cursor on: in order per run, and none skipped that commits late. An empty cursor
+    /// starts at the oldest event kept; [`FeedFilter::from_now`] at the end.
+    async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError>;
+
+    /// Changes whenever something was committed, by this process or, sooner or later, by another. A hint.
+    fn watch(&self) -> watch::Receiver<u64>;
+
+    /// The store's clock.
+    async fn now(&self) -> Result<Time, StoreError>;
+}
+
+/// Definitions, key-value state, queues, and what operators need.
+#[async_trait]
+pub trait Catalog: Send + Sync + 'static {
+    /// Stores a definition. Only a hash never seen before becomes its flow's latest; an old one cannot turn it back.
+    /// `origin` (the folder that its commands run in) is replaced on every call. True where the hash was new.
+    async fn put_definition(&self, definition: StoredDefinition) -> Result<bool, StoreError>;
+    async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError>;
+    /// The latest definition of a flow.
+    async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError>;
+    /// Every definition of a tenant, by flow name, newest first within a flow.
+    async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError>;
+
+    /// One value of key-value state; `None` where it is absent or expired.
+    async fn state(
+        &self,
+        run: &RunKey,
+        scope: row::StateScope,
+        key: &str,
+    ) -> Result<Option<Json>, StoreError>;
+    /// All live keys and values of a scope, by key.
+    async fn states(&self, run: &RunKey, scope: row::StateScope) -> Result<Vec<(String, Json)>, StoreError>;
+
+    /// Depths by lane of a tenant.
+    async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError>;
+    /// Stops or lets go on the claiming of a queue's jobs. Leased ones run on.
+    async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: row::Pause) -> Result<(), StoreError>;
+
+    /// Runs by (tenant, flow, status), as counted along with the commits.
+    async fn counters(&self) -> Result<Vec<Counter>, StoreError>;
+    /// The jobs of a run: waiting, held and leased.
+    async fn jobs(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError>;
+
+    /// Removes what is older than the policy keeps, up to `limit` runs. Runs that have not ended are never touched.
+    async fn retain(&self, policy: row::Retention, limit: usize) -> Result<row::Retained, StoreError>;
+    /// Mends what `reconcile` found, guarded by the run's version.
+    async fn repair(&self, repair: row::Repair) -> Result<(), CommitError>;
+    /// What the store says of its own health.
+    async fn check(&self) -> Result<Health, StoreError>;
+}
+
+/// A whole store.
+pub trait Store: RunStore + Catalog {}
+impl<T: RunStore + Catalog> Store for T {}

@@ -144,7 +144,9 @@ impl Subscribes {
     pub fn leaves(&self) -> Vec<&Subscribes> {
         match self {
             Subscribes::Event(_) | Subscribes::Step(_) => vec![self],
-            Subscribes::All(parts) | Subscribes::Any(parts) => parts.iter().flat_map(Subscribes::leaves).collect(),
+            Subscribes::All(parts) | Subscribes::Any(parts) => {
+                parts.iter().flat_map(Subscribes::leaves).collect()
+            }
         }
     }
 }

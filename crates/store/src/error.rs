@@ -1,0 +1,37 @@
+//! What can go wrong with a store as a whole. What can go wrong with one commit is a `CommitError`.
+
+/// A store that could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The store cannot be reached or answered too late: the outcome is unknown.
+    #[error("the store is not available: {0}")]
+    Unavailable(String),
+    /// The store refused to write: disk full, read-only, out of memory. Nothing was written.
+    #[error("the store cannot write: {0}")]
+    CannotWrite(String),
+    /// Another engine holds the store.
+    #[error("{0}")]
+    InUse(String),
+    /// What is there is not a Flowline store, or one of a format that this build does not read.
+    #[error("{0}")]
+    Incompatible(String),
+    /// The store's content contradicts itself.
+    #[error("the store is damaged: {0}")]
+    Damaged(String),
+    /// The caller asked for something that makes no sense to a store (a cursor that is none).
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl StoreError {
+    /// Whether trying again can help. This alone drives store retries.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, StoreError::Unavailable(_) | StoreError::CannotWrite(_))
+    }
+
+    /// Whether a failed write surely left nothing behind.
+    pub fn nothing_written(&self) -> bool {
+        !matches!(self, StoreError::Unavailable(_))
+    }
+}

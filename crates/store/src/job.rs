@@ -1,0 +1,208 @@
+//! Jobs: waiting or leased units of work of a run. A step attempt, a retry, a delayed start and a timer are all one
+//! structure; what differs is when a job is due and who takes it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::definition::Priority;
+use flowline_core::{RunKey, Tenant, Time};
+use serde::Serialize;
+
+/// Which job of a run. A run has at most one job per key, whatever the attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum JobKey {
+    /// The step with this index in the run's definition.
+    Step(u32),
+    /// A timer of the run, by number. Not claimed by workers: [`crate::RunStore::sweep`] finds it when it is due.
+    Timer(u32),
+}
+
+impl JobKey {
+    /// Steps count up from 0, timers down from -1.
+    pub fn number(self) -> i64 {
+        match self {
+            JobKey::Step(n) => i64::from(n),
+            JobKey::Timer(n) => -1 - i64::from(n),
+        }
+    }
+
+    pub fn from_number(number: i64) -> JobKey {
+        if number >= 0 { JobKey::Step(number as u32) } else { JobKey::Timer((-1 - number) as u32) }
+    }
+}
+
+/// Proof of a lease, made by the caller from randomness. Who does not know it can commit nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u128);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Tokens must not leak into logs whole.
+        write!(f, "Token({:08x}…)", (self.0 >> 96) as u32)
+    }
+}
+
+/// Where a job waits, beside its tenant: the queue, and what a worker must be able to run (`command`, `http`, `remote`,
+/// `function:NAME`). An instance never claims what it cannot run.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane {
+    pub queue: Arc<str>,
+    pub need: Arc<str>,
+}
+
+/// A job to be added by a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewJob {
+    pub key: JobKey,
+    /// The step's name, or the timer's, for people and for claims.
+    pub name: Arc<str>,
+    pub attempt: u32,
+    pub lane: Lane,
+    pub priority: Priority,
+    /// Not before this moment of the store's clock.
+    pub due: Time,
+    /// Not claimable until the run is resumed.
+    pub held: bool,
+    /// Lease it to the committing instance right away, unless its queue is paused.
+    pub handoff: Option<Handoff>,
+}
+
+/// A lease asked for in the commit that adds the job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handoff {
+    pub token: Token,
+    pub ttl: Duration,
+    pub worker: Arc<str>,
+}
+
+/// What an instance would take.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// One tenant only, or any.
+    pub tenant: Option<Tenant>,
+    /// What the caller can run: the `need`s of lanes.
+    pub needs: Vec<Arc<str>>,
+    /// Free slots of queues by name; a queue with no entry has `free_elsewhere`.
+    pub free: Vec<(Arc<str>, usize)>,
+    pub free_elsewhere: usize,
+    /// One per job that may be leased: their number is the limit.
+    pub tokens: Vec<Token>,
+    pub ttl: Duration,
+    pub worker: Arc<str>,
+}
+
+impl Claim {
+    pub fn free_in(&self, queue: &str) -> usize {
+        self.free.iter().find(|(name, _)| &**name == queue).map_or(self.free_elsewhere, |(_, free)| *free)
+    }
+}
+
+/// What a claim got.
+#[derive(Debug, Clone)]
+pub struct Claimed {
+    pub jobs: Vec<LeasedJob>,
+    /// When the next job of a served lane becomes due, where that lies ahead.
+    pub next_due: Option<Time>,
+    pub now: Time,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeasedJob {
+    pub run: RunKey,
+    pub key: JobKey,
+    pub name: Arc<str>,
+    pub attempt: u32,
+    pub lane: Lane,
+    pub token: Token,
+    pub expires: Time,
+}
+
+/// A lease that its holder wants to keep, or to give back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extend {
+    pub run: RunKey,
+    pub key: JobKey,
+    pub token: Token,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extended {
+    Held,
+    Gone(Gone),
+}
+
+/// Why a lease is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Gone {
+    /// The run has ended: cancelled, failed, or completed by hand.
+    RunEnded,
+    /// The lease ran out and the attempt was given up, or its job is leased to another.
+    Lost,
+}
+
+/// What a sweep found.
+#[derive(Debug, Clone, Default)]
+pub struct Swept {
+    pub expired: Vec<ExpiredLease>,
+    pub timers: Vec<DueTimer>,
+    pub now: Time,
+    /// When the next timer or the next lease not yet expired will be due.
+    pub next: Option<Time>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpiredLease {
+    pub run: RunKey,
+    pub key: JobKey,
+    pub name: Arc<str>,
+    pub attempt: u32,
+    pub token: Token,
+    pub worker: Arc<str>,
+    /// Lines of the attempt that are in the log. At 0 even `step.started` is missing.
+    pub lines: u32,
+    /// Given back, not lost.
+    pub released: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DueTimer {
+    pub run: RunKey,
+    pub key: JobKey,
+    pub attempt: u32,
+}
+
+/// A job as operators see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobRow {
+    #[serde(skip)]
+    pub key: JobKey,
+    pub name: Arc<str>,
+    pub attempt: u32,
+    pub queue: Arc<str>,
+    pub need: Arc<str>,
+    pub priority: Priority,
+    pub due: Time,
+    pub state: JobState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leased_at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Time>,
+    /// Of a leased job; 0 otherwise.
+    #[serde(skip)]
+    pub lines: u32,
+}
+
+/// What moves a job on: a `waiting` one is claimed when it is due, a `held` one waits for its run to be resumed, a
+/// `leased` one is finished by its holder or found by a sweep after it expired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobState {
+    Waiting,
+    Held,
+    Leased,
+}

@@ -1,0 +1,202 @@
+//! Rows as a store keeps them and as people read them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::{NewEvent, RunId, RunKey, Status, Tenant, Time};
+use serde::{Deserialize, Serialize};
+
+use crate::commit::Index;
+use crate::job::NewJob;
+
+/// The index row of a run. Its JSON is a contract.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunRow {
+    pub run_id: RunId,
+    pub flow_name: Arc<str>,
+    pub tenant: Tenant,
+    /// Hash of the pinned definition.
+    pub definition: Arc<str>,
+    pub status: Status,
+    /// Date of `flow.start`.
+    pub created_at: Time,
+    /// Date of the first `step.started`.
+    pub started_at: Option<Time>,
+    /// Date of the terminal event.
+    pub completed_at: Option<Time>,
+    /// From `created_at` to `completed_at`, in milliseconds.
+    pub duration: Option<u64>,
+    pub step_count: u32,
+    pub completed_steps: u32,
+    pub failed_steps: u32,
+    pub retries: u32,
+    pub failure: Option<Failure>,
+    pub labels: BTreeMap<String, String>,
+    pub idempotency_key: Option<String>,
+    pub retry_of: Option<RunId>,
+    pub version: u64,
+    /// Number of the last event.
+    pub events: u64,
+    pub events_trimmed: bool,
+    #[serde(skip)]
+    pub input_digest: String,
+}
+
+impl RunRow {
+    pub fn key(&self) -> RunKey {
+        RunKey::new(self.tenant.clone(), self.run_id.clone())
+    }
+}
+
+/// Why a run failed, or will fail.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    pub error: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<Arc<str>>,
+}
+
+/// What `load` gives: enough to decide on.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    pub row: RunRow,
+    /// The encoded run state.
+    pub state: Vec<u8>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredDefinition {
+    pub tenant: Tenant,
+    pub flow: Arc<str>,
+    pub hash: Arc<str>,
+    /// Canonical JSON.
+    #[serde(skip)]
+    pub body: String,
+    /// The folder that the definition came from; its commands run there.
+    pub origin: Option<String>,
+    /// Set by the store.
+    pub created_at: Time,
+    /// Set by the store.
+    pub latest: bool,
+}
+
+/// Whose key-value state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum StateScope {
+    Run,
+    /// All runs of the run's flow.
+    Flow,
+    Tenant,
+}
+
+impl StateScope {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StateScope::Run => "run",
+            StateScope::Flow => "flow",
+            StateScope::Tenant => "tenant",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<StateScope> {
+        [StateScope::Run, StateScope::Flow, StateScope::Tenant]
+            .into_iter()
+            .find(|scope| scope.as_str() == text)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    Paused,
+    Open,
+}
+
+/// Depths of one lane.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueRow {
+    pub queue: Arc<str>,
+    pub need: Arc<str>,
+    /// Due and unleased.
+    pub ready: u64,
+    pub delayed: u64,
+    pub held: u64,
+    pub leased: u64,
+    /// The due time of the oldest ready job.
+    pub oldest: Option<Time>,
+    pub paused: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counter {
+    pub tenant: Tenant,
+    pub flow_name: Arc<str>,
+    pub status: Status,
+    pub count: u64,
+}
+
+/// How long ended runs are kept, counted from their end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// Then the events go and the row is marked `eventsTrimmed`.
+    pub events: Duration,
+    /// Then the row goes too, with all else that is the run's.
+    pub runs: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Retention {
+        Retention { events: Duration::from_secs(7 * 86_400), runs: Duration::from_secs(30 * 86_400) }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Retained {
+    /// Runs whose events were removed.
+    pub trimmed: u64,
+    /// Runs removed altogether.
+    pub removed: u64,
+}
+
+/// A mend of what the log contradicts.
+#[derive(Debug, Clone)]
+pub enum Repair {
+    /// The run's row and state, recomputed from its log.
+    Row {
+        run: RunKey,
+        version: u64,
+        state: Vec<u8>,
+        index: Index,
+        created_at: Time,
+        started_at: Option<Time>,
+        completed_at: Option<Time>,
+        events: u64,
+    },
+    /// Events that are missing at the end of the log (a terminal event), with the row and state after them.
+    Events { run: RunKey, version: u64, events: Vec<NewEvent>, state: Vec<u8>, index: Index },
+    /// Jobs that the state asks for and that are missing; others that should not be there go.
+    Jobs { run: RunKey, version: u64, add: Vec<NewJob>, remove: Vec<crate::job::JobKey> },
+    /// Count a tenant's runs again.
+    Counters { tenant: Tenant },
+}
+
+/// What a store says of itself.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Health {
+    /// `sqlite`, `memory` …
+    pub kind: &'static str,
+    /// Server or library version.
+    pub version: String,
+    /// Layout format.
+    pub format: u32,
+    pub bytes: Option<u64>,
+    /// What an acknowledged commit survives, in words.
+    pub durability: String,
+    /// What is wrong, in words with a remedy. Empty when all is well.
+    pub problems: Vec<String>,
+}
