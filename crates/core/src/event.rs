@@ -84,7 +84,7 @@ impl fmt::Display for EventType {
     }
 }
 
-/// Which attempt of which step an event belongs to.
+/// Which attempt of which step an event belongs to. Attempt 0 is none: a step that was skipped before it was tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptOf {
     pub step: Arc<str>,
@@ -197,6 +197,7 @@ pub struct Event {
 impl Event {
     /// Puts a stored row back together. `ms` is the event's time by the store's clock.
     pub fn stored(run: &RunId, flow: &Arc<str>, tenant: &Tenant, seq: u64, ms: i64, new: NewEvent) -> Event {
+        let attempted = new.of.as_ref().filter(|of| of.attempt > 0);
         Event {
             id: event_id(ms, seq),
             seq,
@@ -205,8 +206,8 @@ impl Event {
             run_id: run.clone(),
             flow_name: flow.clone(),
             tenant: tenant.clone(),
-            step_id: new.of.as_ref().map(|of| step_id(run, &of.step, of.attempt)),
-            attempt: new.of.as_ref().map(|of| of.attempt),
+            step_id: attempted.map(|of| step_id(run, &of.step, of.attempt)),
+            attempt: attempted.map(|of| of.attempt),
             step_name: new.of.map(|of| of.step),
             data: new.data,
             v: EVENT_VERSION,

@@ -165,6 +165,12 @@ impl<'de> Deserialize<'de> for Json {
     }
 }
 
+impl From<bool> for Json {
+    fn from(value: bool) -> Json {
+        Json::composed(value.to_string())
+    }
+}
+
 impl From<serde_json::Value> for Json {
     fn from(value: serde_json::Value) -> Json {
         Json::composed(value.to_string())

@@ -1,6 +1,15 @@
-//! What a run is: the fold of its events.
+//! What a run is: the fold of its events. There is one fold, [`RunState::apply`]: `decide` applies each event that it
+//! makes, `verify` applies each event that it reads, and both must come to the same bytes.
+//!
+//! The state is dense by step and event index. It holds no payload, no sequence number and no time, so its size grows
+//! with the definition and never with the data.
 
 use serde::{Deserialize, Serialize};
+
+use crate::definition::{OnFailure, Priority};
+use crate::event::{Event, EventType};
+use crate::json::Json;
+use crate::plan::{Bits, Plan};
 
 /// The lifecycle word of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -50,5 +59,324 @@ impl Status {
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+/// Where a step stands. What moves it on: an `Idle` step is triggered by what it subscribes to, a `Delayed` one by
+/// being claimed when it is due, a `Queued` one by the outcome of its attempt. The rest are final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Phase {
+    #[default]
+    Idle,
+    /// Its job waits for a time: a delayed start or a retry.
+    Delayed,
+    /// Its job is ready or leased.
+    Queued,
+    Completed,
+    Failed,
+    Skipped,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StepState {
+    pub phase: Phase,
+    /// The current or last attempt; 0 before the step was triggered.
+    pub attempt: u32,
+    /// Attempts that failed and count against the retry budget.
+    pub tries: u32,
+    /// Attempts that were lost with their lease.
+    pub lost: u32,
+}
+
+impl StepState {
+    /// Whether a job of this step exists.
+    pub fn is_live(self) -> bool {
+        matches!(self.phase, Phase::Delayed | Phase::Queued)
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+/// The fold of a run's events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunState {
+    pub ended: Option<Ended>,
+    pub paused: bool,
+    /// `fail_fast` has struck: nothing is triggered any more.
+    pub stopping: bool,
+    /// The first step that failed under `on_failure: fail`: the run will end failed.
+    pub failed: Option<u32>,
+    pub priority: Priority,
+    /// `step.retry` events.
+    pub retries: u32,
+    pub emitted: Bits,
+    pub steps: Vec<StepState>,
+}
+
+/// An event, reduced to what changes the state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fact {
+    Start {
+        delayed: bool,
+        priority: Priority,
+    },
+    /// A delayed attempt was claimed.
+    Started {
+        step: u32,
+    },
+    Completed {
+        step: u32,
+        attempt: u32,
+    },
+    Retry {
+        step: u32,
+        attempt: u32,
+        delayed: bool,
+        cause: Cause,
+    },
+    Failed {
+        step: u32,
+        attempt: u32,
+        cause: Cause,
+    },
+    Skipped {
+        step: u32,
+    },
+    Emit {
+        event: u32,
+    },
+    Paused,
+    Resumed,
+    Ended(Ended),
+    /// Changes nothing (a log line).
+    Note,
+}
+
+/// Which budget a failed attempt is charged to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The attempt failed by itself: the retry budget.
+    Try,
+    /// Its lease was lost: the cap on lost leases.
+    Lost,
+    /// Its holder gave it back: neither.
+    Released,
+}
+
+/// The code of a `step.retry` or `step.failed` whose attempt was lost with its lease.
+pub const LEASE_LOST: &str = "lease_lost";
+/// The code of a `step.retry` whose attempt was given back by a stopping instance.
+pub const RELEASED: &str = "released";
+
+impl Cause {
+    pub fn of_code(code: Option<&str>) -> Cause {
+        match code {
+            Some(LEASE_LOST) => Cause::Lost,
+            Some(RELEASED) => Cause::Released,
+            _ => Cause::Try,
+        }
+    }
+}
+
+/// An event that does not fit the definition that its run is pinned to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("event {seq} ({kind}): {problem}")]
+pub struct FoldError {
+    pub seq: u64,
+    pub kind: EventType,
+    pub problem: String,
+}
+
+impl RunState {
+    /// A run before its first event.
+    pub fn new(plan: &Plan) -> RunState {
+        RunState {
+            ended: None,
+            paused: false,
+            stopping: false,
+            failed: None,
+            priority: Priority::Normal,
+            retries: 0,
+            emitted: Bits::new(plan.events.len()),
+            steps: vec![StepState::default(); plan.steps.len()],
+        }
+    }
+
+    /// Folds a whole log.
+    pub fn fold<'a>(plan: &Plan, events: impl IntoIterator<Item = &'a Event>) -> Result<RunState, FoldError> {
+        let mut state = RunState::new(plan);
+        for event in events {
+            state.apply(plan, Fact::of(plan, event)?);
+        }
+        Ok(state)
+    }
+
+    pub fn step(&self, step: u32) -> StepState {
+        self.steps[step as usize]
+    }
+
+    pub fn status(&self) -> Status {
+        match self.ended {
+            Some(Ended::Completed) => Status::Completed,
+            Some(Ended::Failed) => Status::Failed,
+            Some(Ended::Cancelled) => Status::Cancelled,
+            None if self.paused => Status::Paused,
+            None if self.steps.iter().any(|step| step.phase == Phase::Queued) => Status::Running,
+            None => Status::Waiting,
+        }
+    }
+
+    /// Steps that have a job.
+    pub fn live(&self) -> impl Iterator<Item = u32> {
+        self.steps.iter().enumerate().filter(|(_, step)| step.is_live()).map(|(at, _)| at as u32)
+    }
+
+    pub fn count(&self, phase: Phase) -> u32 {
+        self.steps.iter().filter(|step| step.phase == phase).count() as u32
+    }
+
+    /// Moves the state past one event. Returns the steps that the event triggered: they are `Queued` now (or `Delayed`,
+    /// at a delayed start), and what made them so precedes them in the log.
+    pub fn apply(&mut self, plan: &Plan, fact: Fact) -> Vec<u32> {
+        match fact {
+            Fact::Start { delayed, priority } => {
+                self.priority = priority;
+                let phase = if delayed { Phase::Delayed } else { Phase::Queued };
+                for &step in &plan.entries {
+                    self.steps[step as usize] = StepState { phase, attempt: 1, ..StepState::default() };
+                }
+                return plan.entries.clone();
+            }
+            Fact::Started { step } => {
+                let step = &mut self.steps[step as usize];
+                if step.phase == Phase::Delayed {
+                    step.phase = Phase::Queued;
+                }
+            }
+            Fact::Completed { step, attempt } => {
+                let state = &mut self.steps[step as usize];
+                (state.phase, state.attempt) = (Phase::Completed, attempt);
+                return self.trigger(plan, &plan.step(step).followers);
+            }
+            Fact::Retry { step, attempt, delayed, cause } => {
+                self.charge(step, cause);
+                let step = &mut self.steps[step as usize];
+                step.phase = if delayed { Phase::Delayed } else { Phase::Queued };
+                step.attempt = attempt + 1;
+                self.retries += 1;
+            }
+            Fact::Failed { step, attempt, cause } => {
+                self.charge(step, cause);
+                let state = &mut self.steps[step as usize];
+                (state.phase, state.attempt) = (Phase::Failed, attempt);
+                if plan.step_definition(step).on_failure == OnFailure::Continue {
+                    return self.trigger(plan, &plan.step(step).followers);
+                }
+                self.failed.get_or_insert(step);
+                self.stopping |= plan.definition.fail_fast;
+            }
+            Fact::Skipped { step } => self.steps[step as usize].phase = Phase::Skipped,
+            Fact::Emit { event } => {
+                if !self.emitted.contains(event) {
+                    self.emitted.insert(event);
+                    return self.trigger(plan, &plan.events[event as usize].listeners);
+                }
+            }
+            Fact::Paused => self.paused = true,
+            Fact::Resumed => self.paused = false,
+            Fact::Ended(ended) => self.ended = Some(ended),
+            Fact::Note => {}
+        }
+        Vec::new()
+    }
+
+    fn charge(&mut self, step: u32, cause: Cause) {
+        let step = &mut self.steps[step as usize];
+        match cause {
+            Cause::Try => step.tries += 1,
+            Cause::Lost => step.lost += 1,
+            Cause::Released => {}
+        }
+    }
+
+    fn trigger(&mut self, plan: &Plan, candidates: &[u32]) -> Vec<u32> {
+        let mut triggered = Vec::new();
+        if self.stopping {
+            return triggered;
+        }
+        for &step in candidates {
+            if self.step(step).phase == Phase::Idle && plan.satisfied(step, self) {
+                self.steps[step as usize] =
+                    StepState { phase: Phase::Queued, attempt: 1, ..StepState::default() };
+                triggered.push(step);
+            }
+        }
+        triggered
+    }
+}
+
+impl Fact {
+    /// Reads what a persisted event did to its run.
+    pub fn of(plan: &Plan, event: &Event) -> Result<Fact, FoldError> {
+        let fail = |problem: String| FoldError { seq: event.seq, kind: event.kind, problem };
+        let step = || {
+            let name = event.step_name.as_deref().ok_or_else(|| fail("has no step".to_owned()))?;
+            plan.step_index(name)
+                .ok_or_else(|| fail(format!("names step {name:?}, which the definition lacks")))
+        };
+        let attempt = event.attempt.unwrap_or(0);
+        let data = Data::read(event.data.as_ref());
+        Ok(match event.kind {
+            EventType::FlowStart => Fact::Start {
+                delayed: data.start_at.is_some(),
+                priority: data.priority.as_deref().and_then(Priority::parse).unwrap_or_default(),
+            },
+            EventType::StepStarted => Fact::Started { step: step()? },
+            EventType::StepCompleted => Fact::Completed { step: step()?, attempt },
+            EventType::StepRetry => Fact::Retry {
+                step: step()?,
+                attempt,
+                delayed: data.delay_ms.unwrap_or(0) > 0,
+                cause: Cause::of_code(data.code.as_deref()),
+            },
+            EventType::StepFailed => {
+                Fact::Failed { step: step()?, attempt, cause: Cause::of_code(data.code.as_deref()) }
+            }
+            EventType::StepSkipped => Fact::Skipped { step: step()? },
+            EventType::Emit => {
+                let name = data.name.ok_or_else(|| fail("has no name".to_owned()))?;
+                let event = plan.event_index(&name);
+                Fact::Emit { event: event.ok_or_else(|| fail(format!("{name:?} is not in the definition")))? }
+            }
+            EventType::FlowPaused => Fact::Paused,
+            EventType::FlowResumed => Fact::Resumed,
+            EventType::FlowCompleted => Fact::Ended(Ended::Completed),
+            EventType::FlowFailed => Fact::Ended(Ended::Failed),
+            EventType::FlowCancelled => Fact::Ended(Ended::Cancelled),
+            _ => Fact::Note,
+        })
+    }
+}
+
+/// The members of an event's `data` that the fold reads.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Data {
+    name: Option<String>,
+    code: Option<String>,
+    delay_ms: Option<u64>,
+    start_at: Option<Json>,
+    priority: Option<String>,
+}
+
+impl Data {
+    fn read(data: Option<&Json>) -> Data {
+        data.and_then(|data| data.to().ok()).unwrap_or_default()
     }
 }

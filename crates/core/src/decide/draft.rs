@@ -1,0 +1,405 @@
+//! A decision in the making: events are pushed, the fold follows, and what they trigger is settled before it is done.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{AddJob, Decided, Decision, Halt, Job, Known, Missing, Moment, OtherJobs, Refusal};
+use crate::event::{EventType, NewEvent, Slot};
+use crate::expr::Scope;
+use crate::json::{self, Json};
+use crate::limits;
+use crate::plan::Plan;
+use crate::run::{Cause, Ended, Fact, Phase, RunState};
+use crate::time::Time;
+
+pub(super) struct Draft<'a> {
+    pub plan: &'a Plan,
+    pub state: RunState,
+    pub moment: Moment<'a>,
+    known: &'a Known,
+    events: Vec<NewEvent>,
+    /// Payloads of this decision's own events.
+    fresh: BTreeMap<Slot, Json>,
+    /// Triggered and not yet past their condition.
+    pending: BTreeSet<u32>,
+    /// Steps that need a job, and when it is due.
+    due: BTreeMap<u32, Time>,
+    drop: Vec<(u32, u32)>,
+    pub others: OtherJobs,
+    timer: Option<Time>,
+    failure: Option<(String, Option<Arc<str>>)>,
+}
+
+impl<'a> Draft<'a> {
+    pub fn new(plan: &'a Plan, state: &RunState, known: &'a Known, moment: Moment<'a>) -> Draft<'a> {
+        Draft {
+            plan,
+            state: state.clone(),
+            moment,
+            known,
+            events: Vec::new(),
+            fresh: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            due: BTreeMap::new(),
+            drop: Vec::new(),
+            others: OtherJobs::Leave,
+            timer: None,
+            failure: None,
+        }
+    }
+
+    /// Adds an event of the run and applies it.
+    pub fn push_run(&mut self, fact: Fact, kind: EventType, data: Option<Json>, slot: Option<Slot>) {
+        self.events.push(NewEvent { slot, ..NewEvent::run(kind, data) });
+        self.apply(fact);
+    }
+
+    /// Adds an event of a step and applies it.
+    pub fn push_step(
+        &mut self,
+        fact: Fact,
+        kind: EventType,
+        (step, attempt): (u32, u32),
+        data: Option<Json>,
+    ) {
+        let name = self.plan.step(step).name.clone();
+        let slot = match fact {
+            Fact::Completed { .. } if self.plan.step(step).keeps_result => Some(Slot::Result(step)),
+            Fact::Failed { .. } => Some(Slot::Error(step)),
+            Fact::Emit { event } => Some(Slot::Emit(event)),
+            _ => None,
+        };
+        self.events.push(NewEvent { slot, ..NewEvent::step(kind, &name, attempt, data) });
+        self.apply(fact);
+    }
+
+    /// Publishes a declared event, unless one of that name was published before: the first wins.
+    pub fn publish(&mut self, of: Option<(u32, u32)>, event: u32, payload: &Json, event_id: Option<&str>) {
+        if self.state.emitted.contains(event) {
+            return;
+        }
+        let name = json::string(&self.plan.events[event as usize].name);
+        let event_id = event_id.map(json::string);
+        let data =
+            json::object([("name", Some(&name)), ("payload", Some(payload)), ("eventId", event_id.as_ref())]);
+        self.keep(Slot::Emit(event), payload);
+        match of {
+            Some(of) => self.push_step(Fact::Emit { event }, EventType::Emit, of, Some(data)),
+            None => self.push_run(Fact::Emit { event }, EventType::Emit, Some(data), Some(Slot::Emit(event))),
+        }
+    }
+
+    /// Remembers a payload that this decision makes, for the conditions and steps that it triggers.
+    pub fn keep(&mut self, slot: Slot, payload: &Json) {
+        self.fresh.insert(slot, payload.clone());
+    }
+
+    fn apply(&mut self, fact: Fact) {
+        let triggered = self.state.apply(self.plan, fact);
+        self.pending.extend(triggered);
+    }
+
+    /// Asks for a job of a live step.
+    pub fn enqueue(&mut self, step: u32, due: Time) {
+        self.due.insert(step, due);
+    }
+
+    /// Takes the request for a job back.
+    pub fn unqueue(&mut self, step: u32) {
+        self.due.remove(&step);
+    }
+
+    pub fn time_out_at(&mut self, due: Time) {
+        self.timer = Some(due);
+    }
+
+    pub fn fail_run(&mut self, error: &str, step: Option<u32>) {
+        let step = step.map(|step| self.plan.step(step).name.clone());
+        self.failure.get_or_insert((error.to_owned(), step));
+    }
+
+    /// Evaluates the conditions of what was triggered, and ends the run if nothing is left that could happen.
+    pub fn settle(&mut self) -> Result<(), Halt> {
+        self.ask_for_conditions(self.pending.iter().copied())?;
+        while let Some(step) = self.pending.pop_first() {
+            if self.state.step(step).is_live() && self.passes_condition(step)? {
+                let now = self.moment.now;
+                self.due.entry(step).or_insert(now);
+            }
+        }
+        if self.state.stopping {
+            self.drop_queued()?;
+        }
+        if self.state.ended.is_none() && self.state.live().next().is_none() && !self.could_go_on() {
+            self.finish()?;
+        }
+        Ok(())
+    }
+
+    /// One request for everything that the conditions of these steps read.
+    fn ask_for_conditions(&self, steps: impl IntoIterator<Item = u32>) -> Result<(), Halt> {
+        let mut missing = BTreeSet::new();
+        for step in steps {
+            let Some(condition) = &self.plan.step(step).condition else { continue };
+            let reads = condition.reads();
+            if reads.input && self.payload(Slot::Input).is_none() {
+                missing.insert(Slot::Input);
+            }
+            if reads.events {
+                missing.extend(self.emitted_inputs(step).filter(|slot| self.payload(*slot).is_none()));
+            }
+        }
+        need(missing)
+    }
+
+    fn emitted_inputs(&self, step: u32) -> impl Iterator<Item = Slot> {
+        self.plan
+            .step(step)
+            .inputs
+            .iter()
+            .filter(|&&e| self.state.emitted.contains(e))
+            .map(|&e| Slot::Emit(e))
+    }
+
+    fn payload(&self, slot: Slot) -> Option<&Json> {
+        self.fresh.get(&slot).or_else(|| self.known.payloads.get(&slot))
+    }
+
+    fn passes_condition(&mut self, step: u32) -> Result<bool, Halt> {
+        let Some(condition) = &self.plan.step(step).condition else { return Ok(true) };
+        self.ask_for_conditions([step])?;
+        let mut scope = Scope { input: self.payload(Slot::Input).cloned(), ..Scope::default() };
+        if condition.reads().events {
+            for slot in self.emitted_inputs(step) {
+                if let (Slot::Emit(event), Some(payload)) = (slot, self.payload(slot)) {
+                    scope.events.insert(self.plan.events[event as usize].name.to_string(), payload.clone());
+                }
+            }
+        }
+        match condition.test(&scope) {
+            Ok(true) => Ok(true),
+            Ok(false) => {
+                self.skip(step, "condition");
+                Ok(false)
+            }
+            Err(problem) => {
+                let error = format!("`if` of step {:?}: {problem}", self.plan.step(step).name);
+                self.fail_step(step, 1, &error, Some("condition"), None, Cause::Try);
+                Ok(false)
+            }
+        }
+    }
+
+    pub fn skip(&mut self, step: u32, reason: &str) {
+        let data = json::object([("reason", Some(&json::string(reason)))]);
+        let attempt = self.state.step(step).attempt;
+        self.due.remove(&step);
+        self.push_step(Fact::Skipped { step }, EventType::StepSkipped, (step, attempt), Some(data));
+    }
+
+    /// A step out of attempts.
+    pub fn fail_step(
+        &mut self,
+        step: u32,
+        attempt: u32,
+        error: &str,
+        code: Option<&str>,
+        stack: Option<&str>,
+        cause: Cause,
+    ) {
+        let error_json = json::string(error);
+        let data = json::object([
+            ("error", Some(&error_json)),
+            ("code", code.map(json::string).as_ref()),
+            ("stack", stack.map(json::string).as_ref()),
+        ]);
+        self.keep(Slot::Error(step), &error_json);
+        self.push_step(
+            Fact::Failed { step, attempt, cause },
+            EventType::StepFailed,
+            (step, attempt),
+            Some(data),
+        );
+        if self.state.failed == Some(step) {
+            self.fail_run(error, Some(step));
+        }
+    }
+
+    /// Under `fail_fast` what is queued goes and what runs is waited for.
+    fn drop_queued(&mut self) -> Result<(), Halt> {
+        let live: Vec<u32> = self.state.live().collect();
+        if live.is_empty() {
+            return Ok(());
+        }
+        let Some(leased) = &self.known.leased else { return Err(Halt::Missing(Missing::Leases)) };
+        for step in live {
+            if leased.contains(&step) {
+                continue;
+            }
+            // A step that this very decision triggered has no job yet.
+            if self.due.remove(&step).is_none() {
+                self.drop.push((step, self.state.step(step).attempt));
+            }
+            self.skip(step, "fail_fast");
+        }
+        Ok(())
+    }
+
+    /// Whether an event from outside could still trigger a step that has not run.
+    fn could_go_on(&self) -> bool {
+        if self.state.stopping || self.plan.definition.accepts.is_empty() {
+            return false;
+        }
+        let idle = |step: u32| self.state.step(step).phase == Phase::Idle;
+        let mut possible: BTreeSet<u32> = (0..self.plan.events.len() as u32)
+            .filter(|&e| self.state.emitted.contains(e) || self.plan.events[e as usize].accepted.is_some())
+            .collect();
+        let mut runnable: BTreeSet<u32> = BTreeSet::new();
+        loop {
+            let before = runnable.len();
+            for step in (0..self.plan.steps.len() as u32).filter(|&step| idle(step)) {
+                let done = |s: u32| runnable.contains(&s) || self.plan.satisfied_by_step(s, &self.state);
+                if !runnable.contains(&step) && self.plan.satisfiable(step, &|e| possible.contains(&e), &done)
+                {
+                    runnable.insert(step);
+                    possible.extend(self.plan.step(step).emits.keys());
+                }
+            }
+            if runnable.len() == before {
+                return !runnable.is_empty();
+            }
+        }
+    }
+
+    /// Ends the run: the steps never triggered are skipped, and the terminal event is in this decision.
+    fn finish(&mut self) -> Result<(), Halt> {
+        if let Some(step) = self.state.failed {
+            let Some(error) = self.payload(Slot::Error(step)).cloned() else {
+                return need(BTreeSet::from([Slot::Error(step)]));
+            };
+            self.skip_idle();
+            let name = json::string(&self.plan.step(step).name);
+            let data = [("error", Some(&error)), ("step", Some(&name))];
+            self.end(Ended::Failed, &data);
+            return Ok(());
+        }
+        let result = self.result()?;
+        self.skip_idle();
+        match result {
+            Ok(result) => {
+                let steps = json::number(self.plan.steps.len() as i64);
+                self.end(Ended::Completed, &[("result", Some(&result)), ("stepCount", Some(&steps))]);
+            }
+            Err(problem) => {
+                let error = format!("`output`: {problem}");
+                self.fail_run(&error, None);
+                self.end(Ended::Failed, &[("error", Some(&json::string(&error)))]);
+            }
+        }
+        Ok(())
+    }
+
+    fn skip_idle(&mut self) {
+        for step in 0..self.plan.steps.len() as u32 {
+            if self.state.step(step).phase == Phase::Idle {
+                self.skip(step, if self.state.stopping { "fail_fast" } else { "not_triggered" });
+            }
+        }
+    }
+
+    /// Adds the terminal event. `duration` counts from the creation of the run.
+    pub fn end(&mut self, how: Ended, fields: &[(&str, Option<&Json>)]) {
+        let kind = match how {
+            Ended::Completed => EventType::FlowCompleted,
+            Ended::Failed => EventType::FlowFailed,
+            Ended::Cancelled => EventType::FlowCancelled,
+        };
+        let duration = json::number(self.moment.now.since(self.moment.created_at).as_millis() as i64);
+        let data = json::object(fields.iter().copied().chain([("duration", Some(&duration))]));
+        self.push_run(Fact::Ended(how), kind, Some(data), None);
+        self.others = OtherJobs::Drop;
+        self.due.clear();
+        self.pending.clear();
+    }
+
+    /// The run's result: `output`, or the results of its completed leaf steps by name.
+    fn result(&self) -> Result<Result<Json, String>, Halt> {
+        let completed: Vec<u32> = (0..self.plan.steps.len() as u32)
+            .filter(|&s| self.plan.step(s).keeps_result && self.state.step(s).phase == Phase::Completed)
+            .collect();
+        let mut slots: Vec<Slot> = completed.iter().map(|&s| Slot::Result(s)).collect();
+        if let Some(output) = &self.plan.output {
+            if output.reads().input {
+                slots.push(Slot::Input);
+            }
+            if output.reads().events {
+                let emitted = (0..self.plan.events.len() as u32).filter(|&e| self.state.emitted.contains(e));
+                slots.extend(emitted.map(Slot::Emit));
+            }
+        }
+        need(slots.iter().copied().filter(|&slot| self.payload(slot).is_none()).collect())?;
+        let result = |step: u32| self.payload(Slot::Result(step)).cloned().unwrap_or_else(Json::null);
+        let Some(output) = &self.plan.output else {
+            let results: Vec<Json> = completed.iter().map(|&s| result(s)).collect();
+            let names = completed.iter().map(|&s| &*self.plan.step(s).name);
+            return Ok(Ok(json::object(names.zip(results.iter().map(Some)))));
+        };
+        let mut scope = Scope { input: self.payload(Slot::Input).cloned(), ..Scope::default() };
+        for step in completed {
+            scope.results.insert(self.plan.step(step).name.to_string(), result(step));
+        }
+        for (at, event) in self.plan.events.iter().enumerate() {
+            if let Some(payload) = self.payload(Slot::Emit(at as u32)) {
+                scope.events.insert(event.name.to_string(), payload.clone());
+            }
+        }
+        Ok(output.evaluate(&scope).map(Json::from).and_then(|json| {
+            json.within("the result", limits::PAYLOAD_BYTES).map_err(|error| error.to_string())
+        }))
+    }
+
+    pub fn refuse_if_ended(&self) -> Result<(), Halt> {
+        match self.state.ended {
+            Some(_) => Err(Refusal::Ended(self.state.status()).into()),
+            None => Ok(()),
+        }
+    }
+
+    pub fn decision(self) -> Decided {
+        if self.events.is_empty() && self.due.is_empty() {
+            return Decided::Applied;
+        }
+        let held = self.state.paused;
+        let steps = self.due.iter().map(|(&step, &due)| AddJob {
+            job: Job::Step(step),
+            attempt: self.state.step(step).attempt,
+            priority: self.plan.step_definition(step).priority.unwrap_or(self.state.priority),
+            due,
+            held,
+        });
+        let timer = self.timer.filter(|_| self.state.ended.is_none()).map(|due| AddJob {
+            job: Job::RunTimeout,
+            attempt: 1,
+            priority: self.state.priority,
+            due,
+            held: false,
+        });
+        Decided::Decision(Box::new(Decision {
+            add: steps.chain(timer).collect(),
+            events: self.events,
+            state: self.state,
+            drop: self.drop,
+            others: self.others,
+            failure: self.failure,
+            payloads: self.fresh,
+        }))
+    }
+}
+
+fn need(missing: BTreeSet<Slot>) -> Result<(), Halt> {
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(Halt::Missing(Missing::Payloads(missing.into_iter().collect())))
+    }
+}

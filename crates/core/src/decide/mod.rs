@@ -1,0 +1,268 @@
+//! The one decision: an input and the present state in, events and jobs out.
+//!
+//! [`decide`] is pure. It never sees a sequence number, a lease or a clock; what it needs beyond the state (payloads for
+//! a condition, which jobs are leased) it asks for by returning [`Decided::Missing`], and the caller asks again with
+//! them in [`Known`]. Every event that it makes is applied through the one fold, so the state that it returns is the
+//! fold of the log by construction. Every input names itself ((step, attempt), event name, …): one that was applied
+//! before gives [`Decided::Applied`], which is how an unknown outcome is resolved.
+
+mod attempt;
+mod draft;
+mod outside;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::definition::Priority;
+use crate::event::{NewEvent, Slot};
+use crate::ids::RunId;
+use crate::json::Json;
+use crate::plan::Plan;
+use crate::run::RunState;
+use crate::time::Time;
+
+use draft::Draft;
+
+/// Something that happens to a run.
+#[derive(Debug, Clone)]
+pub enum Input {
+    Start(Start),
+    /// A delayed attempt was claimed.
+    Started {
+        step: u32,
+        attempt: u32,
+        data: Json,
+    },
+    /// An attempt succeeded. The emits become visible with it.
+    Done {
+        step: u32,
+        attempt: u32,
+        result: Json,
+        emits: Vec<(String, Json)>,
+    },
+    /// An attempt failed.
+    Failed {
+        step: u32,
+        attempt: u32,
+        failure: Failure,
+    },
+    /// An attempt's lease expired, or was given back by its holder.
+    LeaseLost {
+        step: u32,
+        attempt: u32,
+        released: bool,
+    },
+    /// A step publishes in the middle of an attempt.
+    EmitNow {
+        step: u32,
+        attempt: u32,
+        name: String,
+        payload: Json,
+    },
+    /// An event from outside, that the definition accepts.
+    External {
+        name: String,
+        payload: Json,
+        event_id: Option<String>,
+    },
+    /// The run has used up its time.
+    TimedOut,
+    Cancel {
+        reason: Option<String>,
+    },
+    Pause,
+    Resume,
+    /// An operator ends the run.
+    Finish(Finish),
+    /// Look again whether anything is left to do (a repair after damage).
+    Revisit,
+}
+
+#[derive(Debug, Clone)]
+pub struct Start {
+    pub input: Json,
+    /// Not before this moment.
+    pub at: Option<Time>,
+    pub priority: Priority,
+    /// The ended run that this one repeats.
+    pub retry_of: Option<RunId>,
+    /// Steps that the repeated run had finished, with their emits.
+    pub inherited: Vec<Inherited>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Inherited {
+    pub step: Arc<str>,
+    pub attempt: u32,
+    pub result: Json,
+    pub emits: Vec<(String, Json)>,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub error: String,
+    pub code: Option<String>,
+    pub stack: Option<String>,
+    pub retry: Retryable,
+}
+
+/// What the attempt itself says of trying again. The step's policy has the last word, except over `Never`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retryable {
+    ByPolicy,
+    Never,
+    /// By policy, but after this long.
+    After(Duration),
+}
+
+#[derive(Debug, Clone)]
+pub enum Finish {
+    Completed { result: Json },
+    Failed { error: String },
+}
+
+/// What the caller knows about the run beside its state.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    pub payloads: BTreeMap<Slot, Json>,
+    /// Steps whose jobs are leased, where the caller looked.
+    pub leased: Option<BTreeSet<u32>>,
+}
+
+/// The run and the moment that a decision is about.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment<'a> {
+    pub run: &'a RunId,
+    /// When the run was created; `now` at its start.
+    pub created_at: Time,
+    pub now: Time,
+}
+
+/// What `decide` came to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decided {
+    Decision(Box<Decision>),
+    /// The input was applied before; there is nothing to write.
+    Applied,
+    /// The input can never apply; there is nothing to write.
+    Refused(Refusal),
+    /// Ask again with these in [`Known`].
+    Missing(Missing),
+}
+
+/// What is to be written, all of it in one commit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    pub events: Vec<NewEvent>,
+    /// The fold of the log after these events.
+    pub state: RunState,
+    pub add: Vec<AddJob>,
+    /// Jobs to drop, which must not be leased.
+    pub drop: Vec<(u32, u32)>,
+    pub others: OtherJobs,
+    /// Why the run failed or will fail, in the commit where that is settled.
+    pub failure: Option<(String, Option<Arc<str>>)>,
+    /// Payloads that these events carry, by address.
+    pub payloads: BTreeMap<Slot, Json>,
+}
+
+/// A job to add.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddJob {
+    pub job: Job,
+    pub attempt: u32,
+    pub priority: Priority,
+    pub due: Time,
+    /// Not to be claimed until the run is resumed.
+    pub held: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Job {
+    Step(u32),
+    /// The run's own time-out.
+    RunTimeout,
+}
+
+/// What becomes of the run's jobs that the decision does not name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OtherJobs {
+    #[default]
+    Leave,
+    Drop,
+    Hold,
+    Release,
+}
+
+/// What a decision needs and was not given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Missing {
+    Payloads(Vec<Slot>),
+    Leases,
+}
+
+/// Why an input can never apply. The text can be shown as it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    #[error("the run has ended ({0})")]
+    Ended(crate::run::Status),
+    #[error("attempt {attempt} of step {step:?} is not the current one")]
+    StaleAttempt { step: Arc<str>, attempt: u32 },
+    #[error("flow {flow:?} does not accept event {event:?}{}", accepted_list(.accepts))]
+    NotAccepted { flow: Arc<str>, event: String, accepts: Vec<String> },
+    #[error("{what} does not match its schema at {problem}")]
+    Schema { what: String, problem: String },
+    #[error("step {step:?} does not declare the emit {event:?}; list it under `emits`")]
+    Undeclared { step: Arc<str>, event: String },
+    #[error(transparent)]
+    Payload(#[from] crate::json::JsonError),
+}
+
+fn accepted_list(accepts: &[String]) -> String {
+    match accepts {
+        [] => "; it accepts none (list it under `accepts`)".to_owned(),
+        names => format!("; it accepts {}", names.join(", ")),
+    }
+}
+
+/// Turns an input into a decision.
+pub fn decide(plan: &Plan, state: &RunState, input: &Input, known: &Known, moment: Moment<'_>) -> Decided {
+    let mut draft = Draft::new(plan, state, known, moment);
+    let outcome = match input {
+        Input::Start(start) => draft.start(start),
+        Input::Started { step, attempt, data } => draft.started(*step, *attempt, data),
+        Input::Done { step, attempt, result, emits } => draft.done(*step, *attempt, result, emits),
+        Input::Failed { step, attempt, failure } => draft.failed(*step, *attempt, failure),
+        Input::LeaseLost { step, attempt, released } => draft.lease_lost(*step, *attempt, *released),
+        Input::EmitNow { step, attempt, name, payload } => draft.emit_now(*step, *attempt, name, payload),
+        Input::External { name, payload, event_id } => draft.external(name, payload, event_id.as_deref()),
+        Input::TimedOut => draft.timed_out(),
+        Input::Cancel { reason } => draft.cancel(reason.as_deref()),
+        Input::Pause => draft.pause(),
+        Input::Resume => draft.resume(),
+        Input::Finish(finish) => draft.finish_by_hand(finish),
+        Input::Revisit => draft.settle(),
+    };
+    match outcome {
+        Ok(()) => draft.decision(),
+        Err(Halt::Applied) => Decided::Applied,
+        Err(Halt::Refused(refusal)) => Decided::Refused(refusal),
+        Err(Halt::Missing(missing)) => Decided::Missing(missing),
+    }
+}
+
+/// Why a decision stops short.
+enum Halt {
+    Applied,
+    Refused(Refusal),
+    Missing(Missing),
+}
+
+impl From<Refusal> for Halt {
+    fn from(refusal: Refusal) -> Halt {
+        Halt::Refused(refusal)
+    }
+}

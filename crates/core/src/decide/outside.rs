@@ -1,0 +1,150 @@
+//! What clients, operators and timers do to a run.
+
+use super::draft::Draft;
+use super::{Finish, Halt, OtherJobs, Refusal, Start};
+use crate::definition::Priority;
+use crate::event::{EventType, Slot};
+use crate::json::{self, Json};
+use crate::limits;
+use crate::run::{Ended, Fact, Status};
+use crate::time::format_duration;
+
+impl Draft<'_> {
+    pub(super) fn start(&mut self, start: &Start) -> Result<(), Halt> {
+        let input = &start.input;
+        input.clone().within("the input", limits::PAYLOAD_BYTES).map_err(Refusal::from)?;
+        if let Some(schema) = &self.plan.input {
+            let what = "the input".to_owned();
+            schema.check(input).map_err(|problem| Refusal::Schema { what, problem })?;
+        }
+        let priority = (start.priority != Priority::Normal).then(|| json::string(start.priority.as_str()));
+        let at = start.at.filter(|at| *at > self.moment.now);
+        let at_json = at.map(|at| json::string(&at.to_string()));
+        let retry_of = start.retry_of.as_ref().map(|run| json::string(run.as_str()));
+        let data = json::object([
+            ("input", Some(input)),
+            ("startAt", at_json.as_ref()),
+            ("priority", priority.as_ref()),
+            ("retryOf", retry_of.as_ref()),
+        ]);
+        self.keep(Slot::Input, input);
+        let fact = Fact::Start { delayed: at.is_some(), priority: start.priority };
+        self.push_run(fact, EventType::FlowStart, Some(data), Some(Slot::Input));
+        let begin = at.unwrap_or(self.moment.now);
+        self.plan.entries.iter().for_each(|&step| self.enqueue(step, begin));
+        if let Some(timeout) = self.plan.definition.timeout {
+            self.time_out_at(begin + timeout);
+        }
+        self.inherit(start);
+        self.settle()
+    }
+
+    /// Finished steps of the run that this one repeats are finished here too, with their emits.
+    fn inherit(&mut self, start: &Start) {
+        for inherited in &start.inherited {
+            let Some(step) = self.plan.step_index(&inherited.step) else { continue };
+            let of = (step, inherited.attempt);
+            for (name, payload) in &inherited.emits {
+                if let Some(event) = self.plan.event_index(name) {
+                    self.publish(Some(of), event, payload, None);
+                }
+            }
+            self.keep(Slot::Result(step), &inherited.result);
+            let yes = Json::from(true);
+            let data = json::object([("result", Some(&inherited.result)), ("inherited", Some(&yes))]);
+            let fact = Fact::Completed { step, attempt: inherited.attempt };
+            self.push_step(fact, EventType::StepCompleted, of, Some(data));
+            self.unqueue(step);
+        }
+    }
+
+    pub(super) fn external(
+        &mut self,
+        name: &str,
+        payload: &Json,
+        event_id: Option<&str>,
+    ) -> Result<(), Halt> {
+        let event = self.plan.event_index(name);
+        let accepted =
+            event.and_then(|event| Some((event, self.plan.events[event as usize].accepted.as_ref()?)));
+        let Some((event, schema)) = accepted else {
+            let accepts = self.plan.definition.accepts.keys().cloned().collect();
+            return Err(Refusal::NotAccepted {
+                flow: self.plan.flow.clone(),
+                event: name.to_owned(),
+                accepts,
+            }
+            .into());
+        };
+        if self.state.emitted.contains(event) {
+            return Err(Halt::Applied);
+        }
+        self.refuse_if_ended()?;
+        payload.clone().within(&format!("event {name:?}"), limits::PAYLOAD_BYTES).map_err(Refusal::from)?;
+        if let Some(schema) = schema {
+            let what = || format!("event {name:?}");
+            schema.check(payload).map_err(|problem| Refusal::Schema { what: what(), problem })?;
+        }
+        self.publish(None, event, payload, event_id);
+        self.settle()
+    }
+
+    pub(super) fn timed_out(&mut self) -> Result<(), Halt> {
+        if self.state.ended.is_some() {
+            return Err(Halt::Applied);
+        }
+        let timeout = self.plan.definition.timeout.unwrap_or_default();
+        let error = format!("the run timed out after {}", format_duration(timeout));
+        self.fail_run(&error, None);
+        let code = json::string("timeout");
+        self.end(Ended::Failed, &[("error", Some(&json::string(&error))), ("code", Some(&code))]);
+        Ok(())
+    }
+
+    pub(super) fn cancel(&mut self, reason: Option<&str>) -> Result<(), Halt> {
+        if self.state.status() == Status::Cancelled {
+            return Err(Halt::Applied);
+        }
+        self.refuse_if_ended()?;
+        self.end(Ended::Cancelled, &[("reason", reason.map(json::string).as_ref())]);
+        Ok(())
+    }
+
+    pub(super) fn pause(&mut self) -> Result<(), Halt> {
+        self.refuse_if_ended()?;
+        if self.state.paused {
+            return Err(Halt::Applied);
+        }
+        self.push_run(Fact::Paused, EventType::FlowPaused, None, None);
+        self.others = OtherJobs::Hold;
+        Ok(())
+    }
+
+    pub(super) fn resume(&mut self) -> Result<(), Halt> {
+        self.refuse_if_ended()?;
+        if !self.state.paused {
+            return Err(Halt::Applied);
+        }
+        self.push_run(Fact::Resumed, EventType::FlowResumed, None, None);
+        self.others = OtherJobs::Release;
+        Ok(())
+    }
+
+    pub(super) fn finish_by_hand(&mut self, finish: &Finish) -> Result<(), Halt> {
+        self.refuse_if_ended()?;
+        let by = json::string("operator");
+        match finish {
+            Finish::Completed { result } => {
+                result.clone().within("the result", limits::PAYLOAD_BYTES).map_err(Refusal::from)?;
+                let steps = json::number(self.plan.steps.len() as i64);
+                let fields = [("result", Some(result)), ("stepCount", Some(&steps)), ("by", Some(&by))];
+                self.end(Ended::Completed, &fields);
+            }
+            Finish::Failed { error } => {
+                self.fail_run(error, None);
+                self.end(Ended::Failed, &[("error", Some(&json::string(error))), ("by", Some(&by))]);
+            }
+        }
+        Ok(())
+    }
+}

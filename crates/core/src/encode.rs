@@ -1,0 +1,136 @@
+//! The bytes of a run state, as stores keep them: a few per step, the same for the same state on every machine.
+//!
+//! Layout, format 1: format byte; flags byte (bits 0-1 ended, 2 paused, 3 stopping, 4 failed, 5-6 priority); the failed step if
+//! flagged; retries; one byte per step (bits 0-2 phase, bit 3 set when attempt, tries and lost follow); the emitted
+//! events as bits. Numbers are LEB128.
+
+use crate::definition::Priority;
+use crate::plan::{Bits, Plan};
+use crate::run::{Ended, Phase, RunState, StepState};
+
+const FORMAT: u8 = 1;
+
+/// Bytes that are no state of this plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the stored run state is damaged: {0}")]
+pub struct DecodeError(&'static str);
+
+impl RunState {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(8 + self.steps.len() + self.emitted.words().len() * 8);
+        let ended = match self.ended {
+            None => 0,
+            Some(Ended::Completed) => 1,
+            Some(Ended::Failed) => 2,
+            Some(Ended::Cancelled) => 3,
+        };
+        let flags = ended
+            | u8::from(self.paused) << 2
+            | u8::from(self.stopping) << 3
+            | u8::from(self.failed.is_some()) << 4
+            | (self.priority as u8) << 5;
+        out.extend([FORMAT, flags]);
+        if let Some(step) = self.failed {
+            put(&mut out, step);
+        }
+        put(&mut out, self.retries);
+        for step in &self.steps {
+            let first_try =
+                StepState { phase: step.phase, attempt: implied(step.phase), ..StepState::default() };
+            let more = *step != first_try;
+            out.push(step.phase as u8 | u8::from(more) << 3);
+            if more {
+                put(&mut out, step.attempt);
+                put(&mut out, step.tries);
+                put(&mut out, step.lost);
+            }
+        }
+        for word in self.emitted.words() {
+            out.extend(word.to_le_bytes());
+        }
+        out
+    }
+
+    pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<RunState, DecodeError> {
+        let mut state = RunState::new(plan);
+        let mut bytes = bytes.iter().copied();
+        let mut next = || bytes.next().ok_or(DecodeError("it ends early"));
+        if next()? != FORMAT {
+            return Err(DecodeError("its format is unknown"));
+        }
+        let flags = next()?;
+        state.ended = [None, Some(Ended::Completed), Some(Ended::Failed), Some(Ended::Cancelled)]
+            [usize::from(flags & 3)];
+        state.paused = flags >> 2 & 1 == 1;
+        state.stopping = flags >> 3 & 1 == 1;
+        state.priority = Priority::ALL[usize::from(flags >> 5 & 3)];
+        if flags >> 4 & 1 == 1 {
+            state.failed = Some(get(&mut next)?);
+        }
+        state.retries = get(&mut next)?;
+        for step in &mut state.steps {
+            let byte = next()?;
+            step.phase = phase(byte & 7)?;
+            step.attempt = implied(step.phase);
+            if byte >> 3 & 1 == 1 {
+                (step.attempt, step.tries, step.lost) = (get(&mut next)?, get(&mut next)?, get(&mut next)?);
+            }
+        }
+        read_bits(&mut state.emitted, &mut next)?;
+        if next().is_ok() {
+            return Err(DecodeError("it is too long for its definition"));
+        }
+        Ok(state)
+    }
+}
+
+/// The attempt of a step of which nothing more is said.
+fn implied(phase: Phase) -> u32 {
+    match phase {
+        Phase::Idle | Phase::Skipped => 0,
+        _ => 1,
+    }
+}
+
+fn phase(number: u8) -> Result<Phase, DecodeError> {
+    Ok(match number {
+        0 => Phase::Idle,
+        1 => Phase::Delayed,
+        2 => Phase::Queued,
+        3 => Phase::Completed,
+        4 => Phase::Failed,
+        5 => Phase::Skipped,
+        _ => return Err(DecodeError("a step has an unknown phase")),
+    })
+}
+
+fn read_bits(bits: &mut Bits, next: &mut impl FnMut() -> Result<u8, DecodeError>) -> Result<(), DecodeError> {
+    for word in bits.words_mut() {
+        let mut bytes = [0; 8];
+        for byte in &mut bytes {
+            *byte = next()?;
+        }
+        *word = u64::from_le_bytes(bytes);
+    }
+    Ok(())
+}
+
+fn put(out: &mut Vec<u8>, mut number: u32) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn get(next: &mut impl FnMut() -> Result<u8, DecodeError>) -> Result<u32, DecodeError> {
+    let mut number = 0u32;
+    for shift in (0..35).step_by(7) {
+        let byte = next()?;
+        number |= u32::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(DecodeError("a number is too long"))
+}
