@@ -281,7 +281,9 @@ impl RunState {
                 self.failed.get_or_insert(step);
                 self.stopping |= plan.definition.fail_fast;
             }
-            Fact::Skipped { step } => self.steps[step as usize].phase = Phase::Skipped,
+            Fact::Skipped { step } => {
+                self.steps[step as usize] = StepState { phase: Phase::Skipped, ..StepState::default() }
+            }
             Fact::Emit { event } => {
                 if !self.emitted.contains(event) {
                     self.emitted.insert(event);

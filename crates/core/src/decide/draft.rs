@@ -192,9 +192,8 @@ impl<'a> Draft<'a> {
 
     pub fn skip(&mut self, step: u32, reason: &str) {
         let data = json::object([("reason", Some(&json::string(reason)))]);
-        let attempt = self.state.step(step).attempt;
         self.due.remove(&step);
-        self.push_step(Fact::Skipped { step }, EventType::StepSkipped, (step, attempt), Some(data));
+        self.push_step(Fact::Skipped { step }, EventType::StepSkipped, (step, 0), Some(data));
     }
 
     /// A step out of attempts.
