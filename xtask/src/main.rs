@@ -23,7 +23,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Everything to run before a commit: format, lints, tidy, tests
+    /// Everything to run before a commit: format, tidy, lints, tests
     Test {
         /// Leave out the format check and clippy
         #[arg(long)]
@@ -54,22 +54,25 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Tidy => return tidy::run(&root),
         Command::Test { fast: true } => stage::run_all(&root, [Stage::tidy(), Stage::tests()])?,
-        Command::Test { fast: false } => stage::run_all(&root, before_commit())?,
+        Command::Test { fast: false } => {
+            stage::run_all(&root, [Stage::format(), Stage::tidy(), Stage::lints(), Stage::tests()])?;
+        }
         Command::Ci { deny } => {
-            stage::run_all(&root, before_commit())?;
-            stage::run_all(
-                &root,
-                stage::dependencies(if deny { Install::IfMissing } else { Install::Never }),
-            )?;
-            stage::run_all(&root, [Stage::docs()])?;
+            let install = if deny { Install::IfMissing } else { Install::Never };
+            stage::run_all(&root, ci(install))?;
         }
     }
     eprintln!("xtask: every stage passed");
     Ok(())
 }
 
-fn before_commit() -> [Stage; 4] {
-    [Stage::format(), Stage::lints(), Stage::tidy(), Stage::tests()]
+/// What takes seconds comes first, so that most failures show at once.
+fn ci(install: Install) -> Vec<Stage> {
+    let mut stages = vec![Stage::format(), Stage::tidy(), Stage::lints().quiet()];
+    stages.extend([Stage::build().quiet(), Stage::tests()]);
+    stages.extend(stage::dependencies(install));
+    stages.extend([Stage::docs_of_binaries().quiet(), Stage::docs_of_libraries().quiet()]);
+    stages
 }
 
 /// The repository this xtask was built from: the folder above its own manifest.

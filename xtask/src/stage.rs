@@ -16,6 +16,8 @@ use crate::tidy;
 pub(crate) struct Stage {
     name: &'static str,
     work: Work,
+    /// Leave out cargo's line per compiled crate. Errors and warnings stay.
+    quiet: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -35,20 +37,39 @@ impl Stage {
     }
 
     pub(crate) fn tidy() -> Stage {
-        Stage { name: "tidy", work: Work::Tidy }
+        Stage { name: "tidy", work: Work::Tidy, quiet: false }
+    }
+
+    /// Compiles the tests, so that their own run shows nothing but tests.
+    pub(crate) fn build() -> Stage {
+        Stage::cargo("build", &["test", "--workspace", "--no-run"])
     }
 
     pub(crate) fn tests() -> Stage {
         Stage::cargo("tests", &["test", "--workspace"])
     }
 
-    pub(crate) fn docs() -> Stage {
-        let args = &["doc", "--no-deps", "--workspace"];
-        Stage { name: "docs", work: Work::Cargo { env: Some(("RUSTDOCFLAGS", "-Dwarnings")), args } }
+    /// Apart from the libraries: the binary `flowline` and the library of that name would overwrite each other's
+    /// pages, and the library's are the ones to keep.
+    pub(crate) fn docs_of_binaries() -> Stage {
+        Stage::docs("docs of binaries", &["doc", "--no-deps", "--workspace", "--bins"])
+    }
+
+    pub(crate) fn docs_of_libraries() -> Stage {
+        Stage::docs("docs of libraries", &["doc", "--no-deps", "--workspace", "--lib"])
+    }
+
+    pub(crate) fn quiet(self) -> Stage {
+        Stage { quiet: true, ..self }
+    }
+
+    fn docs(name: &'static str, args: &'static [&'static str]) -> Stage {
+        let work = Work::Cargo { env: Some(("RUSTDOCFLAGS", "-Dwarnings")), args };
+        Stage { name, work, quiet: false }
     }
 
     fn cargo(name: &'static str, args: &'static [&'static str]) -> Stage {
-        Stage { name, work: Work::Cargo { env: None, args } }
+        Stage { name, work: Work::Cargo { env: None, args }, quiet: false }
     }
 
     /// The command line that repeats this stage alone.
@@ -67,7 +88,8 @@ impl Stage {
         match &self.work {
             Work::Cargo { env, args } => {
                 let mut command = cargo();
-                command.current_dir(root).args(*args).envs(env.iter().copied());
+                command.current_dir(root).envs(env.iter().copied());
+                command.args(self.quiet.then_some("--quiet")).args(*args);
                 let status = command.status().context("cannot start cargo; is it on PATH?")?;
                 if !status.success() {
                     bail!("{status}");
@@ -83,7 +105,10 @@ impl Stage {
 /// The stages that judge dependencies. Advisories are left out: their database needs the network, and a new
 /// advisory must not fail an unchanged commit.
 pub(crate) fn dependencies(install: Install) -> Vec<Stage> {
-    let check = Stage::cargo("dependencies", &["deny", "check", "licenses", "bans", "sources"]);
+    let check = Stage::cargo(
+        "dependencies",
+        &["deny", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"],
+    );
     if has_cargo_deny() {
         return vec![check];
     }
@@ -93,7 +118,7 @@ pub(crate) fn dependencies(install: Install) -> Vec<Stage> {
         }
         Install::Never => {
             let why = "cargo-deny is not installed; `cargo xtask ci --deny` installs it";
-            vec![Stage { name: "dependencies", work: Work::Skip { why } }]
+            vec![Stage { name: "dependencies", work: Work::Skip { why }, quiet: false }]
         }
     }
 }
@@ -144,17 +169,20 @@ mod tests {
 
     #[test]
     fn a_stage_says_how_to_repeat_it_alone() {
-        assert_eq!(Stage::docs().by_hand(), "RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --workspace");
+        assert_eq!(
+            Stage::docs_of_libraries().quiet().by_hand(),
+            "RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --workspace --lib"
+        );
         assert_eq!(Stage::tidy().by_hand(), "cargo xtask tidy");
         assert_eq!(Stage::format().by_hand(), "cargo fmt --all --check");
     }
 
     #[test]
     fn the_first_failing_stage_ends_the_run_and_names_the_command() {
-        let failing = Stage::cargo("broken", &["no-such-subcommand"]);
+        // Not a git work tree, so tidy cannot list its files.
         let root = tempfile::tempdir().unwrap();
-        let error = run_all(root.path(), [failing, Stage::tidy()]).unwrap_err().to_string();
-        assert!(error.starts_with("stage `broken` failed"), "{error}");
-        assert!(error.ends_with("repeat it alone with: cargo no-such-subcommand"), "{error}");
+        let error = run_all(root.path(), [Stage::tidy(), Stage::format()]).unwrap_err().to_string();
+        assert!(error.starts_with("stage `tidy` failed"), "{error}");
+        assert!(error.ends_with("repeat it alone with: cargo xtask tidy"), "{error}");
     }
 }
