@@ -1,1 +1,82 @@
-fn main() {}
+//! `cargo xtask`: what a contributor and CI run, so that both run the same thing.
+//!
+//! Needs nothing beyond Rust itself. It never fixes anything: it names the place and the remedy.
+
+mod stage;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+
+use stage::{Install, Stage};
+
+/// The commands of a contributor.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Everything to run before a commit: format, tidy, lints, tests
+    Test {
+        /// Leave out the format check and clippy
+        #[arg(long)]
+        fast: bool,
+    },
+    /// Check what the compiler cannot: who may depend on whom, purity of core, links, leftovers
+    Tidy,
+    /// What CI runs: `test`, then licences and sources of dependencies, then the docs
+    Ci {
+        /// Install cargo-deny first if it is missing (takes minutes)
+        #[arg(long)]
+        deny: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    let root = root()?;
+    match command {
+        Command::Tidy => return tidy::run(&root),
+        Command::Test { fast: true } => stage::run_all(&root, [Stage::tidy(), Stage::tests()])?,
+        Command::Test { fast: false } => {
+            stage::run_all(&root, [Stage::format(), Stage::tidy(), Stage::lints(), Stage::tests()])?;
+        }
+        Command::Ci { deny } => {
+            let install = if deny { Install::IfMissing } else { Install::Never };
+            stage::run_all(&root, ci(install))?;
+        }
+    }
+    eprintln!("xtask: every stage passed");
+    Ok(())
+}
+
+/// What takes seconds comes first, so that most failures show at once.
+fn ci(install: Install) -> Vec<Stage> {
+    let mut stages = vec![Stage::format(), Stage::tidy(), Stage::lints().quiet()];
+    stages.extend([Stage::build().quiet(), Stage::tests()]);
+    stages.extend(stage::dependencies(install));
+    stages.extend([Stage::docs_of_binaries().quiet(), Stage::docs_of_libraries().quiet()]);
+    stages
+}
+
+/// The repository this xtask was built from: the folder above its own manifest.
+fn root() -> Result<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map(Path::to_path_buf).context("xtask has no parent folder; run it from the repository")
+}

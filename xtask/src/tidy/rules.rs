@@ -1,0 +1,80 @@
+//! Who may depend on whom: the table of ARCHITECTURE.md in a form that can fail.
+//!
+//! Change it only together with that page.
+
+/// What one crate of this workspace may build on.
+#[derive(Debug)]
+pub(super) struct Crate {
+    /// Its folder in the repository.
+    pub(super) folder: &'static str,
+    /// Its package name.
+    pub(super) name: &'static str,
+    /// The packages of this workspace that it may use, in tests too.
+    pub(super) may_use: &'static [&'static str],
+}
+
+pub(super) const CRATES: &[Crate] = &[
+    Crate { folder: "crates/core", name: CORE, may_use: &[] },
+    Crate { folder: "crates/store", name: "flowline-store", may_use: &[CORE] },
+    Crate { folder: "crates/sqlite", name: "flowline-sqlite", may_use: &[CORE, "flowline-store"] },
+    Crate { folder: "crates/postgres", name: "flowline-postgres", may_use: &[CORE, "flowline-store"] },
+    Crate { folder: "crates/redis", name: "flowline-redis", may_use: &[CORE, "flowline-store"] },
+    Crate {
+        folder: "crates/flowline",
+        name: "flowline",
+        may_use: &[CORE, "flowline-store", "flowline-sqlite"],
+    },
+    Crate { folder: "crates/client", name: "flowline-client", may_use: &[CORE] },
+    Crate { folder: "crates/ui", name: "flowline-ui", may_use: &[] },
+    Crate {
+        folder: "crates/server",
+        name: "flowline-server",
+        may_use: &[
+            "flowline",
+            "flowline-client",
+            CORE,
+            "flowline-postgres",
+            "flowline-redis",
+            "flowline-sqlite",
+            "flowline-store",
+            "flowline-ui",
+        ],
+    },
+    // Builds before everything else and must stay quick to build.
+    Crate { folder: "xtask", name: "xtask", may_use: &[] },
+];
+
+pub(super) const CORE: &str = "flowline-core";
+
+/// The outside crates that core may use. None of them does I/O, reads a clock or draws random numbers with the
+/// features listed in [`CORE_FEATURES`].
+pub(super) const CORE_MAY_USE: &[&str] = &[
+    "annotate-snippets",
+    "cel",
+    "jiff",
+    "jsonschema",
+    "petgraph",
+    "serde",
+    "serde-saphyr",
+    "serde_json",
+    "sha2",
+    "thiserror",
+    "toml",
+];
+
+/// What core's tests may use on top.
+pub(super) const CORE_TESTS_MAY_USE: &[&str] = &["insta", "proptest"];
+
+/// Crates that are pure only without their default features, and the features that keep them so.
+pub(super) const CORE_FEATURES: &[(&str, &[&str])] =
+    &[("cel", &["json"]), ("jiff", &["alloc", "serde"]), ("jsonschema", &[])];
+
+/// The rule for the crate that holds the file at `path`.
+pub(super) fn of_file(path: &str) -> Option<&'static Crate> {
+    CRATES.iter().find(|krate| path.strip_prefix(krate.folder).is_some_and(|rest| rest.starts_with('/')))
+}
+
+/// The name a package has in Rust code.
+pub(super) fn in_code(package: &str) -> String {
+    package.replace('-', "_")
+}
