@@ -1,0 +1,66 @@
+//! How a job runs: a function of this process, or a program.
+
+#[cfg(feature = "command")]
+pub mod command;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use flowline_core::Json;
+
+use crate::step::{Step, StepError};
+
+/// The future of one attempt.
+pub type Attempt = Pin<Box<dyn Future<Output = Result<Json, StepError>> + Send>>;
+
+/// Something that can run attempts.
+pub trait Runner: Send + Sync + 'static {
+    /// Starts an attempt. Dropping the future stops it.
+    fn run(&self, step: Step, input: Json) -> Attempt;
+}
+
+impl<F> Runner for F
+where
+    F: Fn(Step, Json) -> Attempt + Send + Sync + 'static,
+{
+    fn run(&self, step: Step, input: Json) -> Attempt {
+        self(step, input)
+    }
+}
+
+/// The runners of an instance by what they can run (`command`, `function:NAME`).
+#[derive(Default)]
+pub struct Runners {
+    by_need: HashMap<Arc<str>, Arc<dyn Runner>>,
+    needs: Vec<Arc<str>>,
+}
+
+impl Runners {
+    pub fn add(&mut self, need: &str, runner: Arc<dyn Runner>) {
+        let need: Arc<str> = need.into();
+        if self.by_need.insert(need.clone(), runner).is_none() {
+            self.needs.push(need);
+        }
+    }
+
+    pub fn needs(&self) -> &[Arc<str>] {
+        &self.needs
+    }
+
+    pub fn can_run(&self, need: &str) -> bool {
+        self.by_need.contains_key(need)
+    }
+
+    pub fn get(&self, need: &str) -> Option<Arc<dyn Runner>> {
+        self.by_need.get(need).cloned()
+    }
+}
+
+impl fmt::Debug for Runners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Runners").field(&self.needs).finish()
+    }
+}

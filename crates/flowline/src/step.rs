@@ -1,0 +1,183 @@
+//! What a running step sees: its identity, and ways to emit, to log and to keep state.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::decide::{Failure, Retryable};
+use flowline_core::ids::step_id;
+use flowline_core::{Json, RunId, RunKey, Tenant, limits};
+use flowline_store::row::StateScope;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::attempt::Attempt;
+
+/// One attempt of a step, as its code sees it. Cheap to clone.
+#[derive(Clone)]
+pub struct Step {
+    pub(crate) attempt: Arc<Attempt>,
+}
+
+impl Step {
+    pub fn run_id(&self) -> &RunId {
+        &self.attempt.run.run
+    }
+
+    pub fn tenant(&self) -> &Tenant {
+        &self.attempt.run.tenant
+    }
+
+    pub fn flow(&self) -> &str {
+        &self.attempt.plan.flow
+    }
+
+    pub fn name(&self) -> &str {
+        &self.attempt.plan.step(self.attempt.step).name
+    }
+
+    /// 1 for the first try.
+    pub fn attempt(&self) -> u32 {
+        self.attempt.attempt
+    }
+
+    pub fn step_id(&self) -> String {
+        step_id(self.run_id(), self.name(), self.attempt())
+    }
+
+    /// The same for every attempt of this step in this run: hand it to whatever must not do its work twice.
+    pub fn idempotency_key(&self) -> String {
+        format!("{}__{}", self.run_id(), self.name())
+    }
+
+    pub(crate) fn key(&self) -> &RunKey {
+        &self.attempt.run
+    }
+
+    /// Publishes an event with the completion of this attempt. A failed attempt publishes nothing.
+    pub fn emit(&self, name: &str, payload: impl Serialize) -> Result<(), StepError> {
+        let payload = payload_of(&format!("emit {name:?}"), &payload)?;
+        self.attempt.emit(name, payload);
+        Ok(())
+    }
+
+    /// Publishes an event at once, in a commit of its own. It stays published if the attempt fails, and repeating it in
+    /// a later attempt does nothing.
+    pub async fn emit_now(&self, name: &str, payload: impl Serialize) -> Result<(), StepError> {
+        let payload = payload_of(&format!("emit {name:?}"), &payload)?;
+        self.attempt.emit_now(name, payload).await
+    }
+
+    /// Adds a line to the run's log.
+    pub fn log(&self, level: Level, message: impl fmt::Display) {
+        self.attempt.log(level, &message.to_string(), None);
+    }
+
+    /// Adds a line with further fields to the run's log.
+    pub fn log_with(&self, level: Level, message: impl fmt::Display, fields: serde_json::Map<String, serde_json::Value>) {
+        self.attempt.log(level, &message.to_string(), Some(fields));
+    }
+
+    /// Reads key-value state.
+    pub async fn get<T: DeserializeOwned>(&self, scope: StateScope, key: &str) -> Result<Option<T>, StepError> {
+        match self.attempt.get(scope, key).await? {
+            Some(json) => Ok(Some(json.to()?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Writes key-value state at once. It stays written if the attempt fails.
+    pub async fn set(&self, scope: StateScope, key: &str, value: impl Serialize) -> Result<(), StepError> {
+        let value = payload_of(&format!("state {key:?}"), &value)?;
+        self.attempt.set(scope, key, Some(value)).await
+    }
+
+    pub async fn delete(&self, scope: StateScope, key: &str) -> Result<(), StepError> {
+        self.attempt.set(scope, key, None).await
+    }
+}
+
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Step({})", self.step_id())
+    }
+}
+
+fn payload_of(what: &str, value: &impl Serialize) -> Result<Json, StepError> {
+    let json = Json::of(value).and_then(|json| json.within(what, limits::PAYLOAD_BYTES));
+    json.map_err(|error| StepError::fatal(error.to_string()).code("invalid_payload"))
+}
+
+/// How loud a log line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+impl Level {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Debug => "debug",
+            Level::Info => "info",
+            Level::Warn => "warn",
+            Level::Error => "error",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Level> {
+        [Level::Debug, Level::Info, Level::Warn, Level::Error].into_iter().find(|level| level.as_str() == text)
+    }
+}
+
+/// Why an attempt failed. Made by `?` from any error, which is then retried as the step's policy says; or by
+/// [`StepError::fatal`], which is not retried.
+#[derive(Debug)]
+pub struct StepError(pub(crate) Failure);
+
+impl StepError {
+    /// An error that the step's policy may retry.
+    pub fn new(error: impl fmt::Display) -> StepError {
+        let error = error.to_string();
+        StepError(Failure { error, code: None, stack: None, retry: Retryable::ByPolicy })
+    }
+
+    /// An error that no retry can help.
+    pub fn fatal(error: impl fmt::Display) -> StepError {
+        let mut failed = StepError::new(error);
+        failed.0.retry = Retryable::Never;
+        failed
+    }
+
+    /// Asks for the next try after this long, within the step's policy.
+    pub fn retry_after(mut self, delay: Duration) -> StepError {
+        self.0.retry = Retryable::After(delay);
+        self
+    }
+
+    /// Names the kind of error, for `only` and `except` of the retry policy.
+    pub fn code(mut self, code: &str) -> StepError {
+        self.0.code = Some(code.to_owned());
+        self
+    }
+
+    pub fn stack(mut self, stack: String) -> StepError {
+        self.0.stack = Some(stack);
+        self
+    }
+}
+
+impl<E: std::error::Error> From<E> for StepError {
+    fn from(error: E) -> StepError {
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            text.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
+        StepError::new(text)
+    }
+}
