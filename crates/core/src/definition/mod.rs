@@ -4,6 +4,13 @@
 //! the keys of the file format with defaults left out, so that it can be read back by the same reader and so that its
 //! hash, which is the definition's identity, does not change when a later version adds a key.
 
+mod check;
+mod diagnostic;
+mod place;
+mod read;
+mod source;
+mod suggest;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -12,6 +19,12 @@ use serde::{Serialize, Serializer};
 
 use crate::ids::digest;
 use crate::time::format_duration;
+
+pub use check::{Finding, check};
+pub use diagnostic::{Diagnostic, Diagnostics, Severity};
+pub use place::Place;
+pub use read::{Read, read};
+pub use source::Format;
 
 /// A versioned definition of steps wired by events.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -100,6 +113,9 @@ pub struct HttpRequest {
     pub body: Option<serde_json::Value>,
 }
 
+/// The keys of `http` that name a method.
+pub(crate) const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
+
 impl Serialize for HttpRequest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
@@ -144,7 +160,9 @@ impl Subscribes {
     pub fn leaves(&self) -> Vec<&Subscribes> {
         match self {
             Subscribes::Event(_) | Subscribes::Step(_) => vec![self],
-            Subscribes::All(parts) | Subscribes::Any(parts) => parts.iter().flat_map(Subscribes::leaves).collect(),
+            Subscribes::All(parts) | Subscribes::Any(parts) => {
+                parts.iter().flat_map(Subscribes::leaves).collect()
+            }
         }
     }
 }
