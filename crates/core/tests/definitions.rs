@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use flowline_core::Definition;
-use flowline_core::definition::{Diagnostics, Format, Read, read};
+use flowline_core::definition::{Diagnostics, Format, Read, dot, file_schema, graph, mermaid, read};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/definitions").join(folder);
@@ -94,4 +94,51 @@ fn canonical_json_reads_back_as_the_same_definition() {
         assert_eq!(definition, again.definition);
         assert_eq!(definition.canonical(), again.definition.canonical());
     }
+}
+
+#[test]
+fn the_file_schema_takes_good_files_and_refuses_a_broken_shape() {
+    let schema = file_schema();
+    assert!(jsonschema::draft202012::meta::is_valid(&schema));
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    for path in files("good").iter().chain(&files("warned")) {
+        let definition: serde_json::Value =
+            serde_json::from_str(&read_file(path).unwrap().definition.canonical()).unwrap();
+        let errors: Vec<String> = validator.iter_errors(&definition).map(|error| error.to_string()).collect();
+        assert_eq!(errors, Vec::<String>::new(), "{}", path.display());
+    }
+    for path in files("good").iter().filter(|path| path.extension().unwrap() == "json") {
+        assert!(validator.is_valid(&serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()));
+    }
+    for broken in [
+        r#"{"flow": "f", "steps": {}}"#,
+        r#"{"flow": "f", "steps": {"a": {"function": "f", "command": ["x"]}}}"#,
+        r#"{"flow": "f", "steps": {"a": {"function": "f", "timeout": 30}}}"#,
+        r#"{"flow": "f", "steps": {"a": {"function": "f", "subscribe": "x"}}}"#,
+        r#"{"flow": "f", "steps": {"a": {"http": {"get": "https://a.b", "post": "https://a.b"}}}}"#,
+    ] {
+        assert!(!validator.is_valid(&serde_json::from_str(broken).unwrap()), "{broken}");
+    }
+}
+
+#[test]
+fn a_graph_is_drawn_the_same_way_each_time() {
+    let order = files("good").into_iter().find(|path| path.ends_with("order.yaml")).unwrap();
+    let mut definition = read_file(&order).unwrap().definition;
+    let drawn = |d: &Definition| {
+        format!("{}\n{}\n{}", mermaid(d), dot(d), serde_json::to_string_pretty(&graph(d)).unwrap())
+    };
+    snapshot("graph", &order, &drawn(&definition));
+    assert_eq!(drawn(&definition), drawn(&definition.clone()));
+    definition.steps[0].name = "a\"]; evil --> b\n".to_owned();
+    assert!(
+        mermaid(&definition).contains(r##"s0(["a#34;#93;#59; evil --#62; b#10;"])"##),
+        "{}",
+        mermaid(&definition)
+    );
+    assert!(
+        dot(&definition).contains(r#"s0 [label="a\"]; evil --> b ", style=rounded];"#),
+        "{}",
+        dot(&definition)
+    );
 }

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use super::diagnostic::{Diagnostic, Diagnostics, Severity};
 use super::place::Place;
 use super::{Definition, StepDefinition, Subscribes, suggest};
+use crate::ids::check_name;
 use crate::limits;
 use network::{Cycle, Network};
 
@@ -125,6 +126,8 @@ fn unknown_sources(definition: &Definition, network: &Network<'_>) -> Vec<Findin
         for (leaf, place) in subscriptions(step) {
             let suggest = findings.len() < SUGGESTIONS;
             match leaf {
+                // A bad name is a finding already.
+                Subscribes::Event(name) | Subscribes::Step(name) if check_name("event", name).is_err() => {}
                 Subscribes::Event(event) if !network.is_published(event) => {
                     findings.push(unknown_event(definition, network, step, event, place, suggest));
                 }
@@ -150,9 +153,10 @@ fn unknown_event(
         "step {:?} subscribes to {event:?}, which no step emits and `accepts` does not list",
         step.name
     );
+    let others = || network.published().filter(|other| !step.published().any(|own| own == *other));
     let help = if network.is_step(event) {
         format!("{event:?} is a step; write \"step:{event}\" to wait for it")
-    } else if let Some(near) = suggest.then(|| suggest::nearest(event, network.published())).flatten() {
+    } else if let Some(near) = suggest.then(|| suggest::nearest(event, others())).flatten() {
         format!("did you mean {near:?}?")
     } else if definition.steps.len() == 1 {
         format!("remove `subscribes` to run the step at the start, or list {event:?} under `accepts`")
@@ -209,7 +213,7 @@ fn no_entry(definition: &Definition) -> Option<Finding> {
             .iter()
             .any(|(leaf, _)| matches!(leaf, Subscribes::Event(e) if definition.accepts.contains_key(e)))
     };
-    if definition.steps.iter().any(|step| step.subscribes.is_none() || from_outside(step)) {
+    if definition.steps.iter().any(|step| subscriptions(step).is_empty() || from_outside(step)) {
         return None;
     }
     let message = format!(
@@ -232,15 +236,13 @@ fn unreachable_steps(definition: &Definition, network: &Network<'_>, never: &[bo
                     .help("read `input` or `events` in the condition, or remove the step"),
             );
         } else if !reached[index] {
+            // Without such a cause it waits for an empty list, which is a finding already.
+            let Some(cause) = network.dead_source(index, never, &reached) else { continue };
+            let cause = &definition.steps[cause].name;
             let message = format!("step {:?} can never run: what it waits for never happens", step.name);
-            let cause =
-                network.dead_source(index, never, &reached).map(|cause| &definition.steps[cause].name);
-            let help = match cause {
-                Some(cause) => format!(
-                    "it depends on step {cause:?}, which never runs; wait for something else, or remove it"
-                ),
-                None => "wait for something that happens, or remove the step".to_owned(),
-            };
+            let help = format!(
+                "it depends on step {cause:?}, which never runs; wait for something else, or remove it"
+            );
             findings.push(Finding::error("unreachable-step", place.key("subscribes"), message).help(help));
         }
     }

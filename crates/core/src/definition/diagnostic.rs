@@ -15,8 +15,6 @@ use serde::ser::{SerializeSeq, SerializeStruct};
 
 /// Diagnostics with source lines beyond this many are only counted: nobody reads more.
 const RENDERED: usize = 50;
-/// Lines shown before the one that is wrong.
-const CONTEXT_LINES: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -114,28 +112,23 @@ impl Diagnostics {
             let group = title.element(Level::NOTE.message(format!("at {place}"))).elements(help);
             return renderer.render(&[group]);
         };
-        let (excerpt, first_line, within) = self.excerpt(span);
+        let (excerpt, line, within) = self.excerpt(span);
         let snippet = Snippet::source(excerpt)
-            .line_start(first_line)
+            .line_start(line)
             .path(self.file.as_str())
             .annotation(AnnotationKind::Primary.span(within));
         renderer.render(&[title.element(snippet).elements(help)])
     }
 
-    /// The lines around a span, the number of the first of them, and the span within them. Only its first line is marked.
+    /// The line where a span starts, its number, and the part of the span that lies on it.
     fn excerpt(&self, span: &Range<usize>) -> (&str, usize, Range<usize>) {
         let text = &*self.text;
         let start = floor(text, span.start);
+        let from = text[..start].rfind('\n').map_or(0, |n| n + 1);
         let line_end = text[start..].find('\n').map_or(text.len(), |n| start + n);
         let end = floor(text, span.end).clamp(start, line_end);
-        let mut from = text[..start].rfind('\n').map_or(0, |n| n + 1);
-        for _ in 0..CONTEXT_LINES {
-            if from > 0 {
-                from = text[..from - 1].rfind('\n').map_or(0, |n| n + 1);
-            }
-        }
-        let first_line = text[..from].matches('\n').count() + 1;
-        (&text[from..line_end], first_line, start - from..end - from)
+        let line = text[..from].matches('\n').count() + 1;
+        (&text[from..line_end], line, start - from..end - from)
     }
 }
 

@@ -6,6 +6,8 @@
 
 mod check;
 mod diagnostic;
+mod file_schema;
+mod graph;
 mod place;
 mod read;
 mod source;
@@ -22,6 +24,8 @@ use crate::time::format_duration;
 
 pub use check::{Finding, check};
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
+pub use file_schema::file_schema;
+pub use graph::{Graph, GraphEdge, GraphNode, Join, NodeKind, dot, graph, mermaid};
 pub use place::Place;
 pub use read::{Read, read};
 pub use source::Format;

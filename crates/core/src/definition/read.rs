@@ -31,15 +31,17 @@ pub struct Read {
     pub warnings: Diagnostics,
 }
 
-/// Reads and checks a definition. `name` is the file's name for messages. On failure every error and warning found is
-/// returned; on success the warnings.
+/// Reads and checks a definition. `name` is the file's name for messages. On failure every error found is returned; on
+/// success the warnings.
 pub fn read(name: &str, text: &str, format: Format) -> Result<Read, Diagnostics> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let report = |mut items: Vec<Diagnostic>| {
-        // Errors win over warnings where there are too many; then the order of the file.
-        items.sort_by_key(|item| item.severity);
-        items.truncate(REPORTED);
+        // Where something is wrong, doubts can wait.
+        if items.iter().any(|item| item.severity == Severity::Error) {
+            items.retain(|item| item.severity == Severity::Error);
+        }
         items.sort_by_key(|item| item.span.as_ref().map_or(0, |span| span.start));
+        items.truncate(REPORTED);
         items.iter_mut().for_each(clip);
         Diagnostics { file: name.to_owned(), text: Arc::from(text), items }
     };
@@ -109,7 +111,8 @@ impl Reader {
             );
             return None;
         };
-        let mut definition = Definition::new("");
+        let mut definition = Definition::new("unnamed");
+        let mut meant = Vec::new();
         for entry in map.entries() {
             let at = place.key(&entry.key);
             match entry.key.as_str() {
@@ -124,12 +127,12 @@ impl Reader {
                 "steps" => definition.steps = self.steps(entry, &at),
                 _ => {
                     self.graph_unread = true;
-                    self.unknown_key("a flow", &FLOW_KEYS, entry, &at);
+                    meant.extend(self.unknown_key("a flow", &FLOW_KEYS, entry, &at));
                 }
             }
         }
         for (key, help) in [("flow", "add flow: NAME"), ("steps", "add steps: with at least one step")] {
-            if map.get(key).is_none() {
+            if map.get(key).is_none() && !meant.contains(&key) {
                 self.graph_unread = true;
                 let message = format!("the key `{key}` is missing");
                 self.error("missing-key", &place.key(key), root.span_at(&place), message, help);
@@ -141,7 +144,7 @@ impl Reader {
     fn steps(&mut self, entry: &Entry, place: &Place) -> Vec<super::StepDefinition> {
         match &entry.value.value {
             Value::Map(map) => {
-                map.entries().iter().filter_map(|step| self.step(step, &place.key(&step.key))).collect()
+                map.entries().iter().map(|step| self.step(step, &place.key(&step.key))).collect()
             }
             _ => {
                 self.graph_unread = true;
@@ -153,7 +156,6 @@ impl Reader {
     }
 
     fn cleanup(&mut self, entry: &Entry, place: &Place) -> Option<Cleanup> {
-        const HELP: &str = "write never, on-complete or {ttl: 7d}";
         match &entry.value.value {
             Value::String(text) if text == "never" => Some(Cleanup::Never),
             Value::String(text) if text == "on-complete" => Some(Cleanup::OnComplete),
@@ -164,24 +166,33 @@ impl Reader {
                 map.get("ttl").and_then(|ttl| self.duration(ttl, &place.key("ttl"))).map(Cleanup::Ttl)
             }
             _ => {
-                self.wrong_type(&entry.value, place, "`state`", "when the run's state is removed", HELP);
+                let help = "it says when the run's key-value state is removed: with the run, at its end, or after a time";
+                self.wrong_type(&entry.value, place, "`state`", "never, on-complete or {ttl: 7d}", help);
                 None
             }
         }
     }
 
-    fn unknown_key(&mut self, of: &str, known: &[&'static str], entry: &Entry, place: &Place) {
+    /// Reports a key and yields the one that was probably meant.
+    fn unknown_key(
+        &mut self,
+        of: &str,
+        known: &[&'static str],
+        entry: &Entry,
+        place: &Place,
+    ) -> Option<&'static str> {
         let key = entry.key.as_str();
-        let help = if key == "<<" {
-            "merge keys are not part of YAML 1.2; write the keys out, or alias the whole value".to_owned()
-        } else if let Some(meant) = other_words(key).filter(|meant| known.contains(meant)) {
-            format!("did you mean `{meant}`?")
-        } else if let Some(near) = suggest::nearest(key, known.iter().copied()) {
-            format!("did you mean `{near}`?")
-        } else {
-            format!("the keys of {of} are {}", known.join(", "))
+        let other_word = other_words(key).filter(|meant| known.contains(meant));
+        let meant = other_word.or_else(|| suggest::nearest(key, known.iter().copied()));
+        let help = match meant {
+            _ if key == "<<" => {
+                "merge keys are not part of YAML 1.2; write the keys out, or alias the whole value".to_owned()
+            }
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("the keys of {of} are {}", known.join(", ")),
         };
         self.error("unknown-key", place, entry.key_span.clone(), format!("{of} has no key {key:?}"), &help);
+        meant
     }
 
     fn wrong_type(&mut self, node: &Node, place: &Place, what: &str, expected: &str, help: &str) {

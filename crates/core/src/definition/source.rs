@@ -78,11 +78,12 @@ pub(crate) fn parse(text: &str, format: Format) -> Result<Node, Vec<Diagnostic>>
         );
         return Err(vec![syntax("too-large", message, 0..0, Some("split the flow, or move data out of it"))]);
     }
-    match format {
-        Format::Yaml => yaml::parse(text).map_err(|error| vec![error]),
+    let parsed = match format {
+        Format::Yaml => yaml::parse(text),
         Format::Toml => toml::parse(text),
-        Format::Json => json::parse(text).map_err(|error| vec![error]),
-    }
+        Format::Json => json::parse(text),
+    };
+    parsed.map_err(|error| vec![error])
 }
 
 impl Node {

@@ -151,7 +151,7 @@ impl<'a> Joins<'a> {
                         "step {name:?} joins {part} with other events, but when the `if` of step {by:?} is false, {part} never comes and {name:?} never runs"
                     ),
                     format!(
-                        "give the join an {{any: […]}} alternative, or put the same condition on the other side of it than {by:?}"
+                        "give the join an {{any: […]}} alternative, or put the same `if` on what else it waits for"
                     ),
                 )
             }

@@ -293,20 +293,15 @@ impl Parts {
 
     fn name(&mut self, what: &'static str, name: &str, place: Place) {
         let Err(error) = check_name(what, name) else { return };
-        let text = error.to_string();
-        let (problem, rule) = text.split_once("; ").unwrap_or((&text, ""));
-        let allowed: String = name
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' })
-            .take(limits::NAME_BYTES)
-            .collect();
-        let instead = allowed.trim_matches(['-', '.', '_']);
-        let help = if instead.is_empty() || instead == name {
-            rule.to_owned()
-        } else {
-            format!("{rule}; {instead:?} would do")
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let instead: String =
+            name.chars().take(limits::NAME_BYTES).map(|c| if allowed(c) { c } else { '-' }).collect();
+        let instead = instead.trim_matches(['-', '.', '_']);
+        let help = match instead {
+            "" => "give it another name".to_owned(),
+            instead => format!("{instead:?} would do"),
         };
-        self.error("bad-name", place, problem.to_owned(), &help);
+        self.error("bad-name", place, error.to_string(), &help);
     }
 
     fn expression(&mut self, what: &str, text: &str, is_output: bool, place: Place) {
@@ -351,7 +346,7 @@ fn judge_expression(text: &str, is_output: bool) -> Option<(String, Option<Strin
         Ok(expr) => expr,
         Err(problem) => {
             let help = "write CEL, for example: input.total > 0 && input.country == \"PT\"";
-            return Some((format!("does not parse: {problem}"), Some(help.to_owned())));
+            return Some((format!("does not parse: {}", in_short(&problem)), Some(help.to_owned())));
         }
     };
     if let Some(unknown) = expr.unknown_variables().first() {
@@ -367,6 +362,14 @@ fn judge_expression(text: &str, is_output: bool) -> Option<(String, Option<Strin
         return Some(("reads `results`, which only `output` can".to_owned(), Some(help.to_owned())));
     }
     None
+}
+
+/// CEL's message without its list of every token that could have stood there.
+fn in_short(problem: &str) -> &str {
+    match problem.split(" expecting ").next().unwrap_or(problem) {
+        text if text.contains("<EOF>") => "it ends too early",
+        text => text.strip_prefix("Syntax error: ").unwrap_or(text),
+    }
 }
 
 /// Whether a recursive parser could go too deep: by brackets, or by operators that nest without them.

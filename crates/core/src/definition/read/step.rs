@@ -30,19 +30,20 @@ const RETRY_KEYS: [&str; 7] = ["attempts", "backoff", "delay", "max_delay", "jit
 const HTTP_KEYS: [&str; 7] = ["get", "post", "put", "patch", "delete", "headers", "body"];
 
 impl Reader {
-    /// Reads as much of a step as can be read; none if it is not a map.
-    pub(super) fn step(&mut self, entry: &Entry, place: &Place) -> Option<StepDefinition> {
+    /// Reads as much of a step as can be read.
+    pub(super) fn step(&mut self, entry: &Entry, place: &Place) -> StepDefinition {
         let name = &entry.key;
+        // Stands in for a runner that cannot be read; the definition is refused then, so it never runs.
+        let unread = || Runner::Function("unread".to_owned());
         let Value::Map(map) = &entry.value.value else {
             self.graph_unread = true;
             let message =
                 format!("step {name:?} expects a map of its keys, found {}", entry.value.describe());
             let help = "say how it runs: {command: [./program]}, http, worker or function";
             self.error("wrong-type", place, entry.key_span.clone(), message, help);
-            return None;
+            return StepDefinition::new(name, unread());
         };
-        // Stands in for one that cannot be read; the definition is refused then, so it never runs.
-        let runner = self.runner(entry, map, place).unwrap_or(Runner::Function("unread".to_owned()));
+        let runner = self.runner(entry, map, place).unwrap_or_else(unread);
         let mut step = StepDefinition::new(name, runner);
         for entry in map.entries() {
             let at = place.key(&entry.key);
@@ -70,7 +71,7 @@ impl Reader {
                 }
             }
         }
-        Some(step)
+        step
     }
 
     fn runner(&mut self, step: &Entry, map: &Map, place: &Place) -> Option<Runner> {
@@ -136,7 +137,7 @@ impl Reader {
                 }
                 "headers" => request.headers = self.headers(entry, &at),
                 "body" => request.body = Some(entry.value.to_json()),
-                _ => self.unknown_key("`http`", &HTTP_KEYS, entry, &at),
+                _ => _ = self.unknown_key("`http`", &HTTP_KEYS, entry, &at),
             }
         }
         if request.method.is_empty() {
@@ -255,7 +256,7 @@ impl Reader {
                 "jitter" => retry.jitter = self.boolean(entry, &at).unwrap_or(true),
                 "only" => retry.only = self.texts(entry, &at, "error codes").unwrap_or_default(),
                 "except" => retry.except = self.texts(entry, &at, "error codes").unwrap_or_default(),
-                _ => self.unknown_key("`retry`", &RETRY_KEYS, entry, &at),
+                _ => _ = self.unknown_key("`retry`", &RETRY_KEYS, entry, &at),
             }
         }
         retry

@@ -60,9 +60,7 @@ impl Parser<'_> {
             let start = self.at;
             match self.peek() {
                 Some('"') => {}
-                Some('}') => {
-                    return Err(self.error("a comma before '}' is not JSON", Some("remove the comma")));
-                }
+                Some('}') => return Err(self.extra_comma()),
                 _ => return Err(self.error("expected a key in double quotes", None)),
             }
             let key = self.string()?;
@@ -94,7 +92,7 @@ impl Parser<'_> {
         loop {
             self.space();
             if self.peek() == Some(']') {
-                return Err(self.error("a comma before ']' is not JSON", Some("remove the comma")));
+                return Err(self.extra_comma());
             }
             items.push(self.value(depth + 1)?);
             self.space();
@@ -175,11 +173,18 @@ impl Parser<'_> {
     }
 
     fn error(&self, message: &str, help: Option<&str>) -> Diagnostic {
-        let found = match self.peek() {
-            None => "found the end of the file".to_owned(),
-            Some(c) => format!("found {c:?}"),
+        let Some(found) = self.peek() else {
+            let end = self.text.trim_end().len();
+            let help = help.or(Some("close what is still open"));
+            return syntax("syntax", format!("{message}, found the end of the file"), end..end, help);
         };
-        syntax("syntax", format!("{message}, {found}"), self.here(), help)
+        syntax("syntax", format!("{message}, found {found:?}"), self.here(), help)
+    }
+
+    fn extra_comma(&self) -> Diagnostic {
+        let comma = self.text[..self.at].rfind(',').unwrap_or(self.at);
+        let message = "nothing follows this comma, which JSON does not allow".to_owned();
+        syntax("syntax", message, comma..comma + 1, Some("remove the comma"))
     }
 
     fn here(&self) -> Range<usize> {

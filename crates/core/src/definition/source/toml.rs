@@ -10,32 +10,26 @@ use super::{Entry, Map, Node, Value, syntax, tidy, too_deep};
 use crate::definition::diagnostic::Diagnostic;
 use crate::limits;
 
-pub(super) fn parse(text: &str) -> Result<Node, Vec<Diagnostic>> {
+pub(super) fn parse(text: &str) -> Result<Node, Diagnostic> {
     if let Some(span) = long_key(text) {
-        return Err(vec![too_deep(span)]);
+        return Err(too_deep(span));
     }
-    let (table, errors) = DeTable::parse_recoverable(text);
-    if errors.is_empty() {
-        let node = map(text, table.get_ref(), 0).map_err(|error| vec![error])?;
-        if node.entries().is_empty() {
-            let help = Some("start with flow = \"NAME\"");
-            return Err(vec![syntax("empty-file", "the file is empty".to_owned(), 0..0, help)]);
+    // After the first error the parser guesses, and its guesses only confuse.
+    let table = DeTable::parse(text).map_err(|error| {
+        let span = tidy(text, error.span().unwrap_or(0..0));
+        if error.message() == "duplicate key" {
+            let message = format!("the key {:?} is there twice", &text[span.clone()]);
+            return syntax("duplicate-key", message, span, Some("remove or rename one of them"));
         }
-        return Ok(Node::new(Value::Map(node), 0..text.len()));
+        let help = "check the brackets and quotes here and on the lines just before";
+        syntax("syntax", format!("this is not TOML: {}", error.message()), span, Some(help))
+    })?;
+    let map = map(text, table.get_ref(), 0)?;
+    if map.entries().is_empty() {
+        let help = Some("start with flow = \"NAME\"");
+        return Err(syntax("empty-file", "the file is empty".to_owned(), 0..0, help));
     }
-    Err(errors
-        .iter()
-        .map(|error| {
-            let span = tidy(text, error.span().unwrap_or(0..0));
-            match error.message() {
-                "duplicate key" => {
-                    let message = format!("the key {:?} is there twice", &text[span.clone()]);
-                    syntax("duplicate-key", message, span, Some("remove or rename one of them"))
-                }
-                message => syntax("syntax", format!("this is not TOML: {message}"), span, None),
-            }
-        })
-        .collect())
+    Ok(Node::new(Value::Map(map), 0..text.len()))
 }
 
 /// A line with more dots than the nesting allows: `a.a.a.…` would nest tables without any bracket.

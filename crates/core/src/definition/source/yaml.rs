@@ -187,12 +187,9 @@ impl<'a> Reader<'a> {
                     .get(at..)
                     .and_then(|rest| rest.chars().next())
                     .map_or(at, |c| at + c.len_utf8());
-                Err(syntax(
-                    "syntax",
-                    format!("this is not YAML: {}", error.info()),
-                    tidy(self.text, at..end),
-                    None,
-                ))
+                let help = "check the indentation, brackets and quotes here and on the lines just before";
+                let message = format!("this is not YAML: {}", error.info());
+                Err(syntax("syntax", message, tidy(self.text, at..end), Some(help)))
             }
             None => Ok((Event::StreamEnd, self.text.len()..self.text.len())),
         }
