@@ -247,16 +247,22 @@ fn hostile_nesting_and_size_are_refused() {
 
 #[test]
 fn hostile_expressions_and_schemas_are_refused() {
+    let nested = |open: &str, close: &str, n: usize| open.repeat(n) + "1" + &close.repeat(n);
     let expressions = [
         "(".repeat(100_000),
-        "!".repeat(4_000) + "true",
-        "-".repeat(4_000) + "1",
-        vec!["1"; 2_000].join("+"),
-        vec!["true"; 800].join("||"),
-        vec!["a"; 2_000].join("."),
-        vec!["true?1"; 500].join(":"),
-        "[".repeat(30) + &"]".repeat(30),
-        "\"".repeat(3_001),
+        "!".repeat(2_000) + "true",
+        "-".repeat(2_000) + "1",
+        vec!["1"; 1_000].join("+"),
+        vec!["true"; 500].join("||"),
+        vec!["a"; 1_000].join("."),
+        vec!["true?1"; 16].join(":") + ":1",
+        nested("(", ")", 8),
+        nested("(", ")", 9),
+        nested("{1:", "}", 8),
+        nested("[1].all(x, ", ")", 8),
+        nested("(true ? [", "][0] : false ? 1 : 2)", 4),
+        nested("!(1 + 2 * -f(", "))", 4),
+        "\"".repeat(1_001),
         "\u{202e}\0".repeat(100),
     ];
     for text in expressions {

@@ -113,7 +113,7 @@ pub fn graph(definition: &Definition) -> Graph {
     Graph { flow: definition.flow.clone(), nodes, edges }
 }
 
-/// A Mermaid flowchart. Dotted edges are alternatives, thick rounded nodes are events from outside.
+/// A Mermaid flowchart. Dotted edges are alternatives; flags are events from outside.
 pub fn mermaid(definition: &Definition) -> String {
     let graph = graph(definition);
     let mut out = String::from("flowchart TD\n");

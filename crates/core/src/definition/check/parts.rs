@@ -13,10 +13,14 @@ use crate::ids::check_name;
 use crate::limits;
 use crate::schema::Schema;
 
-/// An expression, in bytes. CEL is parsed recursively; a condition that needs more belongs in a step.
-const EXPRESSION_BYTES: usize = 4 << 10;
-/// Brackets and signs open at once in an expression.
-const EXPRESSION_DEPTH: usize = 32;
+// CEL's parser recurses and takes much of a 2 MiB stack per bracket when it is not optimized. What needs more than this
+// belongs in a step.
+/// An expression, in bytes.
+const EXPRESSION_BYTES: usize = 2 << 10;
+/// Brackets open at once in an expression.
+const EXPRESSION_DEPTH: usize = 8;
+/// Conditional operators (`?:`), which nest without brackets.
+const EXPRESSION_CHOICES: usize = 16;
 
 pub(super) fn check(definition: &Definition) -> Vec<Finding> {
     let mut parts = Parts::default();
@@ -338,8 +342,9 @@ impl Parts {
 /// What is wrong with an expression, and the remedy.
 fn judge_expression(text: &str, is_output: bool) -> Option<(String, Option<String>)> {
     if too_complex(text) {
-        let help =
-            format!("at most {EXPRESSION_BYTES} bytes and {EXPRESSION_DEPTH} levels; compute it in a step");
+        let help = format!(
+            "at most {EXPRESSION_BYTES} bytes, {EXPRESSION_DEPTH} open brackets and {EXPRESSION_CHOICES} '?'; compute it in a step"
+        );
         return Some(("is too long or too deep".to_owned(), Some(help)));
     }
     let expr = match Expr::parse(text) {
@@ -372,7 +377,7 @@ fn in_short(problem: &str) -> &str {
     }
 }
 
-/// Whether a recursive parser could go too deep: by brackets, or by operators that nest without them.
+/// Whether a recursive parser could go too deep: by brackets, by choices or by a long chain of operators.
 fn too_complex(text: &str) -> bool {
     let (mut depth, mut deepest) = (0usize, 0usize);
     for byte in text.bytes() {
@@ -383,5 +388,6 @@ fn too_complex(text: &str) -> bool {
         }
         deepest = deepest.max(depth);
     }
-    text.len() > EXPRESSION_BYTES || deepest > EXPRESSION_DEPTH
+    let choices = text.matches('?').count();
+    text.len() > EXPRESSION_BYTES || deepest > EXPRESSION_DEPTH || choices > EXPRESSION_CHOICES
 }
