@@ -6,7 +6,9 @@
 use std::path::{Path, PathBuf};
 
 use flowline_core::Definition;
-use flowline_core::definition::{Diagnostics, Format, Read, dot, file_schema, graph, mermaid, read};
+use flowline_core::definition::{
+    Diagnostics, Format, Read, Runner, StepDefinition, Subscribes, dot, file_schema, graph, mermaid, read,
+};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/definitions").join(folder);
@@ -141,4 +143,74 @@ fn a_graph_is_drawn_the_same_way_each_time() {
         "{}",
         dot(&definition)
     );
+}
+
+fn function(name: &str) -> StepDefinition {
+    StepDefinition::new(name, Runner::Function(name.to_owned()))
+}
+
+#[test]
+fn a_flow_built_in_rust_is_told_the_path_in_place_of_the_line() {
+    let mut definition = Definition::new("built");
+    definition.steps.push(StepDefinition { returns: Some("order.paid".to_owned()), ..function("pay") });
+    let waits = Subscribes::All(vec![
+        Subscribes::Step("pay".to_owned()),
+        Subscribes::Event("order.payed".to_owned()),
+    ]);
+    definition.steps.push(StepDefinition { subscribes: Some(waits), ..function("order.ship") });
+    definition.steps.push(function("pay"));
+    definition.steps.push(StepDefinition {
+        queue: "q".to_owned(),
+        ..StepDefinition::new("far", Runner::Worker("w".to_owned()))
+    });
+    let refused = definition.validate().unwrap_err();
+    insta::with_settings!({
+        snapshot_path => "definitions/snapshots",
+        prepend_module_to_snapshot => false,
+        omit_expression => true,
+    }, {
+        insta::assert_snapshot!("built-in-rust", format!("{refused}\n\n{}", refused.render(false)));
+    });
+}
+
+#[test]
+fn branches_that_meet_in_an_alternative_are_no_half_satisfied_join() {
+    let text = r#"
+flow: branches
+steps:
+  approve: { function: f, if: "input.ok", returns: approved }
+  refuse: { function: f, if: "!input.ok", returns: refused }
+  tell: { function: f, subscribes: { any: [approved, refused] }, returns: told }
+  file: { function: f, subscribes: [told, { any: [approved, refused] }] }
+  twice: { function: f, subscribes: [approved, step:approve] }
+  lone: { function: f, subscribes: [approved] }
+"#;
+    let read =
+        read("branches.yaml", text, Format::Yaml).unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
+    assert_eq!(read.warnings.to_string(), "");
+}
+
+#[test]
+fn words_that_older_yaml_took_for_booleans_stay_text() {
+    let text = "flow: no\nsteps:\n  on: {function: off, returns: yes, queue: y, description: 'true'}\n  n: {function: f, subscribes: yes}\n";
+    let definition = read("words.yaml", text, Format::Yaml)
+        .unwrap_or_else(|diagnostics| panic!("{diagnostics}"))
+        .definition;
+    assert_eq!((definition.flow.as_str(), definition.steps[0].name.as_str()), ("no", "on"));
+    assert_eq!(definition.steps[0].returns.as_deref(), Some("yes"));
+}
+
+#[test]
+fn a_byte_order_mark_and_windows_line_ends_are_no_mistake() {
+    let text = "\u{feff}flow: windows\r\nsteps:\r\n  only:\r\n    function: only\r\n";
+    assert_eq!(read("windows.yaml", text, Format::Yaml).unwrap().definition.steps[0].name, "only");
+}
+
+#[test]
+fn a_format_is_known_by_the_ending_of_the_name() {
+    assert_eq!(Format::of_path("flows/order.v2.YAML"), Some(Format::Yaml));
+    assert_eq!(Format::of_path("order.yml"), Some(Format::Yaml));
+    assert_eq!(Format::of_path("order.toml"), Some(Format::Toml));
+    assert_eq!(Format::of_path("order.json"), Some(Format::Json));
+    assert_eq!(Format::of_path("order"), None);
 }

@@ -150,9 +150,8 @@ impl<'a> Joins<'a> {
                     format!(
                         "step {name:?} joins {part} with other events, but when the `if` of step {by:?} is false, {part} never comes and {name:?} never runs"
                     ),
-                    format!(
-                        "give the join an {{any: […]}} alternative, or put the same `if` on what else it waits for"
-                    ),
+                    "give the join an {any: […]} alternative, or put the same `if` on what else it waits for"
+                        .to_owned(),
                 )
             }
             Cause::Failed(by) => {

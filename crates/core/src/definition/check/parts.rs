@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Finding;
 use crate::definition::place::Place;
 use crate::definition::{
-    Cleanup, Definition, HttpRequest, Retry, Runner, StepDefinition, Subscribes, suggest,
+    Cleanup, Definition, HttpRequest, METHODS, Retry, Runner, StepDefinition, Subscribes, suggest,
 };
 use crate::expr::{Expr, Scope, VARIABLES};
 use crate::ids::check_name;
@@ -63,11 +63,14 @@ pub(super) fn events_read(definition: &Definition) -> BTreeSet<&str> {
 /// Fields of one dotted word that are looked at.
 const CEL_FIELDS: usize = 16;
 
+/// What is wrong with an expression, and the remedy.
+type Problem = (String, String);
+
 #[derive(Default)]
 struct Parts {
     findings: Vec<Finding>,
     /// Verdicts on expressions and schemas seen before: generated flows repeat them.
-    expressions: BTreeMap<(String, bool), Option<(String, Option<String>)>>,
+    expressions: BTreeMap<(String, bool), Option<Problem>>,
     schemas: BTreeMap<String, Option<String>>,
 }
 
@@ -102,6 +105,9 @@ impl Parts {
             self.expression("the output of the flow", output, true, root.key("output"));
         }
         self.timeout("the flow", definition.timeout, root.key("timeout"));
+        if let Cleanup::Ttl(ttl) = definition.state {
+            self.whole_milliseconds("the state", ttl, root.key("state").key("ttl"));
+        }
         if definition.state == Cleanup::Ttl(Duration::ZERO) {
             let help = "give a time to live such as 7d, or use on-complete";
             self.error(
@@ -184,9 +190,9 @@ impl Parts {
 
     fn http(&mut self, who: &str, request: &HttpRequest, place: &Place) {
         let method = request.method.to_ascii_lowercase();
-        if !super::super::METHODS.contains(&method.as_str()) {
+        if !METHODS.contains(&method.as_str()) || request.method != method.to_ascii_uppercase() {
             let message = format!("{who} has the HTTP method {:?}", request.method);
-            self.error("bad-http", place.clone(), message, "use get, post, put, patch or delete");
+            self.error("bad-http", place.clone(), message, "use GET, POST, PUT, PATCH or DELETE");
         }
         let rest = request.url.strip_prefix("https://").or(request.url.strip_prefix("http://"));
         let fine = |rest: &str| {
@@ -259,6 +265,8 @@ impl Parts {
                 "remove it from `only` or from `except`",
             );
         }
+        self.whole_milliseconds(who, retry.delay, place.key("delay"));
+        self.whole_milliseconds(who, retry.max_delay, place.key("max_delay"));
         if retry.delay > retry.max_delay {
             let message = format!("{who} has a retry delay above its max_delay, which caps it");
             let help = "raise `max_delay` or lower `delay`";
@@ -275,6 +283,14 @@ impl Parts {
                 message,
                 "give a duration such as 5m, or remove it for no limit",
             );
+        }
+    }
+
+    /// Only code can ask for less than a millisecond; the file format, and so the stored definition, cannot say it.
+    fn whole_milliseconds(&mut self, who: &str, duration: Duration, place: Place) {
+        if duration.subsec_nanos() % 1_000_000 != 0 {
+            let message = format!("{who} has a duration of {duration:?}");
+            self.error("bad-duration", place, message, "durations are whole milliseconds");
         }
     }
 
@@ -313,11 +329,7 @@ impl Parts {
         let verdict =
             self.expressions.entry(key).or_insert_with(|| judge_expression(text, is_output)).clone();
         if let Some((problem, help)) = verdict {
-            let finding = Finding::error("bad-expression", place, format!("{what} {problem}"));
-            self.findings.push(match help {
-                Some(help) => finding.help(help),
-                None => finding,
-            });
+            self.error("bad-expression", place, format!("{what} {problem}"), &help);
         }
     }
 
@@ -339,19 +351,18 @@ impl Parts {
     }
 }
 
-/// What is wrong with an expression, and the remedy.
-fn judge_expression(text: &str, is_output: bool) -> Option<(String, Option<String>)> {
+fn judge_expression(text: &str, is_output: bool) -> Option<Problem> {
     if too_complex(text) {
         let help = format!(
             "at most {EXPRESSION_BYTES} bytes, {EXPRESSION_DEPTH} open brackets and {EXPRESSION_CHOICES} '?'; compute it in a step"
         );
-        return Some(("is too long or too deep".to_owned(), Some(help)));
+        return Some(("is too long or too deep".to_owned(), help));
     }
     let expr = match Expr::parse(text) {
         Ok(expr) => expr,
         Err(problem) => {
             let help = "write CEL, for example: input.total > 0 && input.country == \"PT\"";
-            return Some((format!("does not parse: {}", in_short(&problem)), Some(help.to_owned())));
+            return Some((format!("does not parse: {}", in_short(&problem)), help.to_owned()));
         }
     };
     if let Some(unknown) = expr.unknown_variables().first() {
@@ -360,11 +371,11 @@ fn judge_expression(text: &str, is_output: bool) -> Option<(String, Option<Strin
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("it can read {known}"),
         };
-        return Some((format!("reads `{unknown}`, which is not a variable"), Some(help)));
+        return Some((format!("reads `{unknown}`, which is not a variable"), help));
     }
     if !is_output && expr.reads().results {
         let help = "read `events` instead: let the other step emit its result with `returns`";
-        return Some(("reads `results`, which only `output` can".to_owned(), Some(help.to_owned())));
+        return Some(("reads `results`, which only `output` can".to_owned(), help.to_owned()));
     }
     None
 }
