@@ -13,7 +13,7 @@ use flowline_core::json;
 use flowline_core::run::Phase;
 use flowline_core::{Input, Json, Plan, RunKey, Status, Time};
 use flowline_store::{
-    Claimed, Commit, CommitError, Committed, ExpiredLease, Extend, Extended, Gone, JobKey, JobState, LeaseUse,
+    Claimed, Commit, CommitError, Committed, ExpiredLease, Extend, Extended, Gone, JobKey, JobState, Lane, LeaseUse,
     LeasedJob, NewRun, Snapshot, Store, StoreError, Swept, Token,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::attempt::Launch;
 use crate::config::{Config, Role};
-use crate::ledger::{Ask, Entry, Ledger, Outcome, Seen, input_of};
+use crate::ledger::{Ask, Entry, Handed, Ledger, Outcome, Seen, input_of};
 use crate::plans::Plans;
 use crate::runner::Runners;
 use crate::slots::Slots;
@@ -118,6 +118,11 @@ pub struct Driver {
     next_heartbeat: Instant,
     next_retry: Option<Instant>,
     stop_by: Option<Instant>,
+    /// Whether jobs may wait for a slot: then a free one is filled at once.
+    backlog: bool,
+    /// The last claim found nothing and nothing has changed since; with it, when the next job is due.
+    quiet: Option<Option<Time>>,
+    swept_once: bool,
 }
 
 /// The store's time, read off its last answer and a local monotonic clock.
@@ -191,6 +196,9 @@ impl Driver {
             preparing: 0,
             next_retry: None,
             stop_by: None,
+            backlog: false,
+            quiet: None,
+            swept_once: false,
         };
         (driver, inbox)
     }
@@ -329,6 +337,7 @@ impl Driver {
     }
 
     fn landed(&mut self, run: &RunKey, result: Result<Committed, CommitError>) {
+        self.quiet = None;
         let landed = self.ledger.committed(run, result);
         landed.unused.iter().for_each(|queue| self.free(queue));
         self.reply(landed.replies);
@@ -337,29 +346,25 @@ impl Driver {
             self.next_sweep = self.next_sweep.min(self.clock.instant(due));
         }
         for handed in landed.handed {
-            let lane_queue = handed.plan.step(handed.step).queue.clone();
-            let job = LeasedJob {
-                run: handed.run.clone(),
-                key: JobKey::Step(handed.step),
-                name: handed.plan.step(handed.step).name.clone(),
-                attempt: handed.attempt,
-                lane: flowline_store::Lane { queue: lane_queue, need: handed.plan.step(handed.step).need.clone() },
-                token: handed.handoff.token,
-                expires: self.clock.now() + handed.handoff.ttl,
-            };
-            match handed.input {
-                Some(input) => {
-                    let Handed { run, plan, step, attempt } =
-                        Handed { run: handed.run, plan: handed.plan, step: handed.step, attempt: handed.attempt };
-                    let token = handed.handoff.token;
-                    self.launch(Launch { run, plan, step, attempt, token, input, started: false }, false);
-                }
-                None => self.prepare(vec![job]),
-            }
+            self.take_over(handed);
         }
         if let Some((status, data)) = landed.ended {
             self.ended(run, Ended { status, data });
         }
+    }
+
+    /// Starts an attempt that a commit handed to this instance.
+    fn take_over(&mut self, handed: Handed) {
+        let Handed { run, plan, step, attempt, handoff, input } = handed;
+        let token = handoff.token;
+        if let Some(input) = input {
+            self.launch(Launch { run, plan, step, attempt, token, input, started: false }, false);
+            return;
+        }
+        let planned = plan.step(step);
+        let lane = Lane { queue: planned.queue.clone(), need: planned.need.clone() };
+        let (key, name, expires) = (JobKey::Step(step), planned.name.clone(), self.clock.now() + handoff.ttl);
+        self.prepare(vec![LeasedJob { run, key, name, attempt, lane, token, expires }]);
     }
 
     /// A run has ended: whoever waits is told, and attempts that are still running are stopped.
@@ -459,6 +464,9 @@ impl Driver {
     /// A slot is free: whatever waits for one can be claimed.
     fn free(&mut self, queue: &str) {
         self.slots.free(queue);
+        if self.backlog && self.stop_by.is_none() {
+            self.next_claim = Some(Instant::now());
+        }
     }
 
     fn claim(&mut self) {
@@ -481,6 +489,8 @@ impl Driver {
         }
         if self.stop_by.is_none() {
             // Somebody else's commit can make a job ready too: look again now and then.
+            self.backlog = !claimed.jobs.is_empty() || self.slots.any_full();
+            self.quiet = claimed.jobs.is_empty().then_some(claimed.next_due);
             let next = if claimed.jobs.is_empty() {
                 claimed.next_due.map_or(again, |due| self.clock.instant(due).min(again))
             } else {
@@ -545,6 +555,7 @@ impl Driver {
         self.sweeping = false;
         self.next_sweep = Instant::now() + self.config.sweep;
         let Ok(swept) = result else { return };
+        self.swept_once = true;
         self.clock.adjust(swept.now);
         if let Some(next) = swept.next {
             self.next_sweep = self.next_sweep.min(self.clock.instant(next));
@@ -646,12 +657,21 @@ impl Driver {
     }
 
     fn tell_idle(&mut self) {
-        if self.idle_waiters.is_empty() || self.sweeping || !self.at_rest() {
+        if self.idle_waiters.is_empty() || !self.swept_once || !self.at_rest() {
             return;
         }
-        // At rest, the next claim is at most a poll away; with nothing known to be due it is a whole one.
-        let next_due = self.next_claim.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
-        let _ = next_due;
+        let Some(next_due) = self.quiet else {
+            // Nothing is known to wait, but nobody has looked since the last change.
+            self.next_claim = Some(Instant::now());
+            return;
+        };
+        let next = next_due.map_or(Duration::MAX, |due| due.since(self.clock.now()));
+        let (done, waiting) = std::mem::take(&mut self.idle_waiters).into_iter().partition(|(patience, _)| next > *patience);
+        self.idle_waiters = waiting;
+        let done: Vec<(Duration, oneshot::Sender<()>)> = done;
+        for (_, waiter) in done {
+            let _ = waiter.send(());
+        }
     }
 }
 

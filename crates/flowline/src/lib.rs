@@ -1,1 +1,55 @@
+//! Durable flows, from one file or on many instances.
+//!
+//! A flow is steps wired by events. [`Flow`] describes one in Rust with typed steps; a YAML, TOML or JSON file describes
+//! the same thing. An [`Engine`] runs flows: it carries inputs to the pure `decide` of `flowline-core`, makes each
+//! decision durable in one commit of a store, and runs the jobs that follow. A crash at any moment loses nothing:
+//! what was committed goes on, what was not is tried again.
+//!
+//! ```no_run
+//! use flowline::{Engine, Flow, Step, StepError, event};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Order { cents: u32 }
+//! #[derive(Serialize, Deserialize)]
+//! struct Charged { receipt: String }
+//! event!(Order = "order.placed", Charged = "order.charged");
+//!
+//! async fn charge(step: Step, order: Order) -> Result<Charged, StepError> {
+//!     Ok(Charged { receipt: format!("{} for {}", step.idempotency_key(), order.cents) })
+//! }
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let flow = Flow::new("fulfil-order").input::<Order>().step("charge", charge).build()?;
+//! let engine = Engine::open("flowline.db").flow(&flow).start().await?;
+//! let run = engine.run(&flow, Order { cents: 1900 }).idempotency_key("order-42").await?;
+//! println!("{:?}", run.wait().await?);
+//! engine.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod attempt;
+pub mod config;
+pub mod drive;
+pub mod engine;
+pub mod flow;
 pub mod ledger;
+pub mod operate;
+pub mod plans;
+pub mod retain;
+pub mod runner;
+pub mod slots;
+pub mod step;
+pub mod subscribe;
+
+pub use config::{Config, Role};
+pub use engine::{Engine, EngineBuilder, EngineError};
+pub use flow::{All, Any, Event, Flow};
+pub use flowline_core as core;
+pub use flowline_core::definition::{Backoff, OnFailure, Priority, Retry};
+pub use flowline_store as store;
+pub use flowline_store::row::StateScope;
+pub use operate::{RunHandle, RunOutcome, StartRequest};
+pub use step::{Level, Step, StepError};
+pub use subscribe::Subscription;

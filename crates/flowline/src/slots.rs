@@ -50,6 +50,11 @@ impl Slots {
         }
     }
 
+    /// Whether some queue has no room left.
+    pub fn any_full(&self) -> bool {
+        self.used.keys().any(|queue| self.free_in(queue) == 0)
+    }
+
     /// What to claim now; `None` where this instance takes nothing.
     pub fn claim(&mut self) -> Option<Claim> {
         if self.closed || self.runners.needs().is_empty() {

@@ -4,6 +4,15 @@
 //! the keys of the file format with defaults left out, so that it can be read back by the same reader and so that its
 //! hash, which is the definition's identity, does not change when a later version adds a key.
 
+mod check;
+mod diagnostic;
+mod file_schema;
+mod graph;
+mod place;
+mod read;
+mod source;
+mod suggest;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -12,6 +21,14 @@ use serde::{Serialize, Serializer};
 
 use crate::ids::digest;
 use crate::time::format_duration;
+
+pub use check::{Finding, check};
+pub use diagnostic::{Diagnostic, Diagnostics, Severity};
+pub use file_schema::file_schema;
+pub use graph::{Graph, GraphEdge, GraphNode, Join, NodeKind, dot, graph, mermaid};
+pub use place::Place;
+pub use read::{Read, read};
+pub use source::Format;
 
 /// A versioned definition of steps wired by events.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -99,6 +116,9 @@ pub struct HttpRequest {
     /// The body to send; the step's input where none is given.
     pub body: Option<serde_json::Value>,
 }
+
+/// The keys of `http` that name a method.
+pub(crate) const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
 impl Serialize for HttpRequest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,0 +1,197 @@
+//! The file format as JSON Schema, for editors that complete and check while one types.
+//!
+//! It describes the shape only. Names that refer to each other, cycles and expressions are checked by reading the file.
+
+use serde_json::{Value, json};
+
+use crate::limits;
+
+/// JSON Schema (2020-12) of a flow's definition file.
+pub fn file_schema() -> Value {
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Flowline flow",
+        "description": "A flow: steps that subscribe to and emit events.",
+        "type": "object",
+        "required": ["flow", "steps"],
+        "additionalProperties": false,
+        "properties": {
+            "flow": { "$ref": "#/$defs/name", "description": "The flow's name." },
+            "description": { "type": "string", "description": "What the flow is for." },
+            "input": { "$ref": "#/$defs/schema", "description": "JSON Schema of the run's input." },
+            "accepts": { "$ref": "#/$defs/events", "description": "Events that a run takes from outside." },
+            "output": {
+                "type": "string",
+                "description": "CEL over `input`, `events` and `results` that gives the run's result. Default: the results of completed leaf steps by name."
+            },
+            "fail_fast": {
+                "type": "boolean", "default": false, "description": "Stop triggering steps at the first failed one."
+            },
+            "timeout": { "$ref": "#/$defs/duration", "description": "How long a run may take." },
+            "state": {
+                "description": "When the run's key-value state is removed: with the run, at its end, or a time after each write.",
+                "default": "never",
+                "oneOf": [
+                    { "enum": ["never", "on-complete"] },
+                    {
+                        "type": "object", "required": ["ttl"], "additionalProperties": false,
+                        "properties": { "ttl": { "$ref": "#/$defs/duration" } }
+                    }
+                ]
+            },
+            "steps": {
+                "type": "object",
+                "description": "The steps by name.",
+                "minProperties": 1,
+                "maxProperties": limits::STEPS,
+                "propertyNames": { "$ref": "#/$defs/name" },
+                "additionalProperties": { "$ref": "#/$defs/step" }
+            }
+        },
+        "$defs": {
+            "name": name(),
+            "duration": {
+                "type": "string",
+                "description": "A duration: 250ms, 30s, 5m, 1h, 7d, or several in a row as in 1h30m.",
+                "pattern": "^\\s*([0-9]+(ms|s|m|h|d))+\\s*$",
+                "examples": ["30s", "5m", "1h30m"]
+            },
+            "schema": { "type": ["object", "boolean"], "description": "A JSON Schema." },
+            "events": events(),
+            "subscribes": subscribes(),
+            "http": http(),
+            "retry": retry(),
+            "step": step()
+        }
+    })
+}
+
+fn name() -> Value {
+    json!({
+        "type": "string",
+        "description": "Letters, digits, '.', '_' and '-', starting with a letter or digit.",
+        "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        "maxLength": limits::NAME_BYTES
+    })
+}
+
+fn events() -> Value {
+    json!({
+        "description": "Event names, as a list or as a map to the JSON Schema of each.",
+        "oneOf": [
+            { "type": "array", "uniqueItems": true, "items": { "$ref": "#/$defs/name" } },
+            {
+                "type": "object",
+                "propertyNames": { "$ref": "#/$defs/name" },
+                "additionalProperties": { "oneOf": [{ "type": "null" }, { "$ref": "#/$defs/schema" }] }
+            }
+        ]
+    })
+}
+
+fn subscribes() -> Value {
+    let list = json!({ "type": "array", "minItems": 1, "items": { "$ref": "#/$defs/subscribes" } });
+    let one_key = |key: &str, description: &str| {
+        json!({
+            "type": "object", "required": [key], "additionalProperties": false,
+            "properties": { key: list }, "description": description
+        })
+    };
+    json!({
+        "description": "What a step waits for: an event, `step:NAME`, a list (all of them), or {any: [...]} (one of them). They nest.",
+        "oneOf": [
+            { "type": "string", "pattern": "^(step:)?[A-Za-z0-9][A-Za-z0-9._-]*$" },
+            list,
+            one_key("any", "One of these is enough."),
+            one_key("all", "All of these must happen.")
+        ]
+    })
+}
+
+fn http() -> Value {
+    let method = |name: &str| json!({ "type": "string", "format": "uri", "description": format!("URL of a {name} request.") });
+    let methods = ["get", "post", "put", "patch", "delete"];
+    json!({
+        "type": "object",
+        "description": "An HTTP request: one method with its URL. The body is the step's input unless given.",
+        "additionalProperties": false,
+        "oneOf": methods.map(|method| json!({ "required": [method] })),
+        "properties": {
+            "get": method("GET"), "post": method("POST"), "put": method("PUT"),
+            "patch": method("PATCH"), "delete": method("DELETE"),
+            "headers": {
+                "type": "object", "description": "Headers to send.", "additionalProperties": { "type": "string" }
+            },
+            "body": { "description": "The body to send, in place of the step's input." }
+        }
+    })
+}
+
+fn retry() -> Value {
+    let attempts = json!({
+        "type": "integer", "minimum": 1, "maximum": limits::ATTEMPTS, "default": 1,
+        "description": "Tries in all; 1 means no retry."
+    });
+    let codes = |description: &str| json!({ "type": "array", "items": { "type": "string" }, "description": description });
+    json!({
+        "description": "How often and how far apart a failing step is tried: the number of attempts, or a map.",
+        "oneOf": [
+            attempts,
+            {
+                "type": "object",
+                "additionalProperties": false,
+                "properties": {
+                    "attempts": attempts,
+                    "backoff": {
+                        "enum": ["fixed", "linear", "exponential"], "default": "exponential",
+                        "description": "How the delay grows from try to try."
+                    },
+                    "delay": { "$ref": "#/$defs/duration", "description": "Before the second try. Default 1s." },
+                    "max_delay": { "$ref": "#/$defs/duration", "description": "The longest delay. Default 1m." },
+                    "jitter": { "type": "boolean", "default": true, "description": "Spread tries of many runs over time." },
+                    "only": codes("Retry only these error codes."),
+                    "except": codes("Never retry these error codes.")
+                }
+            }
+        ]
+    })
+}
+
+fn step() -> Value {
+    let one_runner = ["command", "http", "worker", "function"].map(|runner| json!({ "required": [runner] }));
+    json!({
+        "type": "object",
+        "description": "Named work in a flow. It runs in exactly one way: command, http, worker or function.",
+        "additionalProperties": false,
+        "oneOf": one_runner,
+        "properties": {
+            "description": { "type": "string", "description": "What the step does." },
+            "command": {
+                "type": "array", "minItems": 1, "items": { "type": "string" },
+                "description": "A program and its arguments; no shell reads them.",
+                "examples": [["./charge.sh", "--fast"]]
+            },
+            "http": { "$ref": "#/$defs/http" },
+            "worker": { "$ref": "#/$defs/name", "description": "Remote workers of this queue run the step." },
+            "function": { "$ref": "#/$defs/name", "description": "A function registered in the process that runs the engine." },
+            "queue": { "$ref": "#/$defs/name", "default": "default", "description": "The lane of jobs; not with `worker`, which names it." },
+            "subscribes": { "$ref": "#/$defs/subscribes" },
+            "emits": { "$ref": "#/$defs/events", "description": "Events that the step may emit." },
+            "returns": { "$ref": "#/$defs/name", "description": "The step's result is emitted as this event." },
+            "if": {
+                "type": "string",
+                "description": "CEL over `input` and `events`, evaluated once when the step would be triggered; false skips the step."
+            },
+            "retry": { "$ref": "#/$defs/retry" },
+            "timeout": { "$ref": "#/$defs/duration", "description": "How long one attempt may take." },
+            "on_failure": {
+                "enum": ["fail", "continue"], "default": "fail",
+                "description": "What a step out of attempts does to its run."
+            },
+            "priority": {
+                "enum": ["low", "normal", "high", "urgent"], "default": "normal",
+                "description": "Which of the waiting jobs goes first."
+            }
+        }
+    })
+}

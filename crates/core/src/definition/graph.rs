@@ -1,0 +1,213 @@
+//! A definition as a picture: Mermaid, DOT, or nodes and edges as JSON.
+//!
+//! The same definition always gives the same text. Identifiers are numbers, so no name can break the syntax; labels are
+//! escaped for names that were never checked.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::{Definition, Runner, StepDefinition, Subscribes};
+
+/// Steps and accepted events, joined by what they wait for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Graph {
+    pub flow: String,
+    pub nodes: Vec<GraphNode>,
+    pub edges: Vec<GraphEdge>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GraphNode {
+    /// `s0`, `s1` … for steps in the order of the definition, `e0` … for accepted events.
+    pub id: String,
+    pub kind: NodeKind,
+    pub name: String,
+    /// How a step runs: `command`, `http`, `worker` or `function`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runner: Option<&'static str>,
+    /// The step's condition.
+    #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeKind {
+    /// A step that waits for something.
+    Step,
+    /// A step that starts with the run.
+    Entry,
+    /// An event from outside.
+    Event,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct GraphEdge {
+    pub from: String,
+    pub to: String,
+    /// The event waited for; none for `step:NAME`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<String>,
+    pub join: Join,
+}
+
+/// How an edge counts among the others of its step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Join {
+    /// All of these must happen, or it is the only one.
+    All,
+    /// One of several is enough.
+    Any,
+}
+
+/// The graph of a definition. What a step waits for and nobody publishes has no edge.
+pub fn graph(definition: &Definition) -> Graph {
+    let mut nodes: Vec<GraphNode> =
+        definition.steps.iter().enumerate().map(|(i, step)| step_node(i, step)).collect();
+    let mut sources: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (i, event) in definition.accepts.keys().enumerate() {
+        let id = format!("e{i}");
+        sources.entry(event).or_default().push(id.clone());
+        nodes.push(GraphNode {
+            id,
+            kind: NodeKind::Event,
+            name: event.clone(),
+            runner: None,
+            condition: None,
+        });
+    }
+    for (i, step) in definition.steps.iter().enumerate() {
+        for event in step.published() {
+            sources.entry(event).or_default().push(format!("s{i}"));
+        }
+    }
+    let steps: BTreeMap<&str, usize> =
+        definition.steps.iter().enumerate().map(|(i, s)| (s.name.as_str(), i)).collect();
+    let mut edges = Vec::new();
+    for (i, step) in definition.steps.iter().enumerate() {
+        let mut leaves = Vec::new();
+        if let Some(subscribes) = &step.subscribes {
+            collect(subscribes, Join::All, &mut leaves);
+        }
+        for (leaf, join) in leaves {
+            let (event, from) = match leaf {
+                Subscribes::Event(event) => {
+                    (Some(event.clone()), sources.get(event.as_str()).cloned().unwrap_or_default())
+                }
+                Subscribes::Step(name) => {
+                    (None, steps.get(name.as_str()).map(|s| format!("s{s}")).into_iter().collect())
+                }
+                Subscribes::All(_) | Subscribes::Any(_) => continue,
+            };
+            edges.extend(from.into_iter().map(|from| GraphEdge {
+                from,
+                to: format!("s{i}"),
+                event: event.clone(),
+                join,
+            }));
+        }
+    }
+    Graph { flow: definition.flow.clone(), nodes, edges }
+}
+
+/// A Mermaid flowchart. Dotted edges are alternatives; flags are events from outside.
+pub fn mermaid(definition: &Definition) -> String {
+    let graph = graph(definition);
+    let mut out = String::from("flowchart TD\n");
+    for node in &graph.nodes {
+        let label = mermaid_text(&node.name);
+        let _ = match node.kind {
+            NodeKind::Entry => writeln!(out, "    {}([\"{label}\"])", node.id),
+            NodeKind::Step => writeln!(out, "    {}[\"{label}\"]", node.id),
+            NodeKind::Event => writeln!(out, "    {}>\"{label}\"]", node.id),
+        };
+    }
+    for edge in &graph.edges {
+        let arrow = if edge.join == Join::Any { "-.->" } else { "-->" };
+        let _ = match &edge.event {
+            Some(event) => {
+                writeln!(out, "    {} {arrow}|\"{}\"| {}", edge.from, mermaid_text(event), edge.to)
+            }
+            None => writeln!(out, "    {} {arrow} {}", edge.from, edge.to),
+        };
+    }
+    out
+}
+
+/// A Graphviz digraph. Dashed edges are alternatives.
+pub fn dot(definition: &Definition) -> String {
+    let graph = graph(definition);
+    let mut out =
+        format!("digraph \"{}\" {{\n    rankdir=TB;\n    node [shape=box];\n", dot_text(&graph.flow));
+    for node in &graph.nodes {
+        let shape = match node.kind {
+            NodeKind::Entry => ", style=rounded",
+            NodeKind::Step => "",
+            NodeKind::Event => ", shape=cds",
+        };
+        let _ = writeln!(out, "    {} [label=\"{}\"{shape}];", node.id, dot_text(&node.name));
+    }
+    for edge in &graph.edges {
+        let label = edge.event.as_deref().map(|event| format!("label=\"{}\"", dot_text(event)));
+        let style = (edge.join == Join::Any).then(|| "style=dashed".to_owned());
+        let attributes: Vec<String> = label.into_iter().chain(style).collect();
+        let attributes =
+            if attributes.is_empty() { String::new() } else { format!(" [{}]", attributes.join(", ")) };
+        let _ = writeln!(out, "    {} -> {}{attributes};", edge.from, edge.to);
+    }
+    out.push_str("}\n");
+    out
+}
+
+fn step_node(index: usize, step: &StepDefinition) -> GraphNode {
+    GraphNode {
+        id: format!("s{index}"),
+        kind: if step.subscribes.is_none() { NodeKind::Entry } else { NodeKind::Step },
+        name: step.name.clone(),
+        runner: Some(match step.runner {
+            Runner::Command(_) => "command",
+            Runner::Http(_) => "http",
+            Runner::Worker(_) => "worker",
+            Runner::Function(_) => "function",
+        }),
+        condition: step.condition.clone(),
+    }
+}
+
+/// The names in a subscription; below an OR of several, each is an alternative.
+fn collect<'a>(subscribes: &'a Subscribes, join: Join, out: &mut Vec<(&'a Subscribes, Join)>) {
+    match subscribes {
+        Subscribes::Event(_) | Subscribes::Step(_) => out.push((subscribes, join)),
+        Subscribes::All(parts) => parts.iter().for_each(|part| collect(part, join, out)),
+        Subscribes::Any(parts) => {
+            let join = if parts.len() > 1 { Join::Any } else { join };
+            parts.iter().for_each(|part| collect(part, join, out));
+        }
+    }
+}
+
+/// Mermaid reads `#NN;` as the character with that number.
+fn mermaid_text(text: &str) -> String {
+    text.chars().fold(String::new(), |mut out, c| {
+        if c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | ' ') {
+            out.push(c);
+        } else {
+            let _ = write!(out, "#{};", u32::from(c));
+        }
+        out
+    })
+}
+
+fn dot_text(text: &str) -> String {
+    text.chars().fold(String::new(), |mut out, c| {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => out.push(' '),
+            c => out.push(c),
+        }
+        out
+    })
+}

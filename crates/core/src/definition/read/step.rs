@@ -1,0 +1,281 @@
+//! One step: its runner, what it waits for, how it is tried.
+
+use std::collections::BTreeMap;
+
+use super::Reader;
+use crate::definition::place::Place;
+use crate::definition::source::{Entry, Map, Node, Value};
+use crate::definition::{
+    Backoff, HttpRequest, METHODS, OnFailure, Priority, Retry, Runner, StepDefinition, Subscribes,
+};
+
+const RUNNERS: [&str; 4] = ["command", "http", "worker", "function"];
+const STEP_KEYS: [&str; 14] = [
+    "description",
+    "command",
+    "http",
+    "worker",
+    "function",
+    "queue",
+    "subscribes",
+    "emits",
+    "returns",
+    "if",
+    "retry",
+    "timeout",
+    "on_failure",
+    "priority",
+];
+const RETRY_KEYS: [&str; 7] = ["attempts", "backoff", "delay", "max_delay", "jitter", "only", "except"];
+const HTTP_KEYS: [&str; 7] = ["get", "post", "put", "patch", "delete", "headers", "body"];
+
+impl Reader {
+    /// Reads as much of a step as can be read.
+    pub(super) fn step(&mut self, entry: &Entry, place: &Place) -> StepDefinition {
+        let name = &entry.key;
+        // Stands in for a runner that cannot be read; the definition is refused then, so it never runs.
+        let unread = || Runner::Function("unread".to_owned());
+        let Value::Map(map) = &entry.value.value else {
+            self.graph_unread = true;
+            let message =
+                format!("step {name:?} expects a map of its keys, found {}", entry.value.describe());
+            let help = "say how it runs: {command: [./program]}, http, worker or function";
+            self.error("wrong-type", place, entry.key_span.clone(), message, help);
+            return StepDefinition::new(name, unread());
+        };
+        let runner = self.runner(entry, map, place).unwrap_or_else(unread);
+        let mut step = StepDefinition::new(name, runner);
+        for entry in map.entries() {
+            let at = place.key(&entry.key);
+            match entry.key.as_str() {
+                "command" | "http" | "worker" | "function" => {}
+                "description" => step.description = self.text(entry, &at, "text"),
+                "queue" => self.queue(entry, &at, map, &mut step),
+                "subscribes" => step.subscribes = self.subscribes(&entry.value, &at, name),
+                "emits" => step.emits = self.events(entry, &at),
+                "returns" => {
+                    step.returns = self.text(entry, &at, "the name of the event that carries the result");
+                    self.graph_unread |= step.returns.is_none();
+                }
+                "if" => step.condition = self.text(entry, &at, "a CEL expression in text"),
+                "retry" => step.retry = self.retry(entry, &at),
+                "timeout" => step.timeout = self.duration(entry, &at),
+                "on_failure" => step.on_failure = self.on_failure(entry, &at).unwrap_or_default(),
+                "priority" => {
+                    step.priority =
+                        self.choice(entry, &at, &Priority::ALL.map(Priority::as_str), Priority::parse)
+                }
+                _ => {
+                    self.graph_unread = true;
+                    self.unknown_key("a step", &STEP_KEYS, entry, &at);
+                }
+            }
+        }
+        step
+    }
+
+    fn runner(&mut self, step: &Entry, map: &Map, place: &Place) -> Option<Runner> {
+        let given: Vec<&Entry> = map.entries().iter().filter(|e| RUNNERS.contains(&e.key.as_str())).collect();
+        let entry = match given[..] {
+            [entry] => entry,
+            [] => {
+                // A misspelt runner is an unknown key already; saying that none is there would be noise.
+                let misspelt = map.entries().iter().any(|entry| !STEP_KEYS.contains(&entry.key.as_str()));
+                if !misspelt {
+                    let message = format!("step {:?} does not say how it runs", step.key);
+                    let help =
+                        "add one of command: [./program], http: {post: URL}, worker: QUEUE or function: NAME";
+                    self.error("missing-runner", place, step.key_span.clone(), message, help);
+                }
+                return None;
+            }
+            [first, second, ..] => {
+                let message = format!("step {:?} has both `{}` and `{}`", step.key, first.key, second.key);
+                self.error(
+                    "two-runners",
+                    &place.key(&second.key),
+                    second.key_span.clone(),
+                    message,
+                    "a step runs in one way; keep one of them",
+                );
+                return None;
+            }
+        };
+        let at = place.key(&entry.key);
+        match entry.key.as_str() {
+            "command" => self.texts(entry, &at, "a program and its arguments").map(Runner::Command),
+            "worker" => self.text(entry, &at, "the name of a queue").map(Runner::Worker),
+            "function" => self.text(entry, &at, "the name of a registered function").map(Runner::Function),
+            _ => self.http(entry, &at).map(Runner::Http),
+        }
+    }
+
+    fn http(&mut self, entry: &Entry, place: &Place) -> Option<HttpRequest> {
+        let Value::Map(map) = &entry.value.value else {
+            self.wrong_type(&entry.value, place, "`http`", "a map", "write {post: \"https://…\"}");
+            return None;
+        };
+        let mut request =
+            HttpRequest { method: String::new(), url: String::new(), headers: BTreeMap::new(), body: None };
+        for entry in map.entries() {
+            let at = place.key(&entry.key);
+            match entry.key.as_str() {
+                method if METHODS.contains(&method) && request.method.is_empty() => {
+                    request.method = method.to_uppercase();
+                    request.url = self.text(entry, &at, "a URL")?;
+                }
+                method if METHODS.contains(&method) => {
+                    let message =
+                        format!("`http` has both `{}` and `{method}`", request.method.to_lowercase());
+                    self.error(
+                        "two-methods",
+                        &at,
+                        entry.key_span.clone(),
+                        message,
+                        "a request has one method; keep one of them",
+                    );
+                }
+                "headers" => request.headers = self.headers(entry, &at),
+                "body" => request.body = Some(entry.value.to_json()),
+                _ => _ = self.unknown_key("`http`", &HTTP_KEYS, entry, &at),
+            }
+        }
+        if request.method.is_empty() {
+            if map.entries().iter().all(|entry| HTTP_KEYS.contains(&entry.key.as_str())) {
+                let message = "`http` names no method and URL".to_owned();
+                self.error(
+                    "missing-key",
+                    place,
+                    entry.key_span.clone(),
+                    message,
+                    "add one of get, post, put, patch or delete: \"https://…\"",
+                );
+            }
+            return None;
+        }
+        Some(request)
+    }
+
+    fn headers(&mut self, entry: &Entry, place: &Place) -> BTreeMap<String, String> {
+        let mut headers = BTreeMap::new();
+        match &entry.value.value {
+            Value::Map(map) => {
+                for header in map.entries() {
+                    let value = self.text(header, &place.key(&header.key), "text");
+                    headers.extend(value.map(|value| (header.key.clone(), value)));
+                }
+            }
+            _ => self.wrong_type(&entry.value, place, "`headers`", "a map", "write {name: value}"),
+        }
+        headers
+    }
+
+    /// `worker: Q` names the queue; beside it only the same one may stand, as it does in canonical JSON.
+    fn queue(&mut self, entry: &Entry, place: &Place, map: &Map, step: &mut StepDefinition) {
+        let Some(queue) = self.text(entry, place, "the name of a queue") else { return };
+        match (&step.runner, map.get("worker")) {
+            (Runner::Worker(worker), _) if *worker == queue => {}
+            (_, Some(_)) => {
+                let message = format!("step {:?} has both `worker` and `queue`", step.name);
+                let help = "`worker` names the queue; remove `queue`";
+                self.error("queue-of-worker", place, entry.key_span.clone(), message, help);
+            }
+            _ => step.queue = queue,
+        }
+    }
+
+    fn subscribes(&mut self, node: &Node, place: &Place, step: &str) -> Option<Subscribes> {
+        match &node.value {
+            Value::String(text) => Some(match text.strip_prefix("step:") {
+                Some(name) => Subscribes::Step(name.to_owned()),
+                None => Subscribes::Event(text.clone()),
+            }),
+            Value::List(items) => Some(Subscribes::All(self.subscribed(items, place, step))),
+            Value::Map(map)
+                if map.entries().len() == 1 && (map.get("any").is_some() || map.get("all").is_some()) =>
+            {
+                let entry = &map.entries()[0];
+                let at = place.key(&entry.key);
+                let Value::List(items) = &entry.value.value else {
+                    self.graph_unread = true;
+                    self.wrong_type(
+                        &entry.value,
+                        &at,
+                        &format!("`{}`", entry.key),
+                        "a list",
+                        "write [first, second]",
+                    );
+                    return None;
+                };
+                match entry.key.as_str() {
+                    "any" => Some(Subscribes::Any(self.subscribed(items, &at, step))),
+                    _ => Some(Subscribes::All(self.subscribed(items, place, step))),
+                }
+            }
+            _ => {
+                self.graph_unread = true;
+                let what = format!("what step {step:?} subscribes to");
+                let help = "write an event, \"step:NAME\", a list (all of them) or {any: [first, second]}";
+                self.wrong_type(node, place, &what, "an event or a list of them", help);
+                None
+            }
+        }
+    }
+
+    fn subscribed(&mut self, items: &[Node], place: &Place, step: &str) -> Vec<Subscribes> {
+        items
+            .iter()
+            .enumerate()
+            .filter_map(|(i, item)| self.subscribes(item, &place.index(i), step))
+            .collect()
+    }
+
+    fn retry(&mut self, entry: &Entry, place: &Place) -> Retry {
+        let mut retry = Retry::default();
+        let map = match &entry.value.value {
+            Value::Map(map) => map,
+            Value::Number(_) => {
+                retry.attempts = self.whole_number(&entry.value, place, "`retry`").unwrap_or(1);
+                return retry;
+            }
+            _ => {
+                let help = "write the number of attempts, or a map: {attempts: 3, delay: 1s}";
+                self.wrong_type(&entry.value, place, "`retry`", "a number of attempts or a map", help);
+                return retry;
+            }
+        };
+        for entry in map.entries() {
+            let at = place.key(&entry.key);
+            match entry.key.as_str() {
+                "attempts" => {
+                    retry.attempts = self.whole_number(&entry.value, &at, "`attempts`").unwrap_or(1)
+                }
+                "backoff" => retry.backoff = self.backoff(entry, &at).unwrap_or_default(),
+                "delay" => retry.delay = self.duration(entry, &at).unwrap_or(retry.delay),
+                "max_delay" => retry.max_delay = self.duration(entry, &at).unwrap_or(retry.max_delay),
+                "jitter" => retry.jitter = self.boolean(entry, &at).unwrap_or(true),
+                "only" => retry.only = self.texts(entry, &at, "error codes").unwrap_or_default(),
+                "except" => retry.except = self.texts(entry, &at, "error codes").unwrap_or_default(),
+                _ => _ = self.unknown_key("`retry`", &RETRY_KEYS, entry, &at),
+            }
+        }
+        retry
+    }
+
+    fn backoff(&mut self, entry: &Entry, place: &Place) -> Option<Backoff> {
+        self.choice(entry, place, &["fixed", "linear", "exponential"], |word| match word {
+            "fixed" => Some(Backoff::Fixed),
+            "linear" => Some(Backoff::Linear),
+            "exponential" => Some(Backoff::Exponential),
+            _ => None,
+        })
+    }
+
+    fn on_failure(&mut self, entry: &Entry, place: &Place) -> Option<OnFailure> {
+        self.choice(entry, place, &["fail", "continue"], |word| match word {
+            "fail" => Some(OnFailure::Fail),
+            "continue" => Some(OnFailure::Continue),
+            _ => None,
+        })
+    }
+}

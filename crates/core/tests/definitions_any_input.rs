@@ -1,0 +1,353 @@
+//! Whatever a definition file holds, reading it ends with a definition or with errors that have a place.
+
+// Tests read the files that they are about; the crate itself never does.
+#![allow(clippy::disallowed_methods)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use flowline_core::Definition;
+use flowline_core::definition::{
+    Backoff, Cleanup, Format, HttpRequest, OnFailure, Priority, Retry, Runner, StepDefinition, Subscribes,
+    dot, mermaid, read,
+};
+use flowline_core::limits;
+use proptest::prelude::*;
+
+const FORMATS: [Format; 3] = [Format::Yaml, Format::Toml, Format::Json];
+
+const SEEDS: [(&str, Format); 4] = [
+    (include_str!("definitions/good/order.yaml"), Format::Yaml),
+    (include_str!("definitions/good/order.toml"), Format::Toml),
+    (include_str!("definitions/good/order.json"), Format::Json),
+    (include_str!("definitions/broken/29-aliases-explode.yaml"), Format::Yaml),
+];
+
+/// Reads, shows what is wrong in every way there is, and reads what was understood once more.
+fn exercise(text: &str, format: Format) {
+    match read("any", text, format) {
+        Ok(taken) => {
+            let again = read("again", &taken.definition.canonical(), Format::Json)
+                .unwrap_or_else(|d| panic!("{d}\n{text}"));
+            assert_eq!(taken.definition, again.definition);
+            let _ = (mermaid(&taken.definition), dot(&taken.definition), taken.warnings.render(true));
+        }
+        Err(diagnostics) => {
+            assert!(diagnostics.has_errors());
+            assert!(diagnostics.items.iter().all(|item| diagnostics.position(item).is_some()));
+            let _ = (diagnostics.to_string(), diagnostics.render(false), diagnostics.to_json());
+        }
+    }
+}
+
+/// Pieces that parsers find hard, beside whatever proptest thinks of.
+fn piece() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just("\u{feff}".to_owned()),
+        Just("\0".to_owned()),
+        Just("\r\n".to_owned()),
+        Just("---\n".to_owned()),
+        Just("&a *a".to_owned()),
+        Just("<<: *a\n".to_owned()),
+        Just("!!str ".to_owned()),
+        Just("? [x]\n".to_owned()),
+        Just("|\n  x".to_owned()),
+        Just("'''".to_owned()),
+        Just("\"\"\"".to_owned()),
+        Just("[[steps]]\n".to_owned()),
+        Just("{[({[(".to_owned()),
+        Just("steps:".to_owned()),
+        Just("subscribes: [[], {any: [step:, ]}]".to_owned()),
+        Just("1e999".to_owned()),
+        Just("\u{202e}\u{1f600}".to_owned()),
+        Just("\t".to_owned()),
+        ".{0,6}",
+        "[\\[\\]{}:,\"'\\\\ \n\t#&*!|>%@`-]{0,8}",
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn arbitrary_text_never_panics(text in "\\PC{0,200}", pieces in prop::collection::vec(piece(), 0..12)) {
+        for format in FORMATS {
+            exercise(&text, format);
+            exercise(&pieces.concat(), format);
+        }
+    }
+
+    #[test]
+    fn a_mutated_file_never_panics(
+        seed in 0..SEEDS.len(),
+        cuts in prop::collection::vec((any::<prop::sample::Index>(), 0usize..12, piece()), 1..4),
+    ) {
+        let (text, format) = SEEDS[seed];
+        let mut chars: Vec<char> = text.chars().collect();
+        for (at, drop, insert) in cuts {
+            let at = at.index(chars.len() + 1);
+            let end = (at + drop).min(chars.len());
+            chars.splice(at..end, insert.chars());
+        }
+        let text: String = chars.into_iter().collect();
+        exercise(&text, format);
+        for other in FORMATS {
+            exercise(&text, other);
+        }
+    }
+
+    #[test]
+    fn canonical_json_of_any_definition_reads_back_equal(definition in definition()) {
+        prop_assume!(definition.validate().is_ok());
+        let again = read("canonical.json", &definition.canonical(), Format::Json);
+        prop_assert_eq!(again.map(|read| read.definition), Ok(definition));
+    }
+}
+
+fn duration() -> impl Strategy<Value = Duration> {
+    prop_oneof![1u64..5_000, 1u64..10_000_000_000].prop_map(Duration::from_millis)
+}
+
+fn runner() -> impl Strategy<Value = Runner> {
+    let text = "\\PC{1,8}";
+    prop_oneof![
+        prop::collection::vec(text, 1..4).prop_map(Runner::Command),
+        "[a-z][a-z.-]{0,8}".prop_map(Runner::Worker),
+        Just(Runner::Worker("default".to_owned())),
+        "[a-z][a-z.-]{0,8}".prop_map(Runner::Function),
+        (
+            prop::collection::btree_map("[a-z-]{1,5}", "[ -~]{0,6}", 0..3),
+            prop::option::of(any::<f64>()),
+            0usize..5
+        )
+            .prop_map(|(headers, body, method)| {
+                let method = ["GET", "POST", "PUT", "PATCH", "DELETE"][method].to_owned();
+                let body = body.map(|n| serde_json::json!({ "n": n, "list": [null, true, "x\u{0}"] }));
+                Runner::Http(HttpRequest {
+                    method,
+                    url: "https://example.com/a?b=c".to_owned(),
+                    headers,
+                    body,
+                })
+            }),
+    ]
+}
+
+fn retry() -> impl Strategy<Value = Retry> {
+    let backoff = prop_oneof![Just(Backoff::Fixed), Just(Backoff::Linear), Just(Backoff::Exponential)];
+    (
+        1..=limits::ATTEMPTS,
+        backoff,
+        duration(),
+        duration(),
+        any::<bool>(),
+        prop::collection::vec("a\\PC{0,3}", 0..2),
+    )
+        .prop_map(|(attempts, backoff, delay, max_delay, jitter, only)| Retry {
+            attempts,
+            backoff,
+            delay,
+            max_delay,
+            jitter,
+            only,
+            except: vec!["b".to_owned()],
+        })
+}
+
+type Rest = (Runner, Option<Retry>, Option<Duration>, (bool, Option<usize>, Option<usize>), Vec<usize>, bool);
+
+/// A flow whose steps wait only for earlier ones, so that most are valid.
+fn definition() -> impl Strategy<Value = Definition> {
+    let rest = (
+        runner(),
+        prop::option::of(retry()),
+        prop::option::of(duration()),
+        (any::<bool>(), prop::option::of(0usize..4), prop::option::of(0usize..3)),
+        prop::collection::vec(any::<usize>(), 0..4),
+        any::<bool>(),
+    );
+    let state =
+        prop_oneof![Just(Cleanup::Never), Just(Cleanup::OnComplete), duration().prop_map(Cleanup::Ttl)];
+    (prop::collection::vec(rest, 1..6), state, prop::option::of("\\PC{0,20}"), prop::option::of(duration()))
+        .prop_map(|(steps, state, description, timeout)| {
+            let mut definition = Definition::new("any-flow");
+            (definition.state, definition.description, definition.timeout) = (state, description, timeout);
+            definition.accepts = BTreeMap::from([
+                ("from.outside".to_owned(), None),
+                ("with.schema".to_owned(), Some(serde_json::json!({ "maximum": 0.1, "minimum": 1e-7 }))),
+            ]);
+            definition.steps = steps.into_iter().enumerate().map(|(i, rest)| step(i, rest)).collect();
+            definition
+        })
+}
+
+fn step(
+    index: usize,
+    (runner, retry, timeout, (lenient, priority, queue), waits, any_of): Rest,
+) -> StepDefinition {
+    let mut step = StepDefinition::new(&format!("step-{index}"), runner);
+    if let (Some(queue), false) = (queue, matches!(step.runner, Runner::Worker(_))) {
+        step.queue = ["default", "bank", "a.b-c"][queue].to_owned();
+    }
+    step.retry = retry.unwrap_or_default();
+    step.timeout = timeout;
+    step.on_failure = if lenient { OnFailure::Continue } else { OnFailure::Fail };
+    step.priority = priority.map(|p| Priority::ALL[p]);
+    step.emits.insert(
+        format!("emitted.{index}"),
+        lenient.then(|| serde_json::json!({ "type": ["object", "null"] })),
+    );
+    step.returns = any_of.then(|| format!("returned.{index}"));
+    step.condition = any_of.then(|| "input.x > 0".to_owned());
+    let parts: Vec<Subscribes> = waits
+        .iter()
+        .map(|wait| match wait % 4 {
+            0 => Subscribes::Event("from.outside".to_owned()),
+            1 if index > 0 => Subscribes::Event(format!("emitted.{}", wait % index)),
+            2 if index > 0 => Subscribes::Step(format!("step-{}", wait % index)),
+            3 => Subscribes::Any(vec![
+                Subscribes::Event("with.schema".to_owned()),
+                Subscribes::All(vec![Subscribes::Event("from.outside".to_owned())]),
+            ]),
+            _ => Subscribes::Event("with.schema".to_owned()),
+        })
+        .collect();
+    step.subscribes = match parts.len() {
+        0 => None,
+        1 if any_of => parts.into_iter().next(),
+        _ if any_of => Some(Subscribes::Any(parts)),
+        _ => Some(Subscribes::All(parts)),
+    };
+    step
+}
+
+#[test]
+fn hostile_nesting_and_size_are_refused() {
+    let deep = |open: &str, close: &str| open.repeat(50_000) + &close.repeat(50_000);
+    for text in [
+        deep("[", "]"),
+        deep("{\"a\":", "}"),
+        deep("- ", ""),
+        format!("a = {}", deep("[", "]")),
+        format!("{} = 1", vec!["a"; 200_000].join(".")),
+        format!("[{}]", vec!["a"; 200_000].join(".")),
+        format!("a = {{ {} = 1 }}", vec!["a"; 200_000].join(".")),
+        format!("\"\".{} = 1", vec!["a"; 200_000].join(".")),
+    ] {
+        for format in FORMATS {
+            exercise(&text, format);
+        }
+    }
+    let big = "x".repeat(limits::DEFINITION_BYTES + 1);
+    for format in FORMATS {
+        assert_eq!(read("big", &big, format).unwrap_err().items[0].code, "too-large");
+    }
+}
+
+#[test]
+fn hostile_expressions_and_schemas_are_refused() {
+    let nested = |open: &str, close: &str, n: usize| open.repeat(n) + "1" + &close.repeat(n);
+    let expressions = [
+        "(".repeat(100_000),
+        "!".repeat(2_000) + "true",
+        "-".repeat(2_000) + "1",
+        vec!["1"; 1_000].join("+"),
+        vec!["true"; 500].join("||"),
+        vec!["a"; 1_000].join("."),
+        vec!["true?1"; 16].join(":") + ":1",
+        nested("(", ")", 8),
+        nested("(", ")", 9),
+        nested("{1:", "}", 8),
+        nested("[1].all(x, ", ")", 8),
+        nested("(true ? [", "][0] : false ? 1 : 2)", 4),
+        nested("!(1 + 2 * -f(", "))", 4),
+        "\"".repeat(1_001),
+        "\u{202e}\0".repeat(100),
+    ];
+    for text in expressions {
+        let mut definition = Definition::new("f");
+        definition.steps.push(StepDefinition {
+            condition: Some(text),
+            ..StepDefinition::new("a", Runner::Function("f".into()))
+        });
+        let _ = definition.validate();
+    }
+    for schema in [
+        serde_json::json!({ "$ref": "#" }),
+        serde_json::json!({ "pattern": "(" }),
+        serde_json::json!({ "pattern": "(a{1000}){1000}" }),
+        serde_json::json!({ "$id": "::" }),
+        serde_json::json!({ "$schema": "https://example.com/none" }),
+        serde_json::json!(7),
+    ] {
+        let mut definition = Definition::new("f");
+        definition.input = Some(schema);
+        definition.steps.push(StepDefinition::new("a", Runner::Function("f".into())));
+        let _ = definition.validate();
+    }
+}
+
+/// Ten thousand steps in the shapes that tempt a checker into quadratic work: a chain, a fan out and in, one event of
+/// many emitters and subscribers, and mistakes everywhere.
+#[test]
+fn ten_thousand_steps_are_read_and_checked_quickly() {
+    let n = limits::STEPS;
+    let step = |name: usize| StepDefinition::new(&format!("s{name}"), Runner::Function("f".to_owned()));
+    let event = |name: String| Subscribes::Event(name);
+    let mut chain = Definition::new("chain");
+    let mut fan = Definition::new("fan");
+    let mut crowd = Definition::new("crowd");
+    let mut wrong = Definition::new("wrong");
+    for i in 0..n {
+        let mut link = StepDefinition {
+            returns: Some(format!("e{i}")),
+            condition: Some(format!("input.x > {i}")),
+            ..step(i)
+        };
+        link.subscribes = i.checked_sub(1).map(|before| event(format!("e{before}")));
+        chain.steps.push(link);
+        let mut leg =
+            StepDefinition { returns: Some(format!("e{i}")), on_failure: OnFailure::Continue, ..step(i) };
+        leg.subscribes = match i {
+            0 => None,
+            i if i == n - 1 => Some(Subscribes::All((1..n - 1).map(|i| event(format!("e{i}"))).collect())),
+            _ => Some(event("e0".to_owned())),
+        };
+        fan.steps.push(leg);
+        let member = StepDefinition { subscribes: (i >= n / 2).then(|| event("shared".into())), ..step(i) };
+        let returns = (i < n / 2).then(|| "shared".to_owned());
+        crowd.steps.push(StepDefinition { returns, ..member });
+        let next = format!("r{}", (i + 1) % 2 + i / 2 * 2);
+        let lost = Subscribes::All(vec![event(next), event(format!("missing{i}"))]);
+        wrong.steps.push(StepDefinition {
+            returns: Some(format!("r{i}")),
+            subscribes: Some(lost),
+            ..step(i)
+        });
+    }
+    for (definition, is_valid) in [(chain, true), (fan, true), (crowd, true), (wrong, false)] {
+        #[allow(clippy::disallowed_types)]
+        let start = std::time::Instant::now();
+        let text = definition.canonical();
+        let read = read("large.json", &text, Format::Json);
+        assert_eq!(read.is_ok(), is_valid, "{}", definition.flow);
+        let took = start.elapsed();
+        println!("{}: {took:?}", definition.flow);
+        // Unoptimized and on a busy machine; quadratic work would take minutes.
+        assert!(took < Duration::from_secs(30), "{} took {took:?}", definition.flow);
+    }
+}
+
+#[test]
+fn a_large_yaml_file_is_read_quickly() {
+    let mut text = String::from("flow: large\nsteps:\n");
+    for i in 0..5_000 {
+        let _ = write!(text, "  s{i}:\n    command: [./run.sh, \"{i}\"]\n    emits: [e{i}]\n");
+        if i > 0 {
+            let _ = writeln!(text, "    subscribes: [e{}]", i - 1);
+        }
+    }
+    let read = read("large.yaml", &text, Format::Yaml).unwrap_or_else(|d| panic!("{d}"));
+    assert_eq!(read.definition.steps.len(), 5_000);
+}

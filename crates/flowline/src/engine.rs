@@ -1,0 +1,251 @@
+//! The engine: opens a store, knows its flows and runners, and drives their runs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use flowline_core::definition::{Definition, Diagnostics};
+use flowline_core::plan::PlanError;
+use flowline_core::{Plan, Tenant};
+use flowline_store::{Store, StoreError, StoredDefinition};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::config::{Config, Role};
+use crate::drive::{Driver, Message};
+use crate::flow::Flow;
+use crate::plans::Plans;
+use crate::runner::{Runner, Runners};
+
+/// What can go wrong with an engine, as its user sees it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The definition has mistakes; the diagnostics say where and what to do.
+    #[error("{0}")]
+    Definition(Box<Diagnostics>),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error("there is no run {0}")]
+    NoSuchRun(String),
+    #[error("there is no flow {0:?}; register it first")]
+    NoSuchFlow(String),
+    /// The run cannot take the input, ever.
+    #[error("{0}")]
+    Refused(flowline_core::decide::Refusal),
+    /// The idempotency key names a run that was started with another input.
+    #[error("idempotency key {key:?} was used for run {run} with another input; use another key, or send the same input")]
+    KeyConflict { key: String, run: String },
+    #[error("{0}")]
+    Invalid(String),
+    #[error("the engine has stopped")]
+    Stopped,
+}
+
+/// A running instance. Cheap to clone; stop it with [`Engine::stop`].
+#[derive(Clone, Debug)]
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub store: Arc<dyn Store>,
+    pub plans: Arc<Plans>,
+    pub config: Config,
+    pub tenant: Tenant,
+    pub inbox: mpsc::UnboundedSender<Message>,
+    driver: Mutex<Option<JoinHandle<()>>>,
+    retain: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// Wires an engine.
+pub struct EngineBuilder {
+    place: Place,
+    config: Config,
+    tenant: Tenant,
+    runners: Runners,
+    flows: Vec<(Definition, Option<String>)>,
+}
+
+enum Place {
+    #[cfg(feature = "sqlite")]
+    File(std::path::PathBuf),
+    Store(Arc<dyn Store>),
+}
+
+impl std::fmt::Debug for EngineBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineBuilder").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An engine on a SQLite file, made where there is none.
+    #[cfg(feature = "sqlite")]
+    pub fn open(path: impl Into<std::path::PathBuf>) -> EngineBuilder {
+        EngineBuilder::new(Place::File(path.into()))
+    }
+
+    /// An engine on a store that is open already.
+    pub fn on(store: Arc<dyn Store>) -> EngineBuilder {
+        EngineBuilder::new(Place::Store(store))
+    }
+
+    pub fn store(&self) -> &dyn Store {
+        &*self.shared.store
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// The tenant that this handle acts for.
+    pub fn tenant(&self) -> &Tenant {
+        &self.shared.tenant
+    }
+
+    /// Checks and stores a definition, so that runs can be started from it. `origin` is the folder that its commands
+    /// run in.
+    pub async fn register(&self, definition: Definition, origin: Option<String>) -> Result<Arc<Plan>, EngineError> {
+        definition.validate().map_err(|diagnostics| EngineError::Definition(Box::new(diagnostics)))?;
+        let plan = Arc::new(Plan::build(definition)?);
+        let stored = StoredDefinition {
+            tenant: self.shared.tenant.clone(),
+            flow: plan.flow.clone(),
+            hash: plan.hash.clone(),
+            body: plan.definition.canonical(),
+            origin,
+            created_at: flowline_core::Time::default(),
+            latest: true,
+        };
+        self.shared.store.put_definition(stored).await?;
+        self.shared.plans.put(plan.clone());
+        Ok(plan)
+    }
+
+    /// Waits until nothing is ready or running, and no job becomes due within `patience`.
+    pub async fn until_idle(&self, patience: Duration) {
+        let (tell, told) = oneshot::channel();
+        let _ = self.shared.inbox.send(Message::AwaitIdle(patience, tell));
+        let _ = told.await;
+    }
+
+    /// Stops: no new attempts; running ones may finish for the drain time, then they are given back.
+    pub async fn stop(&self) {
+        self.stop_within(self.shared.config.drain).await;
+    }
+
+    pub async fn stop_within(&self, drain: Duration) {
+        let take = |slot: &Mutex<Option<JoinHandle<()>>>| slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(retain) = take(&self.shared.retain) {
+            retain.abort();
+        }
+        let _ = self.shared.inbox.send(Message::Stop(drain));
+        if let Some(driver) = take(&self.shared.driver) {
+            let _ = driver.await;
+        }
+    }
+}
+
+impl EngineBuilder {
+    fn new(place: Place) -> EngineBuilder {
+        EngineBuilder {
+            place,
+            config: Config::default(),
+            tenant: Tenant::default(),
+            runners: Runners::default(),
+            flows: Vec::new(),
+        }
+    }
+
+    pub fn config(mut self, config: Config) -> EngineBuilder {
+        self.config = config;
+        self
+    }
+
+    /// The tenant that runs are started for. The engine serves the jobs of all, unless the configuration names one.
+    pub fn tenant(mut self, tenant: Tenant) -> EngineBuilder {
+        self.tenant = tenant;
+        self
+    }
+
+    /// Attempts that run at once in each queue.
+    pub fn slots(mut self, slots: usize) -> EngineBuilder {
+        self.config.slots = slots;
+        self
+    }
+
+    /// Attempts that run at once in this queue.
+    pub fn queue(mut self, queue: &str, slots: usize) -> EngineBuilder {
+        self.config.queues.insert(queue.to_owned(), slots);
+        self
+    }
+
+    /// Registers a flow with its functions.
+    pub fn flow(mut self, flow: &Flow) -> EngineBuilder {
+        for (need, function) in flow.functions() {
+            self.runners.add(need, function.clone());
+        }
+        self.flows.push((flow.definition().clone(), None));
+        self
+    }
+
+    /// Registers a definition whose steps need no function of this process.
+    pub fn definition(mut self, definition: Definition, origin: Option<String>) -> EngineBuilder {
+        self.flows.push((definition, origin));
+        self
+    }
+
+    /// Registers a runner by what it can run.
+    pub fn runner(mut self, need: &str, runner: Arc<dyn Runner>) -> EngineBuilder {
+        self.runners.add(need, runner);
+        self
+    }
+
+    /// Lets this engine run `command` steps.
+    #[cfg(feature = "command")]
+    pub fn commands(self) -> EngineBuilder {
+        self.runner("command", Arc::new(crate::runner::command::Command::default()))
+    }
+
+    /// Opens the store, registers the flows and starts working.
+    pub async fn start(self) -> Result<Engine, EngineError> {
+        let store: Arc<dyn Store> = match self.place {
+            Place::Store(store) => store,
+            #[cfg(feature = "sqlite")]
+            Place::File(path) => flowline_sqlite::SqliteStore::open(&path, flowline_sqlite::Options::default())?,
+        };
+        let plans = Arc::new(Plans::default());
+        let now = store.now().await?;
+        let runners = Arc::new(self.runners);
+        let (driver, inbox) = Driver::new(store.clone(), plans.clone(), runners, self.config.clone(), now);
+        let retain = (self.config.role == Role::Work)
+            .then_some(self.config.retention)
+            .flatten()
+            .map(|policy| tokio::spawn(crate::retain::keep_tidy(store.clone(), policy)));
+        let shared = Shared {
+            store,
+            plans,
+            tenant: self.tenant,
+            inbox,
+            driver: Mutex::new(None),
+            retain: Mutex::new(retain),
+            config: self.config,
+        };
+        let engine = Engine { shared: Arc::new(shared) };
+        for (definition, origin) in self.flows {
+            engine.register(definition, origin).await?;
+        }
+        // Work begins once the flows are known, so that nothing is claimed that cannot be started.
+        let handle = tokio::spawn(driver.run());
+        *engine.shared.driver.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
+        Ok(engine)
+    }
+}

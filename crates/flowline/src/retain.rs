@@ -1,0 +1,40 @@
+//! Retention: ended runs go when their time is up, a few at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_store::row::Retention;
+use flowline_store::{Store, StoreError};
+
+/// Between two looks when there was nothing to remove.
+const PAUSE: Duration = Duration::from_secs(60);
+/// Between two portions, so that runs at work go first.
+const BREATH: Duration = Duration::from_millis(50);
+/// Runs removed in one go.
+const PORTION: usize = 200;
+
+/// Removes what is over its time for as long as the engine lives.
+pub async fn keep_tidy(store: Arc<dyn Store>, policy: Retention) {
+    loop {
+        tokio::time::sleep(PAUSE).await;
+        // A store in trouble is the driver's business; here the next round is soon enough.
+        let _ = retain_all(&*store, policy).await;
+    }
+}
+
+/// Removes everything that is over its time now.
+pub async fn retain_all(
+    store: &dyn Store,
+    policy: Retention,
+) -> Result<flowline_store::row::Retained, StoreError> {
+    let mut total = flowline_store::row::Retained::default();
+    loop {
+        let done = store.retain(policy, PORTION).await?;
+        total.trimmed += done.trimmed;
+        total.removed += done.removed;
+        if done.trimmed == 0 && done.removed == 0 {
+            return Ok(total);
+        }
+        tokio::time::sleep(BREATH).await;
+    }
+}
