@@ -271,10 +271,23 @@ impl Attempt {
         Ok(self.store.state(&self.run, scope, key).await?)
     }
 
-    pub(crate) async fn set(&self, scope: StateScope, key: &str, value: Option<Json>) -> Result<(), StepError> {
+    /// The stored definition that the run is pinned to.
+    #[cfg(feature = "command")]
+    pub(crate) async fn definition(&self) -> Result<Option<flowline_store::StoredDefinition>, StepError> {
+        Ok(self.store.definition(&self.run.tenant, &self.plan.hash).await?)
+    }
+
+    pub(crate) async fn set(
+        &self,
+        scope: StateScope,
+        key: &str,
+        value: Option<Json>,
+    ) -> Result<(), StepError> {
         if key.is_empty() || key.len() > limits::KEY_BYTES {
             let limit = limits::KEY_BYTES;
-            return Err(StepError::fatal(format!("a state key has 1 to {limit} bytes")).code("invalid_state_key"));
+            return Err(
+                StepError::fatal(format!("a state key has 1 to {limit} bytes")).code("invalid_state_key")
+            );
         }
         let operation = json::string(if value.is_some() { "set" } else { "delete" });
         let data = json::object([

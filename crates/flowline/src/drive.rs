@@ -13,8 +13,8 @@ use flowline_core::json;
 use flowline_core::run::Phase;
 use flowline_core::{Input, Json, Plan, RunKey, Status, Time};
 use flowline_store::{
-    Claimed, Commit, CommitError, Committed, ExpiredLease, Extend, Extended, Gone, JobKey, JobState, Lane, LeaseUse,
-    LeasedJob, NewRun, Snapshot, Store, StoreError, Swept, Token,
+    Claimed, Commit, CommitError, Committed, ExpiredLease, Extend, Extended, Gone, JobKey, JobState, Lane,
+    LeaseUse, LeasedJob, NewRun, Snapshot, Store, StoreError, Swept, Token,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
@@ -262,7 +262,9 @@ impl Driver {
             Answer::Loaded(runs, Err(error)) => runs.iter().for_each(|run| self.question_failed(run, &error)),
             Answer::Payloads(run, Ok(payloads)) => self.ledger.payloads(&run, payloads),
             Answer::Leases(run, Ok(leased)) => self.ledger.leases(&run, leased),
-            Answer::Payloads(run, Err(error)) | Answer::Leases(run, Err(error)) => self.question_failed(&run, &error),
+            Answer::Payloads(run, Err(error)) | Answer::Leases(run, Err(error)) => {
+                self.question_failed(&run, &error)
+            }
             Answer::Claimed(result) => self.claimed(result),
             Answer::Prepared(launches, failed) => {
                 self.preparing -= launches.len() + failed.len();
@@ -320,7 +322,11 @@ impl Driver {
         self.ask(async move { Answer::Committed(runs, store.commit(commits).await) });
     }
 
-    fn committed(&mut self, runs: Vec<RunKey>, result: Result<Vec<Result<Committed, CommitError>>, StoreError>) {
+    fn committed(
+        &mut self,
+        runs: Vec<RunKey>,
+        result: Result<Vec<Result<Committed, CommitError>>, StoreError>,
+    ) {
         self.flights -= 1;
         match result {
             Ok(results) => {
@@ -375,8 +381,12 @@ impl Driver {
         if ended.status == Status::Completed && self.attempts.is_empty() {
             return;
         }
-        let tokens: Vec<Token> =
-            self.attempts.iter().filter(|(_, running)| running.run == *run).map(|(token, _)| *token).collect();
+        let tokens: Vec<Token> = self
+            .attempts
+            .iter()
+            .filter(|(_, running)| running.run == *run)
+            .map(|(token, _)| *token)
+            .collect();
         tokens.into_iter().for_each(|token| self.lost(token, Gone::RunEnded));
     }
 
@@ -421,7 +431,9 @@ impl Driver {
         self.ask(async move {
             let leased = store.jobs(&run).await.map(|jobs| {
                 let leased = jobs.into_iter().filter(|job| job.state == JobState::Leased);
-                leased.filter_map(|job| if let JobKey::Step(step) = job.key { Some(step) } else { None }).collect()
+                leased
+                    .filter_map(|job| if let JobKey::Step(step) = job.key { Some(step) } else { None })
+                    .collect()
             });
             Answer::Leases(run, leased)
         });
@@ -520,7 +532,12 @@ impl Driver {
             let entry = Entry {
                 input: Input::Started { step, attempt, data: self.started_data.clone() },
                 lines: Vec::new(),
-                lease: Some(LeaseUse::Keep { key: JobKey::Step(step), attempt, token: launch.token, lines: 1 }),
+                lease: Some(LeaseUse::Keep {
+                    key: JobKey::Step(step),
+                    attempt,
+                    token: launch.token,
+                    lines: 1,
+                }),
                 reply: Reply::Launch(Box::new(launch)),
             };
             self.ledger.offer(run, entry);
@@ -666,7 +683,8 @@ impl Driver {
             return;
         };
         let next = next_due.map_or(Duration::MAX, |due| due.since(self.clock.now()));
-        let (done, waiting) = std::mem::take(&mut self.idle_waiters).into_iter().partition(|(patience, _)| next > *patience);
+        let (done, waiting) =
+            std::mem::take(&mut self.idle_waiters).into_iter().partition(|(patience, _)| next > *patience);
         self.idle_waiters = waiting;
         let done: Vec<(Duration, oneshot::Sender<()>)> = done;
         for (_, waiter) in done {

@@ -35,7 +35,9 @@ pub enum EngineError {
     #[error("{0}")]
     Refused(flowline_core::decide::Refusal),
     /// The idempotency key names a run that was started with another input.
-    #[error("idempotency key {key:?} was used for run {run} with another input; use another key, or send the same input")]
+    #[error(
+        "idempotency key {key:?} was used for run {run} with another input; use another key, or send the same input"
+    )]
     KeyConflict { key: String, run: String },
     #[error("{0}")]
     Invalid(String),
@@ -113,7 +115,11 @@ impl Engine {
 
     /// Checks and stores a definition, so that runs can be started from it. `origin` is the folder that its commands
     /// run in.
-    pub async fn register(&self, definition: Definition, origin: Option<String>) -> Result<Arc<Plan>, EngineError> {
+    pub async fn register(
+        &self,
+        definition: Definition,
+        origin: Option<String>,
+    ) -> Result<Arc<Plan>, EngineError> {
         definition.validate().map_err(|diagnostics| EngineError::Definition(Box::new(diagnostics)))?;
         let plan = Arc::new(Plan::build(definition)?);
         let stored = StoredDefinition {
@@ -143,7 +149,8 @@ impl Engine {
     }
 
     pub async fn stop_within(&self, drain: Duration) {
-        let take = |slot: &Mutex<Option<JoinHandle<()>>>| slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let take =
+            |slot: &Mutex<Option<JoinHandle<()>>>| slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(retain) = take(&self.shared.retain) {
             retain.abort();
         }
@@ -220,7 +227,9 @@ impl EngineBuilder {
         let store: Arc<dyn Store> = match self.place {
             Place::Store(store) => store,
             #[cfg(feature = "sqlite")]
-            Place::File(path) => flowline_sqlite::SqliteStore::open(&path, flowline_sqlite::Options::default())?,
+            Place::File(path) => {
+                flowline_sqlite::SqliteStore::open(&path, flowline_sqlite::Options::default())?
+            }
         };
         let plans = Arc::new(Plans::default());
         let now = store.now().await?;

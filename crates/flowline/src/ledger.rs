@@ -16,8 +16,8 @@ use flowline_core::event::Slot;
 use flowline_core::run::{Phase, RunState};
 use flowline_core::{Decided, Decision, Input, Json, NewEvent, Plan, RunKey, Status, Time, decide};
 use flowline_store::{
-    Base, Commit, CommitError, Committed, Failure, Handoff, Index, JobKey, Lane, LeaseUse, NewJob, NewRun, Others,
-    StoreError,
+    Base, Commit, CommitError, Committed, Failure, Handoff, Index, JobKey, Lane, LeaseUse, NewJob, NewRun,
+    Others, StoreError,
 };
 
 /// The number of the run's time-out among its timers.
@@ -43,9 +43,13 @@ pub struct Entry<R> {
 #[derive(Debug)]
 pub enum Outcome {
     /// Written.
-    Committed { status: Status },
+    Committed {
+        status: Status,
+    },
     /// It had been applied before.
-    Applied { status: Status },
+    Applied {
+        status: Status,
+    },
     Refused(Refusal),
     /// The lease that it relied on is not held any more.
     StaleLease,
@@ -144,7 +148,14 @@ struct Flight<R> {
 
 impl<R> Default for Cell<R> {
     fn default() -> Self {
-        Cell { seen: None, known: Known::default(), cached: 0, waiting: VecDeque::new(), new: None, busy: Busy::No }
+        Cell {
+            seen: None,
+            known: Known::default(),
+            cached: 0,
+            waiting: VecDeque::new(),
+            new: None,
+            busy: Busy::No,
+        }
     }
 }
 
@@ -248,7 +259,11 @@ impl<R> Ledger<R> {
     }
 
     /// Gives up on a run's inputs: each gets `why`.
-    pub fn abandon(&mut self, run: &RunKey, why: impl Fn() -> StoreError) -> (Vec<(R, Outcome)>, Vec<Arc<str>>) {
+    pub fn abandon(
+        &mut self,
+        run: &RunKey,
+        why: impl Fn() -> StoreError,
+    ) -> (Vec<(R, Outcome)>, Vec<Arc<str>>) {
         let Some(mut cell) = self.cells.remove(run) else { return (Vec::new(), Vec::new()) };
         let unused = cell.unwind();
         (cell.waiting.into_iter().map(|entry| (entry.reply, Outcome::Failed(why()))).collect(), unused)
@@ -261,8 +276,13 @@ impl<R> Ledger<R> {
 
     /// The answer to [`Ask::Commit`].
     pub fn committed(&mut self, run: &RunKey, result: Result<Committed, CommitError>) -> Landed<R> {
-        let mut landed =
-            Landed { replies: Vec::new(), handed: Vec::new(), unused: Vec::new(), waiting: None, ended: None };
+        let mut landed = Landed {
+            replies: Vec::new(),
+            handed: Vec::new(),
+            unused: Vec::new(),
+            waiting: None,
+            ended: None,
+        };
         let Some(cell) = self.cells.get_mut(run) else { return landed };
         match result {
             Ok(committed) => cell.land(run, committed, &mut landed),
@@ -420,7 +440,8 @@ impl<R> Cell<R> {
                 }
             }
             CommitError::StaleLease(key) => {
-                let stale = self.waiting.iter().position(|e| e.lease.as_ref().is_some_and(|l| l.key() == key));
+                let stale =
+                    self.waiting.iter().position(|e| e.lease.as_ref().is_some_and(|l| l.key() == key));
                 // A job that no input relied on (one that `fail_fast` drops) was taken meanwhile: look again.
                 if let Some(entry) = stale.and_then(|at| self.waiting.remove(at)) {
                     replies.push((entry.reply, Outcome::StaleLease));
@@ -432,7 +453,8 @@ impl<R> Cell<R> {
                 replies.extend(self.waiting.drain(..).map(|entry| (entry.reply, failed(()))));
             }
             CommitError::UnknownDefinition(hash) => {
-                let why = || StoreError::Invalid(format!("definition {hash} is not stored; register it first"));
+                let why =
+                    || StoreError::Invalid(format!("definition {hash} is not stored; register it first"));
                 replies.extend(self.waiting.drain(..).map(|entry| (entry.reply, Outcome::Failed(why()))));
             }
             _ => {}
@@ -584,7 +606,9 @@ pub fn new_job(plan: &Plan, add: &AddJob) -> NewJob {
             let lane = Lane { queue: planned.queue.clone(), need: planned.need.clone() };
             (JobKey::Step(step), planned.name.clone(), lane)
         }
-        Job::RunTimeout => (RUN_TIMEOUT, "timeout".into(), Lane { queue: "timers".into(), need: "timer".into() }),
+        Job::RunTimeout => {
+            (RUN_TIMEOUT, "timeout".into(), Lane { queue: "timers".into(), need: "timer".into() })
+        }
     };
     let AddJob { attempt, priority, due, held, .. } = *add;
     NewJob { key, name, attempt, lane, priority, due, held, handoff: None }

@@ -17,15 +17,25 @@ impl Plans {
         self.lock().insert(plan.hash.clone(), plan);
     }
 
+    pub fn cached(&self, hash: &str) -> Option<Arc<Plan>> {
+        self.lock().get(hash).cloned()
+    }
+
     /// The plan of a stored definition. What is stored was checked before, so anything wrong with it is damage.
-    pub async fn get(&self, store: &dyn Store, tenant: &Tenant, hash: &Arc<str>) -> Result<Arc<Plan>, StoreError> {
+    pub async fn get(
+        &self,
+        store: &dyn Store,
+        tenant: &Tenant,
+        hash: &Arc<str>,
+    ) -> Result<Arc<Plan>, StoreError> {
         if let Some(plan) = self.lock().get(hash) {
             return Ok(plan.clone());
         }
         let stored = store.definition(tenant, hash).await?;
         let stored = stored.ok_or_else(|| StoreError::Damaged(format!("definition {hash} is missing")))?;
         let damaged = |problem: String| StoreError::Damaged(format!("definition {hash}: {problem}"));
-        let read = read(&stored.flow, &stored.body, Format::Json).map_err(|error| damaged(error.to_string()))?;
+        let read =
+            read(&stored.flow, &stored.body, Format::Json).map_err(|error| damaged(error.to_string()))?;
         let plan = Plan::build(read.definition).map_err(|error| damaged(error.to_string()))?;
         if *plan.hash != **hash {
             return Err(damaged("its content has another hash".to_owned()));

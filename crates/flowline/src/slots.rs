@@ -60,12 +60,8 @@ impl Slots {
         if self.closed || self.runners.needs().is_empty() {
             return None;
         }
-        let mut free: Vec<(Arc<str>, usize)> = self
-            .config
-            .queues
-            .keys()
-            .map(|queue| (Arc::from(queue.as_str()), self.free_in(queue)))
-            .collect();
+        let mut free: Vec<(Arc<str>, usize)> =
+            self.config.queues.keys().map(|queue| (Arc::from(queue.as_str()), self.free_in(queue))).collect();
         for queue in self.used.keys().filter(|queue| !self.config.queues.contains_key(&***queue)) {
             free.push((queue.clone(), self.free_in(queue)));
         }

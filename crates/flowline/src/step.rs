@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flowline_core::decide::{Failure, Retryable};
 use flowline_core::ids::step_id;
-use flowline_core::{Json, RunId, RunKey, Tenant, limits};
+use flowline_core::{Json, RunId, Tenant, limits};
 use flowline_store::row::StateScope;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -50,10 +50,6 @@ impl Step {
         format!("{}__{}", self.run_id(), self.name())
     }
 
-    pub(crate) fn key(&self) -> &RunKey {
-        &self.attempt.run
-    }
-
     /// Publishes an event with the completion of this attempt. A failed attempt publishes nothing.
     pub fn emit(&self, name: &str, payload: impl Serialize) -> Result<(), StepError> {
         let payload = payload_of(&format!("emit {name:?}"), &payload)?;
@@ -74,12 +70,21 @@ impl Step {
     }
 
     /// Adds a line with further fields to the run's log.
-    pub fn log_with(&self, level: Level, message: impl fmt::Display, fields: serde_json::Map<String, serde_json::Value>) {
+    pub fn log_with(
+        &self,
+        level: Level,
+        message: impl fmt::Display,
+        fields: serde_json::Map<String, serde_json::Value>,
+    ) {
         self.attempt.log(level, &message.to_string(), Some(fields));
     }
 
     /// Reads key-value state.
-    pub async fn get<T: DeserializeOwned>(&self, scope: StateScope, key: &str) -> Result<Option<T>, StepError> {
+    pub async fn get<T: DeserializeOwned>(
+        &self,
+        scope: StateScope,
+        key: &str,
+    ) -> Result<Option<T>, StepError> {
         match self.attempt.get(scope, key).await? {
             Some(json) => Ok(Some(json.to()?)),
             None => Ok(None),
@@ -129,7 +134,9 @@ impl Level {
     }
 
     pub fn parse(text: &str) -> Option<Level> {
-        [Level::Debug, Level::Info, Level::Warn, Level::Error].into_iter().find(|level| level.as_str() == text)
+        [Level::Debug, Level::Info, Level::Warn, Level::Error]
+            .into_iter()
+            .find(|level| level.as_str() == text)
     }
 }
 

@@ -1,0 +1,376 @@
+//! Flows in Rust: typed steps as plain async functions.
+//!
+//! What a step takes says what it waits for, what it returns says what it publishes: a type that is an [`Event`]
+//! subscribes to its name, [`All`] to several, and a returned event is the step's `returns`. Closures over
+//! `serde_json::Value` name their events with the builder instead. The same [`Definition`] comes out as from a file,
+//! and `build` validates it whole.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::Json;
+use flowline_core::definition::{
+    Cleanup, Definition, OnFailure, Priority, Retry, Runner as Run, StepDefinition, Subscribes,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::engine::EngineError;
+use crate::runner::{Attempt, Runner};
+use crate::step::{Step, StepError};
+
+/// A type that travels between steps under a name. Implement it with [`event!`](crate::event).
+pub trait Event: Serialize + DeserializeOwned + Send + 'static {
+    const NAME: &'static str;
+}
+
+/// Names the events that types travel as: `event!(Charged = "order.charged");`
+#[macro_export]
+macro_rules! event {
+    ($($type:ty = $name:literal),+ $(,)?) => {
+        $(impl $crate::Event for $type {
+            const NAME: &'static str = $name;
+        })+
+    };
+}
+
+/// What a step takes.
+pub trait StepInput: Sized + Send + 'static {
+    /// What the type says of the subscription; `None` leaves it to the builder.
+    fn subscribes() -> Option<Subscribes>;
+    /// Reads the step's input. `entry` is set where it is the run's input as it is.
+    fn read(input: &Json, entry: bool) -> Result<Self, StepError>;
+}
+
+/// What a step returns.
+pub trait StepOutput: Send + 'static {
+    /// The event that carries the result, if any.
+    const RETURNS: Option<&'static str>;
+    fn write(self) -> Result<Json, StepError>;
+}
+
+/// Waits for every one of a tuple of events.
+#[derive(Debug, Clone)]
+pub struct All<T>(pub T);
+
+/// Waits for the first of a tuple of events; those that have not come are `None`.
+#[derive(Debug, Clone)]
+pub struct Any<T>(pub T);
+
+impl<E: Event> StepInput for E {
+    fn subscribes() -> Option<Subscribes> {
+        Some(Subscribes::All(vec![Subscribes::Event(E::NAME.to_owned())]))
+    }
+
+    fn read(input: &Json, entry: bool) -> Result<E, StepError> {
+        if entry {
+            return input.to().map_err(|error| mismatch("the run's input", &error));
+        }
+        let mut events: BTreeMap<String, Json> = input.to()?;
+        take(&mut events)
+    }
+}
+
+impl StepInput for serde_json::Value {
+    fn subscribes() -> Option<Subscribes> {
+        None
+    }
+
+    fn read(input: &Json, _entry: bool) -> Result<Self, StepError> {
+        Ok(input.value())
+    }
+}
+
+fn take<E: Event>(events: &mut BTreeMap<String, Json>) -> Result<E, StepError> {
+    let json = events.remove(E::NAME).unwrap_or_else(Json::null);
+    json.to().map_err(|error| mismatch(&format!("event {:?}", E::NAME), &error))
+}
+
+fn mismatch(what: &str, error: &serde_json::Error) -> StepError {
+    StepError::fatal(format!("{what} does not fit its Rust type: {error}")).code("type_mismatch")
+}
+
+macro_rules! tuples {
+    ($(($($event:ident),+))+) => {$(
+        impl<$($event: Event),+> StepInput for All<($($event,)+)> {
+            fn subscribes() -> Option<Subscribes> {
+                Some(Subscribes::All(vec![$(Subscribes::Event($event::NAME.to_owned())),+]))
+            }
+
+            fn read(input: &Json, _entry: bool) -> Result<Self, StepError> {
+                let mut events: BTreeMap<String, Json> = input.to()?;
+                Ok(All(($(take::<$event>(&mut events)?,)+)))
+            }
+        }
+
+        impl<$($event: Event),+> StepInput for Any<($(Option<$event>,)+)> {
+            fn subscribes() -> Option<Subscribes> {
+                Some(Subscribes::Any(vec![$(Subscribes::Event($event::NAME.to_owned())),+]))
+            }
+
+            fn read(input: &Json, _entry: bool) -> Result<Self, StepError> {
+                let mut events: BTreeMap<String, Json> = input.to()?;
+                Ok(Any(($(if events.contains_key($event::NAME) { Some(take::<$event>(&mut events)?) } else { None },)+)))
+            }
+        }
+    )+};
+}
+
+tuples! {
+    (A) (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) (A, B, C, D, E, F) (A, B, C, D, E, F, G) (A, B, C, D, E, F, G, H)
+}
+
+impl<E: Event> StepOutput for E {
+    const RETURNS: Option<&'static str> = Some(E::NAME);
+
+    fn write(self) -> Result<Json, StepError> {
+        Ok(Json::of(&self).map_err(StepError::fatal)?)
+    }
+}
+
+impl StepOutput for serde_json::Value {
+    const RETURNS: Option<&'static str> = None;
+
+    fn write(self) -> Result<Json, StepError> {
+        Ok(Json::from(self))
+    }
+}
+
+impl StepOutput for () {
+    const RETURNS: Option<&'static str> = None;
+
+    fn write(self) -> Result<Json, StepError> {
+        Ok(Json::null())
+    }
+}
+
+/// A flow with its functions, checked.
+#[derive(Clone)]
+pub struct Flow {
+    definition: Definition,
+    functions: Vec<(String, Arc<dyn Runner>)>,
+}
+
+impl std::fmt::Debug for Flow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Flow({})", self.definition.flow)
+    }
+}
+
+impl Flow {
+    #[allow(clippy::new_ret_no_self)] // `Flow::new(…)….build()` is how a flow reads.
+    pub fn new(name: &str) -> FlowBuilder {
+        FlowBuilder { definition: Definition::new(name), functions: Vec::new(), input: None }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.definition.flow
+    }
+
+    pub fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    pub(crate) fn functions(&self) -> impl Iterator<Item = (&str, &Arc<dyn Runner>)> {
+        self.functions.iter().map(|(need, function)| (need.as_str(), function))
+    }
+}
+
+/// Describes a flow step by step. Methods after `step` change that step, until the next.
+pub struct FlowBuilder {
+    definition: Definition,
+    functions: Vec<(String, Arc<dyn Runner>)>,
+    /// The event that is the run's input: steps that take it start with the run.
+    input: Option<&'static str>,
+}
+
+impl std::fmt::Debug for FlowBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FlowBuilder({})", self.definition.flow)
+    }
+}
+
+impl FlowBuilder {
+    /// Names the type of the run's input. Call it before the steps that take it.
+    pub fn input<E: Event>(mut self) -> FlowBuilder {
+        self.input = Some(E::NAME);
+        self
+    }
+
+    /// Accepts an event from outside.
+    pub fn accepts<E: Event>(self) -> FlowBuilder {
+        self.accepts_named(E::NAME)
+    }
+
+    pub fn accepts_named(mut self, event: &str) -> FlowBuilder {
+        self.definition.accepts.insert(event.to_owned(), None);
+        self
+    }
+
+    pub fn description(mut self, text: &str) -> FlowBuilder {
+        self.definition.description = Some(text.to_owned());
+        self
+    }
+
+    /// CEL for the run's result.
+    pub fn output(mut self, expression: &str) -> FlowBuilder {
+        self.definition.output = Some(expression.to_owned());
+        self
+    }
+
+    pub fn fail_fast(mut self) -> FlowBuilder {
+        self.definition.fail_fast = true;
+        self
+    }
+
+    /// The whole run's time.
+    pub fn run_timeout(mut self, timeout: Duration) -> FlowBuilder {
+        self.definition.timeout = Some(timeout);
+        self
+    }
+
+    pub fn state_cleanup(mut self, cleanup: Cleanup) -> FlowBuilder {
+        self.definition.state = cleanup;
+        self
+    }
+
+    /// JSON Schema of the run's input.
+    pub fn input_schema(mut self, schema: serde_json::Value) -> FlowBuilder {
+        self.definition.input = Some(schema);
+        self
+    }
+
+    /// Adds a step that runs an async function or closure.
+    pub fn step<I, O, F, Fut>(mut self, name: &str, function: F) -> FlowBuilder
+    where
+        I: StepInput,
+        O: StepOutput,
+        F: Fn(Step, I) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<O, StepError>> + Send + 'static,
+    {
+        let function_name = format!("{}.{name}", self.definition.flow);
+        let mut step = StepDefinition::new(name, Run::Function(function_name.clone()));
+        step.subscribes = I::subscribes();
+        if let (Some(Subscribes::All(events)), Some(input)) = (&step.subscribes, self.input)
+            && matches!(events.as_slice(), [Subscribes::Event(event)] if event == input)
+        {
+            step.subscribes = None;
+        }
+        step.returns = O::RETURNS.map(str::to_owned);
+        let entry = step.subscribes.is_none();
+        self.definition.steps.push(step);
+        let function = Function { function, entry, _types: PhantomData };
+        self.functions.push((format!("function:{function_name}"), Arc::new(function)));
+        self
+    }
+
+    /// Adds a step that another process or program runs.
+    pub fn step_run_by(mut self, name: &str, runner: Run) -> FlowBuilder {
+        self.definition.steps.push(StepDefinition::new(name, runner));
+        self
+    }
+
+    /// Waits for all of these events (or `step:NAME`). For steps whose types do not say it.
+    pub fn subscribes<'a>(self, events: impl IntoIterator<Item = &'a str>) -> FlowBuilder {
+        let all = events.into_iter().map(subscription).collect();
+        self.change(|step| step.subscribes = Some(Subscribes::All(all)))
+    }
+
+    /// Waits for any of these events (or `step:NAME`).
+    pub fn subscribes_any<'a>(self, events: impl IntoIterator<Item = &'a str>) -> FlowBuilder {
+        let any = events.into_iter().map(subscription).collect();
+        self.change(|step| step.subscribes = Some(Subscribes::Any(any)))
+    }
+
+    pub fn subscribes_to(self, subscribes: Subscribes) -> FlowBuilder {
+        self.change(|step| step.subscribes = Some(subscribes))
+    }
+
+    /// Declares what the step emits beside its result.
+    pub fn emits<'a>(self, events: impl IntoIterator<Item = &'a str>) -> FlowBuilder {
+        let events: Vec<String> = events.into_iter().map(str::to_owned).collect();
+        self.change(|step| step.emits.extend(events.into_iter().map(|event| (event, None))))
+    }
+
+    /// Declares an emit with its JSON Schema.
+    pub fn emits_with(self, event: &str, schema: serde_json::Value) -> FlowBuilder {
+        self.change(|step| drop(step.emits.insert(event.to_owned(), Some(schema))))
+    }
+
+    pub fn returns(self, event: &str) -> FlowBuilder {
+        self.change(|step| step.returns = Some(event.to_owned()))
+    }
+
+    /// Runs the step only where this CEL expression holds.
+    pub fn only_if(self, condition: &str) -> FlowBuilder {
+        self.change(|step| step.condition = Some(condition.to_owned()))
+    }
+
+    pub fn retry(self, retry: Retry) -> FlowBuilder {
+        self.change(|step| step.retry = retry)
+    }
+
+    /// Each attempt's time.
+    pub fn timeout(self, timeout: Duration) -> FlowBuilder {
+        self.change(|step| step.timeout = Some(timeout))
+    }
+
+    pub fn on_failure(self, policy: OnFailure) -> FlowBuilder {
+        self.change(|step| step.on_failure = policy)
+    }
+
+    pub fn queue(self, queue: &str) -> FlowBuilder {
+        self.change(|step| step.queue = queue.to_owned())
+    }
+
+    pub fn priority(self, priority: Priority) -> FlowBuilder {
+        self.change(|step| step.priority = Some(priority))
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut StepDefinition)) -> FlowBuilder {
+        if let Some(step) = self.definition.steps.last_mut() {
+            change(step);
+        }
+        self
+    }
+
+    /// Checks the whole graph.
+    pub fn build(self) -> Result<Flow, EngineError> {
+        self.definition.validate().map_err(|diagnostics| EngineError::Definition(Box::new(diagnostics)))?;
+        Ok(Flow { definition: self.definition, functions: self.functions })
+    }
+}
+
+fn subscription(text: &str) -> Subscribes {
+    match text.strip_prefix("step:") {
+        Some(step) => Subscribes::Step(step.to_owned()),
+        None => Subscribes::Event(text.to_owned()),
+    }
+}
+
+struct Function<F, I, O> {
+    function: F,
+    entry: bool,
+    _types: PhantomData<fn(I) -> O>,
+}
+
+impl<I, O, F, Fut> Runner for Function<F, I, O>
+where
+    I: StepInput,
+    O: StepOutput,
+    F: Fn(Step, I) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<O, StepError>> + Send + 'static,
+{
+    fn run(&self, step: Step, input: Json) -> Attempt {
+        match I::read(&input, self.entry) {
+            Ok(input) => {
+                let work = (self.function)(step, input);
+                Box::pin(async move { work.await?.write() })
+            }
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+}

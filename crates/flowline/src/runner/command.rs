@@ -1,0 +1,342 @@
+//! Command steps: a program per attempt, spoken to in JSON lines.
+//!
+//! The program gets one JSON object on stdin and says what it did on stdout, one JSON object a line (`emit`, `emit_now`,
+//! `log`, `state`, `result`, `fail`, `retry`); any other line, and all of stderr, is a log. Exit 0 is success. There is
+//! no shell, the environment is clean, and the whole process group dies with the attempt.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use flowline_core::definition::Runner as Run;
+use flowline_core::ids::digest;
+use flowline_core::json::{self, Json};
+use flowline_core::limits;
+use flowline_core::time::parse_duration;
+use flowline_store::row::StateScope;
+use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
+use serde::Deserialize;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
+
+use super::{Attempt, Runner};
+use crate::step::{Level, Step, StepError};
+
+/// Passed on from the engine's own environment; everything else a step needs is named with `pass_env`.
+const PASSED: [&str; 8] = ["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "SHELL"];
+/// Lines of stderr that are repeated in the error of a failed attempt.
+const LAST_LINES: usize = 5;
+/// Longest line: a payload at its limit with room for its envelope.
+const LINE: usize = limits::PAYLOAD_BYTES + 4096;
+
+/// Runs `command` steps.
+#[derive(Debug, Default)]
+pub struct Command {
+    /// Variables that are passed on beside the usual ones.
+    pub pass_env: Vec<String>,
+    /// The folders that definitions came from, by hash.
+    origins: Arc<Mutex<HashMap<Arc<str>, Option<PathBuf>>>>,
+}
+
+impl Runner for Command {
+    fn run(&self, step: Step, input: Json) -> Attempt {
+        let (origins, pass_env) = (self.origins.clone(), self.pass_env.clone());
+        Box::pin(async move {
+            let folder = origin(&origins, &step).await?;
+            let Run::Command(argv) = &step.attempt.plan.step_definition(step.attempt.step).runner else {
+                return Err(StepError::fatal("this step runs no command"));
+            };
+            let mut child = spawn(argv, folder.as_deref(), &pass_env, &step)?;
+            talk(&mut child, &step, &input).await
+        })
+    }
+}
+
+/// The folder that the step's definition came from.
+async fn origin(
+    origins: &Mutex<HashMap<Arc<str>, Option<PathBuf>>>,
+    step: &Step,
+) -> Result<Option<PathBuf>, StepError> {
+    let hash = &step.attempt.plan.hash;
+    if let Some(known) = origins.lock().unwrap_or_else(PoisonError::into_inner).get(hash) {
+        return Ok(known.clone());
+    }
+    let stored = step.attempt.definition().await?;
+    let folder = stored.and_then(|stored| stored.origin).map(PathBuf::from);
+    origins.lock().unwrap_or_else(PoisonError::into_inner).insert(hash.clone(), folder.clone());
+    Ok(folder)
+}
+
+/// A child that dies, with all that it started, when it is dropped.
+struct Child(Box<dyn ChildWrapper>);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.start_kill();
+    }
+}
+
+fn spawn(
+    argv: &[String],
+    folder: Option<&Path>,
+    pass_env: &[String],
+    step: &Step,
+) -> Result<Child, StepError> {
+    let Some((program, arguments)) = argv.split_first() else {
+        return Err(StepError::fatal("the command is empty").code("spawn"));
+    };
+    let path = Path::new(program);
+    let program = match folder {
+        Some(folder) if path.is_relative() && path.components().count() > 1 => folder.join(path),
+        _ => path.to_owned(),
+    };
+    let mut command = tokio::process::Command::new(&program);
+    command.args(arguments).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let passed = PASSED.iter().copied().chain(pass_env.iter().map(String::as_str));
+    command.envs(passed.filter_map(|name| Some((name, std::env::var_os(name)?))));
+    command.env("FLOWLINE_RUN_ID", step.run_id().as_str()).env("FLOWLINE_STEP", step.name());
+    command.env("FLOWLINE_ATTEMPT", step.attempt().to_string());
+    command.env("FLOWLINE_IDEMPOTENCY_KEY", step.idempotency_key());
+    if let Some(folder) = folder {
+        command.current_dir(folder);
+    }
+    let mut wrapped = CommandWrap::from(command);
+    wrapped.wrap(ProcessGroup::leader());
+    wrapped.spawn().map(Child).map_err(|error| {
+        let at = folder.map_or_else(String::new, |folder| format!(" in {}", folder.display()));
+        let text = format!("cannot start {:?}{at}: {error}", program.display().to_string());
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => StepError::fatal(text).code("spawn"),
+            _ => StepError::new(text).code("spawn"),
+        }
+    })
+}
+
+async fn talk(child: &mut Child, step: &Step, input: &Json) -> Result<Json, StepError> {
+    let (Some(mut stdin), Some(stdout), Some(stderr)) =
+        (child.0.stdin().take(), child.0.stdout().take(), child.0.stderr().take())
+    else {
+        return Err(StepError::new("the program has no pipes").code("spawn"));
+    };
+    let envelope = envelope(step, input);
+    let write = async move {
+        // A program that does not read its input is free not to.
+        let _ = stdin.write_all(envelope.get().as_bytes()).await;
+        let _ = stdin.write_all(b"\n").await;
+    };
+    let mut said = Said::default();
+    let ((), read, last) = tokio::join!(write, said.read(step, stdout), read_stderr(step, stderr));
+    read?;
+    let status = child.0.wait().await?;
+    said.outcome(status, &last)
+}
+
+fn envelope(step: &Step, input: &Json) -> Json {
+    let text = |text: &str| json::string(text);
+    let trace = digest(step.run_id().as_str().as_bytes());
+    let span = digest(step.step_id().as_bytes());
+    json::object([
+        ("runId", Some(&text(step.run_id().as_str()))),
+        ("flowName", Some(&text(step.flow()))),
+        ("tenant", Some(&text(step.tenant().as_str()))),
+        ("stepName", Some(&text(step.name()))),
+        ("stepId", Some(&text(&step.step_id()))),
+        ("attempt", Some(&json::number(i64::from(step.attempt())))),
+        ("idempotencyKey", Some(&text(&step.idempotency_key()))),
+        ("traceparent", Some(&text(&format!("00-{}-{}-01", &trace[..32], &span[..16])))),
+        ("input", Some(input)),
+    ])
+}
+
+/// What a program said on stdout.
+#[derive(Default)]
+struct Said {
+    result: Option<Json>,
+    failure: Option<StepError>,
+}
+
+/// One line of stdout that is a JSON object.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    emit: Option<Emit>,
+    emit_now: Option<Emit>,
+    log: Option<serde_json::Map<String, serde_json::Value>>,
+    state: Option<State>,
+    #[serde(default, deserialize_with = "present")]
+    result: Option<Json>,
+    fail: Option<Fail>,
+    retry: Option<Again>,
+}
+
+/// `"result": null` is a result.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
+}
+
+#[derive(Deserialize)]
+struct Emit {
+    name: String,
+    #[serde(default = "Json::null")]
+    payload: Json,
+}
+
+#[derive(Deserialize)]
+struct State {
+    set: Option<String>,
+    delete: Option<String>,
+    #[serde(default = "Json::null")]
+    value: Json,
+    scope: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Fail {
+    error: String,
+    code: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Again {
+    error: String,
+    code: Option<String>,
+    after: Option<String>,
+}
+
+impl Said {
+    async fn read(&mut self, step: &Step, stdout: impl AsyncRead + Unpin) -> Result<(), StepError> {
+        let mut lines = BufReader::new(stdout);
+        while let Some(line) = next_line(&mut lines).await? {
+            self.line(step, &line).await?;
+        }
+        Ok(())
+    }
+
+    async fn line(&mut self, step: &Step, text: &str) -> Result<(), StepError> {
+        let parsed = text.starts_with('{').then(|| Json::parse(text).ok()?.to::<Line>().ok()).flatten();
+        let Some(line) = parsed else {
+            if !text.trim().is_empty() {
+                step.log(Level::Info, text);
+            }
+            return Ok(());
+        };
+        if let Some(Emit { name, payload }) = line.emit {
+            step.emit(&name, payload)?;
+        }
+        if let Some(Emit { name, payload }) = line.emit_now {
+            step.emit_now(&name, payload).await?;
+        }
+        if let Some(mut fields) = line.log {
+            let level =
+                fields.remove("level").and_then(|level| Level::parse(level.as_str()?)).unwrap_or(Level::Info);
+            let message = match fields.remove("message") {
+                Some(serde_json::Value::String(message)) => message,
+                Some(other) => other.to_string(),
+                None => String::new(),
+            };
+            step.log_with(level, message, fields);
+        }
+        if let Some(state) = line.state {
+            self.state(step, state).await?;
+        }
+        if let Some(result) = line.result {
+            self.result = Some(result);
+        }
+        if let Some(Fail { error, code }) = line.fail {
+            self.failure = Some(coded(StepError::fatal(error), code));
+        }
+        if let Some(Again { error, code, after }) = line.retry {
+            let failed = coded(StepError::new(error), code);
+            self.failure = Some(match after.as_deref().and_then(parse_duration) {
+                Some(after) => failed.retry_after(after.max(Duration::from_millis(1))),
+                None => failed,
+            });
+        }
+        Ok(())
+    }
+
+    async fn state(&self, step: &Step, state: State) -> Result<(), StepError> {
+        let scope = state.scope.as_deref().unwrap_or("run");
+        let Some(scope) = StateScope::parse(scope) else {
+            let text = format!("state scope {scope:?} is none of run, flow, tenant");
+            return Err(StepError::fatal(text).code("protocol"));
+        };
+        match (state.set, state.delete) {
+            (Some(key), None) => step.set(scope, &key, state.value).await,
+            (None, Some(key)) => step.delete(scope, &key).await,
+            _ => Err(StepError::fatal("a state line has either \"set\" or \"delete\"").code("protocol")),
+        }
+    }
+
+    fn outcome(self, status: ExitStatus, last: &VecDeque<String>) -> Result<Json, StepError> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        if status.success() {
+            return Ok(self.result.unwrap_or_else(Json::null));
+        }
+        let (what, code) = ended(status);
+        let last = last.iter().map(String::as_str).collect::<Vec<_>>().join("\n");
+        let text = if last.is_empty() { what } else { format!("{what}: {last}") };
+        Err(StepError::new(text).code(&code))
+    }
+}
+
+fn coded(error: StepError, code: Option<String>) -> StepError {
+    match code {
+        Some(code) => error.code(&code),
+        None => error,
+    }
+}
+
+fn ended(status: ExitStatus) -> (String, String) {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        return (format!("the program was killed by signal {signal}"), format!("signal_{signal}"));
+    }
+    let code = status.code().unwrap_or(-1);
+    (format!("the program ended with exit code {code}"), format!("exit_{code}"))
+}
+
+async fn read_stderr(step: &Step, stderr: impl AsyncRead + Unpin) -> VecDeque<String> {
+    let (mut lines, mut last) = (BufReader::new(stderr), VecDeque::new());
+    while let Ok(Some(line)) = next_line(&mut lines).await {
+        if line.trim().is_empty() {
+            continue;
+        }
+        step.log(Level::Warn, &line);
+        if last.len() == LAST_LINES {
+            last.pop_front();
+        }
+        last.push_back(line);
+    }
+    last
+}
+
+/// The next line without its end; `None` at the end. A line over [`LINE`] is refused.
+async fn next_line(lines: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<String>, StepError> {
+    let mut line = Vec::new();
+    loop {
+        let chunk = lines.fill_buf().await?;
+        if chunk.is_empty() {
+            return Ok((!line.is_empty()).then(|| String::from_utf8_lossy(&line).into_owned()));
+        }
+        let end = chunk.iter().position(|&byte| byte == b'\n');
+        line.extend_from_slice(&chunk[..end.unwrap_or(chunk.len())]);
+        let used = end.map_or(chunk.len(), |end| end + 1);
+        lines.consume(used);
+        if line.len() > LINE {
+            let text = format!(
+                "the program wrote a line of over {LINE} bytes; a payload has up to {}",
+                limits::PAYLOAD_BYTES
+            );
+            return Err(StepError::fatal(text).code("too_large"));
+        }
+        if end.is_some() {
+            return Ok(Some(String::from_utf8_lossy(&line).into_owned()));
+        }
+    }
+}
