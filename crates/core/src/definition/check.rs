@@ -4,6 +4,7 @@
 //! finding carries a [`Place`]; the reader knows where that is in its text. The cost is near linear in the size of the
 //! definition.
 
+mod expressions;
 mod joins;
 mod network;
 mod parts;
@@ -71,7 +72,7 @@ pub(crate) fn check_graph(definition: &Definition) -> Vec<Finding> {
     let broken = findings.iter().any(|finding| finding.severity == Severity::Error);
     // Whatever hangs on a missing event or a cycle cannot run either; naming the cause is enough.
     if !broken {
-        let never: Vec<bool> = definition.steps.iter().map(parts::never_holds).collect();
+        let never: Vec<bool> = definition.steps.iter().map(expressions::never_holds).collect();
         findings.extend(unreachable_steps(definition, &network, &never));
         findings.extend(joins::check(definition, &network));
         findings.extend(unused_emits(definition, &network));
@@ -250,7 +251,7 @@ fn unreachable_steps(definition: &Definition, network: &Network<'_>, never: &[bo
 }
 
 fn unused_emits(definition: &Definition, network: &Network<'_>) -> Vec<Finding> {
-    let read = parts::events_read(definition);
+    let read = expressions::events_read(definition);
     let mut first_emitter: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, step) in definition.steps.iter().enumerate() {
         for event in step.emits.keys().filter(|event| step.returns.as_ref() != Some(event)) {

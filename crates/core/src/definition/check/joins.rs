@@ -9,13 +9,21 @@ use super::{Finding, SUGGESTIONS};
 use crate::definition::place::Place;
 use crate::definition::{Definition, OnFailure, StepDefinition, Subscribes};
 
-/// Causes kept per node; dropping more only loses warnings and keeps the cost linear.
+/// Causes kept per node, the latest in the file: keeps the cost linear and only loses warnings, because a node with this
+/// many is never taken to lack one.
 const CAUSES: usize = 8;
 
+/// The step that stops something, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Cause {
-    Skipped(usize),
-    Failed(usize),
+struct Cause {
+    step: usize,
+    how: How,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum How {
+    Skipped,
+    Failed,
 }
 
 /// Sorted, at most [`CAUSES`].
@@ -62,11 +70,7 @@ impl<'a> Joins<'a> {
                 self.network.step_number(name).map_or(Causes::new(), |s| self.of_completion(s))
             }
             Subscribes::All(parts) => {
-                let mut causes: Causes = parts.iter().flat_map(|part| self.of_subscription(part)).collect();
-                causes.sort();
-                causes.dedup();
-                causes.truncate(CAUSES);
-                causes
+                capped(parts.iter().flat_map(|part| self.of_subscription(part)).collect())
             }
             Subscribes::Any(parts) => common(parts.iter().map(|part| self.of_subscription(part))),
         }
@@ -79,10 +83,9 @@ impl<'a> Joins<'a> {
         common(self.network.before(event).iter().map(|&step| {
             let mut causes = self.of_completion(step);
             if self.definition.steps[step].on_failure == OnFailure::Continue {
-                causes.push(Cause::Failed(step));
-                causes.sort();
+                causes.push(Cause { step, how: How::Failed });
             }
-            causes
+            capped(causes)
         }))
     }
 
@@ -90,10 +93,9 @@ impl<'a> Joins<'a> {
     fn of_completion(&self, step: usize) -> Causes {
         let mut causes = self.stopped_by[step].clone();
         if self.definition.steps[step].condition.is_some() {
-            causes.push(Cause::Skipped(step));
-            causes.sort();
+            causes.push(Cause { step, how: How::Skipped });
         }
-        causes
+        capped(causes)
     }
 
     /// The part of an AND that `cause` stops while another part goes on.
@@ -113,12 +115,9 @@ impl<'a> Joins<'a> {
                     .find_map(|(i, part)| self.half_satisfied(part, cause, &place.index(i)))
             }
             Subscribes::All(parts) => {
-                let stopped: Vec<bool> = parts
-                    .iter()
-                    .map(|part| self.of_subscription(part).binary_search(&cause).is_ok())
-                    .collect();
-                let first = stopped.iter().position(|&stopped| stopped)?;
-                if stopped.iter().any(|stopped| !stopped) {
+                let causes: Vec<Causes> = parts.iter().map(|part| self.of_subscription(part)).collect();
+                let first = causes.iter().position(|causes| causes.contains(&cause))?;
+                if causes.iter().any(|causes| !causes.contains(&cause) && causes.len() < CAUSES) {
                     return Some((&parts[first], place.index(first)));
                 }
                 parts
@@ -143,32 +142,34 @@ impl<'a> Joins<'a> {
             Subscribes::Step(step) => format!("\"step:{step}\""),
             Subscribes::All(_) | Subscribes::Any(_) => "this part".to_owned(),
         };
-        let (message, help) = match cause {
-            Cause::Skipped(by) => {
-                let by = &self.definition.steps[by].name;
-                (
-                    format!(
-                        "step {name:?} joins {part} with other events, but when the `if` of step {by:?} is false, {part} never comes and {name:?} never runs"
-                    ),
-                    "give the join an {any: […]} alternative, or put the same `if` on what else it waits for"
-                        .to_owned(),
-                )
-            }
-            Cause::Failed(by) => {
-                let by = &self.definition.steps[by].name;
-                (
-                    format!(
-                        "step {name:?} joins {part} with other events, but when step {by:?} fails, the run goes on (on_failure: continue) without {part} and {name:?} never runs"
-                    ),
-                    format!(
-                        "wait for \"step:{by}\" instead, which a failure satisfies too, or give an {{any: […]}} alternative"
-                    ),
-                )
-            }
+        let by = &self.definition.steps[cause.step].name;
+        let (message, help) = match cause.how {
+            How::Skipped => (
+                format!(
+                    "step {name:?} joins {part} with other events, but when the `if` of step {by:?} is false, {part} never comes and {name:?} never runs"
+                ),
+                "give the join an {any: […]} alternative, or put the same `if` on what else it waits for"
+                    .to_owned(),
+            ),
+            How::Failed => (
+                format!(
+                    "step {name:?} joins {part} with other events, but when step {by:?} fails, the run goes on (on_failure: continue) without {part} and {name:?} never runs"
+                ),
+                format!(
+                    "wait for \"step:{by}\" instead, which a failure satisfies too, or give an {{any: […]}} alternative"
+                ),
+            ),
         };
         let finding = Finding::warning("half-satisfied-join", place, message);
         if detailed { finding.help(help) } else { finding }
     }
+}
+
+fn capped(mut causes: Causes) -> Causes {
+    causes.sort();
+    causes.dedup();
+    causes.drain(..causes.len().saturating_sub(CAUSES));
+    causes
 }
 
 /// What is in all of them.

@@ -77,7 +77,7 @@ impl<'a> Network<'a> {
 
     /// Whether an event comes from a step or from outside.
     pub(super) fn is_published(&self, event: &str) -> bool {
-        self.events.get(event).is_some_and(|&e| self.accepted[e] || !self.before[e].is_empty())
+        self.events.get(event).is_some_and(|&e| self.has_source(e))
     }
 
     pub(super) fn is_subscribed(&self, event: &str) -> bool {
@@ -85,7 +85,11 @@ impl<'a> Network<'a> {
     }
 
     pub(super) fn published(&self) -> impl Iterator<Item = &'a str> {
-        self.events.keys().copied().filter(|event| self.is_published(event))
+        self.events.iter().filter(|&(_, &e)| self.has_source(e)).map(|(&event, _)| event)
+    }
+
+    fn has_source(&self, event: usize) -> bool {
+        self.accepted[event] || !self.before[event].is_empty()
     }
 
     pub(super) fn step_number(&self, name: &str) -> Option<usize> {

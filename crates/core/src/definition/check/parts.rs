@@ -1,26 +1,17 @@
-//! Each part of a definition on its own: names, runners, expressions, schemas, numbers.
+//! Each part of a definition on its own: names, runners, schemas, numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Finding;
+use super::expressions::{self, Problem};
 use crate::definition::place::Place;
 use crate::definition::{
-    Cleanup, Definition, HttpRequest, METHODS, Retry, Runner, StepDefinition, Subscribes, suggest,
+    Cleanup, Definition, HttpRequest, METHODS, Retry, Runner, StepDefinition, Subscribes,
 };
-use crate::expr::{Expr, Scope, VARIABLES};
 use crate::ids::check_name;
 use crate::limits;
 use crate::schema::Schema;
-
-// CEL's parser recurses and takes much of a 2 MiB stack per bracket when it is not optimized. What needs more than this
-// belongs in a step.
-/// An expression, in bytes.
-const EXPRESSION_BYTES: usize = 2 << 10;
-/// Brackets open at once in an expression.
-const EXPRESSION_DEPTH: usize = 8;
-/// Conditional operators (`?:`), which nest without brackets.
-const EXPRESSION_CHOICES: usize = 16;
 
 pub(super) fn check(definition: &Definition) -> Vec<Finding> {
     let mut parts = Parts::default();
@@ -31,40 +22,6 @@ pub(super) fn check(definition: &Definition) -> Vec<Finding> {
     parts.duplicate_steps(definition);
     parts.findings
 }
-
-/// Whether a step's condition is false whatever the run: it reads nothing and yields false.
-pub(super) fn never_holds(step: &StepDefinition) -> bool {
-    let Some(condition) = step.condition.as_deref().filter(|text| text.len() < 64 && !too_complex(text))
-    else {
-        return false;
-    };
-    // Cheaper than parsing: an expression that reads the run names one of its variables.
-    if VARIABLES.iter().any(|variable| condition.contains(variable)) {
-        return false;
-    }
-    Expr::parse(condition)
-        .is_ok_and(|expr| expr.unknown_variables().is_empty() && expr.test(&Scope::default()) == Ok(false))
-}
-
-/// Event names that expressions may read, generously: every dotted word and every beginning of one.
-pub(super) fn events_read(definition: &Definition) -> BTreeSet<&str> {
-    let conditions = definition.steps.iter().filter_map(|step| step.condition.as_deref());
-    let mut read = BTreeSet::new();
-    for text in conditions.chain(definition.output.as_deref()).filter(|text| text.contains("events")) {
-        for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))) {
-            let word = word.strip_prefix("events.").unwrap_or(word);
-            read.insert(word);
-            read.extend(word.match_indices('.').take(CEL_FIELDS).map(|(at, _)| &word[..at]));
-        }
-    }
-    read
-}
-
-/// Fields of one dotted word that are looked at.
-const CEL_FIELDS: usize = 16;
-
-/// What is wrong with an expression, and the remedy.
-type Problem = (String, String);
 
 #[derive(Default)]
 struct Parts {
@@ -288,7 +245,7 @@ impl Parts {
 
     /// Only code can ask for less than a millisecond; the file format, and so the stored definition, cannot say it.
     fn whole_milliseconds(&mut self, who: &str, duration: Duration, place: Place) {
-        if duration.subsec_nanos() % 1_000_000 != 0 {
+        if !duration.subsec_nanos().is_multiple_of(1_000_000) {
             let message = format!("{who} has a duration of {duration:?}");
             self.error("bad-duration", place, message, "durations are whole milliseconds");
         }
@@ -327,7 +284,7 @@ impl Parts {
     fn expression(&mut self, what: &str, text: &str, is_output: bool, place: Place) {
         let key = (text.to_owned(), is_output);
         let verdict =
-            self.expressions.entry(key).or_insert_with(|| judge_expression(text, is_output)).clone();
+            self.expressions.entry(key).or_insert_with(|| expressions::judge(text, is_output)).clone();
         if let Some((problem, help)) = verdict {
             self.error("bad-expression", place, format!("{what} {problem}"), &help);
         }
@@ -349,56 +306,4 @@ impl Parts {
     fn error(&mut self, code: &'static str, place: Place, message: String, help: &str) {
         self.findings.push(Finding::error(code, place, message).help(help));
     }
-}
-
-fn judge_expression(text: &str, is_output: bool) -> Option<Problem> {
-    if too_complex(text) {
-        let help = format!(
-            "at most {EXPRESSION_BYTES} bytes, {EXPRESSION_DEPTH} open brackets and {EXPRESSION_CHOICES} '?'; compute it in a step"
-        );
-        return Some(("is too long or too deep".to_owned(), help));
-    }
-    let expr = match Expr::parse(text) {
-        Ok(expr) => expr,
-        Err(problem) => {
-            let help = "write CEL, for example: input.total > 0 && input.country == \"PT\"";
-            return Some((format!("does not parse: {}", in_short(&problem)), help.to_owned()));
-        }
-    };
-    if let Some(unknown) = expr.unknown_variables().first() {
-        let known = if is_output { "`input`, `events` and `results`" } else { "`input` and `events`" };
-        let help = match suggest::nearest(unknown, VARIABLES) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("it can read {known}"),
-        };
-        return Some((format!("reads `{unknown}`, which is not a variable"), help));
-    }
-    if !is_output && expr.reads().results {
-        let help = "read `events` instead: let the other step emit its result with `returns`";
-        return Some(("reads `results`, which only `output` can".to_owned(), help.to_owned()));
-    }
-    None
-}
-
-/// CEL's message without its list of every token that could have stood there.
-fn in_short(problem: &str) -> &str {
-    match problem.split(" expecting ").next().unwrap_or(problem) {
-        text if text.contains("<EOF>") => "it ends too early",
-        text => text.strip_prefix("Syntax error: ").unwrap_or(text),
-    }
-}
-
-/// Whether a recursive parser could go too deep: by brackets, by choices or by a long chain of operators.
-fn too_complex(text: &str) -> bool {
-    let (mut depth, mut deepest) = (0usize, 0usize);
-    for byte in text.bytes() {
-        match byte {
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        deepest = deepest.max(depth);
-    }
-    let choices = text.matches('?').count();
-    text.len() > EXPRESSION_BYTES || deepest > EXPRESSION_DEPTH || choices > EXPRESSION_CHOICES
 }
