@@ -1,6 +1,6 @@
 //! The bytes of a run state, as stores keep them: a few per step, the same for the same state on every machine.
 //!
-//! Layout, format 1: format byte; flags byte (bits 0-1 ended, 2 paused, 3 stopping, 4 failed, 5-6 priority); the failed step if
+//! Layout, format 1: format byte; flags byte (bits 0-1 ended, 2 paused, 3 stopping, 4 failed, 5-6 priority, 7 started); the failed step if
 //! flagged; retries; one byte per step (bits 0-2 phase, bit 3 set when attempt, tries and lost follow); the emitted
 //! events as bits. Numbers are LEB128.
 
@@ -28,7 +28,8 @@ impl RunState {
             | u8::from(self.paused) << 2
             | u8::from(self.stopping) << 3
             | u8::from(self.failed.is_some()) << 4
-            | (self.priority as u8) << 5;
+            | (self.priority as u8) << 5
+            | u8::from(self.started) << 7;
         out.extend([FORMAT, flags]);
         if let Some(step) = self.failed {
             put(&mut out, step);
@@ -61,6 +62,7 @@ impl RunState {
         let flags = next()?;
         state.ended = [None, Some(Ended::Completed), Some(Ended::Failed), Some(Ended::Cancelled)]
             [usize::from(flags & 3)];
+        state.started = flags >> 7 == 1;
         state.paused = flags >> 2 & 1 == 1;
         state.stopping = flags >> 3 & 1 == 1;
         state.priority = Priority::ALL[usize::from(flags >> 5 & 3)];

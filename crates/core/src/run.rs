@@ -106,6 +106,7 @@ pub enum Ended {
 /// The fold of a run's events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunState {
+    pub started: bool,
     pub ended: Option<Ended>,
     pub paused: bool,
     /// `fail_fast` has struck: nothing is triggered any more.
@@ -197,6 +198,7 @@ impl RunState {
     /// A run before its first event.
     pub fn new(plan: &Plan) -> RunState {
         RunState {
+            started: false,
             ended: None,
             paused: false,
             stopping: false,
@@ -246,6 +248,7 @@ impl RunState {
     pub fn apply(&mut self, plan: &Plan, fact: Fact) -> Vec<u32> {
         match fact {
             Fact::Start { delayed, priority } => {
+                self.started = true;
                 self.priority = priority;
                 let phase = if delayed { Phase::Delayed } else { Phase::Queued };
                 for &step in &plan.entries {

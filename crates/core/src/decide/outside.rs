@@ -6,12 +6,12 @@ use crate::definition::Priority;
 use crate::event::{EventType, Slot};
 use crate::json::{self, Json};
 use crate::limits;
-use crate::run::{Ended, Fact, RunState, Status};
+use crate::run::{Ended, Fact, Status};
 use crate::time::format_duration;
 
 impl Draft<'_> {
     pub(super) fn start(&mut self, start: &Start) -> Result<(), Halt> {
-        if self.state != RunState::new(self.plan) {
+        if self.state.started {
             return Err(Halt::Applied);
         }
         let input = &start.input;
