@@ -114,7 +114,7 @@ pub struct Committed {
 }
 
 /// Why one commit was refused. Nothing of it was written.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
     #[error("the run is at version {found:?}, not {expected}")]
@@ -158,7 +158,7 @@ pub struct StateChange {
     pub ttl: Option<Duration>,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
     #[error("the lease of {0:?} is not held")]

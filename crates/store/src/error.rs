@@ -1,7 +1,7 @@
 //! What can go wrong with a store as a whole. What can go wrong with one commit is a `CommitError`.
 
 /// A store that could not do what it was asked.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// The store cannot be reached or answered too late: the outcome is unknown.

@@ -64,7 +64,7 @@ pub struct NewJob {
     pub due: Time,
     /// Not claimable until the run is resumed.
     pub held: bool,
-    /// Lease it to the committing instance right away, unless its queue is paused.
+    /// Lease it to the committing instance right away, unless its queue is paused, it is held or not yet due.
     pub handoff: Option<Handoff>,
 }
 
@@ -99,10 +99,11 @@ impl Claim {
 }
 
 /// What a claim got.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claimed {
     pub jobs: Vec<LeasedJob>,
-    /// When the next job of a served lane becomes due, where that lies ahead.
+    /// When the next job of a served lane becomes due, where that lies ahead. Held jobs, paused queues and queues
+    /// without a free slot do not count.
     pub next_due: Option<Time>,
     pub now: Time,
 }
@@ -143,7 +144,7 @@ pub enum Gone {
 }
 
 /// What a sweep found.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Swept {
     pub expired: Vec<ExpiredLease>,
     pub timers: Vec<DueTimer>,

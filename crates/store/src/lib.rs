@@ -9,8 +9,11 @@
 
 pub mod clock;
 pub mod commit;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod error;
 pub mod job;
+pub mod memory;
 pub mod query;
 pub mod row;
 
@@ -31,6 +34,7 @@ pub use job::{
     Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, Handoff, JobKey, JobRow, JobState, Lane,
     LeasedJob, NewJob, Swept, Token,
 };
+pub use memory::{Memory, MemoryStore};
 pub use query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery, Total};
 pub use row::{Counter, Failure, Health, QueueRow, RunRow, Snapshot, StoredDefinition};
 
@@ -39,23 +43,29 @@ pub use row::{Counter, Failure, Health, QueueRow, RunRow, Snapshot, StoredDefini
 pub trait RunStore: Send + Sync + 'static {
     /// Writes every commit of the batch that its guards allow, in one durable write, and answers for each in order.
     /// A refused commit leaves nothing behind and does not disturb the others. A batch holds a run at most once.
-    /// `Err` means that the outcome of the whole batch is unknown, unless [`StoreError::nothing_written`] says so.
+    /// Guards are checked in this order, and the first that fails is the answer: the base (`Exists` before
+    /// `UnknownDefinition`), the leases, the keys of added jobs (a key that is there already, or twice, is a
+    /// `StaleLease`). `Err` means that the outcome of the whole batch is unknown, unless [`StoreError::nothing_written`] says so.
     async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError>;
 
     /// Adds lines of running attempts (`step.started`, logs, state changes) to their runs' logs, fenced by the lease.
-    /// `from_line` makes it idempotent: lines that are already there are skipped.
+    /// `from_line` makes it idempotent: lines that are already there are skipped. Answers how many lines of the attempt
+    /// are in the log now. A `from_line` beyond what is there is refused like a stale lease. The run's version and
+    /// state do not change.
     async fn append(&self, batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError>;
 
-    /// Leases due jobs of the lanes that the caller serves, most urgent first within a lane, rotating over lanes.
+    /// Leases due jobs of the lanes that the caller serves, most urgent first within a lane (then the one due first, then
+    /// the one added first), rotating over lanes. Held jobs, paused queues and timers are passed over.
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError>;
 
-    /// Moves the expiry of held leases to now + `ttl`, and says which are gone and why.
+    /// Moves the expiry of held leases to now + `ttl`, and says which are gone and why. A lease that ran out but that
+    /// nobody gave up yet is still held; one that was released is not.
     async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError>;
 
     /// Gives leases back before their time: they expire now and do not count as lost.
     async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError>;
 
-    /// Finds up to `limit` expired leases and as many due timers. Changes nothing: each becomes an input of its run.
+    /// Finds up to `limit` expired leases and as many due timers that are not held, the longest due first. Changes nothing: each becomes an input of its run.
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError>;
 
     /// The present state of runs; `None` for one that does not exist.
@@ -103,19 +113,20 @@ pub trait Catalog: Send + Sync + 'static {
     /// All live keys and values of a scope, by key.
     async fn states(&self, run: &RunKey, scope: row::StateScope) -> Result<Vec<(String, Json)>, StoreError>;
 
-    /// Depths by lane of a tenant.
+    /// Depths by lane of a tenant, by queue and need: the lanes that hold a job. Timers are not counted.
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError>;
     /// Stops or lets go on the claiming of a queue's jobs. Leased ones run on.
     async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: row::Pause) -> Result<(), StoreError>;
 
-    /// Runs by (tenant, flow, status), as counted along with the commits.
+    /// Runs by (tenant, flow, status), as counted along with the commits. Zeros are left out.
     async fn counters(&self) -> Result<Vec<Counter>, StoreError>;
-    /// The jobs of a run: waiting, held and leased.
+    /// The jobs of a run: waiting, held and leased. Steps by index, then timers by number.
     async fn jobs(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError>;
 
-    /// Removes what is older than the policy keeps, up to `limit` runs. Runs that have not ended are never touched.
+    /// Removes what is older than the policy keeps, up to `limit` runs (trimmed and removed together), those that ended
+    /// first before others, and runs before events. Runs that have not ended are never touched.
     async fn retain(&self, policy: row::Retention, limit: usize) -> Result<row::Retained, StoreError>;
-    /// Mends what `reconcile` found, guarded by the run's version.
+    /// Mends what `reconcile` found, guarded by the run's version, which goes up by one.
     async fn repair(&self, repair: row::Repair) -> Result<(), CommitError>;
     /// What the store says of its own health.
     async fn check(&self) -> Result<Health, StoreError>;

@@ -14,6 +14,11 @@ pub const MAX_PAGE: usize = 1_000;
 /// Filters that no counter answers are counted up to here; beyond it a total is a lower bound.
 pub const EXACT_TOTAL: u64 = 10_000;
 
+/// A page's size as a store honours it: at least one item, at most [`MAX_PAGE`].
+pub fn page_size(limit: usize) -> usize {
+    limit.clamp(1, MAX_PAGE)
+}
+
 #[derive(Debug, Clone)]
 pub struct EventQuery {
     /// Only events with a greater number.
@@ -40,7 +45,7 @@ impl EventQuery {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventPage {
     pub events: Vec<Event>,
     /// Whether a further page has at least one event.
@@ -101,7 +106,7 @@ impl RunQuery {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RunPage {
     /// Newest first.
     pub items: Vec<RunRow>,
@@ -136,7 +141,7 @@ impl FeedFilter {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeedPage {
     pub events: Vec<Event>,
     /// Where to go on; opaque.

@@ -59,7 +59,7 @@ pub struct Failure {
 }
 
 /// What `load` gives: enough to decide on.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     pub row: RunRow,
     /// The encoded run state.
@@ -165,7 +165,7 @@ pub struct Retained {
 /// A mend of what the log contradicts.
 #[derive(Debug, Clone)]
 pub enum Repair {
-    /// The run's row and state, recomputed from its log.
+    /// The run's row and state, recomputed from its log; here `index.failure` replaces what is there, `None` too.
     Row {
         run: RunKey,
         version: u64,
@@ -178,7 +178,8 @@ pub enum Repair {
     },
     /// Events that are missing at the end of the log (a terminal event), with the row and state after them.
     Events { run: RunKey, version: u64, events: Vec<NewEvent>, state: Vec<u8>, index: Index },
-    /// Jobs that the state asks for and that are missing; others that should not be there go.
+    /// Jobs that the state asks for and that are missing; others that should not be there go. Hand-offs are
+    /// not granted. A key to be added that is there already and not removed is a `StaleLease`.
     Jobs { run: RunKey, version: u64, add: Vec<NewJob>, remove: Vec<crate::job::JobKey> },
     /// Count a tenant's runs again.
     Counters { tenant: Tenant },

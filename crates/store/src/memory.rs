@@ -1,0 +1,202 @@
+//! The in-memory store: the contract at its plainest, and the model that other stores are compared with.
+//!
+//! [`Memory`] is the content and the verbs, plain and synchronous; [`MemoryStore`] puts it behind a mutex and a clock. The
+//! mutex is never held across an await. Nothing survives the process, and nothing is shared with another one.
+
+mod catalog;
+mod commit;
+mod lease;
+mod read;
+mod retain;
+mod rows;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use flowline_core::event::Slot;
+use flowline_core::{Json, RunKey, Tenant, Time};
+use tokio::sync::watch;
+
+use crate::commit::{Append, AppendError, Commit, CommitError, Committed};
+use crate::error::StoreError;
+use crate::job::{Claim, Claimed, Extend, Extended, JobRow, Swept};
+use crate::query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery};
+use crate::row::{
+    Counter, Health, Pause, QueueRow, Repair, Retained, Retention, Snapshot, StateScope, StoredDefinition,
+};
+use crate::{Catalog, Clock, RunStore};
+
+pub use rows::Memory;
+
+/// A store that lives in this process. Clones are the same store.
+#[derive(Clone)]
+pub struct MemoryStore(Arc<Shared>);
+
+struct Shared {
+    memory: Mutex<Memory>,
+    clock: Clock,
+    changed: watch::Sender<u64>,
+}
+
+impl MemoryStore {
+    pub fn new(clock: Clock) -> MemoryStore {
+        let memory = Mutex::new(Memory::new());
+        MemoryStore(Arc::new(Shared { memory, clock, changed: watch::Sender::new(0) }))
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// A copy of the whole content.
+    pub fn snapshot(&self) -> Memory {
+        self.lock().clone()
+    }
+
+    /// Goes back, or over, to another content.
+    pub fn restore(&self, memory: Memory) {
+        *self.lock() = memory;
+        self.wake();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        // Every method leaves the content whole, or panics on a bug of its own: a poisoned lock adds nothing to that.
+        self.0.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn time(&self) -> Time {
+        self.0.clock.now()
+    }
+
+    fn wake(&self) {
+        self.0.changed.send_modify(|count| *count += 1);
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("clock", &self.0.clock).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl RunStore for MemoryStore {
+    async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
+        let answers = self.lock().commit(self.time(), batch);
+        self.wake();
+        Ok(answers)
+    }
+
+    async fn append(&self, batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError> {
+        let answers = self.lock().append(self.time(), batch);
+        self.wake();
+        Ok(answers)
+    }
+
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        Ok(self.lock().claim(self.time(), claim))
+    }
+
+    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
+        Ok(self.lock().extend(self.time(), leases, ttl))
+    }
+
+    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
+        self.lock().release(self.time(), leases);
+        self.wake();
+        Ok(())
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
+        Ok(self.lock().sweep(self.time(), limit))
+    }
+
+    async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError> {
+        Ok(self.lock().load(runs))
+    }
+
+    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError> {
+        Ok(self.lock().payloads(run, slots))
+    }
+
+    async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError> {
+        Ok(self.lock().events(run, &query))
+    }
+
+    async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
+        self.lock().runs(&query)
+    }
+
+    async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
+        self.lock().feed(&filter, cursor, limit)
+    }
+
+    fn watch(&self) -> watch::Receiver<u64> {
+        self.0.changed.subscribe()
+    }
+
+    async fn now(&self) -> Result<Time, StoreError> {
+        Ok(self.time())
+    }
+}
+
+#[async_trait]
+impl Catalog for MemoryStore {
+    async fn put_definition(&self, definition: StoredDefinition) -> Result<bool, StoreError> {
+        Ok(self.lock().put_definition(self.time(), definition))
+    }
+
+    async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        Ok(self.lock().definition(tenant, hash))
+    }
+
+    async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        Ok(self.lock().latest(tenant, flow))
+    }
+
+    async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError> {
+        Ok(self.lock().definitions(tenant))
+    }
+
+    async fn state(&self, run: &RunKey, scope: StateScope, key: &str) -> Result<Option<Json>, StoreError> {
+        Ok(self.lock().state(self.time(), run, scope, key))
+    }
+
+    async fn states(&self, run: &RunKey, scope: StateScope) -> Result<Vec<(String, Json)>, StoreError> {
+        Ok(self.lock().states(self.time(), run, scope))
+    }
+
+    async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
+        Ok(self.lock().queues(self.time(), tenant))
+    }
+
+    async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: Pause) -> Result<(), StoreError> {
+        self.lock().pause_queue(tenant, queue, pause);
+        self.wake();
+        Ok(())
+    }
+
+    async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
+        Ok(self.lock().counters())
+    }
+
+    async fn jobs(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError> {
+        Ok(self.lock().jobs(run))
+    }
+
+    async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
+        Ok(self.lock().retain(self.time(), policy, limit))
+    }
+
+    async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
+        self.lock().repair(self.time(), repair)?;
+        self.wake();
+        Ok(())
+    }
+
+    async fn check(&self) -> Result<Health, StoreError> {
+        Ok(self.lock().check())
+    }
+}

@@ -1,0 +1,120 @@
+//! Definitions, key-value state, queues, and what operators ask for.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use flowline_core::{Json, RunKey, Tenant, Time};
+
+use super::rows::{LaneJobs, Memory};
+use crate::job::JobRow;
+use crate::row::{Counter, Health, Pause, QueueRow, StateScope, StoredDefinition};
+
+impl Memory {
+    pub fn put_definition(&mut self, now: Time, definition: StoredDefinition) -> bool {
+        let key = (definition.tenant.clone(), definition.hash.clone());
+        if let Some((_, known)) = self.definitions.get_mut(&key) {
+            known.origin = definition.origin;
+            return false;
+        }
+        let of_flow = self.definitions.values_mut().map(|(_, known)| known);
+        for known in
+            of_flow.filter(|known| known.tenant == definition.tenant && known.flow == definition.flow)
+        {
+            known.latest = false;
+        }
+        self.last_definition += 1;
+        let stored = StoredDefinition { created_at: now, latest: true, ..definition };
+        self.definitions.insert(key, (self.last_definition, stored));
+        true
+    }
+
+    pub fn definition(&self, tenant: &Tenant, hash: &str) -> Option<StoredDefinition> {
+        self.definitions.get(&(tenant.clone(), hash.into())).map(|(_, definition)| definition.clone())
+    }
+
+    pub fn latest(&self, tenant: &Tenant, flow: &str) -> Option<StoredDefinition> {
+        let mut all = self.definitions.values().map(|(_, definition)| definition);
+        all.find(|known| known.latest && known.tenant == *tenant && &*known.flow == flow).cloned()
+    }
+
+    pub fn definitions(&self, tenant: &Tenant) -> Vec<StoredDefinition> {
+        let mut found: Vec<_> =
+            self.definitions.values().filter(|(_, known)| known.tenant == *tenant).collect();
+        found.sort_by(|(a, x), (b, y)| x.flow.cmp(&y.flow).then(b.cmp(a)));
+        found.into_iter().map(|(_, definition)| definition.clone()).collect()
+    }
+
+    pub fn state(&self, now: Time, run: &RunKey, scope: StateScope, key: &str) -> Option<Json> {
+        let found = self.states.get(&self.owner(run, scope)?)?.get(key)?;
+        found.live(now).then(|| found.value.clone())
+    }
+
+    pub fn states(&self, now: Time, run: &RunKey, scope: StateScope) -> Vec<(String, Json)> {
+        let values = self.owner(run, scope).and_then(|owner| self.states.get(&owner));
+        let live = values.into_iter().flatten().filter(|(_, value)| value.live(now));
+        live.map(|(key, value)| (key.clone(), value.value.clone())).collect()
+    }
+
+    /// Lanes that hold a job, timers left out.
+    pub fn queues(&self, now: Time, tenant: &Tenant) -> Vec<QueueRow> {
+        let lanes = self.lanes.iter().filter(|(key, _)| key.tenant == *tenant);
+        let row = |queue: &Arc<str>, need: &Arc<str>, jobs: &LaneJobs| {
+            let due = (Bound::Unbounded, Bound::Included((now, u64::MAX)));
+            let ready: u64 = jobs.waiting.iter().map(|waiting| waiting.range(due).count() as u64).sum();
+            let waiting: u64 = jobs.waiting.iter().map(|waiting| waiting.len() as u64).sum();
+            let firsts = jobs.waiting.iter().filter_map(|waiting| waiting.keys().next());
+            QueueRow {
+                queue: queue.clone(),
+                need: need.clone(),
+                ready,
+                delayed: waiting - ready,
+                held: jobs.held,
+                leased: jobs.leased,
+                oldest: firsts.map(|(due, _)| *due).min().filter(|due| *due <= now),
+                paused: self.paused.contains(&(tenant.clone(), queue.clone())),
+            }
+        };
+        lanes.map(|(key, jobs)| row(&key.lane.queue, &key.lane.need, jobs)).collect()
+    }
+
+    pub fn pause_queue(&mut self, tenant: &Tenant, queue: &str, pause: Pause) {
+        let key = (tenant.clone(), queue.into());
+        match pause {
+            Pause::Paused => self.paused.insert(key),
+            Pause::Open => self.paused.remove(&key),
+        };
+    }
+
+    pub fn counters(&self) -> Vec<Counter> {
+        let counter = |((tenant, flow, status), count): (&(Tenant, Arc<str>, _), &u64)| Counter {
+            tenant: tenant.clone(),
+            flow_name: flow.clone(),
+            status: *status,
+            count: *count,
+        };
+        self.counters.iter().map(counter).collect()
+    }
+
+    /// By key: steps by index, then timers by number.
+    pub fn jobs(&self, run: &RunKey) -> Vec<JobRow> {
+        let jobs = self.runs.get(run).into_iter().flat_map(|run| &run.jobs);
+        jobs.map(|(key, job)| job.row(*key)).collect()
+    }
+
+    pub fn check(&self) -> Health {
+        Health {
+            kind: "memory",
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            format: 1,
+            bytes: None,
+            durability: "nothing survives the end of the process".to_owned(),
+            problems: Vec::new(),
+        }
+    }
+}
+
+impl super::rows::StateValue {
+    pub(super) fn live(&self, now: Time) -> bool {
+        self.expires.is_none_or(|expires| now < expires)
+    }
+}

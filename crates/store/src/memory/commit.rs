@@ -1,0 +1,265 @@
+//! Commit and append: every guard is checked first, then everything is written.
+
+use std::collections::BTreeSet;
+
+use flowline_core::{RunKey, Time};
+
+use super::rows::{Job, Lease, Memory, Run, StateValue};
+use crate::commit::{
+    Append, AppendError, Base, Commit, CommitError, Committed, Index, LeaseUse, NewRun, Others, StateChange,
+};
+use crate::job::{JobKey, NewJob};
+use crate::row::RunRow;
+
+impl Memory {
+    /// Each commit that its guards allow lands, in order; the others leave nothing behind.
+    pub fn commit(&mut self, now: Time, batch: Vec<Commit>) -> Vec<Result<Committed, CommitError>> {
+        batch.into_iter().map(|commit| self.commit_one(now, commit)).collect()
+    }
+
+    /// Answers for each append how many lines of its attempt are in the log now.
+    pub fn append(&mut self, now: Time, batch: Vec<Append>) -> Vec<Result<u32, AppendError>> {
+        batch.into_iter().map(|append| self.append_one(now, append)).collect()
+    }
+
+    fn commit_one(&mut self, now: Time, commit: Commit) -> Result<Committed, CommitError> {
+        self.check_base(&commit)?;
+        for lease in &commit.leases {
+            self.check_lease(now, &commit.run, lease)?;
+        }
+        self.check_added(&commit)?;
+
+        let Commit { run, base, leases, events, state, index, others, add, clear_state } = commit;
+        match base {
+            Base::New(new) => self.insert_run(now, &run, new, &index),
+            Base::Version(_) => self.unlist(&run),
+        }
+        let named: BTreeSet<JobKey> = leases.iter().map(LeaseUse::key).collect();
+        for lease in leases {
+            self.use_lease(&run, lease);
+        }
+        self.apply_others(&run, others, &named);
+        let granted = self.add_jobs(now, &run, add);
+        if clear_state && let Some(owner) = self.owner(&run, crate::row::StateScope::Run) {
+            self.states.remove(&owner);
+        }
+        let ts = self.date(now, &run);
+        let first_seq = self.runs.get(&run).map_or(0, |run| run.row.events) + 1;
+        self.push_events(&run, ts, events);
+        let version = self.advance(&run, state, index);
+        self.list(&run);
+        Ok(Committed { version, first_seq, ts, granted })
+    }
+
+    fn check_base(&self, commit: &Commit) -> Result<(), CommitError> {
+        let found = self.runs.get(&commit.run).map(|run| run.row.version);
+        match &commit.base {
+            Base::New(_) if found.is_some() => Err(CommitError::Exists),
+            Base::New(new) => {
+                let key = (commit.run.tenant.clone(), new.definition.clone());
+                match self.definitions.contains_key(&key) {
+                    true => Ok(()),
+                    false => Err(CommitError::UnknownDefinition(new.definition.clone())),
+                }
+            }
+            Base::Version(expected) if found == Some(*expected) => Ok(()),
+            Base::Version(expected) => Err(CommitError::Conflict { expected: *expected, found }),
+        }
+    }
+
+    fn check_lease(&self, now: Time, run: &RunKey, lease: &LeaseUse) -> Result<(), CommitError> {
+        let key = lease.key();
+        let as_needed = self.job(run, key).is_some_and(|job| match *lease {
+            LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
+                job.leased_with(attempt, token).is_some()
+            }
+            LeaseUse::Expired { attempt, token, .. } => {
+                job.leased_with(attempt, token).is_some_and(|lease| lease.expires <= now)
+            }
+            LeaseUse::Due { attempt, .. } => {
+                job.attempt == attempt && job.lease.is_none() && !job.held && job.due <= now
+            }
+            LeaseUse::Unleased { attempt, .. } => job.attempt == attempt && job.lease.is_none(),
+        });
+        if as_needed { Ok(()) } else { Err(CommitError::StaleLease(key)) }
+    }
+
+    /// A run has one job per key: what is added must not be there after what goes has gone.
+    fn check_added(&self, commit: &Commit) -> Result<(), CommitError> {
+        let mut taken: BTreeSet<JobKey> = BTreeSet::new();
+        let mut kept: BTreeSet<JobKey> = BTreeSet::new();
+        for lease in &commit.leases {
+            match lease {
+                LeaseUse::Keep { key, .. } => kept.insert(*key),
+                other => taken.insert(other.key()),
+            };
+        }
+        let mut added = BTreeSet::new();
+        for NewJob { key, .. } in &commit.add {
+            let there = match commit.others {
+                Others::Drop => kept.contains(key),
+                _ => self.job(&commit.run, *key).is_some() && !taken.contains(key),
+            };
+            if there || !added.insert(*key) {
+                return Err(CommitError::StaleLease(*key));
+            }
+        }
+        Ok(())
+    }
+
+    fn insert_run(&mut self, now: Time, key: &RunKey, new: NewRun, index: &Index) {
+        let NewRun { flow, definition, step_count, labels, input_digest, idempotency_key, retry_of } = new;
+        let row = RunRow {
+            run_id: key.run.clone(),
+            flow_name: flow,
+            tenant: key.tenant.clone(),
+            definition,
+            status: index.status,
+            created_at: now,
+            started_at: None,
+            completed_at: None,
+            duration: None,
+            step_count,
+            completed_steps: 0,
+            failed_steps: 0,
+            retries: 0,
+            failure: None,
+            labels,
+            idempotency_key,
+            retry_of,
+            version: 0,
+            events: 0,
+            events_trimmed: false,
+            input_digest,
+        };
+        self.last_run += 1;
+        let run = Run {
+            number: self.last_run,
+            row,
+            state: Vec::new(),
+            last: now,
+            log: Default::default(),
+            slots: Default::default(),
+            jobs: Default::default(),
+        };
+        self.runs.insert(key.clone(), run);
+    }
+
+    fn use_lease(&mut self, run: &RunKey, lease: LeaseUse) {
+        match lease {
+            LeaseUse::Keep { key, lines, .. } => self.add_lines(run, key, lines),
+            other => {
+                self.take_job(run, other.key());
+            }
+        }
+    }
+
+    fn add_lines(&mut self, run: &RunKey, key: JobKey, lines: u32) {
+        let job = self.runs.get_mut(run).and_then(|run| run.jobs.get_mut(&key));
+        if let Some(lease) = job.and_then(|job| job.lease.as_mut()) {
+            lease.lines += lines;
+        }
+    }
+
+    fn apply_others(&mut self, run: &RunKey, others: Others, named: &BTreeSet<JobKey>) {
+        if others == Others::Leave {
+            return;
+        }
+        let Some(found) = self.runs.get(run) else { return };
+        let keys: Vec<JobKey> = found.jobs.keys().filter(|key| !named.contains(key)).copied().collect();
+        for key in keys {
+            match others {
+                Others::Leave => {}
+                Others::Drop => {
+                    self.take_job(run, key);
+                }
+                Others::Hold => {
+                    self.change_job(run, key, |job| job.held = job.lease.is_none());
+                }
+                Others::Release => {
+                    self.change_job(run, key, |job| job.held = false);
+                }
+            }
+        }
+    }
+
+    /// Adds jobs, and leases those whose hand-off can be granted. Gives the keys of those.
+    pub(super) fn add_jobs(&mut self, now: Time, run: &RunKey, add: Vec<NewJob>) -> Vec<JobKey> {
+        let mut granted = Vec::new();
+        for mut job in add {
+            let key = job.key;
+            let lease = job.handoff.take().filter(|_| {
+                matches!(key, JobKey::Step(_))
+                    && !job.held
+                    && job.due <= now
+                    && !self.paused.contains(&(run.tenant.clone(), job.lane.queue.clone()))
+            });
+            let lease = lease.map(|asked| Lease::new(asked.token, asked.worker, now, asked.ttl));
+            if lease.is_some() {
+                granted.push(key);
+            }
+            self.last_job += 1;
+            self.put_job(run, key, Job::new(self.last_job, job, lease));
+        }
+        granted
+    }
+
+    /// The date of what is written to a run's log now.
+    pub(super) fn date(&self, now: Time, run: &RunKey) -> Time {
+        self.runs.get(run).map_or(now, |run| now.max(run.last))
+    }
+
+    /// Replaces a run's state and index, and counts its version up.
+    pub(super) fn advance(&mut self, run: &RunKey, state: Vec<u8>, index: Index) -> u64 {
+        let Some(run) = self.runs.get_mut(run) else { return 0 };
+        let Index { status, completed_steps, failed_steps, retries, failure } = index;
+        run.state = state;
+        run.row.version += 1;
+        run.row.status = status;
+        run.row.completed_steps = completed_steps;
+        run.row.failed_steps = failed_steps;
+        run.row.retries = retries;
+        if failure.is_some() {
+            run.row.failure = failure;
+        }
+        run.row.version
+    }
+
+    fn append_one(&mut self, now: Time, append: Append) -> Result<u32, AppendError> {
+        let Append { run, key, attempt, token, from_line, lines } = append;
+        let lease = self.job(&run, key).and_then(|job| job.leased_with(attempt, token));
+        // Lines that the caller believes to be there and that are not: its lease is of another history.
+        let Some(there) = lease.map(|lease| lease.lines).filter(|there| from_line <= *there) else {
+            return Err(AppendError::StaleLease(key));
+        };
+        let known = (there - from_line) as usize;
+        let ts = self.date(now, &run);
+        let mut written = 0;
+        for line in lines.into_iter().skip(known) {
+            if let Some(change) = line.state {
+                self.change_state(now, &run, change);
+            }
+            self.push_events(&run, ts, [line.event]);
+            written += 1;
+        }
+        self.add_lines(&run, key, written);
+        Ok(there + written)
+    }
+
+    fn change_state(&mut self, now: Time, run: &RunKey, change: StateChange) {
+        let Some(owner) = self.owner(run, change.scope) else { return };
+        let values = self.states.entry(owner.clone()).or_default();
+        match change.value {
+            Some(value) => {
+                let expires = change.ttl.map(|ttl| now + ttl);
+                values.insert(change.key, StateValue { value, expires });
+            }
+            None => {
+                values.remove(&change.key);
+                if values.is_empty() {
+                    self.states.remove(&owner);
+                }
+            }
+        }
+    }
+}

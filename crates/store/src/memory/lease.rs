@@ -1,0 +1,173 @@
+//! Who works on what: claim, extend, release, sweep.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::Time;
+
+use super::rows::{JobAt, LaneJobs, LaneKey, Lease, Memory};
+use crate::job::{
+    Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, JobKey, LeasedJob, Swept, Token,
+};
+
+impl Memory {
+    /// Leases due jobs, one lane after the other, beginning after the lane that was served last.
+    pub fn claim(&mut self, now: Time, claim: Claim) -> Claimed {
+        let mut lanes = self.served(&claim);
+        if let Some(last) = &self.last_lane {
+            let after = lanes.partition_point(|lane| lane <= last);
+            lanes.rotate_left(after);
+        }
+        let mut free: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+        let mut tokens = claim.tokens.iter().copied();
+        let mut jobs = Vec::new();
+        let mut open = lanes.clone();
+        let mut token = tokens.next();
+        while !open.is_empty() && token.is_some() {
+            // One job of each lane in turn; a lane with none left drops out.
+            open.retain(|lane| {
+                let queue = &lane.lane.queue;
+                let slots = free.entry(queue.clone()).or_insert_with(|| claim.free_in(queue));
+                let Some(given) = token.filter(|_| *slots > 0) else { return false };
+                let Some(at) = self.lanes.get(lane).and_then(|jobs| jobs.first_due(now)) else {
+                    return false;
+                };
+                *slots -= 1;
+                token = tokens.next();
+                self.last_lane = Some(lane.clone());
+                jobs.extend(self.lease(now, at, given, &claim));
+                true
+            });
+        }
+        let next_due = lanes.iter().filter_map(|lane| self.lanes.get(lane)?.next_due(now)).min();
+        Claimed { jobs, next_due, now }
+    }
+
+    /// A lease that ran out but was not yet given up can still be extended: nobody else has the job. One that was
+    /// released cannot.
+    pub fn extend(&mut self, now: Time, leases: Vec<Extend>, ttl: Duration) -> Vec<Extended> {
+        let extend = |held: Extend| match self.holds(&held) {
+            true => {
+                self.change_job(&held.run, held.key, |job| {
+                    if let Some(lease) = &mut job.lease {
+                        lease.expires = now + ttl;
+                    }
+                });
+                Extended::Held
+            }
+            false => {
+                let ended = self.runs.get(&held.run).is_some_and(|run| run.row.status.is_terminal());
+                Extended::Gone(if ended { Gone::RunEnded } else { Gone::Lost })
+            }
+        };
+        leases.into_iter().map(extend).collect()
+    }
+
+    pub fn release(&mut self, now: Time, leases: Vec<Extend>) {
+        for held in leases.into_iter() {
+            if self.holds(&held) {
+                self.change_job(&held.run, held.key, |job| {
+                    if let Some(lease) = &mut job.lease {
+                        lease.released = true;
+                        lease.expires = lease.expires.min(now);
+                    }
+                });
+            }
+        }
+    }
+
+    pub fn sweep(&self, now: Time, limit: usize) -> Swept {
+        let due = (Bound::Unbounded, Bound::Included((now, u64::MAX)));
+        let ahead = (Bound::Excluded((now, u64::MAX)), Bound::Unbounded);
+        let next_of =
+            |index: &BTreeMap<(Time, u64), JobAt>| index.range(ahead).next().map(|((at, _), _)| *at);
+        Swept {
+            expired: self
+                .leases
+                .range(due)
+                .filter_map(|(_, at)| self.expired_lease(at))
+                .take(limit)
+                .collect(),
+            timers: self.timers.range(due).filter_map(|(_, at)| self.due_timer(at)).take(limit).collect(),
+            now,
+            next: next_of(&self.leases).into_iter().chain(next_of(&self.timers)).min(),
+        }
+    }
+
+    /// The lanes of a claim, in order.
+    fn served(&self, claim: &Claim) -> Vec<LaneKey> {
+        let serves = |lane: &LaneKey| {
+            claim.needs.contains(&lane.lane.need)
+                && claim.free_in(&lane.lane.queue) > 0
+                && !self.paused.contains(&(lane.tenant.clone(), lane.lane.queue.clone()))
+        };
+        match &claim.tenant {
+            Some(tenant) => {
+                let nothing: Arc<str> = "".into();
+                let lane = crate::Lane { queue: nothing.clone(), need: nothing };
+                self.lanes
+                    .range(LaneKey { tenant: tenant.clone(), lane }..)
+                    .map(|(lane, _)| lane)
+                    .take_while(|lane| lane.tenant == *tenant)
+                    .filter(|lane| serves(lane))
+                    .cloned()
+                    .collect()
+            }
+            None => self.lanes.keys().filter(|lane| serves(lane)).cloned().collect(),
+        }
+    }
+
+    fn lease(&mut self, now: Time, at: JobAt, token: Token, claim: &Claim) -> Option<LeasedJob> {
+        let (run, key) = at;
+        let lease = Lease::new(token, claim.worker.clone(), now, claim.ttl);
+        let expires = lease.expires;
+        self.change_job(&run, key, |job| job.lease = Some(lease));
+        let job = self.job(&run, key)?;
+        let (name, attempt, lane) = (job.name.clone(), job.attempt, job.lane.clone());
+        Some(LeasedJob { run, key, name, attempt, lane, token, expires })
+    }
+
+    fn holds(&self, held: &Extend) -> bool {
+        self.job(&held.run, held.key)
+            .and_then(|job| job.lease.as_ref())
+            .is_some_and(|lease| lease.token == held.token && !lease.released)
+    }
+
+    fn expired_lease(&self, (run, key): &JobAt) -> Option<ExpiredLease> {
+        let job = self.job(run, *key)?;
+        let lease = job.lease.as_ref()?;
+        Some(ExpiredLease {
+            run: run.clone(),
+            key: *key,
+            name: job.name.clone(),
+            attempt: job.attempt,
+            token: lease.token,
+            worker: lease.worker.clone(),
+            lines: lease.lines,
+            released: lease.released,
+        })
+    }
+
+    fn due_timer(&self, (run, key): &JobAt) -> Option<DueTimer> {
+        debug_assert!(matches!(key, JobKey::Timer(_)));
+        let job = self.job(run, *key)?;
+        Some(DueTimer { run: run.clone(), key: *key, attempt: job.attempt })
+    }
+}
+
+impl LaneJobs {
+    /// The most urgent of the jobs that are due; among equals the one due first, then the one added first.
+    fn first_due(&self, now: Time) -> Option<JobAt> {
+        self.waiting.iter().rev().find_map(|jobs| {
+            let ((due, _), at) = jobs.first_key_value()?;
+            (*due <= now).then(|| at.clone())
+        })
+    }
+
+    fn next_due(&self, now: Time) -> Option<Time> {
+        let ahead = (Bound::Excluded((now, u64::MAX)), Bound::Unbounded);
+        self.waiting.iter().filter_map(|jobs| jobs.range(ahead).next().map(|((due, _), _)| *due)).min()
+    }
+}

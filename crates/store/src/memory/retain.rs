@@ -1,0 +1,141 @@
+//! Forgetting what is old, and mending what reconciling found.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use flowline_core::{RunKey, Tenant, Time};
+
+use super::rows::{Memory, counter};
+use crate::commit::CommitError;
+use crate::job::{JobKey, NewJob};
+use crate::row::{Repair, Retained, Retention, StateScope};
+
+impl Memory {
+    /// Removes runs first, then events; those that ended first go first. Expired key-value state goes along.
+    pub fn retain(&mut self, now: Time, policy: Retention, limit: usize) -> Retained {
+        let mut done = Retained::default();
+        for run in self.ended_by(&self.ended, |end| end + policy.runs <= now, limit) {
+            self.remove_run(&run);
+            done.removed += 1;
+        }
+        let left = limit - done.removed as usize;
+        for run in self.ended_by(&self.untrimmed, |end| end + policy.events <= now, left) {
+            self.trim(&run);
+            done.trimmed += 1;
+        }
+        self.states.retain(|_, values| {
+            values.retain(|_, value| value.live(now));
+            !values.is_empty()
+        });
+        done
+    }
+
+    pub fn repair(&mut self, now: Time, repair: Repair) -> Result<(), CommitError> {
+        match repair {
+            Repair::Row { run, version, state, index, created_at, started_at, completed_at, events } => {
+                self.check_version(&run, version)?;
+                self.unlist(&run);
+                if let Some(found) = self.runs.get_mut(&run) {
+                    found.row.created_at = created_at;
+                    found.row.started_at = started_at;
+                    found.row.completed_at = completed_at;
+                    found.row.duration = completed_at.map(|end| end.since(created_at).as_millis() as u64);
+                    found.row.events = events;
+                    // The log says that there is none; a commit's `None` would keep it.
+                    found.row.failure = None;
+                }
+                self.advance(&run, state, index);
+                self.list(&run);
+            }
+            Repair::Events { run, version, events, state, index } => {
+                self.check_version(&run, version)?;
+                self.unlist(&run);
+                let ts = self.date(now, &run);
+                self.push_events(&run, ts, events);
+                self.advance(&run, state, index);
+                self.list(&run);
+            }
+            Repair::Jobs { run, version, add, remove } => self.repair_jobs(now, run, version, add, remove)?,
+            Repair::Counters { tenant } => self.recount(&tenant),
+        }
+        Ok(())
+    }
+
+    fn repair_jobs(
+        &mut self,
+        now: Time,
+        run: RunKey,
+        version: u64,
+        add: Vec<NewJob>,
+        remove: Vec<JobKey>,
+    ) -> Result<(), CommitError> {
+        self.check_version(&run, version)?;
+        let mut added = BTreeSet::new();
+        for NewJob { key, .. } in &add {
+            let there = self.job(&run, *key).is_some() && !remove.contains(key);
+            if there || !added.insert(*key) {
+                return Err(CommitError::StaleLease(*key));
+            }
+        }
+        for key in remove {
+            self.take_job(&run, key);
+        }
+        // Nobody waits for the answer to a hand-off here: mended jobs wait to be claimed.
+        self.add_jobs(now, &run, add.into_iter().map(|job| NewJob { handoff: None, ..job }).collect());
+        if let Some(found) = self.runs.get_mut(&run) {
+            found.row.version += 1;
+        }
+        Ok(())
+    }
+
+    fn check_version(&self, run: &RunKey, expected: u64) -> Result<(), CommitError> {
+        match self.runs.get(run).map(|run| run.row.version) {
+            Some(found) if found == expected => Ok(()),
+            found => Err(CommitError::Conflict { expected, found }),
+        }
+    }
+
+    fn recount(&mut self, tenant: &Tenant) {
+        self.counters.retain(|(of, _, _), _| of != tenant);
+        let mut counts = BTreeMap::new();
+        for run in self.runs.values().filter(|run| run.row.tenant == *tenant) {
+            *counts.entry(counter(&run.row)).or_default() += 1;
+        }
+        self.counters.append(&mut counts);
+    }
+
+    fn ended_by(
+        &self,
+        index: &BTreeSet<(Time, u64)>,
+        old: impl Fn(Time) -> bool,
+        limit: usize,
+    ) -> Vec<RunKey> {
+        let oldest = index.iter().take_while(|(end, _)| old(*end)).take(limit);
+        oldest.filter_map(|(_, number)| self.by_number.get(number).cloned()).collect()
+    }
+
+    fn trim(&mut self, key: &RunKey) {
+        self.unlist(key);
+        if let Some(run) = self.runs.get_mut(key) {
+            for logged in std::mem::take(&mut run.log).into_values() {
+                self.feed.remove(&logged.number);
+            }
+            run.slots.clear();
+            run.row.events_trimmed = true;
+        }
+        self.list(key);
+    }
+
+    fn remove_run(&mut self, key: &RunKey) {
+        let jobs = self.runs.get(key).map(|run| run.jobs.keys().copied().collect::<Vec<_>>());
+        for job in jobs.into_iter().flatten() {
+            self.take_job(key, job);
+        }
+        if let Some(owner) = self.owner(key, StateScope::Run) {
+            self.states.remove(&owner);
+        }
+        self.unlist(key);
+        for logged in self.runs.remove(key).into_iter().flat_map(|run| run.log.into_values()) {
+            self.feed.remove(&logged.number);
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! What the in-memory store keeps, and the moves that keep its indexes true.
+//!
+//! Invariant: a job is in exactly one index. Waiting steps are in their lane, waiting timers among the timers, leased
+//! jobs among the leases by expiry, held jobs in none. Every change of a job goes through [`Memory::put_job`] and
+//! [`Memory::take_job`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::event::Slot;
+use flowline_core::{Event, Json, NewEvent, RunId, RunKey, Status, Tenant, Time};
+
+use crate::job::{JobKey, JobRow, JobState, Lane, NewJob, Token};
+use crate::row::{RunRow, StateScope, StoredDefinition};
+
+/// The content of an in-memory store. Its methods are the contract's verbs without waiting: time is an argument, and
+/// nothing is random, so that a simulator can clone it, roll back to the clone and replay.
+#[derive(Debug, Clone, Default)]
+pub struct Memory {
+    pub(super) runs: BTreeMap<RunKey, Run>,
+    /// Runs in the order of their creation, by each filter that an index answers.
+    pub(super) listed: BTreeSet<(Listing, u64)>,
+    pub(super) by_number: BTreeMap<u64, RunKey>,
+    pub(super) counters: BTreeMap<(Tenant, Arc<str>, Status), u64>,
+    /// Ended runs by their end; the first set only while their events are there.
+    pub(super) untrimmed: BTreeSet<(Time, u64)>,
+    pub(super) ended: BTreeSet<(Time, u64)>,
+
+    pub(super) lanes: BTreeMap<LaneKey, LaneJobs>,
+    pub(super) timers: BTreeMap<(Time, u64), JobAt>,
+    pub(super) leases: BTreeMap<(Time, u64), JobAt>,
+    pub(super) paused: BTreeSet<(Tenant, Arc<str>)>,
+    /// The lane that the last claim served last: the next one begins after it.
+    pub(super) last_lane: Option<LaneKey>,
+
+    /// Every event kept, by the number that it got among all.
+    pub(super) feed: BTreeMap<u64, (RunKey, u64)>,
+    pub(super) states: BTreeMap<(Tenant, Owner), BTreeMap<String, StateValue>>,
+    pub(super) definitions: BTreeMap<(Tenant, Arc<str>), (u64, StoredDefinition)>,
+
+    pub(super) last_run: u64,
+    pub(super) last_job: u64,
+    pub(super) last_event: u64,
+    pub(super) last_definition: u64,
+}
+
+/// A list of runs that is kept ready.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Listing {
+    pub(super) tenant: Tenant,
+    pub(super) flow: Option<Arc<str>>,
+    pub(super) status: Option<Status>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Run {
+    pub(super) number: u64,
+    pub(super) row: RunRow,
+    pub(super) state: Vec<u8>,
+    /// The date of the last event: the next ones are not dated before it.
+    pub(super) last: Time,
+    pub(super) log: BTreeMap<u64, Logged>,
+    pub(super) slots: BTreeMap<Slot, u64>,
+    pub(super) jobs: BTreeMap<JobKey, Job>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Logged {
+    pub(super) event: Event,
+    /// Its number in the feed.
+    pub(super) number: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Job {
+    /// Jobs alike in lane, priority and due time go in this order.
+    pub(super) number: u64,
+    pub(super) name: Arc<str>,
+    pub(super) attempt: u32,
+    pub(super) lane: Lane,
+    pub(super) priority: flowline_core::definition::Priority,
+    pub(super) due: Time,
+    pub(super) held: bool,
+    pub(super) lease: Option<Lease>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Lease {
+    pub(super) token: Token,
+    pub(super) worker: Arc<str>,
+    pub(super) leased_at: Time,
+    pub(super) expires: Time,
+    pub(super) lines: u32,
+    pub(super) released: bool,
+}
+
+pub(super) type JobAt = (RunKey, JobKey);
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LaneKey {
+    pub(super) tenant: Tenant,
+    pub(super) lane: Lane,
+}
+
+/// The jobs of a lane. Gone with its last job.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LaneJobs {
+    /// By rank of priority.
+    pub(super) waiting: [BTreeMap<(Time, u64), JobAt>; 4],
+    pub(super) held: u64,
+    pub(super) leased: u64,
+}
+
+impl LaneJobs {
+    fn is_empty(&self) -> bool {
+        self.held == 0 && self.leased == 0 && self.waiting.iter().all(BTreeMap::is_empty)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
+    Run(RunId),
+    Flow(Arc<str>),
+    Tenant,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct StateValue {
+    pub(super) value: Json,
+    pub(super) expires: Option<Time>,
+}
+
+impl Job {
+    pub(super) fn new(number: u64, job: NewJob, lease: Option<Lease>) -> Job {
+        let NewJob { name, attempt, lane, priority, due, held, .. } = job;
+        Job { number, name, attempt, lane, priority, due, held, lease }
+    }
+
+    pub(super) fn leased_with(&self, attempt: u32, token: Token) -> Option<&Lease> {
+        self.lease.as_ref().filter(|lease| self.attempt == attempt && lease.token == token)
+    }
+
+    pub(super) fn row(&self, key: JobKey) -> JobRow {
+        let lease = self.lease.as_ref();
+        JobRow {
+            key,
+            name: self.name.clone(),
+            attempt: self.attempt,
+            queue: self.lane.queue.clone(),
+            need: self.lane.need.clone(),
+            priority: self.priority,
+            due: self.due,
+            state: match (lease, self.held) {
+                (Some(_), _) => JobState::Leased,
+                (None, true) => JobState::Held,
+                (None, false) => JobState::Waiting,
+            },
+            worker: lease.map(|lease| lease.worker.clone()),
+            leased_at: lease.map(|lease| lease.leased_at),
+            expires: lease.map(|lease| lease.expires),
+            lines: lease.map_or(0, |lease| lease.lines),
+        }
+    }
+}
+
+impl Lease {
+    pub(super) fn new(token: Token, worker: Arc<str>, now: Time, ttl: Duration) -> Lease {
+        Lease { token, worker, leased_at: now, expires: now + ttl, lines: 0, released: false }
+    }
+}
+
+impl Memory {
+    pub fn new() -> Memory {
+        Memory::default()
+    }
+
+    /// Puts a job into its run and into the one index that it belongs to.
+    pub(super) fn put_job(&mut self, run: &RunKey, key: JobKey, job: Job) {
+        let Some(owner) = self.runs.get_mut(run) else { return };
+        let at = (run.clone(), key);
+        if let JobKey::Step(_) = key {
+            let lane = LaneKey { tenant: run.tenant.clone(), lane: job.lane.clone() };
+            let lane = self.lanes.entry(lane).or_default();
+            match (&job.lease, job.held) {
+                (Some(_), _) => lane.leased += 1,
+                (None, true) => lane.held += 1,
+                (None, false) => {
+                    lane.waiting[job.priority as usize].insert((job.due, job.number), at.clone());
+                }
+            }
+        } else if job.lease.is_none() && !job.held {
+            self.timers.insert((job.due, job.number), at.clone());
+        }
+        if let Some(lease) = &job.lease {
+            self.leases.insert((lease.expires, job.number), at);
+        }
+        owner.jobs.insert(key, job);
+    }
+
+    /// Takes a job out of its run and out of its index.
+    pub(super) fn take_job(&mut self, run: &RunKey, key: JobKey) -> Option<Job> {
+        let job = self.runs.get_mut(run)?.jobs.remove(&key)?;
+        if let JobKey::Step(_) = key {
+            let lane_key = LaneKey { tenant: run.tenant.clone(), lane: job.lane.clone() };
+            if let Some(lane) = self.lanes.get_mut(&lane_key) {
+                match (&job.lease, job.held) {
+                    (Some(_), _) => lane.leased -= 1,
+                    (None, true) => lane.held -= 1,
+                    (None, false) => {
+                        lane.waiting[job.priority as usize].remove(&(job.due, job.number));
+                    }
+                }
+                if lane.is_empty() {
+                    self.lanes.remove(&lane_key);
+                }
+            }
+        } else {
+            self.timers.remove(&(job.due, job.number));
+        }
+        if let Some(lease) = &job.lease {
+            self.leases.remove(&(lease.expires, job.number));
+        }
+        Some(job)
+    }
+
+    /// Changes a job where it is, indexes included. True where it was there.
+    pub(super) fn change_job(&mut self, run: &RunKey, key: JobKey, change: impl FnOnce(&mut Job)) -> bool {
+        let Some(mut job) = self.take_job(run, key) else { return false };
+        change(&mut job);
+        self.put_job(run, key, job);
+        true
+    }
+
+    pub(super) fn job(&self, run: &RunKey, key: JobKey) -> Option<&Job> {
+        self.runs.get(run)?.jobs.get(&key)
+    }
+
+    /// Numbers and dates events, and puts them into the log and the feed.
+    pub(super) fn push_events(&mut self, key: &RunKey, ts: Time, events: impl IntoIterator<Item = NewEvent>) {
+        let Some(run) = self.runs.get_mut(key) else { return };
+        for new in events {
+            run.row.events += 1;
+            run.last = ts;
+            let seq = run.row.events;
+            if new.kind == flowline_core::EventType::StepStarted {
+                run.row.started_at.get_or_insert(ts);
+            }
+            if new.kind.is_terminal() {
+                run.row.completed_at = Some(ts);
+                run.row.duration = Some(ts.since(run.row.created_at).as_millis() as u64);
+            }
+            if let Some(slot) = new.slot {
+                run.slots.entry(slot).or_insert(seq);
+            }
+            self.last_event += 1;
+            self.feed.insert(self.last_event, (key.clone(), seq));
+            let event = Event::stored(&key.run, &run.row.flow_name, &key.tenant, seq, ts.millis(), new);
+            run.log.insert(seq, Logged { event, number: self.last_event });
+        }
+    }
+
+    /// Enters a run into the lists, counters and ended runs that its row belongs to.
+    pub(super) fn list(&mut self, key: &RunKey) {
+        let Some(run) = self.runs.get(key) else { return };
+        self.by_number.insert(run.number, key.clone());
+        for listing in listings(&run.row) {
+            self.listed.insert((listing, run.number));
+        }
+        *self.counters.entry(counter(&run.row)).or_default() += 1;
+        if let Some(end) = ended_at(&run.row) {
+            self.ended.insert((end, run.number));
+            if !run.row.events_trimmed {
+                self.untrimmed.insert((end, run.number));
+            }
+        }
+    }
+
+    /// Takes a run out of all that [`Memory::list`] entered it into. Comes before any change of its row.
+    pub(super) fn unlist(&mut self, key: &RunKey) {
+        let Some(run) = self.runs.get(key) else { return };
+        self.by_number.remove(&run.number);
+        for listing in listings(&run.row) {
+            self.listed.remove(&(listing, run.number));
+        }
+        if let Some(count) = self.counters.get_mut(&counter(&run.row)) {
+            *count -= 1;
+            if *count == 0 {
+                self.counters.remove(&counter(&run.row));
+            }
+        }
+        if let Some(end) = ended_at(&run.row) {
+            self.ended.remove(&(end, run.number));
+            self.untrimmed.remove(&(end, run.number));
+        }
+    }
+
+    /// Whose key-value state a scope means, seen from a run. `None` where the run is not there to tell its flow.
+    pub(super) fn owner(&self, run: &RunKey, scope: StateScope) -> Option<(Tenant, Owner)> {
+        let owner = match scope {
+            StateScope::Run => Owner::Run(run.run.clone()),
+            StateScope::Flow => Owner::Flow(self.runs.get(run)?.row.flow_name.clone()),
+            StateScope::Tenant => Owner::Tenant,
+        };
+        Some((run.tenant.clone(), owner))
+    }
+}
+
+pub(super) fn counter(row: &RunRow) -> (Tenant, Arc<str>, Status) {
+    (row.tenant.clone(), row.flow_name.clone(), row.status)
+}
+
+fn ended_at(row: &RunRow) -> Option<Time> {
+    row.completed_at.filter(|_| row.status.is_terminal())
+}
+
+fn listings(row: &RunRow) -> [Listing; 4] {
+    let of = |flow: bool, status: bool| Listing {
+        tenant: row.tenant.clone(),
+        flow: flow.then(|| row.flow_name.clone()),
+        status: status.then_some(row.status),
+    };
+    [of(false, false), of(false, true), of(true, false), of(true, true)]
+}
