@@ -19,7 +19,7 @@ impl Reader<'_> {
         let sql = self.events_sql(query);
         let mut statement = self.conn.prepare_cached(&sql)?;
         let after = i64::try_from(query.after).unwrap_or(i64::MAX);
-        let mut rows = statement.query(params![id, after, query.step, query.attempt, size + 1])?;
+        let mut rows = statement.query(params![id, after, query.step, query.attempt, size as i64 + 1])?;
         let mut events = Vec::new();
         while let Some(row) = rows.next()? {
             events.push(event(row, &log, self.kinds)?);

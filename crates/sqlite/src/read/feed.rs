@@ -26,7 +26,7 @@ impl Reader<'_> {
         let size = page_size(limit);
         let sql = format!("select {EVENT_COLUMNS}, n, run from events where n > ?1 order by n limit ?2");
         let mut statement = self.conn.prepare_cached(&sql)?;
-        let mut rows = statement.query(params![after, LOOKED_AT])?;
+        let mut rows = statement.query(params![after, LOOKED_AT as i64])?;
         let mut logs: HashMap<i64, Option<Log>> = HashMap::new();
         let (mut events, mut last, mut looked_at) = (Vec::new(), after, 0);
         while let Some(row) = rows.next()? {

@@ -152,9 +152,9 @@ where
     }
 
     fn answer(self: Box<Self>, outcome: Result<(), StoreError>) {
-        let answer = outcome.and_then(|()| self.done.ok_or_else(gone));
+        let Asked { done, answer, .. } = *self;
         // A caller that no longer waits has been told nothing; what was done stands.
-        let _ = self.answer.send(answer);
+        let _ = answer.send(outcome.and_then(|()| done.ok_or_else(gone)));
     }
 }
 

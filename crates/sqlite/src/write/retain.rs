@@ -45,7 +45,7 @@ impl Writer<'_> {
         let gone = self.conn.execute(
             "delete from kv where (scope, owner, key) in
                 (select scope, owner, key from kv where expires <= ?1 limit ?2)",
-            params![now.millis(), EVENTS],
+            params![now.millis(), EVENTS as i64],
         )?;
         let full = (done.removed + done.trimmed) as usize == chunk || gone == EVENTS;
         Ok((done, if full { More::Yes } else { More::No }))
@@ -60,7 +60,7 @@ impl Writer<'_> {
         };
         let gone = self.conn.execute(
             "delete from events where n in (select n from events where run = ?1 order by seq limit ?2)",
-            params![id, EVENTS],
+            params![id, EVENTS as i64],
         )?;
         if gone < EVENTS {
             self.conn.execute("delete from purges where run = ?1", [id])?;
@@ -124,7 +124,7 @@ impl Writer<'_> {
                 and completed_at <= ?1 and status >= {ended} order by completed_at, id limit ?2"
         );
         let mut statement = self.conn.prepare_cached(&sql)?;
-        let ids = statement.query_map(params![end.millis(), limit], |row| row.get(0))?;
+        let ids = statement.query_map(params![end.millis(), limit as i64], |row| row.get(0))?;
         Ok(ids.collect::<Result<_, _>>()?)
     }
 }
