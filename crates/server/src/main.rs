@@ -1,1 +1,18 @@
-fn main() {}
+//! The `flowline` binary: Flowline on the command line.
+
+mod cli;
+mod definition;
+mod failure;
+mod follow;
+mod open;
+mod output;
+mod progress;
+mod settings;
+mod signals;
+mod view;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

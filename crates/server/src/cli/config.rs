@@ -1,0 +1,58 @@
+//! `flowline config`: the settings in force and where each comes from.
+
+use flowline::core::time::format_duration;
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::failure::{Exit, Outcome};
+use crate::output;
+use crate::settings::{Color, Source};
+
+/// Show the settings in force and where each comes from
+///
+/// A setting is taken from its flag, its environment variable (FLOWLINE_NAME), the settings file, or its default, in
+/// this order.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  FLOWLINE_SLOTS=8 flowline config\n\n\
+                        A settings file, flowline.toml:\n  store = \"sqlite:/var/lib/flowline/flowline.db\"\n  \
+                        tenant = \"default\"\n  slots = 64\n  lease = \"30s\"\n  drain = \"10s\"\n  color = \"auto\"\n\n  \
+                        [queues]\n  reports = 1")]
+pub struct Args {}
+
+pub fn run(context: &Context) -> Outcome {
+    let settings = &context.settings;
+    let color = match settings.color.value {
+        Color::Auto => "auto",
+        Color::Always => "always",
+        Color::Never => "never",
+    };
+    let rows: [(&str, Value, &Source); 7] = [
+        ("store", json!(settings.store.value), &settings.store.source),
+        ("tenant", json!(settings.tenant.value), &settings.tenant.source),
+        ("slots", json!(settings.slots.value), &settings.slots.source),
+        ("queues", json!(settings.queues.value), &settings.queues.source),
+        ("lease", json!(format_duration(settings.lease.value)), &settings.lease.source),
+        ("drain", json!(format_duration(settings.drain.value)), &settings.drain.source),
+        ("color", json!(color), &settings.color.source),
+    ];
+    if context.json {
+        let one = |(name, value, source): &(&str, Value, &Source)| {
+            ((*name).to_owned(), json!({ "value": value, "source": source.to_string() }))
+        };
+        output::json(&rows.iter().map(one).collect::<serde_json::Map<_, _>>())?;
+        return Ok(Exit::Fine);
+    }
+    let cells = |(name, value, source): &(&str, Value, &Source)| {
+        let value = match value {
+            Value::String(text) => output::clean(text).into_owned(),
+            Value::Object(queues) if queues.is_empty() => "all alike".to_owned(),
+            Value::Object(queues) => {
+                queues.iter().map(|(queue, slots)| format!("{queue}={slots}")).collect::<Vec<_>>().join(",")
+            }
+            other => other.to_string(),
+        };
+        vec![(*name).to_owned(), value, source.to_string()]
+    };
+    output::table(&["setting", "value", "from"], rows.iter().map(cells).collect())?;
+    Ok(Exit::Fine)
+}

@@ -1,0 +1,260 @@
+//! `flowline doctor`: is the store sound, and can an engine work here?
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+
+use flowline::core::Time;
+use flowline::store::{Clock, EventQuery, RunQuery, Store};
+use serde::Serialize;
+
+use super::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::open::{Access, Place};
+use crate::output::{self, GREEN, RED, RESET, YELLOW};
+
+/// Less than this and a busy store is soon full.
+const LITTLE_DISK: u64 = 1 << 30;
+/// Less than this and the next checkpoint may fail.
+const NO_DISK: u64 = 64 << 20;
+/// A clock behind the last event by less than this was only adjusted.
+const CLOCK_SLACK_MS: i64 = 2_000;
+/// 2024-01-01: before this a clock was never set.
+const SANE: Time = Time::from_millis(1_704_067_200_000);
+
+/// Check the store and its surroundings
+///
+/// Looks at the file, the disk, the clock, who holds the store, and reads the whole store for damage. Changes nothing.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flowline doctor --store sqlite:/var/lib/flowline/flowline.db")]
+pub struct Args {}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    Warn,
+    Bad,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    verdict: Verdict,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<&'static str>,
+}
+
+#[derive(Debug, Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn ok(&mut self, check: &'static str, message: impl Into<String>) {
+        self.0.push(Finding { check, verdict: Verdict::Ok, message: message.into(), remedy: None });
+    }
+
+    fn warn(&mut self, check: &'static str, message: impl Into<String>, remedy: &'static str) {
+        self.0.push(Finding { check, verdict: Verdict::Warn, message: message.into(), remedy: Some(remedy) });
+    }
+
+    fn bad(&mut self, check: &'static str, message: impl Into<String>, remedy: &'static str) {
+        self.0.push(Finding { check, verdict: Verdict::Bad, message: message.into(), remedy: Some(remedy) });
+    }
+}
+
+pub async fn run(context: &Context) -> Outcome {
+    let mut findings = Findings::default();
+    let place = Place::read(&context.settings.store.value)?;
+    let there = match place.file() {
+        Some(path) => surroundings(path, &mut findings),
+        None => true,
+    };
+    system_clock(&mut findings);
+    if there {
+        match context.open(Access::Reader) {
+            Ok(store) => examine(context, &*store, &mut findings).await,
+            Err(failure) => findings.bad("open", failure.message, "name another store, or restore a backup"),
+        }
+    }
+    report(context, &findings.0)
+}
+
+fn report(context: &Context, findings: &[Finding]) -> Outcome {
+    let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
+    if context.json {
+        output::json(&serde_json::json!({ "ok": !bad, "checks": findings }))?;
+    } else {
+        for Finding { check, verdict, message, remedy } in findings {
+            let word = match verdict {
+                Verdict::Ok => format!("{GREEN}ok  {RESET}"),
+                Verdict::Warn => format!("{YELLOW}warn{RESET}"),
+                Verdict::Bad => format!("{RED}bad {RESET}"),
+            };
+            output::line(&format!("{word}  {check:<10}  {}", output::clean(message)))?;
+            if let Some(remedy) = remedy {
+                output::line(&format!("                  help: {remedy}"))?;
+            }
+        }
+    }
+    Ok(if bad { Exit::Found } else { Exit::Fine })
+}
+
+/// The file, its folder, its disk, its lock. False where there is no file to look into.
+fn surroundings(path: &Path, findings: &mut Findings) -> bool {
+    let shown = path.display();
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let there = match File::open(path) {
+        Ok(_) => {
+            findings.ok("file", format!("{shown} is there and readable"));
+            match OpenOptions::new().write(true).open(path) {
+                Ok(_) => findings.ok("writable", format!("{shown} is writable")),
+                Err(error) => findings.bad(
+                    "writable",
+                    format!("{shown}: {error}"),
+                    "give this user the right to write it, or run as its owner",
+                ),
+            }
+            true
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            findings.warn("file", format!("{shown} is not there yet"), "`flowline run FILE` makes it");
+            false
+        }
+        Err(error) => {
+            findings.bad(
+                "file",
+                format!("{shown}: {error}"),
+                "give this user the right to read it, or name another file",
+            );
+            false
+        }
+    };
+    disk(folder, findings);
+    holder(path, findings);
+    there
+}
+
+/// The nearest folder above that is there: where the store's own will be made.
+fn existing(folder: &Path) -> PathBuf {
+    let found = folder.ancestors().find(|folder| folder.is_dir());
+    found.map_or_else(|| PathBuf::from("."), Path::to_owned)
+}
+
+#[cfg(unix)]
+fn disk(folder: &Path, findings: &mut Findings) {
+    let folder = existing(folder);
+    let stat = match rustix::fs::statvfs(&folder) {
+        Ok(stat) => stat,
+        Err(error) => {
+            return findings.warn(
+                "disk",
+                format!("{}: {error}", folder.display()),
+                "look at the disk by hand",
+            );
+        }
+    };
+    if stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
+        findings.bad(
+            "disk",
+            format!("{} is on a disk mounted for reading only", folder.display()),
+            "mount it for writing, or name another place with --store",
+        );
+    }
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let text = format!("{} MiB free", free >> 20);
+    match free {
+        ..NO_DISK => findings.bad("disk", text, "free some space: writes fail when it is gone"),
+        NO_DISK..LITTLE_DISK => {
+            findings.warn("disk", text, "free some space, or keep runs for a shorter time")
+        }
+        _ => findings.ok("disk", text),
+    }
+}
+
+#[cfg(not(unix))]
+fn disk(folder: &Path, findings: &mut Findings) {
+    let folder = existing(folder);
+    findings.warn(
+        "disk",
+        format!("{}: free space is not known here", folder.display()),
+        "look at it by hand",
+    );
+}
+
+/// Who holds the engine lock. The lock is tried only where its signature names a living process: trying it takes it
+/// for a moment, and an engine that starts just then would be refused.
+fn holder(path: &Path, findings: &mut Findings) {
+    let mut lock = path.as_os_str().to_owned();
+    lock.push(".lock");
+    let signature = std::fs::read_to_string(&lock).unwrap_or_default();
+    let pid = signature.split_whitespace().next().and_then(|pid| pid.parse::<u32>().ok());
+    let lives = pid
+        .is_some_and(|pid| !Path::new("/proc/self").exists() || Path::new(&format!("/proc/{pid}")).exists());
+    let held = lives
+        && File::open(&lock)
+            .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
+    match pid {
+        Some(pid) if held => {
+            findings.ok("engine", format!("process {pid} works on this store; it alone writes, others read"));
+        }
+        _ => findings.ok("engine", "no engine works on this store now"),
+    }
+}
+
+fn system_clock(findings: &mut Findings) {
+    let now = Clock::system().now();
+    if now < SANE {
+        findings.bad(
+            "clock",
+            format!("the system clock shows {now}"),
+            "set the clock; dates and delays depend on it",
+        );
+    } else {
+        findings.ok("clock", format!("the system clock shows {now}"));
+    }
+}
+
+async fn examine(context: &Context, store: &dyn Store, findings: &mut Findings) {
+    match store.check().await {
+        Ok(health) => {
+            let size = health.bytes.map_or(String::new(), |bytes| format!(", {} KiB", bytes >> 10));
+            findings
+                .ok("store", format!("{} {}, format {}{size}", health.kind, health.version, health.format));
+            findings.ok("durability", health.durability);
+            if health.problems.is_empty() {
+                findings.ok("content", "no damage found");
+            }
+            for problem in health.problems {
+                findings.bad(
+                    "content",
+                    problem,
+                    "stop the engine and keep a copy of the file before anything else",
+                );
+            }
+        }
+        Err(error) => findings.bad("content", error.to_string(), "restore a backup"),
+    }
+    match last_event(context, store).await {
+        Ok(Some((last, now))) if last.millis() > now.millis() + CLOCK_SLACK_MS => findings.bad(
+            "time",
+            format!("the last event is of {last}, ahead of the clock's {now}"),
+            "the clock went back; set it right, or delayed work starts late",
+        ),
+        Ok(Some((last, _))) => findings.ok("time", format!("the newest run's last event is of {last}")),
+        Ok(None) => findings.ok("time", "there are no events yet"),
+        Err(failure) => findings.bad("time", failure.message, "restore a backup"),
+    }
+}
+
+/// The date of the newest run's last event, and the store's present time.
+async fn last_event(context: &Context, store: &dyn Store) -> Result<Option<(Time, Time)>, Failure> {
+    let now = store.now().await?;
+    let query = RunQuery { limit: 1, ..RunQuery::of(context.settings.tenant.value.clone()) };
+    let Some(row) = store.runs(query).await?.items.pop() else { return Ok(None) };
+    let query = EventQuery { after: row.events.saturating_sub(1), limit: 1, ..EventQuery::default() };
+    let last = store.events(&row.key(), query).await?.events.pop();
+    Ok(Some((last.map_or(row.created_at, |event| event.ts), now)))
+}

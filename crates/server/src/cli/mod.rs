@@ -1,0 +1,272 @@
+//! The command line: what can be asked, and how an answer ends. Each subcommand has a file of its own.
+
+mod act;
+mod completions;
+mod config;
+mod doctor;
+mod events;
+mod flows;
+mod graph;
+mod queues;
+mod retain;
+mod run;
+mod runs;
+mod schema;
+mod show;
+mod start;
+mod validate;
+mod work;
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use flowline::core::{RunId, RunKey};
+use flowline::store::Store;
+use flowline::{Config, Engine, Role};
+
+use crate::failure::{Exit, Failure, Outcome};
+use crate::open::{self, Access};
+use crate::output::{self, BOLD, CYAN, RED, RESET};
+use crate::settings::{Flags, Settings};
+
+/// Durable flows: steps wired by events, run from one file.
+#[derive(Debug, Parser)]
+#[command(
+    name = "flowline",
+    version,
+    propagate_version = true,
+    max_term_width = 110,
+    after_help = "Example:\n  flowline run order.yaml --input '{\"total\": 19}'\n\n\
+                  Exit codes: 0 fine or completed, 1 the run failed or a check found something,\n\
+                  2 usage, definition or input, 3 store or environment, 130 interrupted."
+)]
+pub struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Global {
+    /// Where runs are kept: sqlite:PATH or memory: [env: FLOWLINE_STORE] [default: sqlite:.flowline/flowline.db]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
+    store: Option<String>,
+    /// Whose runs [env: FLOWLINE_TENANT] [default: default]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Global options")]
+    tenant: Option<String>,
+    /// Answer in JSON on stdout, and nothing else there
+    #[arg(long, global = true, help_heading = "Global options")]
+    json: bool,
+    /// When to use colours: auto, always or never [env: FLOWLINE_COLOR, NO_COLOR] [default: auto]
+    #[arg(long, global = true, value_name = "WHEN", help_heading = "Global options")]
+    color: Option<String>,
+    /// A settings file [default: flowline.toml, where there is one]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Args),
+    Work(work::Args),
+    Start(start::Args),
+    Send(act::Send),
+    Cancel(act::Cancel),
+    Pause(act::Pause),
+    Resume(act::Resume),
+    Complete(act::Complete),
+    Fail(act::Fail),
+    Retry(act::Retry),
+    Flows(flows::Args),
+    Runs(runs::Args),
+    Show(show::Args),
+    Events(events::Args),
+    Queues(queues::Args),
+    Validate(validate::Args),
+    Graph(graph::Args),
+    Schema(schema::Args),
+    Retain(retain::Args),
+    Doctor(doctor::Args),
+    Config(config::Args),
+    Completions(completions::Args),
+}
+
+/// How an instance works; the flags of commands that run steps.
+#[derive(Debug, Clone, Default, Args)]
+pub struct WorkFlags {
+    /// Attempts that run at once in each queue [env: FLOWLINE_SLOTS] [default: 256]
+    #[arg(long, value_name = "N")]
+    slots: Option<String>,
+    /// Attempts that run at once in this queue, 0 for none; may be repeated [env: FLOWLINE_QUEUES, with commas]
+    #[arg(long = "queue", value_name = "QUEUE=N")]
+    queues: Vec<String>,
+    /// Pass this environment variable on to commands; may be repeated
+    #[arg(long, value_name = "NAME")]
+    env: Vec<String>,
+    /// How long a lease lasts without a heartbeat [env: FLOWLINE_LEASE] [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    lease: Option<String>,
+    /// How long running steps may finish after a signal [env: FLOWLINE_DRAIN] [default: 10s]
+    #[arg(long, value_name = "DURATION")]
+    drain: Option<String>,
+}
+
+/// What every command knows.
+#[derive(Debug)]
+pub struct Context {
+    pub settings: Settings,
+    pub json: bool,
+}
+
+impl Context {
+    pub fn open(&self, access: Access) -> Result<Arc<dyn Store>, Failure> {
+        open::open(&self.settings.store.value, access)
+    }
+
+    /// The address of a run as the user typed it.
+    pub fn run_key(&self, id: &str) -> Result<RunKey, Failure> {
+        let run = RunId::new(id).map_err(|error| {
+            Failure::new(Exit::Usage, "no-such-run", error.to_string()).help("`flowline runs` lists the runs")
+        })?;
+        Ok(RunKey::new(self.settings.tenant.value.clone(), run))
+    }
+
+    /// An engine that only carries inputs into runs.
+    pub async fn operator(&self, access: Access) -> Result<Engine, Failure> {
+        let config = Config { role: Role::Operate, retention: None, ..Config::default() };
+        let engine = Engine::on(self.open(access)?).config(config);
+        Ok(engine.tenant(self.settings.tenant.value.clone()).start().await?)
+    }
+
+    /// An engine that runs steps, and its store.
+    pub async fn worker(&self, env: &[String]) -> Result<(Engine, Arc<dyn Store>), Failure> {
+        let settings = &self.settings;
+        let config = Config {
+            slots: settings.slots.value,
+            queues: settings.queues.value.clone(),
+            tenant: Some(settings.tenant.value.clone()),
+            lease: settings.lease.value,
+            drain: settings.drain.value,
+            ..Config::default()
+        };
+        let mut commands = flowline::runner::command::Command::default();
+        commands.pass_env.extend_from_slice(env);
+        let store = self.open(Access::Engine)?;
+        let engine = Engine::on(store.clone()).config(config).runner("command", Arc::new(commands));
+        Ok((engine.tenant(settings.tenant.value.clone()).start().await?, store))
+    }
+}
+
+/// What this binary's engines can run.
+pub const NEEDS: [&str; 1] = ["command"];
+
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misused(&error),
+    };
+    let json = cli.global.json;
+    let exit = match settle(cli.global, cli.command) {
+        Ok(exit) => exit,
+        Err(failure) => tell(&failure, json),
+    };
+    ExitCode::from(exit as u8)
+}
+
+fn settle(global: Global, command: Command) -> Outcome {
+    let mut flags = Flags {
+        config: global.config,
+        store: global.store,
+        tenant: global.tenant,
+        color: global.color,
+        ..Flags::default()
+    };
+    if let Command::Run(run::Args { work, .. }) | Command::Work(work::Args { work, .. }) = &command {
+        flags.slots = work.slots.clone();
+        flags.queues = (!work.queues.is_empty()).then(|| work.queues.join(","));
+        flags.lease = work.lease.clone();
+        flags.drain = work.drain.clone();
+    }
+    let settings = Settings::read(flags)?;
+    output::set_color(settings.color.value);
+    let context = Context { settings, json: global.json };
+    dispatch(&context, command)
+}
+
+fn dispatch(context: &Context, command: Command) -> Outcome {
+    match command {
+        Command::Run(args) => work_on(run::run(context, args)),
+        Command::Work(args) => work_on(work::run(context, args)),
+        Command::Start(args) => ask(start::run(context, args)),
+        Command::Send(args) => ask(act::send(context, args)),
+        Command::Cancel(args) => ask(act::cancel(context, args)),
+        Command::Pause(args) => ask(act::pause(context, args)),
+        Command::Resume(args) => ask(act::resume(context, args)),
+        Command::Complete(args) => ask(act::complete(context, args)),
+        Command::Fail(args) => ask(act::fail(context, args)),
+        Command::Retry(args) => ask(act::retry(context, args)),
+        Command::Flows(args) => ask(flows::run(context, args)),
+        Command::Runs(args) => ask(runs::run(context, args)),
+        Command::Show(args) => ask(show::run(context, args)),
+        Command::Events(args) => ask(events::run(context, args)),
+        Command::Queues(args) => ask(queues::run(context, args)),
+        Command::Validate(args) => validate::run(context, args),
+        Command::Graph(args) => graph::run(context, args),
+        Command::Schema(_) => schema::run(),
+        Command::Retain(args) => ask(retain::run(context, args)),
+        Command::Doctor(_) => ask(doctor::run(context)),
+        Command::Config(_) => config::run(context),
+        Command::Completions(args) => completions::run(args, Cli::command()),
+    }
+}
+
+/// Runs a command that asks the store a few things: no threads beside this one.
+fn ask(command: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(no_runtime)?.block_on(command)
+}
+
+/// Runs a command that runs steps.
+fn work_on(command: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(no_runtime)?.block_on(command)
+}
+
+fn no_runtime(error: std::io::Error) -> Failure {
+    Failure::environment(format!("cannot start threads: {error}"))
+}
+
+/// Says what went wrong: to people on stderr, with `--json` to machines on stdout too.
+fn tell(failure: &Failure, json: bool) -> Exit {
+    if failure.quiet {
+        return failure.exit;
+    }
+    if let Some(diagnostics) = &failure.diagnostics {
+        output::note(&diagnostics.render(output::stderr_has_color()));
+    }
+    output::note(&format!("{RED}{BOLD}error{RESET}: {}", failure.message));
+    if let Some(help) = &failure.help {
+        output::note(&format!("{CYAN}help{RESET}: {help}"));
+    }
+    if json {
+        let _ = output::json(&failure.to_json());
+    }
+    failure.exit
+}
+
+/// A command line that clap refused, or a request for help or the version.
+fn misused(error: &clap::Error) -> ExitCode {
+    // A reader that went away is no fault.
+    let _ = error.print();
+    if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
+        let text = error.render().to_string();
+        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        let failure = Failure::usage(message).help("`flowline --help` shows the commands");
+        let _ = output::json(&failure.to_json());
+    }
+    ExitCode::from(if error.use_stderr() { Exit::Usage as u8 } else { Exit::Fine as u8 })
+}

@@ -1,0 +1,73 @@
+//! `flowline queues`: how deep each queue is; stops and opens queues.
+
+use clap::Subcommand;
+use flowline::core::ids::check_name;
+use flowline::store::QueueRow;
+use flowline::store::row::Pause;
+use serde_json::json;
+
+use super::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::open::Access;
+use crate::output;
+
+/// Show the depths of queues, or stop and open one
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flowline queues\n  flowline queues pause reports")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<Change>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Change {
+    /// Claim no more jobs of a queue; leased ones run on
+    #[command(after_help = "Example:\n  flowline queues pause reports")]
+    Pause { queue: String },
+    /// Claim the jobs of a queue again
+    #[command(after_help = "Example:\n  flowline queues resume reports")]
+    Resume { queue: String },
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    match args.command {
+        None => list(context).await,
+        Some(Change::Pause { queue }) => change(context, &queue, Pause::Paused).await,
+        Some(Change::Resume { queue }) => change(context, &queue, Pause::Open).await,
+    }
+}
+
+async fn list(context: &Context) -> Outcome {
+    let store = context.open(Access::Reader)?;
+    let rows = store.queues(&context.settings.tenant.value).await?;
+    if context.json {
+        output::json(&json!({ "items": rows }))?;
+    } else if rows.is_empty() {
+        output::note("no queue holds a job");
+    } else {
+        let head = ["queue", "needs", "ready", "delayed", "held", "leased", "oldest", "paused"];
+        output::table(&head, rows.iter().map(cells).collect())?;
+    }
+    Ok(Exit::Fine)
+}
+
+fn cells(row: &QueueRow) -> Vec<String> {
+    let [ready, delayed, held, leased] =
+        [row.ready, row.delayed, row.held, row.leased].map(|n| n.to_string());
+    let paused = if row.paused { "paused" } else { "" };
+    let oldest = row.oldest.map_or(String::new(), output::date);
+    vec![row.queue.to_string(), row.need.to_string(), ready, delayed, held, leased, oldest, paused.to_owned()]
+}
+
+async fn change(context: &Context, queue: &str, pause: Pause) -> Outcome {
+    check_name("queue", queue).map_err(|error| Failure::usage(error.to_string()))?;
+    let store = context.open(Access::Existing)?;
+    store.pause_queue(&context.settings.tenant.value, queue, pause).await?;
+    let paused = pause == Pause::Paused;
+    if context.json {
+        output::json(&json!({ "queue": queue, "paused": paused }))?;
+    } else {
+        output::line(&format!("queue {queue} is {}", if paused { "paused" } else { "open" }))?;
+    }
+    Ok(Exit::Fine)
+}

@@ -1,0 +1,248 @@
+//! `flowline run`: starts a run of a file and works until it ends.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline::RunHandle;
+use flowline::core::{RunKey, Status};
+use flowline::store::job::JobKey;
+use flowline::store::{EventQuery, JobRow, JobState, Store};
+use serde_json::json;
+
+use super::start::StartFlags;
+use super::{Context, NEEDS, WorkFlags};
+use crate::definition;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::follow::Tail;
+use crate::output::{self, DIM, RESET};
+use crate::progress::{Names, Progress};
+use crate::signals::Signals;
+use crate::view::RunView;
+
+/// How often a run is asked whether it still moves.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long the rest of the log is read after the end.
+const LAST_EVENTS: Duration = Duration::from_secs(2);
+
+/// Start a run of a definition file and work until it ends
+///
+/// Every step that ends is kept in the store: an interrupted run goes on with `flowline work`, or with the same command
+/// and idempotency key. The result goes to stdout, progress to stderr. A run that comes to wait for events from outside
+/// is left waiting, with exit code 0.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flowline run order.yaml --input '{\"total\": 19}'\n  \
+                        flowline run order.yaml --input-file order.json --idempotency-key order-42 --json")]
+pub struct Args {
+    /// A definition in YAML, TOML or JSON
+    file: PathBuf,
+    #[command(flatten)]
+    start: StartFlags,
+    #[command(flatten)]
+    pub work: WorkFlags,
+    /// Show no progress
+    #[arg(long)]
+    no_progress: bool,
+}
+
+/// Why the command has no more to do.
+enum Ending {
+    Ended,
+    /// Nothing that this process could do would move the run on.
+    Stands(String),
+    Interrupted,
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    let input = args.start.input()?;
+    let read = definition::load(&args.file)?;
+    let origin = definition::origin(&args.file)?;
+    let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
+    let width = read.definition.steps.iter().map(|step| step.name.len()).max().unwrap_or(0);
+    let mut progress = if args.no_progress { Progress::silent() } else { Progress::new(Names::Step, width) };
+
+    let (engine, store) = context.worker(&args.work.env).await?;
+    let begun = async {
+        let plan = engine.register(read.definition, Some(origin)).await?;
+        Ok::<_, Failure>(args.start.apply(engine.run_plan(plan, input)).await?)
+    };
+    let handle = match begun.await {
+        Ok(handle) => handle,
+        Err(failure) => {
+            engine.stop_within(Duration::ZERO).await;
+            return Err(failure);
+        }
+    };
+    if handle.existed() && !args.no_progress {
+        output::note(&format!("{DIM}run {} was started before{RESET}", handle.id()));
+    }
+    let ending = work(&store, &handle, &mut progress, &mut signals).await;
+    progress.finish();
+    let ending = match ending {
+        Ok(Ending::Interrupted) => {
+            signals.stop(&engine).await;
+            Ending::Interrupted
+        }
+        other => {
+            engine.stop().await;
+            other?
+        }
+    };
+    report(context, &*store, handle.key(), ending).await
+}
+
+/// Shows what happens until the run ends, stands, or a signal comes.
+async fn work(
+    store: &Arc<dyn Store>,
+    handle: &RunHandle,
+    progress: &mut Progress,
+    signals: &mut Signals,
+) -> Result<Ending, Failure> {
+    let mut tail = Tail::new(store.clone(), handle.key().clone(), EventQuery::default());
+    let ended = handle.wait();
+    let stands = stands(store, handle.key());
+    tokio::pin!(ended, stands);
+    let ending = loop {
+        tokio::select! {
+            outcome = &mut ended => { outcome?; break Ending::Ended; }
+            why = &mut stands => break Ending::Stands(why?),
+            event = tail.next() => progress.event(&event?),
+            () = signals.next() => return Ok(Ending::Interrupted),
+        }
+    };
+    let rest = async {
+        while let Some(event) = tail.ready().await? {
+            progress.event(&event);
+        }
+        Ok::<_, Failure>(())
+    };
+    let _ = tokio::time::timeout(LAST_EVENTS, rest).await;
+    Ok(ending)
+}
+
+/// Waits until nothing that this process could do would move the run on, and says why.
+async fn stands(store: &Arc<dyn Store>, run: &RunKey) -> Result<String, Failure> {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let found = store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
+        let Some(status) = found.map(|snapshot| snapshot.row.status) else { continue };
+        if status.is_terminal() {
+            continue;
+        }
+        let jobs = store.jobs(run).await?;
+        let steps: Vec<&JobRow> = jobs.iter().filter(|job| matches!(job.key, JobKey::Step(_))).collect();
+        if steps.iter().any(|job| job.state == JobState::Leased) {
+            continue;
+        }
+        if status == Status::Paused {
+            return Ok(format!(
+                "is paused; go on with `flowline resume {0}`, then `flowline work --until-idle`",
+                run.run
+            ));
+        }
+        if steps.iter().any(|job| NEEDS.contains(&&*job.need)) {
+            let paused = paused_queues(store, run, &steps).await?;
+            match paused {
+                Some(queue) => {
+                    return Ok(format!(
+                        "waits in the paused queue {queue:?}; `flowline queues resume {queue}` lets it go on"
+                    ));
+                }
+                None => continue,
+            }
+        }
+        if let Some(job) = steps.first() {
+            return Ok(format!(
+                "has step {:?} for {:?}, which this command does not run; it waits for a worker that does",
+                job.name, job.need
+            ));
+        }
+        let view = RunView::read(&**store, run).await?;
+        let awaited = view.awaited();
+        let Some(event) = awaited.first() else { continue };
+        return Ok(format!(
+            "waits for {}; go on with `flowline send {} {event} --payload JSON`, then `flowline work --until-idle`",
+            awaited.join(", "),
+            run.run
+        ));
+    }
+}
+
+/// A paused queue, where every step that this process could run waits in one.
+async fn paused_queues(
+    store: &Arc<dyn Store>,
+    run: &RunKey,
+    steps: &[&JobRow],
+) -> Result<Option<String>, Failure> {
+    let queues = store.queues(&run.tenant).await?;
+    let paused = |job: &&&JobRow| queues.iter().any(|row| row.paused && row.queue == job.queue);
+    let mine = || steps.iter().filter(|job| NEEDS.contains(&&*job.need));
+    Ok(if mine().all(|job| paused(&job)) { mine().next().map(|job| job.queue.to_string()) } else { None })
+}
+
+async fn report(context: &Context, store: &dyn Store, run: &RunKey, ending: Ending) -> Outcome {
+    let view = RunView::read(store, run).await?;
+    let row = &view.row;
+    let exit = match (&ending, row.status) {
+        (_, Status::Completed) => Exit::Fine,
+        (_, Status::Failed | Status::Cancelled) => Exit::Found,
+        (Ending::Interrupted, _) => Exit::Interrupted,
+        _ => Exit::Fine,
+    };
+    summary(&view, &ending);
+    let written = if context.json {
+        output::json(&json!({
+            "runId": row.run_id,
+            "flowName": row.flow_name,
+            "status": row.status,
+            "result": view.result,
+            "error": view.error,
+            "duration": row.duration,
+            "steps": view.steps,
+            "awaits": view.awaited(),
+        }))
+    } else {
+        match &view.result {
+            Some(result) if !result.is_null() => pretty(result),
+            _ => Ok(()),
+        }
+    };
+    // The exit code tells of the run, also where nobody reads the result.
+    match written {
+        Err(failure) if !failure.quiet => Err(failure),
+        _ => Ok(exit),
+    }
+}
+
+fn pretty(result: &flowline::core::Json) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(&result.value()).unwrap_or_else(|_| result.to_string());
+    Ok(output::line(&text)?)
+}
+
+fn summary(view: &RunView, ending: &Ending) {
+    let row = &view.row;
+    let took = row.duration.map_or(String::new(), |ms| format!(" in {}", output::millis(ms)));
+    let steps = output::count(u64::from(row.completed_steps), "step");
+    let status = output::status(row.status);
+    let run = &row.run_id;
+    match (row.status, ending) {
+        (Status::Completed, _) => output::note(&format!("run {run} {status}{took}, {steps}")),
+        (Status::Failed | Status::Cancelled, _) => {
+            let why =
+                view.error.as_deref().map_or(String::new(), |error| format!(": {}", output::clean(error)));
+            let step = row.failure.as_ref().and_then(|failure| failure.step.as_deref());
+            let step = step.map_or(String::new(), |step| format!(" at step {step:?}"));
+            output::note(&format!("run {run} {status}{took}{step}{why}"));
+            output::note(&format!(
+                "help: `flowline events {run}` shows what happened; `flowline retry {run}` keeps what was done"
+            ));
+        }
+        (_, Ending::Interrupted) => {
+            output::note(&format!(
+                "run {run} interrupted, {steps} done; go on with `flowline work --until-idle`"
+            ));
+        }
+        (_, Ending::Stands(why)) => output::note(&format!("run {run} {why}")),
+        (_, Ending::Ended) => output::note(&format!("run {run} is {status}")),
+    }
+}

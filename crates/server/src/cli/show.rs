@@ -1,0 +1,101 @@
+//! `flowline show`: one run, whole.
+
+use flowline::store::{JobRow, JobState};
+use serde_json::json;
+
+use super::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::open::Access;
+use crate::output::{self, BOLD, RESET};
+use crate::view::{RunView, StepView};
+
+/// Show a run: its steps, jobs, labels, emitted events and how it ended
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flowline show RUN --json")]
+pub struct Args {
+    run: String,
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    let run = context.run_key(&args.run)?;
+    let store = context.open(Access::Reader)?;
+    let view = RunView::read(&*store, &run).await?;
+    if context.json {
+        let mut answer = json!(view.row);
+        answer["steps"] = json!(view.steps);
+        answer["jobs"] = json!(view.jobs);
+        answer["emittedEvents"] = json!(view.emitted());
+        answer["awaits"] = json!(view.awaited());
+        answer["result"] = json!(view.result);
+        answer["error"] = json!(view.error);
+        output::json(&answer)?;
+    } else {
+        print(&view)?;
+    }
+    Ok(Exit::Fine)
+}
+
+fn print(view: &RunView) -> Result<(), Failure> {
+    let row = &view.row;
+    let field = |name: &str, value: String| match value.is_empty() {
+        true => Ok(()),
+        false => output::line(&format!("{BOLD}{name:<12}{RESET}{value}")),
+    };
+    let date = |time: Option<flowline::core::Time>| time.map_or(String::new(), output::date);
+    let labels: Vec<String> = row.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    field("run", row.run_id.to_string())?;
+    field("flow", format!("{} ({})", row.flow_name, row.definition.chars().take(12).collect::<String>()))?;
+    field("status", output::status(row.status))?;
+    field("created", output::date(row.created_at))?;
+    field("started", date(row.started_at))?;
+    field("ended", date(row.completed_at))?;
+    field("duration", row.duration.map_or(String::new(), output::millis))?;
+    field("labels", output::clean(&labels.join(" ")).into_owned())?;
+    field("key", row.idempotency_key.as_deref().map_or(String::new(), |key| output::clip(key, 256)))?;
+    field("retry of", row.retry_of.as_ref().map_or(String::new(), ToString::to_string))?;
+    field("emitted", view.emitted().join(", "))?;
+    field("awaits", if row.status.is_terminal() { String::new() } else { view.awaited().join(", ") })?;
+    let trimmed = if row.events_trimmed { " (removed by retention)" } else { "" };
+    field("events", format!("{}{trimmed}", row.events))?;
+    field("error", view.error.as_deref().map_or(String::new(), |error| output::clip(error, 2000)))?;
+    field("result", view.result.as_ref().map_or(String::new(), |result| output::clip(result.get(), 2000)))?;
+    output::line("")?;
+    output::table(
+        &["step", "status", "attempts", "duration", "said"],
+        view.steps.iter().map(step).collect(),
+    )?;
+    if !view.jobs.is_empty() {
+        output::line("")?;
+        let head = ["job", "state", "attempt", "queue", "needs", "due", "worker", "lease until"];
+        output::table(&head, view.jobs.iter().map(job).collect())?;
+    }
+    Ok(())
+}
+
+fn step(step: &StepView) -> Vec<String> {
+    vec![
+        step.name.to_string(),
+        step.status.to_owned(),
+        if step.attempts == 0 { String::new() } else { step.attempts.to_string() },
+        step.duration_ms.map_or(String::new(), output::millis),
+        step.error.as_deref().map_or(String::new(), |error| output::clip(error, 80)),
+    ]
+}
+
+fn job(job: &JobRow) -> Vec<String> {
+    let state = match job.state {
+        JobState::Waiting => "waiting",
+        JobState::Held => "held",
+        JobState::Leased => "leased",
+    };
+    vec![
+        job.name.to_string(),
+        state.to_owned(),
+        job.attempt.to_string(),
+        job.queue.to_string(),
+        job.need.to_string(),
+        output::date(job.due),
+        job.worker.as_deref().unwrap_or_default().to_owned(),
+        job.expires.map_or(String::new(), output::date),
+    ]
+}

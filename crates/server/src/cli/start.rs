@@ -1,0 +1,158 @@
+//! `flowline start`: starts a run and leaves the work to others.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flowline::core::definition::{Format, Priority};
+use flowline::core::{Json, limits};
+use flowline::{Engine, StartRequest};
+use serde_json::json;
+
+use super::Context;
+use crate::definition;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::open::Access;
+use crate::output;
+use crate::settings;
+
+/// Start a run without working on it
+///
+/// Takes a definition file, which is stored first, or the name of a flow that is in the store already. Prints the id
+/// of the run. Steps are run by `flowline work`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  flowline start fulfil-order --input '{\"total\": 19}' --idempotency-key order-42"
+)]
+pub struct Args {
+    /// The name of a flow, or a definition file
+    #[arg(value_name = "FLOW|FILE")]
+    flow: String,
+    #[command(flatten)]
+    start: StartFlags,
+}
+
+/// How a run starts.
+#[derive(Debug, Clone, clap::Args)]
+pub struct StartFlags {
+    /// The run's input [default: null]
+    #[arg(long, value_name = "JSON", conflicts_with = "input_file")]
+    input: Option<String>,
+    /// A file with the run's input; - reads stdin
+    #[arg(long, value_name = "FILE")]
+    input_file: Option<PathBuf>,
+    /// One key makes one run: started again with the same input it is the same run
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+    /// A label to find the run by; may be repeated
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// low, normal, high or urgent
+    #[arg(long, value_name = "PRIORITY", value_parser = priority)]
+    priority: Option<Priority>,
+    /// Start the first steps no sooner than this from now
+    #[arg(long, value_name = "DURATION", value_parser = settings::duration)]
+    delay: Option<Duration>,
+}
+
+impl StartFlags {
+    /// Reads the input before anything is opened or written.
+    pub fn input(&self) -> Result<Json, Failure> {
+        match (&self.input, &self.input_file) {
+            (Some(text), _) => parse_json("--input", text),
+            (None, Some(path)) => parse_json(&path.display().to_string(), &read_input(path)?),
+            (None, None) => Ok(Json::null()),
+        }
+    }
+
+    pub fn apply(&self, mut request: StartRequest) -> StartRequest {
+        if let Some(key) = &self.idempotency_key {
+            request = request.idempotency_key(key);
+        }
+        for (name, value) in &self.labels {
+            request = request.label(name, value);
+        }
+        request.priority(self.priority.unwrap_or_default()).delay(self.delay.unwrap_or_default())
+    }
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    let input = args.start.input()?;
+    let file = as_file(&args.flow);
+    let definition = file.map(definition::load).transpose()?;
+    let access = if file.is_some() { Access::Engine } else { Access::Existing };
+    let engine = context.operator(access).await?;
+    let started = begin(&engine, &args, file.zip(definition), input).await;
+    engine.stop().await;
+    let (run, flow, existed, status) = started?;
+    if context.json {
+        output::json(&json!({ "runId": run, "flowName": flow, "status": status, "existed": existed }))?;
+    } else {
+        output::line(&run)?;
+        let text = if existed { "was started before" } else { "started" };
+        output::note(&format!("run {run} of {flow} {text}; `flowline work` runs its steps"));
+    }
+    Ok(Exit::Fine)
+}
+
+async fn begin(
+    engine: &Engine,
+    args: &Args,
+    file: Option<(&Path, flowline::core::definition::Read)>,
+    input: Json,
+) -> Result<(String, String, bool, flowline::core::Status), Failure> {
+    let request = match file {
+        Some((path, read)) => {
+            let plan = engine.register(read.definition, Some(definition::origin(path)?)).await?;
+            engine.run_plan(plan, input)
+        }
+        None => engine.run_named(&args.flow, input).await?,
+    };
+    let handle = args.start.apply(request).await?;
+    let row = engine.row(handle.key()).await?;
+    Ok((row.run_id.to_string(), row.flow_name.to_string(), handle.existed(), row.status))
+}
+
+/// A path where something is there, or where only a definition file is called like that.
+fn as_file(text: &str) -> Option<&Path> {
+    let path = Path::new(text);
+    (text.contains(std::path::MAIN_SEPARATOR) || Format::of_path(text).is_some() || path.is_file())
+        .then_some(path)
+}
+
+/// Takes JSON from the command line or a file; `from` names the place for the message.
+pub fn parse_json(from: &str, text: &str) -> Result<Json, Failure> {
+    let json = Json::parse(text.trim()).map_err(|error| {
+        Failure::input(format!("{from}: {error}"))
+            .help("write JSON, quoted for the shell: '{\"total\": 19}', '\"text\"', 'null'")
+    })?;
+    json.within(from, limits::PAYLOAD_BYTES)
+        .map_err(|error| Failure::new(Exit::Usage, "limit", error.to_string()))
+}
+
+fn read_input(path: &Path) -> Result<String, Failure> {
+    let cannot = |error: std::io::Error| {
+        Failure::input(format!("cannot read {}: {error}", path.display()))
+            .help("--input-file takes a file with JSON, or - for stdin")
+    };
+    // One byte over the limit is enough to refuse it, with room for white space.
+    let most = 2 * limits::PAYLOAD_BYTES as u64;
+    let mut text = String::new();
+    if path == Path::new("-") {
+        std::io::stdin().lock().take(most).read_to_string(&mut text).map_err(cannot)?;
+    } else {
+        std::fs::File::open(path)
+            .and_then(|file| file.take(most).read_to_string(&mut text))
+            .map_err(cannot)?;
+    }
+    Ok(text)
+}
+
+pub fn label(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a label is NAME=VALUE (team=billing)")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+fn priority(text: &str) -> Result<Priority, String> {
+    Priority::parse(text).ok_or_else(|| "it is none of low, normal, high, urgent".to_owned())
+}

@@ -1,0 +1,67 @@
+//! `flowline validate`: what is wrong with definition files.
+
+use std::path::PathBuf;
+
+use flowline::core::definition::Severity;
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::definition;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output;
+
+/// Check definition files and show everything that is wrong with them
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flowline validate flows/*.yaml --strict")]
+pub struct Args {
+    /// Definitions in YAML, TOML or JSON
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Warnings count as errors
+    #[arg(long)]
+    strict: bool,
+}
+
+pub fn run(context: &Context, args: Args) -> Outcome {
+    let (mut items, mut errors, mut warnings) = (Vec::new(), 0u64, 0u64);
+    for path in &args.files {
+        let file = path.display().to_string();
+        let diagnostics = match definition::check(path) {
+            Ok(read) => read.map_or_else(|wrong| wrong, |read| read.warnings),
+            // One file that cannot be read does not hide what is wrong with the others.
+            Err(failure) => {
+                errors += 1;
+                items.push(unreadable(&file, &failure));
+                output::note(&format!("error: {}", failure.message));
+                continue;
+            }
+        };
+        for item in &diagnostics.items {
+            *if item.severity == Severity::Error { &mut errors } else { &mut warnings } += 1;
+        }
+        if let Value::Array(found) = diagnostics.to_json() {
+            items.extend(found.into_iter().map(|mut item| {
+                item["file"] = json!(file);
+                item
+            }));
+        }
+        if !context.json && !diagnostics.is_empty() {
+            output::note(&diagnostics.render(output::stderr_has_color()));
+        }
+    }
+    let counts = format!("{}, {}", output::count(errors, "error"), output::count(warnings, "warning"));
+    if context.json {
+        output::json(&items)?;
+    } else {
+        output::line(&format!("{}: {counts}", output::count(args.files.len() as u64, "file")))?;
+    }
+    let bad = errors > 0 || args.strict && warnings > 0;
+    Ok(if bad { Exit::Usage } else { Exit::Fine })
+}
+
+fn unreadable(file: &str, failure: &Failure) -> Value {
+    json!({
+        "severity": "error", "code": "unreadable", "message": failure.message,
+        "line": null, "column": null, "place": "", "help": failure.help, "file": file,
+    })
+}

@@ -1,0 +1,128 @@
+//! `flowline work`: claims and runs what is due, until a signal or until there is nothing left.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use flowline::Engine;
+use flowline::core::Event;
+use flowline::core::event::EventType;
+use flowline::store::FeedFilter;
+use serde_json::json;
+
+use super::{Context, WorkFlags};
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output;
+use crate::progress::{Names, Progress};
+use crate::settings;
+use crate::signals::Signals;
+
+/// How long the events of the last commits are waited for.
+const LAST_EVENTS: Duration = Duration::from_millis(500);
+/// Of the step column; steps of any flow come by.
+const WIDTH: usize = 16;
+
+/// Claim and run what is due: how started and interrupted runs go on
+///
+/// Runs until a signal comes; with --until-idle until nothing is ready or running and no job becomes due soon. The exit
+/// code does not tell how the runs ended: `flowline runs` does.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  flowline work --until-idle\n  flowline work --slots 8 --queue reports=1 --env API_TOKEN"
+)]
+pub struct Args {
+    /// Stop when there is nothing left to do
+    #[arg(long)]
+    until_idle: bool,
+    /// With --until-idle: wait for jobs that become due within this time
+    #[arg(long, value_name = "DURATION", value_parser = settings::duration, default_value = "10s")]
+    patience: Duration,
+    #[command(flatten)]
+    pub work: WorkFlags,
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+struct Tally {
+    runs: BTreeMap<&'static str, u64>,
+    steps: BTreeMap<&'static str, u64>,
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
+    let (engine, store) = context.worker(&args.work.env).await?;
+    let tenant = Some(context.settings.tenant.value.clone());
+    // Work begins with the engine: events committed before this are not shown.
+    let from_now = FeedFilter { tenant: tenant.clone(), from_now: true, ..FeedFilter::default() };
+    let cursor = store.feed(from_now, "", 1).await?.cursor;
+    if !args.until_idle {
+        output::note(&format!("working on {}; a signal stops it", context.settings.store.value));
+    }
+    let mut progress = Progress::new(Names::RunAndStep, WIDTH);
+    let mut tally = Tally::default();
+    let filter = FeedFilter { tenant, ..FeedFilter::default() };
+    let mut events = engine.subscribe(filter, &cursor);
+    let idle = idle(&engine, &args);
+    tokio::pin!(idle);
+    let exit = loop {
+        tokio::select! {
+            event = events.next() => tally.note(&event?, &mut progress),
+            () = &mut idle => break Exit::Fine,
+            () = signals.next() => {
+                progress.finish();
+                signals.stop(&engine).await;
+                // A worker that runs for ever is meant to be stopped like this.
+                break if args.until_idle { Exit::Interrupted } else { Exit::Fine };
+            }
+        }
+    };
+    engine.stop().await;
+    while let Ok(event) = tokio::time::timeout(LAST_EVENTS, events.next()).await {
+        tally.note(&event?, &mut progress);
+    }
+    progress.finish();
+    tally.report(context)?;
+    Ok(exit)
+}
+
+async fn idle(engine: &Engine, args: &Args) {
+    if !args.until_idle {
+        std::future::pending::<()>().await;
+    }
+    engine.until_idle(args.patience).await;
+}
+
+impl Tally {
+    fn note(&mut self, event: &Event, progress: &mut Progress) {
+        progress.event(event);
+        let (counts, word) = match event.kind {
+            EventType::FlowCompleted => (&mut self.runs, "completed"),
+            EventType::FlowFailed => (&mut self.runs, "failed"),
+            EventType::FlowCancelled => (&mut self.runs, "cancelled"),
+            EventType::StepCompleted => (&mut self.steps, "completed"),
+            EventType::StepFailed => (&mut self.steps, "failed"),
+            EventType::StepRetry => (&mut self.steps, "retried"),
+            _ => return,
+        };
+        *counts.entry(word).or_default() += 1;
+    }
+
+    fn report(&self, context: &Context) -> Result<(), Failure> {
+        let of = |counts: &BTreeMap<&'static str, u64>, word| counts.get(word).copied().unwrap_or(0);
+        if context.json {
+            let counts = |counts, words: [&'static str; 3]| {
+                json!(words.map(|word| (word, of(counts, word))).into_iter().collect::<BTreeMap<_, _>>())
+            };
+            let runs = counts(&self.runs, ["completed", "failed", "cancelled"]);
+            let steps = counts(&self.steps, ["completed", "failed", "retried"]);
+            return output::json(&json!({ "runs": runs, "steps": steps }));
+        }
+        output::note(&format!(
+            "{} completed, {} failed, {} cancelled; {} completed",
+            output::count(of(&self.runs, "completed"), "run"),
+            of(&self.runs, "failed"),
+            of(&self.runs, "cancelled"),
+            output::count(of(&self.steps, "completed"), "step")
+        ));
+        Ok(())
+    }
+}

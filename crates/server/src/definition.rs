@@ -1,0 +1,66 @@
+//! Definition files: from a path to a checked definition, with what is wrong shown where it stands.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use flowline::core::definition::{Diagnostics, Format, Read, read};
+use flowline::core::limits;
+
+use crate::failure::{Exit, Failure};
+use crate::output;
+
+/// Reads a definition for a command that needs it whole. Warnings go to stderr.
+pub fn load(path: &Path) -> Result<Read, Failure> {
+    let read = check(path)?.map_err(Failure::definition)?;
+    if !read.warnings.is_empty() {
+        output::note(read.warnings.render(output::stderr_has_color()).trim_end());
+    }
+    Ok(read)
+}
+
+/// Reads a definition; the inner error is what is wrong with it, the outer that it cannot be read at all.
+pub fn check(path: &Path) -> Result<Result<Read, Diagnostics>, Failure> {
+    let name = path.display().to_string();
+    let Some(format) = Format::of_path(&name) else {
+        return Err(Failure::new(Exit::Usage, "definition", format!("{name} is no definition file"))
+            .help("definitions are written in YAML, TOML or JSON and end in .yaml, .yml, .toml or .json"));
+    };
+    Ok(read(&name, &text(path)?, format))
+}
+
+/// The folder that the commands of a definition run in.
+pub fn origin(path: &Path) -> Result<String, Failure> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let folder = folder
+        .canonicalize()
+        .map_err(|error| Failure::environment(format!("{}: {error}", folder.display())))?;
+    folder.into_os_string().into_string().map_err(|folder| {
+        Failure::usage(format!("the folder {folder:?} has a name that is not UTF-8"))
+            .help("move the definition")
+    })
+}
+
+fn text(path: &Path) -> Result<String, Failure> {
+    let cannot = |error: std::io::Error| {
+        Failure::new(Exit::Usage, "definition", format!("cannot read {}: {error}", path.display()))
+            .help("name a definition file that exists, relative to the working directory")
+    };
+    let file = std::fs::File::open(path).map_err(cannot)?;
+    let mut bytes = Vec::new();
+    file.take(limits::DEFINITION_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() > limits::DEFINITION_BYTES {
+        let text = format!(
+            "{} is over {} bytes, the limit of a definition",
+            path.display(),
+            limits::DEFINITION_BYTES
+        );
+        return Err(Failure::new(Exit::Usage, "limit", text));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Failure::new(Exit::Usage, "definition", format!("{} is not UTF-8 from byte {at} on", path.display()))
+    })
+}

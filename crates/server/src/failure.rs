@@ -1,0 +1,160 @@
+//! Why a command did not do what it was asked: the exit code, a stable word for machines, the message and the remedy.
+
+use std::io;
+
+use flowline::EngineError;
+use flowline::core::decide::Refusal;
+use flowline::core::definition::Diagnostics;
+use flowline::store::StoreError;
+use serde_json::{Value, json};
+
+/// How a command ended, as its exit code tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Fine, or the run completed.
+    Fine = 0,
+    /// The run failed or was cancelled, or a check found something.
+    Found = 1,
+    /// Usage, a definition or an input.
+    Usage = 2,
+    /// The store or the environment.
+    Store = 3,
+    Interrupted = 130,
+}
+
+pub type Outcome = Result<Exit, Failure>;
+
+#[derive(Debug)]
+pub struct Failure {
+    pub exit: Exit,
+    /// Stable, for machines.
+    pub code: &'static str,
+    pub message: String,
+    pub help: Option<String>,
+    pub diagnostics: Option<Box<Diagnostics>>,
+    /// Nobody reads the output any more: nothing is said.
+    pub quiet: bool,
+}
+
+impl Failure {
+    pub fn new(exit: Exit, code: &'static str, message: impl Into<String>) -> Failure {
+        Failure { exit, code, message: message.into(), help: None, diagnostics: None, quiet: false }
+    }
+
+    pub fn usage(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::Usage, "usage", message)
+    }
+
+    pub fn input(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::Usage, "input", message)
+    }
+
+    pub fn environment(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::Store, "environment", message)
+    }
+
+    pub fn no_such_run(run: &str) -> Failure {
+        Failure::new(Exit::Usage, "no-such-run", format!("there is no run {run}"))
+            .help("`flowline runs` lists the runs of this tenant and store; check --store and --tenant")
+    }
+
+    pub fn help(mut self, help: impl Into<String>) -> Failure {
+        self.help = Some(help.into());
+        self
+    }
+
+    pub fn definition(diagnostics: Diagnostics) -> Failure {
+        let errors = diagnostics.errors().count();
+        let count = if errors == 1 { "1 error".to_owned() } else { format!("{errors} errors") };
+        let message = format!("{} cannot run: {count}", diagnostics.file);
+        let mut failure = Failure::new(Exit::Usage, "definition", message);
+        failure.diagnostics = Some(Box::new(diagnostics));
+        failure
+    }
+
+    pub fn to_json(&self) -> Value {
+        let mut error = json!({ "code": self.code, "message": self.message, "help": self.help });
+        if let Some(diagnostics) = &self.diagnostics {
+            error["diagnostics"] = diagnostics.to_json();
+        }
+        json!({ "error": error })
+    }
+}
+
+/// Writing to stdout failed. A reader that went away (`| head`) is no fault.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            let mut failure = Failure::new(Exit::Fine, "closed", "the output was closed");
+            failure.quiet = true;
+            return failure;
+        }
+        Failure::environment(format!("cannot write the output: {error}"))
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        let (exit, code, help) = match &error {
+            StoreError::Unavailable(_) => (
+                Exit::Store,
+                "store-unavailable",
+                Some("check --store (`flowline config` shows where it comes from)"),
+            ),
+            StoreError::CannotWrite(_) => (
+                Exit::Store,
+                "store-cannot-write",
+                Some("check the permissions and the free space there, or name another place with --store"),
+            ),
+            StoreError::InUse(_) => (Exit::Store, "store-in-use", None),
+            StoreError::Incompatible(_) => {
+                (Exit::Store, "store-incompatible", Some("name another file with --store sqlite:PATH"))
+            }
+            StoreError::Damaged(_) => {
+                (Exit::Store, "store-damaged", Some("`flowline doctor` says more; restore a backup"))
+            }
+            StoreError::Invalid(_) => (Exit::Usage, "invalid", None),
+            _ => (Exit::Store, "store", None),
+        };
+        let failure = Failure::new(exit, code, error.to_string());
+        match help {
+            Some(help) => failure.help(help),
+            None => failure,
+        }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Failure {
+        let text = error.to_string();
+        match error {
+            EngineError::Store(error) => error.into(),
+            EngineError::Definition(diagnostics) => Failure::definition(*diagnostics),
+            EngineError::Plan(_) => Failure::new(Exit::Usage, "definition", text),
+            EngineError::NoSuchRun(run) => Failure::no_such_run(&run),
+            EngineError::NoSuchFlow(flow) => Failure::new(
+                Exit::Usage,
+                "no-such-flow",
+                format!("there is no flow {flow:?} in this store"),
+            )
+            .help("`flowline flows` lists them; a file is taken by its path (`flowline start ./order.yaml`)"),
+            EngineError::Refused(refusal) => refused(&refusal, text),
+            EngineError::KeyConflict { .. } => Failure::new(Exit::Usage, "key-conflict", text),
+            EngineError::Stopped => Failure::environment(text),
+            _ => Failure::input(text),
+        }
+    }
+}
+
+fn refused(refusal: &Refusal, text: String) -> Failure {
+    match refusal {
+        Refusal::Ended(_) => Failure::new(Exit::Usage, "run-ended", text)
+            .help("`flowline retry RUN` repeats an ended run as a new one"),
+        Refusal::NotAccepted { .. } => Failure::new(Exit::Usage, "not-accepted", text),
+        Refusal::Schema { .. } => {
+            Failure::new(Exit::Usage, "schema", text).help("change the JSON, or the schema in the definition")
+        }
+        Refusal::Payload(_) => Failure::new(Exit::Usage, "limit", text),
+        _ => Failure::new(Exit::Usage, "refused", text),
+    }
+}

@@ -1,0 +1,89 @@
+//! From a store URL to a store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use flowline::store::memory::MemoryStore;
+use flowline::store::{Clock, Store};
+use flowline_sqlite::{Mode, Options, SqliteStore};
+
+use crate::failure::{Exit, Failure};
+
+/// What the opener wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Read and write; made where it is missing.
+    Engine,
+    /// Read and write what is there already.
+    Existing,
+    /// Read only, beside an engine or without one.
+    Reader,
+}
+
+/// A store URL, read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    File(PathBuf),
+    Memory,
+}
+
+impl Place {
+    pub fn read(url: &str) -> Result<Place, Failure> {
+        let refuse = |message: String| {
+            Err(Failure::usage(message).help(
+                "this build has sqlite:PATH (the default, one file) and memory: (gone when the command ends)",
+            ))
+        };
+        match url.split_once(':') {
+            Some(("sqlite", path)) => match path.strip_prefix("//").unwrap_or(path) {
+                "" => refuse("the store \"sqlite:\" names no file".to_owned()),
+                path => Ok(Place::File(path.into())),
+            },
+            Some(("memory", "")) => Ok(Place::Memory),
+            Some((scheme, _)) => refuse(format!("store {url:?}: this build has no store for {scheme:?}")),
+            None => refuse(format!("store {url:?} has no scheme")),
+        }
+    }
+
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Place::File(path) => Some(path),
+            Place::Memory => None,
+        }
+    }
+}
+
+/// Opens a store. Call it inside a runtime.
+pub fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> {
+    let path = match Place::read(url)? {
+        Place::Memory => return Ok(Arc::new(MemoryStore::new(Clock::system()))),
+        Place::File(path) => path,
+    };
+    if access != Access::Engine && !path.try_exists().unwrap_or(true) {
+        return Err(Failure::new(
+            Exit::Store,
+            "store-missing",
+            format!("there is no store at {} yet", path.display()),
+        )
+        .help("`flowline run FILE` makes one; or name the right one with --store sqlite:PATH"));
+    }
+    let mode = if access == Access::Reader { Mode::Client } else { Mode::Engine };
+    Ok(SqliteStore::open(&path, Options { mode, ..Options::default() })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_names_a_file_or_memory_and_nothing_else_yet() {
+        assert_eq!(Place::read("sqlite:a/b.db").unwrap(), Place::File("a/b.db".into()));
+        assert_eq!(Place::read("sqlite:///a/b.db").unwrap(), Place::File("/a/b.db".into()));
+        assert_eq!(Place::read("memory:").unwrap(), Place::Memory);
+        for bad in ["sqlite:", "sqlite://", "memory:x", "redis://localhost", "a/b.db", ""] {
+            let failure = Place::read(bad).unwrap_err();
+            assert_eq!(failure.exit, Exit::Usage, "{bad}");
+            assert!(failure.help.unwrap().contains("sqlite:PATH"));
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Settings and where each comes from: a flag, an environment variable, a key of `flowline.toml`, or the default, in
+//! this order. Every setting has one name in all of them.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flowline::core::Tenant;
+use flowline::core::ids::check_name;
+use flowline::core::time::parse_duration;
+use serde::Deserialize;
+
+use crate::failure::Failure;
+
+/// The file read where `--config` names none.
+pub const CONFIG_FILE: &str = "flowline.toml";
+const STORE: &str = "sqlite:.flowline/flowline.db";
+const SLOTS: usize = 256;
+const LEASE: Duration = Duration::from_secs(30);
+/// Short: whoever interrupts a command waits for it.
+const DRAIN: Duration = Duration::from_secs(10);
+/// Below this a heartbeat delayed by a busy machine costs the lease.
+const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    Flag,
+    Env(String),
+    File(PathBuf),
+    Default,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Flag => f.write_str("flag"),
+            Source::Env(name) => write!(f, "environment {name}"),
+            Source::File(path) => write!(f, "file {}", path.display()),
+            Source::Default => f.write_str("default"),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Setting<T> {
+    pub value: T,
+    pub source: Source,
+}
+
+/// What the flags of a command say; `None` where they are silent.
+#[derive(Debug, Clone, Default)]
+pub struct Flags {
+    pub config: Option<PathBuf>,
+    pub store: Option<String>,
+    pub tenant: Option<String>,
+    pub color: Option<String>,
+    pub slots: Option<String>,
+    pub queues: Option<String>,
+    pub lease: Option<String>,
+    pub drain: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub store: Setting<String>,
+    pub tenant: Setting<Tenant>,
+    pub color: Setting<Color>,
+    pub slots: Setting<usize>,
+    pub queues: Setting<BTreeMap<String, usize>>,
+    pub lease: Setting<Duration>,
+    pub drain: Setting<Duration>,
+}
+
+/// `flowline.toml`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileSettings {
+    store: Option<String>,
+    tenant: Option<String>,
+    color: Option<String>,
+    slots: Option<usize>,
+    queues: Option<BTreeMap<String, usize>>,
+    lease: Option<String>,
+    drain: Option<String>,
+}
+
+impl Settings {
+    pub fn read(flags: Flags) -> Result<Settings, Failure> {
+        let (path, file) = read_file(flags.config.as_deref())?;
+        let lookup = Lookup { path };
+        let queues = file.queues.map(|queues| {
+            queues.iter().map(|(queue, slots)| format!("{queue}={slots}")).collect::<Vec<_>>().join(",")
+        });
+        Ok(Settings {
+            store: lookup.find("store", flags.store, file.store, STORE, |text| Ok(text.to_owned()))?,
+            tenant: lookup.find("tenant", flags.tenant, file.tenant, "default", |text| {
+                Tenant::new(text).map_err(|error| error.to_string())
+            })?,
+            color: lookup.find("color", flags.color, file.color, "auto", color)?,
+            slots: lookup.find(
+                "slots",
+                flags.slots,
+                file.slots.map(|n| n.to_string()),
+                &SLOTS.to_string(),
+                slots,
+            )?,
+            queues: lookup.find("queues", flags.queues, queues, "", read_queues)?,
+            lease: lookup.find("lease", flags.lease, file.lease, &text_of(LEASE), lease)?,
+            drain: lookup.find("drain", flags.drain, file.drain, &text_of(DRAIN), duration)?,
+        })
+    }
+}
+
+struct Lookup {
+    path: Option<PathBuf>,
+}
+
+impl Lookup {
+    /// The first place that has the setting decides; what stands there must be right.
+    fn find<T>(
+        &self,
+        name: &str,
+        flag: Option<String>,
+        file: Option<String>,
+        default: &str,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Setting<T>, Failure> {
+        let variable = format!("FLOWLINE_{}", name.to_uppercase());
+        let from_env = env::var(&variable).ok().filter(|text| !text.is_empty());
+        let (text, source) = match (flag, from_env, file, &self.path) {
+            (Some(text), ..) => (text, Source::Flag),
+            (None, Some(text), ..) => (text, Source::Env(variable)),
+            (None, None, Some(text), Some(path)) => (text, Source::File(path.clone())),
+            _ => (default.to_owned(), Source::Default),
+        };
+        match read(&text) {
+            Ok(value) => Ok(Setting { value, source }),
+            Err(problem) => Err(Failure::usage(format!("{name} (from {source}): {problem}"))),
+        }
+    }
+}
+
+fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, FileSettings), Failure> {
+    let path = named.unwrap_or(Path::new(CONFIG_FILE));
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok((None, FileSettings::default()));
+        }
+        Err(error) => {
+            return Err(Failure::usage(format!("cannot read {}: {error}", path.display()))
+                .help("name a settings file with --config, or leave it out"));
+        }
+    };
+    let file = toml::from_str(&text).map_err(|error| {
+        Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
+            .help("the keys are store, tenant, color, slots, queues, lease and drain")
+    })?;
+    Ok((Some(path.to_owned()), file))
+}
+
+fn color(text: &str) -> Result<Color, String> {
+    <Color as clap::ValueEnum>::from_str(text, true)
+        .map_err(|_| format!("{text:?} is none of auto, always, never"))
+}
+
+fn slots(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("{text:?} is not a number from 1 on"))
+}
+
+/// `mail=2,reports=1`.
+fn read_queues(text: &str) -> Result<BTreeMap<String, usize>, String> {
+    let one = |part: &str| {
+        let (queue, slots) =
+            part.split_once('=').ok_or_else(|| format!("{part:?} is not QUEUE=SLOTS (mail=2)"))?;
+        check_name("queue", queue).map_err(|error| error.to_string())?;
+        let slots = slots.parse().map_err(|_| format!("{slots:?} is not a number of slots"))?;
+        Ok((queue.to_owned(), slots))
+    };
+    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(one).collect()
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        short if short < SHORTEST_LEASE => Err(format!("{text} is too short; a lease lasts 1s or more")),
+        lease => Ok(lease),
+    }
+}
+
+/// Reads a duration of a flag; the message shows how one looks.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| format!("{text:?} is not a duration (250ms, 30s, 5m, 1h, 7d, 1h30m)"))
+}
+
+fn text_of(duration: Duration) -> String {
+    flowline::core::time::format_duration(duration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_read_from_a_list_and_refused_with_the_part_that_is_wrong() {
+        let read = read_queues("mail=2, reports=0").unwrap();
+        assert_eq!(read.into_iter().collect::<Vec<_>>(), [("mail".to_owned(), 2), ("reports".to_owned(), 0)]);
+        assert!(read_queues("mail").unwrap_err().contains("mail"));
+        assert!(read_queues("ma il=1").is_err());
+        assert!(read_queues("mail=-1").is_err());
+    }
+
+    #[test]
+    fn a_lease_shorter_than_a_second_is_refused() {
+        assert!(lease("999ms").is_err());
+        assert_eq!(lease("1s"), Ok(Duration::from_secs(1)));
+    }
+}
