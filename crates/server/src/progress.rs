@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::core::event::EventType;
+use flowline::core::run::RELEASED;
 use flowline::core::{Event, RunId, Time};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
@@ -17,6 +18,9 @@ use crate::view::Data;
 const SPINNERS: usize = 20;
 /// Characters of an error or a log line.
 const TEXT: usize = 300;
+
+/// A shorter attempt is written whole, its start and its end with one date.
+const UNDATED: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
@@ -98,7 +102,10 @@ impl Progress {
                     ms => format!("again in {}", output::millis(ms)),
                 };
                 let attempt = event.attempt.unwrap_or(0);
-                format!("{YELLOW}attempt {attempt} failed{RESET}, {after}: {}", said(data.error))
+                match data.code.as_deref() {
+                    Some(RELEASED) => format!("{YELLOW}attempt {attempt} was given back{RESET}, {after}"),
+                    _ => format!("{YELLOW}attempt {attempt} failed{RESET}, {after}: {}", said(data.error)),
+                }
             }
             EventType::StepFailed => {
                 let took = self
@@ -144,6 +151,8 @@ impl Progress {
         let (took, emits) = self.end(key, event.ts);
         let took = match took {
             _ if data.inherited => " before, kept".to_owned(),
+            // The log dates a short attempt once, when it is written.
+            Some(Duration::ZERO) => format!(" in under {}", output::duration(UNDATED)),
             Some(took) => format!(" in {}", output::duration(took)),
             None => String::new(),
         };

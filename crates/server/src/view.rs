@@ -46,6 +46,7 @@ pub struct StepView {
 pub struct Data {
     pub name: Option<String>,
     pub error: Option<String>,
+    pub code: Option<String>,
     pub reason: Option<String>,
     pub level: Option<String>,
     pub message: Option<String>,

@@ -1,0 +1,7 @@
+//! The binary as a user meets it: real processes on real SQLite files, their exit codes, JSON and messages.
+
+mod place;
+mod reading;
+mod refusals;
+mod running;
+mod steering;

@@ -1,0 +1,80 @@
+//! What is done to runs from outside.
+
+use super::place::Here;
+
+#[test]
+fn a_run_is_started_paused_resumed_and_cancelled() {
+    let here = Here::new();
+    let run = here.start(&["slow.yaml", "--label", "team=a"]);
+    let run = run.as_str();
+    let act = |words: &[&str]| here.json(0, words);
+    assert_eq!(act(&["pause", run])["status"], "paused");
+    assert_eq!(act(&["pause", run])["changed"], false);
+    assert_eq!(act(&["resume", run])["status"], "running");
+    let cancelled = act(&["cancel", run, "--reason", "twice"]);
+    assert_eq!((&cancelled["runId"], &cancelled["changed"]), (&run.into(), &true.into()));
+    assert_eq!(here.json(2, &["pause", run])["error"]["code"], "run-ended");
+    assert_eq!(act(&["show", run])["error"], "twice");
+}
+
+#[test]
+fn a_flow_in_the_store_is_started_by_its_name() {
+    let here = Here::new();
+    here.json(0, &["run", "order.yaml", "--input", r#"{"total": 1}"#]);
+    let answer = here.json(0, &["start", "order", "--input", r#"{"total": 2}"#, "--priority", "urgent"]);
+    assert_eq!((&answer["flowName"], &answer["existed"]), (&"order".into(), &false.into()));
+    assert_eq!(here.json(2, &["start", "ordr"])["error"]["code"], "no-such-flow");
+}
+
+#[test]
+fn a_delayed_run_waits() {
+    let here = Here::new();
+    let run = here.start(&["slow.yaml", "--delay", "1h"]);
+    assert_eq!(here.json(0, &["show", &run])["status"], "waiting");
+    assert_eq!(here.json(0, &["queues"])["items"][0]["delayed"], 1);
+}
+
+#[test]
+fn a_failed_run_is_retried_as_a_new_one() {
+    let here = Here::new();
+    let failed = here.json(1, &["run", "doomed.yaml"]);
+    let first = failed["runId"].as_str().unwrap();
+    let again = here.json(0, &["retry", first]);
+    assert_ne!(again["runId"], failed["runId"]);
+    let shown = here.json(0, &["show", again["runId"].as_str().unwrap()]);
+    assert_eq!(shown["retryOf"], first);
+    here.flowline(&["retry", first, "--from", "nope"]).refused(2, &["nope"]);
+}
+
+#[test]
+fn runs_are_ended_by_hand() {
+    let here = Here::new();
+    let (one, two) = (here.start(&["slow.yaml"]), here.start(&["slow.yaml"]));
+    assert_eq!(here.json(0, &["complete", &one, "--result", "[1]"])["status"], "completed");
+    assert_eq!(here.json(0, &["fail", &two, "--error", "burnt"])["status"], "failed");
+    assert_eq!(here.json(0, &["show", &one])["result"], serde_json::json!([1]));
+    assert_eq!(here.json(0, &["show", &two])["error"], "burnt");
+}
+
+#[test]
+fn a_paused_queue_is_not_worked_on_until_it_is_opened() {
+    let here = Here::new();
+    here.start(&["approve.yaml"]);
+    assert_eq!(here.json(0, &["queues", "pause", "default"])["paused"], true);
+    let worked = here.json(0, &["work", "--until-idle", "--patience", "0s"]);
+    assert_eq!(worked["steps"]["completed"], 0);
+    assert_eq!(here.json(0, &["queues"])["items"][0]["paused"], true);
+    here.json(0, &["queues", "resume", "default"]);
+    assert_eq!(here.json(0, &["work", "--until-idle"])["steps"]["completed"], 1);
+}
+
+#[test]
+fn retention_removes_ended_runs_only() {
+    let here = Here::new();
+    here.json(0, &["run", "order.yaml", "--input", r#"{"total": 1}"#]);
+    here.start(&["slow.yaml"]);
+    let done = here.json(0, &["retain", "--events", "0s", "--runs", "0s"]);
+    assert_eq!(done["removed"], 1);
+    assert_eq!(here.json(0, &["runs"])["items"][0]["flowName"], "slow");
+    here.flowline(&["retain", "--events", "9d", "--runs", "1d"]).refused(2, &["--events"]);
+}
