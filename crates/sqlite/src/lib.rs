@@ -1,1 +1,159 @@
+//! Flowline's embedded store: one SQLite file.
+//!
+//! One engine per file writes, on one thread that puts everything pending into one durable transaction (`write`). Reads
+//! run beside it on connections of their own (`read`), from any number of processes. The layout is in `schema`, explained
+//! for people with `sqlite3` at hand in `docs/sqlite.md`.
+//!
+//! What this crate does not do: decide anything about flows, or share a file between engines.
 
+pub mod baseline;
+mod code;
+mod fault;
+mod file;
+mod follow;
+mod lock;
+mod names;
+mod read;
+mod schema;
+mod store;
+mod write;
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use flowline_store::{Clock, StoreError};
+use tokio::sync::watch;
+
+pub use baseline::{Baseline, baseline};
+
+use follow::Follower;
+use lock::EngineLock;
+use read::Readers;
+use write::WriterThread;
+
+/// How a file is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub clock: Clock,
+    pub mode: Mode,
+    pub durability: Durability,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { clock: Clock::system(), mode: Mode::Engine, durability: Durability::Full }
+    }
+}
+
+/// What the opener wants to do with the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Read and write. One at a time: a second one is refused. Makes the file and its folder where they are missing.
+    Engine,
+    /// Read only, beside an engine or without one. Takes no lock; every write is refused.
+    Client,
+}
+
+/// What an acknowledged commit survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// A crash of the machine: every transaction is synced.
+    Full,
+    /// A crash of the process. One of the machine may take the last transactions, whole ones, with it.
+    Normal,
+}
+
+impl Durability {
+    pub(crate) fn pragma(self) -> &'static str {
+        match self {
+            Durability::Full => "full",
+            Durability::Normal => "normal",
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Durability::Full => "an acknowledged commit survives a crash of the machine (synchronous=FULL)",
+            Durability::Normal => {
+                "an acknowledged commit survives a crash of the process; one of the machine may lose the last ones \
+                 (synchronous=NORMAL)"
+            }
+        }
+    }
+}
+
+/// One SQLite file as a Flowline store. Closed when the last reference goes, after all pending writes.
+pub struct SqliteStore {
+    path: PathBuf,
+    clock: Clock,
+    durability: Durability,
+    readers: Readers,
+    access: Access,
+}
+
+enum Access {
+    /// Fields go in this order: the writer ends before the lock is given up.
+    Engine { writer: WriterThread, changed: watch::Sender<u64>, _lock: EngineLock },
+    Client { follower: Follower },
+}
+
+impl SqliteStore {
+    /// Opens a file. Blocks for as long as the disk does, some milliseconds.
+    ///
+    /// As an engine it ends the leases of the engine before, which is dead: they expire at once. Fails with `InUse` where
+    /// another engine holds the file, and with `Incompatible`, leaving it untouched, where the file is not a store.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Arc<SqliteStore>, StoreError> {
+        let path = path.as_ref().to_owned();
+        let Options { clock, mode, durability } = options;
+        let access = match mode {
+            Mode::Engine => open_engine(&path, &clock, durability)?,
+            Mode::Client => {
+                if !file::identify(&path)? {
+                    return Err(StoreError::Unavailable(format!(
+                        "{} does not exist; start a flow with this store first, or name another file",
+                        path.display()
+                    )));
+                }
+                Access::Client { follower: Follower::new(path.clone()) }
+            }
+        };
+        let readers = Readers::open(path.clone())?;
+        Ok(Arc::new(SqliteStore { path, clock, durability, readers, access }))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn writer(&self) -> Result<&WriterThread, StoreError> {
+        match &self.access {
+            Access::Engine { writer, .. } => Ok(writer),
+            Access::Client { .. } => Err(StoreError::Invalid(format!(
+                "{} is open for reading only; open it as an engine to write",
+                self.path.display()
+            ))),
+        }
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+fn open_engine(path: &Path, clock: &Clock, durability: Durability) -> Result<Access, StoreError> {
+    // Before the lock file is made beside it: what is not ours is left as it is, its folder too.
+    file::identify(path)?;
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        fs::create_dir_all(folder)
+            .map_err(|error| StoreError::CannotWrite(format!("{}: {error}", folder.display())))?;
+    }
+    let lock = EngineLock::take(path)?;
+    let conn = file::open_writer(path, durability)?;
+    let (changed, _) = watch::channel(0);
+    let writer = WriterThread::start(conn, clock.clone(), changed.clone())?;
+    Ok(Access::Engine { writer, changed, _lock: lock })
+}

@@ -1,0 +1,59 @@
+//! Small enums and tokens as numbers and bytes of the file. These numbers are part of the layout.
+
+use flowline_core::definition::Priority;
+use flowline_core::{Json, Status};
+use flowline_store::Token;
+use flowline_store::row::StateScope;
+
+use crate::fault::Fault;
+
+pub(crate) fn status_number(status: Status) -> i64 {
+    match status {
+        Status::Running => 0,
+        Status::Waiting => 1,
+        Status::Paused => 2,
+        Status::Completed => 3,
+        Status::Failed => 4,
+        Status::Cancelled => 5,
+    }
+}
+
+pub(crate) fn status(number: i64) -> Result<Status, Fault> {
+    let known = Status::ALL.into_iter().find(|status| status_number(*status) == number);
+    known.ok_or_else(|| Fault::damaged(&format!("status {number} is unknown")))
+}
+
+pub(crate) fn priority_number(priority: Priority) -> i64 {
+    match priority {
+        Priority::Low => 0,
+        Priority::Normal => 1,
+        Priority::High => 2,
+        Priority::Urgent => 3,
+    }
+}
+
+pub(crate) fn priority(number: i64) -> Result<Priority, Fault> {
+    let known = Priority::ALL.into_iter().find(|priority| priority_number(*priority) == number);
+    known.ok_or_else(|| Fault::damaged(&format!("priority {number} is unknown")))
+}
+
+pub(crate) fn scope_number(scope: StateScope) -> i64 {
+    match scope {
+        StateScope::Run => 0,
+        StateScope::Flow => 1,
+        StateScope::Tenant => 2,
+    }
+}
+
+pub(crate) fn token(bytes: [u8; 16]) -> Token {
+    Token(u128::from_be_bytes(bytes))
+}
+
+pub(crate) fn token_bytes(token: Token) -> [u8; 16] {
+    token.0.to_be_bytes()
+}
+
+/// A payload as it was stored. It was checked when it came in, so its depth is not measured again.
+pub(crate) fn json(text: &str) -> Result<Json, Fault> {
+    serde_json::from_str(text).map_err(|error| Fault::damaged(&format!("a payload is not JSON: {error}")))
+}

@@ -1,0 +1,149 @@
+//! Opening the file: is it ours, make it where it is missing, and the settings of each connection.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flowline_store::StoreError;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::Durability;
+use crate::fault::Fault;
+use crate::schema;
+
+/// How long a connection waits for a lock that another program holds.
+const BUSY: Duration = Duration::from_secs(5);
+/// Bytes of a page.
+const PAGE_BYTES: u32 = 4096;
+/// Pages of write-ahead log after which the writer copies them back: 16 MiB.
+const CHECKPOINT_PAGES: u32 = 4_000;
+/// The log file is cut back to this after it has once grown longer.
+const WAL_BYTES: u32 = 64 << 20;
+/// Pages that the writer keeps in memory: 64 MiB.
+const CACHE_KIB: i32 = 64 << 10;
+
+/// The connection that writes. The caller holds the lock.
+pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connection, StoreError> {
+    if !identify(path)? {
+        create(path)?;
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open = || -> Result<Connection, Fault> {
+        let conn = Connection::open_with_flags(path, flags)?;
+        conn.busy_timeout(BUSY)?;
+        let format = schema::check(&conn, &path.display().to_string())?;
+        conn.pragma_update(None, "journal_mode", "wal")?;
+        conn.pragma_update(None, "synchronous", durability.pragma())?;
+        conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+        conn.pragma_update(None, "journal_size_limit", WAL_BYTES)?;
+        conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        conn.pragma_update(None, "temp_store", "memory")?;
+        schema::migrate(&conn, format)?;
+        Ok(conn)
+    };
+    open().map_err(|fault| named(path, fault.of_write()))
+}
+
+/// A connection that only reads.
+pub(crate) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open = || -> Result<Connection, Fault> {
+        let conn = Connection::open_with_flags(path, flags)?;
+        conn.busy_timeout(BUSY)?;
+        conn.pragma_update(None, "query_only", true)?;
+        conn.set_prepared_statement_cache_capacity(64);
+        schema::check(&conn, &path.display().to_string())?;
+        Ok(conn)
+    };
+    open().map_err(|fault| named(path, fault.of_read()))
+}
+
+/// Looks at the first bytes without writing any. False where there is no file, or an empty one.
+pub(crate) fn identify(path: &Path) -> Result<bool, StoreError> {
+    /// The header of a SQLite file; the application id is at byte 68.
+    const HEADER: usize = 100;
+    let file = match fs::File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        other => other.map_err(|error| unreadable(path, &error))?,
+    };
+    let mut head = Vec::with_capacity(HEADER);
+    file.take(HEADER as u64).read_to_end(&mut head).map_err(|error| unreadable(path, &error))?;
+    if head.is_empty() {
+        return Ok(false);
+    }
+    if head.len() < HEADER || !head.starts_with(b"SQLite format 3\0") {
+        return Err(StoreError::Incompatible(format!(
+            "{} is not a SQLite file; name another file",
+            path.display()
+        )));
+    }
+    if head[68..72] != schema::APPLICATION_ID.to_be_bytes() {
+        return Err(StoreError::Incompatible(format!(
+            "{} is the SQLite database of another program; name another file",
+            path.display()
+        )));
+    }
+    Ok(true)
+}
+
+/// Makes the file beside its place and moves it there whole: no crash leaves a half-made one.
+fn create(path: &Path) -> Result<(), StoreError> {
+    let beside = with_suffix(path, ".new");
+    for stale in ["", "-journal"] {
+        match fs::remove_file(with_suffix(&beside, stale)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StoreError::CannotWrite(format!("{}: {error}", beside.display())));
+            }
+            _ => {}
+        }
+    }
+    let make = || -> Result<(), Fault> {
+        let conn = Connection::open(&beside)?;
+        conn.pragma_update(None, "page_size", PAGE_BYTES)?;
+        // Pages that retention frees go back to the system a few at a time; a full VACUUM would block the writer.
+        conn.pragma_update(None, "auto_vacuum", "incremental")?;
+        conn.pragma_update(None, "application_id", schema::APPLICATION_ID)?;
+        schema::migrate(&conn, 0)?;
+        conn.close().map_err(|(_, error)| error)?;
+        Ok(())
+    };
+    make().map_err(|fault| named(path, fault.of_write()))?;
+    let place = || {
+        fs::rename(&beside, path)?;
+        sync_folder(path)
+    };
+    place().map_err(|error| StoreError::CannotWrite(format!("{}: {error}", path.display())))
+}
+
+/// Makes a new name in a folder durable.
+fn sync_folder(path: &Path) -> std::io::Result<()> {
+    #[cfg(unix)]
+    if let Some(folder) = path.parent() {
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        fs::File::open(folder)?.sync_all()?;
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+    Ok(())
+}
+
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> StoreError {
+    StoreError::Unavailable(format!("{} cannot be read: {error}", path.display()))
+}
+
+fn named(path: &Path, error: StoreError) -> StoreError {
+    let path = path.display();
+    match error {
+        StoreError::CannotWrite(text) => StoreError::CannotWrite(format!("{path}: {text}")),
+        StoreError::Unavailable(text) => StoreError::Unavailable(format!("{path}: {text}")),
+        StoreError::Damaged(text) => StoreError::Damaged(format!("{path}: {text}")),
+        other => other,
+    }
+}

@@ -1,0 +1,68 @@
+//! One engine per file, by a lock of the operating system on `FILE.lock`.
+//!
+//! The lock goes with the process, however it ends; what is written in the lock file only tells people who holds it.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use flowline_core::Time;
+use flowline_store::StoreError;
+
+/// Held for as long as the engine lives.
+#[derive(Debug)]
+pub(crate) struct EngineLock {
+    _file: File,
+}
+
+impl EngineLock {
+    pub(crate) fn take(database: &Path) -> Result<EngineLock, StoreError> {
+        let path = lock_path(database);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(|error| StoreError::CannotWrite(format!("{}: {error}", path.display())))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(in_use(database, &mut file)),
+            Err(TryLockError::Error(error)) => {
+                return Err(StoreError::CannotWrite(format!("{} cannot be locked: {error}", path.display())));
+            }
+        }
+        sign(&mut file).map_err(|error| StoreError::CannotWrite(format!("{}: {error}", path.display())))?;
+        Ok(EngineLock { _file: file })
+    }
+}
+
+/// `FILE.lock`.
+fn lock_path(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+fn sign(file: &mut File) -> std::io::Result<()> {
+    let now = flowline_store::Clock::system().now();
+    file.set_len(0)?;
+    file.seek(SeekFrom::Start(0))?;
+    writeln!(file, "{} {}", std::process::id(), now.millis())
+}
+
+fn in_use(database: &Path, file: &mut File) -> StoreError {
+    let mut text = String::new();
+    // Who holds it is a courtesy; that it is held is certain.
+    let _ = file.read_to_string(&mut text);
+    let mut words = text.split_whitespace();
+    let holder = match (words.next(), words.next().and_then(|ms| ms.parse().ok())) {
+        (Some(pid), Some(ms)) => format!("process {pid} since {}", Time::from_millis(ms)),
+        _ => "another process".to_owned(),
+    };
+    StoreError::InUse(format!(
+        "{} is in use by the engine of {holder}; stop that one, or talk to it with --server, or name another file \
+         (other processes may always read)",
+        database.display()
+    ))
+}

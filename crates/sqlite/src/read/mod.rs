@@ -1,0 +1,110 @@
+//! Reading, on connections of its own that never wait for the writer.
+//!
+//! Every read is one short read transaction: what it sees is one moment, and it does not keep the write-ahead log from
+//! being copied back.
+
+pub(crate) mod catalog;
+pub(crate) mod events;
+pub(crate) mod feed;
+pub(crate) mod leases;
+pub(crate) mod rows;
+pub(crate) mod runs;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use flowline_core::{RunKey, Tenant};
+use flowline_store::StoreError;
+use rusqlite::{Connection, OptionalExtension, params};
+use tokio::sync::Semaphore;
+
+use crate::fault::Fault;
+use crate::file;
+use crate::schema::Kinds;
+
+/// Reads at the same time. More would only wait for the same disk and cores.
+const READERS: usize = 4;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Readers(Arc<Pool>);
+
+#[derive(Debug)]
+struct Pool {
+    path: PathBuf,
+    kinds: Kinds,
+    idle: Mutex<Vec<Connection>>,
+    seats: Semaphore,
+}
+
+/// What a read works with.
+pub(crate) struct Reader<'a> {
+    pub(crate) conn: &'a Connection,
+    pub(crate) kinds: &'a Kinds,
+}
+
+impl Readers {
+    pub(crate) fn open(path: PathBuf) -> Result<Readers, StoreError> {
+        let first = file::open_reader(&path)?;
+        let kinds = Kinds::load(&first).map_err(Fault::of_read)?;
+        let pool = Pool { path, kinds, idle: Mutex::new(vec![first]), seats: Semaphore::new(READERS) };
+        Ok(Readers(Arc::new(pool)))
+    }
+
+    pub(crate) async fn read<T, F>(&self, read: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Reader<'_>) -> Result<T, Fault> + Send + 'static,
+    {
+        let _seat = self.0.seats.acquire().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let pool = self.0.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let conn = pool.take()?;
+            let answer = in_one_moment(&conn, &pool.kinds, read).map_err(Fault::of_read);
+            pool.give_back(conn);
+            answer
+        });
+        done.await.map_err(|error| StoreError::Unavailable(format!("a read was broken off: {error}")))?
+    }
+}
+
+impl Pool {
+    fn take(&self) -> Result<Connection, StoreError> {
+        let idle = self.idle.lock().ok().and_then(|mut idle| idle.pop());
+        idle.map_or_else(|| file::open_reader(&self.path), Ok)
+    }
+
+    fn give_back(&self, conn: Connection) {
+        if let Ok(mut idle) = self.idle.lock() {
+            idle.push(conn);
+        }
+    }
+}
+
+fn in_one_moment<T>(
+    conn: &Connection,
+    kinds: &Kinds,
+    read: impl FnOnce(&Reader<'_>) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let moment = conn.unchecked_transaction()?;
+    let answer = read(&Reader { conn, kinds })?;
+    moment.finish()?;
+    Ok(answer)
+}
+
+impl Reader<'_> {
+    pub(crate) fn tenant(&self, tenant: &Tenant) -> Result<Option<i64>, Fault> {
+        let mut statement = self.conn.prepare_cached("select id from tenants where name = ?1")?;
+        Ok(statement.query_row([tenant.as_str()], |row| row.get(0)).optional()?)
+    }
+
+    pub(crate) fn flow(&self, tenant: i64, flow: &str) -> Result<Option<i64>, Fault> {
+        let mut statement = self.conn.prepare_cached("select id from flows where tenant = ?1 and name = ?2")?;
+        Ok(statement.query_row(params![tenant, flow], |row| row.get(0)).optional()?)
+    }
+
+    pub(crate) fn run(&self, run: &RunKey) -> Result<Option<i64>, Fault> {
+        let Some(tenant) = self.tenant(&run.tenant)? else { return Ok(None) };
+        let mut statement = self.conn.prepare_cached("select id from runs where tenant = ?1 and run_id = ?2")?;
+        Ok(statement.query_row(params![tenant, run.run.as_str()], |row| row.get(0)).optional()?)
+    }
+}

@@ -1,0 +1,213 @@
+//! The layout of the file, and how an older one becomes this one.
+//!
+//! Every change of the layout is one more entry in [`STEPS`]; an entry that was released is never edited. The number of
+//! steps taken is the format, kept in the cell `format`. All steps that a file lacks run in one transaction.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::fault::Fault;
+use flowline_core::EventType;
+use flowline_store::StoreError;
+
+/// "FlwL" in ASCII: tells a Flowline file from any other SQLite database.
+pub(crate) const APPLICATION_ID: i32 = 0x466c_774c;
+
+/// The format that this build writes.
+pub(crate) const FORMAT: u32 = STEPS.len() as u32;
+
+const STEPS: &[&str] = &[FIRST];
+
+/// Events are stored in commit order under one growing number, so that appending touches the end of the table, and the
+/// feed of all runs is the table itself. What changes with every commit is apart (`progress`) from what hardly ever does
+/// (`runs`). Waiting jobs and leases are apart too: a hand-off touches `leases` alone.
+const FIRST: &str = "
+create table cells (name text primary key, value) without rowid;
+create table event_types (id integer primary key, name text not null unique);
+create table tenants (id integer primary key, name text not null unique);
+create table flows (id integer primary key, tenant integer not null, name text not null, unique (tenant, name));
+create table definitions (
+    id integer primary key, tenant integer not null, flow integer not null, hash text not null,
+    body text not null, origin text, created_at integer not null, latest integer not null,
+    unique (tenant, hash));
+create index definitions_by_flow on definitions (flow, latest);
+
+create table runs (
+    id integer primary key, tenant integer not null, flow integer not null, definition integer not null,
+    status integer not null, run_id text not null, created_at integer not null, started_at integer,
+    completed_at integer, step_count integer not null, events_trimmed integer not null default 0,
+    idempotency_key text, retry_of text, failure_error text, failure_step text,
+    input_digest text not null, labels text);
+create unique index runs_by_name on runs (tenant, run_id);
+create index runs_by_tenant on runs (tenant);
+create index runs_by_status on runs (tenant, status);
+create index runs_by_flow on runs (flow);
+create index runs_by_flow_status on runs (flow, status);
+create index runs_ended on runs (events_trimmed, completed_at) where completed_at is not null;
+create table progress (
+    run integer primary key, version integer not null, seq integer not null, ms integer not null,
+    completed_steps integer not null, failed_steps integer not null, retries integer not null,
+    state blob not null);
+create table labels (
+    tenant integer not null, key text not null, value text not null, run integer not null,
+    primary key (tenant, key, value, run)) without rowid;
+create table counters (
+    flow integer not null, status integer not null, n integer not null,
+    primary key (flow, status)) without rowid;
+
+create table events (
+    n integer primary key, run integer not null, seq integer not null, ms integer not null,
+    type integer not null, step text, attempt integer, slot integer, data text);
+create unique index events_by_run on events (run, seq);
+create index events_by_slot on events (run, slot) where slot is not null;
+create table purges (run integer primary key);
+
+create table lanes (
+    id integer primary key, tenant integer not null, queue text not null, need text not null,
+    unique (tenant, queue, need));
+create table paused_queues (
+    tenant integer not null, queue text not null, primary key (tenant, queue)) without rowid;
+create table jobs (
+    run integer not null, key integer not null, name text not null, attempt integer not null,
+    lane integer not null, priority integer not null, due integer not null, held integer not null,
+    n integer not null, primary key (run, key)) without rowid;
+create index jobs_ready on jobs (lane, priority, due, n) where held = 0 and key >= 0;
+create index jobs_timers on jobs (due, n) where held = 0 and key < 0;
+create table leases (
+    run integer not null, key integer not null, name text not null, attempt integer not null,
+    lane integer not null, priority integer not null, due integer not null, n integer not null, token blob not null,
+    worker text not null, leased_at integer not null, expires integer not null, lines integer not null,
+    released integer not null, primary key (run, key)) without rowid;
+
+create table kv (
+    scope integer not null, owner integer not null, key text not null, value text not null,
+    expires integer, primary key (scope, owner, key)) without rowid;
+create index kv_expiring on kv (expires) where expires is not null;
+
+create view v_runs as
+    select tenants.name as tenant, runs.run_id, flows.name as flow, definitions.hash as definition,
+        case status when 0 then 'running' when 1 then 'waiting' when 2 then 'paused'
+            when 3 then 'completed' when 4 then 'failed' when 5 then 'cancelled' end as status,
+        strftime('%Y-%m-%dT%H:%M:%fZ', runs.created_at / 1000.0, 'unixepoch') as created_at,
+        strftime('%Y-%m-%dT%H:%M:%fZ', runs.started_at / 1000.0, 'unixepoch') as started_at,
+        strftime('%Y-%m-%dT%H:%M:%fZ', runs.completed_at / 1000.0, 'unixepoch') as completed_at,
+        runs.step_count, progress.completed_steps, progress.failed_steps, progress.retries,
+        runs.failure_error, runs.failure_step, runs.labels, runs.idempotency_key, runs.retry_of,
+        progress.version, progress.seq as events, runs.events_trimmed, runs.id
+    from runs join progress on progress.run = runs.id join tenants on tenants.id = runs.tenant
+        join flows on flows.id = runs.flow join definitions on definitions.id = runs.definition;
+create view v_events as
+    select tenants.name as tenant, runs.run_id, flows.name as flow, events.ms || '-' || events.seq as id,
+        events.seq, strftime('%Y-%m-%dT%H:%M:%fZ', events.ms / 1000.0, 'unixepoch') as ts,
+        event_types.name as type, events.step, events.attempt, events.data, events.n
+    from events join runs on runs.id = events.run join tenants on tenants.id = runs.tenant
+        join flows on flows.id = runs.flow join event_types on event_types.id = events.type;
+create view v_jobs as
+    select tenants.name as tenant, runs.run_id, jobs.name, jobs.attempt, lanes.queue, lanes.need,
+        case priority when 0 then 'low' when 1 then 'normal' when 2 then 'high' when 3 then 'urgent' end as priority,
+        strftime('%Y-%m-%dT%H:%M:%fZ', jobs.due / 1000.0, 'unixepoch') as due,
+        iif(jobs.held, 'held', 'waiting') as state, iif(jobs.key < 0, 'timer', 'step') as kind
+    from jobs join runs on runs.id = jobs.run join tenants on tenants.id = runs.tenant
+        join lanes on lanes.id = jobs.lane;
+create view v_leases as
+    select tenants.name as tenant, runs.run_id, leases.name, leases.attempt, lanes.queue, lanes.need, leases.worker,
+        strftime('%Y-%m-%dT%H:%M:%fZ', leases.leased_at / 1000.0, 'unixepoch') as leased_at,
+        strftime('%Y-%m-%dT%H:%M:%fZ', leases.expires / 1000.0, 'unixepoch') as expires,
+        leases.lines, leases.released
+    from leases join runs on runs.id = leases.run join tenants on tenants.id = runs.tenant
+        join lanes on lanes.id = leases.lane;
+";
+
+/// The format of a file, `None` where it has no such cell.
+pub(crate) fn format(conn: &Connection) -> Result<Option<u32>, Fault> {
+    let known: bool = conn.query_row(
+        "select exists (select 1 from sqlite_schema where type = 'table' and name = 'cells')",
+        [],
+        |row| row.get(0),
+    )?;
+    if !known {
+        return Ok(None);
+    }
+    Ok(conn.query_row("select value from cells where name = 'format'", [], |row| row.get(0)).optional()?)
+}
+
+/// Refuses a file of another program or of a newer build.
+pub(crate) fn check(conn: &Connection, path: &str) -> Result<u32, Fault> {
+    match format(conn)? {
+        None => Err(StoreError::Incompatible(format!(
+            "{path} is a SQLite database without Flowline's tables; name another file"
+        ))
+        .into()),
+        Some(found) if found > FORMAT => Err(StoreError::Incompatible(format!(
+            "{path} has format {found}, and this build reads up to {FORMAT}; use a newer flowline, or name another file"
+        ))
+        .into()),
+        Some(found) => Ok(found),
+    }
+}
+
+/// Takes the steps that the file lacks, all in one transaction.
+pub(crate) fn migrate(conn: &Connection, from: u32) -> Result<(), Fault> {
+    if from < FORMAT {
+        conn.execute_batch("begin immediate")?;
+        let taken = take_steps(conn, from).and_then(|()| conn.execute_batch("commit"));
+        if let Err(error) = taken {
+            // The first error is the one to report; a connection that cannot roll back is dropped right after.
+            let _ = conn.execute_batch("rollback");
+            return Err(error.into());
+        }
+    }
+    add_event_types(conn)?;
+    Ok(())
+}
+
+fn take_steps(conn: &Connection, from: u32) -> rusqlite::Result<()> {
+    for step in &STEPS[from as usize..] {
+        conn.execute_batch(step)?;
+    }
+    conn.execute("insert or replace into cells (name, value) values ('format', ?1)", [FORMAT])?;
+    Ok(())
+}
+
+/// Types get their numbers in the file when it is first opened by a build that knows them; the text is what counts.
+fn add_event_types(conn: &Connection) -> rusqlite::Result<()> {
+    let known: i64 = conn.query_row("select count(*) from event_types", [], |row| row.get(0))?;
+    if known as usize >= EventType::ALL.len() {
+        return Ok(());
+    }
+    let list = EventType::ALL.iter().map(|kind| format!("('{kind}')")).collect::<Vec<_>>().join(",");
+    conn.execute(&format!("insert or ignore into event_types (name) values {list}"), [])?;
+    Ok(())
+}
+
+/// The numbers of event types in one file.
+#[derive(Debug, Clone)]
+pub(crate) struct Kinds {
+    numbers: Vec<i64>,
+    kinds: Vec<Option<EventType>>,
+}
+
+impl Kinds {
+    pub(crate) fn load(conn: &Connection) -> Result<Kinds, Fault> {
+        let mut found = Kinds { numbers: vec![0; EventType::ALL.len()], kinds: Vec::new() };
+        let mut statement = conn.prepare("select id, name from event_types")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let (number, name) = (row.get::<_, i64>(0)?, row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?);
+            let Some(kind) = EventType::parse(name) else { continue };
+            let at = usize::try_from(number).map_err(|_| Fault::damaged("an event type has a negative number"))?;
+            found.kinds.resize(found.kinds.len().max(at + 1), None);
+            found.kinds[at] = Some(kind);
+            found.numbers[kind as usize] = number;
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn number(&self, kind: EventType) -> i64 {
+        self.numbers[kind as usize]
+    }
+
+    pub(crate) fn kind(&self, number: i64) -> Result<EventType, Fault> {
+        let known = usize::try_from(number).ok().and_then(|at| self.kinds.get(at).copied().flatten());
+        known.ok_or_else(|| Fault::damaged(&format!("event type {number} is unknown")))
+    }
+}

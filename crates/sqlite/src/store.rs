@@ -1,0 +1,172 @@
+//! The contract's verbs, each handed to the writer or to a reader.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use flowline_core::event::Slot;
+use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
+use flowline_store::{
+    Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter, EventPage, EventQuery,
+    Extend, Extended, FeedFilter, FeedPage, Health, JobRow, QueueRow, RunPage, RunQuery, RunStore, Snapshot,
+    StoreError, StoredDefinition, Swept,
+};
+use tokio::sync::watch;
+
+use crate::write::retain::More;
+use crate::{Access, SqliteStore};
+
+#[async_trait]
+impl RunStore for SqliteStore {
+    async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
+        self.writer()?.ask(move |writer| writer.commit(&batch)).await
+    }
+
+    async fn append(&self, batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError> {
+        self.writer()?.ask(move |writer| writer.append(&batch)).await
+    }
+
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        self.writer()?.ask(move |writer| writer.claim(&claim)).await
+    }
+
+    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
+        self.writer()?.ask(move |writer| writer.extend(&leases, ttl)).await
+    }
+
+    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
+        self.writer()?.ask(move |writer| writer.release(&leases)).await
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
+        let clock = self.clock.clone();
+        self.readers.read(move |reader| reader.sweep(clock.now(), limit)).await
+    }
+
+    async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError> {
+        let runs = runs.to_vec();
+        self.readers.read(move |reader| reader.load(&runs)).await
+    }
+
+    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError> {
+        let (run, slots) = (run.clone(), slots.to_vec());
+        self.readers.read(move |reader| reader.payloads(&run, &slots)).await
+    }
+
+    async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError> {
+        let run = run.clone();
+        self.readers.read(move |reader| reader.events(&run, &query)).await
+    }
+
+    async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
+        self.readers.read(move |reader| reader.runs(&query)).await
+    }
+
+    async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
+        let cursor = cursor.to_owned();
+        self.readers.read(move |reader| reader.feed(&filter, &cursor, limit)).await
+    }
+
+    fn watch(&self) -> watch::Receiver<u64> {
+        match &self.access {
+            Access::Engine { changed, .. } => changed.subscribe(),
+            Access::Client { follower } => follower.watch(),
+        }
+    }
+
+    async fn now(&self) -> Result<Time, StoreError> {
+        Ok(self.clock.now())
+    }
+}
+
+#[async_trait]
+impl Catalog for SqliteStore {
+    async fn put_definition(&self, definition: StoredDefinition) -> Result<bool, StoreError> {
+        self.writer()?.ask(move |writer| writer.put_definition(&definition)).await
+    }
+
+    async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        let (tenant, hash) = (tenant.clone(), hash.to_owned());
+        self.readers.read(move |reader| reader.definition(&tenant, &hash)).await
+    }
+
+    async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        let (tenant, flow) = (tenant.clone(), flow.to_owned());
+        self.readers.read(move |reader| reader.latest(&tenant, &flow)).await
+    }
+
+    async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError> {
+        let tenant = tenant.clone();
+        self.readers.read(move |reader| reader.definitions(&tenant)).await
+    }
+
+    async fn state(&self, run: &RunKey, scope: StateScope, key: &str) -> Result<Option<Json>, StoreError> {
+        let (run, key, now) = (run.clone(), key.to_owned(), self.clock.now());
+        self.readers.read(move |reader| reader.state(&run, scope, &key, now)).await
+    }
+
+    async fn states(&self, run: &RunKey, scope: StateScope) -> Result<Vec<(String, Json)>, StoreError> {
+        let (run, now) = (run.clone(), self.clock.now());
+        self.readers.read(move |reader| reader.states(&run, scope, now)).await
+    }
+
+    async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
+        let (tenant, now) = (tenant.clone(), self.clock.now());
+        self.readers.read(move |reader| reader.queues(&tenant, now)).await
+    }
+
+    async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: Pause) -> Result<(), StoreError> {
+        let (tenant, queue) = (tenant.clone(), queue.to_owned());
+        self.writer()?.ask(move |writer| writer.pause_queue(&tenant, &queue, pause)).await
+    }
+
+    async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
+        self.readers.read(|reader| reader.counters()).await
+    }
+
+    async fn jobs(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError> {
+        let run = run.clone();
+        self.readers.read(move |reader| reader.jobs(&run)).await
+    }
+
+    /// Each part is a short transaction of its own, so that commits get in between.
+    async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
+        let writer = self.writer()?;
+        let mut done = Retained::default();
+        loop {
+            let left = limit.saturating_sub((done.trimmed + done.removed) as usize);
+            let (part, more) = writer.ask(move |writer| writer.retain(policy, left)).await?;
+            done.trimmed += part.trimmed;
+            done.removed += part.removed;
+            if more == More::No || part == Retained::default() {
+                break;
+            }
+        }
+        while writer.ask(|writer| writer.purge()).await? == More::Yes {}
+        while writer.ask(|writer| writer.shrink()).await? == More::Yes {}
+        Ok(done)
+    }
+
+    async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
+        self.writer()?.ask(move |writer| writer.repair(&repair)).await?
+    }
+
+    /// Reads the whole file to check its pages: for operators, not for every request.
+    async fn check(&self) -> Result<Health, StoreError> {
+        let (bytes, format, mut problems) = self.readers.read(|reader| reader.examine()).await?;
+        for problem in &mut problems {
+            problem.push_str("; restore a backup, or save what `.recover` of sqlite3 gives");
+        }
+        if let Access::Engine { writer, .. } = &self.access {
+            problems.extend(writer.trouble().map(|why| format!("the last write failed: {why}")));
+        }
+        Ok(Health {
+            kind: "sqlite",
+            version: rusqlite::version().to_owned(),
+            format,
+            bytes: Some(bytes),
+            durability: self.durability.words().to_owned(),
+            problems,
+        })
+    }
+}

@@ -1,0 +1,159 @@
+//! Who works on what: claim, extend, release.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::definition::Priority;
+use flowline_core::{Tenant, Time};
+use flowline_store::{
+    Claim, Claimed, Extend, Extended, Gone, JobKey, Lane, LeasedJob, Token,
+};
+use rusqlite::{OptionalExtension, Statement};
+
+use super::Writer;
+use super::live::LiveLease;
+use crate::code;
+use crate::fault::Fault;
+use crate::names::LaneAt;
+
+type Served = ((Tenant, Lane), LaneAt);
+
+impl Writer<'_> {
+    /// Leases due jobs, one of each lane in turn, beginning after the lane that was served last.
+    pub(crate) fn claim(&mut self, claim: &Claim) -> Result<Claimed, Fault> {
+        let now = self.clock.now();
+        let lanes = self.served(claim);
+        let mut free: HashMap<Arc<str>, usize> = HashMap::new();
+        let mut tokens = claim.tokens.iter().copied().peekable();
+        let mut jobs = Vec::new();
+        let mut open: Vec<&Served> = lanes.iter().collect();
+        while !open.is_empty() && tokens.peek().is_some() {
+            let mut still_open = Vec::with_capacity(open.len());
+            for served in open {
+                let ((_, lane), at) = served;
+                let slots = free.entry(lane.queue.clone()).or_insert_with(|| claim.free_in(&lane.queue));
+                if *slots == 0 {
+                    continue;
+                }
+                let Some(&token) = tokens.peek() else { break };
+                let Some((id, key)) = self.first_due(at.lane, now)? else { continue };
+                *slots -= 1;
+                tokens.next();
+                self.last_lane = Some(served.0.clone());
+                jobs.push(self.lease(id, key, token, claim, now)?);
+                still_open.push(served);
+            }
+            open = still_open;
+        }
+        let mut next_due: Option<Time> = None;
+        for (_, at) in &lanes {
+            let due = self.next_due(at.lane, now)?;
+            next_due = next_due.into_iter().chain(due).min();
+        }
+        Ok(Claimed { jobs, next_due, now })
+    }
+
+    pub(crate) fn extend(&mut self, leases: &[Extend], ttl: Duration) -> Result<Vec<Extended>, Fault> {
+        let expires = self.clock.now() + ttl;
+        let mut answers = Vec::with_capacity(leases.len());
+        for held in leases {
+            let found = self.find(&held.run)?;
+            let lease = found.and_then(|id| self.live.get_mut(id)).and_then(|run| run.held_by(held));
+            let (Some(id), Some(lease)) = (found, lease) else {
+                let ended = found.and_then(|id| self.live.get(id)).is_some_and(|run| run.status.is_terminal());
+                answers.push(Extended::Gone(if ended { Gone::RunEnded } else { Gone::Lost }));
+                continue;
+            };
+            lease.expires = expires;
+            self.sql.set_expiry.execute((id, held.key.number(), expires.millis(), false))?;
+            answers.push(Extended::Held);
+        }
+        Ok(answers)
+    }
+
+    pub(crate) fn release(&mut self, leases: &[Extend]) -> Result<(), Fault> {
+        let now = self.clock.now();
+        for held in leases {
+            let found = self.find(&held.run)?;
+            let lease = found.and_then(|id| self.live.get_mut(id)).and_then(|run| run.held_by(held));
+            let (Some(id), Some(lease)) = (found, lease) else { continue };
+            lease.released = true;
+            lease.expires = lease.expires.min(now);
+            let expires = lease.expires.millis();
+            self.sql.set_expiry.execute((id, held.key.number(), expires, true))?;
+        }
+        Ok(())
+    }
+
+    /// The lanes of a claim, in turn.
+    fn served(&self, claim: &Claim) -> Vec<Served> {
+        let serves = |(tenant, lane): &(Tenant, Lane), at: &LaneAt| {
+            claim.tenant.as_ref().is_none_or(|wanted| wanted == tenant)
+                && claim.needs.contains(&lane.need)
+                && claim.free_in(&lane.queue) > 0
+                && !self.names.is_paused(at.tenant, &lane.queue)
+        };
+        let all = self.names.lane_order.iter().filter(|(name, at)| serves(name, at));
+        let mut lanes: Vec<Served> = all.map(|(name, at)| (name.clone(), *at)).collect();
+        if let Some(last) = &self.last_lane {
+            let after = lanes.partition_point(|(name, _)| name <= last);
+            lanes.rotate_left(after);
+        }
+        lanes
+    }
+
+    fn lease(
+        &mut self,
+        id: i64,
+        key: JobKey,
+        token: Token,
+        claim: &Claim,
+        now: Time,
+    ) -> Result<LeasedJob, Fault> {
+        self.recall(id)?;
+        let run = self.run(id)?;
+        let name = run.key.clone();
+        let mut job = run.jobs.remove(&key).ok_or_else(|| Fault::damaged("a claimed job is not in mind"))?;
+        let lease = LiveLease { token, expires: now + claim.ttl, lines: 0, released: false };
+        job.lease = Some(lease);
+        self.sql.delete_job.execute((id, key.number()))?;
+        self.insert_lease(id, key, &job, lease, &claim.worker, now)?;
+        let leased = LeasedJob {
+            run: name,
+            key,
+            name: job.name.clone(),
+            attempt: job.attempt,
+            lane: self.names.lane_name(job.lane)?.clone(),
+            token,
+            expires: lease.expires,
+        };
+        self.run(id)?.jobs.insert(key, job);
+        Ok(leased)
+    }
+
+    /// The most urgent of the jobs that are due; among equals the one due first, then the one added first.
+    fn first_due(&mut self, lane: i64, now: Time) -> Result<Option<(i64, JobKey)>, Fault> {
+        for priority in Priority::ALL.into_iter().rev() {
+            let of = (lane, code::priority_number(priority), now.millis());
+            let first = self.sql.first_due.query_row(of, |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)));
+            if let Some((run, key)) = first.optional()? {
+                return Ok(Some((run, JobKey::from_number(key))));
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_due(&mut self, lane: i64, now: Time) -> Result<Option<Time>, Fault> {
+        let next = |sql: &mut Statement<'_>, priority: Priority| {
+            let of = (lane, code::priority_number(priority), now.millis());
+            sql.query_row(of, |row| row.get(0)).optional()
+        };
+        let mut soonest = None;
+        for priority in Priority::ALL {
+            let due = next(&mut self.sql.next_due, priority)?.map(Time::from_millis);
+            soonest = soonest.into_iter().chain(due).min();
+        }
+        Ok(soonest)
+    }
+}

@@ -1,0 +1,142 @@
+//! Forgetting what is old, a little at a time.
+//!
+//! A run is trimmed or removed in one small write that makes its events invisible and enters it in `purges`; the events
+//! themselves go afterwards, some thousand per transaction, so that other writers never wait long for a large run.
+
+use flowline_core::Time;
+use flowline_store::row::{Retained, Retention};
+use rusqlite::params;
+
+use super::Writer;
+use crate::code;
+use crate::fault::Fault;
+
+/// Runs marked in one transaction.
+const RUNS: usize = 64;
+/// Events deleted in one transaction: a few milliseconds.
+const EVENTS: usize = 2_000;
+/// Free pages given back in one transaction.
+const PAGES: usize = 512;
+/// Pages that stay free for what comes next: 4 MiB.
+const SPARE_PAGES: i64 = 1_024;
+
+/// Whether there is more to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum More {
+    Yes,
+    No,
+}
+
+impl Writer<'_> {
+    /// Marks up to `limit` runs, removals first, those that ended first before others.
+    pub(crate) fn retain(&mut self, policy: Retention, limit: usize) -> Result<(Retained, More), Fault> {
+        let now = self.clock.now();
+        let chunk = limit.min(RUNS);
+        let mut done = Retained::default();
+        for id in self.ended_by(before(now, policy.runs), Which::All, chunk)? {
+            self.remove_run(id)?;
+            done.removed += 1;
+        }
+        for id in self.ended_by(before(now, policy.events), Which::Untrimmed, chunk - done.removed as usize)? {
+            self.conn.execute("update runs set events_trimmed = 1 where id = ?1", [id])?;
+            self.purge_later(id)?;
+            done.trimmed += 1;
+        }
+        let gone = self.conn.execute(
+            "delete from kv where (scope, owner, key) in
+                (select scope, owner, key from kv where expires <= ?1 limit ?2)",
+            params![now.millis(), EVENTS as i64],
+        )?;
+        let full = (done.removed + done.trimmed) as usize == chunk || gone == EVENTS;
+        Ok((done, if full { More::Yes } else { More::No }))
+    }
+
+    /// Deletes events of runs that were trimmed or removed.
+    pub(crate) fn purge(&mut self) -> Result<More, Fault> {
+        let first = "select run from purges order by run limit 1";
+        let mut statement = self.conn.prepare_cached(first)?;
+        let Some(id) = statement.query([])?.next()?.map(|row| row.get::<_, i64>(0)).transpose()? else {
+            return Ok(More::No);
+        };
+        let gone = self.conn.execute(
+            "delete from events where n in (select n from events where run = ?1 order by seq limit ?2)",
+            params![id, EVENTS as i64],
+        )?;
+        if gone < EVENTS {
+            self.conn.execute("delete from purges where run = ?1", [id])?;
+        }
+        Ok(More::Yes)
+    }
+
+    /// Gives free pages back to the file system.
+    pub(crate) fn shrink(&mut self) -> Result<More, Fault> {
+        let free: i64 = self.conn.query_row("pragma freelist_count", [], |row| row.get(0))?;
+        if free <= SPARE_PAGES {
+            return Ok(More::No);
+        }
+        let mut statement = self.conn.prepare(&format!("pragma incremental_vacuum({PAGES})"))?;
+        let mut rows = statement.query([])?;
+        while rows.next()?.is_some() {}
+        Ok(More::Yes)
+    }
+
+    fn remove_run(&mut self, id: i64) -> Result<(), Fault> {
+        self.recall(id)?;
+        let run = self.run(id)?;
+        let (flow, status) = (run.flow, run.status);
+        self.count(flow, status, -1);
+        self.live.forget(id);
+        let labels = "delete from labels where run = ?1 and (tenant, key, value) in (select runs.tenant, l.key, l.value
+            from runs, json_each(runs.labels) l where runs.id = ?1)";
+        for sql in [
+            labels,
+            "delete from jobs where run = ?1",
+            "delete from leases where run = ?1",
+            "delete from kv where scope = 0 and owner = ?1",
+            "delete from progress where run = ?1",
+            "delete from runs where id = ?1",
+        ] {
+            self.conn.prepare_cached(sql)?.execute([id])?;
+        }
+        self.purge_later(id)
+    }
+
+    fn purge_later(&mut self, id: i64) -> Result<(), Fault> {
+        self.conn.prepare_cached("insert or ignore into purges (run) values (?1)")?.execute([id])?;
+        // Numbers of what goes are never given again.
+        let mut cell = self.conn.prepare_cached("insert or replace into cells (name, value) values (?1, ?2)")?;
+        cell.execute(params!["last_event", self.last.event])?;
+        cell.execute(params!["last_run", self.last.run])?;
+        Ok(())
+    }
+
+    fn ended_by(&mut self, end: Time, which: Which, limit: usize) -> Result<Vec<i64>, Fault> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let trimmed = match which {
+            Which::All => "(0, 1)",
+            Which::Untrimmed => "(0)",
+        };
+        let ended = code::status_number(flowline_core::Status::Completed);
+        let sql = format!(
+            "select id from runs where events_trimmed in {trimmed} and completed_at is not null
+                and completed_at <= ?1 and status >= {ended} order by completed_at, id limit ?2"
+        );
+        let mut statement = self.conn.prepare_cached(&sql)?;
+        let ids = statement.query_map(params![end.millis(), limit as i64], |row| row.get(0))?;
+        Ok(ids.collect::<Result<_, _>>()?)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Which {
+    All,
+    Untrimmed,
+}
+
+/// What ended by this moment is older than `kept`.
+fn before(now: Time, kept: std::time::Duration) -> Time {
+    let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
+    Time::from_millis(now.millis().saturating_sub(kept))
+}

@@ -1,0 +1,70 @@
+//! The writer's statements, prepared once and kept for the life of its connection.
+
+use rusqlite::{Connection, Statement};
+
+macro_rules! statements {
+    ($($name:ident: $sql:literal,)*) => {
+        pub(crate) struct Statements<'c> {
+            $(pub(crate) $name: Statement<'c>,)*
+        }
+
+        impl<'c> Statements<'c> {
+            pub(crate) fn prepare(conn: &'c Connection) -> rusqlite::Result<Statements<'c>> {
+                Ok(Statements { $($name: conn.prepare($sql)?,)* })
+            }
+        }
+    };
+}
+
+statements! {
+    begin: "begin immediate",
+    commit: "commit",
+
+    run_by_name: "select id from runs where tenant = ?1 and run_id = ?2",
+    run_by_id: "select r.flow, r.status, r.started_at is not null, p.version, p.seq, p.ms, r.run_id, r.tenant
+        from runs r join progress p on p.run = r.id where r.id = ?1",
+    jobs_of_run: "select key, name, attempt, lane, priority, due, held, n from jobs where run = ?1",
+    leases_of_run: "select key, name, attempt, lane, priority, due, n, token, expires, lines, released
+        from leases where run = ?1",
+
+    insert_run: "insert into runs (id, tenant, flow, definition, status, run_id, created_at, step_count,
+        idempotency_key, retry_of, input_digest, labels) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+    insert_label: "insert into labels (tenant, key, value, run) values (?1, ?2, ?3, ?4)",
+    put_progress: "insert into progress (run, version, seq, ms, completed_steps, failed_steps, retries, state)
+        values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    advance: "update progress set version = ?2, seq = ?3, ms = ?4, completed_steps = ?5, failed_steps = ?6,
+        retries = ?7, state = ?8 where run = ?1",
+    advance_log: "update progress set seq = ?2, ms = ?3 where run = ?1",
+    set_status: "update runs set status = ?2 where id = ?1",
+    set_started: "update runs set started_at = ?2 where id = ?1",
+    set_completed: "update runs set completed_at = ?2 where id = ?1",
+    set_failure: "update runs set failure_error = ?2, failure_step = ?3 where id = ?1",
+    insert_event: "insert into events (n, run, seq, ms, type, step, attempt, slot, data)
+        values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+    count: "insert into counters (flow, status, n) values (?1, ?2, ?3)
+        on conflict do update set n = n + excluded.n",
+
+    insert_job: "insert into jobs (run, key, name, attempt, lane, priority, due, held, n)
+        values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+    delete_job: "delete from jobs where run = ?1 and key = ?2",
+    hold_jobs: "update jobs set held = ?2 where run = ?1 and held <> ?2",
+    insert_lease: "insert into leases (run, key, name, attempt, lane, priority, due, n, token, worker, leased_at,
+        expires, lines, released) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 0, 0)",
+    delete_lease: "delete from leases where run = ?1 and key = ?2",
+    set_lines: "update leases set lines = ?3 where run = ?1 and key = ?2",
+    set_expiry: "update leases set expires = ?3, released = ?4 where run = ?1 and key = ?2",
+    first_due: "select run, key from jobs where lane = ?1 and priority = ?2 and held = 0 and key >= 0 and due <= ?3
+        order by due, n limit 1",
+    next_due: "select due from jobs where lane = ?1 and priority = ?2 and held = 0 and key >= 0 and due > ?3
+        order by due limit 1",
+
+    put_kv: "insert or replace into kv (scope, owner, key, value, expires) values (?1, ?2, ?3, ?4, ?5)",
+    delete_kv: "delete from kv where scope = ?1 and owner = ?2 and key = ?3",
+    clear_kv: "delete from kv where scope = ?1 and owner = ?2",
+}
+
+impl std::fmt::Debug for Statements<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Statements")
+    }
+}

@@ -1,0 +1,280 @@
+//! The file itself: who may open it, what survives, what is refused.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::{EventType, RunKey, Status, Time};
+use flowline_sqlite::{Mode, Options, SqliteStore};
+use flowline_store::conformance::given;
+use flowline_store::row::{Pause, Retention, StateScope};
+use flowline_store::{
+    Catalog, Clock, Commit, EventQuery, FeedFilter, LeaseUse, NewJob, RunQuery, RunStore, StoreError,
+};
+
+const START: Time = Time::from_millis(1_800_000_000_000);
+
+fn engine(path: &Path) -> Arc<SqliteStore> {
+    engine_at(path, Clock::manual(START))
+}
+
+fn engine_at(path: &Path, clock: Clock) -> Arc<SqliteStore> {
+    SqliteStore::open(path, Options { clock, ..Options::default() }).expect("the engine opens")
+}
+
+fn client(path: &Path) -> Result<Arc<SqliteStore>, StoreError> {
+    SqliteStore::open(path, Options { mode: Mode::Client, ..Options::default() })
+}
+
+async fn started(store: &SqliteStore, id: &str, add: Vec<NewJob>) -> RunKey {
+    let run = given::run(id);
+    store.put_definition(given::definition(&run.tenant, given::FLOW, given::HASH)).await.unwrap();
+    commit(store, Commit { add, ..given::start(&run) }).await;
+    run
+}
+
+async fn commit(store: &SqliteStore, commit: Commit) {
+    store.commit(vec![commit]).await.unwrap().remove(0).unwrap();
+}
+
+async fn version(store: &SqliteStore, run: &RunKey) -> Option<u64> {
+    store.load(std::slice::from_ref(run)).await.unwrap().remove(0).map(|found| found.row.version)
+}
+
+/// A copy of the file as a crash at this moment would leave it.
+fn crash(path: &Path, to: &Path) {
+    for suffix in ["", "-wal"] {
+        let from = format!("{}{suffix}", path.display());
+        if Path::new(&from).exists() {
+            fs::copy(from, format!("{}{suffix}", to.display())).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn reopening_keeps_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("deep/er/flowline.db");
+    let store = engine(&path);
+    let jobs = vec![given::step(0), NewJob { handoff: given::handoff(7), ..given::step(1) }, given::timer(0, START)];
+    let run = started(&store, "r", jobs).await;
+    let job = store.claim(given::claim(&[1])).await.unwrap().jobs.remove(0);
+    let line = given::state_line(StateScope::Flow, "k", Some(given::json(1.into())), None);
+    store.append(vec![given::append(&job, 0, vec![given::line(EventType::StepStarted), line])]).await.unwrap();
+    store.pause_queue(&run.tenant, "default", Pause::Paused).await.unwrap();
+
+    let before = whole(&store, &run).await;
+    drop(store);
+    let store = engine(&path);
+    assert_eq!(whole(&store, &run).await, before);
+    assert!(store.claim(given::claim(&[9])).await.unwrap().jobs.is_empty(), "the queue is still paused");
+    commit(&store, given::next(&run, 1)).await;
+}
+
+/// All that can be read of a run, as text. The expiry of leases is left out: opening changes it.
+async fn whole(store: &SqliteStore, run: &RunKey) -> String {
+    let mut jobs = store.jobs(run).await.unwrap();
+    jobs.iter_mut().for_each(|job| job.expires = None);
+    format!(
+        "{:?}\n{:?}\n{jobs:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}",
+        store.load(std::slice::from_ref(run)).await.unwrap(),
+        store.events(run, EventQuery::default()).await.unwrap(),
+        store.states(run, StateScope::Flow).await.unwrap(),
+        store.counters().await.unwrap(),
+        store.queues(&run.tenant).await.unwrap(),
+        store.definitions(&run.tenant).await.unwrap(),
+        store.feed(FeedFilter::default(), "", 100).await.unwrap(),
+    )
+}
+
+#[tokio::test]
+async fn opening_ends_the_leases_of_the_dead_engine_at_once_as_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let store = engine(&path);
+    let run = started(&store, "r", vec![NewJob { handoff: given::handoff(7), ..given::step(0) }]).await;
+    assert!(store.sweep(10).await.unwrap().expired.is_empty());
+    drop(store);
+
+    let store = engine(&path);
+    let swept = store.sweep(10).await.unwrap();
+    assert_eq!(swept.expired.len(), 1);
+    assert!(!swept.expired[0].released, "lost, not given back");
+    let lost = LeaseUse::Expired { key: swept.expired[0].key, attempt: 1, token: swept.expired[0].token };
+    commit(&store, Commit { leases: vec![lost], ..given::next(&run, 1) }).await;
+    assert!(store.jobs(&run).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_crash_keeps_what_was_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, copy) = (folder.path().join("f.db"), folder.path().join("copy.db"));
+    let store = engine(&path);
+    let run = started(&store, "r", vec![]).await;
+    for version in 1..20 {
+        commit(&store, Commit { events: given::log_events(2), ..given::next(&run, version) }).await;
+    }
+    crash(&path, &copy);
+    let found = engine(&copy);
+    assert_eq!(version(&found, &run).await, Some(20));
+    assert_eq!(whole(&found, &run).await, whole(&store, &run).await);
+}
+
+#[tokio::test]
+async fn a_torn_log_gives_a_committed_prefix() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let store = engine(&path);
+    let run = started(&store, "r", vec![]).await;
+    for version in 1..10 {
+        commit(&store, Commit { events: given::log_events(2), ..given::next(&run, version) }).await;
+    }
+    let mut found_versions = Vec::new();
+    for cut in [1, 100, 5_000, 20_000, 60_000] {
+        let copy = folder.path().join(format!("cut-{cut}.db"));
+        crash(&path, &copy);
+        let wal = fs::OpenOptions::new().write(true).open(format!("{}-wal", copy.display())).unwrap();
+        let bytes = wal.metadata().unwrap().len();
+        wal.set_len(bytes.saturating_sub(cut)).unwrap();
+        let found = engine(&copy);
+        let version = version(&found, &run).await.unwrap_or(0);
+        if version > 0 {
+            let log = found.events(&run, EventQuery::default()).await.unwrap().events;
+            assert_eq!(log.len() as u64, 1 + 2 * (version - 1), "the log and the row are of one moment");
+            assert!(log.iter().zip(1..).all(|(event, seq)| event.seq == seq));
+        }
+        assert!(found.check().await.unwrap().problems.is_empty());
+        found_versions.push(version);
+    }
+    assert!(found_versions.is_sorted_by(|a, b| a >= b) && found_versions[0] == 9, "{found_versions:?}");
+}
+
+#[tokio::test]
+async fn a_second_engine_is_refused_and_told_who_holds_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let first = engine(&path);
+    let error = SqliteStore::open(&path, Options::default()).expect_err("the file is in use");
+    let StoreError::InUse(text) = error else { panic!("{error:?}") };
+    assert!(text.contains(&std::process::id().to_string()) && text.contains("--server"), "{text}");
+    drop(first);
+    engine(&path);
+}
+
+#[tokio::test]
+async fn what_is_not_a_store_is_refused_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (noise, other, newer) = ["noise.db", "other.db", "newer.db"].map(|name| folder.path().join(name)).into();
+    fs::write(&noise, b"these are not the bytes you are looking for".repeat(100)).unwrap();
+    let conn = rusqlite::Connection::open(&other).unwrap();
+    conn.execute_batch("create table cells (name, value); insert into cells values ('format', 1)").unwrap();
+    drop(conn);
+    drop(engine(&newer));
+    let conn = rusqlite::Connection::open(&newer).unwrap();
+    conn.execute_batch("update cells set value = 99 where name = 'format'").unwrap();
+    drop(conn);
+
+    for path in [noise, other, newer] {
+        let before = fs::read(&path).unwrap();
+        for mode in [Mode::Engine, Mode::Client] {
+            let error = SqliteStore::open(&path, Options { mode, ..Options::default() }).expect_err("refused");
+            let StoreError::Incompatible(text) = error else { panic!("{error:?}") };
+            assert!(text.contains("another file"), "{text}");
+        }
+        assert!(fs::read(&path).unwrap() == before, "{} was touched", path.display());
+    }
+}
+
+#[tokio::test]
+async fn a_client_reads_along_and_cannot_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let missing = client(&path).expect_err("there is no file");
+    assert!(missing.to_string().contains("does not exist"), "{missing}");
+    assert!(!path.exists());
+
+    let store = engine(&path);
+    let run = started(&store, "r", vec![]).await;
+    let reader = client(&path).unwrap();
+    assert_eq!(version(&reader, &run).await, Some(1));
+    let mut watch = reader.watch();
+    // The first look at the file only notes where it stands.
+    tokio::time::sleep(Duration::from_millis(120)).await;
+    commit(&store, given::next(&run, 1)).await;
+    tokio::time::timeout(Duration::from_secs(5), watch.changed()).await.expect("noticed").unwrap();
+    assert_eq!(version(&reader, &run).await, Some(2));
+    let error = reader.commit(vec![given::next(&run, 2)]).await.expect_err("a client cannot write");
+    assert!(matches!(&error, StoreError::Invalid(text) if text.contains("reading only")), "{error:?}");
+
+    drop(store);
+    let alone = client(&path).unwrap();
+    assert_eq!(version(&alone, &run).await, Some(2));
+}
+
+#[tokio::test]
+async fn retention_frees_the_space_of_a_long_run_and_never_gives_its_numbers_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let clock = Clock::manual(START);
+    let store = engine_at(&path, clock.clone());
+    let run = started(&store, "long", vec![]).await;
+    for version in 1..=7 {
+        commit(&store, Commit { events: given::log_events(1_000), ..given::next(&run, version) }).await;
+    }
+    commit(&store, given::end(&run, 8)).await;
+    let cursor = store.feed(FeedFilter { from_now: true, ..FeedFilter::default() }, "", 10).await.unwrap().cursor;
+    clock.advance(Duration::from_secs(40 * 86_400));
+    let done = store.retain(Retention::default(), 10).await.unwrap();
+    assert_eq!((done.removed, done.trimmed), (1, 0));
+    assert_eq!(version(&store, &run).await, None);
+    assert_eq!(store.runs(RunQuery::of(run.tenant.clone())).await.unwrap().items.len(), 0);
+    drop(store);
+
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    for table in ["events", "purges", "runs", "progress", "jobs", "leases", "labels"] {
+        let rows: i64 = conn.query_row(&format!("select count(*) from {table}"), [], |row| row.get(0)).unwrap();
+        assert_eq!(rows, 0, "{table}");
+    }
+    drop(conn);
+    let store = engine_at(&path, clock);
+    let again = started(&store, "again", vec![]).await;
+    let page = store.feed(FeedFilter::default(), &cursor, 10).await.unwrap();
+    assert_eq!(page.events.iter().map(|event| &event.run_id).collect::<Vec<_>>(), [&again.run]);
+}
+
+#[tokio::test]
+async fn people_can_read_the_views() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let store = engine(&path);
+    let jobs = vec![given::step(0), NewJob { handoff: given::handoff(7), ..given::step(1) }];
+    started(&store, "r", jobs).await;
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    let text = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
+    assert_eq!(text("select run_id || ' ' || status || ' ' || created_at from v_runs"), "r running 2027-01-15T08:00:00.000Z");
+    assert_eq!(text("select type || ' ' || data from v_events"), "flow.start {\"input\":1}");
+    assert_eq!(text("select name || ' ' || priority || ' ' || state from v_jobs"), "step-0 normal waiting");
+    assert_eq!(text("select name || ' ' || worker from v_leases"), "step-1 me");
+    for status in Status::ALL {
+        let shown = text("select sql from sqlite_schema where name = 'v_runs'");
+        assert!(shown.contains(&format!("'{status}'")), "{status} is not shown");
+    }
+}
+
+#[tokio::test]
+async fn claims_are_found_by_index_behind_a_crowd_of_delayed_and_held_jobs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let store = engine(&path);
+    let later = START + Duration::from_secs(3_600);
+    let crowd = (0..2_000).map(|n| match n % 2 {
+        0 => NewJob { due: later, ..given::step(n) },
+        _ => NewJob { held: true, ..given::step(n) },
+    });
+    started(&store, "crowd", crowd.collect()).await;
+    started(&store, "ready", vec![given::step(0)]).await;
+    let claimed = store.claim(given::claim(&[1, 2])).await.unwrap();
+    assert_eq!(claimed.jobs.iter().map(|job| job.run.run.as_str()).collect::<Vec<_>>(), ["ready"]);
+    assert_eq!(claimed.next_due, Some(later));
+}
