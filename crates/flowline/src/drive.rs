@@ -40,7 +40,7 @@ const SWEEP: usize = 1_000;
 #[derive(Debug)]
 pub enum Message {
     Offer(RunKey, Entry<Reply>),
-    Start(RunKey, Arc<Plan>, Box<NewRun>, Entry<Reply>),
+    Start(RunKey, Arc<Plan>, Box<NewRun>, Entry<Reply>, oneshot::Sender<Ended>),
     /// An attempt is over; its slot is free.
     Finished(Token, RunKey, Entry<Reply>),
     /// Tell when a run ends.
@@ -232,7 +232,10 @@ impl Driver {
     fn handle(&mut self, message: Message) {
         match message {
             Message::Offer(run, entry) => self.ledger.offer(run, entry),
-            Message::Start(run, plan, new, entry) => self.ledger.offer_new(run, plan, *new, entry),
+            Message::Start(run, plan, new, entry, waiter) => {
+                self.waiters.entry(run.clone()).or_default().push(waiter);
+                self.ledger.offer_new(run, plan, *new, entry);
+            }
             Message::Finished(token, run, entry) => {
                 if let Some(running) = self.attempts.remove(&token) {
                     self.free(&running.queue);
@@ -300,7 +303,7 @@ impl Driver {
             let (mut commits, mut loads) = (Vec::new(), Vec::new());
             for ask in asks {
                 match ask {
-                    Ask::Commit(commit) => commits.push(commit),
+                    Ask::Commit(commit) => commits.push(*commit),
                     Ask::Load(run) => loads.push(run),
                     Ask::Payloads(run, slots) => self.ask_payloads(run, slots),
                     Ask::Leases(run) => self.ask_leases(run),
@@ -594,6 +597,10 @@ impl Driver {
 
     fn heartbeat(&mut self) {
         self.next_heartbeat = Instant::now() + self.config.lease / 3;
+        self.waiters.retain(|_, waiters| {
+            waiters.retain(|waiter| !waiter.is_closed());
+            !waiters.is_empty()
+        });
         let leases: Vec<Extend> = self
             .attempts
             .iter()

@@ -95,8 +95,14 @@ pub struct SqliteStore {
 
 enum Access {
     /// Fields go in this order: the writer ends before the lock is given up.
-    Engine { writer: WriterThread, changed: watch::Sender<u64>, _lock: EngineLock },
-    Client { follower: Follower },
+    Engine {
+        writer: WriterThread,
+        changed: watch::Sender<u64>,
+        _lock: EngineLock,
+    },
+    Client {
+        follower: Follower,
+    },
 }
 
 impl SqliteStore {

@@ -69,9 +69,12 @@ async fn a_full_disk_refuses_writes_whole_and_recovers_without_a_restart() {
     assert!(error.is_transient() && error.nothing_written());
     let found = store.load(std::slice::from_ref(&run)).await.unwrap().remove(0).unwrap();
     assert_eq!(found.row.version, at, "nothing of the refused commit is there");
-    let log = store.events(&run, EventQuery { after: found.row.events, ..EventQuery::default() }).await.unwrap();
+    let log =
+        store.events(&run, EventQuery { after: found.row.events, ..EventQuery::default() }).await.unwrap();
     assert!(log.events.is_empty());
-    assert!(store.check().await.unwrap().problems.iter().any(|problem| problem.contains("last write failed")));
+    assert!(
+        store.check().await.unwrap().problems.iter().any(|problem| problem.contains("last write failed"))
+    );
 
     std::fs::remove_file(&ballast).unwrap();
     store.commit(vec![given::next(&run, at)]).await.unwrap().remove(0).unwrap();

@@ -13,7 +13,8 @@ use crate::fault::Fault;
 
 impl Reader<'_> {
     pub(crate) fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, Fault> {
-        let sql = format!("select {RUN_COLUMNS} from runs r {RUN_JOINS} where r.tenant = ?1 and r.run_id = ?2");
+        let sql =
+            format!("select {RUN_COLUMNS} from runs r {RUN_JOINS} where r.tenant = ?1 and r.run_id = ?2");
         let mut statement = self.conn.prepare_cached(&sql)?;
         let mut found = Vec::with_capacity(runs.len());
         for run in runs {
