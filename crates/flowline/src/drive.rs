@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flowline_core::event::{EventType, NewEvent};
@@ -82,6 +83,17 @@ pub enum Answer {
     Extended(Vec<Token>, Result<Vec<Extended>, StoreError>),
 }
 
+/// What a driver has done since it started.
+#[derive(Debug, Default)]
+pub struct Meters {
+    pub commits: AtomicU64,
+    /// Commits that another's came before.
+    pub conflicts: AtomicU64,
+    /// Batches that the commits went in.
+    pub batches: AtomicU64,
+    pub claims: AtomicU64,
+}
+
 struct Running {
     run: RunKey,
     key: JobKey,
@@ -104,6 +116,7 @@ pub struct Driver {
     tasks: JoinSet<()>,
     clock: StoreClock,
     started_data: Json,
+    meters: Arc<Meters>,
     flights: usize,
     /// Consecutive failures of the store, for the pause between tries.
     trouble: u32,
@@ -163,6 +176,7 @@ impl Driver {
         plans: Arc<Plans>,
         runners: Arc<Runners>,
         config: Config,
+        meters: Arc<Meters>,
         now: Time,
     ) -> (Driver, mpsc::UnboundedSender<Message>) {
         let (inbox, mail) = mpsc::unbounded_channel();
@@ -188,6 +202,7 @@ impl Driver {
             tasks: JoinSet::new(),
             clock: StoreClock::new(now),
             started_data,
+            meters,
             flights: 0,
             trouble: 0,
             retry: Vec::new(),
@@ -334,9 +349,17 @@ impl Driver {
         match result {
             Ok(results) => {
                 self.trouble = 0;
+                self.meters.batches.fetch_add(1, Ordering::Relaxed);
                 for (run, result) in runs.iter().zip(results) {
-                    if let Ok(committed) = &result {
-                        self.clock.adjust(committed.ts.max(self.clock.now()));
+                    match &result {
+                        Ok(committed) => {
+                            self.meters.commits.fetch_add(1, Ordering::Relaxed);
+                            self.clock.adjust(committed.ts.max(self.clock.now()));
+                        }
+                        Err(CommitError::Conflict { .. }) => {
+                            self.meters.conflicts.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(_) => {}
                     }
                     self.landed(run, result);
                 }
@@ -487,6 +510,7 @@ impl Driver {
     fn claim(&mut self) {
         let Some(claim) = self.slots.claim() else { return };
         self.claiming = true;
+        self.meters.claims.fetch_add(1, Ordering::Relaxed);
         let store = self.store.clone();
         self.ask(async move { Answer::Claimed(store.claim(claim).await) });
     }
