@@ -44,7 +44,9 @@ async fn main() -> Result<(), Failure> {
         starts += some_starts;
     }
     let rate = steps as f64 / began.elapsed().as_secs_f64();
-    println!("steps/s, {IN_FLIGHT} runs in flight     {rate:>10.0}   ({starts} runs of {STEPS} steps started)");
+    println!(
+        "steps/s, {IN_FLIGHT} runs in flight     {rate:>10.0}   ({starts} runs of {STEPS} steps started)"
+    );
     println!("a step in raw rows             {:>10.1}", raw.rows_per_second / rate);
     println!("ratio                          {:>10.3}", rate / raw.rows_per_second);
     Ok(())
@@ -56,7 +58,10 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 async fn run_on(store: Arc<SqliteStore>, n: usize, until: Instant) -> Result<(u64, u64), Failure> {
     let (mut steps, mut starts) = (0, 0);
     while Instant::now() < until {
-        let run = RunKey::new(Tenant::default(), RunId::new(&format!("0192f0c1-7aaa-7bbb-8ccc-{n:06}{starts:06}"))?);
+        let run = RunKey::new(
+            Tenant::default(),
+            RunId::new(&format!("0192f0c1-7aaa-7bbb-8ccc-{n:06}{starts:06}"))?,
+        );
         commit(&store, start(&run)).await?;
         starts += 1;
         for step in 0..STEPS {
@@ -88,7 +93,9 @@ fn start(run: &RunKey) -> Commit {
         run: run.clone(),
         base: Base::New(new),
         leases: Vec::new(),
-        events: vec![NewEvent::run(EventType::FlowStart, Some(json(r#"{"input":{"order":42}}"#))).at(Slot::Input)],
+        events: vec![
+            NewEvent::run(EventType::FlowStart, Some(json(r#"{"input":{"order":42}}"#))).at(Slot::Input),
+        ],
         state: vec![0; 24],
         index: index(Status::Running),
         others: Others::Leave,
@@ -104,11 +111,19 @@ fn finish(run: &RunKey, n: u32) -> Commit {
     let mut events = vec![
         NewEvent::step(EventType::StepStarted, &name, 1, Some(json(r#"{"worker":"bench","instance":"a"}"#))),
         NewEvent::step(EventType::StepCompleted, &name, 1, Some(json(r#"{"result":null}"#))),
-        NewEvent::step(EventType::Emit, &name, 1, Some(json(r#"{"name":"done","payload":{"cents":1900,"ok":true}}"#)))
-            .at(Slot::Emit(n)),
+        NewEvent::step(
+            EventType::Emit,
+            &name,
+            1,
+            Some(json(r#"{"name":"done","payload":{"cents":1900,"ok":true}}"#)),
+        )
+        .at(Slot::Emit(n)),
     ];
     if last {
-        events.push(NewEvent::run(EventType::FlowCompleted, Some(json(r#"{"result":{},"duration":5,"stepCount":10}"#))));
+        events.push(NewEvent::run(
+            EventType::FlowCompleted,
+            Some(json(r#"{"result":{},"duration":5,"stepCount":10}"#)),
+        ));
     }
     Commit {
         base: Base::Version(u64::from(n) + 1),

@@ -192,9 +192,11 @@ impl Kinds {
         let mut statement = conn.prepare("select id, name from event_types")?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            let (number, name) = (row.get::<_, i64>(0)?, row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?);
+            let (number, name) =
+                (row.get::<_, i64>(0)?, row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?);
             let Some(kind) = EventType::parse(name) else { continue };
-            let at = usize::try_from(number).map_err(|_| Fault::damaged("an event type has a negative number"))?;
+            let at =
+                usize::try_from(number).map_err(|_| Fault::damaged("an event type has a negative number"))?;
             found.kinds.resize(found.kinds.len().max(at + 1), None);
             found.kinds[at] = Some(kind);
             found.numbers[kind as usize] = number;

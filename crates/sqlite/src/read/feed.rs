@@ -37,7 +37,11 @@ impl Reader<'_> {
                 std::collections::hash_map::Entry::Vacant(new) => new.insert(self.fed_log(run, filter)?),
             };
             let wanted = match log {
-                Some(log) if filter.kinds.is_empty() || filter.kinds.contains(&self.kinds.kind(row.get(2)?)?) => log,
+                Some(log)
+                    if filter.kinds.is_empty() || filter.kinds.contains(&self.kinds.kind(row.get(2)?)?) =>
+                {
+                    log
+                }
                 _ => {
                     last = n;
                     continue;

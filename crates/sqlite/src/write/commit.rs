@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use flowline_core::{EventType, NewEvent, Time};
 use flowline_store::{
-    Base, Commit, CommitError, Committed, Handoff, Index, JobKey, LeaseUse, NewJob, NewRun, Others, StoreError,
+    Base, Commit, CommitError, Committed, Handoff, Index, JobKey, LeaseUse, NewJob, NewRun, Others,
+    StoreError,
 };
 use rusqlite::params;
 
@@ -14,10 +15,7 @@ use crate::code;
 use crate::fault::Fault;
 
 impl Writer<'_> {
-    pub(crate) fn commit(
-        &mut self,
-        batch: &[Commit],
-    ) -> Result<Vec<Result<Committed, CommitError>>, Fault> {
+    pub(crate) fn commit(&mut self, batch: &[Commit]) -> Result<Vec<Result<Committed, CommitError>>, Fault> {
         let now = self.clock.now();
         batch.iter().map(|commit| self.commit_one(commit, now)).collect()
     }
@@ -82,7 +80,9 @@ impl Writer<'_> {
         let flow = self.names.flow(self.conn, tenant, &new.flow)?;
         let labels = match new.labels.is_empty() {
             true => None,
-            false => Some(serde_json::to_string(&new.labels).map_err(|e| StoreError::Invalid(e.to_string()))?),
+            false => {
+                Some(serde_json::to_string(&new.labels).map_err(|e| StoreError::Invalid(e.to_string()))?)
+            }
         };
         let id = self.last.run + 1;
         self.sql.insert_run.execute(params![

@@ -12,7 +12,7 @@ mod lease;
 mod live;
 mod repair;
 pub(crate) mod retain;
-mod statements;
+pub(crate) mod statements;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, mpsc};
@@ -261,9 +261,12 @@ impl<'c> Writer<'c> {
         let number = |sql: &str| self.conn.query_row(sql, [], |row| row.get::<_, i64>(0));
         let cell = "select coalesce((select value from cells where name = 'last_";
         self.last = Numbers {
-            event: number("select coalesce(max(n), 0) from events")?.max(number(&format!("{cell}event'), 0)"))?),
+            event: number("select coalesce(max(n), 0) from events")?
+                .max(number(&format!("{cell}event'), 0)"))?),
             run: number("select coalesce(max(id), 0) from runs")?.max(number(&format!("{cell}run'), 0)"))?),
-            job: number("select max((select coalesce(max(n), 0) from jobs), (select coalesce(max(n), 0) from leases))")?,
+            job: number(
+                "select max((select coalesce(max(n), 0) from jobs), (select coalesce(max(n), 0) from leases))",
+            )?,
         };
         Ok(())
     }

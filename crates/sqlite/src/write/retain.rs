@@ -37,7 +37,9 @@ impl Writer<'_> {
             self.remove_run(id)?;
             done.removed += 1;
         }
-        for id in self.ended_by(before(now, policy.events), Which::Untrimmed, chunk - done.removed as usize)? {
+        for id in
+            self.ended_by(before(now, policy.events), Which::Untrimmed, chunk - done.removed as usize)?
+        {
             self.conn.execute("update runs set events_trimmed = 1 where id = ?1", [id])?;
             self.purge_later(id)?;
             done.trimmed += 1;
@@ -104,7 +106,8 @@ impl Writer<'_> {
     fn purge_later(&mut self, id: i64) -> Result<(), Fault> {
         self.conn.prepare_cached("insert or ignore into purges (run) values (?1)")?.execute([id])?;
         // Numbers of what goes are never given again.
-        let mut cell = self.conn.prepare_cached("insert or replace into cells (name, value) values (?1, ?2)")?;
+        let mut cell =
+            self.conn.prepare_cached("insert or replace into cells (name, value) values (?1, ?2)")?;
         cell.execute(params!["last_event", self.last.event])?;
         cell.execute(params!["last_run", self.last.run])?;
         Ok(())
