@@ -47,9 +47,22 @@ async fn main() -> Result<(), Failure> {
     println!(
         "steps/s, {IN_FLIGHT} runs in flight     {rate:>10.0}   ({starts} runs of {STEPS} steps started)"
     );
+    if let Some(busy) = writer_time() {
+        println!("writer's time per step, in µs   {:>9.1}", busy.as_secs_f64() * 1e6 / steps as f64);
+    }
     println!("a step in raw rows             {:>10.1}", raw.rows_per_second / rate);
     println!("ratio                          {:>10.3}", rate / raw.rows_per_second);
     Ok(())
+}
+
+/// Processor time of the writer's thread so far, where the system tells.
+fn writer_time() -> Option<Duration> {
+    let threads = std::fs::read_dir("/proc/self/task").ok()?;
+    let writer = threads.flatten().map(|thread| thread.path()).find(|thread| {
+        std::fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim() == "flowline-sqlite")
+    })?;
+    let spent = std::fs::read_to_string(writer.join("schedstat")).ok()?;
+    spent.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
