@@ -310,7 +310,7 @@ pub async fn sweep_finds_what_ran_out_and_changes_nothing(f: Fixture) {
         released: false,
     };
     for _ in 0..2 {
-        assert_eq!(f.store.sweep(10).await.expect("sweeps").expired, [expired.clone()]);
+        assert_eq!(f.store.sweep(10).await.expect("sweeps").expired, std::slice::from_ref(&expired));
     }
     assert_eq!(f.jobs(&run).await, before);
 }

@@ -9,22 +9,25 @@
 //! ```
 //!
 //! A case never asks which store runs and never looks at the wall clock: [`Fixture::pass`] lets the store's time go by.
-//! `differential` adds seeded random sequences of calls, compared answer by answer with the in-memory store.
+//! [`differential`] adds seeded random sequences of calls, compared answer by answer with the in-memory store.
 
 pub mod claims;
 pub mod commit;
 pub mod definitions;
+mod differ;
 pub mod events;
 pub mod feed;
 mod fixture;
 pub mod given;
 pub mod leases;
+mod ops;
 pub mod queues;
 pub mod repair;
 pub mod retention;
 pub mod runs;
 pub mod state;
 
+pub use differ::{Mismatch, compare, differential};
 pub use fixture::Fixture;
 
 /// One `#[tokio::test]` per case of the suite. `$open` names an async function without arguments that opens a fresh,
