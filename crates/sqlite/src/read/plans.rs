@@ -40,7 +40,10 @@ fn a_page_of_a_log_begins_by_key_wherever_it_lies() {
     let reader = Reader { conn: &conn, kinds: &kinds };
     for query in [EventQuery::default(), EventQuery { kinds: vec![EventType::Log], ..EventQuery::default() }]
     {
-        assert_flat(&plan(&conn, &reader.events_sql(&query)), "USING INDEX events_by_run (run=? AND seq>?)");
+        assert_flat(
+            &plan(&conn, &reader.events_sql(&query)),
+            "SEARCH logs USING PRIMARY KEY (run=? AND first_seq>?)",
+        );
     }
 }
 

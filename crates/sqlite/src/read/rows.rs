@@ -66,6 +66,8 @@ pub(crate) struct Log {
     pub(crate) run: RunId,
     pub(crate) flow: Arc<str>,
     pub(crate) tenant: Tenant,
+    /// Events up to this one were trimmed, though some may not be deleted yet.
+    pub(crate) trimmed_to: u64,
 }
 
 /// The columns that [`event`] reads.

@@ -39,8 +39,13 @@ statements! {
     set_started: "update runs set started_at = ?2 where id = ?1",
     set_completed: "update runs set completed_at = ?2 where id = ?1",
     set_failure: "update runs set failure_error = ?2, failure_step = ?3 where id = ?1",
+    insert_log: "insert into logs (run, first_seq, first_n, count) values (?1, ?2, ?3, ?4)",
     insert_event: "insert into events (n, run, seq, ms, type, step, attempt, slot, data)
         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+    // `or rollback`: a failure undoes the whole transaction anyway, so SQLite need not be ready to undo a part.
+    insert_8_events: "insert or rollback into events (n, run, seq, ms, type, step, attempt, slot, data) values
+        (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?),
+        (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?)",
     count: "insert into counters (flow, status, n) values (?1, ?2, ?3)
         on conflict do update set n = n + excluded.n",
 
