@@ -6,7 +6,7 @@
 //!     cargo run --release -p flowline-sqlite --example store_loop [FOLDER] [SECONDS]
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use flowline_core::definition::Priority;
@@ -106,9 +106,7 @@ fn start(run: &RunKey) -> Commit {
         run: run.clone(),
         base: Base::New(new),
         leases: Vec::new(),
-        events: vec![
-            NewEvent::run(EventType::FlowStart, Some(json(r#"{"input":{"order":42}}"#))).at(Slot::Input),
-        ],
+        events: vec![NewEvent::run(EventType::FlowStart, Some(INPUT.clone())).at(Slot::Input)],
         state: vec![0; 24],
         index: index(Status::Running),
         others: Others::Leave,
@@ -122,21 +120,12 @@ fn finish(run: &RunKey, n: u32) -> Commit {
     let name = step_name(n);
     let last = n + 1 == STEPS;
     let mut events = vec![
-        NewEvent::step(EventType::StepStarted, &name, 1, Some(json(r#"{"worker":"bench","instance":"a"}"#))),
-        NewEvent::step(EventType::StepCompleted, &name, 1, Some(json(r#"{"result":null}"#))),
-        NewEvent::step(
-            EventType::Emit,
-            &name,
-            1,
-            Some(json(r#"{"name":"done","payload":{"cents":1900,"ok":true}}"#)),
-        )
-        .at(Slot::Emit(n)),
+        NewEvent::step(EventType::StepStarted, &name, 1, Some(STARTED.clone())),
+        NewEvent::step(EventType::StepCompleted, &name, 1, Some(COMPLETED.clone())),
+        NewEvent::step(EventType::Emit, &name, 1, Some(EMITTED.clone())).at(Slot::Emit(n)),
     ];
     if last {
-        events.push(NewEvent::run(
-            EventType::FlowCompleted,
-            Some(json(r#"{"result":{},"duration":5,"stepCount":10}"#)),
-        ));
+        events.push(NewEvent::run(EventType::FlowCompleted, Some(ENDED.clone())));
     }
     Commit {
         base: Base::Version(u64::from(n) + 1),
@@ -173,6 +162,14 @@ fn token(n: u32) -> Token {
 fn index(status: Status) -> Index {
     Index { status, completed_steps: 0, failed_steps: 0, retries: 0, failure: None }
 }
+
+/// Payloads reach a store parsed and shared; parsing them is not what is measured.
+static INPUT: LazyLock<Json> = LazyLock::new(|| json(r#"{"input":{"order":42}}"#));
+static STARTED: LazyLock<Json> = LazyLock::new(|| json(r#"{"worker":"bench","instance":"a"}"#));
+static COMPLETED: LazyLock<Json> = LazyLock::new(|| json(r#"{"result":null}"#));
+static EMITTED: LazyLock<Json> =
+    LazyLock::new(|| json(r#"{"name":"done","payload":{"cents":1900,"ok":true}}"#));
+static ENDED: LazyLock<Json> = LazyLock::new(|| json(r#"{"result":{},"duration":5,"stepCount":10}"#));
 
 fn json(text: &str) -> Json {
     Json::parse(text).expect("the texts above are JSON")
