@@ -14,7 +14,7 @@ use crate::schema;
 
 /// How long a connection waits for a lock that another program holds.
 const BUSY: Duration = Duration::from_secs(5);
-/// Bytes of a page.
+/// Bytes of a page. Twice as many measured alike under load, and cost more log where commits are few.
 const PAGE_BYTES: u32 = 4096;
 /// Pages of write-ahead log after which the writer copies them back: 16 MiB.
 const CHECKPOINT_PAGES: u32 = 4_000;
