@@ -195,6 +195,18 @@ pub async fn events_of_one_commit_share_one_date_that_never_goes_back(f: Fixture
     }
 }
 
+pub async fn a_clock_that_goes_back_does_not_take_dates_back(f: Fixture) {
+    let (run, job) = f.leased("r").await;
+    let before = f.row(&run).await.created_at;
+    f.turn_back(given::SHORT);
+    f.append(given::append(&job, 0, vec![given::log_line("x")])).await.expect("appends");
+    let committed = f.commit(given::end(&run, 1)).await;
+    assert!(committed.ts >= before);
+    let log = f.log(&run).await;
+    assert!(log.windows(2).all(|pair| pair[0].ts <= pair[1].ts), "{log:?}");
+    assert_eq!(f.row(&run).await.completed_at, Some(committed.ts));
+}
+
 pub async fn a_commit_without_events_counts_the_version_up(f: Fixture) {
     let run = f.started("r", vec![]).await;
     let committed = f.commit(given::next(&run, 1)).await;

@@ -70,6 +70,7 @@ macro_rules! conformance {
                 an_empty_batch_is_answered_with_nothing
                 a_large_batch_lands_whole_and_is_answered_in_order
                 events_of_one_commit_share_one_date_that_never_goes_back
+                a_clock_that_goes_back_does_not_take_dates_back
                 a_commit_without_events_counts_the_version_up
                 started_at_is_the_date_of_the_first_step_started
                 the_terminal_event_dates_the_end_and_the_duration
