@@ -82,6 +82,31 @@ async fn a_full_disk_refuses_writes_whole_and_recovers_without_a_restart() {
 }
 
 #[tokio::test]
+async fn a_file_at_its_bound_refuses_writes_whole_and_goes_on_when_it_may_grow() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let store = SqliteStore::open(&path, Options { max_bytes: Some(1 << 20), ..Options::default() }).unwrap();
+    let run = begin(&store).await;
+    let mut at = 1;
+    let error = loop {
+        let big = Commit { events: given::log_events(1_000), ..given::next(&run, at) };
+        match store.commit(vec![big]).await {
+            Ok(_) => at += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&error, StoreError::CannotWrite(text) if text.contains("full")), "{error:?}");
+    let found = store.load(std::slice::from_ref(&run)).await.unwrap().remove(0).unwrap();
+    assert_eq!((found.row.version, found.row.events), (at, (at - 1) * 1_000 + 1));
+    // A small one still fits, and carries on where the log ended.
+    store.commit(vec![given::next(&run, at)]).await.unwrap().remove(0).unwrap();
+    drop(store);
+    let store = engine(&path);
+    let big = Commit { events: given::log_events(1_000), ..given::next(&run, at + 1) };
+    assert_eq!(store.commit(vec![big]).await.unwrap().remove(0).unwrap().first_seq, found.row.events + 1);
+}
+
+#[tokio::test]
 async fn a_folder_that_cannot_be_written_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let not_a_folder = folder.path().join("file");

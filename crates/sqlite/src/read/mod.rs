@@ -7,6 +7,8 @@ pub(crate) mod catalog;
 pub(crate) mod events;
 pub(crate) mod feed;
 pub(crate) mod leases;
+#[cfg(test)]
+mod plans;
 pub(crate) mod rows;
 pub(crate) mod runs;
 

@@ -10,6 +10,7 @@ use flowline_store::{
 use rusqlite::params;
 
 use super::Writer;
+use super::events::EventRow;
 use super::live::{LiveJob, LiveLease, LiveRun};
 use crate::code;
 use crate::fault::Fault;
@@ -271,22 +272,11 @@ impl Writer<'_> {
         ts: Time,
         events: impl IntoIterator<Item = &'e NewEvent>,
     ) -> Result<u64, Fault> {
-        let (ms, first) = (ts.millis(), self.run(id)?.seq + 1);
+        let (ms, first, first_n) = (ts.millis(), self.run(id)?.seq + 1, self.last.event + 1);
         let mut seq = first;
         for event in events {
             self.last.event += 1;
-            let of = event.of.as_ref();
-            self.sql.insert_event.execute((
-                self.last.event,
-                id,
-                seq as i64,
-                ms,
-                self.kinds.number(event.kind),
-                of.map(|of| &*of.step),
-                of.map(|of| of.attempt),
-                event.slot.map(|slot| slot.number()),
-                event.data.as_ref().map(|data| data.get()),
-            ))?;
+            self.events.push(EventRow { n: self.last.event, run: id, seq, ms, event: event.clone() });
             if event.kind == EventType::StepStarted && !std::mem::replace(&mut self.run(id)?.started, true) {
                 self.sql.set_started.execute((id, ms))?;
             }
@@ -296,6 +286,7 @@ impl Writer<'_> {
             seq += 1;
         }
         if seq > first {
+            self.sql.insert_log.execute((id, first as i64, first_n, (seq - first) as i64))?;
             let run = self.run(id)?;
             (run.seq, run.ms) = (seq - 1, ms);
         }

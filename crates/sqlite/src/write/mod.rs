@@ -8,11 +8,12 @@
 mod append;
 mod catalog;
 mod commit;
+mod events;
 mod lease;
 mod live;
 mod repair;
 pub(crate) mod retain;
-mod statements;
+pub(crate) mod statements;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, mpsc};
@@ -43,6 +44,8 @@ pub(crate) struct Writer<'c> {
     live: LiveRuns,
     clock: Clock,
     last: Numbers,
+    /// Numbered, and written before the transaction ends.
+    events: Vec<events::EventRow>,
     /// Changes of the counters in this transaction, by flow and status.
     counts: HashMap<(i64, Status), i64>,
     /// The lane that the last claim served last.
@@ -168,6 +171,7 @@ impl<'c> Writer<'c> {
             live: LiveRuns::default(),
             clock,
             last: Numbers { event: 0, run: 0, job: 0 },
+            events: Vec::new(),
             counts: HashMap::new(),
             last_lane: None,
         };
@@ -224,6 +228,7 @@ impl<'c> Writer<'c> {
             for request in batch.iter_mut() {
                 request.perform(self)?;
             }
+            self.write_events()?;
             self.write_counts()?;
             self.sql.commit.execute([])?;
             Ok(())
@@ -241,6 +246,7 @@ impl<'c> Writer<'c> {
         }
         self.live = LiveRuns::default();
         self.counts.clear();
+        self.events.clear();
         if let Ok(names) = Names::load(self.conn) {
             self.names = names;
         }
