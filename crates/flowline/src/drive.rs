@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flowline_core::event::{EventType, NewEvent};
@@ -40,7 +41,7 @@ const SWEEP: usize = 1_000;
 #[derive(Debug)]
 pub enum Message {
     Offer(RunKey, Entry<Reply>),
-    Start(RunKey, Arc<Plan>, Box<NewRun>, Entry<Reply>),
+    Start(RunKey, Arc<Plan>, Box<NewRun>, Entry<Reply>, oneshot::Sender<Ended>),
     /// An attempt is over; its slot is free.
     Finished(Token, RunKey, Entry<Reply>),
     /// Tell when a run ends.
@@ -82,6 +83,17 @@ pub enum Answer {
     Extended(Vec<Token>, Result<Vec<Extended>, StoreError>),
 }
 
+/// What a driver has done since it started.
+#[derive(Debug, Default)]
+pub struct Meters {
+    pub commits: AtomicU64,
+    /// Commits that another's came before.
+    pub conflicts: AtomicU64,
+    /// Batches that the commits went in.
+    pub batches: AtomicU64,
+    pub claims: AtomicU64,
+}
+
 struct Running {
     run: RunKey,
     key: JobKey,
@@ -104,6 +116,7 @@ pub struct Driver {
     tasks: JoinSet<()>,
     clock: StoreClock,
     started_data: Json,
+    meters: Arc<Meters>,
     flights: usize,
     /// Consecutive failures of the store, for the pause between tries.
     trouble: u32,
@@ -163,6 +176,7 @@ impl Driver {
         plans: Arc<Plans>,
         runners: Arc<Runners>,
         config: Config,
+        meters: Arc<Meters>,
         now: Time,
     ) -> (Driver, mpsc::UnboundedSender<Message>) {
         let (inbox, mail) = mpsc::unbounded_channel();
@@ -188,6 +202,7 @@ impl Driver {
             tasks: JoinSet::new(),
             clock: StoreClock::new(now),
             started_data,
+            meters,
             flights: 0,
             trouble: 0,
             retry: Vec::new(),
@@ -232,7 +247,10 @@ impl Driver {
     fn handle(&mut self, message: Message) {
         match message {
             Message::Offer(run, entry) => self.ledger.offer(run, entry),
-            Message::Start(run, plan, new, entry) => self.ledger.offer_new(run, plan, *new, entry),
+            Message::Start(run, plan, new, entry, waiter) => {
+                self.waiters.entry(run.clone()).or_default().push(waiter);
+                self.ledger.offer_new(run, plan, *new, entry);
+            }
             Message::Finished(token, run, entry) => {
                 if let Some(running) = self.attempts.remove(&token) {
                     self.free(&running.queue);
@@ -300,7 +318,7 @@ impl Driver {
             let (mut commits, mut loads) = (Vec::new(), Vec::new());
             for ask in asks {
                 match ask {
-                    Ask::Commit(commit) => commits.push(commit),
+                    Ask::Commit(commit) => commits.push(*commit),
                     Ask::Load(run) => loads.push(run),
                     Ask::Payloads(run, slots) => self.ask_payloads(run, slots),
                     Ask::Leases(run) => self.ask_leases(run),
@@ -331,9 +349,17 @@ impl Driver {
         match result {
             Ok(results) => {
                 self.trouble = 0;
+                self.meters.batches.fetch_add(1, Ordering::Relaxed);
                 for (run, result) in runs.iter().zip(results) {
-                    if let Ok(committed) = &result {
-                        self.clock.adjust(committed.ts.max(self.clock.now()));
+                    match &result {
+                        Ok(committed) => {
+                            self.meters.commits.fetch_add(1, Ordering::Relaxed);
+                            self.clock.adjust(committed.ts.max(self.clock.now()));
+                        }
+                        Err(CommitError::Conflict { .. }) => {
+                            self.meters.conflicts.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(_) => {}
                     }
                     self.landed(run, result);
                 }
@@ -484,6 +510,7 @@ impl Driver {
     fn claim(&mut self) {
         let Some(claim) = self.slots.claim() else { return };
         self.claiming = true;
+        self.meters.claims.fetch_add(1, Ordering::Relaxed);
         let store = self.store.clone();
         self.ask(async move { Answer::Claimed(store.claim(claim).await) });
     }
@@ -594,6 +621,10 @@ impl Driver {
 
     fn heartbeat(&mut self) {
         self.next_heartbeat = Instant::now() + self.config.lease / 3;
+        self.waiters.retain(|_, waiters| {
+            waiters.retain(|waiter| !waiter.is_closed());
+            !waiters.is_empty()
+        });
         let leases: Vec<Extend> = self
             .attempts
             .iter()

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, Role};
-use crate::drive::{Driver, Message};
+use crate::drive::{Driver, Message, Meters};
 use crate::flow::Flow;
 use crate::plans::Plans;
 use crate::runner::{Runner, Runners};
@@ -57,6 +57,7 @@ pub(crate) struct Shared {
     pub config: Config,
     pub tenant: Tenant,
     pub inbox: mpsc::UnboundedSender<Message>,
+    pub meters: Arc<Meters>,
     driver: Mutex<Option<JoinHandle<()>>>,
     retain: Mutex<Option<JoinHandle<()>>>,
 }
@@ -102,6 +103,11 @@ impl Engine {
 
     pub fn store(&self) -> &dyn Store {
         &*self.shared.store
+    }
+
+    /// What this engine has done so far.
+    pub fn meters(&self) -> &Meters {
+        &self.shared.meters
     }
 
     pub fn config(&self) -> &Config {
@@ -234,7 +240,9 @@ impl EngineBuilder {
         let plans = Arc::new(Plans::default());
         let now = store.now().await?;
         let runners = Arc::new(self.runners);
-        let (driver, inbox) = Driver::new(store.clone(), plans.clone(), runners, self.config.clone(), now);
+        let meters = Arc::new(Meters::default());
+        let config = self.config.clone();
+        let (driver, inbox) = Driver::new(store.clone(), plans.clone(), runners, config, meters.clone(), now);
         let retain = (self.config.role == Role::Work)
             .then_some(self.config.retention)
             .flatten()
@@ -244,6 +252,7 @@ impl EngineBuilder {
             plans,
             tenant: self.tenant,
             inbox,
+            meters,
             driver: Mutex::new(None),
             retain: Mutex::new(retain),
             config: self.config,

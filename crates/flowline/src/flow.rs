@@ -127,7 +127,7 @@ impl<E: Event> StepOutput for E {
     const RETURNS: Option<&'static str> = Some(E::NAME);
 
     fn write(self) -> Result<Json, StepError> {
-        Ok(Json::of(&self).map_err(StepError::fatal)?)
+        Json::of(&self).map_err(StepError::fatal)
     }
 }
 

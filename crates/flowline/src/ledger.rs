@@ -66,7 +66,7 @@ pub enum Ask {
     Load(RunKey),
     Payloads(RunKey, Vec<Slot>),
     Leases(RunKey),
-    Commit(Commit),
+    Commit(Box<Commit>),
 }
 
 /// What a landed commit sets off.
@@ -359,10 +359,12 @@ impl<R> Cell<R> {
                 }
                 Decided::Applied => {
                     let status = draft.seen.state.status();
-                    self.waiting.pop_front().map(|e| replies.push((e.reply, Outcome::Applied { status })));
+                    let applied = self.waiting.pop_front();
+                    replies.extend(applied.map(|entry| (entry.reply, Outcome::Applied { status })));
                 }
                 Decided::Refused(refusal) => {
-                    self.waiting.pop_front().map(|e| replies.push((e.reply, Outcome::Refused(refusal))));
+                    let refused = self.waiting.pop_front();
+                    replies.extend(refused.map(|entry| (entry.reply, Outcome::Refused(refusal))));
                 }
                 // What was decided so far goes first; this input is decided again on the state after it.
                 Decided::Missing(_) if !draft.entries.is_empty() => break,
@@ -382,7 +384,7 @@ impl<R> Cell<R> {
         }
         let (commit, flight) = draft.finish(room);
         self.busy = Busy::Committing(Box::new(flight));
-        Some(Ask::Commit(commit))
+        Some(Ask::Commit(Box::new(commit)))
     }
 
     fn land(&mut self, run: &RunKey, committed: Committed, landed: &mut Landed<R>) {

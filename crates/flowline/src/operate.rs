@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use flowline_core::decide::{Finish, Inherited, Start};
@@ -21,7 +21,7 @@ use crate::flow::Flow;
 use crate::ledger::{Entry, Outcome};
 
 /// How often a run that this engine does not work on is looked at.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A run to be started. Await it.
 #[derive(Debug)]
@@ -38,11 +38,13 @@ pub struct StartRequest {
 }
 
 /// A run that was started.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct RunHandle {
     engine: Engine,
     key: RunKey,
     existed: bool,
+    /// Told when this engine ends the run. Taken by the first to wait.
+    ended: Mutex<Option<oneshot::Receiver<Ended>>>,
 }
 
 /// How a run ended.
@@ -71,7 +73,11 @@ impl RunHandle {
 
     /// Waits for the end of the run.
     pub async fn wait(&self) -> Result<RunOutcome, EngineError> {
-        self.engine.wait(&self.key).await
+        let told = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match told {
+            Some(told) => self.engine.wait_for(&self.key, told).await,
+            None => self.engine.wait(&self.key).await,
+        }
     }
 }
 
@@ -163,7 +169,8 @@ impl StartRequest {
             lease: None,
             reply: Reply::Outcome(reply),
         };
-        let message = Message::Start(key.clone(), plan, Box::new(new), entry);
+        let (tell, told) = oneshot::channel();
+        let message = Message::Start(key.clone(), plan, Box::new(new), entry, tell);
         shared.inbox.send(message).map_err(|_| EngineError::Stopped)?;
         let existed = match answer.await.map_err(|_| EngineError::Stopped)? {
             Outcome::Committed { .. } => false,
@@ -177,7 +184,9 @@ impl StartRequest {
                 return Err(EngineError::KeyConflict { key, run: row.run_id.to_string() });
             }
         }
-        Ok(RunHandle { engine: self.engine, key, existed })
+        // A run that was there may have ended before anybody listened.
+        let ended = Mutex::new((!existed).then_some(told));
+        Ok(RunHandle { engine: self.engine, key, existed, ended })
     }
 }
 
@@ -256,8 +265,20 @@ impl Engine {
 
     /// Waits for the end of a run, whoever works on it.
     pub async fn wait(&self, run: &RunKey) -> Result<RunOutcome, EngineError> {
-        let (tell, mut told) = oneshot::channel();
+        let (tell, told) = oneshot::channel();
         self.shared.inbox.send(Message::Await(run.clone(), tell)).map_err(|_| EngineError::Stopped)?;
+        let row = self.row(run).await?;
+        if row.status.is_terminal() {
+            return self.outcome(run, &row).await;
+        }
+        self.wait_for(run, told).await
+    }
+
+    async fn wait_for(
+        &self,
+        run: &RunKey,
+        mut told: oneshot::Receiver<Ended>,
+    ) -> Result<RunOutcome, EngineError> {
         loop {
             tokio::select! {
                 ended = &mut told => {

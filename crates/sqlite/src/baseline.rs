@@ -37,7 +37,9 @@ fn measure(path: &Path) -> Result<Baseline, Fault> {
     let conn = Connection::open(path)?;
     conn.pragma_update(None, "journal_mode", "wal")?;
     conn.pragma_update(None, "synchronous", "full")?;
-    conn.execute_batch("create table raw (id integer primary key, number integer not null, text text not null)")?;
+    conn.execute_batch(
+        "create table raw (id integer primary key, number integer not null, text text not null)",
+    )?;
     Ok(Baseline { rows_per_second: rate(&conn, BATCH)?, commits_per_second: rate(&conn, 1)? })
 }
 

@@ -50,7 +50,9 @@ impl Fault {
 fn of_code(code: ErrorCode, error: &rusqlite::Error) -> Option<StoreError> {
     match code {
         ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::TypeMismatch => {
-            Some(StoreError::Damaged(format!("{error}; restore a backup, or save what `.recover` of sqlite3 gives")))
+            Some(StoreError::Damaged(format!(
+                "{error}; restore a backup, or save what `.recover` of sqlite3 gives"
+            )))
         }
         ErrorCode::ConstraintViolation => Some(StoreError::Damaged(error.to_string())),
         ErrorCode::TooBig => Some(StoreError::Invalid(error.to_string())),
@@ -64,7 +66,9 @@ fn remedy(code: ErrorCode) -> &'static str {
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen => {
             "make the file and its folder writable for this user"
         }
-        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => "another program holds a write lock on the file",
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
+            "another program holds a write lock on the file"
+        }
         _ => "look at the disk and the system log",
     }
 }

@@ -39,11 +39,14 @@ pub struct Options {
     pub clock: Clock,
     pub mode: Mode,
     pub durability: Durability,
+    /// The most bytes that the file may grow to; writes beyond are refused as on a full disk. `None`: no bound but the
+    /// disk. The write-ahead log beside the file comes on top.
+    pub max_bytes: Option<u64>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { clock: Clock::system(), mode: Mode::Engine, durability: Durability::Full }
+        Options { clock: Clock::system(), mode: Mode::Engine, durability: Durability::Full, max_bytes: None }
     }
 }
 
@@ -95,8 +98,14 @@ pub struct SqliteStore {
 
 enum Access {
     /// Fields go in this order: the writer ends before the lock is given up.
-    Engine { writer: WriterThread, changed: watch::Sender<u64>, _lock: EngineLock },
-    Client { follower: Follower },
+    Engine {
+        writer: WriterThread,
+        changed: watch::Sender<u64>,
+        _lock: EngineLock,
+    },
+    Client {
+        follower: Follower,
+    },
 }
 
 impl SqliteStore {
@@ -106,9 +115,8 @@ impl SqliteStore {
     /// another engine holds the file, and with `Incompatible`, leaving it untouched, where the file is not a store.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Arc<SqliteStore>, StoreError> {
         let path = path.as_ref().to_owned();
-        let Options { clock, mode, durability } = options;
-        let access = match mode {
-            Mode::Engine => open_engine(&path, &clock, durability)?,
+        let access = match options.mode {
+            Mode::Engine => open_engine(&path, &options)?,
             Mode::Client => {
                 if !file::identify(&path)? {
                     return Err(StoreError::Unavailable(format!(
@@ -120,6 +128,7 @@ impl SqliteStore {
             }
         };
         let readers = Readers::open(path.clone())?;
+        let Options { clock, durability, .. } = options;
         Ok(Arc::new(SqliteStore { path, clock, durability, readers, access }))
     }
 
@@ -144,7 +153,7 @@ impl fmt::Debug for SqliteStore {
     }
 }
 
-fn open_engine(path: &Path, clock: &Clock, durability: Durability) -> Result<Access, StoreError> {
+fn open_engine(path: &Path, options: &Options) -> Result<Access, StoreError> {
     // Before the lock file is made beside it: what is not ours is left as it is, its folder too.
     file::identify(path)?;
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -152,8 +161,8 @@ fn open_engine(path: &Path, clock: &Clock, durability: Durability) -> Result<Acc
             .map_err(|error| StoreError::CannotWrite(format!("{}: {error}", folder.display())))?;
     }
     let lock = EngineLock::take(path)?;
-    let conn = file::open_writer(path, durability)?;
+    let conn = file::open_writer(path, options)?;
     let (changed, _) = watch::channel(0);
-    let writer = WriterThread::start(conn, clock.clone(), changed.clone())?;
+    let writer = WriterThread::start(conn, options.clock.clone(), changed.clone())?;
     Ok(Access::Engine { writer, changed, _lock: lock })
 }

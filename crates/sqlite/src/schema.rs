@@ -18,7 +18,7 @@ pub(crate) const FORMAT: u32 = STEPS.len() as u32;
 const STEPS: &[&str] = &[FIRST];
 
 /// Events are stored in commit order under one growing number, so that appending touches the end of the table, and the
-/// feed of all runs is the table itself. What changes with every commit is apart (`progress`) from what hardly ever does
+/// feed of all runs is the table itself; `logs` says, a row per commit, where those of a run are. What changes with every commit is apart (`progress`) from what hardly ever does
 /// (`runs`). Waiting jobs and leases are apart too: a hand-off touches `leases` alone.
 const FIRST: &str = "
 create table cells (name text primary key, value) without rowid;
@@ -35,7 +35,7 @@ create table runs (
     id integer primary key, tenant integer not null, flow integer not null, definition integer not null,
     status integer not null, run_id text not null, created_at integer not null, started_at integer,
     completed_at integer, step_count integer not null, events_trimmed integer not null default 0,
-    idempotency_key text, retry_of text, failure_error text, failure_step text,
+    trimmed_to integer not null default 0,    idempotency_key text, retry_of text, failure_error text, failure_step text,
     input_digest text not null, labels text);
 create unique index runs_by_name on runs (tenant, run_id);
 create index runs_by_tenant on runs (tenant);
@@ -57,9 +57,11 @@ create table counters (
 create table events (
     n integer primary key, run integer not null, seq integer not null, ms integer not null,
     type integer not null, step text, attempt integer, slot integer, data text);
-create unique index events_by_run on events (run, seq);
+create table logs (
+    run integer not null, first_seq integer not null, first_n integer not null, count integer not null,
+    primary key (run, first_seq)) without rowid;
 create index events_by_slot on events (run, slot) where slot is not null;
-create table purges (run integer primary key);
+create table purges (run integer primary key, last_seq integer not null);
 
 create table lanes (
     id integer primary key, tenant integer not null, queue text not null, need text not null,
@@ -99,8 +101,9 @@ create view v_events as
     select tenants.name as tenant, runs.run_id, flows.name as flow, events.ms || '-' || events.seq as id,
         events.seq, strftime('%Y-%m-%dT%H:%M:%fZ', events.ms / 1000.0, 'unixepoch') as ts,
         event_types.name as type, events.step, events.attempt, events.data, events.n
-    from events join runs on runs.id = events.run join tenants on tenants.id = runs.tenant
-        join flows on flows.id = runs.flow join event_types on event_types.id = events.type;
+    from runs join logs on logs.run = runs.id
+        join events on events.n between logs.first_n and logs.first_n + logs.count - 1
+        join tenants on tenants.id = runs.tenant join flows on flows.id = runs.flow join event_types on event_types.id = events.type;
 create view v_jobs as
     select tenants.name as tenant, runs.run_id, jobs.name, jobs.attempt, lanes.queue, lanes.need,
         case priority when 0 then 'low' when 1 then 'normal' when 2 then 'high' when 3 then 'urgent' end as priority,
@@ -192,9 +195,11 @@ impl Kinds {
         let mut statement = conn.prepare("select id, name from event_types")?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            let (number, name) = (row.get::<_, i64>(0)?, row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?);
+            let (number, name) =
+                (row.get::<_, i64>(0)?, row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?);
             let Some(kind) = EventType::parse(name) else { continue };
-            let at = usize::try_from(number).map_err(|_| Fault::damaged("an event type has a negative number"))?;
+            let at =
+                usize::try_from(number).map_err(|_| Fault::damaged("an event type has a negative number"))?;
             found.kinds.resize(found.kinds.len().max(at + 1), None);
             found.kinds[at] = Some(kind);
             found.numbers[kind as usize] = number;

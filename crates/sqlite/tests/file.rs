@@ -57,11 +57,15 @@ async fn reopening_keeps_everything() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("deep/er/flowline.db");
     let store = engine(&path);
-    let jobs = vec![given::step(0), NewJob { handoff: given::handoff(7), ..given::step(1) }, given::timer(0, START)];
+    let jobs =
+        vec![given::step(0), NewJob { handoff: given::handoff(7), ..given::step(1) }, given::timer(0, START)];
     let run = started(&store, "r", jobs).await;
     let job = store.claim(given::claim(&[1])).await.unwrap().jobs.remove(0);
     let line = given::state_line(StateScope::Flow, "k", Some(given::json(1.into())), None);
-    store.append(vec![given::append(&job, 0, vec![given::line(EventType::StepStarted), line])]).await.unwrap();
+    store
+        .append(vec![given::append(&job, 0, vec![given::line(EventType::StepStarted), line])])
+        .await
+        .unwrap();
     store.pause_queue(&run.tenant, "default", Pause::Paused).await.unwrap();
 
     let before = whole(&store, &run).await;
@@ -165,7 +169,8 @@ async fn a_second_engine_is_refused_and_told_who_holds_the_file() {
 #[tokio::test]
 async fn what_is_not_a_store_is_refused_and_left_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    let (noise, other, newer) = ["noise.db", "other.db", "newer.db"].map(|name| folder.path().join(name)).into();
+    let (noise, other, newer) =
+        ["noise.db", "other.db", "newer.db"].map(|name| folder.path().join(name)).into();
     fs::write(&noise, b"these are not the bytes you are looking for".repeat(100)).unwrap();
     let conn = rusqlite::Connection::open(&other).unwrap();
     conn.execute_batch("create table cells (name, value); insert into cells values ('format', 1)").unwrap();
@@ -178,7 +183,8 @@ async fn what_is_not_a_store_is_refused_and_left_as_it_is() {
     for path in [noise, other, newer] {
         let before = fs::read(&path).unwrap();
         for mode in [Mode::Engine, Mode::Client] {
-            let error = SqliteStore::open(&path, Options { mode, ..Options::default() }).expect_err("refused");
+            let error =
+                SqliteStore::open(&path, Options { mode, ..Options::default() }).expect_err("refused");
             let StoreError::Incompatible(text) = error else { panic!("{error:?}") };
             assert!(text.contains("another file"), "{text}");
         }
@@ -223,7 +229,8 @@ async fn retention_frees_the_space_of_a_long_run_and_never_gives_its_numbers_aga
         commit(&store, Commit { events: given::log_events(1_000), ..given::next(&run, version) }).await;
     }
     commit(&store, given::end(&run, 8)).await;
-    let cursor = store.feed(FeedFilter { from_now: true, ..FeedFilter::default() }, "", 10).await.unwrap().cursor;
+    let cursor =
+        store.feed(FeedFilter { from_now: true, ..FeedFilter::default() }, "", 10).await.unwrap().cursor;
     clock.advance(Duration::from_secs(40 * 86_400));
     let done = store.retain(Retention::default(), 10).await.unwrap();
     assert_eq!((done.removed, done.trimmed), (1, 0));
@@ -232,8 +239,9 @@ async fn retention_frees_the_space_of_a_long_run_and_never_gives_its_numbers_aga
     drop(store);
 
     let conn = rusqlite::Connection::open(&path).unwrap();
-    for table in ["events", "purges", "runs", "progress", "jobs", "leases", "labels"] {
-        let rows: i64 = conn.query_row(&format!("select count(*) from {table}"), [], |row| row.get(0)).unwrap();
+    for table in ["events", "logs", "purges", "runs", "progress", "jobs", "leases", "labels"] {
+        let rows: i64 =
+            conn.query_row(&format!("select count(*) from {table}"), [], |row| row.get(0)).unwrap();
         assert_eq!(rows, 0, "{table}");
     }
     drop(conn);
@@ -252,7 +260,10 @@ async fn people_can_read_the_views() {
     started(&store, "r", jobs).await;
     let conn = rusqlite::Connection::open(&path).unwrap();
     let text = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap();
-    assert_eq!(text("select run_id || ' ' || status || ' ' || created_at from v_runs"), "r running 2027-01-15T08:00:00.000Z");
+    assert_eq!(
+        text("select run_id || ' ' || status || ' ' || created_at from v_runs"),
+        "r running 2027-01-15T08:00:00.000Z"
+    );
     assert_eq!(text("select type || ' ' || data from v_events"), "flow.start {\"input\":1}");
     assert_eq!(text("select name || ' ' || priority || ' ' || state from v_jobs"), "step-0 normal waiting");
     assert_eq!(text("select name || ' ' || worker from v_leases"), "step-1 me");

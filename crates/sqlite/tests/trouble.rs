@@ -69,13 +69,41 @@ async fn a_full_disk_refuses_writes_whole_and_recovers_without_a_restart() {
     assert!(error.is_transient() && error.nothing_written());
     let found = store.load(std::slice::from_ref(&run)).await.unwrap().remove(0).unwrap();
     assert_eq!(found.row.version, at, "nothing of the refused commit is there");
-    let log = store.events(&run, EventQuery { after: found.row.events, ..EventQuery::default() }).await.unwrap();
+    let log =
+        store.events(&run, EventQuery { after: found.row.events, ..EventQuery::default() }).await.unwrap();
     assert!(log.events.is_empty());
-    assert!(store.check().await.unwrap().problems.iter().any(|problem| problem.contains("last write failed")));
+    assert!(
+        store.check().await.unwrap().problems.iter().any(|problem| problem.contains("last write failed"))
+    );
 
     std::fs::remove_file(&ballast).unwrap();
     store.commit(vec![given::next(&run, at)]).await.unwrap().remove(0).unwrap();
     assert!(store.check().await.unwrap().problems.is_empty());
+}
+
+#[tokio::test]
+async fn a_file_at_its_bound_refuses_writes_whole_and_goes_on_when_it_may_grow() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let store = SqliteStore::open(&path, Options { max_bytes: Some(1 << 20), ..Options::default() }).unwrap();
+    let run = begin(&store).await;
+    let mut at = 1;
+    let error = loop {
+        let big = Commit { events: given::log_events(1_000), ..given::next(&run, at) };
+        match store.commit(vec![big]).await {
+            Ok(_) => at += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&error, StoreError::CannotWrite(text) if text.contains("full")), "{error:?}");
+    let found = store.load(std::slice::from_ref(&run)).await.unwrap().remove(0).unwrap();
+    assert_eq!((found.row.version, found.row.events), (at, (at - 1) * 1_000 + 1));
+    // A small one still fits, and carries on where the log ended.
+    store.commit(vec![given::next(&run, at)]).await.unwrap().remove(0).unwrap();
+    drop(store);
+    let store = engine(&path);
+    let big = Commit { events: given::log_events(1_000), ..given::next(&run, at + 1) };
+    assert_eq!(store.commit(vec![big]).await.unwrap().remove(0).unwrap().first_seq, found.row.events + 1);
 }
 
 #[tokio::test]

@@ -137,9 +137,9 @@ pub enum Extended {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Gone {
-    /// The run has ended: cancelled, failed, or completed by hand.
+    /// The run is there and has ended: cancelled, failed, or completed by hand.
     RunEnded,
-    /// The lease ran out and the attempt was given up, or its job is leased to another.
+    /// Anything else: the lease ran out and the attempt was given up, it was released, or its job is leased to another.
     Lost,
 }
 

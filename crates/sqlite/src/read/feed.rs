@@ -36,12 +36,14 @@ impl Reader<'_> {
                 std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
                 std::collections::hash_map::Entry::Vacant(new) => new.insert(self.fed_log(run, filter)?),
             };
-            let wanted = match log {
-                Some(log) if filter.kinds.is_empty() || filter.kinds.contains(&self.kinds.kind(row.get(2)?)?) => log,
-                _ => {
-                    last = n;
-                    continue;
-                }
+            let kind = self.kinds.kind(row.get(2)?)?;
+            let seq = row.get::<_, i64>(0)? as u64;
+            let wanted = log.as_ref().filter(|log| {
+                seq > log.trimmed_to && (filter.kinds.is_empty() || filter.kinds.contains(&kind))
+            });
+            let Some(wanted) = wanted else {
+                last = n;
+                continue;
             };
             if events.len() == size {
                 return Ok(FeedPage { events, cursor: last.to_string(), more: true });
@@ -55,17 +57,22 @@ impl Reader<'_> {
         Ok(FeedPage { events, cursor: after.max(end).to_string(), more: false })
     }
 
-    /// `None` where the run's events are not wanted, or on their way out.
+    /// `None` where the run's events are not wanted, or the run has gone.
     fn fed_log(&self, run: i64, filter: &FeedFilter) -> Result<Option<Log>, Fault> {
         let mut statement = self.conn.prepare_cached(
-            "select r.run_id, f.name, t.name from runs r join flows f on f.id = r.flow join tenants t on t.id = r.tenant
-             where r.id = ?1 and r.events_trimmed = 0",
+            "select r.run_id, f.name, t.name, r.trimmed_to from runs r join flows f on f.id = r.flow join tenants t on t.id = r.tenant
+             where r.id = ?1",
         )?;
         let mut rows = statement.query([run])?;
         let Some(row) = rows.next()? else { return Ok(None) };
         let name = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
         let tenant = row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?;
-        let log = Log { run: run_id(name)?, flow: row.get(1)?, tenant: tenant_of(tenant)? };
+        let log = Log {
+            run: run_id(name)?,
+            flow: row.get(1)?,
+            tenant: tenant_of(tenant)?,
+            trimmed_to: row.get::<_, i64>(3)? as u64,
+        };
         let wanted = filter.tenant.as_ref().is_none_or(|tenant| *tenant == log.tenant)
             && filter.flow.as_ref().is_none_or(|flow| *flow == log.flow);
         Ok(wanted.then_some(log))

@@ -7,6 +7,8 @@ pub(crate) mod catalog;
 pub(crate) mod events;
 pub(crate) mod feed;
 pub(crate) mod leases;
+#[cfg(test)]
+mod plans;
 pub(crate) mod rows;
 pub(crate) mod runs;
 
@@ -55,7 +57,8 @@ impl Readers {
         T: Send + 'static,
         F: FnOnce(&Reader<'_>) -> Result<T, Fault> + Send + 'static,
     {
-        let _seat = self.0.seats.acquire().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let _seat =
+            self.0.seats.acquire().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
         let pool = self.0.clone();
         let done = tokio::task::spawn_blocking(move || {
             let conn = pool.take()?;
@@ -98,13 +101,15 @@ impl Reader<'_> {
     }
 
     pub(crate) fn flow(&self, tenant: i64, flow: &str) -> Result<Option<i64>, Fault> {
-        let mut statement = self.conn.prepare_cached("select id from flows where tenant = ?1 and name = ?2")?;
+        let mut statement =
+            self.conn.prepare_cached("select id from flows where tenant = ?1 and name = ?2")?;
         Ok(statement.query_row(params![tenant, flow], |row| row.get(0)).optional()?)
     }
 
     pub(crate) fn run(&self, run: &RunKey) -> Result<Option<i64>, Fault> {
         let Some(tenant) = self.tenant(&run.tenant)? else { return Ok(None) };
-        let mut statement = self.conn.prepare_cached("select id from runs where tenant = ?1 and run_id = ?2")?;
+        let mut statement =
+            self.conn.prepare_cached("select id from runs where tenant = ?1 and run_id = ?2")?;
         Ok(statement.query_row(params![tenant, run.run.as_str()], |row| row.get(0)).optional()?)
     }
 }

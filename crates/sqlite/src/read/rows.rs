@@ -15,8 +15,9 @@ use crate::schema::Kinds;
 pub(crate) const RUN_COLUMNS: &str = "r.id, r.run_id, f.name, t.name, d.hash, r.status, r.created_at, r.started_at,
     r.completed_at, r.step_count, p.completed_steps, p.failed_steps, p.retries, r.failure_error, r.failure_step,
     r.labels, r.idempotency_key, r.retry_of, p.version, p.seq, r.events_trimmed, r.input_digest, p.state";
-pub(crate) const RUN_JOINS: &str = "join progress p on p.run = r.id join flows f on f.id = r.flow
-    join tenants t on t.id = r.tenant join definitions d on d.id = r.definition";
+/// `cross` keeps the planner from turning the order round.
+pub(crate) const RUN_JOINS: &str = "cross join progress p on p.run = r.id cross join flows f on f.id = r.flow
+    cross join tenants t on t.id = r.tenant cross join definitions d on d.id = r.definition";
 /// Where the encoded state is among [`RUN_COLUMNS`].
 pub(crate) const STATE_COLUMN: usize = 22;
 
@@ -65,6 +66,8 @@ pub(crate) struct Log {
     pub(crate) run: RunId,
     pub(crate) flow: Arc<str>,
     pub(crate) tenant: Tenant,
+    /// Events up to this one were trimmed, though some may not be deleted yet.
+    pub(crate) trimmed_to: u64,
 }
 
 /// The columns that [`event`] reads.

@@ -13,7 +13,8 @@ use crate::fault::Fault;
 
 impl Reader<'_> {
     pub(crate) fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, Fault> {
-        let sql = format!("select {RUN_COLUMNS} from runs r {RUN_JOINS} where r.tenant = ?1 and r.run_id = ?2");
+        let sql =
+            format!("select {RUN_COLUMNS} from runs r {RUN_JOINS} where r.tenant = ?1 and r.run_id = ?2");
         let mut statement = self.conn.prepare_cached(&sql)?;
         let mut found = Vec::with_capacity(runs.len());
         for run in runs {
@@ -76,7 +77,7 @@ impl Reader<'_> {
     }
 
     /// `None` where a name in the query is unknown: nothing can match.
-    fn filter(&self, query: &RunQuery) -> Result<Option<Filter>, Fault> {
+    pub(super) fn filter(&self, query: &RunQuery) -> Result<Option<Filter>, Fault> {
         let Some(tenant) = self.tenant(&query.tenant)? else { return Ok(None) };
         let flow = match &query.flow {
             Some(name) => match self.flow(tenant, name)? {
@@ -125,7 +126,7 @@ impl Reader<'_> {
 
 /// A query's conditions. Parameter 1 is the cursor, 2 the limit, the values follow.
 #[derive(Debug)]
-struct Filter {
+pub(super) struct Filter {
     tenant: i64,
     flow: Option<i64>,
     from: &'static str,
@@ -143,12 +144,10 @@ impl Filter {
         if self.from.starts_with("labels") { "l.run" } else { "r.id" }
     }
 
-    fn page(&self) -> String {
+    pub(super) fn page(&self) -> String {
         let (from, wheres, order) = (self.from, &self.wheres, self.order());
-        // The page is chosen first and joined after: the planner keeps the order that the index gives.
         format!(
-            "select {RUN_COLUMNS} from (select r.id from {from} where true{wheres} order by {order} desc limit ?2) page
-             cross join runs r on r.id = page.id {RUN_JOINS} order by r.id desc"
+            "select {RUN_COLUMNS} from {from} {RUN_JOINS} where true{wheres} order by {order} desc limit ?2"
         )
     }
 

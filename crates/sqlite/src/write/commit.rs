@@ -4,20 +4,19 @@ use std::collections::BTreeSet;
 
 use flowline_core::{EventType, NewEvent, Time};
 use flowline_store::{
-    Base, Commit, CommitError, Committed, Handoff, Index, JobKey, LeaseUse, NewJob, NewRun, Others, StoreError,
+    Base, Commit, CommitError, Committed, Handoff, Index, JobKey, LeaseUse, NewJob, NewRun, Others,
+    StoreError,
 };
 use rusqlite::params;
 
 use super::Writer;
+use super::events::EventRow;
 use super::live::{LiveJob, LiveLease, LiveRun};
 use crate::code;
 use crate::fault::Fault;
 
 impl Writer<'_> {
-    pub(crate) fn commit(
-        &mut self,
-        batch: &[Commit],
-    ) -> Result<Vec<Result<Committed, CommitError>>, Fault> {
+    pub(crate) fn commit(&mut self, batch: &[Commit]) -> Result<Vec<Result<Committed, CommitError>>, Fault> {
         let now = self.clock.now();
         batch.iter().map(|commit| self.commit_one(commit, now)).collect()
     }
@@ -82,7 +81,9 @@ impl Writer<'_> {
         let flow = self.names.flow(self.conn, tenant, &new.flow)?;
         let labels = match new.labels.is_empty() {
             true => None,
-            false => Some(serde_json::to_string(&new.labels).map_err(|e| StoreError::Invalid(e.to_string()))?),
+            false => {
+                Some(serde_json::to_string(&new.labels).map_err(|e| StoreError::Invalid(e.to_string()))?)
+            }
         };
         let id = self.last.run + 1;
         self.sql.insert_run.execute(params![
@@ -271,22 +272,11 @@ impl Writer<'_> {
         ts: Time,
         events: impl IntoIterator<Item = &'e NewEvent>,
     ) -> Result<u64, Fault> {
-        let (ms, first) = (ts.millis(), self.run(id)?.seq + 1);
+        let (ms, first, first_n) = (ts.millis(), self.run(id)?.seq + 1, self.last.event + 1);
         let mut seq = first;
         for event in events {
             self.last.event += 1;
-            let of = event.of.as_ref();
-            self.sql.insert_event.execute((
-                self.last.event,
-                id,
-                seq as i64,
-                ms,
-                self.kinds.number(event.kind),
-                of.map(|of| &*of.step),
-                of.map(|of| of.attempt),
-                event.slot.map(|slot| slot.number()),
-                event.data.as_ref().map(|data| data.get()),
-            ))?;
+            self.events.push(EventRow { n: self.last.event, run: id, seq, ms, event: event.clone() });
             if event.kind == EventType::StepStarted && !std::mem::replace(&mut self.run(id)?.started, true) {
                 self.sql.set_started.execute((id, ms))?;
             }
@@ -296,6 +286,7 @@ impl Writer<'_> {
             seq += 1;
         }
         if seq > first {
+            self.sql.insert_log.execute((id, first as i64, first_n, (seq - first) as i64))?;
             let run = self.run(id)?;
             (run.seq, run.ms) = (seq - 1, ms);
         }

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use flowline_core::definition::Priority;
 use flowline_core::{Tenant, Time};
-use flowline_store::{
-    Claim, Claimed, Extend, Extended, Gone, JobKey, Lane, LeasedJob, Token,
-};
+use flowline_store::{Claim, Claimed, Extend, Extended, Gone, JobKey, Lane, LeasedJob, Token};
 use rusqlite::{OptionalExtension, Statement};
 
 use super::Writer;
@@ -61,7 +59,8 @@ impl Writer<'_> {
             let found = self.find(&held.run)?;
             let lease = found.and_then(|id| self.live.get_mut(id)).and_then(|run| run.held_by(held));
             let (Some(id), Some(lease)) = (found, lease) else {
-                let ended = found.and_then(|id| self.live.get(id)).is_some_and(|run| run.status.is_terminal());
+                let ended =
+                    found.and_then(|id| self.live.get(id)).is_some_and(|run| run.status.is_terminal());
                 answers.push(Extended::Gone(if ended { Gone::RunEnded } else { Gone::Lost }));
                 continue;
             };

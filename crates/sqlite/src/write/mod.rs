@@ -8,11 +8,12 @@
 mod append;
 mod catalog;
 mod commit;
+mod events;
 mod lease;
 mod live;
 mod repair;
 pub(crate) mod retain;
-mod statements;
+pub(crate) mod statements;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, mpsc};
@@ -43,6 +44,8 @@ pub(crate) struct Writer<'c> {
     live: LiveRuns,
     clock: Clock,
     last: Numbers,
+    /// Numbered, and written before the transaction ends.
+    events: Vec<events::EventRow>,
     /// Changes of the counters in this transaction, by flow and status.
     counts: HashMap<(i64, Status), i64>,
     /// The lane that the last claim served last.
@@ -168,6 +171,7 @@ impl<'c> Writer<'c> {
             live: LiveRuns::default(),
             clock,
             last: Numbers { event: 0, run: 0, job: 0 },
+            events: Vec::new(),
             counts: HashMap::new(),
             last_lane: None,
         };
@@ -224,6 +228,7 @@ impl<'c> Writer<'c> {
             for request in batch.iter_mut() {
                 request.perform(self)?;
             }
+            self.write_events()?;
             self.write_counts()?;
             self.sql.commit.execute([])?;
             Ok(())
@@ -241,6 +246,7 @@ impl<'c> Writer<'c> {
         }
         self.live = LiveRuns::default();
         self.counts.clear();
+        self.events.clear();
         if let Ok(names) = Names::load(self.conn) {
             self.names = names;
         }
@@ -261,9 +267,12 @@ impl<'c> Writer<'c> {
         let number = |sql: &str| self.conn.query_row(sql, [], |row| row.get::<_, i64>(0));
         let cell = "select coalesce((select value from cells where name = 'last_";
         self.last = Numbers {
-            event: number("select coalesce(max(n), 0) from events")?.max(number(&format!("{cell}event'), 0)"))?),
+            event: number("select coalesce(max(n), 0) from events")?
+                .max(number(&format!("{cell}event'), 0)"))?),
             run: number("select coalesce(max(id), 0) from runs")?.max(number(&format!("{cell}run'), 0)"))?),
-            job: number("select max((select coalesce(max(n), 0) from jobs), (select coalesce(max(n), 0) from leases))")?,
+            job: number(
+                "select max((select coalesce(max(n), 0) from jobs), (select coalesce(max(n), 0) from leases))",
+            )?,
         };
         Ok(())
     }

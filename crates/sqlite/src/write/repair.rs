@@ -87,10 +87,8 @@ impl Writer<'_> {
         let Some(id) = self.names.known_tenant(tenant) else { return Ok(()) };
         // What this transaction has counted so far is in the rows that are counted now.
         self.write_counts()?;
-        self.conn.execute(
-            "delete from counters where flow in (select id from flows where tenant = ?1)",
-            [id],
-        )?;
+        self.conn
+            .execute("delete from counters where flow in (select id from flows where tenant = ?1)", [id])?;
         self.conn.execute(
             "insert into counters (flow, status, n)
                 select flow, status, count(*) from runs where tenant = ?1 group by flow, status",

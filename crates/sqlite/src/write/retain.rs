@@ -5,7 +5,7 @@
 
 use flowline_core::Time;
 use flowline_store::row::{Retained, Retention};
-use rusqlite::params;
+use rusqlite::{OptionalExtension, params};
 
 use super::Writer;
 use crate::code;
@@ -37,9 +37,16 @@ impl Writer<'_> {
             self.remove_run(id)?;
             done.removed += 1;
         }
-        for id in self.ended_by(before(now, policy.events), Which::Untrimmed, chunk - done.removed as usize)? {
-            self.conn.execute("update runs set events_trimmed = 1 where id = ?1", [id])?;
-            self.purge_later(id)?;
+        for id in
+            self.ended_by(before(now, policy.events), Which::Untrimmed, chunk - done.removed as usize)?
+        {
+            self.recall(id)?;
+            let last_seq = self.run(id)?.seq as i64;
+            self.conn.execute(
+                "update runs set events_trimmed = 1, trimmed_to = ?2 where id = ?1",
+                params![id, last_seq],
+            )?;
+            self.purge_later(id, last_seq)?;
             done.trimmed += 1;
         }
         let gone = self.conn.execute(
@@ -53,19 +60,41 @@ impl Writer<'_> {
 
     /// Deletes events of runs that were trimmed or removed.
     pub(crate) fn purge(&mut self) -> Result<More, Fault> {
-        let first = "select run from purges order by run limit 1";
-        let mut statement = self.conn.prepare_cached(first)?;
-        let Some(id) = statement.query([])?.next()?.map(|row| row.get::<_, i64>(0)).transpose()? else {
-            return Ok(More::No);
-        };
-        let gone = self.conn.execute(
-            "delete from events where n in (select n from events where run = ?1 order by seq limit ?2)",
-            params![id, EVENTS as i64],
-        )?;
-        if gone < EVENTS {
+        let first = "select run, last_seq from purges order by run limit 1";
+        let first = self
+            .conn
+            .prepare_cached(first)?
+            .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        let Some((id, last_seq)) = first else { return Ok(More::No) };
+        self.write_events()?;
+        if self.purge_some(id, last_seq)? == More::No {
             self.conn.execute("delete from purges where run = ?1", [id])?;
         }
         Ok(More::Yes)
+    }
+
+    fn purge_some(&mut self, id: i64, last_seq: i64) -> Result<More, Fault> {
+        let parts = "select first_seq, first_n, count from logs where run = ?1 and first_seq <= ?2
+            order by first_seq limit ?3";
+        let mut parts = self.conn.prepare_cached(parts)?;
+        let mut parts = parts.query(params![id, last_seq, EVENTS as i64])?;
+        let mut found: Vec<(i64, i64, i64)> = Vec::new();
+        while let Some(row) = parts.next()? {
+            found.push((row.get(0)?, row.get(1)?, row.get(2)?));
+        }
+        drop(parts);
+        let mut delete = self.conn.prepare_cached("delete from events where n between ?1 and ?2")?;
+        let mut forget = self.conn.prepare_cached("delete from logs where run = ?1 and first_seq = ?2")?;
+        let (all, mut gone) = (found.len() < EVENTS, 0);
+        for (first_seq, first_n, count) in found {
+            gone += delete.execute([first_n, first_n + count - 1])?;
+            forget.execute([id, first_seq])?;
+            if gone >= EVENTS {
+                return Ok(More::Yes);
+            }
+        }
+        Ok(if all { More::No } else { More::Yes })
     }
 
     /// Gives free pages back to the file system.
@@ -98,13 +127,15 @@ impl Writer<'_> {
         ] {
             self.conn.prepare_cached(sql)?.execute([id])?;
         }
-        self.purge_later(id)
+        self.purge_later(id, i64::MAX)
     }
 
-    fn purge_later(&mut self, id: i64) -> Result<(), Fault> {
-        self.conn.prepare_cached("insert or ignore into purges (run) values (?1)")?.execute([id])?;
+    fn purge_later(&mut self, id: i64, last_seq: i64) -> Result<(), Fault> {
+        let purge = "insert or replace into purges (run, last_seq) values (?1, ?2)";
+        self.conn.prepare_cached(purge)?.execute([id, last_seq])?;
         // Numbers of what goes are never given again.
-        let mut cell = self.conn.prepare_cached("insert or replace into cells (name, value) values (?1, ?2)")?;
+        let mut cell =
+            self.conn.prepare_cached("insert or replace into cells (name, value) values (?1, ?2)")?;
         cell.execute(params!["last_event", self.last.event])?;
         cell.execute(params!["last_run", self.last.run])?;
         Ok(())

@@ -1,4 +1,6 @@
 //! The writer's statements, prepared once and kept for the life of its connection.
+//!
+//! `or rollback`: a failure undoes the whole transaction anyway, so SQLite need not be ready to undo one statement.
 
 use rusqlite::{Connection, Statement};
 
@@ -27,32 +29,36 @@ statements! {
     leases_of_run: "select key, name, attempt, lane, priority, due, n, token, expires, lines, released
         from leases where run = ?1",
 
-    insert_run: "insert into runs (id, tenant, flow, definition, status, run_id, created_at, step_count,
+    insert_run: "insert or rollback into runs (id, tenant, flow, definition, status, run_id, created_at, step_count,
         idempotency_key, retry_of, input_digest, labels) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
-    insert_label: "insert into labels (tenant, key, value, run) values (?1, ?2, ?3, ?4)",
-    put_progress: "insert into progress (run, version, seq, ms, completed_steps, failed_steps, retries, state)
+    insert_label: "insert or rollback into labels (tenant, key, value, run) values (?1, ?2, ?3, ?4)",
+    put_progress: "insert or rollback into progress (run, version, seq, ms, completed_steps, failed_steps, retries, state)
         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    advance: "update progress set version = ?2, seq = ?3, ms = ?4, completed_steps = ?5, failed_steps = ?6,
+    advance: "update or rollback progress set version = ?2, seq = ?3, ms = ?4, completed_steps = ?5, failed_steps = ?6,
         retries = ?7, state = ?8 where run = ?1",
-    advance_log: "update progress set seq = ?2, ms = ?3 where run = ?1",
-    set_status: "update runs set status = ?2 where id = ?1",
-    set_started: "update runs set started_at = ?2 where id = ?1",
-    set_completed: "update runs set completed_at = ?2 where id = ?1",
-    set_failure: "update runs set failure_error = ?2, failure_step = ?3 where id = ?1",
-    insert_event: "insert into events (n, run, seq, ms, type, step, attempt, slot, data)
+    advance_log: "update or rollback progress set seq = ?2, ms = ?3 where run = ?1",
+    set_status: "update or rollback runs set status = ?2 where id = ?1",
+    set_started: "update or rollback runs set started_at = ?2 where id = ?1",
+    set_completed: "update or rollback runs set completed_at = ?2 where id = ?1",
+    set_failure: "update or rollback runs set failure_error = ?2, failure_step = ?3 where id = ?1",
+    insert_log: "insert or rollback into logs (run, first_seq, first_n, count) values (?1, ?2, ?3, ?4)",
+    insert_event: "insert or rollback into events (n, run, seq, ms, type, step, attempt, slot, data)
         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+    insert_8_events: "insert or rollback into events (n, run, seq, ms, type, step, attempt, slot, data) values
+        (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?),
+        (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?)",
     count: "insert into counters (flow, status, n) values (?1, ?2, ?3)
         on conflict do update set n = n + excluded.n",
 
-    insert_job: "insert into jobs (run, key, name, attempt, lane, priority, due, held, n)
+    insert_job: "insert or rollback into jobs (run, key, name, attempt, lane, priority, due, held, n)
         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     delete_job: "delete from jobs where run = ?1 and key = ?2",
-    hold_jobs: "update jobs set held = ?2 where run = ?1 and held <> ?2",
-    insert_lease: "insert into leases (run, key, name, attempt, lane, priority, due, n, token, worker, leased_at,
+    hold_jobs: "update or rollback jobs set held = ?2 where run = ?1 and held <> ?2",
+    insert_lease: "insert or rollback into leases (run, key, name, attempt, lane, priority, due, n, token, worker, leased_at,
         expires, lines, released) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 0, 0)",
     delete_lease: "delete from leases where run = ?1 and key = ?2",
-    set_lines: "update leases set lines = ?3 where run = ?1 and key = ?2",
-    set_expiry: "update leases set expires = ?3, released = ?4 where run = ?1 and key = ?2",
+    set_lines: "update or rollback leases set lines = ?3 where run = ?1 and key = ?2",
+    set_expiry: "update or rollback leases set expires = ?3, released = ?4 where run = ?1 and key = ?2",
     first_due: "select run, key from jobs where lane = ?1 and priority = ?2 and held = 0 and key >= 0 and due <= ?3
         order by due, n limit 1",
     next_due: "select due from jobs where lane = ?1 and priority = ?2 and held = 0 and key >= 0 and due > ?3

@@ -10,7 +10,6 @@ use flowline_core::{Event, RunKey, Time};
 use super::given;
 use crate::{
     Claim, Claimed, Clock, Commit, CommitError, Committed, EventQuery, JobRow, LeasedJob, RunRow, Store,
-    Token,
 };
 
 /// A fresh, empty store, and how its time passes.
@@ -50,6 +49,21 @@ impl Fixture {
         match &self.time {
             Passing::Manual(clock) => clock.advance(time),
             Passing::Real => tokio::time::sleep(time + Duration::from_millis(1)).await,
+        }
+    }
+
+    /// Turns the store's time back, where that can be done: a clock of a server's own stays as it is.
+    pub fn turn_back(&self, time: Duration) {
+        if let Passing::Manual(clock) = &self.time {
+            clock.set(Time::from_millis(clock.now().millis() - time.as_millis() as i64));
+        }
+    }
+
+    /// The clock that turns the store's time by hand, where there is one.
+    pub fn clock(&self) -> Option<&Clock> {
+        match &self.time {
+            Passing::Manual(clock) => Some(clock),
+            Passing::Real => None,
         }
     }
 
@@ -93,8 +107,13 @@ impl Fixture {
 
     /// A run with one leased job, `Step(0)`, held by token 1 for [`given::TTL`].
     pub async fn leased(&self, id: &str) -> (RunKey, LeasedJob) {
+        self.leased_for(id, given::TTL).await
+    }
+
+    /// A run with one leased job, `Step(0)`, held by token 1.
+    pub async fn leased_for(&self, id: &str, ttl: Duration) -> (RunKey, LeasedJob) {
         let run = self.started(id, vec![given::step(0)]).await;
-        let mut claimed = self.claim(given::claim(&[1])).await;
+        let mut claimed = self.claim(Claim { ttl, ..given::claim(&[1]) }).await;
         assert_eq!(claimed.jobs.len(), 1, "the one job is claimed");
         let job = claimed.jobs.remove(0);
         assert_eq!(job.run, run);
@@ -137,17 +156,17 @@ impl Fixture {
         self.store.jobs(run).await.expect("the store lists jobs")
     }
 
-    /// Appends to the lease of [`Fixture::leased`].
     pub async fn append(&self, append: crate::Append) -> Result<u32, crate::AppendError> {
         let mut answers = self.store.append(vec![append]).await.expect("the store answers");
         assert_eq!(answers.len(), 1, "one answer for one append");
         answers.remove(0)
     }
 
-    /// Gives up an expired lease the way a recovering instance does: its job is replaced by the next attempt.
-    pub async fn give_up(&self, run: &RunKey, token: Token) -> Committed {
+    /// Gives up an expired lease of `Step(0)` as a recovering instance does: the next attempt takes its place.
+    pub async fn give_up(&self, job: &LeasedJob) -> Committed {
+        let run = &job.run;
         let version = self.row(run).await.version;
-        let expired = crate::LeaseUse::Expired { key: crate::JobKey::Step(0), attempt: 1, token };
+        let expired = given::expired(job);
         let again = crate::NewJob { attempt: 2, ..given::step(0) };
         self.commit(Commit { leases: vec![expired], add: vec![again], ..given::next(run, version) }).await
     }

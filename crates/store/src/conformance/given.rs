@@ -14,10 +14,12 @@ use crate::{
 
 pub const FLOW: &str = "fulfil";
 pub const HASH: &str = "hash-1";
-/// How long the leases of these cases last.
-pub const TTL: Duration = Duration::from_millis(200);
-/// Beyond [`TTL`].
-pub const LATER: Duration = Duration::from_millis(250);
+/// Leases that do not run out within a case.
+pub const TTL: Duration = Duration::from_secs(60);
+/// Leases that do.
+pub const SHORT: Duration = Duration::from_millis(100);
+/// Beyond [`SHORT`].
+pub const LATER: Duration = Duration::from_millis(150);
 
 /// Text that a store might trip over: NUL, quotes, braces, separators, right-to-left, an emoji, SQL and glob signs.
 pub const STRANGE: &[&str] = &[

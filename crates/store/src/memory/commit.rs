@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flowline_core::{RunKey, Time};
+use flowline_core::{NewEvent, RunKey, Time};
 
 use super::rows::{Job, Lease, Memory, Run, StateValue};
 use crate::commit::{
@@ -30,9 +30,11 @@ impl Memory {
         self.check_added(&commit)?;
 
         let Commit { run, base, leases, events, state, index, others, add, clear_state } = commit;
+        let moves = self.moves(&run, &index, &events);
         match base {
             Base::New(new) => self.insert_run(now, &run, new, &index),
-            Base::Version(_) => self.unlist(&run),
+            Base::Version(_) if moves => self.unlist(&run),
+            Base::Version(_) => {}
         }
         let named: BTreeSet<JobKey> = leases.iter().map(LeaseUse::key).collect();
         for lease in leases {
@@ -47,8 +49,16 @@ impl Memory {
         let first_seq = self.runs.get(&run).map_or(0, |run| run.row.events) + 1;
         self.push_events(&run, ts, events);
         let version = self.advance(&run, state, index);
-        self.list(&run);
+        if moves {
+            self.list(&run);
+        }
         Ok(Committed { version, first_seq, ts, granted })
+    }
+
+    /// Whether a commit moves its run from one list to another: most do not, and listing is what costs.
+    fn moves(&self, run: &RunKey, index: &Index, events: &[NewEvent]) -> bool {
+        let status = self.runs.get(run).map(|run| run.row.status);
+        status != Some(index.status) || events.iter().any(|event| event.kind.is_terminal())
     }
 
     fn check_base(&self, commit: &Commit) -> Result<(), CommitError> {

@@ -1,0 +1,265 @@
+//! Explain: why a run is not further, in words, from its state and its jobs.
+
+use std::sync::Arc;
+
+use flowline_core::definition::Subscribes;
+use flowline_core::run::Phase;
+use flowline_core::time::format_duration;
+use flowline_core::{Plan, RunKey, RunState, Status, Time};
+use flowline_store::{JobKey, JobRow, JobState, RunRow, Store};
+use serde::Serialize;
+
+use crate::drive::see;
+use crate::engine::EngineError;
+use crate::plans::Plans;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    #[serde(flatten)]
+    pub row: RunRow,
+    /// One sentence on the run as a whole.
+    pub summary: String,
+    pub steps: Vec<StepExplanation>,
+    /// External events that the run could still take.
+    pub accepts: Vec<Arc<str>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StepExplanation {
+    pub step: Arc<str>,
+    pub state: &'static str,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub attempt: u32,
+    /// Why it is not further; empty for a step that is done.
+    pub reason: String,
+    /// What its subscription lacks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<MissingEvent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobRow>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MissingEvent {
+    pub event: String,
+    /// Steps that would emit it.
+    pub emitted_by: Vec<Arc<str>>,
+    /// Whether it comes from outside.
+    pub external: bool,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+/// Explains one run.
+pub async fn explain(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<Explanation, EngineError> {
+    let snapshot = store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
+    let snapshot = snapshot.ok_or_else(|| EngineError::NoSuchRun(run.run.to_string()))?;
+    let row = snapshot.row.clone();
+    let seen = see(store, plans, snapshot).await?;
+    let (jobs, now) = (store.jobs(run).await?, store.now().await?);
+    let view = View { plan: &seen.plan, state: &seen.state, jobs: &jobs, now };
+    let steps: Vec<StepExplanation> = (0..seen.plan.steps.len() as u32).map(|step| view.step(step)).collect();
+    let accepts = match row.status.is_terminal() {
+        true => Vec::new(),
+        false => view.open_events(),
+    };
+    Ok(Explanation { summary: view.summary(&row, &steps, &accepts), row, steps, accepts })
+}
+
+struct View<'a> {
+    plan: &'a Plan,
+    state: &'a RunState,
+    jobs: &'a [JobRow],
+    now: Time,
+}
+
+impl View<'_> {
+    fn open_events(&self) -> Vec<Arc<str>> {
+        let events = self.plan.events.iter().enumerate();
+        events
+            .filter(|(at, event)| event.accepted.is_some() && !self.state.emitted.contains(*at as u32))
+            .map(|(_, event)| event.name.clone())
+            .collect()
+    }
+
+    fn step(&self, step: u32) -> StepExplanation {
+        let state = self.state.step(step);
+        let job = self.jobs.iter().find(|job| job.key == JobKey::Step(step)).cloned();
+        let mut missing = Vec::new();
+        let (name, reason) = match state.phase {
+            Phase::Completed => ("completed", String::new()),
+            Phase::Failed => ("failed", format!("out of attempts after {}", state.attempt)),
+            Phase::Skipped => ("skipped", String::new()),
+            Phase::Idle if self.state.ended.is_some() => ("idle", "the run ended before".to_owned()),
+            Phase::Idle => {
+                missing = self.missing(step);
+                ("idle", self.why_idle(&missing))
+            }
+            Phase::Delayed | Phase::Queued if self.state.ended.is_some() => {
+                ("dropped", "the run ended".to_owned())
+            }
+            Phase::Delayed | Phase::Queued => self.why_live(job.as_ref(), step),
+        };
+        let planned = self.plan.step(step);
+        StepExplanation {
+            step: planned.name.clone(),
+            state: name,
+            attempt: state.attempt,
+            reason,
+            missing,
+            job,
+        }
+    }
+
+    /// The parts of a subscription that have not come to pass.
+    fn missing(&self, step: u32) -> Vec<MissingEvent> {
+        let mut missing = Vec::new();
+        let leaves = self.plan.step_definition(step).subscribes.iter().flat_map(Subscribes::leaves);
+        for leaf in leaves {
+            match leaf {
+                Subscribes::Event(name) => {
+                    let Some(number) = self.plan.event_index(name) else { continue };
+                    if self.state.emitted.contains(number) {
+                        continue;
+                    }
+                    let event = &self.plan.events[number as usize];
+                    let emitted_by = event.emitters.iter().map(|&s| self.plan.step(s).name.clone()).collect();
+                    missing.push(MissingEvent {
+                        event: name.clone(),
+                        emitted_by,
+                        external: event.accepted.is_some(),
+                    });
+                }
+                Subscribes::Step(name) => {
+                    let Some(other) = self.plan.step_index(name) else { continue };
+                    if !self.plan.satisfied_by_step(other, self.state) {
+                        let emitted_by = vec![self.plan.step(other).name.clone()];
+                        missing.push(MissingEvent {
+                            event: format!("step:{name}"),
+                            emitted_by,
+                            external: false,
+                        });
+                    }
+                }
+                Subscribes::All(_) | Subscribes::Any(_) => {}
+            }
+        }
+        missing
+    }
+
+    fn why_idle(&self, missing: &[MissingEvent]) -> String {
+        let parts: Vec<String> = missing
+            .iter()
+            .map(|lack| match (lack.external, lack.emitted_by.as_slice()) {
+                (true, _) => format!("{} (from outside: flowline send)", lack.event),
+                (false, by) => {
+                    let by: Vec<String> = by.iter().map(|name| self.with_phase(name)).collect();
+                    format!("{} (by {})", lack.event, by.join(" or "))
+                }
+            })
+            .collect();
+        format!("waits for {}", parts.join(", "))
+    }
+
+    /// A step's name with where it stands: an emitter that failed or was skipped will not emit any more.
+    fn with_phase(&self, name: &str) -> String {
+        let phase = self.plan.step_index(name).map(|step| self.state.step(step).phase);
+        let note = match phase {
+            Some(Phase::Failed) => ", which failed",
+            Some(Phase::Skipped) => ", which was skipped",
+            Some(Phase::Completed) => ", which completed without it",
+            Some(Phase::Idle) => ", which has not started",
+            Some(Phase::Queued | Phase::Delayed) => ", which is at work",
+            None => "",
+        };
+        format!("{name}{note}")
+    }
+
+    fn why_live(&self, job: Option<&JobRow>, step: u32) -> (&'static str, String) {
+        let Some(job) = job else {
+            return ("lost", "its job is missing: run `flowline reconcile --repair`".to_owned());
+        };
+        let worker = job.worker.as_deref().unwrap_or("?");
+        match job.state {
+            JobState::Held => ("held", "the run is paused: flowline resume".to_owned()),
+            JobState::Leased => {
+                let since = self.ago(job.leased_at.unwrap_or(self.now));
+                match job.expires {
+                    Some(expires) if expires <= self.now => (
+                        "lost",
+                        format!(
+                            "{worker} took it {since} ago and its lease ran out; the next engine to look tries it again"
+                        ),
+                    ),
+                    Some(expires) => (
+                        "running",
+                        format!(
+                            "leased by {worker} for {since}; lease until {expires}, renewed while it runs"
+                        ),
+                    ),
+                    None => ("running", format!("leased by {worker} for {since}")),
+                }
+            }
+            JobState::Waiting if job.due > self.now => {
+                let left = format_duration(job.due.since(self.now));
+                let what = if self.state.step(step).tries > 0 { "retry" } else { "start" };
+                ("delayed", format!("{what} at {}, in {left}", job.due))
+            }
+            JobState::Waiting => {
+                let since = self.ago(job.due);
+                let who = match &*job.need {
+                    "command" => "flowline work".to_owned(),
+                    "remote" => format!("a worker on queue {:?}", job.queue),
+                    "http" => "flowline serve".to_owned(),
+                    need => format!("an engine that has {need:?}"),
+                };
+                (
+                    "queued",
+                    format!(
+                        "ready for {since} in queue {:?}; nobody has taken it: it needs {who}",
+                        job.queue
+                    ),
+                )
+            }
+        }
+    }
+
+    fn ago(&self, then: Time) -> String {
+        format_duration(self.now.since(then))
+    }
+
+    fn summary(&self, row: &RunRow, steps: &[StepExplanation], accepts: &[Arc<str>]) -> String {
+        let in_state = |state: &str| {
+            let names: Vec<&str> = steps.iter().filter(|s| s.state == state).map(|s| &*s.step).collect();
+            names.join(", ")
+        };
+        let error = row.failure.as_ref().map_or("no reason kept", |failure| &failure.error);
+        match row.status {
+            Status::Completed => "completed; there is nothing left to do".to_owned(),
+            Status::Failed => format!("failed: {error}"),
+            Status::Cancelled => "cancelled".to_owned(),
+            Status::Paused => format!("paused; go on with: flowline resume {}", row.run_id),
+            Status::Waiting if !in_state("delayed").is_empty() => {
+                format!("waits until {} is due", in_state("delayed"))
+            }
+            Status::Waiting if !accepts.is_empty() => {
+                format!(
+                    "waits for an event from outside: {} (flowline send {} EVENT)",
+                    accepts.join(", "),
+                    row.run_id
+                )
+            }
+            Status::Waiting => "waits, and nothing says for what: run `flowline verify`".to_owned(),
+            Status::Running if !in_state("running").is_empty() => format!("{} at work", in_state("running")),
+            Status::Running if !in_state("queued").is_empty() => {
+                format!("{} ready, and no worker has taken it: flowline work", in_state("queued"))
+            }
+            Status::Running => "at work".to_owned(),
+        }
+    }
+}

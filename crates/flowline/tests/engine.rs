@@ -1,0 +1,314 @@
+//! The engine on real stores, through its public API.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use flowline::core::event::EventType;
+use flowline::core::{Status, Time};
+use flowline::store::clock::Clock;
+use flowline::store::memory::MemoryStore;
+use flowline::store::{EventQuery, FeedFilter};
+use flowline::{Engine, Flow, OnFailure, Retry, StateScope, Step, StepError};
+use serde_json::{Value, json};
+
+fn memory() -> Arc<MemoryStore> {
+    Arc::new(MemoryStore::new(Clock::system()))
+}
+
+async fn pass(_: Step, input: Value) -> Result<Value, StepError> {
+    Ok(input)
+}
+
+fn diamond() -> Flow {
+    Flow::new("diamond")
+        .step("a", |step: Step, input: Value| async move {
+            step.emit("left", &input)?;
+            step.emit("right", &input)?;
+            Ok(input)
+        })
+        .emits(["left", "right"])
+        .step("b", pass)
+        .subscribes(["left"])
+        .returns("b.done")
+        .step("c", pass)
+        .subscribes(["right"])
+        .returns("c.done")
+        .step("d", pass)
+        .subscribes(["b.done", "c.done"])
+        .build()
+        .unwrap()
+}
+
+async fn kinds(engine: &Engine, run: &flowline::core::RunKey) -> Vec<(EventType, Option<String>)> {
+    let page = engine.store().events(run, EventQuery::default()).await.unwrap();
+    page.events.iter().map(|e| (e.kind, e.step_name.as_deref().map(str::to_owned))).collect()
+}
+
+#[tokio::test]
+async fn a_diamond_runs_every_step_once_and_joins() {
+    let flow = diamond();
+    let engine = Engine::on(memory()).flow(&flow).start().await.unwrap();
+    let run = engine.run(&flow, json!({"n": 1})).await.unwrap();
+    let outcome = run.wait().await.unwrap();
+    assert_eq!(outcome.status, Status::Completed);
+    let result = outcome.result.unwrap().value();
+    assert_eq!(result, json!({"d": {"b.done": {"left": {"n": 1}}, "c.done": {"right": {"n": 1}}}}));
+    let kinds = kinds(&engine, run.key()).await;
+    assert_eq!(kinds.iter().filter(|(kind, _)| *kind == EventType::StepCompleted).count(), 4);
+    assert_eq!(kinds.iter().filter(|(kind, _)| *kind == EventType::StepStarted).count(), 4);
+    assert_eq!(kinds.last().unwrap().0, EventType::FlowCompleted);
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_flaky_step_is_retried_until_it_succeeds() {
+    let tries = Arc::new(AtomicU32::new(0));
+    let counted = tries.clone();
+    let flow = Flow::new("flaky")
+        .step("try", move |_: Step, _: Value| {
+            let n = counted.fetch_add(1, Ordering::SeqCst);
+            async move { if n < 2 { Err(StepError::new("not yet")) } else { Ok(json!(n)) } }
+        })
+        .retry(Retry { attempts: 3, delay: Duration::from_millis(5), ..Retry::default() })
+        .build()
+        .unwrap();
+    let engine = Engine::on(memory()).flow(&flow).start().await.unwrap();
+    let run = engine.run(&flow, json!(null)).await.unwrap();
+    assert_eq!(run.wait().await.unwrap().status, Status::Completed);
+    assert_eq!(tries.load(Ordering::SeqCst), 3);
+    let row = engine.row(run.key()).await.unwrap();
+    assert_eq!((row.retries, row.completed_steps, row.failed_steps), (2, 1, 0));
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_step_over_its_time_fails_with_code_timeout() {
+    let flow = Flow::new("slow")
+        .step("sleep", |_: Step, _: Value| async {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            Ok(json!(null))
+        })
+        .timeout(Duration::from_millis(30))
+        .build()
+        .unwrap();
+    let engine = Engine::on(memory()).flow(&flow).start().await.unwrap();
+    let run = engine.run(&flow, json!(null)).await.unwrap();
+    let outcome = run.wait().await.unwrap();
+    assert_eq!(outcome.status, Status::Failed);
+    assert_eq!(outcome.error.as_deref(), Some("the attempt took longer than 30ms"));
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn cancel_stops_the_running_attempt() {
+    let dropped = Arc::new(AtomicU32::new(0));
+    struct Guard(Arc<AtomicU32>);
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let (started, mut wait) = tokio::sync::mpsc::unbounded_channel();
+    let seen = dropped.clone();
+    let flow = Flow::new("long")
+        .step("sleep", move |_: Step, _: Value| {
+            let (guard, started) = (Guard(seen.clone()), started.clone());
+            async move {
+                let _guard = guard;
+                started.send(()).unwrap();
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                Ok(json!(null))
+            }
+        })
+        .build()
+        .unwrap();
+    let engine = Engine::on(memory()).flow(&flow).start().await.unwrap();
+    let run = engine.run(&flow, json!(null)).await.unwrap();
+    wait.recv().await.unwrap();
+    assert!(engine.cancel(run.key(), Some("enough".into())).await.unwrap().changed);
+    assert_eq!(run.wait().await.unwrap().status, Status::Cancelled);
+    engine.stop().await;
+    assert_eq!(dropped.load(Ordering::SeqCst), 1);
+    let kinds = kinds(&engine, run.key()).await;
+    assert_eq!(kinds.last().unwrap().0, EventType::FlowCancelled);
+}
+
+#[tokio::test]
+async fn one_key_makes_one_run_and_another_input_is_refused() {
+    let flow = diamond();
+    let engine = Engine::on(memory()).flow(&flow).start().await.unwrap();
+    let first = engine.run(&flow, json!(1)).idempotency_key("k").await.unwrap();
+    let again = engine.run(&flow, json!(1)).idempotency_key("k").await.unwrap();
+    assert_eq!(first.id(), again.id());
+    assert!(again.existed() && !first.existed());
+    first.wait().await.unwrap();
+    assert!(engine.run(&flow, json!(1)).idempotency_key("k").await.unwrap().existed());
+    let error = engine.run(&flow, json!(2)).idempotency_key("k").await.unwrap_err();
+    assert!(error.to_string().contains("with another input"), "{error}");
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_waits_for_an_event_from_outside() {
+    let flow = Flow::new("approve")
+        .accepts_named("approved")
+        .step("ask", pass)
+        .returns("asked")
+        .step("go", pass)
+        .subscribes(["asked", "approved"])
+        .build()
+        .unwrap();
+    let engine = Engine::on(memory()).flow(&flow).start().await.unwrap();
+    let run = engine.run(&flow, json!(1)).await.unwrap();
+    engine.until_idle(Duration::ZERO).await;
+    assert_eq!(engine.row(run.key()).await.unwrap().status, Status::Waiting);
+    let payload = flowline::core::Json::parse("{\"by\":\"me\"}").unwrap();
+    assert!(engine.send(run.key(), "approved", payload.clone()).await.unwrap().changed);
+    let outcome = run.wait().await.unwrap();
+    assert_eq!(outcome.result.unwrap().value(), json!({"go": {"asked": 1, "approved": {"by": "me"}}}));
+    assert!(!engine.send(run.key(), "approved", payload.clone()).await.unwrap().changed);
+    assert!(engine.send(run.key(), "other", payload).await.is_err());
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn emit_now_triggers_at_once_and_is_kept_when_the_attempt_fails() {
+    let flow = Flow::new("early")
+        .step("a", |step: Step, _: Value| async move {
+            step.emit_now("early", json!(step.attempt())).await?;
+            Err::<Value, _>(StepError::fatal("after all"))
+        })
+        .emits(["early"])
+        .on_failure(OnFailure::Continue)
+        .step("b", pass)
+        .subscribes(["early"])
+        .build()
+        .unwrap();
+    let engine = Engine::on(memory()).flow(&flow).start().await.unwrap();
+    let run = engine.run(&flow, json!(1)).await.unwrap();
+    let outcome = run.wait().await.unwrap();
+    assert_eq!(outcome.status, Status::Completed);
+    assert_eq!(outcome.result.unwrap().value(), json!({"b": {"early": 1}}));
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn state_is_written_at_once_and_read_by_later_steps() {
+    let flow = Flow::new("kept")
+        .step("a", |step: Step, _: Value| async move {
+            step.set(StateScope::Run, "count", 41).await?;
+            Ok(json!(null))
+        })
+        .returns("a.done")
+        .step("b", |step: Step, _: Value| async move {
+            let count: Option<u32> = step.get(StateScope::Run, "count").await?;
+            Ok(json!(count.map(|n| n + 1)))
+        })
+        .subscribes(["a.done"])
+        .build()
+        .unwrap();
+    let engine = Engine::on(memory()).flow(&flow).start().await.unwrap();
+    let run = engine.run(&flow, json!(1)).await.unwrap();
+    assert_eq!(run.wait().await.unwrap().result.unwrap().value(), json!({"b": 42}));
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn pause_lets_running_steps_finish_and_holds_the_rest() {
+    let (started, mut wait) = tokio::sync::mpsc::unbounded_channel();
+    let gate = Arc::new(tokio::sync::Notify::new());
+    let open = gate.clone();
+    let flow = Flow::new("paused")
+        .step("a", move |_: Step, _: Value| {
+            let (started, gate) = (started.clone(), gate.clone());
+            async move {
+                started.send(()).unwrap();
+                gate.notified().await;
+                Ok(json!(1))
+            }
+        })
+        .returns("a.done")
+        .step("b", pass)
+        .subscribes(["a.done"])
+        .build()
+        .unwrap();
+    let engine = Engine::on(memory()).flow(&flow).start().await.unwrap();
+    let run = engine.run(&flow, json!(1)).await.unwrap();
+    wait.recv().await.unwrap();
+    engine.pause(run.key()).await.unwrap();
+    open.notify_one();
+    engine.until_idle(Duration::ZERO).await;
+    let row = engine.row(run.key()).await.unwrap();
+    assert_eq!((row.status, row.completed_steps), (Status::Paused, 1));
+    engine.resume(run.key()).await.unwrap();
+    assert_eq!(run.wait().await.unwrap().status, Status::Completed);
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn retry_makes_a_new_run_that_inherits_what_was_completed() {
+    let broken = Arc::new(AtomicU32::new(1));
+    let (switch, calls) = (broken.clone(), Arc::new(AtomicU32::new(0)));
+    let counted = calls.clone();
+    let flow = Flow::new("again")
+        .step("a", move |_: Step, input: Value| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            async move { Ok(input) }
+        })
+        .returns("a.done")
+        .step("b", move |_: Step, input: Value| {
+            let broken = switch.load(Ordering::SeqCst) == 1;
+            async move { if broken { Err(StepError::fatal("no")) } else { Ok(input) } }
+        })
+        .subscribes(["a.done"])
+        .build()
+        .unwrap();
+    let engine = Engine::on(memory()).flow(&flow).start().await.unwrap();
+    let run = engine.run(&flow, json!(7)).await.unwrap();
+    assert_eq!(run.wait().await.unwrap().status, Status::Failed);
+    broken.store(0, Ordering::SeqCst);
+    let again = engine.retry(run.key(), None).await.unwrap();
+    assert_ne!(again.id(), run.id());
+    let outcome = again.wait().await.unwrap();
+    assert_eq!(outcome.result.unwrap().value(), json!({"b": {"a.done": 7}}));
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    assert_eq!(engine.row(again.key()).await.unwrap().retry_of.as_ref(), Some(run.id()));
+    let whole = engine.retry(run.key(), Some("a")).await.unwrap();
+    whole.wait().await.unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_thousand_runs_over_few_slots_all_complete() {
+    let flow = diamond();
+    let engine = Engine::on(memory()).slots(8).flow(&flow).start().await.unwrap();
+    let mut runs = Vec::new();
+    for n in 0..1000 {
+        runs.push(engine.run(&flow, json!(n)).await.unwrap());
+    }
+    for run in &runs {
+        assert_eq!(run.wait().await.unwrap().status, Status::Completed);
+    }
+    let mut feed =
+        engine.subscribe(FeedFilter { kinds: vec![EventType::FlowCompleted], ..FeedFilter::default() }, "");
+    for _ in 0..1000 {
+        feed.next().await.unwrap();
+    }
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_delayed_start_waits_and_does_not_start_early() {
+    let flow = diamond();
+    let store = memory();
+    let engine = Engine::on(store.clone()).flow(&flow).start().await.unwrap();
+    let run = engine.run(&flow, json!(1)).delay(Duration::from_millis(80)).await.unwrap();
+    assert_eq!(engine.row(run.key()).await.unwrap().status, Status::Waiting);
+    assert_eq!(run.wait().await.unwrap().status, Status::Completed);
+    let row = engine.row(run.key()).await.unwrap();
+    let started = row.started_at.unwrap_or(Time::from_millis(0));
+    assert!(started.since(row.created_at) >= Duration::from_millis(79), "{row:?}");
+    engine.stop().await;
+}

@@ -1,0 +1,228 @@
+//! Bench: how fast this machine runs flows, beside what its disk gives without Flowline, measured in the same run.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use flowline::{Config, Engine, Flow, Step, StepError};
+use flowline_sqlite::{Options, SqliteStore};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// The shape of the flow that is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// a → b, c → d
+    Diamond,
+    /// Ten steps in a row.
+    Chain,
+    /// One step, twenty beside each other, one that joins them.
+    Fanout,
+}
+
+const CHAIN: usize = 10;
+const WIDTH: usize = 20;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Question {
+    pub shape: Shape,
+    pub runs: u64,
+    pub in_flight: u64,
+    /// Where the database is made, in a folder of its own that is removed again.
+    pub dir: PathBuf,
+    /// Bytes of payload that each run carries.
+    pub payload: usize,
+}
+
+/// What was measured. The names are a contract.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    pub flow: &'static str,
+    pub runs: u64,
+    pub steps: u64,
+    pub in_flight: u64,
+    pub seconds: f64,
+    pub runs_per_second: f64,
+    pub steps_per_second: f64,
+    pub commits: u64,
+    pub commits_per_batch: f64,
+    pub latency_ms: Latency,
+    pub conflicts: u64,
+    pub bytes_per_run: u64,
+    pub peak_rss_mb: f64,
+    pub baseline: Baseline,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Latency {
+    pub p50: f64,
+    pub p99: f64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Baseline {
+    /// Raw inserted rows per second, 256 to a synced transaction.
+    pub rows_per_second: f64,
+    /// Raw synced transactions of one row per second.
+    pub commits_per_second: f64,
+}
+
+impl Shape {
+    fn name(self) -> &'static str {
+        match self {
+            Shape::Diamond => "diamond",
+            Shape::Chain => "chain",
+            Shape::Fanout => "fanout",
+        }
+    }
+
+    fn steps(self) -> u64 {
+        match self {
+            Shape::Diamond => 4,
+            Shape::Chain => CHAIN as u64,
+            Shape::Fanout => WIDTH as u64 + 2,
+        }
+    }
+
+    fn flow(self) -> Result<Flow, flowline::EngineError> {
+        let flow = Flow::new(self.name());
+        match self {
+            Shape::Diamond => flow
+                .step("a", pass)
+                .returns("a.done")
+                .step("b", pass)
+                .subscribes(["a.done"])
+                .returns("b.done")
+                .step("c", pass)
+                .subscribes(["a.done"])
+                .returns("c.done")
+                .step("d", last)
+                .subscribes(["b.done", "c.done"]),
+            Shape::Chain => (1..CHAIN).fold(flow.step("s0", pass).returns("s0.done"), |flow, n| {
+                let flow =
+                    flow.step(&format!("s{n}"), pass).subscribes([format!("s{}.done", n - 1).as_str()]);
+                if n + 1 < CHAIN { flow.returns(&format!("s{n}.done")) } else { flow }
+            }),
+            Shape::Fanout => {
+                let flow = flow.step("split", pass).returns("split.done");
+                let flow = (0..WIDTH).fold(flow, |flow, n| {
+                    flow.step(&format!("w{n}"), last)
+                        .subscribes(["split.done"])
+                        .returns(&format!("w{n}.done"))
+                });
+                let all: Vec<String> = (0..WIDTH).map(|n| format!("w{n}.done")).collect();
+                flow.step("join", last).subscribes(all.iter().map(String::as_str))
+            }
+        }
+        .build()
+    }
+}
+
+/// Passes on what it gets, out of its envelope: the payload stays as large as it was.
+async fn pass(_: Step, input: Value) -> Result<Value, StepError> {
+    Ok(match input {
+        Value::Object(map) if map.keys().any(|key| key.ends_with(".done")) => {
+            map.into_iter().next().map_or(Value::Null, |(_, value)| value)
+        }
+        other => other,
+    })
+}
+
+async fn last(_: Step, _: Value) -> Result<Value, StepError> {
+    Ok(Value::Bool(true))
+}
+
+/// Runs the flows and measures. `tell` hears of runs that ended, for a progress bar.
+pub async fn bench(question: &Question, tell: Arc<AtomicU64>) -> anyhow::Result<Answer> {
+    std::fs::create_dir_all(&question.dir)?;
+    let baseline = flowline_sqlite::baseline(&question.dir)?;
+    let folder = question.dir.join(format!(".flowline-bench-{}", std::process::id()));
+    let measured = measure(question, &folder, tell).await;
+    let _ = std::fs::remove_dir_all(&folder);
+    let mut answer = measured?;
+    answer.baseline = Baseline {
+        rows_per_second: baseline.rows_per_second,
+        commits_per_second: baseline.commits_per_second,
+    };
+    Ok(answer)
+}
+
+async fn measure(question: &Question, folder: &Path, tell: Arc<AtomicU64>) -> anyhow::Result<Answer> {
+    let flow = question.shape.flow()?;
+    let store = SqliteStore::open(folder.join("bench.db"), Options::default())?;
+    let slots = (question.in_flight as usize).saturating_mul(WIDTH).clamp(64, 4096);
+    let config = Config { slots, retention: None, ..Config::default() };
+    let engine = Engine::on(store).config(config).flow(&flow).start().await?;
+    let before = bytes_in(folder);
+    let input = json!({ "text": "x".repeat(question.payload) });
+    let next = Arc::new(AtomicU64::new(0));
+    let began = Instant::now();
+    let clients: Vec<_> = (0..question.in_flight.min(question.runs))
+        .map(|_| {
+            let (engine, flow, input) = (engine.clone(), flow.clone(), input.clone());
+            let (next, tell, runs) = (next.clone(), tell.clone(), question.runs);
+            tokio::spawn(async move {
+                let mut latencies = Vec::new();
+                while next.fetch_add(1, Ordering::Relaxed) < runs {
+                    let began = Instant::now();
+                    let outcome = engine.run(&flow, &input).await?.wait().await?;
+                    anyhow::ensure!(
+                        outcome.status == flowline::core::Status::Completed,
+                        "a run ended {}",
+                        outcome.status
+                    );
+                    latencies.push(began.elapsed());
+                    tell.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok::<_, anyhow::Error>(latencies)
+            })
+        })
+        .collect();
+    let mut latencies = Vec::with_capacity(question.runs as usize);
+    for client in clients {
+        latencies.extend(client.await??);
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    engine.stop().await;
+    latencies.sort_unstable();
+    let at = |percent: usize| {
+        let rank = (latencies.len() * percent).div_ceil(100).max(1);
+        latencies.get(rank - 1).map_or(0.0, |latency| latency.as_secs_f64() * 1e3)
+    };
+    let steps = question.runs * question.shape.steps();
+    let commits = engine.meters().commits.load(Ordering::Relaxed);
+    let batches = engine.meters().batches.load(Ordering::Relaxed).max(1);
+    Ok(Answer {
+        flow: question.shape.name(),
+        runs: question.runs,
+        steps,
+        in_flight: question.in_flight,
+        seconds,
+        runs_per_second: question.runs as f64 / seconds,
+        steps_per_second: steps as f64 / seconds,
+        commits,
+        commits_per_batch: commits as f64 / batches as f64,
+        latency_ms: Latency { p50: at(50), p99: at(99) },
+        conflicts: engine.meters().conflicts.load(Ordering::Relaxed),
+        bytes_per_run: bytes_in(folder).saturating_sub(before) / question.runs.max(1),
+        peak_rss_mb: peak_rss_mb(),
+        baseline: Baseline { rows_per_second: 0.0, commits_per_second: 0.0 },
+    })
+}
+
+/// Bytes of the database in a folder, write-ahead log left out: it does not grow with the runs.
+fn bytes_in(folder: &Path) -> u64 {
+    std::fs::metadata(folder.join("bench.db")).map_or(0, |file| file.len())
+}
+
+/// The most memory that this process has held, from the kernel; 0 where it does not say.
+fn peak_rss_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kb = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<f64>().ok());
+    kb.unwrap_or(0.0) / 1024.0
+}

@@ -1,0 +1,540 @@
+//! Random calls of the contract, made from a seed and from what the model knows: mostly sensible, often stale.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::definition::Priority;
+use flowline_core::event::Slot;
+use flowline_core::{EventType, Json, NewEvent, RunKey, Status, Tenant, Time};
+
+use super::given;
+use crate::memory::MemoryStore;
+use crate::query::WantTotal;
+use crate::row::{Pause, Repair, Retention, StateScope};
+use crate::{
+    Append, Base, Catalog, Claim, Commit, EventQuery, Extend, Failure, Handoff, Index, JobKey, JobRow,
+    JobState, LeaseUse, Line, NewJob, Others, RunQuery, RunRow, RunStore, StateChange, StoredDefinition,
+    Token,
+};
+
+/// One call, with all its arguments.
+#[derive(Debug, Clone)]
+pub(super) enum Op {
+    /// Lets time pass; negative: turns the clock back.
+    Pass(i64),
+    Define(StoredDefinition),
+    Commit(Vec<Commit>),
+    Append(Vec<Append>),
+    Claim(Claim),
+    Extend(Vec<Extend>, Duration),
+    Release(Vec<Extend>),
+    Sweep,
+    Load(Vec<RunKey>),
+    Payloads(RunKey, Vec<Slot>),
+    Events(RunKey, EventQuery),
+    /// All pages of this size.
+    Runs(RunQuery),
+    /// Reads on to the end in pages of this size.
+    Feed(usize),
+    Jobs(RunKey),
+    States(RunKey),
+    Queues(Tenant),
+    Pause(Tenant, &'static str, Pause),
+    Retain(Retention),
+    Repair(Repair),
+    Counters,
+    Definitions(Tenant),
+}
+
+/// A lease that was given out at some time.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) run: RunKey,
+    pub(super) key: JobKey,
+    pub(super) attempt: u32,
+    pub(super) token: Token,
+}
+
+/// A small generator of pseudo-random numbers (splitmix64): the same everywhere for a seed.
+#[derive(Debug, Clone)]
+pub(super) struct Rng(u64);
+
+impl Rng {
+    pub(super) fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+
+    fn percent(&mut self, chance: usize) -> bool {
+        self.below(100) < chance
+    }
+
+    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())].clone()
+    }
+}
+
+/// Makes calls. Reads the model, never the store under test.
+#[derive(Debug)]
+pub(super) struct Maker {
+    rng: Rng,
+    model: MemoryStore,
+    runs: Vec<RunKey>,
+    /// Whether both stores read one clock that is turned by hand. If not, only "at once" and "in an hour" are used.
+    exact: bool,
+    last_token: u128,
+    last_slot: u32,
+}
+
+const QUEUES: [&str; 2] = ["q0", "q1"];
+/// A need belongs to one queue, so that a claim of one need and one tenant is a claim of one lane: the order between
+/// lanes is a store's own.
+const LANES: [(&str, &str); 3] = [("q0", "n0"), ("q1", "n1"), ("q0", "n2")];
+const TENANTS: [&str; 2] = ["default", "other"];
+const HOUR: Duration = Duration::from_secs(3_600);
+
+impl Maker {
+    pub(super) fn new(seed: u64, model: MemoryStore, exact: bool) -> Maker {
+        let runs = TENANTS.iter().flat_map(|tenant| {
+            let tenant = given::tenant(tenant);
+            (0..4).map(move |n| given::run_of(&tenant, &format!("r{n}")))
+        });
+        Maker { rng: Rng::new(seed), model, runs: runs.collect(), exact, last_token: 0, last_slot: 0 }
+    }
+
+    /// The calls that every sequence begins with: without definitions there are no runs.
+    pub(super) fn opening() -> Vec<Op> {
+        let define =
+            |tenant: &&str| Op::Define(given::definition(&given::tenant(tenant), given::FLOW, given::HASH));
+        TENANTS.iter().map(define).collect()
+    }
+
+    /// The calls that show everything there is.
+    pub(super) fn closing(&self) -> Vec<Op> {
+        let mut ops = vec![Op::Counters, Op::Sweep, Op::Feed(7), Op::Load(self.runs.clone())];
+        for tenant in TENANTS.map(given::tenant) {
+            ops.push(Op::Queues(tenant.clone()));
+            ops.push(Op::Runs(RunQuery::of(tenant.clone())));
+            ops.push(Op::Definitions(tenant));
+        }
+        for run in &self.runs {
+            ops.push(Op::Events(run.clone(), EventQuery::default()));
+            ops.push(Op::Jobs(run.clone()));
+            ops.push(Op::Payloads(run.clone(), (0..=self.last_slot).map(Slot::Emit).collect()));
+        }
+        ops
+    }
+
+    pub(super) async fn next(&mut self, held: &[Held]) -> Op {
+        let run = self.run();
+        match self.rng.below(100) {
+            0..34 => self.commits(held).await,
+            34..44 => self.appends(held).await,
+            44..56 => Op::Claim(self.claim()),
+            56..60 => {
+                let leases = self.leases(held);
+                Op::Extend(leases, self.ttl())
+            }
+            60..62 => Op::Release(self.leases(held)),
+            62..66 => Op::Sweep,
+            66..72 => self.pass(),
+            72..74 => Op::Pause(
+                run.tenant,
+                self.rng.pick(&QUEUES),
+                self.rng.pick(&[Pause::Paused, Pause::Open, Pause::Open]),
+            ),
+            74..77 => Op::Load(vec![run, self.run()]),
+            77..79 => self.payloads(run),
+            79..82 => self.events(run),
+            82..86 => self.listing(run.tenant).await,
+            86..89 => Op::Feed(1 + self.rng.below(5)),
+            89..91 => Op::Jobs(run),
+            91..93 => self.states(run).await,
+            93..95 => Op::Queues(run.tenant),
+            95 => Op::Counters,
+            96 => self.define(run.tenant),
+            97 => self.retain(),
+            _ => self.repair(run).await,
+        }
+    }
+
+    fn run(&mut self) -> RunKey {
+        self.rng.pick(&self.runs)
+    }
+
+    async fn row(&self, run: &RunKey) -> Option<RunRow> {
+        let found = self.model.load(std::slice::from_ref(run)).await.ok()?;
+        found.into_iter().next()?.map(|snapshot| snapshot.row)
+    }
+
+    async fn jobs(&self, run: &RunKey) -> Vec<JobRow> {
+        self.model.jobs(run).await.unwrap_or_default()
+    }
+
+    fn token(&mut self) -> Token {
+        self.last_token += 1;
+        // Tokens are shown by their upper bits.
+        Token(self.last_token << 96 | self.last_token)
+    }
+
+    fn ttl(&mut self) -> Duration {
+        match self.exact {
+            true => {
+                self.rng.pick(&[Duration::ZERO, Duration::from_millis(20), Duration::from_millis(100), HOUR])
+            }
+            false => self.rng.pick(&[Duration::ZERO, HOUR]),
+        }
+    }
+
+    fn due(&mut self) -> Time {
+        let now = self.model.clock().now().millis();
+        match self.exact {
+            true => Time::from_millis(now - 40 + self.rng.below(100) as i64),
+            false => self.rng.pick(&[Time::from_millis(now - 3_600_000), Time::from_millis(now + 3_600_000)]),
+        }
+    }
+
+    fn pass(&mut self) -> Op {
+        match self.rng.below(10) {
+            0 => Op::Pass(-(self.rng.below(60) as i64)),
+            1 => Op::Pass(2_000),
+            _ => Op::Pass(self.rng.below(80) as i64),
+        }
+    }
+
+    fn data(&mut self) -> Option<Json> {
+        let text = self.rng.pick(given::STRANGE);
+        let n = self.rng.below(1_000);
+        self.rng.percent(70).then(|| given::json(serde_json::json!({"text": text, "n": n})))
+    }
+
+    fn event(&mut self) -> NewEvent {
+        let kind =
+            self.rng.pick(&[EventType::StepStarted, EventType::Log, EventType::Emit, EventType::StepRetry]);
+        let step: Arc<str> = self.rng.pick(&["a", "b"]).into();
+        let event = NewEvent::step(kind, &step, 1 + self.rng.below(2) as u32, self.data());
+        match kind {
+            EventType::Emit => {
+                // An address is written once: what a second write would mean is not for a store to say.
+                self.last_slot += 1;
+                event.at(Slot::Emit(self.last_slot))
+            }
+            _ => event,
+        }
+    }
+
+    async fn commits(&mut self, held: &[Held]) -> Op {
+        let mut runs = Vec::new();
+        for _ in 0..1 + self.rng.below(3) {
+            let run = self.run();
+            if !runs.contains(&run) {
+                runs.push(run);
+            }
+        }
+        let mut batch = Vec::new();
+        for run in runs {
+            batch.push(self.commit(run, held).await);
+        }
+        Op::Commit(batch)
+    }
+
+    async fn commit(&mut self, run: RunKey, held: &[Held]) -> Commit {
+        let row = self.row(&run).await;
+        let jobs = self.jobs(&run).await;
+        let base = self.base(row.as_ref());
+        let mut events = Vec::new();
+        for _ in 0..self.rng.below(4) {
+            events.push(self.event());
+        }
+        let mut status = self.rng.pick(&[Status::Running, Status::Running, Status::Waiting, Status::Paused]);
+        let mut others = self.others();
+        if row.is_some() && self.rng.percent(12) {
+            let (ended, kind) = self.rng.pick(&[
+                (Status::Completed, EventType::FlowCompleted),
+                (Status::Failed, EventType::FlowFailed),
+                (Status::Cancelled, EventType::FlowCancelled),
+            ]);
+            events.push(NewEvent::run(kind, self.data()));
+            (status, others) = (ended, self.rng.pick(&[Others::Drop, Others::Drop, Others::Leave]));
+        }
+        Commit {
+            leases: self.uses(&run, &jobs, held),
+            base,
+            events,
+            state: format!("state {}", self.rng.below(1_000)).into_bytes(),
+            index: self.index(status),
+            others,
+            add: self.added(&jobs),
+            clear_state: self.rng.percent(10),
+            run,
+        }
+    }
+
+    fn base(&mut self, row: Option<&RunRow>) -> Base {
+        let mut new = given::new_run();
+        new.labels = [("k".to_owned(), self.rng.pick(&given::STRANGE[..3]).to_owned())].into();
+        new.flow = self.rng.pick(&[given::FLOW, "second"]).into();
+        if self.rng.percent(5) {
+            new.definition = "missing".into();
+        }
+        match row {
+            None if self.rng.percent(90) => Base::New(new),
+            None => Base::Version(1),
+            Some(_) if self.rng.percent(5) => Base::New(new),
+            // What a commit after the end would mean is not for a store to say.
+            Some(row) if row.status.is_terminal() => Base::Version(row.version + 1),
+            Some(row) if self.rng.percent(8) => Base::Version(row.version - 1),
+            Some(row) if self.rng.percent(5) => Base::Version(row.version + 1),
+            Some(row) => Base::Version(row.version),
+        }
+    }
+
+    fn others(&mut self) -> Others {
+        match self.rng.below(100) {
+            0..10 => Others::Hold,
+            10..25 => Others::Release,
+            25..32 => Others::Drop,
+            _ => Others::Leave,
+        }
+    }
+
+    fn index(&mut self, status: Status) -> Index {
+        let text = self.rng.pick(given::STRANGE).to_owned();
+        Index {
+            status,
+            completed_steps: self.rng.below(4) as u32,
+            failed_steps: self.rng.below(3) as u32,
+            retries: self.rng.below(5) as u32,
+            failure: self.rng.percent(10).then_some(Failure { error: text, step: None }),
+        }
+    }
+
+    fn uses(&mut self, run: &RunKey, jobs: &[JobRow], held: &[Held]) -> Vec<LeaseUse> {
+        let mut uses = Vec::new();
+        for job in jobs {
+            if !self.rng.percent(35) {
+                continue;
+            }
+            let key = job.key;
+            let attempt = if self.rng.percent(4) { job.attempt + 1 } else { job.attempt };
+            // The last token given out for a job is the right one where the job is leased.
+            let known = held.iter().rev().find(|held| held.run == *run && held.key == key);
+            let token = match known {
+                Some(known) if self.rng.percent(92) => known.token,
+                _ => Token(7 << 96),
+            };
+            let lines = self.rng.below(3) as u32;
+            let leased = job.state == JobState::Leased;
+            uses.push(match self.rng.below(10) {
+                0..4 if leased => LeaseUse::Finish { key, attempt, token },
+                4..6 if leased => LeaseUse::Keep { key, attempt, token, lines },
+                6..9 if leased => LeaseUse::Expired { key, attempt, token },
+                0..6 => LeaseUse::Unleased { key, attempt },
+                6..9 => LeaseUse::Due { key, attempt },
+                _ => LeaseUse::Finish { key, attempt, token },
+            });
+        }
+        if self.rng.percent(3) && !jobs.iter().any(|job| job.key == JobKey::Step(9)) {
+            uses.push(LeaseUse::Unleased { key: JobKey::Step(9), attempt: 1 });
+        }
+        uses
+    }
+
+    fn added(&mut self, jobs: &[JobRow]) -> Vec<NewJob> {
+        let mut added: Vec<NewJob> = Vec::new();
+        for _ in 0..self.rng.below(4) {
+            let n = self.rng.below(5) as u32;
+            let key = if self.rng.percent(80) { JobKey::Step(n) } else { JobKey::Timer(n % 2) };
+            let taken = jobs.iter().any(|job| job.key == key) || added.iter().any(|job| job.key == key);
+            if taken && self.rng.percent(85) {
+                continue;
+            }
+            let (queue, need) = self.rng.pick(&LANES);
+            let handoff = self.rng.percent(35).then(|| Handoff {
+                token: self.token(),
+                ttl: self.ttl(),
+                worker: "handed".into(),
+            });
+            added.push(NewJob {
+                key,
+                name: format!("{key:?}").into(),
+                attempt: 1 + self.rng.below(3) as u32,
+                lane: given::lane(queue, need),
+                priority: self.rng.pick(&Priority::ALL),
+                due: self.due(),
+                held: self.rng.percent(10),
+                handoff,
+            });
+        }
+        added
+    }
+
+    async fn appends(&mut self, held: &[Held]) -> Op {
+        let mut batch = Vec::new();
+        for _ in 0..1 + self.rng.below(2) {
+            let Some(lease) = self.some_lease(held) else { continue };
+            let jobs = self.jobs(&lease.run).await;
+            let lines = jobs.iter().find(|job| job.key == lease.key).map_or(0, |job| job.lines);
+            let from_line = match self.rng.below(10) {
+                0 => lines + 1,
+                1 | 2 => lines.saturating_sub(1),
+                3 => 0,
+                _ => lines,
+            };
+            let mut lines = Vec::new();
+            for _ in 0..self.rng.below(4) {
+                let event = self.event();
+                lines.push(Line { event, state: self.state_change() });
+            }
+            let Held { run, key, attempt, token } = lease;
+            batch.push(Append { run, key, attempt, token, from_line, lines });
+        }
+        Op::Append(batch)
+    }
+
+    fn state_change(&mut self) -> Option<StateChange> {
+        let ttl = self.ttl();
+        let value = given::json(self.rng.below(100).into());
+        let change = StateChange {
+            scope: self.rng.pick(&[StateScope::Run, StateScope::Flow, StateScope::Tenant]),
+            key: self.rng.pick(given::STRANGE).to_owned(),
+            value: self.rng.percent(80).then_some(value),
+            ttl: self.rng.percent(40).then_some(ttl),
+        };
+        self.rng.percent(50).then_some(change)
+    }
+
+    /// Mostly one of the last leases given out, which is likely to be held still.
+    fn some_lease(&mut self, held: &[Held]) -> Option<Held> {
+        let recent = if self.rng.percent(80) { &held[held.len().saturating_sub(8)..] } else { held };
+        if recent.is_empty() {
+            return None;
+        }
+        let mut lease = self.rng.pick(recent);
+        if self.rng.percent(5) {
+            lease.token = Token(9 << 96);
+        }
+        Some(lease)
+    }
+
+    fn leases(&mut self, held: &[Held]) -> Vec<Extend> {
+        let mut leases: Vec<Extend> = Vec::new();
+        for _ in 0..1 + self.rng.below(3) {
+            let Some(Held { run, key, token, .. }) = self.some_lease(held) else { continue };
+            let lease = Extend { run, key, token };
+            if !leases.contains(&lease) {
+                leases.push(lease);
+            }
+        }
+        leases
+    }
+
+    fn claim(&mut self) -> Claim {
+        let (queue, need) = self.rng.pick(&LANES);
+        let count = 1 + self.rng.below(4);
+        let tokens = (0..count).map(|_| self.token()).collect();
+        let free = self.rng.percent(30).then(|| (Arc::from(queue), 1 + self.rng.below(2)));
+        Claim {
+            tenant: Some(given::tenant(self.rng.pick(&TENANTS))),
+            needs: vec![need.into()],
+            free: free.into_iter().collect(),
+            free_elsewhere: 100,
+            tokens,
+            ttl: self.ttl(),
+            worker: "claimer".into(),
+        }
+    }
+
+    fn payloads(&mut self, run: RunKey) -> Op {
+        let slots = (0..3).map(|_| Slot::Emit(self.rng.below(self.last_slot as usize + 2) as u32)).collect();
+        Op::Payloads(run, slots)
+    }
+
+    fn events(&mut self, run: RunKey) -> Op {
+        let query = EventQuery {
+            after: self.rng.below(6) as u64,
+            kinds: if self.rng.percent(30) { vec![EventType::Log, EventType::FlowFailed] } else { vec![] },
+            step: self.rng.percent(30).then(|| "a".to_owned()),
+            attempt: self.rng.percent(20).then_some(2),
+            limit: 1 + self.rng.below(6),
+        };
+        Op::Events(run, query)
+    }
+
+    async fn listing(&mut self, tenant: Tenant) -> Op {
+        let run = self.run();
+        let created = self.row(&run).await.map(|row| row.created_at).filter(|_| self.exact);
+        let label = ("k".to_owned(), given::STRANGE[0].to_owned());
+        Op::Runs(RunQuery {
+            flow: self.rng.percent(40).then(|| given::FLOW.to_owned()),
+            status: if self.rng.percent(40) { Some(self.rng.pick(&Status::ALL)) } else { None },
+            label: self.rng.percent(30).then_some(label),
+            since: created.filter(|_| self.rng.percent(30)),
+            until: created.filter(|_| self.rng.percent(20)),
+            cursor: None,
+            limit: 1 + self.rng.below(4),
+            total: if self.rng.percent(80) { WantTotal::Yes } else { WantTotal::No },
+            tenant,
+        })
+    }
+
+    async fn states(&mut self, run: RunKey) -> Op {
+        match self.row(&run).await {
+            Some(_) => Op::States(run),
+            None => Op::Jobs(run),
+        }
+    }
+
+    fn define(&mut self, tenant: Tenant) -> Op {
+        let hash = format!("hash-{}", 1 + self.rng.below(4));
+        let mut definition = given::definition(&tenant, given::FLOW, &hash);
+        definition.origin = self.rng.percent(50).then(|| "/somewhere".to_owned());
+        if self.rng.percent(50) { Op::Define(definition) } else { Op::Definitions(tenant) }
+    }
+
+    fn retain(&mut self) -> Op {
+        let mut age = || match self.exact {
+            true => Duration::from_millis(self.rng.pick(&[100, 1_000, 4_000])),
+            false => self.rng.pick(&[Duration::ZERO, HOUR]),
+        };
+        Op::Retain(Retention { events: age(), runs: age() + age() })
+    }
+
+    async fn repair(&mut self, run: RunKey) -> Op {
+        let Some(row) = self.row(&run).await.filter(|row| !row.status.is_terminal()) else {
+            return Op::Repair(Repair::Counters { tenant: run.tenant });
+        };
+        let version = if self.rng.percent(80) { row.version } else { row.version + 1 };
+        let jobs = self.jobs(&run).await;
+        let index = self.index(Status::Running);
+        let state = b"mended".to_vec();
+        Op::Repair(match self.rng.below(3) {
+            0 => {
+                let remove = jobs.iter().map(|job| job.key).filter(|_| self.rng.percent(30)).collect();
+                Repair::Jobs { run, version, add: self.added(&jobs), remove }
+            }
+            1 => Repair::Events { run, version, events: vec![self.event()], state, index },
+            _ => Repair::Row {
+                run,
+                version,
+                state,
+                index,
+                created_at: row.created_at,
+                started_at: row.started_at,
+                completed_at: row.completed_at,
+                events: row.events,
+            },
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! The in-memory store with one planted fault.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use flowline_core::event::Slot;
+use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
+use flowline_store::*;
+use tokio::sync::watch;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Fault {
+    /// A stale token does not stop a commit.
+    DropsTheFence,
+    /// A commit on an old version lands.
+    IgnoresTheVersion,
+    /// A live lease can be given up.
+    ExpiresEarly,
+    /// Lines sent again are written again.
+    RepeatsLines,
+    /// Says that every lease is held.
+    ExtendsAll,
+    ForgetsGrants,
+    /// Waiting jobs of a paused run are claimed.
+    ForgetsHolds,
+    /// Jobs are left behind by a run that ended.
+    ForgetsDrops,
+    ForgetsPauses,
+    /// A released lease looks lost.
+    ForgetsReleases,
+    /// One event of the feed is skipped.
+    SkipsInTheFeed,
+    /// A refused commit leaves its events behind.
+    SplitsTheCommit,
+    /// Key-value state outlives its run.
+    ForgetsToClear,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Fault; 13] = [
+        Fault::DropsTheFence,
+        Fault::IgnoresTheVersion,
+        Fault::ExpiresEarly,
+        Fault::RepeatsLines,
+        Fault::ExtendsAll,
+        Fault::ForgetsGrants,
+        Fault::ForgetsHolds,
+        Fault::ForgetsDrops,
+        Fault::ForgetsPauses,
+        Fault::ForgetsReleases,
+        Fault::SkipsInTheFeed,
+        Fault::SplitsTheCommit,
+        Fault::ForgetsToClear,
+    ];
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Broken {
+    pub(crate) store: MemoryStore,
+    pub(crate) fault: Fault,
+}
+
+impl Broken {
+    async fn commit_one(&self, mut commit: Commit) -> Result<Result<Committed, CommitError>, StoreError> {
+        match self.fault {
+            Fault::ForgetsHolds if commit.others == Others::Hold => commit.others = Others::Leave,
+            Fault::ForgetsDrops if commit.others == Others::Drop => commit.others = Others::Leave,
+            Fault::ForgetsToClear => commit.clear_state = false,
+            Fault::ExpiresEarly => {
+                for lease in &mut commit.leases {
+                    if let LeaseUse::Expired { key, attempt, token } = *lease {
+                        *lease = LeaseUse::Finish { key, attempt, token };
+                    }
+                }
+            }
+            _ => {}
+        }
+        let answer = self.store.commit(vec![commit.clone()]).await?.remove(0);
+        match (self.fault, answer) {
+            (Fault::DropsTheFence, Err(CommitError::StaleLease(key))) => {
+                commit.leases.retain(|lease| lease.key() != key);
+                Ok(self.store.commit(vec![commit]).await?.remove(0))
+            }
+            (Fault::IgnoresTheVersion, Err(CommitError::Conflict { found: Some(found), .. })) => {
+                commit.base = Base::Version(found);
+                Ok(self.store.commit(vec![commit]).await?.remove(0))
+            }
+            (Fault::SplitsTheCommit, Err(error @ CommitError::StaleLease(_))) => {
+                commit.leases.clear();
+                commit.add.clear();
+                self.store.commit(vec![commit]).await?;
+                Ok(Err(error))
+            }
+            (Fault::ForgetsGrants, Ok(landed)) => Ok(Ok(Committed { granted: vec![], ..landed })),
+            (_, answer) => Ok(answer),
+        }
+    }
+}
+
+#[async_trait]
+impl RunStore for Broken {
+    async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
+        let mut answers = Vec::new();
+        for commit in batch {
+            answers.push(self.commit_one(commit).await?);
+        }
+        Ok(answers)
+    }
+    async fn append(&self, mut batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError> {
+        if let Fault::RepeatsLines = self.fault {
+            for append in &mut batch {
+                let jobs = self.store.jobs(&append.run).await?;
+                let there = jobs.iter().find(|job| job.key == append.key).map_or(0, |job| job.lines);
+                append.from_line = append.from_line.max(there);
+            }
+        }
+        self.store.append(batch).await
+    }
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        self.store.claim(claim).await
+    }
+    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
+        let mut answers = self.store.extend(leases, ttl).await?;
+        if let Fault::ExtendsAll = self.fault {
+            answers.fill(Extended::Held);
+        }
+        Ok(answers)
+    }
+    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
+        match self.fault {
+            Fault::ForgetsReleases => self.store.extend(leases, Duration::ZERO).await.map(drop),
+            _ => self.store.release(leases).await,
+        }
+    }
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
+        self.store.sweep(limit).await
+    }
+    async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError> {
+        self.store.load(runs).await
+    }
+    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError> {
+        self.store.payloads(run, slots).await
+    }
+    async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError> {
+        self.store.events(run, query).await
+    }
+    async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
+        self.store.runs(query).await
+    }
+    async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
+        let mut page = self.store.feed(filter, cursor, limit).await?;
+        if let Fault::SkipsInTheFeed = self.fault {
+            page.events.retain(|event| event.seq != 3);
+        }
+        Ok(page)
+    }
+    fn watch(&self) -> watch::Receiver<u64> {
+        self.store.watch()
+    }
+    async fn now(&self) -> Result<Time, StoreError> {
+        self.store.now().await
+    }
+}
+
+#[async_trait]
+impl Catalog for Broken {
+    async fn put_definition(&self, definition: StoredDefinition) -> Result<bool, StoreError> {
+        self.store.put_definition(definition).await
+    }
+    async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        self.store.definition(tenant, hash).await
+    }
+    async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        self.store.latest(tenant, flow).await
+    }
+    async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError> {
+        self.store.definitions(tenant).await
+    }
+    async fn state(&self, run: &RunKey, scope: StateScope, key: &str) -> Result<Option<Json>, StoreError> {
+        self.store.state(run, scope, key).await
+    }
+    async fn states(&self, run: &RunKey, scope: StateScope) -> Result<Vec<(String, Json)>, StoreError> {
+        self.store.states(run, scope).await
+    }
+    async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
+        self.store.queues(tenant).await
+    }
+    async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: Pause) -> Result<(), StoreError> {
+        match self.fault {
+            Fault::ForgetsPauses => Ok(()),
+            _ => self.store.pause_queue(tenant, queue, pause).await,
+        }
+    }
+    async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
+        self.store.counters().await
+    }
+    async fn jobs(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError> {
+        self.store.jobs(run).await
+    }
+    async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
+        self.store.retain(policy, limit).await
+    }
+    async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
+        self.store.repair(repair).await
+    }
+    async fn check(&self) -> Result<Health, StoreError> {
+        self.store.check().await
+    }
+}
