@@ -213,6 +213,7 @@ impl<'a> Draft<'a> {
             ("stack", stack.map(json::string).as_ref()),
         ]);
         self.keep(Slot::Error(step), &error_json);
+        self.due.remove(&step);
         self.push_step(
             Fact::Failed { step, attempt, cause },
             EventType::StepFailed,
