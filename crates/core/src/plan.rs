@@ -149,7 +149,7 @@ impl Plan {
         link(&mut steps, &events, &definition);
         let entries: Vec<u32> =
             (0..steps.len() as u32).filter(|&s| matches!(steps[s as usize].wants, Wants::Start)).collect();
-        if entries.is_empty() {
+        if entries.is_empty() && definition.accepts.is_empty() {
             return Err(fail(
                 "steps",
                 "no step starts with the run; leave `subscribes` out of one".to_owned(),
