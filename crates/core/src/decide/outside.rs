@@ -133,6 +133,13 @@ impl Draft<'_> {
         Ok(())
     }
 
+    pub(super) fn revisit(&mut self) -> Result<(), Halt> {
+        if self.state.ended.is_some() {
+            return Err(Halt::Applied);
+        }
+        self.settle()
+    }
+
     pub(super) fn finish_by_hand(&mut self, finish: &Finish) -> Result<(), Halt> {
         self.refuse_if_ended()?;
         let by = json::string("operator");
