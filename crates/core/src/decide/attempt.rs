@@ -175,6 +175,7 @@ impl Draft<'_> {
             ("code", code.map(json::string).as_ref()),
             ("at", Some(&json::string(&at.to_string()))),
             ("delayMs", Some(&json::number(delay_ms))),
+            ("cause", cause.as_str().map(json::string).as_ref()),
         ]);
         let fact = Fact::Retry { step, attempt, delayed: delay_ms > 0, cause };
         self.push_step(fact, EventType::StepRetry, (step, attempt), Some(data));

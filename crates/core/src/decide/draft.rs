@@ -211,6 +211,7 @@ impl<'a> Draft<'a> {
             ("error", Some(&error_json)),
             ("code", code.map(json::string).as_ref()),
             ("stack", stack.map(json::string).as_ref()),
+            ("cause", cause.as_str().map(json::string).as_ref()),
         ]);
         self.keep(Slot::Error(step), &error_json);
         self.due.remove(&step);
