@@ -224,7 +224,7 @@ fn code_of(refusal: &Refusal) -> &'static str {
 }
 
 /// Cuts a text to what is kept of an error.
-fn clip(text: &str) -> &str {
+pub(super) fn clip(text: &str) -> &str {
     let mut end = text.len().min(limits::ERROR_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
