@@ -220,9 +220,8 @@ impl Plan {
     pub fn satisfiable(&self, step: u32, event: &dyn Fn(u32) -> bool, done: &dyn Fn(u32) -> bool) -> bool {
         match &self.step(step).wants {
             Wants::Start => true,
-            Wants::All { events, steps } => {
-                (0..self.events.len() as u32).all(|e| !events.contains(e) || event(e))
-                    && steps.iter().all(|&s| done(s))
+            Wants::All { steps, .. } => {
+                self.step(step).inputs.iter().all(|&e| event(e)) && steps.iter().all(|&s| done(s))
             }
             Wants::Nested(want) => self.holds(want, event, done),
         }
