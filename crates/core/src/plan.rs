@@ -411,6 +411,10 @@ fn too_wide(steps: &[PlanStep], events: &[PlanEvent], entries: &[u32]) -> Option
     if entries.len() > limits::TRIGGERS {
         return Some("steps".to_owned());
     }
+    let accepted = events.iter().find(|e| e.accepted.is_some() && e.listeners.len() > limits::TRIGGERS);
+    if let Some(event) = accepted {
+        return Some(format!("accepts.{}", event.name));
+    }
     steps.iter().find_map(|step| {
         let listeners: usize = step.emits.keys().map(|&event| events[event as usize].listeners.len()).sum();
         (listeners + step.followers.len() > limits::TRIGGERS).then(|| format!("steps.{}", step.name))
