@@ -143,9 +143,7 @@ impl Seen {
         match want {
             Subscribes::Event(name) => self.emitted.contains(name) || also.contains(name.as_str()),
             Subscribes::Step(name) => match self.settled.get(name) {
-                Some(completed) => {
-                    *completed || flow.step(name).unwrap().on_failure == OnFailure::Continue
-                }
+                Some(completed) => *completed || flow.step(name).unwrap().on_failure == OnFailure::Continue,
                 None => false,
             },
             Subscribes::All(parts) => parts.iter().all(|part| self.holds(part, flow, also)),
@@ -231,7 +229,8 @@ fn happen(run: &mut Scenario, (what, pick, mask): Happening) {
     }
     let step = &live[pick % live.len()];
     let at: usize = step[1..].parse().unwrap();
-    let names: Vec<String> = (0..2).filter(|which| mask >> which & 1 == 1).map(|which| emit(at, which)).collect();
+    let names: Vec<String> =
+        (0..2).filter(|which| mask >> which & 1 == 1).map(|which| emit(at, which)).collect();
     let emits: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
     match what {
         0..=4 => drop(run.done(step, "1", &emits)),

@@ -163,7 +163,9 @@ fn a_step_out_of_attempts_fails() {
 #[test]
 fn only_listed_codes_are_retried() {
     let flow = "steps:\n  a: {function: f, retry: {attempts: 3, only: [busy]}}\n";
-    for (code, phase) in [(Some("busy"), Phase::Delayed), (Some("gone"), Phase::Failed), (None, Phase::Failed)] {
+    for (code, phase) in
+        [(Some("busy"), Phase::Delayed), (Some("gone"), Phase::Failed), (None, Phase::Failed)]
+    {
         let mut run = Scenario::started(flow, "{}");
         run.fail_with("a", Failure { code: code.map(str::to_owned), ..failure("x") });
         assert_eq!(run.phase("a"), phase, "{code:?}");
@@ -173,7 +175,9 @@ fn only_listed_codes_are_retried() {
 #[test]
 fn excepted_codes_are_not_retried() {
     let flow = "steps:\n  a: {function: f, retry: {attempts: 3, except: [gone]}}\n";
-    for (code, phase) in [(Some("busy"), Phase::Delayed), (Some("gone"), Phase::Failed), (None, Phase::Delayed)] {
+    for (code, phase) in
+        [(Some("busy"), Phase::Delayed), (Some("gone"), Phase::Failed), (None, Phase::Delayed)]
+    {
         let mut run = Scenario::started(flow, "{}");
         run.fail_with("a", Failure { code: code.map(str::to_owned), ..failure("x") });
         assert_eq!(run.phase("a"), phase, "{code:?}");

@@ -221,7 +221,8 @@ steps:
 fn an_entry_step_gets_the_input_and_any_other_its_events() {
     let run = Scenario::of(DIAMOND);
     assert_eq!(run.plan.input_slots(run.index("place")), [Slot::Input]);
-    let names: Vec<String> = run.plan.input_slots(run.index("ship")).iter().map(|slot| name(&run, *slot)).collect();
+    let names: Vec<String> =
+        run.plan.input_slots(run.index("ship")).iter().map(|slot| name(&run, *slot)).collect();
     assert_eq!(names, ["order.charged", "order.reserved"]);
     assert!(run.plan.is_entry(0) && !run.plan.is_entry(3));
 }
@@ -298,7 +299,11 @@ fn a_condition_asks_once_for_all_that_it_reads() {
     run.done("other", "null", &[("noted", "1")]);
     assert_eq!(run.live(), ["ship"]);
     let placed = Slot::Emit(run.plan.event_index("placed").unwrap());
-    assert_eq!(run.asked[0], Missing::Payloads(vec![Slot::Input, placed]), "what is at hand is not asked for");
+    assert_eq!(
+        run.asked[0],
+        Missing::Payloads(vec![Slot::Input, placed]),
+        "what is at hand is not asked for"
+    );
     run.done("ship", "1", &[]);
     assert_run!(run);
 }
@@ -559,7 +564,8 @@ fn a_run_does_not_wait_for_an_event_that_could_trigger_nothing() {
 
 #[test]
 fn a_flow_can_begin_with_an_event_from_outside() {
-    let mut run = Scenario::started("accepts: {go: null}\nsteps:\n  a: {function: f, subscribes: [go]}\n", "{}");
+    let mut run =
+        Scenario::started("accepts: {go: null}\nsteps:\n  a: {function: f, subscribes: [go]}\n", "{}");
     assert_eq!((run.status(), run.live().len()), (Status::Waiting, 0));
     run.start("{}");
     run.send("go", "1");

@@ -45,7 +45,9 @@ fn an_input_that_breaks_its_schema_is_refused() {
 #[test]
 fn an_input_or_event_over_its_limit_is_refused_with_the_limit_named() {
     let big = format!("\"{}\"", "x".repeat(limits::PAYLOAD_BYTES));
-    let mut run = Scenario::of("accepts: {go: null}\nsteps:\n  a: {function: f}\n  b: {function: f, subscribes: [go]}\n");
+    let mut run = Scenario::of(
+        "accepts: {go: null}\nsteps:\n  a: {function: f}\n  b: {function: f, subscribes: [go]}\n",
+    );
     let refused = |came: Came| match came {
         Came::Refused(refusal) => refusal.to_string(),
         other => panic!("{other:?}"),
@@ -119,7 +121,8 @@ fn every_late_report_to_a_cancelled_run_changes_nothing() {
 
 #[test]
 fn a_run_cancelled_while_fail_fast_waits_stays_ended() {
-    let mut run = Scenario::started("fail_fast: true\nsteps:\n  a: {function: f}\n  b: {function: f}\n", "{}");
+    let mut run =
+        Scenario::started("fail_fast: true\nsteps:\n  a: {function: f}\n  b: {function: f}\n", "{}");
     run.claim("b");
     run.fail("a", "x");
     run.cancel();
@@ -160,7 +163,10 @@ fn a_run_out_of_time_fails_whatever_it_does() {
     run.time_out();
     assert_eq!((run.status(), run.jobs.len()), (Status::Failed, 0));
     let failed = run.data(EventType::FlowFailed);
-    assert_eq!((failed["code"].as_str(), failed["error"].as_str()), (Some("timeout"), Some("the run timed out after 1h")));
+    assert_eq!(
+        (failed["code"].as_str(), failed["error"].as_str()),
+        (Some("timeout"), Some("the run timed out after 1h"))
+    );
     assert_eq!(run.apply(Input::TimedOut), Came::Applied);
     assert_run!(run);
 }

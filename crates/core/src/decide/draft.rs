@@ -252,7 +252,8 @@ impl<'a> Draft<'a> {
             return false;
         }
         // One step that the events from outside could trigger is enough: what it leads to changes nothing.
-        let event = |e: u32| self.state.emitted.contains(e) || self.plan.events[e as usize].accepted.is_some();
+        let event =
+            |e: u32| self.state.emitted.contains(e) || self.plan.events[e as usize].accepted.is_some();
         let done = |s: u32| self.plan.satisfied_by_step(s, &self.state);
         (0..self.plan.steps.len() as u32).any(|step| {
             self.state.step(step).phase == Phase::Idle && self.plan.satisfiable(step, &event, &done)

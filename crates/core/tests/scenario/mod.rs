@@ -59,13 +59,7 @@ pub fn failure(code: &str) -> Failure {
 }
 
 pub fn start_of(input: &str) -> Start {
-    Start {
-        input: json(input),
-        at: None,
-        priority: Priority::Normal,
-        retry_of: None,
-        inherited: Vec::new(),
-    }
+    Start { input: json(input), at: None, priority: Priority::Normal, retry_of: None, inherited: Vec::new() }
 }
 
 impl Scenario {
@@ -263,7 +257,10 @@ impl Scenario {
                 self.show(decision);
                 self.check();
                 let again = self.ask(&input);
-                assert!(!matches!(again, Came::Decided(_)), "a duplicate was decided: {input:?} -> {again:?}");
+                assert!(
+                    !matches!(again, Came::Decided(_)),
+                    "a duplicate was decided: {input:?} -> {again:?}"
+                );
             }
             Came::Applied => self.transcript += "  applied before\n",
             Came::Refused(refusal) => self.transcript += &format!("  refused: {refusal}\n"),
@@ -393,7 +390,8 @@ impl Scenario {
             Input::Start(start) => format!("start {}", start.input),
             Input::Started { step, attempt, .. } => format!("started {}", name(step, attempt)),
             Input::Done { step, attempt, result, emits } => {
-                let emits: String = emits.iter().map(|(name, payload)| format!(" {name}={payload}")).collect();
+                let emits: String =
+                    emits.iter().map(|(name, payload)| format!(" {name}={payload}")).collect();
                 format!("done {} {result}{emits}", name(step, attempt))
             }
             Input::Failed { step, attempt, failure } => {
