@@ -573,3 +573,24 @@ fn a_flow_can_begin_with_an_event_from_outside() {
     assert_eq!(run.status(), Status::Completed);
     assert_run!(run);
 }
+
+#[test]
+fn what_one_commit_may_trigger_is_limited_and_the_place_named() {
+    use flowline_core::definition::{Definition, Runner, StepDefinition, Subscribes};
+    let plan = |source: &str| {
+        let mut flow = Definition::new("wide");
+        flow.accepts.insert("go".to_owned(), None);
+        let mut first = StepDefinition::new("first", Runner::Function("f".to_owned()));
+        first.emits.insert("out".to_owned(), None);
+        flow.steps.push(first);
+        for at in 0..=flowline_core::limits::TRIGGERS {
+            let mut step = StepDefinition::new(&format!("s{at}"), Runner::Function("f".to_owned()));
+            step.subscribes = Some(Subscribes::Event(source.to_owned()));
+            flow.steps.push(step);
+        }
+        flowline_core::Plan::build(flow).unwrap_err().to_string()
+    };
+    let remedy = "triggers more than 1000 steps at once; put a step in between";
+    assert_eq!(plan("go"), format!("flow \"wide\", accepts.go: {remedy}"));
+    assert_eq!(plan("out"), format!("flow \"wide\", steps.first: {remedy}"));
+}
