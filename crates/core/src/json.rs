@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 use crate::limits;
 
 /// A JSON text, shared and never reparsed on its way through. Cloning is a reference count.
-#[derive(Clone)]
-pub struct Json(Arc<RawValue>);
+#[derive(Clone, PartialEq, Eq)]
+pub struct Json(Arc<str>);
 
 /// Why a text is not a payload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,32 +31,27 @@ impl Json {
         if depth_exceeds(text, limits::JSON_DEPTH) {
             return Err(JsonError::Depth);
         }
-        serde_json::from_str::<Box<RawValue>>(text)
-            .map(|raw| Json(raw.into()))
+        serde_json::from_str::<&RawValue>(text)
+            .map(|raw| Json(raw.get().into()))
             .map_err(|error| JsonError::Syntax(error.to_string()))
     }
 
     /// Serializes a value. Fails only where the value's own `Serialize` does (a map with keys that are not strings).
     pub fn of(value: &impl Serialize) -> Result<Json, JsonError> {
-        serde_json::value::to_raw_value(value)
-            .map(|raw| Json(raw.into()))
-            .map_err(|error| JsonError::Syntax(error.to_string()))
+        serde_json::to_string(value).map(Json::composed).map_err(|error| JsonError::Syntax(error.to_string()))
     }
 
     pub fn null() -> Json {
-        Json(RawValue::NULL.to_owned().into())
+        Json("null".into())
     }
 
-    /// Takes a text that this crate composed from valid parts.
-    pub(crate) fn composed(text: String) -> Json {
-        match RawValue::from_string(text) {
-            Ok(raw) => Json(raw.into()),
-            Err(error) => unreachable!("composed JSON is valid: {error}"),
-        }
+    /// Takes a text that was JSON when it was stored, or was composed from valid parts. Nothing checks it again.
+    pub fn composed(text: String) -> Json {
+        Json(text.into())
     }
 
     pub fn get(&self) -> &str {
-        self.0.get()
+        &self.0
     }
 
     pub fn is_null(&self) -> bool {
@@ -134,13 +129,6 @@ pub fn number(n: i64) -> Json {
     Json::composed(n.to_string())
 }
 
-impl PartialEq for Json {
-    fn eq(&self, other: &Json) -> bool {
-        self.get() == other.get()
-    }
-}
-impl Eq for Json {}
-
 impl fmt::Debug for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.get())
@@ -155,13 +143,13 @@ impl fmt::Display for Json {
 
 impl Serialize for Json {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
+        serde_json::from_str::<&RawValue>(&self.0).map_err(serde::ser::Error::custom)?.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Json, D::Error> {
-        Box::<RawValue>::deserialize(deserializer).map(|raw| Json(raw.into()))
+        Box::<RawValue>::deserialize(deserializer).map(|raw| Json(raw.get().into()))
     }
 }
 

@@ -151,6 +151,7 @@ impl StepOutput for () {
 #[derive(Clone)]
 pub struct Flow {
     definition: Definition,
+    hash: Arc<str>,
     functions: Vec<(String, Arc<dyn Runner>)>,
 }
 
@@ -172,6 +173,11 @@ impl Flow {
 
     pub fn definition(&self) -> &Definition {
         &self.definition
+    }
+
+    /// The identity of its definition.
+    pub fn hash(&self) -> &Arc<str> {
+        &self.hash
     }
 
     pub(crate) fn functions(&self) -> impl Iterator<Item = (&str, &Arc<dyn Runner>)> {
@@ -340,7 +346,8 @@ impl FlowBuilder {
     /// Checks the whole graph.
     pub fn build(self) -> Result<Flow, EngineError> {
         self.definition.validate().map_err(|diagnostics| EngineError::Definition(Box::new(diagnostics)))?;
-        Ok(Flow { definition: self.definition, functions: self.functions })
+        let hash = self.definition.hash().into();
+        Ok(Flow { definition: self.definition, hash, functions: self.functions })
     }
 }
 

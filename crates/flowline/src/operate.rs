@@ -228,8 +228,7 @@ pub struct Applied {
 impl Engine {
     /// Starts a run of a flow that was registered with this engine.
     pub fn run(&self, flow: &Flow, input: impl Serialize) -> StartRequest {
-        let hash: Arc<str> = flow.definition().hash().into();
-        let plan = self.shared.plans.cached(&hash).ok_or_else(|| flow.name().to_owned());
+        let plan = self.shared.plans.cached(flow.hash()).ok_or_else(|| flow.name().to_owned());
         self.request(plan, Json::of(&input).map_err(|error| format!("the input: {error}")))
     }
 
