@@ -67,11 +67,18 @@ impl RunState {
         state.stopping = flags >> 3 & 1 == 1;
         state.priority = Priority::ALL[usize::from(flags >> 5 & 3)];
         if flags >> 4 & 1 == 1 {
-            state.failed = Some(get(&mut next)?);
+            let step = get(&mut next)?;
+            if step as usize >= state.steps.len() {
+                return Err(DecodeError("the failed step is not in its definition"));
+            }
+            state.failed = Some(step);
         }
         state.retries = get(&mut next)?;
         for step in &mut state.steps {
             let byte = next()?;
+            if byte >> 4 != 0 {
+                return Err(DecodeError("a step has unknown flags"));
+            }
             step.phase = phase(byte & 7)?;
             step.attempt = implied(step.phase);
             if byte >> 3 & 1 == 1 {
@@ -79,6 +86,9 @@ impl RunState {
             }
         }
         read_bits(&mut state.emitted, &mut next)?;
+        if (plan.events.len()..state.emitted.words().len() * 64).any(|e| state.emitted.contains(e as u32)) {
+            return Err(DecodeError("an event is not in its definition"));
+        }
         if next().is_ok() {
             return Err(DecodeError("it is too long for its definition"));
         }
@@ -129,7 +139,11 @@ fn get(next: &mut impl FnMut() -> Result<u8, DecodeError>) -> Result<u32, Decode
     let mut number = 0u32;
     for shift in (0..35).step_by(7) {
         let byte = next()?;
-        number |= u32::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+        let bits = u32::from(byte & 0x7f);
+        if shift == 28 && bits > 0xf {
+            break;
+        }
+        number |= bits << shift;
         if byte & 0x80 == 0 {
             return Ok(number);
         }

@@ -215,6 +215,17 @@ impl Event {
     }
 }
 
+impl Event {
+    /// When the attempt of a `step.started` began: the line itself is dated when it was written, which can be later.
+    pub fn began(&self) -> Time {
+        #[derive(Deserialize)]
+        struct Data {
+            at: Time,
+        }
+        self.data.as_ref().and_then(|data| data.to::<Data>().ok()).map_or(self.ts, |data| data.at)
+    }
+}
+
 pub fn event_id(ms: i64, seq: u64) -> String {
     format!("{ms}-{seq}")
 }

@@ -149,7 +149,7 @@ impl Plan {
         link(&mut steps, &events, &definition);
         let entries: Vec<u32> =
             (0..steps.len() as u32).filter(|&s| matches!(steps[s as usize].wants, Wants::Start)).collect();
-        if entries.is_empty() {
+        if entries.is_empty() && definition.accepts.is_empty() {
             return Err(fail(
                 "steps",
                 "no step starts with the run; leave `subscribes` out of one".to_owned(),
@@ -220,9 +220,8 @@ impl Plan {
     pub fn satisfiable(&self, step: u32, event: &dyn Fn(u32) -> bool, done: &dyn Fn(u32) -> bool) -> bool {
         match &self.step(step).wants {
             Wants::Start => true,
-            Wants::All { events, steps } => {
-                (0..self.events.len() as u32).all(|e| !events.contains(e) || event(e))
-                    && steps.iter().all(|&s| done(s))
+            Wants::All { steps, .. } => {
+                self.step(step).inputs.iter().all(|&e| event(e)) && steps.iter().all(|&s| done(s))
             }
             Wants::Nested(want) => self.holds(want, event, done),
         }
@@ -411,6 +410,10 @@ fn link(steps: &mut [PlanStep], events: &[PlanEvent], definition: &Definition) {
 fn too_wide(steps: &[PlanStep], events: &[PlanEvent], entries: &[u32]) -> Option<String> {
     if entries.len() > limits::TRIGGERS {
         return Some("steps".to_owned());
+    }
+    let accepted = events.iter().find(|e| e.accepted.is_some() && e.listeners.len() > limits::TRIGGERS);
+    if let Some(event) = accepted {
+        return Some(format!("accepts.{}", event.name));
     }
     steps.iter().find_map(|step| {
         let listeners: usize = step.emits.keys().map(|&event| events[event as usize].listeners.len()).sum();

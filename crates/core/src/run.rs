@@ -176,8 +176,17 @@ pub const LEASE_LOST: &str = "lease_lost";
 pub const RELEASED: &str = "released";
 
 impl Cause {
-    pub fn of_code(code: Option<&str>) -> Cause {
-        match code {
+    /// What `data.cause` of a `step.retry` or `step.failed` says. Not the code: a step may report any code.
+    pub fn as_str(self) -> Option<&'static str> {
+        match self {
+            Cause::Try => None,
+            Cause::Lost => Some(LEASE_LOST),
+            Cause::Released => Some(RELEASED),
+        }
+    }
+
+    pub fn parse(cause: Option<&str>) -> Cause {
+        match cause {
             Some(LEASE_LOST) => Cause::Lost,
             Some(RELEASED) => Cause::Released,
             _ => Cause::Try,
@@ -348,10 +357,10 @@ impl Fact {
                 step: step()?,
                 attempt,
                 delayed: data.delay_ms.unwrap_or(0) > 0,
-                cause: Cause::of_code(data.code.as_deref()),
+                cause: Cause::parse(data.cause.as_deref()),
             },
             EventType::StepFailed => {
-                Fact::Failed { step: step()?, attempt, cause: Cause::of_code(data.code.as_deref()) }
+                Fact::Failed { step: step()?, attempt, cause: Cause::parse(data.cause.as_deref()) }
             }
             EventType::StepSkipped => Fact::Skipped { step: step()? },
             EventType::Emit => {
@@ -374,7 +383,7 @@ impl Fact {
 #[serde(rename_all = "camelCase", default)]
 struct Data {
     name: Option<String>,
-    code: Option<String>,
+    cause: Option<String>,
     delay_ms: Option<u64>,
     start_at: Option<Json>,
     priority: Option<String>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flowline_core::event::{EventType, NewEvent};
 use flowline_core::json::{self, Json};
-use flowline_core::{Input, Plan, RunKey, limits};
+use flowline_core::{Input, Plan, RunKey, Time, limits};
 use flowline_store::row::StateScope;
 use flowline_store::{Append, JobKey, LeaseUse, Line, StateChange, Store, Token};
 use tokio::sync::{mpsc, oneshot};
@@ -70,20 +70,23 @@ impl std::fmt::Debug for Launch {
 }
 
 impl Launch {
-    /// Runs the attempt to its end and sends the outcome to the run.
+    /// Runs the attempt to its end and sends the outcome to the run. `began` is now by the store's clock: a line is dated
+    /// when it is written, which can be later.
     pub async fn run(
         self,
         runner: Arc<dyn Runner>,
         store: Arc<dyn Store>,
         inbox: mpsc::UnboundedSender<Message>,
-        started_data: Json,
+        instance: Json,
+        began: Time,
     ) {
         let mut buffer = Buffer::default();
         if self.started {
             buffer.flushed = 1;
         } else {
             let name = &self.plan.step(self.step).name;
-            let event = NewEvent::step(EventType::StepStarted, name, self.attempt, Some(started_data));
+            let data = started_data(&instance, Some(began));
+            let event = NewEvent::step(EventType::StepStarted, name, self.attempt, Some(data));
             buffer.lines.push(Line { event, state: None });
         }
         let timeout = self.plan.step_definition(self.step).timeout;
@@ -307,6 +310,12 @@ impl Attempt {
         self.lock().lines.push(Line { event, state });
         self.write_lines(&order).await
     }
+}
+
+/// The data of `step.started`; `began` is left out where only the lease is known.
+pub fn started_data(instance: &Json, began: Option<Time>) -> Json {
+    let at = began.map(|at| json::string(&at.to_string()));
+    json::object([("worker", Some(instance)), ("instance", Some(instance)), ("at", at.as_ref())])
 }
 
 fn lease_gone() -> StepError {

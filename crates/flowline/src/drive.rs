@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use crate::attempt::Launch;
+use crate::attempt::{Launch, started_data};
 use crate::config::{Config, Role};
 use crate::ledger::{Ask, Entry, Handed, Ledger, Outcome, Seen, input_of};
 use crate::plans::Plans;
@@ -115,7 +115,8 @@ pub struct Driver {
     mail: mpsc::UnboundedReceiver<Message>,
     tasks: JoinSet<()>,
     clock: StoreClock,
-    started_data: Json,
+    /// Its name, as JSON.
+    instance: Json,
     meters: Arc<Meters>,
     flights: usize,
     /// Consecutive failures of the store, for the pause between tries.
@@ -180,8 +181,7 @@ impl Driver {
         now: Time,
     ) -> (Driver, mpsc::UnboundedSender<Message>) {
         let (inbox, mail) = mpsc::unbounded_channel();
-        let name = json::string(&config.instance);
-        let started_data = json::object([("worker", Some(&name)), ("instance", Some(&name))]);
+        let instance = json::string(&config.instance);
         let start = Instant::now();
         let works = config.role == Role::Work;
         let driver = Driver {
@@ -201,7 +201,7 @@ impl Driver {
             mail,
             tasks: JoinSet::new(),
             clock: StoreClock::new(now),
-            started_data,
+            instance,
             meters,
             flights: 0,
             trouble: 0,
@@ -557,7 +557,11 @@ impl Driver {
             // The log must say that the wait is over, for the run's status follows from the log.
             let (run, step, attempt) = (launch.run.clone(), launch.step, launch.attempt);
             let entry = Entry {
-                input: Input::Started { step, attempt, data: self.started_data.clone() },
+                input: Input::Started {
+                    step,
+                    attempt,
+                    data: started_data(&self.instance, Some(self.clock.now())),
+                },
                 lines: Vec::new(),
                 lease: Some(LeaseUse::Keep {
                     key: JobKey::Step(step),
@@ -574,7 +578,8 @@ impl Driver {
         let Some(runner) = self.runners.get(&planned.need) else { return };
         let (token, run, key) = (launch.token, launch.run.clone(), JobKey::Step(launch.step));
         let queue = planned.queue.clone();
-        let work = launch.run(runner, self.store.clone(), self.inbox.clone(), self.started_data.clone());
+        let (store, inbox, instance) = (self.store.clone(), self.inbox.clone(), self.instance.clone());
+        let work = launch.run(runner, store, inbox, instance, self.clock.now());
         let stop = self.tasks.spawn(work);
         self.attempts.insert(token, Running { run, key, queue, stop });
     }
@@ -729,8 +734,7 @@ fn recover(lease: ExpiredLease) -> (RunKey, Entry<Reply>) {
     let attempt = lease.attempt;
     let mut lines = Vec::new();
     if lease.lines == 0 {
-        let name = json::string(&lease.worker);
-        let data = json::object([("worker", Some(&name)), ("instance", Some(&name))]);
+        let data = started_data(&json::string(&lease.worker), None);
         lines.push(NewEvent::step(EventType::StepStarted, &lease.name, attempt, Some(data)));
     }
     let step = match lease.key {

@@ -187,7 +187,7 @@ async fn add_steps(
         for event in &page.events {
             let (Some(name), Some(attempt)) = (&event.step_name, event.attempt) else { continue };
             if event.kind == EventType::StepStarted {
-                started.insert((name.clone(), attempt), event.ts);
+                started.insert((name.clone(), attempt), event.began());
                 continue;
             }
             let step = steps.entry(format!("{}/{name}", row.flow_name)).or_default();

@@ -1,6 +1,5 @@
 //! The `flowline` binary: Flowline on the command line.
 
-#[allow(dead_code)] // The command that asks for it is still to come.
 mod bench;
 mod cli;
 mod definition;

@@ -173,7 +173,7 @@ impl Progress {
             spinner.enable_steady_tick(Duration::from_millis(120));
             spinner
         });
-        self.running.insert(key, Running { started: Some(event.ts), emits: Vec::new(), spinner });
+        self.running.insert(key, Running { started: Some(event.began()), emits: Vec::new(), spinner });
     }
 
     /// Forgets a running attempt: how long it took and what it emitted.

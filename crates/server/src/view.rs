@@ -162,7 +162,7 @@ impl StepLog {
         let Some(step) = &event.step_name else { return };
         let times = self.times.entry(step.clone()).or_default();
         match event.kind {
-            EventType::StepStarted => drop(times.started.get_or_insert(event.ts)),
+            EventType::StepStarted => drop(times.started.get_or_insert(event.began())),
             EventType::StepRetry => times.error = Data::of(event).error,
             EventType::StepFailed => (times.ended, times.error) = (Some(event.ts), Data::of(event).error),
             EventType::StepSkipped => times.error = Data::of(event).reason,

@@ -9,6 +9,9 @@ use crate::limits;
 use crate::run::{Cause, Fact, LEASE_LOST, Phase, RELEASED};
 use std::time::Duration;
 
+/// The longest delay that an attempt may ask for: a century, so that the time it is due stays within the calendar.
+const LONGEST_DELAY: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 impl Draft<'_> {
     /// The input must come from the current attempt of a live step. One whose outcome is in the log was applied.
     fn current(&self, step: u32, attempt: u32) -> Result<(), Halt> {
@@ -134,8 +137,8 @@ impl Draft<'_> {
             && retries_code(policy, code);
         if again {
             let delay = match failure.retry {
-                Retryable::After(delay) => delay,
-                _ => self.delay(step, attempt, tries),
+                Retryable::After(delay) => delay.min(LONGEST_DELAY),
+                _ => self.delay(step, attempt, tries).min(LONGEST_DELAY),
             };
             self.retry(step, attempt, error, code, delay, Cause::Try);
         } else {
@@ -175,6 +178,7 @@ impl Draft<'_> {
             ("code", code.map(json::string).as_ref()),
             ("at", Some(&json::string(&at.to_string()))),
             ("delayMs", Some(&json::number(delay_ms))),
+            ("cause", cause.as_str().map(json::string).as_ref()),
         ]);
         let fact = Fact::Retry { step, attempt, delayed: delay_ms > 0, cause };
         self.push_step(fact, EventType::StepRetry, (step, attempt), Some(data));
@@ -199,8 +203,8 @@ impl Draft<'_> {
         for byte in bytes {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
-        let cut = delay.as_millis() as u64 / 2 * (hash >> 32) / u64::from(u32::MAX);
-        delay - Duration::from_millis(cut)
+        let cut = delay.as_millis() / 2 * u128::from(hash >> 32) / u128::from(u32::MAX);
+        delay - Duration::from_millis(cut as u64)
     }
 }
 
@@ -220,7 +224,7 @@ fn code_of(refusal: &Refusal) -> &'static str {
 }
 
 /// Cuts a text to what is kept of an error.
-fn clip(text: &str) -> &str {
+pub(super) fn clip(text: &str) -> &str {
     let mut end = text.len().min(limits::ERROR_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -211,8 +211,10 @@ impl<'a> Draft<'a> {
             ("error", Some(&error_json)),
             ("code", code.map(json::string).as_ref()),
             ("stack", stack.map(json::string).as_ref()),
+            ("cause", cause.as_str().map(json::string).as_ref()),
         ]);
         self.keep(Slot::Error(step), &error_json);
+        self.due.remove(&step);
         self.push_step(
             Fact::Failed { step, attempt, cause },
             EventType::StepFailed,
@@ -249,25 +251,13 @@ impl<'a> Draft<'a> {
         if self.state.stopping || self.plan.definition.accepts.is_empty() {
             return false;
         }
-        let idle = |step: u32| self.state.step(step).phase == Phase::Idle;
-        let mut possible: BTreeSet<u32> = (0..self.plan.events.len() as u32)
-            .filter(|&e| self.state.emitted.contains(e) || self.plan.events[e as usize].accepted.is_some())
-            .collect();
-        let mut runnable: BTreeSet<u32> = BTreeSet::new();
-        loop {
-            let before = runnable.len();
-            for step in (0..self.plan.steps.len() as u32).filter(|&step| idle(step)) {
-                let done = |s: u32| runnable.contains(&s) || self.plan.satisfied_by_step(s, &self.state);
-                if !runnable.contains(&step) && self.plan.satisfiable(step, &|e| possible.contains(&e), &done)
-                {
-                    runnable.insert(step);
-                    possible.extend(self.plan.step(step).emits.keys());
-                }
-            }
-            if runnable.len() == before {
-                return !runnable.is_empty();
-            }
-        }
+        // One step that the events from outside could trigger is enough: what it leads to changes nothing.
+        let event =
+            |e: u32| self.state.emitted.contains(e) || self.plan.events[e as usize].accepted.is_some();
+        let done = |s: u32| self.plan.satisfied_by_step(s, &self.state);
+        (0..self.plan.steps.len() as u32).any(|step| {
+            self.state.step(step).phase == Phase::Idle && self.plan.satisfiable(step, &event, &done)
+        })
     }
 
     /// Ends the run: the steps never triggered are skipped, and the terminal event is in this decision.

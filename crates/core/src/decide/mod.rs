@@ -207,6 +207,8 @@ pub enum Missing {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
+    #[error("the run has not started")]
+    NotStarted,
     #[error("the run has ended ({0})")]
     Ended(crate::run::Status),
     #[error("attempt {attempt} of step {step:?} is not the current one")]
@@ -230,6 +232,9 @@ fn accepted_list(accepts: &[String]) -> String {
 
 /// Turns an input into a decision.
 pub fn decide(plan: &Plan, state: &RunState, input: &Input, known: &Known, moment: Moment<'_>) -> Decided {
+    if !state.started && !matches!(input, Input::Start(_)) {
+        return Decided::Refused(Refusal::NotStarted);
+    }
     let mut draft = Draft::new(plan, state, known, moment);
     let outcome = match input {
         Input::Start(start) => draft.start(start),
@@ -244,7 +249,7 @@ pub fn decide(plan: &Plan, state: &RunState, input: &Input, known: &Known, momen
         Input::Pause => draft.pause(),
         Input::Resume => draft.resume(),
         Input::Finish(finish) => draft.finish_by_hand(finish),
-        Input::Revisit => draft.settle(),
+        Input::Revisit => draft.revisit(),
     };
     match outcome {
         Ok(()) => draft.decision(),

@@ -1,5 +1,6 @@
 //! What clients, operators and timers do to a run.
 
+use super::attempt::clip;
 use super::draft::Draft;
 use super::{Finish, Halt, OtherJobs, Refusal, Start};
 use crate::definition::Priority;
@@ -109,7 +110,7 @@ impl Draft<'_> {
             return Err(Halt::Applied);
         }
         self.refuse_if_ended()?;
-        self.end(Ended::Cancelled, &[("reason", reason.map(json::string).as_ref())]);
+        self.end(Ended::Cancelled, &[("reason", reason.map(clip).map(json::string).as_ref())]);
         Ok(())
     }
 
@@ -133,6 +134,13 @@ impl Draft<'_> {
         Ok(())
     }
 
+    pub(super) fn revisit(&mut self) -> Result<(), Halt> {
+        if self.state.ended.is_some() {
+            return Err(Halt::Applied);
+        }
+        self.settle()
+    }
+
     pub(super) fn finish_by_hand(&mut self, finish: &Finish) -> Result<(), Halt> {
         self.refuse_if_ended()?;
         let by = json::string("operator");
@@ -144,6 +152,7 @@ impl Draft<'_> {
                 self.end(Ended::Completed, &fields);
             }
             Finish::Failed { error } => {
+                let error = clip(error);
                 self.fail_run(error, None);
                 self.end(Ended::Failed, &[("error", Some(&json::string(error))), ("by", Some(&by))]);
             }

@@ -1,20 +1,25 @@
 //! The command line: what can be asked, and how an answer ends. Each subcommand has a file of its own.
 
 mod act;
+mod bench;
 mod completions;
 mod config;
 mod doctor;
 mod events;
+mod explain;
 mod flows;
 mod graph;
 mod queues;
+mod reconcile;
 mod retain;
 mod run;
 mod runs;
 mod schema;
 mod show;
 mod start;
+mod stats;
 mod validate;
+mod verify;
 mod work;
 
 use std::future::Future;
@@ -85,12 +90,17 @@ enum Command {
     Runs(runs::Args),
     Show(show::Args),
     Events(events::Args),
+    Stats(stats::Args),
+    Explain(explain::Args),
+    Verify(verify::Args),
+    Reconcile(reconcile::Args),
     Queues(queues::Args),
     Validate(validate::Args),
     Graph(graph::Args),
     Schema(schema::Args),
     Retain(retain::Args),
     Doctor(doctor::Args),
+    Bench(bench::Args),
     Config(config::Args),
     Completions(completions::Args),
 }
@@ -213,12 +223,17 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Runs(args) => ask(runs::run(context, args)),
         Command::Show(args) => ask(show::run(context, args)),
         Command::Events(args) => ask(events::run(context, args)),
+        Command::Stats(args) => ask(stats::run(context, args)),
+        Command::Explain(args) => ask(explain::run(context, args)),
+        Command::Verify(args) => ask(verify::run(context, args)),
+        Command::Reconcile(args) => ask(reconcile::run(context, args)),
         Command::Queues(args) => ask(queues::run(context, args)),
         Command::Validate(args) => validate::run(context, args),
         Command::Graph(args) => graph::run(context, args),
         Command::Schema(_) => schema::run(),
         Command::Retain(args) => ask(retain::run(context, args)),
         Command::Doctor(_) => ask(doctor::run(context)),
+        Command::Bench(args) => work_on(bench::run(context, args)),
         Command::Config(_) => config::run(context),
         Command::Completions(args) => completions::run(args, Cli::command()),
     }

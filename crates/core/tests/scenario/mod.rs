@@ -1,0 +1,439 @@
+//! Plays a run against `decide` the way an engine and a store would, and checks after every decision what must always
+//! hold. Tests read the transcript: each input, the events and jobs it made, the status after it.
+
+#![allow(dead_code)] // Each test file uses its own part of this.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::decide::{
+    AddJob, Decided, Decision, Failure, Finish, Inherited, Input, Job, Known, Missing, Moment, OtherJobs,
+    Refusal, Retryable, Start, decide,
+};
+use flowline_core::definition::{Definition, Format, Priority, read};
+use flowline_core::event::{Event, EventType, NewEvent, Slot};
+use flowline_core::run::{Phase, Status};
+use flowline_core::{Json, Plan, RunId, RunState, Tenant, Time};
+
+/// Every run of these tests begins here.
+pub const EPOCH: Time = Time::from_millis(1_767_225_600_000);
+
+/// What came of an input.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Came {
+    Decided(Box<Decision>),
+    Applied,
+    Refused(Refusal),
+}
+
+pub struct Scenario {
+    pub plan: Arc<Plan>,
+    pub state: RunState,
+    pub log: Vec<Event>,
+    /// Step jobs as the store would hold them.
+    pub jobs: BTreeMap<u32, AddJob>,
+    pub timer: Option<AddJob>,
+    pub leased: BTreeSet<u32>,
+    pub now: Time,
+    /// Everything that decisions asked for, in order.
+    pub asked: Vec<Missing>,
+    pub transcript: String,
+    run: RunId,
+    slots: BTreeMap<Slot, Json>,
+    begun: BTreeSet<(u32, u32)>,
+}
+
+pub fn json(text: &str) -> Json {
+    Json::parse(text).expect(text)
+}
+
+/// A failure as a step reports it, left to its retry policy.
+pub fn failure(code: &str) -> Failure {
+    Failure {
+        error: format!("broke with {code}"),
+        code: Some(code.to_owned()),
+        stack: None,
+        retry: Retryable::ByPolicy,
+    }
+}
+
+pub fn start_of(input: &str) -> Start {
+    Start { input: json(input), at: None, priority: Priority::Normal, retry_of: None, inherited: Vec::new() }
+}
+
+impl Scenario {
+    /// A flow's steps (and what else it has) in YAML; `flow:` is added.
+    pub fn of(yaml: &str) -> Scenario {
+        let text = format!("flow: order\n{yaml}");
+        let read = read("order.yaml", &text, Format::Yaml).unwrap_or_else(|e| panic!("{}", e.render(false)));
+        Scenario::new(read.definition)
+    }
+
+    pub fn new(definition: Definition) -> Scenario {
+        Scenario::planned(Arc::new(Plan::build(definition).expect("a checked definition can be planned")))
+    }
+
+    pub fn planned(plan: Arc<Plan>) -> Scenario {
+        Scenario {
+            state: RunState::new(&plan),
+            plan,
+            log: Vec::new(),
+            jobs: BTreeMap::new(),
+            timer: None,
+            leased: BTreeSet::new(),
+            now: EPOCH,
+            asked: Vec::new(),
+            transcript: String::new(),
+            run: RunId::new("run-1").expect("a run id"),
+            slots: BTreeMap::new(),
+            begun: BTreeSet::new(),
+        }
+    }
+
+    /// A flow that has started with this input.
+    pub fn started(yaml: &str, input: &str) -> Scenario {
+        let mut scenario = Scenario::of(yaml);
+        scenario.start(input);
+        scenario
+    }
+
+    pub fn start(&mut self, input: &str) -> Came {
+        self.start_with(start_of(input))
+    }
+
+    pub fn start_with(&mut self, start: Start) -> Came {
+        self.apply(Input::Start(start))
+    }
+
+    /// Claims a step's job, as a worker does before it reports anything.
+    pub fn claim(&mut self, step: &str) -> u32 {
+        let step = self.index(step);
+        let attempt = self.state.step(step).attempt;
+        if !self.jobs.contains_key(&step) || !self.leased.insert(step) {
+            return attempt;
+        }
+        let data = json(r#"{"worker":"w1"}"#);
+        if self.state.step(step).phase == Phase::Delayed {
+            let due = self.jobs[&step].due;
+            self.now = self.now.max(due);
+            self.apply(Input::Started { step, attempt, data });
+        } else if self.begun.insert((step, attempt)) {
+            let name = self.plan.step(step).name.clone();
+            self.append(NewEvent::step(EventType::StepStarted, &name, attempt, Some(data)));
+        }
+        attempt
+    }
+
+    pub fn done(&mut self, step: &str, result: &str, emits: &[(&str, &str)]) -> Came {
+        let attempt = self.claim(step);
+        self.done_at(step, attempt, result, emits)
+    }
+
+    pub fn done_at(&mut self, step: &str, attempt: u32, result: &str, emits: &[(&str, &str)]) -> Came {
+        let emits = emits.iter().map(|(name, payload)| ((*name).to_owned(), json(payload))).collect();
+        self.apply(Input::Done { step: self.index(step), attempt, result: json(result), emits })
+    }
+
+    /// An attempt that fails and leaves it to its policy whether it is repeated.
+    pub fn fail(&mut self, step: &str, code: &str) -> Came {
+        self.fail_with(step, failure(code))
+    }
+
+    pub fn fail_with(&mut self, step: &str, failure: Failure) -> Came {
+        let attempt = self.claim(step);
+        self.apply(Input::Failed { step: self.index(step), attempt, failure })
+    }
+
+    pub fn lose(&mut self, step: &str) -> Came {
+        let attempt = self.claim(step);
+        self.apply(Input::LeaseLost { step: self.index(step), attempt, released: false })
+    }
+
+    pub fn release(&mut self, step: &str) -> Came {
+        let attempt = self.claim(step);
+        self.apply(Input::LeaseLost { step: self.index(step), attempt, released: true })
+    }
+
+    pub fn emit_now(&mut self, step: &str, name: &str, payload: &str) -> Came {
+        let attempt = self.claim(step);
+        let (name, payload) = (name.to_owned(), json(payload));
+        self.apply(Input::EmitNow { step: self.index(step), attempt, name, payload })
+    }
+
+    pub fn send(&mut self, name: &str, payload: &str) -> Came {
+        self.apply(Input::External { name: name.to_owned(), payload: json(payload), event_id: None })
+    }
+
+    pub fn cancel(&mut self) -> Came {
+        self.apply(Input::Cancel { reason: None })
+    }
+
+    pub fn pause(&mut self) -> Came {
+        self.apply(Input::Pause)
+    }
+
+    pub fn resume(&mut self) -> Came {
+        self.apply(Input::Resume)
+    }
+
+    pub fn time_out(&mut self) -> Came {
+        self.now = self.now.max(self.timer.as_ref().expect("the run has a time-out").due);
+        self.apply(Input::TimedOut)
+    }
+
+    pub fn finish(&mut self, finish: Finish) -> Came {
+        self.apply(Input::Finish(finish))
+    }
+
+    pub fn wait(&mut self, ms: u64) {
+        self.now = self.now + Duration::from_millis(ms);
+    }
+
+    pub fn index(&self, step: &str) -> u32 {
+        self.plan.step_index(step).unwrap_or_else(|| panic!("no step {step:?}"))
+    }
+
+    pub fn phase(&self, step: &str) -> Phase {
+        self.state.step(self.index(step)).phase
+    }
+
+    pub fn status(&self) -> Status {
+        self.state.status()
+    }
+
+    /// Names of the steps that have a job.
+    pub fn live(&self) -> Vec<String> {
+        self.jobs.keys().map(|&step| self.plan.step(step).name.to_string()).collect()
+    }
+
+    /// Names of the steps in a phase, in the order of the definition.
+    pub fn steps(&self, phase: Phase) -> Vec<String> {
+        let steps = 0..self.plan.steps.len() as u32;
+        let found = steps.filter(|&step| self.state.step(step).phase == phase);
+        found.map(|step| self.plan.step(step).name.to_string()).collect()
+    }
+
+    /// The `data` of the last event of a type.
+    pub fn data(&self, kind: EventType) -> serde_json::Value {
+        let event = self.log.iter().rev().find(|event| event.kind == kind);
+        event.unwrap_or_else(|| panic!("no {kind} in the log")).data.as_ref().expect("data").value()
+    }
+
+    pub fn kinds(&self) -> Vec<&'static str> {
+        self.log.iter().map(|event| event.kind.as_str()).collect()
+    }
+
+    /// What a finished run hands to one that repeats it: its completed steps in order, with their emits.
+    pub fn inheritance(&self) -> Vec<Inherited> {
+        let mut emits: BTreeMap<Arc<str>, Vec<(String, Json)>> = BTreeMap::new();
+        let mut inherited = Vec::new();
+        for event in &self.log {
+            let (Some(step), Some(data)) = (&event.step_name, &event.data) else { continue };
+            match event.kind {
+                EventType::Emit => {
+                    let name = data.value()["name"].as_str().expect("a name").to_owned();
+                    emits.entry(step.clone()).or_default().push((name, Slot::Emit(0).open(data)));
+                }
+                EventType::StepCompleted => inherited.push(Inherited {
+                    step: step.clone(),
+                    attempt: event.attempt.expect("an attempt"),
+                    result: Slot::Result(0).open(data),
+                    emits: emits.remove(step).unwrap_or_default(),
+                }),
+                _ => {}
+            }
+        }
+        inherited
+    }
+
+    /// Decides on an input, makes the decision durable, and checks what must always hold.
+    pub fn apply(&mut self, input: Input) -> Came {
+        self.transcript += &format!("> {}\n", self.show_input(&input).trim_end());
+        let came = self.ask(&input);
+        match &came {
+            Came::Decided(decision) => {
+                self.commit(&input, decision);
+                self.show(decision);
+                self.check();
+                let again = self.ask(&input);
+                assert!(
+                    !matches!(again, Came::Decided(_)),
+                    "a duplicate was decided: {input:?} -> {again:?}"
+                );
+            }
+            Came::Applied => self.transcript += "  applied before\n",
+            Came::Refused(refusal) => self.transcript += &format!("  refused: {refusal}\n"),
+        }
+        came
+    }
+
+    /// Calls `decide`, answering what it asks for as a store would.
+    fn ask(&mut self, input: &Input) -> Came {
+        let mut known = Known::default();
+        for _ in 0..10 {
+            let moment = Moment { run: &self.run, created_at: EPOCH, now: self.now };
+            match decide(&self.plan, &self.state, input, &known, moment) {
+                Decided::Decision(decision) => return Came::Decided(decision),
+                Decided::Applied => return Came::Applied,
+                Decided::Refused(refusal) => return Came::Refused(refusal),
+                Decided::Missing(missing) => {
+                    match &missing {
+                        Missing::Leases => {
+                            assert!(known.leased.is_none(), "asked for leases twice");
+                            known.leased = Some(self.leased.clone());
+                        }
+                        Missing::Payloads(slots) => {
+                            assert!(!slots.is_empty(), "asked for nothing");
+                            for slot in slots {
+                                let found = self.slots.get(slot);
+                                let data = found.unwrap_or_else(|| panic!("no event is kept for {slot:?}"));
+                                let before = known.payloads.insert(*slot, slot.open(data));
+                                assert!(before.is_none(), "asked for {slot:?} twice");
+                            }
+                        }
+                    }
+                    self.asked.push(missing);
+                }
+            }
+        }
+        panic!("decide never stops asking about {input:?}");
+    }
+
+    fn append(&mut self, new: NewEvent) {
+        if let (Some(slot), Some(data)) = (new.slot, &new.data) {
+            let before = self.slots.insert(slot, data.clone());
+            assert!(before.is_none(), "{slot:?} was written twice");
+        }
+        let seq = self.log.len() as u64 + 1;
+        let ms = self.now.millis();
+        self.log.push(Event::stored(&self.run, &self.plan.flow, &Tenant::default(), seq, ms, new));
+    }
+
+    fn commit(&mut self, input: &Input, decision: &Decision) {
+        if let Input::Done { step, .. } | Input::Failed { step, .. } | Input::LeaseLost { step, .. } = input {
+            self.jobs.remove(step);
+            self.leased.remove(step);
+        }
+        for new in &decision.events {
+            if let (Some(slot), Some(data)) = (new.slot, &new.data) {
+                assert_eq!(decision.payloads.get(&slot), Some(&slot.open(data)), "{slot:?}");
+            }
+            self.append(new.clone());
+        }
+        for (step, attempt) in &decision.drop {
+            assert!(!self.leased.contains(step), "a leased job was dropped");
+            let job = self.jobs.remove(step).expect("a dropped job exists");
+            assert_eq!(job.attempt, *attempt);
+        }
+        match decision.others {
+            OtherJobs::Leave => {}
+            OtherJobs::Drop => {
+                self.jobs.clear();
+                self.leased.clear();
+                self.timer = None;
+            }
+            OtherJobs::Hold => self.jobs.values_mut().for_each(|job| job.held = true),
+            OtherJobs::Release => self.jobs.values_mut().for_each(|job| job.held = false),
+        }
+        for add in &decision.add {
+            let before = match add.job {
+                Job::Step(step) => self.jobs.insert(step, add.clone()),
+                Job::RunTimeout => self.timer.replace(add.clone()),
+            };
+            assert_eq!(before, None, "a second job");
+        }
+        self.state = decision.state.clone();
+    }
+
+    fn check(&self) {
+        let folded = RunState::fold(&self.plan, &self.log).expect("the log fits its definition");
+        assert_eq!(folded, self.state, "the fold of the log is not the decided state\n{}", self.transcript);
+        let bytes = self.state.encode();
+        let decoded = RunState::decode(&self.plan, &bytes).expect("encoded bytes decode");
+        assert_eq!(decoded, self.state);
+        assert_eq!(decoded.encode(), bytes);
+        if self.state.ended.is_none() {
+            let live: Vec<(u32, u32)> =
+                self.state.live().map(|step| (step, self.state.step(step).attempt)).collect();
+            let jobs: Vec<(u32, u32)> = self.jobs.iter().map(|(step, job)| (*step, job.attempt)).collect();
+            assert_eq!(jobs, live, "jobs and live steps differ\n{}", self.transcript);
+        } else {
+            assert!(self.jobs.is_empty() && self.timer.is_none(), "jobs outlive the run");
+        }
+        let terminal = self.log.iter().position(|event| event.kind.is_terminal());
+        assert_eq!(terminal.is_some(), self.state.ended.is_some());
+        if let Some(at) = terminal {
+            assert_eq!(at, self.log.len() - 1, "something follows the terminal event\n{}", self.transcript);
+        }
+        self.check_attempts();
+    }
+
+    /// Attempts count from 1 without gaps, except that an inherited step keeps the number it had.
+    fn check_attempts(&self) {
+        let mut last: BTreeMap<&str, u32> = BTreeMap::new();
+        for event in &self.log {
+            let (Some(step), Some(attempt)) = (&event.step_name, event.attempt) else { continue };
+            let inherited = event.data.as_ref().is_some_and(|data| data.value()["inherited"] == true);
+            let retried = matches!(event.kind, EventType::StepRetry);
+            let expected = last.get(&**step).copied().unwrap_or(1);
+            if !inherited && event.kind != EventType::Emit {
+                assert_eq!(attempt, expected, "{step}: attempts are not contiguous\n{}", self.transcript);
+            }
+            last.insert(step, attempt + u32::from(retried));
+        }
+    }
+
+    fn show_input(&self, input: &Input) -> String {
+        let name = |step: &u32, attempt: &u32| format!("{}#{attempt}", self.plan.step(*step).name);
+        match input {
+            Input::Start(start) => format!("start {}", start.input),
+            Input::Started { step, attempt, .. } => format!("started {}", name(step, attempt)),
+            Input::Done { step, attempt, result, emits } => {
+                let emits: String =
+                    emits.iter().map(|(name, payload)| format!(" {name}={payload}")).collect();
+                format!("done {} {result}{emits}", name(step, attempt))
+            }
+            Input::Failed { step, attempt, failure } => {
+                let code = failure.code.as_deref().unwrap_or("-");
+                format!("failed {} {code} {:?}", name(step, attempt), failure.retry)
+            }
+            Input::LeaseLost { step, attempt, released } => {
+                format!("{} {}", if *released { "released" } else { "lost" }, name(step, attempt))
+            }
+            Input::EmitNow { step, attempt, name: event, payload } => {
+                format!("emit_now {} {event}={payload}", name(step, attempt))
+            }
+            Input::External { name, payload, .. } => format!("send {name}={payload}"),
+            Input::Cancel { reason } => format!("cancel {}", reason.as_deref().unwrap_or_default()),
+            Input::Finish(finish) => format!("finish {finish:?}"),
+            other => format!("{other:?}").to_lowercase(),
+        }
+    }
+
+    fn show(&mut self, decision: &Decision) {
+        let out = &mut self.transcript;
+        for event in &decision.events {
+            let of = event.of.as_ref().map(|of| format!(" {}#{}", of.step, of.attempt)).unwrap_or_default();
+            let data = event.data.as_ref().map(|data| format!(" {data}")).unwrap_or_default();
+            *out += &format!("  {}{of}{data}\n", event.kind);
+        }
+        for add in &decision.add {
+            let name = match add.job {
+                Job::Step(step) => &*self.plan.step(step).name,
+                Job::RunTimeout => "(time-out)",
+            };
+            let after = add.due.since(self.now).as_millis();
+            let after = if after > 0 { format!(" in {after}ms") } else { String::new() };
+            let held = if add.held { " held" } else { "" };
+            *out += &format!("  + {name}#{} {}{after}{held}\n", add.attempt, add.priority.as_str());
+        }
+        for (step, attempt) in &decision.drop {
+            *out += &format!("  - {}#{attempt}\n", self.plan.step(*step).name);
+        }
+        if decision.others != OtherJobs::Leave {
+            *out += &format!("  others: {:?}\n", decision.others);
+        }
+        *out += &format!("  = {}\n", decision.state.status());
+    }
+}

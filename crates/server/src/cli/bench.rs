@@ -1,0 +1,97 @@
+//! `flowline bench`: how fast this machine runs flows.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::Context;
+use crate::bench::{Answer, Question, Shape, bench};
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output;
+
+/// Measure how fast this machine runs flows
+///
+/// Runs flows of trivial steps on a database of its own, and in the same run what the disk gives without Flowline. Use a
+/// release build on a quiet machine, and compare ratios.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flowline bench --flow diamond --runs 20000 --in-flight 256 --json")]
+pub struct Args {
+    /// diamond (4 steps), chain (10) or fanout (22)
+    #[arg(long, value_name = "SHAPE", value_parser = shape, default_value = "diamond")]
+    flow: Shape,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 20_000)]
+    runs: u64,
+    /// Runs at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000), default_value_t = 256)]
+    in_flight: u64,
+    /// Bytes of payload that each run carries
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000), default_value_t = 100)]
+    payload: u32,
+    /// Where the database is made; its disk is what is measured
+    #[arg(long, value_name = "DIR", default_value = ".flowline")]
+    dir: PathBuf,
+}
+
+fn shape(text: &str) -> Result<Shape, String> {
+    match text {
+        "diamond" => Ok(Shape::Diamond),
+        "chain" => Ok(Shape::Chain),
+        "fanout" => Ok(Shape::Fanout),
+        _ => Err("it is one of diamond, chain, fanout".to_owned()),
+    }
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    let question = Question {
+        shape: args.flow,
+        runs: args.runs,
+        in_flight: args.in_flight,
+        dir: args.dir,
+        payload: args.payload as usize,
+    };
+    if cfg!(debug_assertions) {
+        output::note("this is a debug build: its figures say little; use `cargo run --release -- bench`");
+    }
+    let done = Arc::new(AtomicU64::new(0));
+    let bar = tokio::spawn(show(done.clone(), question.runs));
+    let answer = bench(&question, done).await;
+    bar.abort();
+    let answer = answer.map_err(|error| Failure::environment(format!("{error:#}")))?;
+    if context.json {
+        output::json(&answer)?;
+    } else {
+        tell(&answer)?;
+    }
+    Ok(Exit::Fine)
+}
+
+async fn show(done: Arc<AtomicU64>, runs: u64) {
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs");
+    let bar = ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    loop {
+        bar.set_position(done.load(Ordering::Relaxed));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+fn tell(answer: &Answer) -> std::io::Result<()> {
+    let commit_ms = 1e3 / answer.baseline.commits_per_second;
+    output::line(&format!("{}, {} runs, {} in flight", answer.flow, answer.runs, answer.in_flight))?;
+    let rows = [
+        ("runs per second", format!("{:.0}", answer.runs_per_second)),
+        ("steps per second", format!("{:.0}", answer.steps_per_second)),
+        ("latency p50 / p99", format!("{:.2} ms / {:.2} ms", answer.latency_ms.p50, answer.latency_ms.p99)),
+        ("commits, to a batch", format!("{}, {:.1}", answer.commits, answer.commits_per_batch)),
+        ("conflicts", answer.conflicts.to_string()),
+        ("bytes per run", answer.bytes_per_run.to_string()),
+        ("peak memory", format!("{:.0} MB", answer.peak_rss_mb)),
+        ("raw rows per second", format!("{:.0}", answer.baseline.rows_per_second)),
+        ("raw commits per second", format!("{:.0}", answer.baseline.commits_per_second)),
+        ("steps per raw row", format!("{:.3}", answer.steps_per_second / answer.baseline.rows_per_second)),
+        ("p50 per raw commit", format!("{:.1}", answer.latency_ms.p50 / commit_ms)),
+    ];
+    rows.iter().try_for_each(|(name, value)| output::line(&format!("  {name:<24}{value}")))
+}

@@ -1,0 +1,44 @@
+//! `flowline explain`: why a run is not further.
+
+use flowline::explain::{Explanation, explain};
+use flowline::plans::Plans;
+
+use super::Context;
+use crate::failure::{Exit, Outcome};
+use crate::open::Access;
+use crate::output;
+
+/// Say why a run is not further
+///
+/// For every step: what it waits for and who would emit it, until when a retry is delayed, who holds its lease, or that
+/// no worker has taken it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flowline explain 01890a5d-ac96-774b-bcce-b302099a8057")]
+pub struct Args {
+    /// The run's id
+    run: String,
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    let run = context.run_key(&args.run)?;
+    let store = context.open(Access::Reader)?;
+    let explanation = explain(&*store, &Plans::default(), &run).await?;
+    if context.json {
+        output::json(&explanation)?;
+    } else {
+        tell(&explanation)?;
+    }
+    Ok(Exit::Fine)
+}
+
+fn tell(explanation: &Explanation) -> std::io::Result<()> {
+    let row = &explanation.row;
+    output::line(&format!("run {} of {} is {}", row.run_id, row.flow_name, output::status(row.status)))?;
+    output::line(&output::clean(&explanation.summary))?;
+    let rows = explanation.steps.iter().map(|step| {
+        let attempt = if step.attempt == 0 { String::new() } else { step.attempt.to_string() };
+        vec![step.step.to_string(), step.state.to_owned(), attempt, output::clean(&step.reason).into_owned()]
+    });
+    output::line("")?;
+    output::table(&["step", "state", "attempt", "why"], rows.collect())
+}

@@ -1,0 +1,52 @@
+//! `flowline reconcile`: reports what the log contradicts, and mends it on command.
+
+use flowline::plans::Plans;
+use flowline::reconcile::{Mode, reconcile};
+
+use super::Context;
+use crate::failure::{Exit, Outcome};
+use crate::open::Access;
+use crate::output;
+
+/// Report what logs contradict, and mend it with --repair
+///
+/// The log is the truth: rows, counters, missing jobs and missing terminal events are derived from it again. Damage in a
+/// log itself is only reported.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flowline reconcile\n  flowline reconcile --repair")]
+pub struct Args {
+    /// Mend what can be mended
+    #[arg(long)]
+    repair: bool,
+    /// Every tenant, not only one
+    #[arg(long)]
+    all_tenants: bool,
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    let (mode, access) = match args.repair {
+        true => (Mode::Repair, Access::Existing),
+        false => (Mode::Report, Access::Reader),
+    };
+    let store = context.open(access)?;
+    let only = (!args.all_tenants).then_some(&context.settings.tenant.value);
+    let done = reconcile(&*store, &Plans::default(), only, mode).await?;
+    let left = done.findings.iter().filter(|finding| !finding.repaired).count();
+    if context.json {
+        output::json(&done)?;
+    } else {
+        for finding in &done.findings {
+            let violation = &finding.violation;
+            let run = violation.run_id.as_ref().map_or(String::new(), |run| format!("run {run}: "));
+            let what = if finding.repaired { "repaired" } else { "found   " };
+            output::line(&format!("{what} {run}{}", output::clean(&violation.message)))?;
+        }
+        let runs = output::count(done.runs, "run");
+        let repaired = done.findings.len() - left;
+        output::line(&format!("{runs}: {} found, {repaired} repaired", done.findings.len()))?;
+        if left > 0 && mode == Mode::Report {
+            output::note("help: mend with `flowline reconcile --repair` while no engine works on the store");
+        }
+    }
+    Ok(if left == 0 { Exit::Fine } else { Exit::Found })
+}

@@ -1,0 +1,110 @@
+//! `flowline stats`: how many runs there were, how they ended and how long they took.
+
+use std::time::Duration;
+
+use flowline::stats::{Depth, Percentiles, Question, Stats, Summary, stats};
+
+use super::Context;
+use crate::failure::{Exit, Outcome};
+use crate::open::Access;
+use crate::output;
+use crate::settings;
+
+/// Count runs by status and show how long they took
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  flowline stats --since 24h --bucket 1h\n  flowline stats --flow fulfil-order --steps"
+)]
+pub struct Args {
+    /// Only runs of this flow
+    #[arg(long, value_name = "FLOW")]
+    flow: Option<String>,
+    /// Only runs created in the last while
+    #[arg(long, value_name = "DURATION", value_parser = settings::duration)]
+    since: Option<Duration>,
+    /// Width of the time buckets
+    #[arg(long, value_name = "DURATION", value_parser = settings::duration, default_value = "1h")]
+    bucket: Duration,
+    /// Also the durations of steps, from the logs of the newest runs
+    #[arg(long)]
+    steps: bool,
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    let store = context.open(Access::Reader)?;
+    let since = match args.since {
+        Some(ago) => {
+            let now = store.now().await?;
+            Some(flowline::core::Time::from_millis(now.millis().saturating_sub(ago.as_millis() as i64)))
+        }
+        None => None,
+    };
+    let question = Question {
+        tenant: context.settings.tenant.value.clone(),
+        flow: args.flow,
+        since,
+        bucket: args.bucket,
+        steps: if args.steps { Depth::Steps } else { Depth::Runs },
+    };
+    let stats = stats(&*store, &question).await?;
+    if context.json {
+        output::json(&stats)?;
+    } else {
+        tell(&stats)?;
+    }
+    Ok(Exit::Fine)
+}
+
+const HEAD: [&str; 9] =
+    ["", "runs", "running", "waiting", "completed", "failed", "success", "p50", "p95 / p99"];
+
+fn tell(stats: &Stats) -> std::io::Result<()> {
+    let flows = stats.flows.iter().map(|(flow, summary)| cells(flow, summary));
+    output::table(&HEAD, flows.chain([cells("all", &stats.total)]).collect())?;
+    if stats.buckets.len() > 1 {
+        output::line("")?;
+        let buckets = stats.buckets.iter().map(|bucket| cells(&output::date(bucket.start), &bucket.summary));
+        output::table(&HEAD, buckets.collect())?;
+    }
+    if !stats.steps.is_empty() {
+        output::line("")?;
+        let rows = stats.steps.iter().map(|(step, summary)| {
+            let [completed, retried, failed] =
+                [summary.completed, summary.retried, summary.failed].map(|n| n.to_string());
+            let [p50, tail] = times(&summary.duration_ms);
+            vec![step.clone(), completed, retried, failed, p50, tail]
+        });
+        output::table(&["step", "completed", "retried", "failed", "p50", "p95 / p99"], rows.collect())?;
+    }
+    if stats.steps_sampled {
+        output::note("the step figures come from the newest runs only");
+    }
+    Ok(())
+}
+
+fn cells(name: &str, summary: &Summary) -> Vec<String> {
+    use flowline::core::Status::{Completed, Failed, Running, Waiting};
+    let count = |status| summary.by_status.get(&status).copied().unwrap_or(0).to_string();
+    let success = summary.success_rate.map_or(String::new(), |rate| format!("{:.1} %", rate * 100.0));
+    let [p50, tail] = times(&summary.duration_ms);
+    vec![
+        name.to_owned(),
+        summary.runs.to_string(),
+        count(Running),
+        count(Waiting),
+        count(Completed),
+        count(Failed),
+        success,
+        p50,
+        tail,
+    ]
+}
+
+fn times(percentiles: &Percentiles) -> [String; 2] {
+    let show = |ms: Option<u64>| ms.map_or(String::new(), output::millis);
+    let tail = match percentiles.p95 {
+        Some(_) => format!("{} / {}", show(percentiles.p95), show(percentiles.p99)),
+        None => String::new(),
+    };
+    [show(percentiles.p50), tail]
+}
