@@ -43,6 +43,8 @@ struct Buffer {
     /// Lines that are.
     flushed: u32,
     emits: Vec<(String, Json)>,
+    /// Set when the step did what no attempt may: it fails, whatever it returns.
+    broken: Option<StepError>,
 }
 
 impl std::fmt::Debug for Attempt {
@@ -101,8 +103,11 @@ impl Launch {
             buffer: Mutex::new(buffer),
             flushing: tokio::sync::Mutex::new(()),
         });
-        let work = runner.run(Step { attempt: attempt.clone() }, self.input);
-        let outcome = attempt.watch(work, timeout).await;
+        let input = self.input.within("the step's input", limits::JOIN_BYTES);
+        let outcome = match input {
+            Ok(input) => attempt.watch(runner.run(Step { attempt: attempt.clone() }, input), timeout).await,
+            Err(error) => Err(StepError::fatal(error).code("too_large")),
+        };
         attempt.finish(outcome).await;
     }
 }
@@ -140,12 +145,12 @@ impl Attempt {
 
     async fn finish(&self, outcome: Result<Json, StepError>) {
         let _order = self.flushing.lock().await;
-        let (lines, emits) = {
+        let (lines, emits, broken) = {
             let mut buffer = self.lock();
-            (std::mem::take(&mut buffer.lines), std::mem::take(&mut buffer.emits))
+            (std::mem::take(&mut buffer.lines), std::mem::take(&mut buffer.emits), buffer.broken.take())
         };
         let (step, attempt) = (self.step, self.attempt);
-        let input = match outcome {
+        let input = match broken.map_or(outcome, Err) {
             Ok(result) => Input::Done { step, attempt, result, emits },
             Err(StepError(failure)) => Input::Failed { step, attempt, failure },
         };
@@ -262,7 +267,10 @@ impl Attempt {
                 buffer.lines.extend(later);
                 match outcome {
                     Outcome::Applied { .. } => Ok(()),
-                    Outcome::Refused(refusal) => Err(StepError::fatal(refusal).code("emit_refused")),
+                    Outcome::Refused(refusal) => {
+                        buffer.broken = Some(StepError::fatal(&refusal).code("emit_refused"));
+                        Err(StepError::fatal(refusal).code("emit_refused"))
+                    }
                     _ => Err(lease_gone()),
                 }
             }

@@ -35,6 +35,7 @@ pub struct StartRequest {
     priority: Priority,
     retry_of: Option<RunId>,
     inherited: Vec<Inherited>,
+    received: Vec<(String, Json)>,
 }
 
 /// A run that was started.
@@ -159,8 +160,14 @@ impl StartRequest {
             retry_of: self.retry_of.clone(),
         };
         let wanted = new.input_digest.clone();
-        let start =
-            Start { input, at, priority: self.priority, retry_of: self.retry_of, inherited: self.inherited };
+        let start = Start {
+            input,
+            at,
+            priority: self.priority,
+            retry_of: self.retry_of,
+            inherited: self.inherited,
+            received: self.received,
+        };
         let key = RunKey::new(tenant, run);
         let (reply, answer) = oneshot::channel();
         let entry = Entry {
@@ -250,6 +257,7 @@ impl Engine {
             priority: Priority::Normal,
             retry_of: None,
             inherited: Vec::new(),
+            received: Vec::new(),
         }
     }
 
@@ -356,7 +364,7 @@ impl Engine {
             return Err(EngineError::Invalid(text));
         }
         let plan = self.shared.plans.get(&*self.shared.store, &row.tenant, &row.definition).await?;
-        let (input, mut inherited) = self.history(run).await?;
+        let History { input, mut inherited, received } = self.history(run).await?;
         if let Some(from) = from {
             let step = plan.step_index(from);
             let step = step
@@ -368,12 +376,13 @@ impl Engine {
         request.labels = row.labels;
         request.retry_of = Some(row.run_id);
         request.inherited = inherited;
+        request.received = received;
         request.await
     }
 
-    /// The input of a run, and its completed steps in order with what each emitted.
-    async fn history(&self, run: &RunKey) -> Result<(Json, Vec<Inherited>), EngineError> {
-        let (mut input, mut inherited) = (Json::null(), Vec::new());
+    /// What a run was given and what it had done.
+    async fn history(&self, run: &RunKey) -> Result<History, EngineError> {
+        let mut history = History { input: Json::null(), inherited: Vec::new(), received: Vec::new() };
         let mut emits: BTreeMap<Arc<str>, Vec<(String, Json)>> = BTreeMap::new();
         let kinds = vec![EventType::FlowStart, EventType::Emit, EventType::StepCompleted];
         let mut query = EventQuery { kinds, ..EventQuery::default() };
@@ -382,11 +391,14 @@ impl Engine {
             for event in &page.events {
                 let data = event.data.clone().unwrap_or_else(Json::null);
                 match (event.kind, &event.step_name) {
-                    (EventType::FlowStart, _) => input = flowline_core::event::Slot::Input.open(&data),
+                    (EventType::FlowStart, _) => {
+                        history.input = flowline_core::event::Slot::Input.open(&data)
+                    }
+                    (EventType::Emit, None) => history.received.push(emit_of(&data)),
                     (EventType::Emit, Some(step)) => {
                         emits.entry(step.clone()).or_default().push(emit_of(&data))
                     }
-                    (EventType::StepCompleted, Some(step)) => inherited.push(Inherited {
+                    (EventType::StepCompleted, Some(step)) => history.inherited.push(Inherited {
                         step: step.clone(),
                         attempt: event.attempt.unwrap_or(1),
                         result: flowline_core::event::Slot::Result(0).open(&data),
@@ -397,10 +409,18 @@ impl Engine {
             }
             match page.events.last() {
                 Some(Event { seq, .. }) if page.more => query.after = *seq,
-                _ => return Ok((input, inherited)),
+                _ => return Ok(history),
             }
         }
     }
+}
+
+struct History {
+    input: Json,
+    /// Completed steps in order, with what each emitted.
+    inherited: Vec<Inherited>,
+    /// Events from outside.
+    received: Vec<(String, Json)>,
 }
 
 fn emit_of(data: &Json) -> (String, Json) {

@@ -331,7 +331,10 @@ impl<'a> Draft<'a> {
         let Some(output) = &self.plan.output else {
             let results: Vec<Json> = completed.iter().map(|&s| result(s)).collect();
             let names = completed.iter().map(|&s| &*self.plan.step(s).name);
-            return Ok(Ok(json::object(names.zip(results.iter().map(Some)))));
+            let all = json::object(names.zip(results.iter().map(Some)));
+            return Ok(all
+                .within("the results together", limits::JOIN_BYTES)
+                .map_err(|error| error.to_string()));
         };
         let mut scope = Scope { input: self.payload(Slot::Input).cloned(), ..Scope::default() };
         for step in completed {

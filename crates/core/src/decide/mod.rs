@@ -89,6 +89,8 @@ pub struct Start {
     pub retry_of: Option<RunId>,
     /// Steps that the repeated run had finished, with their emits.
     pub inherited: Vec<Inherited>,
+    /// Events that the repeated run had received from outside.
+    pub received: Vec<(String, Json)>,
 }
 
 #[derive(Debug, Clone)]

@@ -43,8 +43,13 @@ impl Draft<'_> {
         self.settle()
     }
 
-    /// Finished steps of the run that this one repeats are finished here too, with their emits.
+    /// What the run that this one repeats had finished and received holds here too.
     fn inherit(&mut self, start: &Start) {
+        for (name, payload) in &start.received {
+            if let Some(event) = self.plan.event_index(name) {
+                self.publish(None, event, payload, None);
+            }
+        }
         for inherited in &start.inherited {
             let Some(step) = self.plan.step_index(&inherited.step) else { continue };
             let of = (step, inherited.attempt);

@@ -9,7 +9,7 @@ mod joins;
 mod network;
 mod parts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::diagnostic::{Diagnostic, Diagnostics, Severity};
 use super::place::Place;
@@ -76,8 +76,43 @@ pub(crate) fn check_graph(definition: &Definition) -> Vec<Finding> {
         findings.extend(unreachable_steps(definition, &network, &never));
         findings.extend(joins::check(definition, &network));
         findings.extend(unused_emits(definition, &network));
+        findings.extend(too_wide(definition));
     }
     findings
+}
+
+/// What one commit could trigger is limited; the plan refuses more, so it is said here with its place.
+fn too_wide(definition: &Definition) -> Vec<Finding> {
+    let mut listeners: BTreeMap<String, usize> = BTreeMap::new();
+    for step in &definition.steps {
+        let names = step.subscribes.iter().flat_map(Subscribes::leaves).map(|leaf| match leaf {
+            Subscribes::Step(name) => format!("step:{name}"),
+            Subscribes::Event(name) => name.clone(),
+            Subscribes::All(_) | Subscribes::Any(_) => String::new(),
+        });
+        for name in names.collect::<BTreeSet<String>>() {
+            *listeners.entry(name).or_default() += 1;
+        }
+    }
+    let heard = |name: &str| listeners.get(name).copied().unwrap_or(0);
+    let wide = |place: Place, what: String, count: usize| {
+        let limit = limits::TRIGGERS;
+        (count > limit).then(|| {
+            let message = format!("{what} could trigger {count} steps at once; the limit is {limit}");
+            Finding::error("too-wide", place, message)
+                .help("put steps in between that each trigger a part of them")
+        })
+    };
+    let entries = definition.steps.iter().filter(|step| step.subscribes.is_none()).count();
+    let start = wide(Place::root().key("steps"), "the start of a run".to_owned(), entries);
+    let accepted = definition.accepts.keys().filter_map(|name| {
+        wide(Place::root().key("accepts").key(name), format!("event {name:?}"), heard(name))
+    });
+    let steps = definition.steps.iter().filter_map(|step| {
+        let count = step.published().map(heard).sum::<usize>() + heard(&format!("step:{}", step.name));
+        wide(Place::step(&step.name), format!("step {:?}", step.name), count)
+    });
+    start.into_iter().chain(accepted).chain(steps).collect()
 }
 
 impl Definition {
