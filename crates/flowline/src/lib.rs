@@ -57,3 +57,9 @@ pub use flowline_store::row::StateScope;
 pub use operate::{RunHandle, RunOutcome, StartRequest};
 pub use step::{Level, Step, StepError};
 pub use subscribe::Subscription;
+
+/// The Rust of the guides compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../../../docs/rust.md")]
+struct Guides;

@@ -1,0 +1,182 @@
+//! Every example runs as a reader of it would run it, and every flow in the documentation is a flow.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Examples that run to their end by themselves: the file, the run's input, its result.
+fn complete() -> Vec<(&'static str, Value, Value)> {
+    let ship = |pay: &str, pack: &str| {
+        let [(paid, by), (packed, with)] = [pay, pack].map(|pair| pair.split_once(' ').unwrap());
+        json!({ "ship": { paid: { "did": by }, packed: { "did": with } } })
+    };
+    vec![
+        (
+            "order-fulfilment.yaml",
+            json!({ "order": "A-1001", "total": 1900 }),
+            json!({ "order": "A-1001", "receipt": "receipt-1900", "tracking": "PT-4711" }),
+        ),
+        ("sync-points.yaml", Value::Null, json!({ "announce": { "did": "announce" } })),
+        ("flaky.toml", Value::Null, json!(3)),
+        (
+            "routes.yaml",
+            json!({ "method": "card", "gift": true }),
+            ship("paid.by-card card", "goods.wrapped wrap"),
+        ),
+        ("routes.yaml", json!({ "method": "invoice" }), ship("paid.by-invoice invoice", "goods.boxed box")),
+        ("join-of-five.json", Value::Null, json!(5)),
+        ("long-chain.yaml", Value::Null, json!({ "step-20": { "count": 20 } })),
+    ]
+}
+
+/// The one that waits for somebody.
+const APPROVAL: &str = "approval.yaml";
+
+/// A folder for the store, so that nothing is written beside the examples.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Place {
+        Place(TempDir::new().unwrap())
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.stdin(Stdio::null()).current_dir(root());
+        for variable in ["TENANT", "SLOTS", "QUEUES", "LEASE", "DRAIN", "COLOR"] {
+            command.env_remove(format!("FLOWLINE_{variable}"));
+        }
+        command.env("FLOWLINE_STORE", format!("sqlite:{}", self.0.path().join("flowline.db").display()));
+        command
+    }
+
+    /// The answer of a command that must end with exit code 0.
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.command(env!("CARGO_BIN_EXE_flowline")).args(arguments).arg("--json").output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", both(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn both(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text)).concat()
+}
+
+fn in_folder(folder: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root().join(folder)).unwrap();
+    entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect()
+}
+
+#[test]
+fn examples_run_to_their_results() {
+    let place = Place::new();
+    for (file, input, result) in complete() {
+        let path = format!("examples/{file}");
+        let answer = place.json(&["run", &path, "--input", &input.to_string()]);
+        assert_eq!((&answer["status"], &answer["result"]), (&"completed".into(), &result), "{file}");
+    }
+}
+
+#[test]
+fn the_flaky_example_succeeds_at_its_third_attempt() {
+    let place = Place::new();
+    let run = place.json(&["run", "examples/flaky.toml"]);
+    let shown = place.json(&["show", run["runId"].as_str().unwrap()]);
+    assert_eq!((&shown["retries"], &shown["steps"][0]["attempts"]), (&2.into(), &3.into()));
+}
+
+#[test]
+fn the_approval_example_waits_for_its_event_and_then_completes() {
+    let place = Place::new();
+    let waiting = place.json(&["run", "examples/approval.yaml", "--input", r#"{"amount": 1200}"#]);
+    assert_eq!((&waiting["status"], &waiting["awaits"]), (&"waiting".into(), &json!(["approval.given"])));
+    let run = waiting["runId"].as_str().unwrap();
+    let sent = place.json(&["send", run, "approval.given", "--payload", r#"{"by": "ada"}"#]);
+    assert_eq!(sent["changed"], true);
+    place.json(&["work", "--until-idle"]);
+    let shown = place.json(&["show", run]);
+    assert_eq!((&shown["status"], &shown["result"]), (&"completed".into(), &true.into()));
+}
+
+#[test]
+fn every_example_is_among_those_that_run_here() {
+    let run: BTreeSet<&str> = complete().iter().map(|(file, ..)| *file).chain([APPROVAL]).collect();
+    let there: Vec<PathBuf> = in_folder("examples");
+    let there: BTreeSet<&str> = there
+        .iter()
+        .filter_map(|path| path.file_name()?.to_str())
+        .filter(|name| !name.ends_with(".md"))
+        .collect();
+    assert_eq!(there, run);
+}
+
+#[test]
+fn the_first_command_of_the_readme_completes_an_order() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let line = readme.lines().find_map(|line| line.split_once("cargo run -- ")).unwrap().1;
+    let place = Place::new();
+    let words = format!("{} {line}", env!("CARGO_BIN_EXE_flowline"));
+    let output = place.command("sh").args(["-c", &words]).output().unwrap();
+    assert!(output.status.success(), "{}", both(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    for text in ["charge ", "reserve ", "→ order.shipped", " completed in ", ", 5 steps"] {
+        assert!(said.contains(text), "{text:?} is missing: {said}");
+    }
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result["tracking"], "PT-4711");
+}
+
+#[test]
+fn every_flow_in_the_documentation_is_valid() {
+    let place = Place::new();
+    let mut pages = in_folder("docs");
+    pages.push(root().join("README.md"));
+    let mut files = Vec::new();
+    for page in pages.iter().filter(|page| page.extension().is_some_and(|ending| ending == "md")) {
+        let text = std::fs::read_to_string(page).unwrap();
+        let name = page.file_stem().unwrap().to_str().unwrap();
+        for (line, language, block) in blocks(&text) {
+            let begins = match language {
+                "yaml" => "flow:",
+                "toml" => "flow =",
+                "json" => "{ \"flow\"",
+                _ => continue,
+            };
+            if block.starts_with(begins) {
+                let file = place.0.path().join(format!("{name}-line-{line}.{language}"));
+                std::fs::write(&file, block).unwrap();
+                files.push(file);
+            }
+        }
+    }
+    assert!(files.len() > 8, "the documentation has more flows than {files:?}");
+    let mut validate = place.command(env!("CARGO_BIN_EXE_flowline"));
+    let output = validate.args(["validate", "--strict"]).args(&files).output().unwrap();
+    assert!(output.status.success(), "{}", both(&output));
+}
+
+/// The fenced blocks of a page: the line they open at, their language, their text.
+fn blocks(text: &str) -> Vec<(usize, &str, String)> {
+    let mut blocks = Vec::new();
+    let mut open: Option<(usize, &str, String)> = None;
+    for (at, line) in text.lines().enumerate() {
+        match (&mut open, line.strip_prefix("```")) {
+            (None, Some(language)) => open = Some((at + 1, language, String::new())),
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some((_, _, block)), None) => {
+                block.push_str(line);
+                block.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    blocks
+}
