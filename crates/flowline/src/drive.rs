@@ -29,7 +29,7 @@ use crate::runner::Runners;
 use crate::slots::Slots;
 
 /// Batches of commits on their way to the store at once.
-const FLIGHTS: usize = 2;
+const FLIGHTS: usize = 16;
 /// Commits in a batch.
 const BATCH: usize = 512;
 /// Pause before asking a store again that could not answer; doubled up to a second.

@@ -84,6 +84,17 @@ impl StepInput for serde_json::Value {
     }
 }
 
+/// The input as it came, not parsed.
+impl StepInput for Json {
+    fn subscribes() -> Option<Subscribes> {
+        None
+    }
+
+    fn read(input: &Json, _entry: bool) -> Result<Self, StepError> {
+        Ok(input.clone())
+    }
+}
+
 fn take<E: Event>(events: &mut BTreeMap<String, Json>) -> Result<E, StepError> {
     let json = events.remove(E::NAME).unwrap_or_else(Json::null);
     json.to().map_err(|error| mismatch(&format!("event {:?}", E::NAME), &error))
@@ -136,6 +147,14 @@ impl StepOutput for serde_json::Value {
 
     fn write(self) -> Result<Json, StepError> {
         Ok(Json::from(self))
+    }
+}
+
+impl StepOutput for Json {
+    const RETURNS: Option<&'static str> = None;
+
+    fn write(self) -> Result<Json, StepError> {
+        Ok(self)
     }
 }
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use flowline::core::Json;
 use flowline::{Config, Engine, Flow, Step, StepError};
 use flowline_sqlite::{Options, SqliteStore};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// The shape of the flow that is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,52 +89,43 @@ impl Shape {
         }
     }
 
-    fn flow(self) -> Result<Flow, flowline::EngineError> {
+    fn flow(self, payload: &Json) -> Result<Flow, flowline::EngineError> {
+        // Each step passes on a payload of the size asked for; what it does itself is as little as can be.
+        let step = || {
+            let payload = payload.clone();
+            move |_: Step, _: Json| std::future::ready(Ok::<Json, StepError>(payload.clone()))
+        };
         let flow = Flow::new(self.name());
         match self {
             Shape::Diamond => flow
-                .step("a", pass)
+                .step("a", step())
                 .returns("a.done")
-                .step("b", pass)
+                .step("b", step())
                 .subscribes(["a.done"])
                 .returns("b.done")
-                .step("c", pass)
+                .step("c", step())
                 .subscribes(["a.done"])
                 .returns("c.done")
-                .step("d", last)
+                .step("d", step())
                 .subscribes(["b.done", "c.done"]),
-            Shape::Chain => (1..CHAIN).fold(flow.step("s0", pass).returns("s0.done"), |flow, n| {
+            Shape::Chain => (1..CHAIN).fold(flow.step("s0", step()).returns("s0.done"), |flow, n| {
                 let flow =
-                    flow.step(&format!("s{n}"), pass).subscribes([format!("s{}.done", n - 1).as_str()]);
+                    flow.step(&format!("s{n}"), step()).subscribes([format!("s{}.done", n - 1).as_str()]);
                 if n + 1 < CHAIN { flow.returns(&format!("s{n}.done")) } else { flow }
             }),
             Shape::Fanout => {
-                let flow = flow.step("split", pass).returns("split.done");
+                let flow = flow.step("split", step()).returns("split.done");
                 let flow = (0..WIDTH).fold(flow, |flow, n| {
-                    flow.step(&format!("w{n}"), last)
+                    flow.step(&format!("w{n}"), step())
                         .subscribes(["split.done"])
                         .returns(&format!("w{n}.done"))
                 });
                 let all: Vec<String> = (0..WIDTH).map(|n| format!("w{n}.done")).collect();
-                flow.step("join", last).subscribes(all.iter().map(String::as_str))
+                flow.step("join", step()).subscribes(all.iter().map(String::as_str))
             }
         }
         .build()
     }
-}
-
-/// Passes on what it gets, out of its envelope: the payload stays as large as it was.
-async fn pass(_: Step, input: Value) -> Result<Value, StepError> {
-    Ok(match input {
-        Value::Object(map) if map.keys().any(|key| key.ends_with(".done")) => {
-            map.into_iter().next().map_or(Value::Null, |(_, value)| value)
-        }
-        other => other,
-    })
-}
-
-async fn last(_: Step, _: Value) -> Result<Value, StepError> {
-    Ok(Value::Bool(true))
 }
 
 /// Runs the flows and measures. `tell` hears of runs that ended, for a progress bar.
@@ -152,13 +144,13 @@ pub async fn bench(question: &Question, tell: Arc<AtomicU64>) -> anyhow::Result<
 }
 
 async fn measure(question: &Question, folder: &Path, tell: Arc<AtomicU64>) -> anyhow::Result<Answer> {
-    let flow = question.shape.flow()?;
+    let input = Json::from(json!({ "text": "x".repeat(question.payload) }));
+    let flow = question.shape.flow(&input)?;
     let store = SqliteStore::open(folder.join("bench.db"), Options::default())?;
     let slots = (question.in_flight as usize).saturating_mul(WIDTH).clamp(64, 4096);
     let config = Config { slots, retention: None, ..Config::default() };
     let engine = Engine::on(store).config(config).flow(&flow).start().await?;
     let before = bytes_in(folder);
-    let input = json!({ "text": "x".repeat(question.payload) });
     let next = Arc::new(AtomicU64::new(0));
     let began = Instant::now();
     let clients: Vec<_> = (0..question.in_flight.min(question.runs))
