@@ -126,10 +126,11 @@ async fn talk(child: &mut Child, step: &Step, input: &Json) -> Result<Json, Step
         // A program that does not read its input is free not to.
         let _ = stdin.write_all(envelope.get().as_bytes()).await;
         let _ = stdin.write_all(b"\n").await;
+        Ok(())
     };
     let mut said = Said::default();
-    let ((), read, last) = tokio::join!(write, said.read(step, stdout), read_stderr(step, stderr));
-    read?;
+    // The first breach of the protocol ends the conversation: the program is dropped, and so killed.
+    let ((), (), last) = tokio::try_join!(write, said.read(step, stdout), read_stderr(step, stderr))?;
     let status = child.0.wait().await?;
     said.outcome(status, &last)
 }
@@ -301,9 +302,10 @@ fn ended(status: ExitStatus) -> (String, String) {
     (format!("the program ended with exit code {code}"), format!("exit_{code}"))
 }
 
-async fn read_stderr(step: &Step, stderr: impl AsyncRead + Unpin) -> VecDeque<String> {
+/// Logs stderr to its end; its last lines.
+async fn read_stderr(step: &Step, stderr: impl AsyncRead + Unpin) -> Result<VecDeque<String>, StepError> {
     let (mut lines, mut last) = (BufReader::new(stderr), VecDeque::new());
-    while let Ok(Some(line)) = next_line(&mut lines).await {
+    while let Some(line) = next_line(&mut lines).await? {
         if line.trim().is_empty() {
             continue;
         }
@@ -313,7 +315,7 @@ async fn read_stderr(step: &Step, stderr: impl AsyncRead + Unpin) -> VecDeque<St
         }
         last.push_back(line);
     }
-    last
+    Ok(last)
 }
 
 /// The next line without its end; `None` at the end. A line over [`LINE`] is refused.

@@ -1,0 +1,77 @@
+//! Command steps: what a program may say, and what becomes of it.
+
+#![cfg(all(unix, feature = "command"))]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline::core::definition::{Format, read};
+use flowline::core::event::EventType;
+use flowline::core::{Json, Status};
+use flowline::store::clock::Clock;
+use flowline::store::memory::MemoryStore;
+use flowline::store::{EventQuery, RunRow};
+use flowline::{Engine, RunOutcome};
+use serde_json::{Value, json};
+
+/// Longer than any attempt here may take, shorter than the programs that must not be awaited.
+const SOON: Duration = Duration::from_secs(20);
+
+/// How a run ended, and its log.
+struct Told {
+    outcome: RunOutcome,
+    row: RunRow,
+    events: Vec<(EventType, Value)>,
+}
+
+impl Told {
+    /// Level and message of every log line.
+    fn logs(&self) -> Vec<(&str, &str)> {
+        let logs = self.events.iter().filter(|(kind, _)| *kind == EventType::Log);
+        logs.map(|(_, data)| (data["level"].as_str().unwrap(), data["message"].as_str().unwrap())).collect()
+    }
+
+    fn failure(&self) -> &Value {
+        let failed = self.events.iter().find(|(kind, _)| *kind == EventType::StepFailed);
+        &failed.expect("a step failed").1
+    }
+}
+
+/// Runs a definition to its end.
+async fn run(definition: &str) -> Told {
+    let definition = read("flow.yaml", definition, Format::Yaml).expect("the definition is sound").definition;
+    let store = Arc::new(MemoryStore::new(Clock::system()));
+    let engine = Engine::on(store).commands().start().await.unwrap();
+    let plan = engine.register(definition, None).await.unwrap();
+    let run = engine.run_plan(plan, Json::null()).await.unwrap();
+    let outcome = tokio::time::timeout(SOON, run.wait()).await.expect("the run ends soon").unwrap();
+    let row = engine.row(run.key()).await.unwrap();
+    let page = engine.store().events(run.key(), EventQuery::default()).await.unwrap();
+    engine.stop().await;
+    let data = |data: Option<Json>| data.map_or(Value::Null, |data| data.value());
+    Told {
+        outcome,
+        row,
+        events: page.events.into_iter().map(|event| (event.kind, data(event.data))).collect(),
+    }
+}
+
+/// Runs a flow of one step, a shell script.
+async fn say(script: &str) -> Told {
+    run(&format!("flow: said\nsteps:\n  a: {{ command: [sh, -c, {}] }}\n", json!(script))).await
+}
+
+#[tokio::test]
+async fn a_program_whose_message_is_refused_is_killed_at_once() {
+    for (script, code) in [
+        ("echo '{\"emit_now\": {\"name\": \"undeclared\"}}'; sleep 60", "emit_refused"),
+        ("echo '{\"state\": {\"set\": \"k\", \"scope\": \"moon\"}}'; sleep 60", "protocol"),
+        ("head -c 1100000 /dev/zero; sleep 60", "too_large"),
+        ("head -c 1100000 /dev/zero >&2; sleep 60", "too_large"),
+    ] {
+        let told = say(script).await;
+        assert_eq!(told.outcome.status, Status::Failed, "{script}");
+        assert_eq!(told.failure()["code"], code, "{script}");
+        assert_eq!(told.row.retries, 0, "{script}");
+    }
+}
