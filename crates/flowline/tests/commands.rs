@@ -75,3 +75,22 @@ async fn a_program_whose_message_is_refused_is_killed_at_once() {
         assert_eq!(told.row.retries, 0, "{script}");
     }
 }
+
+#[tokio::test]
+async fn a_line_that_is_nearly_a_message_is_kept_with_what_is_wrong() {
+    let told = say(r#"echo '  {"result": 7}'; echo '{"resutl": 1}'; echo plain; echo '{"emit": '"#).await;
+    assert_eq!(told.outcome.result.as_ref().unwrap().value(), json!({ "a": 7 }));
+    let logs = told.logs();
+    let near = r#"not a message (unknown key "resutl"; did you mean "result"?): {"resutl": 1}"#;
+    assert_eq!(logs[..2], [("warn", near), ("info", "plain")]);
+    assert!(logs[2].0 == "warn" && logs[2].1.starts_with("not a message (not JSON"), "{logs:?}");
+}
+
+#[tokio::test]
+async fn a_failure_that_is_badly_said_is_no_success() {
+    let told = say(r#"echo '{"fail": "boom"}'"#).await;
+    assert_eq!(told.failure()["code"], "protocol");
+    let told = say(r#"echo '{"retry": {"error": "busy", "code": "full", "after": "soon"}}'"#).await;
+    assert_eq!((&told.failure()["error"], &told.failure()["code"]), (&"busy".into(), &"full".into()));
+    assert!(told.logs()[0].1.contains("retry.after \"soon\" is no duration"), "{:?}", told.logs());
+}

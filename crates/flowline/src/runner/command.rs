@@ -9,18 +9,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use flowline_core::definition::Runner as Run;
 use flowline_core::ids::digest;
 use flowline_core::json::{self, Json};
 use flowline_core::limits;
-use flowline_core::time::parse_duration;
 use flowline_store::row::StateScope;
 use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
-use serde::Deserialize;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 
+use super::message::{self, Emit, Line, Odd, State};
 use super::{Attempt, Runner};
 use crate::step::{Level, Step, StepError};
 
@@ -159,54 +157,6 @@ struct Said {
     failure: Option<StepError>,
 }
 
-/// One line of stdout that is a JSON object.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Line {
-    emit: Option<Emit>,
-    emit_now: Option<Emit>,
-    log: Option<serde_json::Map<String, serde_json::Value>>,
-    state: Option<State>,
-    #[serde(default, deserialize_with = "present")]
-    result: Option<Json>,
-    fail: Option<Fail>,
-    retry: Option<Again>,
-}
-
-/// `"result": null` is a result.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
-    Json::deserialize(deserializer).map(Some)
-}
-
-#[derive(Deserialize)]
-struct Emit {
-    name: String,
-    #[serde(default = "Json::null")]
-    payload: Json,
-}
-
-#[derive(Deserialize)]
-struct State {
-    set: Option<String>,
-    delete: Option<String>,
-    #[serde(default = "Json::null")]
-    value: Json,
-    scope: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Fail {
-    error: String,
-    code: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Again {
-    error: String,
-    code: Option<String>,
-    after: Option<String>,
-}
-
 impl Said {
     async fn read(&mut self, step: &Step, stdout: impl AsyncRead + Unpin) -> Result<(), StepError> {
         let mut lines = BufReader::new(stdout);
@@ -217,13 +167,21 @@ impl Said {
     }
 
     async fn line(&mut self, step: &Step, text: &str) -> Result<(), StepError> {
-        let parsed = text.starts_with('{').then(|| Json::parse(text).ok()?.to::<Line>().ok()).flatten();
-        let Some(line) = parsed else {
-            if !text.trim().is_empty() {
-                step.log(Level::Info, text);
+        let mut line = match message::read(text) {
+            Line::Message(message) => message,
+            Line::Odd(Odd { why, failure }) => {
+                step.log(Level::Warn, format!("not a message ({why}): {}", text.trim()));
+                self.failure = failure.or(self.failure.take());
+                return Ok(());
             }
-            return Ok(());
+            Line::Text => {
+                if !text.trim().is_empty() {
+                    step.log(Level::Info, text);
+                }
+                return Ok(());
+            }
         };
+        self.failure = line.failure().or(self.failure.take());
         if let Some(Emit { name, payload }) = line.emit {
             step.emit(&name, payload)?;
         }
@@ -231,30 +189,19 @@ impl Said {
             step.emit_now(&name, payload).await?;
         }
         if let Some(mut fields) = line.log {
-            let level =
-                fields.remove("level").and_then(|level| Level::parse(level.as_str()?)).unwrap_or(Level::Info);
+            let level = fields.remove("level").and_then(|level| Level::parse(level.as_str()?));
             let message = match fields.remove("message") {
                 Some(serde_json::Value::String(message)) => message,
                 Some(other) => other.to_string(),
                 None => String::new(),
             };
-            step.log_with(level, message, fields);
+            step.log_with(level.unwrap_or(Level::Info), message, fields);
         }
         if let Some(state) = line.state {
             self.state(step, state).await?;
         }
         if let Some(result) = line.result {
             self.result = Some(result);
-        }
-        if let Some(Fail { error, code }) = line.fail {
-            self.failure = Some(coded(StepError::fatal(error), code));
-        }
-        if let Some(Again { error, code, after }) = line.retry {
-            let failed = coded(StepError::new(error), code);
-            self.failure = Some(match after.as_deref().and_then(parse_duration) {
-                Some(after) => failed.retry_after(after.max(Duration::from_millis(1))),
-                None => failed,
-            });
         }
         Ok(())
     }
@@ -283,13 +230,6 @@ impl Said {
         let last = last.iter().map(String::as_str).collect::<Vec<_>>().join("\n");
         let text = if last.is_empty() { what } else { format!("{what}: {last}") };
         Err(StepError::new(text).code(&code))
-    }
-}
-
-fn coded(error: StepError, code: Option<String>) -> StepError {
-    match code {
-        Some(code) => error.code(&code),
-        None => error,
     }
 }
 
