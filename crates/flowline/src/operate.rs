@@ -155,7 +155,8 @@ impl StartRequest {
             definition: plan.hash.clone(),
             step_count: plan.steps.len() as u32,
             labels: self.labels,
-            input_digest: digest(input.get().as_bytes()),
+            // Only a key makes a second start of the same run, so only then is there anything to compare.
+            input_digest: self.key.as_ref().map_or_else(String::new, |_| input_digest(&input)),
             idempotency_key: self.key.clone(),
             retry_of: self.retry_of.clone(),
         };
@@ -204,6 +205,14 @@ impl IntoFuture for StartRequest {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
     }
+}
+
+/// The same for inputs that are the same JSON, whatever their white space and the order of their keys.
+fn input_digest(input: &Json) -> String {
+    let mut value = input.value();
+    // They are sorted, unless another crate of the program asks serde_json to keep their order.
+    value.sort_all_objects();
+    digest(value.to_string().as_bytes())
 }
 
 /// What became of an input, when it was not written.
@@ -455,4 +464,18 @@ fn outcome(status: Status, data: Option<&Json>) -> RunOutcome {
     }
     let Data { result, error } = data.and_then(|data| data.to().ok()).unwrap_or_default();
     RunOutcome { status, result, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_are_compared_as_json_not_as_text() {
+        let of = |text: &str| input_digest(&Json::parse(text).unwrap());
+        assert_eq!(of(r#"{"a": 1, "b": [2, {"d": 3, "c": 4}]}"#), of(r#"{"b":[2,{"c":4,"d":3}],"a":1}"#));
+        assert_eq!(of(r#""\u00e9""#), of(r#""é""#));
+        assert_ne!(of(r#"{"a":1}"#), of(r#"{"a":"1"}"#));
+        assert_ne!(of("[1,2]"), of("[2,1]"));
+    }
 }

@@ -66,7 +66,7 @@ fn one_idempotency_key_makes_one_run() {
     let run = |total: &str, exit| {
         here.json(exit, &["run", "order.yaml", "--input", total, "--idempotency-key", "order-42"])
     };
-    let (first, again) = (run(r#"{"total":1}"#, 0), run(r#"{"total":1}"#, 0));
+    let (first, again) = (run(r#"{"total":1,"to":"PT"}"#, 0), run(r#"{"to": "PT", "total": 1}"#, 0));
     assert_eq!(first["runId"], again["runId"]);
     assert_eq!(again["result"]["ok"], true);
     assert_eq!(run(r#"{"total":2}"#, 2)["error"]["code"], "key-conflict");
