@@ -100,7 +100,7 @@ impl View<'_> {
                 missing = self.missing(step);
                 ("idle", self.why_idle(&missing))
             }
-            Phase::Delayed | Phase::Queued if self.state.ended.is_some() => {
+            Phase::Delayed | Phase::Queued if self.state.is_dropped(step) => {
                 ("dropped", "the run ended".to_owned())
             }
             Phase::Delayed | Phase::Queued => self.why_live(job.as_ref(), step),

@@ -14,7 +14,9 @@ fn a_run_is_started_paused_resumed_and_cancelled() {
     let cancelled = act(&["cancel", run, "--reason", "twice"]);
     assert_eq!((&cancelled["runId"], &cancelled["changed"]), (&run.into(), &true.into()));
     assert_eq!(here.json(2, &["pause", run])["error"]["code"], "run-ended");
-    assert_eq!(act(&["show", run])["error"], "twice");
+    let shown = act(&["show", run]);
+    assert_eq!((&shown["error"], &shown["steps"][0]["status"]), (&"twice".into(), &"dropped".into()));
+    assert_eq!(act(&["explain", run])["steps"][0]["state"], "dropped");
 }
 
 #[test]
