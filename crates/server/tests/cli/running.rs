@@ -135,7 +135,8 @@ fn a_second_engine_on_the_file_is_refused_while_readers_read() {
     let here = Here::new();
     let mut child = here.spawn(&["run", "slow.yaml"]);
     wait_for(&mut child, "| here");
-    here.flowline(&["run", "order.yaml", "--input", r#"{"total": 1}"#]).refused(3, &["is in use"]);
+    here.flowline(&["run", "order.yaml", "--input", r#"{"total": 1}"#])
+        .refused(3, &["is in use", "stop that one", "help"]);
     assert_eq!(here.json(3, &["start", "order.yaml"])["error"]["code"], "store-in-use");
     let runs = here.json(0, &["runs", "--status", "running"]);
     assert_eq!(runs["total"], 1);
