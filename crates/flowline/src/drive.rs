@@ -17,7 +17,7 @@ use flowline_store::{
     Claimed, Commit, CommitError, Committed, ExpiredLease, Extend, Extended, Gone, JobKey, JobState, Lane,
     LeaseUse, LeasedJob, NewRun, Snapshot, Store, StoreError, Swept, Token,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
@@ -50,6 +50,8 @@ pub enum Message {
     AwaitIdle(Duration, oneshot::Sender<()>),
     /// No new attempts; end when the running ones have, or after this long.
     Stop(Duration),
+    /// An attempt could not write its lines, or can again.
+    Trouble(Option<StoreError>),
     Answer(Answer),
 }
 
@@ -118,6 +120,8 @@ pub struct Driver {
     /// Its name, as JSON.
     instance: Json,
     meters: Arc<Meters>,
+    /// Why the store takes no writes at present.
+    told_trouble: watch::Sender<Option<StoreError>>,
     flights: usize,
     /// Consecutive failures of the store, for the pause between tries.
     trouble: u32,
@@ -178,6 +182,7 @@ impl Driver {
         runners: Arc<Runners>,
         config: Config,
         meters: Arc<Meters>,
+        told_trouble: watch::Sender<Option<StoreError>>,
         now: Time,
     ) -> (Driver, mpsc::UnboundedSender<Message>) {
         let (inbox, mail) = mpsc::unbounded_channel();
@@ -203,6 +208,7 @@ impl Driver {
             clock: StoreClock::new(now),
             instance,
             meters,
+            told_trouble,
             flights: 0,
             trouble: 0,
             retry: Vec::new(),
@@ -264,8 +270,18 @@ impl Driver {
                 self.stop_by = Some(Instant::now() + drain);
                 self.next_claim = None;
             }
+            Message::Trouble(trouble) => self.tell_trouble(trouble),
             Message::Answer(answer) => self.answer(answer),
         }
+    }
+
+    /// Lets whoever watches know that the store takes no writes, or does again.
+    fn tell_trouble(&mut self, trouble: Option<StoreError>) {
+        self.told_trouble.send_if_modified(|told| {
+            let changed = *told != trouble;
+            *told = trouble;
+            changed
+        });
     }
 
     fn answer(&mut self, answer: Answer) {
@@ -349,6 +365,7 @@ impl Driver {
         match result {
             Ok(results) => {
                 self.trouble = 0;
+                self.tell_trouble(None);
                 self.meters.batches.fetch_add(1, Ordering::Relaxed);
                 for (run, result) in runs.iter().zip(results) {
                     match &result {
@@ -421,13 +438,18 @@ impl Driver {
         if error.is_transient() && self.stop_by.is_none() {
             let unused = self.ledger.failed(run);
             unused.iter().for_each(|queue| self.free(queue));
+            self.tell_trouble(Some(error.clone()));
+            if error.nothing_written() {
+                let replies = self.ledger.refuse_outside(run, error);
+                self.reply(replies);
+            }
             self.retry.push(run.clone());
             let pause = RETRY_STORE.saturating_mul(1 << self.trouble.min(6));
             self.trouble += 1;
             self.next_retry.get_or_insert(Instant::now() + pause.min(Duration::from_secs(1)));
             return;
         }
-        let (replies, unused) = self.ledger.abandon(run, || StoreError::Unavailable(error.to_string()));
+        let (replies, unused) = self.ledger.abandon(run, || error.clone());
         unused.iter().for_each(|queue| self.free(queue));
         self.reply(replies);
     }
@@ -518,9 +540,13 @@ impl Driver {
     fn claimed(&mut self, result: Result<Claimed, StoreError>) {
         self.claiming = false;
         let again = Instant::now() + self.config.sweep;
-        let Ok(claimed) = result else {
-            self.next_claim = self.stop_by.is_none().then_some(again);
-            return;
+        let claimed = match result {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                self.tell_trouble(Some(error));
+                self.next_claim = self.stop_by.is_none().then_some(again);
+                return;
+            }
         };
         self.clock.adjust(claimed.now);
         for job in &claimed.jobs {

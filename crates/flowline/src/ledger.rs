@@ -258,6 +258,20 @@ impl<R> Ledger<R> {
         unused
     }
 
+    /// Refuses the inputs that came from outside: whoever sent them is there to decide what next. What attempts did
+    /// stays, for it was done.
+    pub fn refuse_outside(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, Outcome)> {
+        let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
+        let (stay, go) =
+            std::mem::take(&mut cell.waiting).into_iter().partition(|entry| entry.lease.is_some());
+        cell.waiting = stay;
+        if cell.is_spent() {
+            self.cells.remove(run);
+        }
+        let go: VecDeque<Entry<R>> = go;
+        go.into_iter().map(|entry| (entry.reply, Outcome::Failed(why.clone()))).collect()
+    }
+
     /// Gives up on a run's inputs: each gets `why`.
     pub fn abandon(
         &mut self,

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::RunHandle;
 use flowline::core::{RunKey, Status};
 use flowline::store::job::JobKey;
 use flowline::store::{EventQuery, JobRow, JobState, Store};
+use flowline::{Engine, RunHandle};
 use serde_json::json;
 
 use super::start::StartFlags;
@@ -18,6 +18,7 @@ use crate::follow::Tail;
 use crate::output::{self, DIM, RESET};
 use crate::progress::{Names, Progress};
 use crate::signals::Signals;
+use crate::trouble;
 use crate::view::RunView;
 
 /// How often a run is asked whether it still moves.
@@ -76,7 +77,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     if handle.existed() && !args.no_progress {
         output::note(&format!("{DIM}run {} was started before{RESET}", handle.id()));
     }
-    let ending = work(&store, &handle, &mut progress, &mut signals).await;
+    let ending = work(&engine, &store, &handle, &mut progress, &mut signals).await;
     progress.finish();
     let ending = match ending {
         Ok(Ending::Interrupted) => {
@@ -93,6 +94,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 
 /// Shows what happens until the run ends, stands, or a signal comes.
 async fn work(
+    engine: &Engine,
     store: &Arc<dyn Store>,
     handle: &RunHandle,
     progress: &mut Progress,
@@ -102,11 +104,13 @@ async fn work(
     let ended = handle.wait();
     let stands = stands(store, handle.key());
     tokio::pin!(ended, stands);
+    let mut trouble = engine.trouble();
     let ending = loop {
         tokio::select! {
             outcome = &mut ended => { outcome?; break Ending::Ended; }
             why = &mut stands => break Ending::Stands(why?),
             event = tail.next() => progress.event(&event?),
+            () = trouble::tell(&mut trouble) => {}
             () = signals.next() => return Ok(Ending::Interrupted),
         }
     };
