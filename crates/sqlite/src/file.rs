@@ -142,7 +142,8 @@ fn unreadable(path: &Path, error: &std::io::Error) -> StoreError {
     StoreError::Unavailable(format!("{} cannot be read: {error}", path.display()))
 }
 
-fn named(path: &Path, error: StoreError) -> StoreError {
+/// Names the file in an error.
+pub(crate) fn named(path: &Path, error: StoreError) -> StoreError {
     let path = path.display();
     match error {
         StoreError::CannotWrite(text) => StoreError::CannotWrite(format!("{path}: {text}")),
