@@ -142,6 +142,15 @@ fn unreadable(path: &Path, error: &std::io::Error) -> StoreError {
     StoreError::Unavailable(format!("{} cannot be read: {error}", path.display()))
 }
 
+/// A name that SQLite takes for nothing but a file: `file:x` would be a URI to it, and `:memory:` no file at all.
+pub(crate) fn plain(path: &Path) -> PathBuf {
+    let name = path.as_os_str().as_encoded_bytes();
+    match name.starts_with(b"file:") || name.starts_with(b":") {
+        true => Path::new(".").join(path),
+        false => path.to_owned(),
+    }
+}
+
 /// Names the file in an error.
 pub(crate) fn named(path: &Path, error: StoreError) -> StoreError {
     let path = path.display();
