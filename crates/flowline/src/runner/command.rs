@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use flowline_core::definition::Runner as Run;
 use flowline_core::ids::digest;
-use flowline_core::json::{self, Json};
+use flowline_core::json::{self, Json, JsonError};
 use flowline_core::limits;
 use flowline_core::time::parse_duration;
 use flowline_store::row::StateScope;
@@ -28,6 +28,8 @@ use crate::step::{Level, Step, StepError};
 const PASSED: [&str; 8] = ["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "SHELL"];
 /// Lines of stderr that are repeated in the error of a failed attempt.
 const LAST_LINES: usize = 5;
+/// How a line begins that carries a payload.
+const MEANT: [&str; 4] = ["{\"emit\"", "{\"emit_now\"", "{\"result\"", "{\"state\""];
 /// Longest line: a payload at its limit with room for its envelope.
 const LINE: usize = limits::PAYLOAD_BYTES + 4096;
 
@@ -216,7 +218,14 @@ impl Said {
     }
 
     async fn line(&mut self, step: &Step, text: &str) -> Result<(), StepError> {
-        let parsed = text.starts_with('{').then(|| Json::parse(text).ok()?.to::<Line>().ok()).flatten();
+        let parsed = match text.starts_with('{').then(|| Json::parse(text)) {
+            // Taken for a log line, an emit or a result would be lost without a word.
+            Some(Err(JsonError::Depth)) if MEANT.iter().any(|key| text.starts_with(key)) => {
+                return Err(StepError::fatal(JsonError::Depth).code("invalid_payload"));
+            }
+            Some(Ok(json)) => json.to::<Line>().ok(),
+            _ => None,
+        };
         let Some(line) = parsed else {
             if !text.trim().is_empty() {
                 step.log(Level::Info, text);
