@@ -123,7 +123,26 @@ pub(crate) fn identify(path: &Path) -> Result<bool, StoreError> {
             path.display()
         )));
     }
-    Ok(true)
+    match cut_off(path, &head) {
+        Some(text) => Err(StoreError::Damaged(text)),
+        None => Ok(true),
+    }
+}
+
+/// Says so where a file is shorter than its header tells. SQLite itself would read zeros for what is missing of the
+/// last page.
+fn cut_off(path: &Path, head: &[u8]) -> Option<String> {
+    let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let page = u64::from(u16::from_be_bytes([head[16], head[17]]));
+    let told = u64::from(number(28)) * if page == 1 { 65_536 } else { page };
+    let bytes = || fs::metadata(path).map_or(u64::MAX, |file| file.len());
+    // While pages are copied back the log has what the file lacks; it goes when the file is whole, so look at the file
+    // again after it.
+    if bytes() >= told || log_bytes(path) > 0 || bytes() >= told {
+        return None;
+    }
+    let path = path.display();
+    Some(format!("{path} is cut off: {} of {told} bytes are there; restore a backup", bytes()))
 }
 
 /// Makes the file beside its place and moves it there whole: no crash leaves a half-made one.
