@@ -115,7 +115,9 @@ impl Manifest<'_> {
         let line = line_of(self.text, name);
         let (user, package) = (self.krate.name, &entry.package);
         if CRATES.iter().any(|krate| krate.name == package) || package.starts_with("flowline-") {
-            if !self.krate.may_use.contains(&package.as_str()) {
+            // A crate may ask for its own features in its tests.
+            let itself = section == "dev-dependencies" && package == user;
+            if !itself && !self.krate.may_use.contains(&package.as_str()) {
                 let allowed = match self.krate.may_use {
                     [] => "no crate of this workspace".to_owned(),
                     names => format!("only {}", names.join(", ")),

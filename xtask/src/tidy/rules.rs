@@ -51,11 +51,11 @@ pub(super) const CORE: &str = "flowline-core";
 pub(super) const CORE_MAY_USE: &[&str] = &[
     "annotate-snippets",
     "cel",
+    "granit-parser",
     "jiff",
     "jsonschema",
     "petgraph",
     "serde",
-    "serde-saphyr",
     "serde_json",
     "sha2",
     "thiserror",

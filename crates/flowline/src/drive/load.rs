@@ -1,0 +1,91 @@
+//! Reading what a run is: snapshot, plan, payloads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use flowline_core::event::Slot;
+use flowline_core::run::Phase;
+use flowline_core::{Json, RunKey};
+use flowline_store::{JobKey, LeasedJob, Snapshot, Store, StoreError};
+
+use crate::attempt::Launch;
+use crate::ledger::{Seen, input_of};
+use crate::plans::Plans;
+
+/// Takes a payload out of the data of its event; one that is not there counts as null.
+pub(super) fn open(slot: Slot, data: Option<Json>) -> Json {
+    data.map_or_else(Json::null, |data| slot.open(&data))
+}
+
+/// Loads runs with the plans that they are pinned to.
+pub(super) async fn load(
+    store: &dyn Store,
+    plans: &Plans,
+    runs: &[RunKey],
+) -> Result<Vec<Option<Seen>>, StoreError> {
+    let mut seen = Vec::with_capacity(runs.len());
+    for snapshot in store.load(runs).await? {
+        seen.push(match snapshot {
+            Some(snapshot) => Some(see(store, plans, snapshot).await?),
+            None => None,
+        });
+    }
+    Ok(seen)
+}
+
+/// Reads a snapshot with the plan that its run is pinned to.
+pub async fn see(store: &dyn Store, plans: &Plans, snapshot: Snapshot) -> Result<Seen, StoreError> {
+    let plan = plans.get(store, &snapshot.row.tenant, &snapshot.row.definition).await?;
+    let state = flowline_core::RunState::decode(&plan, &snapshot.state)
+        .map_err(|error| StoreError::Damaged(format!("run {}: {error}", snapshot.row.run_id)))?;
+    Ok(Seen { plan, state, version: snapshot.row.version, created_at: snapshot.row.created_at })
+}
+
+/// Loads what claimed jobs need to start: plan, state, input. Those that could not be loaded come back as they are.
+pub(super) async fn prepare(
+    store: &dyn Store,
+    plans: &Plans,
+    jobs: Vec<LeasedJob>,
+) -> (Vec<(Launch, bool)>, Vec<(LeasedJob, Arc<str>)>) {
+    let (mut launches, mut failed) = (Vec::new(), Vec::new());
+    let runs: Vec<RunKey> = jobs.iter().map(|job| job.run.clone()).collect();
+    let seen = load(store, plans, &runs).await.unwrap_or_else(|_| vec![None; runs.len()]);
+    for (job, seen) in jobs.into_iter().zip(seen) {
+        let prepared = match seen {
+            Some(seen) => prepare_one(store, &job, seen).await,
+            None => None,
+        };
+        match prepared {
+            Some(launch) => launches.push(launch),
+            None => {
+                let queue = job.lane.queue.clone();
+                failed.push((job, queue));
+            }
+        }
+    }
+    (launches, failed)
+}
+
+async fn prepare_one(store: &dyn Store, job: &LeasedJob, seen: Seen) -> Option<(Launch, bool)> {
+    let JobKey::Step(step) = job.key else { return None };
+    let mut payloads = BTreeMap::new();
+    let input = match input_of(&seen.plan, step, &seen.state, &payloads) {
+        Ok(input) => input,
+        Err(slots) => {
+            let found = store.payloads(&job.run, &slots).await.ok()?;
+            payloads.extend(slots.into_iter().zip(found).map(|(slot, data)| (slot, open(slot, data))));
+            input_of(&seen.plan, step, &seen.state, &payloads).ok()?
+        }
+    };
+    let delayed = seen.state.step(step).phase == Phase::Delayed;
+    let launch = Launch {
+        run: job.run.clone(),
+        plan: seen.plan,
+        step,
+        attempt: job.attempt,
+        token: job.token,
+        input,
+        started: false,
+    };
+    Some((launch, delayed))
+}

@@ -1,0 +1,90 @@
+//! Recovery: leases are kept alive while their attempts run, and those that ran out become inputs of their runs.
+
+use flowline_core::event::{EventType, NewEvent};
+use flowline_core::{Input, RunKey, json};
+use flowline_store::{ExpiredLease, Extend, JobKey, LeaseUse, StoreError, Swept};
+use tokio::time::Instant;
+
+use super::{Answer, Driver, Reply, SWEEP};
+use crate::attempt::started_data;
+use crate::ledger::Entry;
+
+impl Driver {
+    pub(super) fn sweep(&mut self) {
+        self.sweeping = true;
+        let store = self.store.clone();
+        self.ask(async move { Answer::Swept(store.sweep(SWEEP).await) });
+    }
+
+    pub(super) fn swept(&mut self, result: Result<Swept, StoreError>) {
+        self.sweeping = false;
+        self.next_sweep = Instant::now() + self.config.sweep;
+        let Ok(swept) = result else { return };
+        self.swept_once = true;
+        self.clock.adjust(swept.now);
+        if let Some(next) = swept.next {
+            self.next_sweep = self.next_sweep.min(self.clock.instant(next));
+        }
+        for timer in swept.timers {
+            let entry = Entry {
+                input: Input::TimedOut,
+                lines: Vec::new(),
+                lease: Some(LeaseUse::Due { key: timer.key, attempt: timer.attempt }),
+                reply: Reply::None,
+            };
+            self.ledger.offer(timer.run, entry);
+        }
+        for lease in swept.expired {
+            let (run, entry) = recover(lease);
+            self.ledger.offer(run, entry);
+        }
+    }
+
+    pub(super) fn heartbeat(&mut self) {
+        self.next_heartbeat = Instant::now() + self.config.lease / 3;
+        self.waiters.retain(|_, waiters| {
+            waiters.retain(|waiter| !waiter.is_closed());
+            !waiters.is_empty()
+        });
+        let leases: Vec<Extend> = self
+            .attempts
+            .iter()
+            .map(|(token, running)| Extend { run: running.run.clone(), key: running.key, token: *token })
+            .collect();
+        if leases.is_empty() {
+            return;
+        }
+        let (store, ttl) = (self.store.clone(), self.config.lease);
+        let tokens = leases.iter().map(|lease| lease.token).collect();
+        self.ask(async move { Answer::Extended(tokens, store.extend(leases, ttl).await) });
+    }
+
+    pub(super) fn release(&mut self, leases: Vec<Extend>) {
+        let store = self.store.clone();
+        self.tasks.spawn(async move {
+            // Where this fails the leases run out by themselves.
+            let _ = store.release(leases).await;
+        });
+    }
+}
+
+/// A lease that ran out becomes an input of its run. What the attempt did not get to write is written for it.
+fn recover(lease: ExpiredLease) -> (RunKey, Entry<Reply>) {
+    let attempt = lease.attempt;
+    let mut lines = Vec::new();
+    if lease.lines == 0 {
+        let data = started_data(&json::string(&lease.worker), None);
+        lines.push(NewEvent::step(EventType::StepStarted, &lease.name, attempt, Some(data)));
+    }
+    let step = match lease.key {
+        JobKey::Step(step) => step,
+        JobKey::Timer(_) => u32::MAX,
+    };
+    let entry = Entry {
+        input: Input::LeaseLost { step, attempt, released: lease.released },
+        lines,
+        lease: Some(LeaseUse::Expired { key: lease.key, attempt, token: lease.token }),
+        reply: Reply::None,
+    };
+    (lease.run, entry)
+}

@@ -1,0 +1,223 @@
+//! One run as this instance knows it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use flowline_core::decide::{Known, Missing, Moment};
+use flowline_core::event::Slot;
+use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
+use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, NewRun, StoreError};
+
+use super::draft::Draft;
+use super::{Ask, CACHED_PAYLOADS, Entry, Handed, Landed, Outcome, Room, Seen, input_of};
+
+#[derive(Debug)]
+pub(super) struct Cell<R> {
+    pub(super) seen: Option<Seen>,
+    pub(super) known: Known,
+    pub(super) cached: usize,
+    pub(super) waiting: VecDeque<Entry<R>>,
+    /// A run that does not exist yet: what its first commit is to say of it.
+    pub(super) new: Option<(Arc<Plan>, NewRun)>,
+    pub(super) busy: Busy<R>,
+}
+
+#[derive(Debug)]
+pub(super) enum Busy<R> {
+    No,
+    /// An answer to a question is awaited.
+    Asking,
+    Committing(Box<Flight<R>>),
+}
+
+#[derive(Debug)]
+pub(super) struct Flight<R> {
+    pub(super) entries: Vec<Entry<R>>,
+    pub(super) after: Seen,
+    pub(super) payloads: BTreeMap<Slot, Json>,
+    pub(super) handoffs: Vec<(u32, u32, Handoff)>,
+    pub(super) waiting: Option<Time>,
+    pub(super) terminal: Option<Json>,
+}
+
+impl<R> Default for Cell<R> {
+    fn default() -> Self {
+        Cell {
+            seen: None,
+            known: Known::default(),
+            cached: 0,
+            waiting: VecDeque::new(),
+            new: None,
+            busy: Busy::No,
+        }
+    }
+}
+
+impl<R> Cell<R> {
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && matches!(self.busy, Busy::No)
+    }
+
+    /// Nothing to do, and nothing worth remembering.
+    pub(super) fn is_spent(&self) -> bool {
+        self.is_idle() && self.seen.as_ref().is_none_or(|seen| seen.state.ended.is_some())
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.seen = None;
+        self.known = Known::default();
+        self.cached = 0;
+    }
+
+    pub(super) fn keep(&mut self, payloads: impl IntoIterator<Item = (Slot, Json)>) {
+        for (slot, payload) in payloads {
+            self.cached += payload.get().len();
+            self.known.payloads.insert(slot, payload);
+        }
+    }
+
+    pub(super) fn next(
+        &mut self,
+        run: &RunKey,
+        now: Time,
+        room: &mut dyn Room,
+        replies: &mut Vec<(R, Outcome)>,
+    ) -> Option<Ask> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let (seen, base) = match (&self.seen, &self.new) {
+            (Some(seen), _) => (seen.clone(), Base::Version(seen.version)),
+            (None, Some((plan, new))) => {
+                let state = RunState::new(plan);
+                (Seen { plan: plan.clone(), state, version: 0, created_at: now }, Base::New(new.clone()))
+            }
+            (None, None) => {
+                self.busy = Busy::Asking;
+                return Some(Ask::Load(run.clone()));
+            }
+        };
+        let mut draft = Draft::new(run, seen, base, now);
+        while let Some(entry) = self.waiting.front() {
+            let moment = Moment { run: &run.run, created_at: draft.seen.created_at, now };
+            let known = draft.known(&self.known);
+            let plan = draft.seen.plan.clone();
+            match decide(&plan, &draft.seen.state, &entry.input, &known, moment) {
+                Decided::Decision(decision) => {
+                    if let Some(entry) = self.waiting.pop_front()
+                        && draft.take(entry, *decision)
+                    {
+                        break;
+                    }
+                }
+                Decided::Applied => {
+                    let status = draft.seen.state.status();
+                    let applied = self.waiting.pop_front();
+                    replies.extend(applied.map(|entry| (entry.reply, Outcome::Applied { status })));
+                }
+                Decided::Refused(refusal) => {
+                    let refused = self.waiting.pop_front();
+                    replies.extend(refused.map(|entry| (entry.reply, Outcome::Refused(refusal))));
+                }
+                // What was decided so far goes first; this input is decided again on the state after it.
+                Decided::Missing(_) if !draft.entries.is_empty() => break,
+                Decided::Missing(missing) => {
+                    self.busy = Busy::Asking;
+                    return Some(match missing {
+                        Missing::Payloads(slots) => Ask::Payloads(run.clone(), slots),
+                        Missing::Leases => Ask::Leases(run.clone()),
+                    });
+                }
+            }
+        }
+        // Leases are only true for the decision that they were asked for.
+        self.known.leased = None;
+        if draft.entries.is_empty() {
+            return None;
+        }
+        let (commit, flight) = draft.finish(room);
+        self.busy = Busy::Committing(Box::new(flight));
+        Some(Ask::Commit(Box::new(commit)))
+    }
+
+    pub(super) fn land(&mut self, run: &RunKey, committed: Committed, landed: &mut Landed<R>) {
+        let Busy::Committing(mut flight) = std::mem::replace(&mut self.busy, Busy::No) else { return };
+        self.new = None;
+        flight.after.version = committed.version;
+        if flight.after.version == 1 {
+            flight.after.created_at = committed.ts;
+        }
+        let status = flight.after.state.status();
+        if status.is_terminal() {
+            landed.ended = Some((status, flight.terminal));
+        }
+        self.keep(flight.payloads);
+        landed.waiting = flight.waiting;
+        for (step, attempt, handoff) in flight.handoffs {
+            if committed.granted.contains(&JobKey::Step(step)) {
+                let plan = flight.after.plan.clone();
+                let input = input_of(&plan, step, &flight.after.state, &self.known.payloads).ok();
+                landed.handed.push(Handed { run: run.clone(), plan, step, attempt, handoff, input });
+            } else {
+                landed.waiting = Some(landed.waiting.unwrap_or(committed.ts).min(committed.ts));
+                landed.unused.push(plan_queue(&flight.after.plan, step));
+            }
+        }
+        if self.cached > CACHED_PAYLOADS {
+            self.known.payloads.clear();
+            self.cached = 0;
+        }
+        self.seen = Some(flight.after);
+        let outcome = || Outcome::Committed { status };
+        landed.replies.extend(flight.entries.into_iter().map(|entry| (entry.reply, outcome())));
+    }
+
+    /// Puts the inputs of a commit that did not land back in line.
+    pub(super) fn unwind(&mut self) -> Vec<Arc<str>> {
+        match std::mem::replace(&mut self.busy, Busy::No) {
+            Busy::Committing(flight) => {
+                for entry in flight.entries.into_iter().rev() {
+                    self.waiting.push_front(entry);
+                }
+                flight.handoffs.iter().map(|(step, ..)| plan_queue(&flight.after.plan, *step)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn refuse(&mut self, error: CommitError, replies: &mut Vec<(R, Outcome)>) {
+        match error {
+            CommitError::Exists => {
+                self.new = None;
+                let start = self.waiting.iter().position(|entry| matches!(entry.input, Input::Start(_)));
+                if let Some(entry) = start.and_then(|at| self.waiting.remove(at)) {
+                    replies.push((entry.reply, Outcome::Exists));
+                }
+            }
+            CommitError::StaleLease(key) => {
+                let stale =
+                    self.waiting.iter().position(|e| e.lease.as_ref().is_some_and(|l| l.key() == key));
+                // A job that no input relied on (one that `fail_fast` drops) was taken meanwhile: look again.
+                if let Some(entry) = stale.and_then(|at| self.waiting.remove(at)) {
+                    replies.push((entry.reply, Outcome::StaleLease));
+                }
+            }
+            CommitError::Store(error) if !error.is_transient() => {
+                let text = error.to_string();
+                let failed = |_| Outcome::Failed(StoreError::Damaged(text.clone()));
+                replies.extend(self.waiting.drain(..).map(|entry| (entry.reply, failed(()))));
+            }
+            CommitError::UnknownDefinition(hash) => {
+                let why =
+                    || StoreError::Invalid(format!("definition {hash} is not stored; register it first"));
+                replies.extend(self.waiting.drain(..).map(|entry| (entry.reply, Outcome::Failed(why()))));
+            }
+            _ => {}
+        }
+        self.forget();
+    }
+}
+
+fn plan_queue(plan: &Plan, step: u32) -> Arc<str> {
+    plan.step(step).queue.clone()
+}

@@ -1,0 +1,132 @@
+//! A commit in the making.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use flowline_core::decide::{AddJob, Job, Known, OtherJobs};
+use flowline_core::definition::Cleanup;
+use flowline_core::event::Slot;
+use flowline_core::{Decision, Json, NewEvent, RunKey, Time};
+use flowline_store::{Base, Commit, Failure, JobKey, LeaseUse, Others};
+
+use super::cell::Flight;
+use super::{Entry, Room, Seen, index_of, new_job};
+
+/// A commit in the making, out of one or more inputs of a run.
+pub(super) struct Draft<'a, R> {
+    run: &'a RunKey,
+    now: Time,
+    pub(super) seen: Seen,
+    base: Base,
+    pub(super) entries: Vec<Entry<R>>,
+    leases: Vec<LeaseUse>,
+    events: Vec<NewEvent>,
+    add: Vec<AddJob>,
+    others: OtherJobs,
+    failure: Option<Failure>,
+    payloads: BTreeMap<Slot, Json>,
+}
+
+impl<'a, R> Draft<'a, R> {
+    pub(super) fn new(run: &'a RunKey, seen: Seen, base: Base, now: Time) -> Self {
+        Draft {
+            run,
+            now,
+            seen,
+            base,
+            entries: Vec::new(),
+            leases: Vec::new(),
+            events: Vec::new(),
+            add: Vec::new(),
+            others: OtherJobs::Leave,
+            failure: None,
+            payloads: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn known<'k>(&self, known: &'k Known) -> Cow<'k, Known> {
+        if self.payloads.is_empty() {
+            return Cow::Borrowed(known);
+        }
+        let mut known = known.clone();
+        known.payloads.extend(self.payloads.iter().map(|(slot, payload)| (*slot, payload.clone())));
+        // Jobs that this commit adds are not leased, but those it finds may be: only the first decision may trust it.
+        known.leased = None;
+        Cow::Owned(known)
+    }
+
+    /// Adds a decision. True where nothing may follow it in the same commit.
+    pub(super) fn take(&mut self, mut entry: Entry<R>, decision: Decision) -> bool {
+        self.leases.extend(entry.lease.clone());
+        self.events.extend(entry.lines.iter().cloned());
+        entry.lines.shrink_to_fit();
+        self.events.extend(decision.events);
+        for (step, attempt) in decision.drop {
+            let added = self.add.iter().position(|add| add.job == Job::Step(step));
+            match added {
+                Some(at) => drop(self.add.swap_remove(at)),
+                None => self.leases.push(LeaseUse::Unleased { key: JobKey::Step(step), attempt }),
+            }
+        }
+        match decision.others {
+            OtherJobs::Leave => {}
+            OtherJobs::Drop => self.add.clear(),
+            OtherJobs::Hold => self.add.iter_mut().for_each(|add| add.held = true),
+            OtherJobs::Release => self.add.iter_mut().for_each(|add| add.held = false),
+        }
+        self.add.extend(decision.add);
+        self.payloads.extend(decision.payloads);
+        if let Some((error, step)) = decision.failure {
+            self.failure.get_or_insert(Failure { error, step });
+        }
+        self.seen.state = decision.state;
+        self.others = decision.others;
+        self.entries.push(entry);
+        decision.others != OtherJobs::Leave
+    }
+
+    pub(super) fn finish(self, room: &mut dyn Room) -> (Commit, Flight<R>) {
+        let mut handoffs = Vec::new();
+        let mut waiting: Option<Time> = None;
+        let plan = self.seen.plan.clone();
+        let mut add = Vec::with_capacity(self.add.len());
+        for job in self.add {
+            let mut new = new_job(&plan, &job);
+            if !job.held && job.due <= self.now && matches!(job.job, Job::Step(_)) {
+                new.handoff = room.reserve(&new.lane);
+            }
+            match (&new.handoff, job.job) {
+                (Some(handoff), Job::Step(step)) => handoffs.push((step, job.attempt, handoff.clone())),
+                _ => waiting = Some(waiting.unwrap_or(job.due).min(job.due)),
+            }
+            add.push(new);
+        }
+        let state = &self.seen.state;
+        let terminal = state.ended.and_then(|_| self.events.last()?.data.clone());
+        let commit = Commit {
+            run: self.run.clone(),
+            base: self.base,
+            leases: self.leases,
+            state: state.encode(),
+            index: index_of(state, self.failure),
+            others: match self.others {
+                OtherJobs::Leave => Others::Leave,
+                OtherJobs::Drop => Others::Drop,
+                OtherJobs::Hold => Others::Hold,
+                OtherJobs::Release => Others::Release,
+            },
+            add,
+            clear_state: state.ended.is_some() && plan.definition.state == Cleanup::OnComplete,
+            events: self.events,
+        };
+        let flight = Flight {
+            entries: self.entries,
+            after: self.seen,
+            payloads: self.payloads,
+            handoffs,
+            waiting,
+            terminal,
+        };
+        (commit, flight)
+    }
+}

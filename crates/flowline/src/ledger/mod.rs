@@ -1,0 +1,330 @@
+//! What this instance knows of runs, and the inputs that wait to be decided on.
+//!
+//! One cell per run: the state that was last seen, the inputs offered since, and at most one commit in flight. Inputs of
+//! one run that wait together are decided in turn and written as one commit. The ledger does no I/O and knows no clock:
+//! [`Ledger::next`] says what to ask of the store, the answers come back through [`Ledger::loaded`],
+//! [`Ledger::payloads`], [`Ledger::leases`] and [`Ledger::committed`]. So it runs under tokio and under a simulator alike.
+//!
+//! Cached state is only ever a guess: every commit names the version that it was decided on, and a conflict throws the
+//! guess away.
+
+mod cell;
+mod draft;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use flowline_core::decide::{AddJob, Job, Known, Refusal};
+use flowline_core::event::Slot;
+use flowline_core::run::{Phase, RunState};
+use flowline_core::{Input, Json, NewEvent, Plan, RunKey, Status, Time};
+use flowline_store::{
+    Commit, CommitError, Committed, Failure, Handoff, Index, JobKey, Lane, LeaseUse, NewJob, NewRun,
+    StoreError,
+};
+
+use cell::{Busy, Cell};
+
+/// The number of the run's time-out among its timers.
+pub const RUN_TIMEOUT: JobKey = JobKey::Timer(0);
+
+/// Payload bytes that a cell keeps for the steps to come; beyond that they are read again from the store.
+const CACHED_PAYLOADS: usize = 64 << 10;
+/// Cells that are kept without work to do.
+const IDLE_CELLS: usize = 20_000;
+
+/// An input on its way into a run. `R` is whatever the caller wants back with the outcome.
+#[derive(Debug)]
+pub struct Entry<R> {
+    pub input: Input,
+    /// Lines of the attempt that are not in the log yet; written before the input's own events.
+    pub lines: Vec<NewEvent>,
+    /// The job that the input comes from, as the commit must find it.
+    pub lease: Option<LeaseUse>,
+    pub reply: R,
+}
+
+/// What became of an input.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Written.
+    Committed {
+        status: Status,
+    },
+    /// It had been applied before.
+    Applied {
+        status: Status,
+    },
+    Refused(Refusal),
+    /// The lease that it relied on is not held any more.
+    StaleLease,
+    /// A start whose run exists.
+    Exists,
+    /// There is no such run.
+    NotFound,
+    Failed(StoreError),
+}
+
+/// What the ledger wants from the store.
+#[derive(Debug)]
+pub enum Ask {
+    Load(RunKey),
+    Payloads(RunKey, Vec<Slot>),
+    Leases(RunKey),
+    Commit(Box<Commit>),
+}
+
+/// What a landed commit sets off.
+#[derive(Debug)]
+pub struct Landed<R> {
+    pub replies: Vec<(R, Outcome)>,
+    /// Jobs that were handed to this instance.
+    pub handed: Vec<Handed>,
+    /// Queues of slots that were reserved for a hand-off that did not come to be.
+    pub unused: Vec<Arc<str>>,
+    /// Whether the commit left jobs for anyone to claim, and the earliest time one is due.
+    pub waiting: Option<Time>,
+    /// Set when the commit ended the run: how, and the data of the terminal event.
+    pub ended: Option<(Status, Option<Json>)>,
+}
+
+/// An attempt that this instance may start at once.
+#[derive(Debug)]
+pub struct Handed {
+    pub run: RunKey,
+    pub plan: Arc<Plan>,
+    pub step: u32,
+    pub attempt: u32,
+    pub handoff: Handoff,
+    /// The step's input where every payload was at hand.
+    pub input: Option<Json>,
+}
+
+/// Who has room to take a job right away.
+pub trait Room {
+    /// Reserves a slot for a job of this lane, or says no.
+    fn reserve(&mut self, lane: &Lane) -> Option<Handoff>;
+}
+
+/// A run as it was last seen.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub plan: Arc<Plan>,
+    pub state: RunState,
+    pub version: u64,
+    pub created_at: Time,
+}
+
+#[derive(Debug)]
+pub struct Ledger<R> {
+    cells: HashMap<RunKey, Cell<R>>,
+    /// Cells with something to decide.
+    dirty: VecDeque<RunKey>,
+}
+
+impl<R> Default for Ledger<R> {
+    fn default() -> Self {
+        Ledger { cells: HashMap::new(), dirty: VecDeque::new() }
+    }
+}
+
+impl<R> Ledger<R> {
+    /// Takes an input for a run.
+    pub fn offer(&mut self, run: RunKey, entry: Entry<R>) {
+        let cell = self.cells.entry(run.clone()).or_default();
+        cell.waiting.push_back(entry);
+        self.dirty.push_back(run);
+    }
+
+    /// Takes the first input of a run that should not exist yet.
+    pub fn offer_new(&mut self, run: RunKey, plan: Arc<Plan>, new: NewRun, entry: Entry<R>) {
+        let cell = self.cells.entry(run.clone()).or_default();
+        if cell.seen.is_none() && cell.new.is_none() {
+            cell.new = Some((plan, new));
+        }
+        cell.waiting.push_back(entry);
+        self.dirty.push_back(run);
+    }
+
+    /// Whether nothing waits and nothing is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.cells.values().all(|cell| cell.waiting.is_empty() && matches!(cell.busy, Busy::No))
+    }
+
+    /// Runs that it remembers.
+    pub fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    /// What is known of a run, which may be out of date.
+    pub fn seen(&self, run: &RunKey) -> Option<&Seen> {
+        self.cells.get(run)?.seen.as_ref()
+    }
+
+    /// Decides what can be decided and says what to ask of the store. At most `limit` questions.
+    pub fn next(&mut self, now: Time, room: &mut dyn Room, limit: usize) -> (Vec<Ask>, Vec<(R, Outcome)>) {
+        let (mut asks, mut replies) = (Vec::new(), Vec::new());
+        while asks.len() < limit {
+            let Some(run) = self.dirty.pop_front() else { break };
+            let Some(cell) = self.cells.get_mut(&run) else { continue };
+            if let Busy::No = cell.busy {
+                asks.extend(cell.next(&run, now, room, &mut replies));
+            }
+            if cell.is_spent() {
+                self.cells.remove(&run);
+            }
+        }
+        (asks, replies)
+    }
+
+    /// The answer to [`Ask::Load`]; `None` where there is no such run.
+    pub fn loaded(&mut self, run: &RunKey, seen: Option<Seen>) -> Vec<(R, Outcome)> {
+        let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
+        cell.busy = Busy::No;
+        let Some(seen) = seen else {
+            let waiting = std::mem::take(&mut cell.waiting);
+            self.cells.remove(run);
+            return waiting.into_iter().map(|entry| (entry.reply, Outcome::NotFound)).collect();
+        };
+        cell.known = Known::default();
+        cell.cached = 0;
+        cell.seen = Some(seen);
+        self.dirty.push_back(run.clone());
+        Vec::new()
+    }
+
+    /// The answer to [`Ask::Payloads`]: the payloads by address. One that is not there counts as null.
+    pub fn payloads(&mut self, run: &RunKey, payloads: impl IntoIterator<Item = (Slot, Json)>) {
+        let Some(cell) = self.cells.get_mut(run) else { return };
+        cell.busy = Busy::No;
+        cell.keep(payloads);
+        self.dirty.push_back(run.clone());
+    }
+
+    /// The answer to [`Ask::Leases`].
+    pub fn leases(&mut self, run: &RunKey, leased: BTreeSet<u32>) {
+        let Some(cell) = self.cells.get_mut(run) else { return };
+        cell.busy = Busy::No;
+        cell.known.leased = Some(leased);
+        self.dirty.push_back(run.clone());
+    }
+
+    /// A question to the store failed. The inputs wait to be decided again after [`Ledger::wake`], on fresh state.
+    pub fn failed(&mut self, run: &RunKey) -> Vec<Arc<str>> {
+        let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
+        let unused = cell.unwind();
+        cell.forget();
+        unused
+    }
+
+    /// Refuses the inputs that came from outside: whoever sent them is there to decide what next. What attempts did
+    /// stays, for it was done.
+    pub fn refuse_outside(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, Outcome)> {
+        let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
+        let waiting = std::mem::take(&mut cell.waiting).into_iter();
+        let (stay, go): (VecDeque<_>, VecDeque<_>) = waiting.partition(|entry| entry.lease.is_some());
+        cell.waiting = stay;
+        if cell.is_spent() {
+            self.cells.remove(run);
+        }
+        go.into_iter().map(|entry| (entry.reply, Outcome::Failed(why.clone()))).collect()
+    }
+
+    /// Gives up on a run's inputs: each gets `why`.
+    pub fn abandon(
+        &mut self,
+        run: &RunKey,
+        why: impl Fn() -> StoreError,
+    ) -> (Vec<(R, Outcome)>, Vec<Arc<str>>) {
+        let Some(mut cell) = self.cells.remove(run) else { return (Vec::new(), Vec::new()) };
+        let unused = cell.unwind();
+        (cell.waiting.into_iter().map(|entry| (entry.reply, Outcome::Failed(why()))).collect(), unused)
+    }
+
+    /// Looks at a run again after [`Ledger::failed`].
+    pub fn wake(&mut self, run: &RunKey) {
+        self.dirty.push_back(run.clone());
+    }
+
+    /// The answer to [`Ask::Commit`].
+    pub fn committed(&mut self, run: &RunKey, result: Result<Committed, CommitError>) -> Landed<R> {
+        let mut landed = Landed {
+            replies: Vec::new(),
+            handed: Vec::new(),
+            unused: Vec::new(),
+            waiting: None,
+            ended: None,
+        };
+        let Some(cell) = self.cells.get_mut(run) else { return landed };
+        match result {
+            Ok(committed) => cell.land(run, committed, &mut landed),
+            Err(error) => {
+                landed.unused = cell.unwind();
+                cell.refuse(error, &mut landed.replies);
+            }
+        }
+        if cell.is_spent() || (cell.is_idle() && self.cells.len() > IDLE_CELLS) {
+            self.cells.remove(run);
+        } else if !self.cells[run].waiting.is_empty() {
+            self.dirty.push_back(run.clone());
+        }
+        landed
+    }
+}
+
+/// The index row's changing part, from the state.
+pub fn index_of(state: &RunState, failure: Option<Failure>) -> Index {
+    Index {
+        status: state.status(),
+        completed_steps: state.count(Phase::Completed),
+        failed_steps: state.count(Phase::Failed),
+        retries: state.retries,
+        failure,
+    }
+}
+
+/// The store's view of a job that a decision asks for.
+pub fn new_job(plan: &Plan, add: &AddJob) -> NewJob {
+    let (key, name, lane) = match add.job {
+        Job::Step(step) => {
+            let planned = plan.step(step);
+            let lane = Lane { queue: planned.queue.clone(), need: planned.need.clone() };
+            (JobKey::Step(step), planned.name.clone(), lane)
+        }
+        Job::RunTimeout => {
+            (RUN_TIMEOUT, "timeout".into(), Lane { queue: "timers".into(), need: "timer".into() })
+        }
+    };
+    let AddJob { attempt, priority, due, held, .. } = *add;
+    NewJob { key, name, attempt, lane, priority, due, held, handoff: None }
+}
+
+/// Puts a step's input together: the run's input as it is, or an object keyed by event name. Gives the addresses that
+/// are missing from `payloads` otherwise.
+pub fn input_of(
+    plan: &Plan,
+    step: u32,
+    state: &RunState,
+    payloads: &BTreeMap<Slot, Json>,
+) -> Result<Json, Vec<Slot>> {
+    let slots: Vec<Slot> = plan
+        .input_slots(step)
+        .into_iter()
+        .filter(|slot| !matches!(slot, Slot::Emit(event) if !state.emitted.contains(*event)))
+        .collect();
+    let missing: Vec<Slot> = slots.iter().copied().filter(|slot| !payloads.contains_key(slot)).collect();
+    if !missing.is_empty() {
+        return Err(missing);
+    }
+    if plan.is_entry(step) {
+        return Ok(payloads[&Slot::Input].clone());
+    }
+    Ok(flowline_core::json::object(slots.iter().filter_map(|slot| match slot {
+        Slot::Emit(event) => Some((&*plan.events[*event as usize].name, payloads.get(slot))),
+        _ => None,
+    })))
+}
