@@ -223,8 +223,14 @@ impl Attempt {
             lines,
         };
         // An append says where it starts, so trying again after an unknown outcome writes nothing twice.
+        let mut failed = false;
         loop {
-            match self.store.append(vec![append.clone()]).await {
+            let answer = self.store.append(vec![append.clone()]).await;
+            if failed || answer.is_err() {
+                let _ = self.inbox.send(Message::Trouble(answer.as_ref().err().cloned()));
+                failed = true;
+            }
+            match answer {
                 Ok(results) => match results.into_iter().next() {
                     Some(Ok(flushed)) => {
                         self.lock().flushed = flushed;

@@ -7,7 +7,7 @@ use flowline_core::definition::{Definition, Diagnostics};
 use flowline_core::plan::PlanError;
 use flowline_core::{Plan, Tenant};
 use flowline_store::{Store, StoreError, StoredDefinition};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, Role};
@@ -58,6 +58,7 @@ pub(crate) struct Shared {
     pub tenant: Tenant,
     pub inbox: mpsc::UnboundedSender<Message>,
     pub meters: Arc<Meters>,
+    trouble: watch::Receiver<Option<StoreError>>,
     driver: Mutex<Option<JoinHandle<()>>>,
     retain: Mutex<Option<JoinHandle<()>>>,
 }
@@ -108,6 +109,11 @@ impl Engine {
     /// What this engine has done so far.
     pub fn meters(&self) -> &Meters {
         &self.shared.meters
+    }
+
+    /// Why the store takes no writes at present, and when that changes. Work goes on by itself once it does again.
+    pub fn trouble(&self) -> watch::Receiver<Option<StoreError>> {
+        self.shared.trouble.clone()
     }
 
     pub fn config(&self) -> &Config {
@@ -250,7 +256,9 @@ impl EngineBuilder {
         let runners = Arc::new(self.runners);
         let meters = Arc::new(Meters::default());
         let config = self.config.clone();
-        let (driver, inbox) = Driver::new(store.clone(), plans.clone(), runners, config, meters.clone(), now);
+        let (tell, trouble) = watch::channel(None);
+        let (driver, inbox) =
+            Driver::new(store.clone(), plans.clone(), runners, config, meters.clone(), tell, now);
         let retain = (self.config.role == Role::Work)
             .then_some(self.config.retention)
             .flatten()
@@ -261,6 +269,7 @@ impl EngineBuilder {
             tenant: self.tenant,
             inbox,
             meters,
+            trouble,
             driver: Mutex::new(None),
             retain: Mutex::new(retain),
             config: self.config,

@@ -10,6 +10,7 @@ mod output;
 mod progress;
 mod settings;
 mod signals;
+mod trouble;
 mod view;
 
 use std::process::ExitCode;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use flowline_store::StoreError;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::Options;
 use crate::fault::Fault;
@@ -52,7 +52,7 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
 /// A connection that only reads.
 pub(crate) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let open = || -> Result<Connection, Fault> {
+    let open = |path: &Path, flags: OpenFlags| -> Result<Connection, Fault> {
         let conn = Connection::open_with_flags(path, flags)?;
         conn.busy_timeout(BUSY)?;
         conn.pragma_update(None, "query_only", true)?;
@@ -60,7 +60,42 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
         schema::check(&conn, &path.display().to_string())?;
         Ok(conn)
     };
-    open().map_err(|fault| named(path, fault.of_read()))
+    let opened = match open(path, flags) {
+        Err(Fault::Sqlite(error)) if needs_no_log(path, &error) => {
+            open(&as_it_stands(path), flags | OpenFlags::SQLITE_OPEN_URI)
+        }
+        other => other,
+    };
+    opened.map_err(|fault| named(path, fault.of_read()))
+}
+
+/// Whether only the log beside the file could not be made (read-only folder, full disk), and the file needs none: no
+/// engine is at work, and the last one left nothing that is not in the file.
+fn needs_no_log(path: &Path, error: &rusqlite::Error) -> bool {
+    let no_room = matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::DiskFull | ErrorCode::SystemIoFailure)
+    );
+    no_room && log_bytes(path) == 0
+}
+
+/// The file as a URI that keeps SQLite from looking for a log.
+fn as_it_stands(path: &Path) -> PathBuf {
+    let mut uri = String::from("file:");
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => {
+                uri.push(char::from(*byte))
+            }
+            other => uri.push_str(&format!("%{other:02X}")),
+        }
+    }
+    PathBuf::from(uri + "?immutable=1")
+}
+
+/// Bytes of the log beside a file.
+fn log_bytes(path: &Path) -> u64 {
+    fs::metadata(with_suffix(path, "-wal")).map_or(0, |log| log.len())
 }
 
 /// Looks at the first bytes without writing any. False where there is no file, or an empty one.
@@ -88,7 +123,26 @@ pub(crate) fn identify(path: &Path) -> Result<bool, StoreError> {
             path.display()
         )));
     }
-    Ok(true)
+    match cut_off(path, &head) {
+        Some(text) => Err(StoreError::Damaged(text)),
+        None => Ok(true),
+    }
+}
+
+/// Says so where a file is shorter than its header tells. SQLite itself would read zeros for what is missing of the
+/// last page.
+fn cut_off(path: &Path, head: &[u8]) -> Option<String> {
+    let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let page = u64::from(u16::from_be_bytes([head[16], head[17]]));
+    let told = u64::from(number(28)) * if page == 1 { 65_536 } else { page };
+    let bytes = || fs::metadata(path).map_or(u64::MAX, |file| file.len());
+    // While pages are copied back the log has what the file lacks; it goes when the file is whole, so look at the file
+    // again after it.
+    if bytes() >= told || log_bytes(path) > 0 || bytes() >= told {
+        return None;
+    }
+    let path = path.display();
+    Some(format!("{path} is cut off: {} of {told} bytes are there; restore a backup", bytes()))
 }
 
 /// Makes the file beside its place and moves it there whole: no crash leaves a half-made one.
@@ -142,7 +196,17 @@ fn unreadable(path: &Path, error: &std::io::Error) -> StoreError {
     StoreError::Unavailable(format!("{} cannot be read: {error}", path.display()))
 }
 
-fn named(path: &Path, error: StoreError) -> StoreError {
+/// A name that SQLite takes for nothing but a file: `file:x` would be a URI to it, and `:memory:` no file at all.
+pub(crate) fn plain(path: &Path) -> PathBuf {
+    let name = path.as_os_str().as_encoded_bytes();
+    match name.starts_with(b"file:") || name.starts_with(b":") {
+        true => Path::new(".").join(path),
+        false => path.to_owned(),
+    }
+}
+
+/// Names the file in an error.
+pub(crate) fn named(path: &Path, error: StoreError) -> StoreError {
     let path = path.display();
     match error {
         StoreError::CannotWrite(text) => StoreError::CannotWrite(format!("{path}: {text}")),

@@ -114,7 +114,7 @@ impl SqliteStore {
     /// As an engine it ends the leases of the engine before, which is dead: they expire at once. Fails with `InUse` where
     /// another engine holds the file, and with `Incompatible`, leaving it untouched, where the file is not a store.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Arc<SqliteStore>, StoreError> {
-        let path = path.as_ref().to_owned();
+        let path = file::plain(path.as_ref());
         let access = match options.mode {
             Mode::Engine => open_engine(&path, &options)?,
             Mode::Client => {

@@ -58,6 +58,7 @@ impl Driver {
         match result {
             Ok(results) => {
                 self.trouble = 0;
+                self.tell_trouble(None);
                 self.meters.batches.fetch_add(1, Ordering::Relaxed);
                 for (run, result) in runs.iter().zip(results) {
                     match &result {
@@ -130,13 +131,18 @@ impl Driver {
         if error.is_transient() && self.stop_by.is_none() {
             let unused = self.ledger.failed(run);
             unused.iter().for_each(|queue| self.free(queue));
+            self.tell_trouble(Some(error.clone()));
+            if error.nothing_written() {
+                let replies = self.ledger.refuse_outside(run, error);
+                self.reply(replies);
+            }
             self.retry.push(run.clone());
             let pause = RETRY_STORE.saturating_mul(1 << self.trouble.min(6));
             self.trouble += 1;
             self.next_retry.get_or_insert(Instant::now() + pause.min(Duration::from_secs(1)));
             return;
         }
-        let (replies, unused) = self.ledger.abandon(run, || StoreError::Unavailable(error.to_string()));
+        let (replies, unused) = self.ledger.abandon(run, || error.clone());
         unused.iter().for_each(|queue| self.free(queue));
         self.reply(replies);
     }

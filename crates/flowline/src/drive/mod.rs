@@ -20,7 +20,7 @@ use flowline_store::{
     Claimed, CommitError, Committed, Extend, Extended, JobKey, LeasedJob, NewRun, Store, StoreError, Swept,
     Token,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
@@ -55,6 +55,8 @@ pub enum Message {
     AwaitIdle(Duration, oneshot::Sender<()>),
     /// No new attempts; end when the running ones have, or after this long.
     Stop(Duration),
+    /// An attempt could not write its lines, or can again.
+    Trouble(Option<StoreError>),
     Answer(Answer),
 }
 
@@ -123,6 +125,8 @@ pub struct Driver {
     /// Its name, as JSON.
     instance: Json,
     meters: Arc<Meters>,
+    /// Why the store takes no writes at present.
+    told_trouble: watch::Sender<Option<StoreError>>,
     flights: usize,
     /// Consecutive failures of the store, for the pause between tries.
     trouble: u32,
@@ -183,6 +187,7 @@ impl Driver {
         runners: Arc<Runners>,
         config: Config,
         meters: Arc<Meters>,
+        told_trouble: watch::Sender<Option<StoreError>>,
         now: Time,
     ) -> (Driver, mpsc::UnboundedSender<Message>) {
         let (inbox, mail) = mpsc::unbounded_channel();
@@ -208,6 +213,7 @@ impl Driver {
             clock: StoreClock::new(now),
             instance,
             meters,
+            told_trouble,
             flights: 0,
             trouble: 0,
             retry: Vec::new(),
@@ -269,8 +275,18 @@ impl Driver {
                 self.stop_by = Some(Instant::now() + drain);
                 self.next_claim = None;
             }
+            Message::Trouble(trouble) => self.tell_trouble(trouble),
             Message::Answer(answer) => self.answer(answer),
         }
+    }
+
+    /// Lets whoever watches know that the store takes no writes, or does again.
+    fn tell_trouble(&mut self, trouble: Option<StoreError>) {
+        self.told_trouble.send_if_modified(|told| {
+            let changed = *told != trouble;
+            *told = trouble;
+            changed
+        });
     }
 
     fn answer(&mut self, answer: Answer) {

@@ -38,9 +38,13 @@ impl Driver {
     pub(super) fn claimed(&mut self, result: Result<Claimed, StoreError>) {
         self.claiming = false;
         let again = Instant::now() + self.config.sweep;
-        let Ok(claimed) = result else {
-            self.next_claim = self.stop_by.is_none().then_some(again);
-            return;
+        let claimed = match result {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                self.tell_trouble(Some(error));
+                self.next_claim = self.stop_by.is_none().then_some(again);
+                return;
+            }
         };
         self.clock.adjust(claimed.now);
         for job in &claimed.jobs {

@@ -221,6 +221,19 @@ impl<R> Ledger<R> {
         unused
     }
 
+    /// Refuses the inputs that came from outside: whoever sent them is there to decide what next. What attempts did
+    /// stays, for it was done.
+    pub fn refuse_outside(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, Outcome)> {
+        let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
+        let waiting = std::mem::take(&mut cell.waiting).into_iter();
+        let (stay, go): (VecDeque<_>, VecDeque<_>) = waiting.partition(|entry| entry.lease.is_some());
+        cell.waiting = stay;
+        if cell.is_spent() {
+            self.cells.remove(run);
+        }
+        go.into_iter().map(|entry| (entry.reply, Outcome::Failed(why.clone()))).collect()
+    }
+
     /// Gives up on a run's inputs: each gets `why`.
     pub fn abandon(
         &mut self,

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use flowline_core::definition::Runner as Run;
 use flowline_core::ids::digest;
-use flowline_core::json::{self, Json};
+use flowline_core::json::{self, Json, JsonError};
 use flowline_core::limits;
 use flowline_store::row::StateScope;
 use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
@@ -26,6 +26,8 @@ use crate::step::{Level, Step, StepError};
 const PASSED: [&str; 8] = ["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "SHELL"];
 /// Lines of stderr that are repeated in the error of a failed attempt.
 const LAST_LINES: usize = 5;
+/// How a line begins that carries a payload.
+const MEANT: [&str; 4] = ["{\"emit\"", "{\"emit_now\"", "{\"result\"", "{\"state\""];
 /// Longest line: a payload at its limit with room for its envelope.
 const LINE: usize = limits::PAYLOAD_BYTES + 4096;
 
@@ -173,6 +175,10 @@ impl Said {
     }
 
     async fn line(&mut self, step: &Step, text: &str) -> Result<(), StepError> {
+        // Taken for a log line, an emit or a result would be lost without a word.
+        if MEANT.iter().any(|key| text.starts_with(key)) && Json::parse(text) == Err(JsonError::Depth) {
+            return Err(StepError::fatal(JsonError::Depth).code("invalid_payload"));
+        }
         let mut line = match message::read(text) {
             Line::Message(message) => message,
             Line::Odd(Odd { why, failure }) => {

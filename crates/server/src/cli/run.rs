@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::RunHandle;
 use flowline::core::time::show_duration;
 use flowline::core::{RunKey, Status, Time};
 use flowline::store::job::JobKey;
 use flowline::store::{EventQuery, JobRow, JobState, Store};
+use flowline::{Engine, RunHandle};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -21,6 +21,7 @@ use crate::follow::Tail;
 use crate::output::{self, DIM, RESET};
 use crate::progress::{Names, Progress};
 use crate::signals::Signals;
+use crate::trouble;
 use crate::view::RunView;
 
 /// How often a run is asked whether it still moves.
@@ -83,7 +84,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     if handle.existed() && !args.no_progress {
         output::note(&format!("{DIM}run {} was started before{RESET}", handle.id()));
     }
-    let ending = work(&store, &handle, &mut progress, &mut signals).await;
+    let ending = work(&engine, &store, &handle, &mut progress, &mut signals).await;
     progress.finish();
     let ending = match ending {
         Ok(Ending::Interrupted) => {
@@ -100,6 +101,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 
 /// Shows what happens until the run ends, stands, or a signal comes.
 async fn work(
+    engine: &Engine,
     store: &Arc<dyn Store>,
     handle: &RunHandle,
     progress: &mut Progress,
@@ -110,12 +112,14 @@ async fn work(
     let (tell, mut waits) = mpsc::unbounded_channel();
     let stands = stands(store, handle.key(), tell);
     tokio::pin!(ended, stands);
+    let mut trouble = engine.trouble();
     let ending = loop {
         tokio::select! {
             outcome = &mut ended => { outcome?; break Ending::Ended; }
             why = &mut stands => break Ending::Stands(why?),
             event = tail.next() => progress.event(&event?),
             Some(wait) = waits.recv() => progress.note(&wait),
+            () = trouble::tell(&mut trouble) => {}
             () = signals.next() => return Ok(Ending::Interrupted),
         }
     };

@@ -15,6 +15,7 @@ use crate::output;
 use crate::progress::{Names, Progress};
 use crate::settings;
 use crate::signals::Signals;
+use crate::trouble;
 
 /// How long the events of the last commits are waited for.
 const LAST_EVENTS: Duration = Duration::from_millis(500);
@@ -65,9 +66,11 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let mut events = engine.subscribe(filter, &cursor);
     let idle = idle(&engine, &args);
     tokio::pin!(idle);
+    let mut trouble = engine.trouble();
     let exit = loop {
         tokio::select! {
             event = events.next() => tally.note(&event?, &mut progress),
+            () = trouble::tell(&mut trouble) => {}
             () = &mut idle => break Exit::Fine,
             () = signals.next() => {
                 progress.finish();

@@ -47,7 +47,7 @@ pub(crate) struct Reader<'a> {
 impl Readers {
     pub(crate) fn open(path: PathBuf) -> Result<Readers, StoreError> {
         let first = file::open_reader(&path)?;
-        let kinds = Kinds::load(&first).map_err(Fault::of_read)?;
+        let kinds = Kinds::load(&first).map_err(|fault| file::named(&path, fault.of_read()))?;
         let pool = Pool { path, kinds, idle: Mutex::new(vec![first]), seats: Semaphore::new(READERS) };
         Ok(Readers(Arc::new(pool)))
     }
@@ -62,7 +62,8 @@ impl Readers {
         let pool = self.0.clone();
         let done = tokio::task::spawn_blocking(move || {
             let conn = pool.take()?;
-            let answer = in_one_moment(&conn, &pool.kinds, read).map_err(Fault::of_read);
+            let answer = in_one_moment(&conn, &pool.kinds, read);
+            let answer = answer.map_err(|fault| file::named(&pool.path, fault.of_read()));
             pool.give_back(conn);
             answer
         });

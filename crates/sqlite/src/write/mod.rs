@@ -16,6 +16,7 @@ pub(crate) mod retain;
 pub(crate) mod statements;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
@@ -26,6 +27,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::code;
 use crate::fault::Fault;
+use crate::file;
 use crate::names::Names;
 use crate::schema::Kinds;
 use live::LiveRuns;
@@ -88,7 +90,7 @@ impl WriterThread {
                     writer.serve(&requests, &changed, &report);
                 }
                 Err(fault) => {
-                    let _ = ready.send(Err(fault.of_write()));
+                    let _ = ready.send(Err(named(&conn, fault.of_write())));
                 }
             }
         };
@@ -234,7 +236,7 @@ impl<'c> Writer<'c> {
             Ok(())
         };
         let Err(fault) = attempt() else { return Ok(()) };
-        let error = fault.of_write();
+        let error = named(self.conn, fault.of_write());
         self.roll_back();
         Err(error)
     }
@@ -283,4 +285,9 @@ impl<'c> Writer<'c> {
         self.conn.execute("update leases set expires = ?1 where expires > ?1", [now])?;
         Ok(())
     }
+}
+
+/// Names the file in an error.
+fn named(conn: &Connection, error: StoreError) -> StoreError {
+    file::named(Path::new(conn.path().unwrap_or_default()), error)
 }

@@ -22,19 +22,23 @@ impl Writer<'_> {
         };
         match repair {
             Repair::Row { state, index, created_at, started_at, completed_at, events, .. } => {
+                let run = self.run(id)?;
+                (run.seq, run.started) = (*events, started_at.is_some());
+                self.advance(id, state, index)?;
+                // After it: a run that comes to its end by `advance` is dated by its last event, here by the repair.
+                let failure = index.failure.as_ref();
                 self.conn.execute(
-                    "update runs set created_at = ?2, started_at = ?3, completed_at = ?4, failure_error = null,
-                        failure_step = null where id = ?1",
+                    "update runs set created_at = ?2, started_at = ?3, completed_at = ?4, failure_error = ?5,
+                        failure_step = ?6 where id = ?1",
                     params![
                         id,
                         created_at.millis(),
                         started_at.map(|time| time.millis()),
-                        completed_at.map(|time| time.millis())
+                        completed_at.map(|time| time.millis()),
+                        failure.map(|failure| &failure.error),
+                        failure.and_then(|failure| failure.step.as_deref()),
                     ],
                 )?;
-                let run = self.run(id)?;
-                (run.seq, run.started) = (*events, started_at.is_some());
-                self.advance(id, state, index)?;
             }
             Repair::Events { events, state, index, .. } => {
                 let now = self.clock.now();
