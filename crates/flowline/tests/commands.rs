@@ -94,3 +94,35 @@ async fn a_failure_that_is_badly_said_is_no_success() {
     assert_eq!((&told.failure()["error"], &told.failure()["code"]), (&"busy".into(), &"full".into()));
     assert!(told.logs()[0].1.contains("retry.after \"soon\" is no duration"), "{:?}", told.logs());
 }
+
+#[tokio::test]
+async fn a_command_reads_the_state_that_earlier_steps_wrote() {
+    let put = |key: &str, value: &str| format!("{{\"state\": {{\"set\": \"{key}\", \"value\": {value}}}}}");
+    let write = format!("echo '{}'; echo '{}'", put("n", "[1]"), put("strange \u{e9}", "null"));
+    // Says the envelope back as its result.
+    let echo = "read -r line; printf '{\"result\": %s}\\n' \"$line\"";
+    let told = run(&format!(
+        "flow: kept\nsteps:\n  a: {{ command: [sh, -c, {}] }}\n  \
+         b: {{ subscribes: ['step:a'], command: [sh, -c, {}] }}\n",
+        json!(write),
+        json!(echo)
+    ))
+    .await;
+    let envelope = &told.outcome.result.as_ref().expect("it completed").value()["b"];
+    assert_eq!(envelope["state"], json!({ "n": [1], "strange \u{e9}": null }));
+    assert!(envelope.get("stateOmitted").is_none());
+}
+
+#[tokio::test]
+async fn state_over_the_limit_is_left_out_and_said_to_be() {
+    let half = "echo \"{\\\"state\\\": {\\\"set\\\": \\\"$key\\\", \\\"value\\\": \\\"$(head -c 600000 /dev/zero | tr '\\0' x)\\\"}}\"";
+    let told = run(&format!(
+        "flow: kept\nsteps:\n  a: {{ command: [sh, -c, {}] }}\n  \
+         b: {{ subscribes: ['step:a'], command: [sh, -c, {}] }}\n",
+        json!(format!("for key in a b; do {half}; done")),
+        json!("read -r line; printf '{\"result\": %s}\\n' \"$line\"")
+    ))
+    .await;
+    let envelope = &told.outcome.result.as_ref().expect("it completed").value()["b"];
+    assert_eq!((envelope.get("state"), &envelope["stateOmitted"]), (None, &json!(true)));
+}

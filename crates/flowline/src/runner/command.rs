@@ -46,8 +46,9 @@ impl Runner for Command {
             let Run::Command(argv) = &step.attempt.plan.step_definition(step.attempt.step).runner else {
                 return Err(StepError::fatal("this step runs no command"));
             };
+            let envelope = envelope(&step, &input, &step.attempt.states().await?);
             let mut child = spawn(argv, folder.as_deref(), &pass_env, &step)?;
-            talk(&mut child, &step, &input).await
+            talk(&mut child, &step, envelope).await
         })
     }
 }
@@ -113,13 +114,12 @@ fn spawn(
     })
 }
 
-async fn talk(child: &mut Child, step: &Step, input: &Json) -> Result<Json, StepError> {
+async fn talk(child: &mut Child, step: &Step, envelope: Json) -> Result<Json, StepError> {
     let (Some(mut stdin), Some(stdout), Some(stderr)) =
         (child.0.stdin().take(), child.0.stdout().take(), child.0.stderr().take())
     else {
         return Err(StepError::new("the program has no pipes").code("spawn"));
     };
-    let envelope = envelope(step, input);
     let write = async move {
         // A program that does not read its input is free not to.
         let _ = stdin.write_all(envelope.get().as_bytes()).await;
@@ -133,10 +133,14 @@ async fn talk(child: &mut Child, step: &Step, input: &Json) -> Result<Json, Step
     said.outcome(status, &last)
 }
 
-fn envelope(step: &Step, input: &Json) -> Json {
+/// What the program reads on stdin. State over the limit is left out, and said to be.
+fn envelope(step: &Step, input: &Json, states: &[(String, Json)]) -> Json {
     let text = |text: &str| json::string(text);
     let trace = digest(step.run_id().as_str().as_bytes());
     let span = digest(step.step_id().as_bytes());
+    let state = json::object(states.iter().map(|(key, value)| (key.as_str(), Some(value))));
+    let state = state.within("state", limits::PAYLOAD_BYTES).ok();
+    let omitted = state.is_none().then(|| Json::from(true));
     json::object([
         ("runId", Some(&text(step.run_id().as_str()))),
         ("flowName", Some(&text(step.flow()))),
@@ -145,6 +149,9 @@ fn envelope(step: &Step, input: &Json) -> Json {
         ("stepId", Some(&text(&step.step_id()))),
         ("attempt", Some(&json::number(i64::from(step.attempt())))),
         ("idempotencyKey", Some(&text(&step.idempotency_key()))),
+        ("state", state.as_ref()),
+        ("stateOmitted", omitted.as_ref()),
+        // These two last, so that a shell script can cut the input out.
         ("traceparent", Some(&text(&format!("00-{}-{}-01", &trace[..32], &span[..16])))),
         ("input", Some(input)),
     ])
