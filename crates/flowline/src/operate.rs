@@ -105,38 +105,8 @@ impl StartRequest {
         self
     }
 
-    fn check(&self) -> Result<(), EngineError> {
-        let invalid = |text: String| Err(EngineError::Invalid(text));
-        if let Some(key) = &self.key
-            && (key.is_empty() || key.len() > limits::KEY_BYTES)
-        {
-            return invalid(format!(
-                "an idempotency key has 1 to {} bytes; this one has {}",
-                limits::KEY_BYTES,
-                key.len()
-            ));
-        }
-        if self.labels.len() > limits::LABELS {
-            return invalid(format!(
-                "a run takes up to {} labels; these are {}",
-                limits::LABELS,
-                self.labels.len()
-            ));
-        }
-        for (name, value) in &self.labels {
-            check_name("label", name).map_err(|error| EngineError::Invalid(error.to_string()))?;
-            if value.len() > limits::LABEL_BYTES || value.contains('\0') {
-                return invalid(format!(
-                    "label {name:?}: a value has up to {} bytes and no NUL",
-                    limits::LABEL_BYTES
-                ));
-            }
-        }
-        Ok(())
-    }
-
     async fn send(self) -> Result<RunHandle, EngineError> {
-        self.check()?;
+        check_start(self.key.as_deref(), &self.labels)?;
         let plan = self.plan.map_err(EngineError::NoSuchFlow)?;
         let input = self.input.map_err(EngineError::Invalid)?;
         let shared = &self.engine.shared;
@@ -196,6 +166,33 @@ impl StartRequest {
         let ended = Mutex::new((!existed).then_some(told));
         Ok(RunHandle { engine: self.engine, key, existed, ended })
     }
+}
+
+/// Whether a run could be started with this idempotency key and these labels.
+pub fn check_start(key: Option<&str>, labels: &BTreeMap<String, String>) -> Result<(), EngineError> {
+    let invalid = |text: String| Err(EngineError::Invalid(text));
+    if let Some(key) = key
+        && (key.is_empty() || key.len() > limits::KEY_BYTES)
+    {
+        return invalid(format!(
+            "an idempotency key has 1 to {} bytes; this one has {}",
+            limits::KEY_BYTES,
+            key.len()
+        ));
+    }
+    if labels.len() > limits::LABELS {
+        return invalid(format!("a run takes up to {} labels; these are {}", limits::LABELS, labels.len()));
+    }
+    for (name, value) in labels {
+        check_name("label", name).map_err(|error| EngineError::Invalid(error.to_string()))?;
+        if value.len() > limits::LABEL_BYTES || value.contains('\0') {
+            return invalid(format!(
+                "label {name:?}: a value has up to {} bytes and no NUL",
+                limits::LABEL_BYTES
+            ));
+        }
+    }
+    Ok(())
 }
 
 impl IntoFuture for StartRequest {

@@ -57,13 +57,15 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let input = args.start.input()?;
     let read = definition::load(&args.file)?;
     let origin = definition::origin(&args.file)?;
-    let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
     let width = read.definition.steps.iter().map(|step| step.name.len()).max().unwrap_or(0);
+    // What would be refused leaves no new store behind.
+    let plan = definition::plan(read, &input)?;
+    let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
     let mut progress = if args.no_progress { Progress::silent() } else { Progress::new(Names::Step, width) };
 
     let (engine, store) = context.worker(&args.work.env).await?;
     let begun = async {
-        let plan = engine.register(read.definition, Some(origin)).await?;
+        let plan = engine.register_plan(plan, Some(origin)).await?;
         Ok::<_, Failure>(args.start.apply(engine.run_plan(plan, input)).await?)
     };
     let handle = match begun.await {

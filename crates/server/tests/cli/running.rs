@@ -137,7 +137,7 @@ fn a_second_engine_on_the_file_is_refused_while_readers_read() {
     wait_for(&mut child, "| here");
     here.flowline(&["run", "order.yaml", "--input", r#"{"total": 1}"#])
         .refused(3, &["is in use", "stop that one", "help"]);
-    assert_eq!(here.json(3, &["start", "order.yaml"])["error"]["code"], "store-in-use");
+    assert_eq!(here.json(3, &["start", "approve.yaml"])["error"]["code"], "store-in-use");
     let runs = here.json(0, &["runs", "--status", "running"]);
     assert_eq!(runs["total"], 1);
     let run = runs["items"][0]["runId"].as_str().unwrap();
