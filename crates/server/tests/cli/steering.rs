@@ -68,6 +68,10 @@ fn a_paused_queue_is_not_worked_on_until_it_is_opened() {
     assert_eq!(here.json(0, &["queues"])["items"][0]["paused"], true);
     here.json(0, &["queues", "resume", "default"]);
     assert_eq!(here.json(0, &["work", "--until-idle"])["steps"]["completed"], 1);
+    assert_eq!(here.json(0, &["queues"])["items"], serde_json::json!([]));
+    here.json(0, &["queues", "pause", "reports"]);
+    let rows = here.json(0, &["queues"]);
+    assert_eq!((&rows["items"][0]["queue"], &rows["items"][0]["paused"]), (&"reports".into(), &true.into()));
 }
 
 #[test]
