@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::RunHandle;
-use flowline::core::{RunKey, Status};
+use flowline::core::time::show_duration;
+use flowline::core::{RunKey, Status, Time};
 use flowline::store::job::JobKey;
 use flowline::store::{EventQuery, JobRow, JobState, Store};
 use serde_json::json;
+use tokio::sync::mpsc;
 
 use super::start::StartFlags;
+use super::work::PATIENCE;
 use super::{Context, NEEDS, WorkFlags};
 use crate::definition;
 use crate::failure::{Exit, Failure, Outcome};
@@ -22,6 +25,8 @@ use crate::view::RunView;
 
 /// How often a run is asked whether it still moves.
 const LOOK: Duration = Duration::from_millis(100);
+/// A longer wait for a retry or a delayed start is told.
+const LONG: Duration = Duration::from_secs(60);
 /// How long the rest of the log is read after the end.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 
@@ -102,13 +107,15 @@ async fn work(
 ) -> Result<Ending, Failure> {
     let mut tail = Tail::new(store.clone(), handle.key().clone(), EventQuery::default());
     let ended = handle.wait();
-    let stands = stands(store, handle.key());
+    let (tell, mut waits) = mpsc::unbounded_channel();
+    let stands = stands(store, handle.key(), tell);
     tokio::pin!(ended, stands);
     let ending = loop {
         tokio::select! {
             outcome = &mut ended => { outcome?; break Ending::Ended; }
             why = &mut stands => break Ending::Stands(why?),
             event = tail.next() => progress.event(&event?),
+            Some(wait) = waits.recv() => progress.note(&wait),
             () = signals.next() => return Ok(Ending::Interrupted),
         }
     };
@@ -122,8 +129,14 @@ async fn work(
     Ok(ending)
 }
 
-/// Waits until nothing that this process could do would move the run on, and says why.
-async fn stands(store: &Arc<dyn Store>, run: &RunKey) -> Result<String, Failure> {
+/// Waits until nothing that this process could do would move the run on, and says why. Long waits on the way there are
+/// told.
+async fn stands(
+    store: &Arc<dyn Store>,
+    run: &RunKey,
+    tell: mpsc::UnboundedSender<String>,
+) -> Result<String, Failure> {
+    let mut told = None;
     loop {
         tokio::time::sleep(LOOK).await;
         let found = store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
@@ -150,7 +163,14 @@ async fn stands(store: &Arc<dyn Store>, run: &RunKey) -> Result<String, Failure>
                         "waits in the paused queue {queue:?}; `flowline queues resume {queue}` lets it go on"
                     ));
                 }
-                None => continue,
+                None => {
+                    let due = steps.iter().map(|job| job.due).min().unwrap_or_default();
+                    let left = due.since(store.now().await?);
+                    if left > LONG && told.replace(due) != Some(due) {
+                        let _ = tell.send(long_wait(run, due, left));
+                    }
+                    continue;
+                }
             }
         }
         if let Some(job) = steps.first() {
@@ -168,6 +188,15 @@ async fn stands(store: &Arc<dyn Store>, run: &RunKey) -> Result<String, Failure>
             run.run
         ));
     }
+}
+
+fn long_wait(run: &RunKey, due: Time, left: Duration) -> String {
+    format!(
+        "run {} waits: its next step is due at {due}, in {}; this command waits for it, or stop it with Ctrl-C and go \
+         on with `flowline work` by then",
+        run.run,
+        show_duration(left)
+    )
 }
 
 /// A paused queue, where every step that this process could run waits in one.
@@ -191,7 +220,7 @@ async fn report(context: &Context, store: &dyn Store, run: &RunKey, ending: Endi
         (Ending::Interrupted, _) => Exit::Interrupted,
         _ => Exit::Fine,
     };
-    summary(&view, &ending);
+    summary(&view, &ending, store.now().await?);
     let written = if context.json {
         output::json(&json!({
             "runId": row.run_id,
@@ -221,7 +250,7 @@ fn pretty(result: &flowline::core::Json) -> Result<(), Failure> {
     Ok(output::line(&text)?)
 }
 
-fn summary(view: &RunView, ending: &Ending) {
+fn summary(view: &RunView, ending: &Ending, now: Time) {
     let row = &view.row;
     let took = row.duration.map_or(String::new(), |ms| format!(" in {}", output::millis(ms)));
     let steps = output::count(u64::from(row.completed_steps), "step");
@@ -240,9 +269,16 @@ fn summary(view: &RunView, ending: &Ending) {
             ));
         }
         (_, Ending::Interrupted) => {
-            output::note(&format!(
-                "run {run} interrupted, {steps} done; go on with `flowline work --until-idle`"
-            ));
+            let soonest =
+                view.jobs.iter().filter(|job| matches!(job.key, JobKey::Step(_))).map(|job| job.due).min();
+            let how = match soonest.map(|due| (due, due.since(now))) {
+                // Until idle a worker does not wait that long.
+                Some((due, left)) if left > PATIENCE => {
+                    format!("`flowline work`; its next step is due at {due}, in {}", show_duration(left))
+                }
+                _ => "`flowline work --until-idle`".to_owned(),
+            };
+            output::note(&format!("run {run} interrupted, {steps} done; go on with {how}"));
         }
         (_, Ending::Stands(why)) => output::note(&format!("run {run} {why}")),
         (_, Ending::Ended) => output::note(&format!("run {run} is {status}")),

@@ -121,6 +121,20 @@ fn a_signal_stops_a_run_which_goes_on_later() {
 
 #[cfg(unix)]
 #[test]
+fn a_long_wait_is_told_and_can_be_left() {
+    let here = Here::new();
+    let mut child = here.spawn(&["run", "approve.yaml", "--delay", "1h"]);
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let told = lines.find(|line| line.contains("is due at")).expect("the wait is told");
+    assert!(told.contains("flowline work"), "{told}");
+    signal(&child, "INT");
+    let last = lines.last().unwrap();
+    assert!(last.contains("go on with `flowline work`; its next step is due at"), "{last}");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[cfg(unix)]
+#[test]
 fn a_worker_for_ever_stops_at_a_signal_with_exit_code_0() {
     let here = Here::new();
     here.start(&["slow.yaml"]);
