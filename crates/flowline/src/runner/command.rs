@@ -151,6 +151,9 @@ fn envelope(step: &Step, input: &Json, states: &[(String, Json)]) -> Json {
         ("stepId", Some(&text(&step.step_id()))),
         ("attempt", Some(&json::number(i64::from(step.attempt())))),
         ("idempotencyKey", Some(&text(&step.idempotency_key()))),
+        ("state", state.as_ref()),
+        ("stateOmitted", omitted.as_ref()),
+        // These two last, so that a shell script can cut the input out.
         ("traceparent", Some(&text(&format!("00-{}-{}-01", &trace[..32], &span[..16])))),
         ("input", Some(input)),
         ("state", state.as_ref()),
