@@ -156,8 +156,6 @@ fn envelope(step: &Step, input: &Json, states: &[(String, Json)]) -> Json {
         // These two last, so that a shell script can cut the input out.
         ("traceparent", Some(&text(&format!("00-{}-{}-01", &trace[..32], &span[..16])))),
         ("input", Some(input)),
-        ("state", state.as_ref()),
-        ("stateOmitted", omitted.as_ref()),
     ])
 }
 
