@@ -11,7 +11,7 @@ use flowline_core::run::{Fact, RunState};
 use flowline_core::{Event, Plan, RunKey, Tenant, Time};
 use flowline_store::query::WantTotal;
 use flowline_store::{
-    Counter, EventQuery, Index, JobKey, JobRow, RunQuery, RunRow, Snapshot, Store, StoreError,
+    Counter, EventQuery, Failure, Index, JobKey, JobRow, RunQuery, RunRow, Snapshot, Store, StoreError,
 };
 use serde::Serialize;
 
@@ -227,6 +227,7 @@ struct Folding<'a> {
     started_at: Option<Time>,
     completed_at: Option<Time>,
     emitted: BTreeSet<String>,
+    failure: Option<Failure>,
 }
 
 impl<'a> Folding<'a> {
@@ -240,6 +241,7 @@ impl<'a> Folding<'a> {
             started_at: None,
             completed_at: None,
             emitted: BTreeSet::new(),
+            failure: None,
         }
     }
 
@@ -271,7 +273,13 @@ impl<'a> Folding<'a> {
             _ if kind.is_terminal() => self.completed_at = Some(event.ts),
             _ => {}
         }
+        let failed_before = self.state.failed.is_some();
         self.state.apply(self.plan, fact);
+        // The first step that fails the run is why it fails; where none does, its end says why.
+        let fails = !failed_before && self.state.failed.is_some();
+        if self.failure.is_none() && (fails || kind == EventType::FlowFailed) {
+            self.failure = failure_of(event);
+        }
     }
 
     /// Attempts are contiguous, belong to steps that were triggered, and an event name is emitted once.
@@ -302,7 +310,7 @@ impl<'a> Folding<'a> {
     fn truth(self, row: &RunRow, jobs: Vec<JobRow>) -> Truth {
         Truth {
             plan: self.plan.clone(),
-            index: index_of(&self.state, None),
+            index: index_of(&self.state, self.failure),
             created_at: self.created_at.unwrap_or(row.created_at),
             started_at: self.started_at,
             completed_at: self.completed_at,
@@ -312,6 +320,17 @@ impl<'a> Folding<'a> {
             jobs,
         }
     }
+}
+
+/// Why a run fails, from the event that says so.
+fn failure_of(event: &Event) -> Option<Failure> {
+    #[derive(serde::Deserialize)]
+    struct Data {
+        error: String,
+        step: Option<Arc<str>>,
+    }
+    let data: Data = event.data.as_ref()?.to().ok()?;
+    Some(Failure { error: data.error, step: event.step_name.clone().or(data.step) })
 }
 
 /// The row and the stored state against the fold.
@@ -331,6 +350,7 @@ fn compare(snapshot: &Snapshot, truth: &Truth, found: &mut Findings<'_>) {
         ("startedAt", format!("{:?}", row.started_at), format!("{:?}", truth.started_at)),
         ("completedAt", format!("{:?}", row.completed_at), format!("{:?}", truth.completed_at)),
         ("events", row.events.to_string(), truth.events.to_string()),
+        ("failure", format!("{:?}", row.failure), format!("{:?}", index.failure)),
     ];
     for (field, says, folds) in pairs {
         if says != folds {
