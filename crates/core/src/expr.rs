@@ -14,6 +14,15 @@ use crate::json::Json;
 /// The variables that an expression may read.
 pub const VARIABLES: [&str; 3] = ["input", "events", "results"];
 
+// CEL's parser recurses and takes much of a 2 MiB stack per bracket when it is not optimized. What needs more than this
+// belongs in a step.
+/// An expression, in bytes.
+pub const EXPRESSION_BYTES: usize = 2 << 10;
+/// Brackets open at once in an expression.
+pub const EXPRESSION_DEPTH: usize = 8;
+/// Conditional operators (`?:`), which nest without brackets.
+pub const EXPRESSION_CHOICES: usize = 16;
+
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
 /// A parsed expression.
@@ -21,6 +30,16 @@ pub struct Expr {
     text: String,
     program: Program,
     reads: Reads,
+}
+
+/// Why a text is no expression.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExprError {
+    #[error("is too long or too deep")]
+    TooComplex,
+    /// In CEL's words, without a position in any file.
+    #[error("{0}")]
+    Syntax(String),
 }
 
 /// Which variables an expression mentions.
@@ -40,14 +59,17 @@ pub struct Scope {
 }
 
 impl Expr {
-    /// Parses an expression. The error says what is wrong in CEL's words, without a position in any file.
-    pub fn parse(text: &str) -> Result<Expr, String> {
+    /// Parses an expression. One that the parser could not take on a small stack is refused before it sees it.
+    pub fn parse(text: &str) -> Result<Expr, ExprError> {
         if text.trim().is_empty() {
-            return Err("the expression is empty".to_owned());
+            return Err(ExprError::Syntax("the expression is empty".to_owned()));
+        }
+        if too_complex(text) {
+            return Err(ExprError::TooComplex);
         }
         let program = Program::compile(text).map_err(|errors| {
             let first = errors.errors.first().map(|e| e.msg.clone()).unwrap_or_else(|| errors.to_string());
-            first.lines().next().unwrap_or_default().to_owned()
+            ExprError::Syntax(first.lines().next().unwrap_or_default().to_owned())
         })?;
         let references = program.references();
         let reads = Reads {
@@ -107,6 +129,21 @@ impl Expr {
             other => Err(format!("gave {other}, not true or false")),
         }
     }
+}
+
+/// Whether a recursive parser could go too deep: by brackets, by choices or by a long chain of operators.
+fn too_complex(text: &str) -> bool {
+    let (mut depth, mut deepest) = (0usize, 0usize);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    let choices = text.matches('?').count();
+    text.len() > EXPRESSION_BYTES || deepest > EXPRESSION_DEPTH || choices > EXPRESSION_CHOICES
 }
 
 impl fmt::Debug for Expr {
@@ -189,6 +226,17 @@ mod tests {
     fn unknown_variables_are_found() {
         assert_eq!(Expr::parse("inptu.total > 0").unwrap().unknown_variables(), ["inptu"]);
         assert!(Expr::parse("input.total >").is_err());
+    }
+
+    #[test]
+    fn what_would_overflow_the_parser_is_refused_before_it() {
+        let deep = "(".repeat(500) + "true" + &")".repeat(500);
+        let long = "true && ".repeat(500) + "true";
+        let choices = "true ? true : ".repeat(50) + "true";
+        for text in [deep, long, choices] {
+            assert_eq!(Expr::parse(&text).unwrap_err(), ExprError::TooComplex);
+        }
+        assert!(Expr::parse(&("(".repeat(8) + "true" + &")".repeat(8))).is_ok());
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl Plan {
             ));
         }
         let output = match &definition.output {
-            Some(text) => Some(Expr::parse(text).map_err(|problem| fail("output", problem))?),
+            Some(text) => Some(Expr::parse(text).map_err(|problem| fail("output", problem.to_string()))?),
             None => None,
         };
         let keeps_all = output.as_ref().is_some_and(|expr| expr.reads().results);

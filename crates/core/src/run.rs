@@ -232,6 +232,11 @@ impl RunState {
         self.steps[step as usize]
     }
 
+    /// Whether the run ended while the step was queued or delayed: nobody will run it any more.
+    pub fn is_dropped(&self, step: u32) -> bool {
+        self.ended.is_some() && self.step(step).is_live()
+    }
+
     pub fn status(&self) -> Status {
         match self.ended {
             Some(Ended::Completed) => Status::Completed,

@@ -102,6 +102,26 @@ pub fn format_duration(duration: Duration) -> String {
     out
 }
 
+/// Writes a duration for people: from ten seconds on in whole seconds, its parts apart (`59m 57s`).
+pub fn show_duration(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    let rounded = match ms {
+        0..10_000 => duration,
+        _ => Duration::from_secs(duration.as_secs() + u64::from(duration.subsec_millis() >= 500)),
+    };
+    let text = format_duration(rounded);
+    let mut shown = String::with_capacity(text.len() + 4);
+    let mut before = None;
+    for c in text.chars() {
+        if c.is_ascii_digit() && before.is_some_and(|before: char| before.is_ascii_alphabetic()) {
+            shown.push(' ');
+        }
+        shown.push(c);
+        before = Some(c);
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +134,13 @@ mod tests {
         for bad in ["", "5", "m", "5 m", "-1s", "1w", "99999999999999999999s"] {
             assert_eq!(parse_duration(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn people_read_whole_seconds() {
+        let shown =
+            [1_250, 9_999, 59_500, 3_596_975, 90_061_000].map(Duration::from_millis).map(show_duration);
+        assert_eq!(shown, ["1s 250ms", "9s 999ms", "1m", "59m 57s", "1d 1h 1m 1s"]);
     }
 
     #[test]

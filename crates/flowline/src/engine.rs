@@ -133,7 +133,15 @@ impl Engine {
         origin: Option<String>,
     ) -> Result<Arc<Plan>, EngineError> {
         definition.validate().map_err(|diagnostics| EngineError::Definition(Box::new(diagnostics)))?;
-        let plan = Arc::new(Plan::build(definition)?);
+        self.register_plan(Arc::new(Plan::build(definition)?), origin).await
+    }
+
+    /// Stores the definition of a plan, so that runs can be started from it.
+    pub async fn register_plan(
+        &self,
+        plan: Arc<Plan>,
+        origin: Option<String>,
+    ) -> Result<Arc<Plan>, EngineError> {
         let stored = StoredDefinition {
             tenant: self.shared.tenant.clone(),
             flow: plan.flow.clone(),

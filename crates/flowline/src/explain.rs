@@ -1,10 +1,11 @@
 //! Explain: why a run is not further, in words, from its state and its jobs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flowline_core::definition::Subscribes;
 use flowline_core::run::Phase;
-use flowline_core::time::format_duration;
+use flowline_core::time::show_duration;
 use flowline_core::{Plan, RunKey, RunState, Status, Time};
 use flowline_store::{JobKey, JobRow, JobState, RunRow, Store};
 use serde::Serialize;
@@ -62,7 +63,9 @@ pub async fn explain(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<E
     let row = snapshot.row.clone();
     let seen = see(store, plans, snapshot).await?;
     let (jobs, now) = (store.jobs(run).await?, store.now().await?);
-    let view = View { plan: &seen.plan, state: &seen.state, jobs: &jobs, now };
+    let queues = store.queues(&run.tenant).await?;
+    let paused = queues.into_iter().filter(|row| row.paused).map(|row| row.queue).collect();
+    let view = View { plan: &seen.plan, state: &seen.state, jobs: &jobs, paused, now };
     let steps: Vec<StepExplanation> = (0..seen.plan.steps.len() as u32).map(|step| view.step(step)).collect();
     let accepts = match row.status.is_terminal() {
         true => Vec::new(),
@@ -75,6 +78,8 @@ struct View<'a> {
     plan: &'a Plan,
     state: &'a RunState,
     jobs: &'a [JobRow],
+    /// Queues that are paused.
+    paused: BTreeSet<Arc<str>>,
     now: Time,
 }
 
@@ -100,7 +105,7 @@ impl View<'_> {
                 missing = self.missing(step);
                 ("idle", self.why_idle(&missing))
             }
-            Phase::Delayed | Phase::Queued if self.state.ended.is_some() => {
+            Phase::Delayed | Phase::Queued if self.state.is_dropped(step) => {
                 ("dropped", "the run ended".to_owned())
             }
             Phase::Delayed | Phase::Queued => self.why_live(job.as_ref(), step),
@@ -206,12 +211,16 @@ impl View<'_> {
                 }
             }
             JobState::Waiting if job.due > self.now => {
-                let left = format_duration(job.due.since(self.now));
+                let left = show_duration(job.due.since(self.now));
                 let what = if self.state.step(step).tries > 0 { "retry" } else { "start" };
-                ("delayed", format!("{what} at {}, in {left}", job.due))
+                let stop = self.stop(job).map_or(String::new(), |stop| format!("; {stop}"));
+                ("delayed", format!("{what} at {}, in {left}{stop}", job.due))
             }
             JobState::Waiting => {
                 let since = self.ago(job.due);
+                if let Some(stop) = self.stop(job) {
+                    return ("queued", format!("ready for {since}, but {stop}"));
+                }
                 let who = match &*job.need {
                     "command" => "flowline work".to_owned(),
                     "remote" => format!("a worker on queue {:?}", job.queue),
@@ -229,8 +238,16 @@ impl View<'_> {
         }
     }
 
+    /// Why nobody takes a job, where its queue is paused.
+    fn stop(&self, job: &JobRow) -> Option<String> {
+        let queue = &job.queue;
+        self.paused
+            .contains(queue)
+            .then(|| format!("queue {queue:?} is paused: flowline queues resume {queue}"))
+    }
+
     fn ago(&self, then: Time) -> String {
-        format_duration(self.now.since(then))
+        show_duration(self.now.since(then))
     }
 
     fn summary(&self, row: &RunRow, steps: &[StepExplanation], accepts: &[Arc<str>]) -> String {
@@ -257,6 +274,14 @@ impl View<'_> {
             Status::Waiting => "waits, and nothing says for what: run `flowline verify`".to_owned(),
             Status::Running if !in_state("running").is_empty() => format!("{} at work", in_state("running")),
             Status::Running if !in_state("queued").is_empty() => {
+                let queued = steps.iter().filter(|step| step.state == "queued");
+                let mut stops = queued.map(|step| self.stop(step.job.as_ref()?));
+                // One that is not stopped is what a worker can go on with.
+                if let Some(Some(stop)) = stops.next()
+                    && stops.all(|stop| stop.is_some())
+                {
+                    return format!("{} ready, but {stop}", in_state("queued"));
+                }
                 format!("{} ready, and no worker has taken it: flowline work", in_state("queued"))
             }
             Status::Running => "at work".to_owned(),

@@ -105,38 +105,8 @@ impl StartRequest {
         self
     }
 
-    fn check(&self) -> Result<(), EngineError> {
-        let invalid = |text: String| Err(EngineError::Invalid(text));
-        if let Some(key) = &self.key
-            && (key.is_empty() || key.len() > limits::KEY_BYTES)
-        {
-            return invalid(format!(
-                "an idempotency key has 1 to {} bytes; this one has {}",
-                limits::KEY_BYTES,
-                key.len()
-            ));
-        }
-        if self.labels.len() > limits::LABELS {
-            return invalid(format!(
-                "a run takes up to {} labels; these are {}",
-                limits::LABELS,
-                self.labels.len()
-            ));
-        }
-        for (name, value) in &self.labels {
-            check_name("label", name).map_err(|error| EngineError::Invalid(error.to_string()))?;
-            if value.len() > limits::LABEL_BYTES || value.contains('\0') {
-                return invalid(format!(
-                    "label {name:?}: a value has up to {} bytes and no NUL",
-                    limits::LABEL_BYTES
-                ));
-            }
-        }
-        Ok(())
-    }
-
     async fn send(self) -> Result<RunHandle, EngineError> {
-        self.check()?;
+        check_start(self.key.as_deref(), &self.labels)?;
         let plan = self.plan.map_err(EngineError::NoSuchFlow)?;
         let input = self.input.map_err(EngineError::Invalid)?;
         let shared = &self.engine.shared;
@@ -155,7 +125,8 @@ impl StartRequest {
             definition: plan.hash.clone(),
             step_count: plan.steps.len() as u32,
             labels: self.labels,
-            input_digest: digest(input.get().as_bytes()),
+            // Only a key makes a second start of the same run, so only then is there anything to compare.
+            input_digest: self.key.as_ref().map_or_else(String::new, |_| input_digest(&input)),
             idempotency_key: self.key.clone(),
             retry_of: self.retry_of.clone(),
         };
@@ -197,6 +168,33 @@ impl StartRequest {
     }
 }
 
+/// Whether a run could be started with this idempotency key and these labels.
+pub fn check_start(key: Option<&str>, labels: &BTreeMap<String, String>) -> Result<(), EngineError> {
+    let invalid = |text: String| Err(EngineError::Invalid(text));
+    if let Some(key) = key
+        && (key.is_empty() || key.len() > limits::KEY_BYTES)
+    {
+        return invalid(format!(
+            "an idempotency key has 1 to {} bytes; this one has {}",
+            limits::KEY_BYTES,
+            key.len()
+        ));
+    }
+    if labels.len() > limits::LABELS {
+        return invalid(format!("a run takes up to {} labels; these are {}", limits::LABELS, labels.len()));
+    }
+    for (name, value) in labels {
+        check_name("label", name).map_err(|error| EngineError::Invalid(error.to_string()))?;
+        if value.len() > limits::LABEL_BYTES || value.contains('\0') {
+            return invalid(format!(
+                "label {name:?}: a value has up to {} bytes and no NUL",
+                limits::LABEL_BYTES
+            ));
+        }
+    }
+    Ok(())
+}
+
 impl IntoFuture for StartRequest {
     type Output = Result<RunHandle, EngineError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
@@ -204,6 +202,14 @@ impl IntoFuture for StartRequest {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
     }
+}
+
+/// The same for inputs that are the same JSON, whatever their white space and the order of their keys.
+fn input_digest(input: &Json) -> String {
+    let mut value = input.value();
+    // They are sorted, unless another crate of the program asks serde_json to keep their order.
+    value.sort_all_objects();
+    digest(value.to_string().as_bytes())
 }
 
 /// What became of an input, when it was not written.
@@ -455,4 +461,18 @@ fn outcome(status: Status, data: Option<&Json>) -> RunOutcome {
     }
     let Data { result, error } = data.and_then(|data| data.to().ok()).unwrap_or_default();
     RunOutcome { status, result, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_are_compared_as_json_not_as_text() {
+        let of = |text: &str| input_digest(&Json::parse(text).unwrap());
+        assert_eq!(of(r#"{"a": 1, "b": [2, {"d": 3, "c": 4}]}"#), of(r#"{"b":[2,{"c":4,"d":3}],"a":1}"#));
+        assert_eq!(of(r#""\u00e9""#), of(r#""é""#));
+        assert_ne!(of(r#"{"a":1}"#), of(r#"{"a":"1"}"#));
+        assert_ne!(of("[1,2]"), of("[2,1]"));
+    }
 }

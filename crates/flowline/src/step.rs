@@ -124,6 +124,8 @@ pub enum Level {
 }
 
 impl Level {
+    pub const ALL: [Level; 4] = [Level::Debug, Level::Info, Level::Warn, Level::Error];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Level::Debug => "debug",
@@ -134,9 +136,7 @@ impl Level {
     }
 
     pub fn parse(text: &str) -> Option<Level> {
-        [Level::Debug, Level::Info, Level::Warn, Level::Error]
-            .into_iter()
-            .find(|level| level.as_str() == text)
+        Level::ALL.into_iter().find(|level| level.as_str() == text)
     }
 }
 

@@ -35,6 +35,8 @@ pub struct Question {
     pub dir: PathBuf,
     /// Bytes of payload that each run carries.
     pub payload: usize,
+    /// Where the database is put afterwards, to look at; it is removed otherwise.
+    pub keep: Option<PathBuf>,
 }
 
 /// What was measured. The names are a contract.
@@ -134,6 +136,9 @@ pub async fn bench(question: &Question, tell: Arc<AtomicU64>) -> anyhow::Result<
     let baseline = flowline_sqlite::baseline(&question.dir)?;
     let folder = question.dir.join(format!(".flowline-bench-{}", std::process::id()));
     let measured = measure(question, &folder, tell).await;
+    if let (Some(keep), Ok(_)) = (&question.keep, &measured) {
+        std::fs::rename(folder.join("bench.db"), keep)?;
+    }
     let _ = std::fs::remove_dir_all(&folder);
     let mut answer = measured?;
     answer.baseline = Baseline {
@@ -146,11 +151,12 @@ pub async fn bench(question: &Question, tell: Arc<AtomicU64>) -> anyhow::Result<
 async fn measure(question: &Question, folder: &Path, tell: Arc<AtomicU64>) -> anyhow::Result<Answer> {
     let input = Json::from(json!({ "text": "x".repeat(question.payload) }));
     let flow = question.shape.flow(&input)?;
-    let store = SqliteStore::open(folder.join("bench.db"), Options::default())?;
+    let database = folder.join("bench.db");
+    let store = SqliteStore::open(&database, Options::default())?;
     let slots = (question.in_flight as usize).saturating_mul(WIDTH).clamp(64, 4096);
     let config = Config { slots, retention: None, ..Config::default() };
     let engine = Engine::on(store).config(config).flow(&flow).start().await?;
-    let before = bytes_in(folder);
+    let before = bytes_in(&database);
     let next = Arc::new(AtomicU64::new(0));
     let began = Instant::now();
     let clients: Vec<_> = (0..question.in_flight.min(question.runs))
@@ -186,8 +192,12 @@ async fn measure(question: &Question, folder: &Path, tell: Arc<AtomicU64>) -> an
         latencies.get(rank - 1).map_or(0.0, |latency| latency.as_secs_f64() * 1e3)
     };
     let steps = question.runs * question.shape.steps();
+    let conflicts = engine.meters().conflicts.load(Ordering::Relaxed);
     let commits = engine.meters().commits.load(Ordering::Relaxed);
     let batches = engine.meters().batches.load(Ordering::Relaxed).max(1);
+    // A file that is closed has its write-ahead log copied back: only then does its size tell.
+    drop(engine);
+    let written = bytes_in(&database);
     Ok(Answer {
         flow: question.shape.name(),
         runs: question.runs,
@@ -199,16 +209,17 @@ async fn measure(question: &Question, folder: &Path, tell: Arc<AtomicU64>) -> an
         commits,
         commits_per_batch: commits as f64 / batches as f64,
         latency_ms: Latency { p50: at(50), p99: at(99) },
-        conflicts: engine.meters().conflicts.load(Ordering::Relaxed),
-        bytes_per_run: bytes_in(folder).saturating_sub(before) / question.runs.max(1),
+        conflicts,
+        bytes_per_run: written.saturating_sub(before) / question.runs.max(1),
         peak_rss_mb: peak_rss_mb(),
         baseline: Baseline { rows_per_second: 0.0, commits_per_second: 0.0 },
     })
 }
 
-/// Bytes of the database in a folder, write-ahead log left out: it does not grow with the runs.
-fn bytes_in(folder: &Path) -> u64 {
-    std::fs::metadata(folder.join("bench.db")).map_or(0, |file| file.len())
+/// Bytes of a database and of its write-ahead log, which holds what is not in the database yet.
+fn bytes_in(database: &Path) -> u64 {
+    let wal = database.with_extension("db-wal");
+    [database, &wal].iter().filter_map(|path| Some(std::fs::metadata(path).ok()?.len())).sum()
 }
 
 /// The most memory that this process has held, from the kernel; 0 where it does not say.

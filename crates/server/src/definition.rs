@@ -2,9 +2,12 @@
 
 use std::io::Read as _;
 use std::path::Path;
+use std::sync::Arc;
 
+use flowline::EngineError;
+use flowline::core::decide::check_input;
 use flowline::core::definition::{Diagnostics, Format, Read, read};
-use flowline::core::limits;
+use flowline::core::{Json, Plan, limits};
 
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -26,6 +29,13 @@ pub fn check(path: &Path) -> Result<Result<Read, Diagnostics>, Failure> {
             .help("definitions are written in YAML, TOML or JSON and end in .yaml, .yml, .toml or .json"));
     };
     Ok(read(&name, &text(path)?, format))
+}
+
+/// The plan of a definition that a run with this input can be started from.
+pub fn plan(read: Read, input: &Json) -> Result<Arc<Plan>, Failure> {
+    let plan = Plan::build(read.definition).map_err(EngineError::from)?;
+    check_input(&plan, input).map_err(EngineError::Refused)?;
+    Ok(Arc::new(plan))
 }
 
 /// The folder that the commands of a definition run in.

@@ -106,7 +106,11 @@ impl From<StoreError> for Failure {
                 "store-cannot-write",
                 Some("check the permissions and the free space there, or name another place with --store"),
             ),
-            StoreError::InUse(_) => (Exit::Store, "store-in-use", None),
+            StoreError::InUse(_) => (
+                Exit::Store,
+                "store-in-use",
+                Some("runs, show, events, explain, stats and other reading commands work meanwhile"),
+            ),
             StoreError::Incompatible(_) => {
                 (Exit::Store, "store-incompatible", Some("name another file with --store sqlite:PATH"))
             }

@@ -69,6 +69,16 @@ impl Progress {
         }
     }
 
+    /// Shows a line of its own.
+    pub fn note(&self, line: &str) {
+        match &self.live {
+            _ if self.silent => {}
+            Some(live) if output::stderr_has_color() => drop(live.println(line)),
+            Some(live) => live.suspend(|| output::note(line)),
+            None => output::note(line),
+        }
+    }
+
     /// Takes the spinners away.
     pub fn finish(&mut self) {
         for running in self.running.values_mut() {
@@ -192,11 +202,7 @@ impl Progress {
             Names::Step => format!("{step}  {text}"),
             Names::RunAndStep => format!("{} {}  {step}  {text}", event.run_id, event.flow_name),
         };
-        match &self.live {
-            Some(live) if output::stderr_has_color() => drop(live.println(line)),
-            Some(live) => live.suspend(|| output::note(&line)),
-            None => output::note(&line),
-        }
+        self.note(&line);
     }
 }
 

@@ -31,7 +31,8 @@ pub struct RunView {
 #[serde(rename_all = "camelCase")]
 pub struct StepView {
     pub name: Arc<str>,
-    /// `pending`, `delayed`, `queued`, `running`, `completed`, `failed` or `skipped`.
+    /// `pending`, `delayed`, `queued`, `running`, `completed`, `failed` or `skipped`; `dropped` where the run
+    /// ended before.
     pub status: &'static str,
     pub attempts: u32,
     /// From its first `step.started` to its end.
@@ -176,6 +177,7 @@ impl StepLog {
             let now = state.step(at as u32);
             let times = self.times.get(&step.name);
             let status = match now.phase {
+                _ if state.is_dropped(at as u32) => "dropped",
                 _ if now.is_live() && leased(&step.name) => "running",
                 Phase::Idle => "pending",
                 Phase::Delayed => "delayed",

@@ -61,8 +61,8 @@ fn in_use(database: &Path, file: &mut File) -> StoreError {
         _ => "another process".to_owned(),
     };
     StoreError::InUse(format!(
-        "{} is in use by the engine of {holder}; stop that one, or talk to it with --server, or name another file \
-         (other processes may always read)",
+        "{} is in use by the engine of {holder}; stop that one first, or name another file \
+         (whatever only reads works beside it)",
         database.display()
     ))
 }

@@ -45,7 +45,7 @@ pub struct NewRun {
     pub definition: Arc<str>,
     pub step_count: u32,
     pub labels: BTreeMap<String, String>,
-    /// Digest of the input, to tell a repeated start from another one under the same idempotency key.
+    /// Digest of the input, to tell a repeated start from another one under the same idempotency key; empty without one.
     pub input_digest: String,
     pub idempotency_key: Option<String>,
     pub retry_of: Option<RunId>,

@@ -113,7 +113,8 @@ pub trait Catalog: Send + Sync + 'static {
     /// All live keys and values of a scope, by key.
     async fn states(&self, run: &RunKey, scope: row::StateScope) -> Result<Vec<(String, Json)>, StoreError>;
 
-    /// Depths by lane of a tenant, by queue and need: the lanes that hold a job. Timers are not counted.
+    /// Depths by lane of a tenant, by queue and need: the lanes that hold a job. Timers are not counted. A paused queue
+    /// that holds none has one row of zeros, with an empty need.
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError>;
     /// Stops or lets go on the claiming of a queue's jobs. Leased ones run on.
     async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: row::Pause) -> Result<(), StoreError>;

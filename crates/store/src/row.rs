@@ -119,6 +119,7 @@ pub enum Pause {
 #[serde(rename_all = "camelCase")]
 pub struct QueueRow {
     pub queue: Arc<str>,
+    /// Empty for a paused queue that holds no job.
     pub need: Arc<str>,
     /// Due and unleased.
     pub ready: u64,
@@ -128,6 +129,22 @@ pub struct QueueRow {
     /// The due time of the oldest ready job.
     pub oldest: Option<Time>,
     pub paused: bool,
+}
+
+impl QueueRow {
+    /// A paused queue that holds no job.
+    pub fn paused(queue: Arc<str>) -> QueueRow {
+        QueueRow {
+            queue,
+            need: "".into(),
+            ready: 0,
+            delayed: 0,
+            held: 0,
+            leased: 0,
+            oldest: None,
+            paused: true,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -18,6 +18,7 @@ use crate::definition::Priority;
 use crate::event::{NewEvent, Slot};
 use crate::ids::RunId;
 use crate::json::Json;
+use crate::limits;
 use crate::plan::Plan;
 use crate::run::RunState;
 use crate::time::Time;
@@ -229,6 +230,17 @@ fn accepted_list(accepts: &[String]) -> String {
     match accepts {
         [] => "; it accepts none (list it under `accepts`)".to_owned(),
         names => format!("; it accepts {}", names.join(", ")),
+    }
+}
+
+/// Whether a run of this plan could start with this input, asked before there is anything to write to.
+pub fn check_input(plan: &Plan, input: &Json) -> Result<(), Refusal> {
+    input.clone().within("the input", limits::PAYLOAD_BYTES)?;
+    match &plan.input {
+        Some(schema) => {
+            schema.check(input).map_err(|problem| Refusal::Schema { what: "the input".to_owned(), problem })
+        }
+        None => Ok(()),
     }
 }
 

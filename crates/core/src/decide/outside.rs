@@ -2,7 +2,7 @@
 
 use super::attempt::clip;
 use super::draft::Draft;
-use super::{Finish, Halt, OtherJobs, Refusal, Start};
+use super::{Finish, Halt, OtherJobs, Refusal, Start, check_input};
 use crate::definition::Priority;
 use crate::event::{EventType, Slot};
 use crate::json::{self, Json};
@@ -16,11 +16,7 @@ impl Draft<'_> {
             return Err(Halt::Applied);
         }
         let input = &start.input;
-        input.clone().within("the input", limits::PAYLOAD_BYTES).map_err(Refusal::from)?;
-        if let Some(schema) = &self.plan.input {
-            let what = "the input".to_owned();
-            schema.check(input).map_err(|problem| Refusal::Schema { what, problem })?;
-        }
+        check_input(self.plan, input)?;
         let priority = (start.priority != Priority::Normal).then(|| json::string(start.priority.as_str()));
         let at = start.at.filter(|at| *at > self.moment.now);
         let at_json = at.map(|at| json::string(&at.to_string()));

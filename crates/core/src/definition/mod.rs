@@ -29,6 +29,7 @@ pub use graph::{Graph, GraphEdge, GraphNode, Join, NodeKind, dot, graph, mermaid
 pub use place::Place;
 pub use read::{Read, read};
 pub use source::Format;
+pub use suggest::nearest;
 
 /// A versioned definition of steps wired by events.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -3,7 +3,7 @@
 use crate::limits;
 
 /// The candidate with the fewest edits from `name`, if they are at most a third of its length.
-pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted: Vec<char> = name.chars().take(limits::NAME_BYTES + 1).collect();
     if wanted.is_empty() || wanted.len() > limits::NAME_BYTES {
         return None;

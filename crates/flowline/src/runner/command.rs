@@ -9,18 +9,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use flowline_core::definition::Runner as Run;
 use flowline_core::ids::digest;
 use flowline_core::json::{self, Json, JsonError};
 use flowline_core::limits;
-use flowline_core::time::parse_duration;
 use flowline_store::row::StateScope;
 use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
-use serde::Deserialize;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 
+use super::message::{self, Emit, Line, Odd, State};
 use super::{Attempt, Runner};
 use crate::step::{Level, Step, StepError};
 
@@ -50,8 +48,9 @@ impl Runner for Command {
             let Run::Command(argv) = &step.attempt.plan.step_definition(step.attempt.step).runner else {
                 return Err(StepError::fatal("this step runs no command"));
             };
+            let envelope = envelope(&step, &input, &step.attempt.states().await?);
             let mut child = spawn(argv, folder.as_deref(), &pass_env, &step)?;
-            talk(&mut child, &step, &input).await
+            talk(&mut child, &step, envelope).await
         })
     }
 }
@@ -117,29 +116,33 @@ fn spawn(
     })
 }
 
-async fn talk(child: &mut Child, step: &Step, input: &Json) -> Result<Json, StepError> {
+async fn talk(child: &mut Child, step: &Step, envelope: Json) -> Result<Json, StepError> {
     let (Some(mut stdin), Some(stdout), Some(stderr)) =
         (child.0.stdin().take(), child.0.stdout().take(), child.0.stderr().take())
     else {
         return Err(StepError::new("the program has no pipes").code("spawn"));
     };
-    let envelope = envelope(step, input);
     let write = async move {
         // A program that does not read its input is free not to.
         let _ = stdin.write_all(envelope.get().as_bytes()).await;
         let _ = stdin.write_all(b"\n").await;
+        Ok(())
     };
     let mut said = Said::default();
-    let ((), read, last) = tokio::join!(write, said.read(step, stdout), read_stderr(step, stderr));
-    read?;
+    // The first breach of the protocol ends the conversation: the program is dropped, and so killed.
+    let ((), (), last) = tokio::try_join!(write, said.read(step, stdout), read_stderr(step, stderr))?;
     let status = child.0.wait().await?;
     said.outcome(status, &last)
 }
 
-fn envelope(step: &Step, input: &Json) -> Json {
+/// What the program reads on stdin. State over the limit is left out, and said to be.
+fn envelope(step: &Step, input: &Json, states: &[(String, Json)]) -> Json {
     let text = |text: &str| json::string(text);
     let trace = digest(step.run_id().as_str().as_bytes());
     let span = digest(step.step_id().as_bytes());
+    let state = json::object(states.iter().map(|(key, value)| (key.as_str(), Some(value))));
+    let state = state.within("state", limits::PAYLOAD_BYTES).ok();
+    let omitted = state.is_none().then(|| Json::from(true));
     json::object([
         ("runId", Some(&text(step.run_id().as_str()))),
         ("flowName", Some(&text(step.flow()))),
@@ -148,8 +151,13 @@ fn envelope(step: &Step, input: &Json) -> Json {
         ("stepId", Some(&text(&step.step_id()))),
         ("attempt", Some(&json::number(i64::from(step.attempt())))),
         ("idempotencyKey", Some(&text(&step.idempotency_key()))),
+        ("state", state.as_ref()),
+        ("stateOmitted", omitted.as_ref()),
+        // These two last, so that a shell script can cut the input out.
         ("traceparent", Some(&text(&format!("00-{}-{}-01", &trace[..32], &span[..16])))),
         ("input", Some(input)),
+        ("state", state.as_ref()),
+        ("stateOmitted", omitted.as_ref()),
     ])
 }
 
@@ -158,54 +166,6 @@ fn envelope(step: &Step, input: &Json) -> Json {
 struct Said {
     result: Option<Json>,
     failure: Option<StepError>,
-}
-
-/// One line of stdout that is a JSON object.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Line {
-    emit: Option<Emit>,
-    emit_now: Option<Emit>,
-    log: Option<serde_json::Map<String, serde_json::Value>>,
-    state: Option<State>,
-    #[serde(default, deserialize_with = "present")]
-    result: Option<Json>,
-    fail: Option<Fail>,
-    retry: Option<Again>,
-}
-
-/// `"result": null` is a result.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
-    Json::deserialize(deserializer).map(Some)
-}
-
-#[derive(Deserialize)]
-struct Emit {
-    name: String,
-    #[serde(default = "Json::null")]
-    payload: Json,
-}
-
-#[derive(Deserialize)]
-struct State {
-    set: Option<String>,
-    delete: Option<String>,
-    #[serde(default = "Json::null")]
-    value: Json,
-    scope: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Fail {
-    error: String,
-    code: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Again {
-    error: String,
-    code: Option<String>,
-    after: Option<String>,
 }
 
 impl Said {
@@ -218,20 +178,25 @@ impl Said {
     }
 
     async fn line(&mut self, step: &Step, text: &str) -> Result<(), StepError> {
-        let parsed = match text.starts_with('{').then(|| Json::parse(text)) {
-            // Taken for a log line, an emit or a result would be lost without a word.
-            Some(Err(JsonError::Depth)) if MEANT.iter().any(|key| text.starts_with(key)) => {
-                return Err(StepError::fatal(JsonError::Depth).code("invalid_payload"));
+        // Taken for a log line, an emit or a result would be lost without a word.
+        if MEANT.iter().any(|key| text.starts_with(key)) && Json::parse(text) == Err(JsonError::Depth) {
+            return Err(StepError::fatal(JsonError::Depth).code("invalid_payload"));
+        }
+        let mut line = match message::read(text) {
+            Line::Message(message) => message,
+            Line::Odd(Odd { why, failure }) => {
+                step.log(Level::Warn, format!("not a message ({why}): {}", text.trim()));
+                self.failure = failure.or(self.failure.take());
+                return Ok(());
             }
-            Some(Ok(json)) => json.to::<Line>().ok(),
-            _ => None,
-        };
-        let Some(line) = parsed else {
-            if !text.trim().is_empty() {
-                step.log(Level::Info, text);
+            Line::Text => {
+                if !text.trim().is_empty() {
+                    step.log(Level::Info, text);
+                }
+                return Ok(());
             }
-            return Ok(());
         };
+        self.failure = line.failure().or(self.failure.take());
         if let Some(Emit { name, payload }) = line.emit {
             step.emit(&name, payload)?;
         }
@@ -239,30 +204,19 @@ impl Said {
             step.emit_now(&name, payload).await?;
         }
         if let Some(mut fields) = line.log {
-            let level =
-                fields.remove("level").and_then(|level| Level::parse(level.as_str()?)).unwrap_or(Level::Info);
+            let level = fields.remove("level").and_then(|level| Level::parse(level.as_str()?));
             let message = match fields.remove("message") {
                 Some(serde_json::Value::String(message)) => message,
                 Some(other) => other.to_string(),
                 None => String::new(),
             };
-            step.log_with(level, message, fields);
+            step.log_with(level.unwrap_or(Level::Info), message, fields);
         }
         if let Some(state) = line.state {
             self.state(step, state).await?;
         }
         if let Some(result) = line.result {
             self.result = Some(result);
-        }
-        if let Some(Fail { error, code }) = line.fail {
-            self.failure = Some(coded(StepError::fatal(error), code));
-        }
-        if let Some(Again { error, code, after }) = line.retry {
-            let failed = coded(StepError::new(error), code);
-            self.failure = Some(match after.as_deref().and_then(parse_duration) {
-                Some(after) => failed.retry_after(after.max(Duration::from_millis(1))),
-                None => failed,
-            });
         }
         Ok(())
     }
@@ -294,13 +248,6 @@ impl Said {
     }
 }
 
-fn coded(error: StepError, code: Option<String>) -> StepError {
-    match code {
-        Some(code) => error.code(&code),
-        None => error,
-    }
-}
-
 fn ended(status: ExitStatus) -> (String, String) {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
@@ -310,9 +257,10 @@ fn ended(status: ExitStatus) -> (String, String) {
     (format!("the program ended with exit code {code}"), format!("exit_{code}"))
 }
 
-async fn read_stderr(step: &Step, stderr: impl AsyncRead + Unpin) -> VecDeque<String> {
+/// Logs stderr to its end; its last lines.
+async fn read_stderr(step: &Step, stderr: impl AsyncRead + Unpin) -> Result<VecDeque<String>, StepError> {
     let (mut lines, mut last) = (BufReader::new(stderr), VecDeque::new());
-    while let Ok(Some(line)) = next_line(&mut lines).await {
+    while let Some(line) = next_line(&mut lines).await? {
         if line.trim().is_empty() {
             continue;
         }
@@ -322,7 +270,7 @@ async fn read_stderr(step: &Step, stderr: impl AsyncRead + Unpin) -> VecDeque<St
         }
         last.push_back(line);
     }
-    last
+    Ok(last)
 }
 
 /// The next line without its end; `None` at the end. A line over [`LINE`] is refused.

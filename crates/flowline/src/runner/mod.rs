@@ -2,6 +2,8 @@
 
 #[cfg(feature = "command")]
 pub mod command;
+#[cfg(feature = "command")]
+mod message;
 
 use std::collections::HashMap;
 use std::fmt;

@@ -33,6 +33,9 @@ pub struct Args {
     /// Where the database is made; its disk is what is measured
     #[arg(long, value_name = "DIR", default_value = ".flowline")]
     dir: PathBuf,
+    /// Keep the database under this name, on the same disk
+    #[arg(long, value_name = "FILE")]
+    keep: Option<PathBuf>,
 }
 
 fn shape(text: &str) -> Result<Shape, String> {
@@ -51,6 +54,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         in_flight: args.in_flight,
         dir: args.dir,
         payload: args.payload as usize,
+        keep: args.keep,
     };
     if cfg!(debug_assertions) {
         output::note("this is a debug build: its figures say little; use `cargo run --release -- bench`");

@@ -43,7 +43,7 @@ async fn list(context: &Context) -> Outcome {
     if context.json {
         output::json(&json!({ "items": rows }))?;
     } else if rows.is_empty() {
-        output::note("no queue holds a job");
+        output::note("no queue holds a job or is paused");
     } else {
         let head = ["queue", "needs", "ready", "delayed", "held", "leased", "oldest", "paused"];
         output::table(&head, rows.iter().map(cells).collect())?;

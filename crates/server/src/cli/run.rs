@@ -4,13 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::core::{RunKey, Status};
+use flowline::core::time::show_duration;
+use flowline::core::{RunKey, Status, Time};
 use flowline::store::job::JobKey;
 use flowline::store::{EventQuery, JobRow, JobState, Store};
 use flowline::{Engine, RunHandle};
 use serde_json::json;
+use tokio::sync::mpsc;
 
 use super::start::StartFlags;
+use super::work::PATIENCE;
 use super::{Context, NEEDS, WorkFlags};
 use crate::definition;
 use crate::failure::{Exit, Failure, Outcome};
@@ -23,6 +26,8 @@ use crate::view::RunView;
 
 /// How often a run is asked whether it still moves.
 const LOOK: Duration = Duration::from_millis(100);
+/// A longer wait for a retry or a delayed start is told.
+const LONG: Duration = Duration::from_secs(60);
 /// How long the rest of the log is read after the end.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 
@@ -58,13 +63,15 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let input = args.start.input()?;
     let read = definition::load(&args.file)?;
     let origin = definition::origin(&args.file)?;
-    let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
     let width = read.definition.steps.iter().map(|step| step.name.len()).max().unwrap_or(0);
+    // What would be refused leaves no new store behind.
+    let plan = definition::plan(read, &input)?;
+    let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
     let mut progress = if args.no_progress { Progress::silent() } else { Progress::new(Names::Step, width) };
 
     let (engine, store) = context.worker(&args.work.env).await?;
     let begun = async {
-        let plan = engine.register(read.definition, Some(origin)).await?;
+        let plan = engine.register_plan(plan, Some(origin)).await?;
         Ok::<_, Failure>(args.start.apply(engine.run_plan(plan, input)).await?)
     };
     let handle = match begun.await {
@@ -102,7 +109,8 @@ async fn work(
 ) -> Result<Ending, Failure> {
     let mut tail = Tail::new(store.clone(), handle.key().clone(), EventQuery::default());
     let ended = handle.wait();
-    let stands = stands(store, handle.key());
+    let (tell, mut waits) = mpsc::unbounded_channel();
+    let stands = stands(store, handle.key(), tell);
     tokio::pin!(ended, stands);
     let mut trouble = engine.trouble();
     let ending = loop {
@@ -110,6 +118,7 @@ async fn work(
             outcome = &mut ended => { outcome?; break Ending::Ended; }
             why = &mut stands => break Ending::Stands(why?),
             event = tail.next() => progress.event(&event?),
+            Some(wait) = waits.recv() => progress.note(&wait),
             () = trouble::tell(&mut trouble) => {}
             () = signals.next() => return Ok(Ending::Interrupted),
         }
@@ -124,8 +133,14 @@ async fn work(
     Ok(ending)
 }
 
-/// Waits until nothing that this process could do would move the run on, and says why.
-async fn stands(store: &Arc<dyn Store>, run: &RunKey) -> Result<String, Failure> {
+/// Waits until nothing that this process could do would move the run on, and says why. Long waits on the way there are
+/// told.
+async fn stands(
+    store: &Arc<dyn Store>,
+    run: &RunKey,
+    tell: mpsc::UnboundedSender<String>,
+) -> Result<String, Failure> {
+    let mut told = None;
     loop {
         tokio::time::sleep(LOOK).await;
         let found = store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
@@ -152,7 +167,14 @@ async fn stands(store: &Arc<dyn Store>, run: &RunKey) -> Result<String, Failure>
                         "waits in the paused queue {queue:?}; `flowline queues resume {queue}` lets it go on"
                     ));
                 }
-                None => continue,
+                None => {
+                    let due = steps.iter().map(|job| job.due).min().unwrap_or_default();
+                    let left = due.since(store.now().await?);
+                    if left > LONG && told.replace(due) != Some(due) {
+                        let _ = tell.send(long_wait(run, due, left));
+                    }
+                    continue;
+                }
             }
         }
         if let Some(job) = steps.first() {
@@ -170,6 +192,15 @@ async fn stands(store: &Arc<dyn Store>, run: &RunKey) -> Result<String, Failure>
             run.run
         ));
     }
+}
+
+fn long_wait(run: &RunKey, due: Time, left: Duration) -> String {
+    format!(
+        "run {} waits: its next step is due at {due}, in {}; this command waits for it, or stop it with Ctrl-C and go \
+         on with `flowline work` by then",
+        run.run,
+        show_duration(left)
+    )
 }
 
 /// A paused queue, where every step that this process could run waits in one.
@@ -193,7 +224,7 @@ async fn report(context: &Context, store: &dyn Store, run: &RunKey, ending: Endi
         (Ending::Interrupted, _) => Exit::Interrupted,
         _ => Exit::Fine,
     };
-    summary(&view, &ending);
+    summary(&view, &ending, store.now().await?);
     let written = if context.json {
         output::json(&json!({
             "runId": row.run_id,
@@ -223,7 +254,7 @@ fn pretty(result: &flowline::core::Json) -> Result<(), Failure> {
     Ok(output::line(&text)?)
 }
 
-fn summary(view: &RunView, ending: &Ending) {
+fn summary(view: &RunView, ending: &Ending, now: Time) {
     let row = &view.row;
     let took = row.duration.map_or(String::new(), |ms| format!(" in {}", output::millis(ms)));
     let steps = output::count(u64::from(row.completed_steps), "step");
@@ -242,9 +273,16 @@ fn summary(view: &RunView, ending: &Ending) {
             ));
         }
         (_, Ending::Interrupted) => {
-            output::note(&format!(
-                "run {run} interrupted, {steps} done; go on with `flowline work --until-idle`"
-            ));
+            let soonest =
+                view.jobs.iter().filter(|job| matches!(job.key, JobKey::Step(_))).map(|job| job.due).min();
+            let how = match soonest.map(|due| (due, due.since(now))) {
+                // Until idle a worker does not wait that long.
+                Some((due, left)) if left > PATIENCE => {
+                    format!("`flowline work`; its next step is due at {due}, in {}", show_duration(left))
+                }
+                _ => "`flowline work --until-idle`".to_owned(),
+            };
+            output::note(&format!("run {run} interrupted, {steps} done; go on with {how}"));
         }
         (_, Ending::Stands(why)) => output::note(&format!("run {run} {why}")),
         (_, Ending::Ended) => output::note(&format!("run {run} is {status}")),

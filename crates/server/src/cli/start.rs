@@ -2,10 +2,12 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::core::definition::{Format, Priority};
-use flowline::core::{Json, limits};
+use flowline::core::{Json, Plan, limits};
+use flowline::operate::check_start;
 use flowline::{Engine, StartRequest};
 use serde_json::json;
 
@@ -56,8 +58,9 @@ pub struct StartFlags {
 }
 
 impl StartFlags {
-    /// Reads the input before anything is opened or written.
+    /// Reads the input and checks the rest before anything is opened or written.
     pub fn input(&self) -> Result<Json, Failure> {
+        check_start(self.idempotency_key.as_deref(), &self.labels.iter().cloned().collect())?;
         match (&self.input, &self.input_file) {
             (Some(text), _) => parse_json("--input", text),
             (None, Some(path)) => parse_json(&path.display().to_string(), &read_input(path)?),
@@ -79,10 +82,14 @@ impl StartFlags {
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let input = args.start.input()?;
     let file = as_file(&args.flow);
-    let definition = file.map(definition::load).transpose()?;
+    // What would be refused leaves no new store behind.
+    let planned = match file {
+        Some(path) => Some((definition::plan(definition::load(path)?, &input)?, definition::origin(path)?)),
+        None => None,
+    };
     let access = if file.is_some() { Access::Engine } else { Access::Existing };
     let engine = context.operator(access).await?;
-    let started = begin(&engine, &args, file.zip(definition), input).await;
+    let started = begin(&engine, &args, planned, input).await;
     engine.stop().await;
     let (run, flow, existed, status) = started?;
     if context.json {
@@ -98,14 +105,11 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 async fn begin(
     engine: &Engine,
     args: &Args,
-    file: Option<(&Path, flowline::core::definition::Read)>,
+    planned: Option<(Arc<Plan>, String)>,
     input: Json,
 ) -> Result<(String, String, bool, flowline::core::Status), Failure> {
-    let request = match file {
-        Some((path, read)) => {
-            let plan = engine.register(read.definition, Some(definition::origin(path)?)).await?;
-            engine.run_plan(plan, input)
-        }
+    let request = match planned {
+        Some((plan, origin)) => engine.run_plan(engine.register_plan(plan, Some(origin)).await?, input),
         None => engine.run_named(&args.flow, input).await?,
     };
     let handle = args.start.apply(request).await?;

@@ -19,6 +19,8 @@ use crate::trouble;
 
 /// How long the events of the last commits are waited for.
 const LAST_EVENTS: Duration = Duration::from_millis(500);
+/// How far away a job may be due for an idle worker to wait for it, unless told otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Of the step column; steps of any flow come by.
 const WIDTH: usize = 16;
 
@@ -34,9 +36,9 @@ pub struct Args {
     /// Stop when there is nothing left to do
     #[arg(long)]
     until_idle: bool,
-    /// With --until-idle: wait for jobs that become due within this time
-    #[arg(long, value_name = "DURATION", value_parser = settings::duration, default_value = "10s")]
-    patience: Duration,
+    /// With --until-idle: wait for jobs that become due within this time [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = settings::duration)]
+    patience: Option<Duration>,
     #[command(flatten)]
     pub work: WorkFlags,
 }
@@ -91,7 +93,7 @@ async fn idle(engine: &Engine, args: &Args) {
     if !args.until_idle {
         std::future::pending::<()>().await;
     }
-    engine.until_idle(args.patience).await;
+    engine.until_idle(args.patience.unwrap_or(PATIENCE)).await;
 }
 
 impl Tally {

@@ -135,6 +135,15 @@ fn settings_come_from_flag_environment_file_and_default_in_this_order() {
 }
 
 #[test]
+fn a_small_bench_knows_the_bytes_of_a_run() {
+    let here = Here::new();
+    let answer = here.json(0, &["bench", "--runs", "50", "--in-flight", "4", "--payload", "1000"]);
+    let bytes = answer["bytesPerRun"].as_u64().unwrap();
+    assert!((1_000..200_000).contains(&bytes), "{bytes}");
+    assert_eq!(answer["steps"], 200);
+}
+
+#[test]
 fn help_of_every_command_has_an_example() {
     let here = Here::new();
     let help = here.flowline(&["--help"]).out;

@@ -15,7 +15,11 @@ fn input_that_is_no_json_or_breaks_the_schema_or_a_limit_is_refused() {
     assert_eq!(big["error"]["code"], "limit");
     here.flowline(&["run", "order.yaml", "--input-file", "gone.json"]).refused(2, &["gone.json"]);
     here.flowline(&["run", "order.yaml", "--label", "team"]).refused(2, &["NAME=VALUE"]);
-    assert_eq!(here.json(0, &["runs"])["total"], 0, "nothing was started");
+    let (key, input) = ("k".repeat(300), r#"{"total": 1}"#);
+    here.flowline(&["run", "order.yaml", "--input", input, "--label", "a b=c"]).refused(2, &["label"]);
+    here.flowline(&["run", "order.yaml", "--input", input, "--idempotency-key", &key])
+        .refused(2, &["idempotency key"]);
+    assert!(!here.path(".flowline").exists(), "what is refused makes no store");
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn one_idempotency_key_makes_one_run() {
     let run = |total: &str, exit| {
         here.json(exit, &["run", "order.yaml", "--input", total, "--idempotency-key", "order-42"])
     };
-    let (first, again) = (run(r#"{"total":1}"#, 0), run(r#"{"total":1}"#, 0));
+    let (first, again) = (run(r#"{"total":1,"to":"PT"}"#, 0), run(r#"{"to": "PT", "total": 1}"#, 0));
     assert_eq!(first["runId"], again["runId"]);
     assert_eq!(again["result"]["ok"], true);
     assert_eq!(run(r#"{"total":2}"#, 2)["error"]["code"], "key-conflict");
@@ -121,6 +121,20 @@ fn a_signal_stops_a_run_which_goes_on_later() {
 
 #[cfg(unix)]
 #[test]
+fn a_long_wait_is_told_and_can_be_left() {
+    let here = Here::new();
+    let mut child = here.spawn(&["run", "approve.yaml", "--delay", "1h"]);
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let told = lines.find(|line| line.contains("is due at")).expect("the wait is told");
+    assert!(told.contains("flowline work"), "{told}");
+    signal(&child, "INT");
+    let last = lines.last().unwrap();
+    assert!(last.contains("go on with `flowline work`; its next step is due at"), "{last}");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[cfg(unix)]
+#[test]
 fn a_worker_for_ever_stops_at_a_signal_with_exit_code_0() {
     let here = Here::new();
     here.start(&["slow.yaml"]);
@@ -135,8 +149,9 @@ fn a_second_engine_on_the_file_is_refused_while_readers_read() {
     let here = Here::new();
     let mut child = here.spawn(&["run", "slow.yaml"]);
     wait_for(&mut child, "| here");
-    here.flowline(&["run", "order.yaml", "--input", r#"{"total": 1}"#]).refused(3, &["is in use"]);
-    assert_eq!(here.json(3, &["start", "order.yaml"])["error"]["code"], "store-in-use");
+    here.flowline(&["run", "order.yaml", "--input", r#"{"total": 1}"#])
+        .refused(3, &["is in use", "stop that one", "help"]);
+    assert_eq!(here.json(3, &["start", "approve.yaml"])["error"]["code"], "store-in-use");
     let runs = here.json(0, &["runs", "--status", "running"]);
     assert_eq!(runs["total"], 1);
     let run = runs["items"][0]["runId"].as_str().unwrap();

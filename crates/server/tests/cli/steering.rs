@@ -14,7 +14,9 @@ fn a_run_is_started_paused_resumed_and_cancelled() {
     let cancelled = act(&["cancel", run, "--reason", "twice"]);
     assert_eq!((&cancelled["runId"], &cancelled["changed"]), (&run.into(), &true.into()));
     assert_eq!(here.json(2, &["pause", run])["error"]["code"], "run-ended");
-    assert_eq!(act(&["show", run])["error"], "twice");
+    let shown = act(&["show", run]);
+    assert_eq!((&shown["error"], &shown["steps"][0]["status"]), (&"twice".into(), &"dropped".into()));
+    assert_eq!(act(&["explain", run])["steps"][0]["state"], "dropped");
 }
 
 #[test]
@@ -32,6 +34,8 @@ fn a_delayed_run_waits() {
     let run = here.start(&["slow.yaml", "--delay", "1h"]);
     assert_eq!(here.json(0, &["show", &run])["status"], "waiting");
     assert_eq!(here.json(0, &["queues"])["items"][0]["delayed"], 1);
+    let told = here.flowline(&["explain", &run]).out;
+    assert!(told.contains("start at ") && !told.contains("ms"), "{told}");
 }
 
 #[test]
@@ -59,13 +63,23 @@ fn runs_are_ended_by_hand() {
 #[test]
 fn a_paused_queue_is_not_worked_on_until_it_is_opened() {
     let here = Here::new();
-    here.start(&["approve.yaml"]);
+    let run = here.start(&["approve.yaml"]);
     assert_eq!(here.json(0, &["queues", "pause", "default"])["paused"], true);
+    let told = here.flowline(&["explain", &run]).out;
+    assert_eq!(
+        told.matches("queue \"default\" is paused: flowline queues resume default").count(),
+        2,
+        "of the run and of its step: {told}"
+    );
     let worked = here.json(0, &["work", "--until-idle", "--patience", "0s"]);
     assert_eq!(worked["steps"]["completed"], 0);
     assert_eq!(here.json(0, &["queues"])["items"][0]["paused"], true);
     here.json(0, &["queues", "resume", "default"]);
     assert_eq!(here.json(0, &["work", "--until-idle"])["steps"]["completed"], 1);
+    assert_eq!(here.json(0, &["queues"])["items"], serde_json::json!([]));
+    here.json(0, &["queues", "pause", "reports"]);
+    let rows = here.json(0, &["queues"]);
+    assert_eq!((&rows["items"][0]["queue"], &rows["items"][0]["paused"]), (&"reports".into(), &true.into()));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Jobs and leases as sweeps and operators see them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use flowline_core::{RunKey, Tenant, Time};
 use flowline_store::{DueTimer, ExpiredLease, JobKey, JobRow, JobState, Lane, QueueRow, Swept};
@@ -132,6 +133,13 @@ impl Reader<'_> {
                 paused: row.get(7)?,
             };
             found.insert(lane, depths);
+        }
+        let mut statement = self.conn.prepare_cached("select queue from paused_queues where tenant = ?1")?;
+        for queue in statement.query_map([id], |row| row.get::<_, Arc<str>>(0))? {
+            let queue = queue?;
+            if found.keys().all(|lane: &Lane| lane.queue != queue) {
+                found.insert(Lane { queue: queue.clone(), need: "".into() }, QueueRow::paused(queue));
+            }
         }
         Ok(found.into_values().collect())
     }

@@ -280,6 +280,9 @@ impl Writer<'_> {
             if event.kind == EventType::StepStarted && !std::mem::replace(&mut self.run(id)?.started, true) {
                 self.sql.set_started.execute((id, ms))?;
             }
+            if event.kind.is_terminal() {
+                self.sql.set_completed.execute((id, ms))?;
+            }
             seq += 1;
         }
         if seq > first {
@@ -307,11 +310,7 @@ impl Writer<'_> {
             state,
         ))?;
         if before != index.status {
-            let status = code::status_number(index.status);
-            match index.status.is_terminal() {
-                true => self.sql.set_ended.execute((id, status, ms))?,
-                false => self.sql.set_status.execute((id, status))?,
-            };
+            self.sql.set_status.execute((id, code::status_number(index.status)))?;
             self.count(flow, before, -1);
             self.count(flow, index.status, 1);
         }

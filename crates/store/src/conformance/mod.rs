@@ -164,6 +164,7 @@ macro_rules! conformance {
                 a_lane_without_jobs_is_not_listed
                 a_delayed_job_becomes_ready_with_time
                 a_paused_queue_says_so_in_every_lane
+                a_paused_queue_without_jobs_is_listed
                 tenants_do_not_see_each_others_queues
                 a_leased_job_on_a_paused_queue_runs_on
             ]

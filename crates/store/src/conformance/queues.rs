@@ -82,6 +82,21 @@ pub async fn a_paused_queue_says_so_in_every_lane(f: Fixture) {
     }
 }
 
+pub async fn a_paused_queue_without_jobs_is_listed(f: Fixture) {
+    f.started("r", vec![given::step(0)]).await;
+    for queue in ["a", "z"] {
+        f.store.pause_queue(&Tenant::default(), queue, Pause::Paused).await.expect("pauses");
+    }
+    let paused = |queue| QueueRow { paused: true, ..empty(queue, "") };
+    let oldest = Some(Time::from_millis(0));
+    let jobs = QueueRow { ready: 1, oldest, ..empty("default", "command") };
+    assert_eq!(queues(&f).await, [paused("a"), jobs.clone(), paused("z")]);
+    for queue in ["a", "z"] {
+        f.store.pause_queue(&Tenant::default(), queue, Pause::Open).await.expect("opens");
+    }
+    assert_eq!(queues(&f).await, [jobs]);
+}
+
 pub async fn tenants_do_not_see_each_others_queues(f: Fixture) {
     let there = given::run_of(&given::tenant("other"), "r");
     f.define(&there).await;

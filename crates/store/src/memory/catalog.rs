@@ -55,7 +55,7 @@ impl Memory {
         live.map(|(key, value)| (key.clone(), value.value.clone())).collect()
     }
 
-    /// Lanes that hold a job, timers left out.
+    /// Lanes that hold a job, timers left out, and paused queues.
     pub fn queues(&self, now: Time, tenant: &Tenant) -> Vec<QueueRow> {
         let lanes = self.lanes.iter().filter(|(key, _)| key.tenant == *tenant);
         let row = |queue: &Arc<str>, need: &Arc<str>, jobs: &LaneJobs| {
@@ -74,7 +74,13 @@ impl Memory {
                 paused: self.paused.contains(&(tenant.clone(), queue.clone())),
             }
         };
-        lanes.map(|(key, jobs)| row(&key.lane.queue, &key.lane.need, jobs)).collect()
+        let mut rows: Vec<QueueRow> =
+            lanes.map(|(key, jobs)| row(&key.lane.queue, &key.lane.need, jobs)).collect();
+        let paused = self.paused.iter().filter(|(owner, _)| owner == tenant).map(|(_, queue)| queue);
+        let empty: Vec<_> = paused.filter(|queue| rows.iter().all(|row| row.queue != **queue)).collect();
+        rows.extend(empty.into_iter().cloned().map(QueueRow::paused));
+        rows.sort_by(|a, b| (&a.queue, &a.need).cmp(&(&b.queue, &b.need)));
+        rows
     }
 
     pub fn pause_queue(&mut self, tenant: &Tenant, queue: &str, pause: Pause) {

@@ -3,16 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::definition::{Definition, StepDefinition, suggest};
-use crate::expr::{Expr, Scope, VARIABLES};
-
-// CEL's parser recurses and takes much of a 2 MiB stack per bracket when it is not optimized. What needs more than this
-// belongs in a step.
-/// An expression, in bytes.
-const EXPRESSION_BYTES: usize = 2 << 10;
-/// Brackets open at once in an expression.
-const EXPRESSION_DEPTH: usize = 8;
-/// Conditional operators (`?:`), which nest without brackets.
-const EXPRESSION_CHOICES: usize = 16;
+use crate::expr::{
+    EXPRESSION_BYTES, EXPRESSION_CHOICES, EXPRESSION_DEPTH, Expr, ExprError, Scope, VARIABLES,
+};
 
 /// Fields of one dotted word that are looked at.
 const CEL_FIELDS: usize = 16;
@@ -22,15 +15,15 @@ pub(super) type Problem = (String, String);
 
 /// Judges an expression; none if it is fine. An `output` may read `results`, a condition may not.
 pub(super) fn judge(text: &str, is_output: bool) -> Option<Problem> {
-    if too_complex(text) {
-        let help = format!(
-            "at most {EXPRESSION_BYTES} bytes, {EXPRESSION_DEPTH} open brackets and {EXPRESSION_CHOICES} '?'; compute it in a step"
-        );
-        return Some(("is too long or too deep".to_owned(), help));
-    }
     let expr = match Expr::parse(text) {
         Ok(expr) => expr,
-        Err(problem) => {
+        Err(ExprError::TooComplex) => {
+            let help = format!(
+                "at most {EXPRESSION_BYTES} bytes, {EXPRESSION_DEPTH} open brackets and {EXPRESSION_CHOICES} '?'; compute it in a step"
+            );
+            return Some((ExprError::TooComplex.to_string(), help));
+        }
+        Err(ExprError::Syntax(problem)) => {
             let help = "write CEL, for example: input.total > 0 && input.country == \"PT\"";
             return Some((format!("does not parse: {}", in_short(&problem)), help.to_owned()));
         }
@@ -52,8 +45,7 @@ pub(super) fn judge(text: &str, is_output: bool) -> Option<Problem> {
 
 /// Whether a step's condition is false whatever the run: it reads nothing and yields false.
 pub(super) fn never_holds(step: &StepDefinition) -> bool {
-    let Some(condition) = step.condition.as_deref().filter(|text| text.len() < 64 && !too_complex(text))
-    else {
+    let Some(condition) = step.condition.as_deref().filter(|text| text.len() < 64) else {
         return false;
     };
     // Cheaper than parsing: an expression that reads the run names one of its variables.
@@ -84,19 +76,4 @@ fn in_short(problem: &str) -> &str {
         text if text.contains("<EOF>") => "it ends too early",
         text => text.strip_prefix("Syntax error: ").unwrap_or(text),
     }
-}
-
-/// Whether a recursive parser could go too deep: by brackets, by choices or by a long chain of operators.
-fn too_complex(text: &str) -> bool {
-    let (mut depth, mut deepest) = (0usize, 0usize);
-    for byte in text.bytes() {
-        match byte {
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        deepest = deepest.max(depth);
-    }
-    let choices = text.matches('?').count();
-    text.len() > EXPRESSION_BYTES || deepest > EXPRESSION_DEPTH || choices > EXPRESSION_CHOICES
 }

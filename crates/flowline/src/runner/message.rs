@@ -1,0 +1,205 @@
+//! Messages: what a line that a program writes on stdout says.
+//!
+//! A line that begins with `{` is meant as a message. One that is none is not dropped in silence: [`read`] says why, so
+//! that the log can show it.
+
+use std::fmt;
+use std::time::Duration;
+
+use flowline_core::definition::nearest;
+use flowline_core::json::Json;
+use flowline_core::time::parse_duration;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::step::{Level, StepError};
+
+/// The keys of a message.
+const KEYS: [&str; 7] = ["emit", "emit_now", "log", "state", "result", "fail", "retry"];
+
+/// A line that a program wrote.
+pub enum Line {
+    /// Boxed, for most lines are text.
+    Message(Box<Message>),
+    Text,
+    /// Meant as a message, and none.
+    Odd(Odd),
+}
+
+/// Why a line is no message.
+pub struct Odd {
+    pub why: String,
+    /// It says that the attempt failed, if not how: it must not pass for a success.
+    pub failure: Option<StepError>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    pub emit: Option<Emit>,
+    pub emit_now: Option<Emit>,
+    pub log: Option<Map<String, Value>>,
+    pub state: Option<State>,
+    #[serde(default, deserialize_with = "present")]
+    pub result: Option<Json>,
+    pub fail: Option<Fail>,
+    pub retry: Option<Again>,
+}
+
+/// `"result": null` is a result.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Emit {
+    pub name: String,
+    #[serde(default = "Json::null")]
+    pub payload: Json,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    pub set: Option<String>,
+    pub delete: Option<String>,
+    #[serde(default = "Json::null")]
+    pub value: Json,
+    pub scope: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fail {
+    pub error: String,
+    pub code: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Again {
+    pub error: String,
+    pub code: Option<String>,
+    pub after: Option<String>,
+}
+
+/// Reads a line of stdout.
+pub fn read(text: &str) -> Line {
+    let text = text.trim();
+    if !text.starts_with('{') {
+        return Line::Text;
+    }
+    let json = match Json::parse(text) {
+        Ok(json) => json,
+        Err(error) => return Line::Odd(Odd { why: error.to_string(), failure: None }),
+    };
+    match json.to::<Message>() {
+        Ok(mut message) => match message.doubt() {
+            None => Line::Message(Box::new(message)),
+            Some(why) => Line::Odd(Odd { why, failure: message.failure() }),
+        },
+        Err(error) => Line::Odd(odd(&json, &error)),
+    }
+}
+
+impl Message {
+    /// What the message says of a failure. The delay is left out where it is no duration.
+    pub fn failure(&mut self) -> Option<StepError> {
+        let coded = |error: StepError, code: Option<String>| match code {
+            Some(code) => error.code(&code),
+            None => error,
+        };
+        if let Some(Again { error, code, after }) = self.retry.take() {
+            let failed = coded(StepError::new(error), code);
+            return Some(match after.as_deref().and_then(parse_duration) {
+                Some(after) => failed.retry_after(after.max(Duration::from_millis(1))),
+                None => failed,
+            });
+        }
+        self.fail.take().map(|Fail { error, code }| coded(StepError::fatal(error), code))
+    }
+
+    /// What is wrong with a message that has the right keys.
+    fn doubt(&self) -> Option<String> {
+        let level = self.log.as_ref().and_then(|fields| fields.get("level"));
+        if let Some(level) = level.filter(|level| level.as_str().and_then(Level::parse).is_none()) {
+            let near = level.as_str().and_then(|level| nearest(level, Level::ALL.map(Level::as_str)));
+            return Some(format!("unknown log level {level}{}", Hint(near)));
+        }
+        let after = self.retry.as_ref().and_then(|retry| retry.after.as_deref());
+        if let Some(after) = after.filter(|after| parse_duration(after).is_none()) {
+            return Some(format!("retry.after {after:?} is no duration; write 500ms, 30s, 5m or 1h"));
+        }
+        let Message { emit, emit_now, log, state, result, fail, retry } = self;
+        let silent = emit.is_none() && emit_now.is_none() && log.is_none() && state.is_none();
+        (silent && result.is_none() && fail.is_none() && retry.is_none())
+            .then(|| "it says nothing".to_owned())
+    }
+}
+
+fn odd(json: &Json, error: &serde_json::Error) -> Odd {
+    let keys = json.to::<Map<String, Value>>().unwrap_or_default();
+    let why = match keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        Some(key) => format!("unknown key {key:?}{}", Hint(nearest(key, KEYS))),
+        None => error.to_string(),
+    };
+    let text = format!("the program said that it failed, in a message that cannot be read: {why}");
+    let failure = match (keys.contains_key("fail"), keys.contains_key("retry")) {
+        (false, false) => None,
+        (_, true) => Some(StepError::new(text)),
+        (true, false) => Some(StepError::fatal(text)),
+    };
+    Odd { why, failure: failure.map(|failure| failure.code("protocol")) }
+}
+
+/// The remedy for a slip.
+struct Hint<'a>(Option<&'a str>);
+
+impl fmt::Display for Hint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(near) => write!(f, "; did you mean {near:?}?"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn why(text: &str) -> String {
+        match read(text) {
+            Line::Odd(odd) => odd.why,
+            Line::Text => panic!("{text} is text"),
+            Line::Message(_) => panic!("{text} is a message"),
+        }
+    }
+
+    #[test]
+    fn a_slip_is_named_with_what_was_meant() {
+        assert_eq!(why(r#"{"resutl": 1}"#), r#"unknown key "resutl"; did you mean "result"?"#);
+        assert_eq!(why(r#"{"time": 1, "msg": "x"}"#), r#"unknown key "msg""#);
+        assert_eq!(why(r#"{"log": {"level": "wran"}}"#), r#"unknown log level "wran"; did you mean "warn"?"#);
+        assert!(why(r#"{"retry": {"error": "e", "after": "soon"}}"#).contains(r#"retry.after "soon""#));
+        assert!(why(r#"{"emit": {"name": "a", "paylod": 1}}"#).contains("paylod"));
+        assert!(why(r#"{"emit": "a"}"#).contains("invalid type"));
+        assert!(why(r#"{"result": 1"#).starts_with("not JSON"));
+        assert_eq!(why("{}"), "it says nothing");
+    }
+
+    #[test]
+    fn a_failure_that_cannot_be_read_is_one_all_the_same() {
+        let failed = |text| matches!(read(text), Line::Odd(Odd { failure: Some(_), .. }));
+        assert!(failed(r#"{"fail": "boom"}"#));
+        assert!(failed(r#"{"retry": {"error": "e", "after": "soon"}}"#));
+        assert!(!failed(r#"{"emit": "a"}"#));
+    }
+
+    #[test]
+    fn a_message_may_be_indented_and_text_is_text() {
+        assert!(matches!(read("  {\"result\": null}\r"), Line::Message(message) if message.result.is_some()));
+        assert!(matches!(read("hello {"), Line::Text));
+    }
+}
