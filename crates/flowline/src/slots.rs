@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use flowline_store::{Claim, Handoff, Lane, Token};
 
-use crate::config::Config;
+use crate::config::{Config, Role};
 use crate::ledger::Room;
 use crate::runner::Runners;
 
@@ -25,7 +25,9 @@ pub struct Slots {
 
 impl Slots {
     pub fn new(config: Config, runners: Arc<Runners>) -> Slots {
-        Slots { config, runners, used: HashMap::new(), tokens: Tokens::new(), closed: false }
+        // Who only operates takes nothing, not even what its own commits would hand to it.
+        let closed = config.role == Role::Operate;
+        Slots { config, runners, used: HashMap::new(), tokens: Tokens::new(), closed }
     }
 
     pub fn close(&mut self) {
