@@ -105,13 +105,14 @@ fn depth_exceeds(text: &str, limit: usize) -> bool {
 
 /// Writes a JSON object from keys and raw values, in the order given; `None` leaves the key out.
 pub fn object<'a>(fields: impl IntoIterator<Item = (&'a str, Option<&'a Json>)>) -> Json {
-    let mut text = String::from("{");
+    let mut text = String::with_capacity(128);
+    text.push('{');
     for (key, value) in fields {
         let Some(value) = value else { continue };
         if text.len() > 1 {
             text.push(',');
         }
-        text.push_str(string(key).get());
+        push_string(&mut text, key);
         text.push(':');
         text.push_str(value.get());
     }
@@ -121,7 +122,20 @@ pub fn object<'a>(fields: impl IntoIterator<Item = (&'a str, Option<&'a Json>)>)
 
 /// A JSON string.
 pub fn string(text: &str) -> Json {
-    Json::composed(serde_json::Value::from(text).to_string())
+    let mut quoted = String::with_capacity(text.len() + 2);
+    push_string(&mut quoted, text);
+    Json::composed(quoted)
+}
+
+fn push_string(out: &mut String, text: &str) {
+    // Names, ids and dates, which is nearly everything, need no escape.
+    if text.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+    } else {
+        out.push_str(&serde_json::Value::from(text).to_string());
+    }
 }
 
 /// A JSON number.

@@ -20,6 +20,9 @@ use crate::step::{Level, Step, StepError};
 
 /// How long lines wait for the outcome before they are written by themselves.
 const FLUSH: Duration = Duration::from_millis(50);
+/// Lines that a program may be ahead of the store.
+#[cfg(feature = "command")]
+const BUFFERED: usize = 1_000;
 /// Pause between tries to append while the store is away.
 const APPEND_AGAIN: Duration = Duration::from_millis(200);
 
@@ -136,8 +139,11 @@ impl Attempt {
                     return Err(StepError::new(format!("the attempt took longer than {limit}")).code("timeout"));
                 }
                 () = tokio::time::sleep(FLUSH) => {
-                    // A step whose lease is gone is stopped by the heartbeat; here it is enough to stop writing.
-                    let _ = self.flush().await;
+                    // Where the step itself is writing, it must be polled to get done: waiting for it here would be for
+                    // ever. A step whose lease is gone is stopped by the heartbeat; here it is enough to stop writing.
+                    if let Ok(order) = self.flushing.try_lock() {
+                        let _ = self.write_lines(&order).await;
+                    }
                 }
             }
         }
@@ -198,6 +204,12 @@ impl Attempt {
         }
         let event = self.event(EventType::Log, json);
         self.lock().lines.push(Line { event, state: None });
+    }
+
+    /// Waits for room in the buffer: a step that logs faster than the store writes is slowed down, not buffered for ever.
+    #[cfg(feature = "command")]
+    pub(crate) async fn make_room(&self) -> Result<(), StepError> {
+        if self.lock().lines.len() < BUFFERED { Ok(()) } else { self.flush().await }
     }
 
     /// Writes the buffered lines to the log. An error means that the lease is gone.

@@ -312,3 +312,27 @@ async fn a_delayed_start_waits_and_does_not_start_early() {
     assert!(started.since(row.created_at) >= Duration::from_millis(79), "{row:?}");
     engine.stop().await;
 }
+
+/// Writing state takes longer than the pause after which lines are flushed: both must get done.
+#[tokio::test]
+async fn a_step_that_writes_while_its_lines_are_flushed_goes_on() {
+    let flow = Flow::new("busy")
+        .step("write", |step: Step, _: Value| async move {
+            for n in 0..300 {
+                step.log(flowline::Level::Info, n);
+                step.set(StateScope::Run, "n", n).await?;
+                step.emit_now("early", n).await?;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Ok(json!(null))
+        })
+        .emits(["early"])
+        .build()
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::open(folder.path().join("f.db")).flow(&flow).start().await.unwrap();
+    let run = engine.run(&flow, json!(null)).await.unwrap();
+    let outcome = tokio::time::timeout(Duration::from_secs(60), run.wait()).await.unwrap().unwrap();
+    assert_eq!(outcome.status, Status::Completed);
+    engine.stop().await;
+}

@@ -171,6 +171,7 @@ impl Said {
         let mut lines = BufReader::new(stdout);
         while let Some(line) = next_line(&mut lines).await? {
             self.line(step, &line).await?;
+            step.attempt.make_room().await?;
         }
         Ok(())
     }
@@ -263,6 +264,7 @@ async fn read_stderr(step: &Step, stderr: impl AsyncRead + Unpin) -> Result<VecD
             continue;
         }
         step.log(Level::Warn, &line);
+        step.attempt.make_room().await?;
         if last.len() == LAST_LINES {
             last.pop_front();
         }

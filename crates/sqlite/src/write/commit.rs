@@ -38,8 +38,8 @@ impl Writer<'_> {
             self.sql.clear_kv.execute((0, id))?;
         }
         let ts = self.date(id, now)?;
-        let first_seq = self.log(id, ts, &commit.events)?;
-        let version = self.advance(id, &commit.state, &commit.index)?;
+        let (first_seq, end) = self.log(id, ts, &commit.events)?;
+        let version = self.advance(id, &commit.state, &commit.index, end)?;
         if commit.index.status.is_terminal() {
             self.live.forget(id);
         }
@@ -265,24 +265,22 @@ impl Writer<'_> {
         Ok(now.max(Time::from_millis(self.run(id)?.ms)))
     }
 
-    /// Numbers and dates events. Gives the first number. The caller stores the last one with `advance` or by itself.
+    /// Numbers and dates events. Gives the first number, and whether a terminal event is among them. The caller stores the last one with `advance` or by itself.
     pub(super) fn log<'e>(
         &mut self,
         id: i64,
         ts: Time,
         events: impl IntoIterator<Item = &'e NewEvent>,
-    ) -> Result<u64, Fault> {
+    ) -> Result<(u64, End), Fault> {
         let (ms, first, first_n) = (ts.millis(), self.run(id)?.seq + 1, self.last.event + 1);
-        let mut seq = first;
+        let (mut seq, mut ended) = (first, false);
         for event in events {
             self.last.event += 1;
             self.events.push(EventRow { n: self.last.event, run: id, seq, ms, event: event.clone() });
             if event.kind == EventType::StepStarted && !std::mem::replace(&mut self.run(id)?.started, true) {
                 self.sql.set_started.execute((id, ms))?;
             }
-            if event.kind.is_terminal() {
-                self.sql.set_completed.execute((id, ms))?;
-            }
+            ended |= event.kind.is_terminal();
             seq += 1;
         }
         if seq > first {
@@ -290,11 +288,11 @@ impl Writer<'_> {
             let run = self.run(id)?;
             (run.seq, run.ms) = (seq - 1, ms);
         }
-        Ok(first)
+        Ok((first, if ended { End::Reached } else { End::Open }))
     }
 
     /// Replaces a run's state and index, and counts its version up.
-    pub(super) fn advance(&mut self, id: i64, state: &[u8], index: &Index) -> Result<u64, Fault> {
+    pub(super) fn advance(&mut self, id: i64, state: &[u8], index: &Index, end: End) -> Result<u64, Fault> {
         let run = self.run(id)?;
         run.version += 1;
         let (version, seq, ms, flow) = (run.version, run.seq as i64, run.ms, run.flow);
@@ -309,8 +307,14 @@ impl Writer<'_> {
             index.retries,
             state,
         ))?;
+        // The row is written once where both change, as they do at the end of every run.
+        let status = code::status_number(index.status);
+        match end {
+            End::Reached => drop(self.sql.set_ended.execute((id, status, ms))?),
+            End::Open if before != index.status => drop(self.sql.set_status.execute((id, status))?),
+            End::Open => {}
+        }
         if before != index.status {
-            self.sql.set_status.execute((id, code::status_number(index.status)))?;
             self.count(flow, before, -1);
             self.count(flow, index.status, 1);
         }
@@ -324,6 +328,13 @@ impl Writer<'_> {
     pub(super) fn run(&mut self, id: i64) -> Result<&mut LiveRun, Fault> {
         self.live.get_mut(id).ok_or_else(|| Fault::damaged(&format!("run {id} is not in mind")))
     }
+}
+
+/// Whether a terminal event is among those that were just written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Open,
+    Reached,
 }
 
 /// A run has one job per key: what is added must not be there after what goes has gone.

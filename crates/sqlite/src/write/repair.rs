@@ -6,6 +6,7 @@ use flowline_store::{CommitError, JobKey, NewJob};
 use rusqlite::params;
 
 use super::Writer;
+use super::commit::End;
 use crate::fault::Fault;
 
 impl Writer<'_> {
@@ -24,7 +25,7 @@ impl Writer<'_> {
             Repair::Row { state, index, created_at, started_at, completed_at, events, .. } => {
                 let run = self.run(id)?;
                 (run.seq, run.started) = (*events, started_at.is_some());
-                self.advance(id, state, index)?;
+                self.advance(id, state, index, End::Open)?;
                 // After it: a run that comes to its end by `advance` is dated by its last event, here by the repair.
                 let failure = index.failure.as_ref();
                 self.conn.execute(
@@ -43,8 +44,8 @@ impl Writer<'_> {
             Repair::Events { events, state, index, .. } => {
                 let now = self.clock.now();
                 let ts = self.date(id, now)?;
-                self.log(id, ts, events)?;
-                self.advance(id, state, index)?;
+                let (_, end) = self.log(id, ts, events)?;
+                self.advance(id, state, index, end)?;
             }
             Repair::Jobs { add, remove, .. } => return self.repair_jobs(id, add, remove),
             Repair::Counters { .. } => {}

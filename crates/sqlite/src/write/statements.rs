@@ -39,7 +39,7 @@ statements! {
     advance_log: "update or rollback progress set seq = ?2, ms = ?3 where run = ?1",
     set_status: "update or rollback runs set status = ?2 where id = ?1",
     set_started: "update or rollback runs set started_at = ?2 where id = ?1",
-    set_completed: "update or rollback runs set completed_at = ?2 where id = ?1",
+    set_ended: "update or rollback runs set status = ?2, completed_at = ?3 where id = ?1",
     set_failure: "update or rollback runs set failure_error = ?2, failure_step = ?3 where id = ?1",
     insert_log: "insert or rollback into logs (run, first_seq, first_n, count) values (?1, ?2, ?3, ?4)",
     insert_event: "insert or rollback into events (n, run, seq, ms, type, step, attempt, slot, data)
