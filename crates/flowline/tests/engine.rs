@@ -307,9 +307,15 @@ async fn a_delayed_start_waits_and_does_not_start_early() {
     let run = engine.run(&flow, json!(1)).delay(Duration::from_millis(80)).await.unwrap();
     assert_eq!(engine.row(run.key()).await.unwrap().status, Status::Waiting);
     assert_eq!(run.wait().await.unwrap().status, Status::Completed);
-    let row = engine.row(run.key()).await.unwrap();
-    let started = row.started_at.unwrap_or(Time::from_millis(0));
-    assert!(started.since(row.created_at) >= Duration::from_millis(79), "{row:?}");
+    let page = engine.store().events(run.key(), EventQuery::default()).await.unwrap();
+    let start = page.events[0].data.as_ref().unwrap().value();
+    let due = Time::parse(start["startAt"].as_str().unwrap()).unwrap();
+    assert!(due > page.events[0].ts);
+    assert!(
+        page.events[1].kind == EventType::StepStarted && page.events[1].ts >= due,
+        "{:?}",
+        page.events[1]
+    );
     engine.stop().await;
 }
 
