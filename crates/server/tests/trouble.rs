@@ -116,7 +116,7 @@ fn a_run_that_fills_the_disk_says_so_and_goes_on_when_there_is_space() {
     let ballast = disk.0.join("ballast");
     std::fs::write(&ballast, vec![0; 4 << 20]).unwrap_err();
     let taken = std::fs::metadata(&ballast).unwrap().len();
-    std::fs::File::options().write(true).open(&ballast).unwrap().set_len(taken - (160 << 10)).unwrap();
+    std::fs::File::options().write(true).open(&ballast).unwrap().set_len(taken - (320 << 10)).unwrap();
     let (child, mut lines) = spawn(&here, &["run", "chatty.yaml", "--store", DISK]);
     until(&mut lines, "free some space");
     std::fs::remove_file(&ballast).unwrap();
@@ -175,7 +175,7 @@ fn a_write_refused_anywhere_leaves_nothing_half_written() {
     here.start(&["slow.yaml"]);
     let (mut refused, mut total) = (0, 1);
     // From not a page of the log to more than a start needs: the bound bites at every write between.
-    for blocks in (0..160).step_by(8) {
+    for blocks in (0..320).step_by(16) {
         let said = bounded(&here, blocks, &["start", "approve.yaml", "--json"]);
         match said.exit {
             0 => total += 1,
