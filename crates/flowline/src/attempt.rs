@@ -1,6 +1,6 @@
 //! One running attempt: its buffer of lines, the emits that wait for its completion, and the way to its run.
 //!
-//! The buffer opens with `step.started`. It is flushed by a fenced append after [`FLUSH`], or rides with the outcome,
+//! The buffer opens with `step.started`. It is flushed by a fenced append after a moment, or rides with the outcome,
 //! whichever comes first; so a quick step costs one commit and a slow one can be watched.
 
 use std::sync::{Arc, Mutex};

@@ -14,10 +14,11 @@ use crate::schema;
 
 /// How long a connection waits for a lock that another program holds.
 const BUSY: Duration = Duration::from_secs(5);
-/// Bytes of a page. Half as many cost a busy writer a tenth of its speed: each page is a write of its own.
+/// Bytes of a page. Each page of the log is a write of its own, and a busy writer touches many; half this size was slower
+/// in every pair of runs, and more makes single commits slower.
 const PAGE_BYTES: u32 = 8192;
 /// Pages of write-ahead log after which the writer copies them back: 64 MiB. What a busy writer touches is mostly the same
-/// pages, so a longer log copies fewer; at a quarter of this, copying took a tenth of its time.
+/// pages, so a longer log copies fewer of them.
 const CHECKPOINT_PAGES: u32 = 8_000;
 /// The log file is cut back to this after it has once grown longer.
 const WAL_BYTES: u32 = 80 << 20;

@@ -1,7 +1,7 @@
 //! The one task that owns an instance's ledger, slots and attempts, and talks to the store for them.
 //!
 //! Everything reaches it as a [`Message`]. After each batch of messages it pumps: decides what can be decided and sends
-//! the commits off, at most [`FLIGHTS`] batches at a time, so that deciding the next batch overlaps with writing the
+//! the commits off, a limited number of batches at a time, so that deciding the next batch overlaps with writing the
 //! last. Nothing here blocks: a call to the store is a task whose answer comes back as a message.
 
 mod commit;
