@@ -16,6 +16,7 @@ pub mod ids;
 pub mod json;
 pub mod limits;
 pub mod plan;
+pub mod planted;
 pub mod run;
 pub mod schema;
 pub mod time;
