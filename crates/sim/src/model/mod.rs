@@ -55,7 +55,7 @@ pub fn compare(program: &Program, run: usize, seen: Seen<'_>) -> Result<(), Stri
     let observed = Observed::of(flow, seen.log)?;
     check_start(program, run, &observed, seen.parent)?;
     check_cut(program, run, flow, &observed)?;
-    check_order(flow, seen.log)?;
+    check_order(flow, &observed)?;
     check_end(flow, &observed, seen.at_rest)?;
     let prediction = predict(program, run, &observed);
     prediction.check(flow, &observed)
@@ -168,23 +168,22 @@ fn check_cut(program: &Program, run: usize, flow: &Definition, observed: &Observ
 }
 
 /// Every step that shows in the log had what it waits for before that.
-fn check_order(flow: &Definition, log: &[Event]) -> Result<(), String> {
+fn check_order(flow: &Definition, observed: &Observed) -> Result<(), String> {
     for step in &flow.steps {
-        let shows = |event: &&Event| event.step_name.as_deref() == Some(step.name.as_str());
-        let Some(first) = log.iter().position(|event| shows(&event)) else { continue };
-        let so_far = Observed::of(flow, &log[..first])?;
-        let now = Observed::of(flow, &log[..=first])?;
-        let waited = matches!(now.fate(&step.name), Fate::Untriggered | Fate::Stopped);
-        let inherited = Observed::of(flow, log)?.inherited.contains_key(&step.name);
-        let holds = satisfied(step, &|event| so_far.emitted.contains(event), &|name| {
-            counts_as_done(flow, &so_far, name)
-        });
-        if !waited && !inherited && !holds {
-            return Err(format!(
-                "step {:?} was triggered by event {} or before, too early",
-                step.name,
-                first + 1
-            ));
+        let untriggered = matches!(observed.fate(&step.name), Fate::Untriggered | Fate::Stopped);
+        let Some(first) = observed.first(&step.name) else { continue };
+        // A queued step that `fail_fast` took away never began.
+        if observed.inherited.contains_key(&step.name)
+            || untriggered && observed.ended_at(&step.name) == Some(first)
+        {
+            continue;
+        }
+        let emitted = |event: &str| observed.emitted_at(event).is_some_and(|at| at < first);
+        let done = |name: &str| {
+            counts_as_done(flow, observed, name) && observed.ended_at(name).is_some_and(|at| at < first)
+        };
+        if !satisfied(step, &emitted, &done) {
+            return Err(format!("step {:?} shows in event {first}, too early", step.name));
         }
     }
     Ok(())

@@ -23,8 +23,11 @@ pub enum Cut {
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
     pub input: Value,
-    /// Only steps that have ended.
-    fates: BTreeMap<String, Fate>,
+    /// Only steps that have ended, with the number of the event that says so.
+    fates: BTreeMap<String, (Fate, u64)>,
+    /// The first event of each step.
+    firsts: BTreeMap<String, u64>,
+    emits: BTreeMap<String, u64>,
     /// Steps with any event at all.
     pub touched: BTreeSet<String>,
     pub emitted: BTreeSet<String>,
@@ -58,12 +61,14 @@ impl Observed {
                     return Err(format!("event {} names step {step:?}, which the flow lacks", event.seq));
                 }
                 observed.touched.insert(step.to_owned());
+                observed.firsts.entry(step.to_owned()).or_insert(event.seq);
             }
             if event.kind == EventType::Emit {
                 let name = text(&data, "name").unwrap_or_default();
                 if !observed.emitted.insert(name.clone()) {
                     return Err(format!("event {}: {name:?} was emitted before", event.seq));
                 }
+                observed.emits.insert(name.clone(), event.seq);
                 match event.step_name.is_some() {
                     true => drop(emits.entry(step.to_owned()).or_default().insert(name)),
                     false => drop(observed.received.insert(name)),
@@ -79,7 +84,21 @@ impl Observed {
     }
 
     pub fn fate(&self, step: &str) -> Fate {
-        self.fates.get(step).copied().unwrap_or(Fate::Open)
+        self.fates.get(step).map_or(Fate::Open, |(fate, _)| *fate)
+    }
+
+    /// The number of the event that ended a step.
+    pub(super) fn ended_at(&self, step: &str) -> Option<u64> {
+        self.fates.get(step).map(|(_, at)| *at)
+    }
+
+    /// The number of a step's first event.
+    pub(super) fn first(&self, step: &str) -> Option<u64> {
+        self.firsts.get(step).copied()
+    }
+
+    pub(super) fn emitted_at(&self, event: &str) -> Option<u64> {
+        self.emits.get(event).copied()
     }
 
     pub fn ended(&self) -> bool {
@@ -87,7 +106,7 @@ impl Observed {
     }
 
     pub fn completed(&self) -> impl Iterator<Item = &String> {
-        self.fates.iter().filter(|(_, fate)| **fate == Fate::Completed).map(|(step, _)| step)
+        self.fates.iter().filter(|(_, (fate, _))| *fate == Fate::Completed).map(|(step, _)| step)
     }
 
     fn note(
@@ -134,8 +153,10 @@ impl Observed {
             },
             _ => return Ok(()),
         };
-        match self.fates.insert(step.to_owned(), fate) {
-            Some(before) => Err(format!("event {}: step {step:?} ended twice, {before:?} first", event.seq)),
+        match self.fates.insert(step.to_owned(), (fate, event.seq)) {
+            Some((before, _)) => {
+                Err(format!("event {}: step {step:?} ended twice, {before:?} first", event.seq))
+            }
             None => Ok(()),
         }
     }
