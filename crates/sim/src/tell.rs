@@ -76,7 +76,8 @@ fn event(event: &NewEvent) -> String {
         text.push_str(&format!(" {}/{}", of.step, of.attempt));
     }
     if event.kind == EventType::Emit
-        && let Some(name) = event.data.as_ref().and_then(|data| data.value()["name"].as_str().map(str::to_owned))
+        && let Some(name) =
+            event.data.as_ref().and_then(|data| data.value()["name"].as_str().map(str::to_owned))
     {
         text.push_str(&format!(" {name:?}"));
     }
@@ -88,7 +89,9 @@ pub(crate) fn append(append: &Append, answer: &Result<u32, AppendError>) -> Stri
     let (run, from) = (&append.run.run, append.from_line);
     let of = job(append.key, append.attempt);
     match answer {
-        Ok(there) => format!("appends to run {run}, {of}, from line {from}: {} ({there} lines now)", lines.join(", ")),
+        Ok(there) => {
+            format!("appends to run {run}, {of}, from line {from}: {} ({there} lines now)", lines.join(", "))
+        }
         Err(error) => format!("append to run {run}, {of}, refused: {error}"),
     }
 }

@@ -13,8 +13,8 @@ use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
     Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter, EventPage,
-    EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, QueueRow, RunPage, RunQuery, RunStore,
-    Snapshot, StoreError, StoredDefinition, Swept,
+    EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, QueueRow, RunPage, RunQuery,
+    RunStore, Snapshot, StoreError, StoredDefinition, Swept,
 };
 use tokio::sync::watch;
 

@@ -140,8 +140,10 @@ impl<R> Driver<R> {
                 Reply::None => {}
                 Reply::Caller(caller) => self.actions.push(Action::Reply(caller, outcome)),
                 Reply::Launch(launch) => match outcome {
-                    Outcome::Committed { .. } => self.launch(Launch { started: true, ..*launch }, false),
-                    Outcome::Applied { .. } => self.launch(*launch, false),
+                    // Applied before: by a commit of its own whose outcome was unknown.
+                    Outcome::Committed { .. } | Outcome::Applied { .. } => {
+                        self.launch(Launch { started: true, ..*launch }, false);
+                    }
                     _ => {
                         let queue = launch.plan.step(launch.step).queue.clone();
                         self.free(&queue);

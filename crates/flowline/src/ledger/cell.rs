@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flowline_core::decide::{Known, Missing, Moment};
 use flowline_core::event::Slot;
 use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
-use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, NewRun, StoreError};
+use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, LeaseUse, NewRun, StoreError};
 
 use super::draft::Draft;
 use super::{Ask, CACHED_PAYLOADS, Entry, Handed, Landed, Outcome, Room, Seen, input_of};
@@ -110,6 +110,8 @@ impl<R> Cell<R> {
                         break;
                     }
                 }
+                // Told only once what it rests on is written; then it is decided again.
+                Decided::Applied | Decided::Refused(_) if !draft.entries.is_empty() => break,
                 Decided::Applied => {
                     let status = draft.seen.state.status();
                     let applied = self.waiting.pop_front();
@@ -195,8 +197,13 @@ impl<R> Cell<R> {
                 }
             }
             CommitError::StaleLease(key) => {
-                let stale =
-                    self.waiting.iter().position(|e| e.lease.as_ref().is_some_and(|l| l.key() == key));
+                let of_job = |entry: &Entry<R>| entry.lease.as_ref().is_some_and(|lease| lease.key() == key);
+                // What an attempt reports and that its lease is lost may have come together. The latter is looked for
+                // again by the next sweep, so it goes first.
+                let given_up =
+                    |entry: &Entry<R>| matches!(entry.lease, Some(LeaseUse::Expired { .. })) && of_job(entry);
+                let stale = self.waiting.iter().position(given_up);
+                let stale = stale.or_else(|| self.waiting.iter().position(of_job));
                 // A job that no input relied on (one that `fail_fast` drops) was taken meanwhile: look again.
                 if let Some(entry) = stale.and_then(|at| self.waiting.remove(at)) {
                     replies.push((entry.reply, Outcome::StaleLease));
