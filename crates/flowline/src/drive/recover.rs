@@ -70,7 +70,7 @@ fn recover<R>(lease: ExpiredLease) -> (RunKey, Entry<Reply<R>>) {
     let entry = Entry {
         input: Input::LeaseLost { step, attempt, released: lease.released },
         lines,
-        lease: Some(LeaseUse::Expired { key: lease.key, attempt, token: lease.token }),
+        lease: Some(LeaseUse::Expired { key: lease.key, attempt, token: lease.token, lines: lease.lines }),
         reply: Reply::None,
     };
     (lease.run, entry)
