@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use flowline_core::planted::{self, Bug};
 use flowline_core::{RunKey, Status};
 use flowline_store::{CommitError, Committed, JobKey, Lane, LeasedJob, StoreError, Token};
 
@@ -119,7 +120,7 @@ impl<R> Driver<R> {
             let unused = self.ledger.failed(run);
             unused.iter().for_each(|queue| self.free(queue));
             self.tell_trouble(Some(error.clone()));
-            if error.nothing_written() {
+            if error.nothing_written() || planted::is(Bug::AcknowledgedTooSoon) {
                 let replies = self.ledger.refuse_outside(run, error);
                 self.reply(replies);
             }

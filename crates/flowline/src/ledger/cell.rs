@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use flowline_core::decide::{Known, Missing, Moment};
 use flowline_core::event::Slot;
+use flowline_core::planted::{self, Bug};
 use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
 use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, LeaseUse, NewRun, StoreError};
 
@@ -99,6 +100,11 @@ impl<R> Cell<R> {
         };
         let mut draft = Draft::new(run, seen, base, now);
         while let Some(entry) = self.waiting.front() {
+            if drops(entry, &draft.entries) {
+                let (status, entry) = (draft.seen.state.status(), self.waiting.pop_front());
+                replies.extend(entry.map(|entry| (entry.reply, Outcome::Applied { status })));
+                continue;
+            }
             let moment = Moment { run: &run.run, created_at: draft.seen.created_at, now };
             let known = draft.known(&self.known);
             let plan = draft.seen.plan.clone();
@@ -214,6 +220,9 @@ impl<R> Cell<R> {
                 let failed = |_| Outcome::Failed(StoreError::Damaged(text.clone()));
                 replies.extend(self.waiting.drain(..).map(|entry| (entry.reply, failed(()))));
             }
+            CommitError::Conflict { found: Some(found), .. } if planted::is(Bug::CachedAfterConflict) => {
+                return self.seen.iter_mut().for_each(|seen| seen.version = found);
+            }
             CommitError::UnknownDefinition(hash) => {
                 let why =
                     || StoreError::Invalid(format!("definition {hash} is not stored; register it first"));
@@ -223,6 +232,10 @@ impl<R> Cell<R> {
         }
         self.forget();
     }
+}
+
+fn drops<R>(entry: &Entry<R>, before: &[Entry<R>]) -> bool {
+    planted::is(Bug::SentEventDropped) && matches!(entry.input, Input::External { .. }) && !before.is_empty()
 }
 
 fn plan_queue(plan: &Plan, step: u32) -> Arc<str> {
