@@ -10,7 +10,7 @@ use flowline::plans::Plans;
 use flowline_check::{Act, Outcome};
 use flowline_core::decide::Finish;
 use flowline_core::{Input, RunId, RunKey, Status, Tenant};
-use flowline_store::row::Pause;
+use flowline_store::row::{Pause, Retention};
 use flowline_store::{Catalog, QueueRow, StoreError, StoredDefinition};
 
 use crate::program::{Op, Program, Start};
@@ -120,6 +120,15 @@ impl Client {
         };
         for row in paused {
             self.pause_queue(&row.queue, Pause::Open).await;
+        }
+    }
+
+    /// Retention at these times.
+    pub(crate) async fn tidy_up(self, times: Vec<Duration>, policy: Retention) {
+        for at in times {
+            self.shared.sleep_until(at, Place::Home).await;
+            // As in the engine, the next round is soon enough where this fails.
+            let _ = self.wire.retain(policy, 100).await;
         }
     }
 
