@@ -2,6 +2,7 @@
 //!
 //! Needs nothing beyond Rust itself. It never fixes anything: it names the place and the remedy.
 
+mod simulate;
 mod stage;
 mod tidy;
 
@@ -11,6 +12,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
+use simulate::Simulate;
 use stage::{Install, Stage};
 
 /// The commands of a contributor.
@@ -31,6 +33,8 @@ enum Command {
     },
     /// Check what the compiler cannot: who may depend on whom, purity of core, links, leftovers
     Tidy,
+    /// Run the engine under a seeded scheduler with faults, and check every invariant
+    Simulate(Simulate),
     /// What CI runs: `test`, then licences and sources of dependencies, then the docs
     Ci {
         /// Install cargo-deny first if it is missing (takes minutes)
@@ -53,6 +57,7 @@ fn run(command: Command) -> Result<()> {
     let root = root()?;
     match command {
         Command::Tidy => return tidy::run(&root),
+        Command::Simulate(simulate) => return simulate.run(&root),
         Command::Test { fast: true } => stage::run_all(&root, [Stage::tidy(), Stage::tests()])?,
         Command::Test { fast: false } => {
             stage::run_all(&root, [Stage::format(), Stage::tidy(), Stage::lints(), Stage::tests()])?;

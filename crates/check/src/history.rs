@@ -39,6 +39,7 @@ pub enum Act {
     Send {
         run: RunId,
         name: String,
+        /// `None` where the client left it to be made.
         event_id: Option<String>,
     },
     Cancel {
@@ -240,7 +241,8 @@ impl Told {
         let sends = |name: &str, id: &Option<String>| {
             operations.iter().any(|operation| match &operation.act {
                 Act::Send { name: sent, event_id, .. } => {
-                    sent == name && event_id == id && operation.outcome != Outcome::Refused
+                    let alike = event_id.is_none() || event_id == id;
+                    sent == name && alike && operation.outcome != Outcome::Refused
                 }
                 // A repeated run inherits what the first one received.
                 Act::Start { body: None, .. } => true,

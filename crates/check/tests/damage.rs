@@ -190,7 +190,8 @@ fn fail_fast_triggers_and_repeats_nothing() {
 
 #[test]
 fn a_row_says_what_the_log_says() {
-    let damages: [(&str, fn(&mut Scene)); 9] = [
+    type Damage = (&'static str, fn(&mut Scene));
+    let damages: [Damage; 9] = [
         ("status", |scene| scene.row.status = Status::Failed),
         ("completedSteps", |scene| scene.row.completed_steps += 1),
         ("failedSteps", |scene| scene.row.failed_steps += 1),

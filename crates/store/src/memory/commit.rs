@@ -42,7 +42,7 @@ impl Memory {
             self.use_lease(&run, lease);
         }
         self.apply_others(&run, others, &named);
-        let crashed = planted::is(Bug::SplitCommit) && self.last_event % 8 == 0;
+        let crashed = planted::is(Bug::SplitCommit) && self.last_event.is_multiple_of(8);
         let granted = if crashed { Vec::new() } else { self.add_jobs(now, &run, add) };
         if clear_state && let Some(owner) = self.owner(&run, crate::row::StateScope::Run) {
             self.states.remove(&owner);
