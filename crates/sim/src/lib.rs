@@ -11,6 +11,7 @@ pub mod report;
 mod shared;
 mod story;
 mod tell;
+pub mod trial;
 mod wire;
 mod worker;
 mod world;

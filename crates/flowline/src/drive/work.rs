@@ -56,7 +56,8 @@ impl<R> Driver<R> {
             } else {
                 self.now
             };
-            self.next_claim = Some(next);
+            // What was asked for meanwhile stays asked for: this claim may have been too early to see it.
+            self.next_claim = Some(self.next_claim.map_or(next, |asked| asked.min(next)));
         }
         if !claimed.jobs.is_empty() {
             self.prepare(claimed.jobs);

@@ -121,10 +121,13 @@ impl Observed {
                 self.input = data.get("input").cloned().unwrap_or_default();
                 return Ok(());
             }
-            EventType::FlowPaused => return Ok(self.paused = true),
-            EventType::FlowResumed => return Ok(self.paused = false),
+            EventType::FlowPaused | EventType::FlowResumed => {
+                self.paused = event.kind == EventType::FlowPaused;
+                return Ok(());
+            }
             EventType::FlowCompleted | EventType::FlowFailed | EventType::FlowCancelled => {
-                return Ok(self.end(event.kind, data));
+                self.end(event.kind, data);
+                return Ok(());
             }
             EventType::StepRetry => {
                 if data.get("cause").is_none() {

@@ -22,6 +22,9 @@ use super::{Condition, Program, Temper, Version, mix, one_in, pick};
 
 /// Tries to make up an input that all conditions can read.
 const TRIES: usize = 6;
+/// The longest time-out or pause that is played as it is. Where a flow has a longer one, all are shortened alike: what
+/// runs out before what stays the same, and a day of waiting does not take a day of heartbeats to play.
+const LONGEST: Duration = Duration::from_secs(300);
 
 /// A user's flow, from which each seed makes a program.
 #[derive(Debug)]
@@ -164,6 +167,7 @@ impl Stub {
         }
         let mut definition = self.definition.clone();
         (definition.input, definition.output) = (None, None);
+        shorten(&mut definition);
         definition.accepts.values_mut().for_each(|schema| *schema = None);
         for (step, fixed) in definition.steps.iter_mut().zip(&fixed) {
             step.runner = Runner::Function(FUNCTION.to_owned());
@@ -175,6 +179,24 @@ impl Stub {
         let plan = Arc::new(Plan::build(definition)?);
         self.plans.insert(fixed, plan.clone());
         Ok(plan)
+    }
+}
+
+/// Scales the durations of a definition, so that none is over [`LONGEST`].
+fn shorten(definition: &mut Definition) {
+    let mut durations: Vec<&mut Duration> = definition.timeout.iter_mut().collect();
+    for step in &mut definition.steps {
+        durations.extend(step.timeout.as_mut());
+        if step.retry.attempts > 1 {
+            durations.extend([&mut step.retry.delay, &mut step.retry.max_delay]);
+        }
+    }
+    let longest = durations.iter().map(|duration| duration.as_millis()).max().unwrap_or(0);
+    if longest > LONGEST.as_millis() {
+        for duration in durations {
+            let ms = duration.as_millis() * LONGEST.as_millis() / longest;
+            *duration = Duration::from_millis((ms as u64).max(1));
+        }
     }
 }
 
@@ -315,6 +337,19 @@ mod tests {
         for holds in [true, false] {
             assert!(guesses.contains(&vec![Guess { step: 1, holds }]));
         }
+    }
+
+    #[test]
+    fn long_times_are_shortened_alike() {
+        let mut stub = stub(
+            "flow: f\ntimeout: 10h\nsteps:\n  a: { command: [a], timeout: 1h, retry: { attempts: 2, delay: 1m, max_delay: 2h } }\n",
+        );
+        let program = stub.program(0).unwrap();
+        let definition = &program.versions[0].plan.definition;
+        let step = &definition.steps[0];
+        assert_eq!(definition.timeout, Some(LONGEST));
+        assert_eq!((step.timeout, step.retry.max_delay), (Some(LONGEST / 10), LONGEST / 5));
+        assert_eq!(step.retry.delay, Duration::from_millis(500));
     }
 
     #[test]
