@@ -7,7 +7,7 @@ use flowline_core::decide::{Known, Missing, Moment};
 use flowline_core::event::Slot;
 use flowline_core::planted::{self, Bug};
 use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
-use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, LeaseUse, NewRun, StoreError};
+use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, NewRun, StoreError};
 
 use super::draft::Draft;
 use super::{Ask, CACHED_PAYLOADS, Entry, Handed, Landed, Outcome, Room, Seen, input_of};
@@ -100,6 +100,9 @@ impl<R> Cell<R> {
         };
         let mut draft = Draft::new(run, seen, base, now);
         while let Some(entry) = self.waiting.front() {
+            if draft.contradicts(entry) {
+                break;
+            }
             if drops(entry, &draft.entries) {
                 let (status, entry) = (draft.seen.state.status(), self.waiting.pop_front());
                 replies.extend(entry.map(|entry| (entry.reply, Outcome::Applied { status })));
@@ -203,13 +206,8 @@ impl<R> Cell<R> {
                 }
             }
             CommitError::StaleLease(key) => {
-                let of_job = |entry: &Entry<R>| entry.lease.as_ref().is_some_and(|lease| lease.key() == key);
-                // What an attempt reports and that its lease is lost may have come together. The latter is looked for
-                // again by the next sweep, so it goes first.
-                let given_up =
-                    |entry: &Entry<R>| matches!(entry.lease, Some(LeaseUse::Expired { .. })) && of_job(entry);
-                let stale = self.waiting.iter().position(given_up);
-                let stale = stale.or_else(|| self.waiting.iter().position(of_job));
+                let stale =
+                    self.waiting.iter().position(|e| e.lease.as_ref().is_some_and(|l| l.key() == key));
                 // A job that no input relied on (one that `fail_fast` drops) was taken meanwhile: look again.
                 if let Some(entry) = stale.and_then(|at| self.waiting.remove(at)) {
                     replies.push((entry.reply, Outcome::StaleLease));
