@@ -30,7 +30,7 @@ use crate::{findings, output};
 /// story. Findings about the flow do not change the exit code; a broken promise of Flowline itself does.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  flowline simulate order.yaml --seeds 2000\n  flowline simulate order.yaml --seed 17"
+    after_help = "Example:\n  flowline simulate order.yaml --seeds 2000\n  flowline simulate order.yaml --seed 17"
 )]
 pub struct Args {
     /// A definition in YAML, TOML or JSON
