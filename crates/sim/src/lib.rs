@@ -16,4 +16,4 @@ mod wire;
 mod worker;
 mod world;
 
-pub use world::{Options, Simulated, simulate};
+pub use world::{Aim, Options, Simulated, simulate};

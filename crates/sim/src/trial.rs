@@ -1,12 +1,18 @@
-//! A simulated program, held against the model; and one seed of a user's flow, made ready for the report.
+//! One seed of a user's flow, played and made ready for the report.
 
 use flowline_check::Source;
 use flowline_core::Event;
 
-use crate::model::{Seen, compare};
-use crate::program::{Op, Program};
+use crate::program::Program;
 use crate::report::Trial;
-use crate::world::{Options, Simulated, simulate};
+use crate::world::{Aim, Options, simulate};
+
+/// Whether to keep what everybody did; without it a seed is quicker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tell {
+    Nothing,
+    Story,
+}
 
 /// What came of a seed of a user's flow.
 #[derive(Debug)]
@@ -34,11 +40,10 @@ impl Played {
     }
 }
 
-/// Plays a program with one run.
-pub fn play(program: &Program, options: &Options) -> Played {
-    let simulated = simulate(program.clone(), options);
-    let broken = simulated.violations.first().map(|violation| violation.to_string());
-    let violation = broken.or_else(|| agree(program, &simulated).err());
+/// Plays a program with one run; with its story where `tell` says so.
+pub fn play(program: &Program, tell: Tell) -> Played {
+    let options = Options { tell: tell == Tell::Story, aim: Aim::Show, ..Options::default() };
+    let simulated = simulate(program.clone(), &options);
     let name = |step: u32| match program.plan(0) {
         Some(plan) => plan.step(step).name.to_string(),
         None => String::new(),
@@ -49,27 +54,7 @@ pub fn play(program: &Program, options: &Options) -> Played {
         log: simulated.runs.get(&0).map(|run| Source::events(&simulated.store, run, 0)).unwrap_or_default(),
         effects: effects.collect(),
         story: simulated.story,
-        violation,
+        violation: simulated.violations.first().map(|violation| violation.to_string()),
         guessed: program.guesses.iter().map(|guess| name(guess.step)).collect(),
     }
-}
-
-/// Whether every run of a simulation that came to rest went as the model says.
-pub fn agree(program: &Program, simulated: &Simulated) -> Result<(), String> {
-    let log = |number: &usize| -> Option<Vec<Event>> {
-        let run = simulated.runs.get(number)?;
-        let whole = Source::row(&simulated.store, run).is_some_and(|row| !row.events_trimmed);
-        whole.then(|| Source::events(&simulated.store, run, 0))
-    };
-    for number in simulated.runs.keys() {
-        let Some(events) = log(number) else { continue };
-        let of = program.script.ops.iter().find_map(|timed| match &timed.op {
-            Op::Retry { run, into, .. } if into == number => Some(*run),
-            _ => None,
-        });
-        let parent = of.and_then(|of| log(&of));
-        let seen = Seen { log: &events, parent: parent.as_deref(), at_rest: true };
-        compare(program, *number, seen).map_err(|problem| format!("model: run {number}: {problem}"))?;
-    }
-    Ok(())
 }

@@ -38,11 +38,22 @@ pub struct Options {
     pub tell: bool,
     /// Whether anything goes wrong beside what steps do themselves.
     pub faults: bool,
+    pub aim: Aim,
+}
+
+/// What a simulation is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aim {
+    /// To find our mistakes: runs are removed by retention, the store goes back in time, and all of it goes on after
+    /// faults have ended.
+    Prove,
+    /// To show what can happen to a flow: nothing that was stored is lost, and the world ends when its runs are done.
+    Show,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { checker: Checker::default(), tell: false, faults: true }
+        Options { checker: Checker::default(), tell: false, faults: true, aim: Aim::Prove }
     }
 }
 
@@ -147,10 +158,15 @@ impl World {
             horizon: calm + LONGEST,
         };
         for (at, mishap) in mishaps {
-            world.shared.lock().wake(at, Wake::Mishap(mishap));
+            if options.aim == Aim::Prove || mishap != Mishap::RollBack {
+                world.shared.lock().wake(at, Wake::Mishap(mishap));
+            }
         }
         (0..instances).for_each(|instance| world.start(instance));
-        world.tidy_up(calm);
+        match options.aim {
+            Aim::Prove => world.tidy_up(calm),
+            Aim::Show => world.shared.lock().wake(LOOK, Wake::Mishap(Mishap::Look)),
+        }
         for timed in world.program.script.ops.clone() {
             let performed = world.client.clone().perform(timed.at, timed.op);
             world.spawn(Owner::Client, Box::pin(performed));

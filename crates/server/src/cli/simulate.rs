@@ -10,10 +10,9 @@ use flowline::core::decide::check_input;
 use flowline::core::definition::Definition;
 use flowline::core::plan::PlanError;
 use flowline::core::{Json, Plan};
-use flowline_sim::Options;
 use flowline_sim::program::Stub;
 use flowline_sim::report::Report;
-use flowline_sim::trial::play;
+use flowline_sim::trial::{Tell, play};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -30,7 +29,7 @@ use crate::{findings, output};
 /// story. Findings about the flow do not change the exit code; a broken promise of Flowline itself does.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  flowline simulate order.yaml --seeds 2000\n  flowline simulate order.yaml --seed 17"
+    after_help = "Example:\n  flowline simulate order.yaml --seeds 2000\n  flowline simulate order.yaml --seed 17"
 )]
 pub struct Args {
     /// A definition in YAML, TOML or JSON
@@ -105,7 +104,7 @@ fn play_all(flow: &Flow, seeds: u64) -> Result<Report, Failure> {
                         return;
                     }
                     let played = match &mut stub {
-                        Ok(stub) => stub.program(seed).map(|program| play(&program, &Options::default())),
+                        Ok(stub) => stub.program(seed).map(|program| play(&program, Tell::Nothing)),
                         Err(error) => Err(error.clone()),
                     };
                     if done.send(played).is_err() {
@@ -144,7 +143,7 @@ fn summary(flow: &str, seconds: f64, report: &Report) -> Value {
 /// Plays one seed and tells all that happened.
 fn one(context: &Context, flow: &Flow, seed: u64) -> Outcome {
     let program = flow.stub().and_then(|mut stub| stub.program(seed)).map_err(EngineError::from)?;
-    let played = play(&program, &Options { tell: true, ..Options::default() });
+    let played = play(&program, Tell::Story);
     let mut report = Report::new(flow.definition.clone());
     report.add(played.trial());
     if context.json {

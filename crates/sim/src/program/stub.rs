@@ -15,6 +15,8 @@ use flowline_core::plan::PlanError;
 use flowline_core::{Json, Plan};
 use serde_json::{Value, json};
 
+use crate::report::longest_try;
+
 use super::flow::FUNCTION;
 use super::sample::{Literals, value};
 use super::script::{Op, Script, Start, Timed};
@@ -22,9 +24,9 @@ use super::{Condition, Program, Temper, Version, mix, one_in, pick};
 
 /// Tries to make up an input that all conditions can read.
 const TRIES: usize = 6;
-/// The longest time-out or pause that is played as it is. Where a flow has a longer one, all are shortened alike: what
+/// All time-outs and pauses of a flow together, as they are played. Where a flow has more, all are shortened alike: what
 /// runs out before what stays the same, and a day of waiting does not take a day of heartbeats to play.
-const LONGEST: Duration = Duration::from_secs(300);
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// A user's flow, from which each seed makes a program.
 #[derive(Debug)]
@@ -87,7 +89,7 @@ impl Stub {
             });
         }
         let plan = self.plan(fixed)?;
-        let temper = temper(&mut rng, plan.steps.len() as u32);
+        let temper = temper(&mut rng, &plan.definition);
         let script = script(&mut rng, &self.definition, input, &payloads);
         let version = Version { plan, conditions };
         Ok(Program { seed, versions: vec![version], script, temper, payloads: Arc::new(payloads), guesses })
@@ -182,21 +184,21 @@ impl Stub {
     }
 }
 
-/// Scales the durations of a definition, so that none is over [`LONGEST`].
+/// Scales the durations of a definition to [`LONGEST`].
 fn shorten(definition: &mut Definition) {
-    let mut durations: Vec<&mut Duration> = definition.timeout.iter_mut().collect();
-    for step in &mut definition.steps {
-        durations.extend(step.timeout.as_mut());
-        if step.retry.attempts > 1 {
-            durations.extend([&mut step.retry.delay, &mut step.retry.max_delay]);
-        }
+    let steps: u128 = definition.steps.iter().map(|step| longest_try(step).as_millis()).sum();
+    let longest = definition.timeout.map_or(0, |timeout| timeout.as_millis()).max(steps);
+    if longest <= LONGEST.as_millis() {
+        return;
     }
-    let longest = durations.iter().map(|duration| duration.as_millis()).max().unwrap_or(0);
-    if longest > LONGEST.as_millis() {
-        for duration in durations {
-            let ms = duration.as_millis() * LONGEST.as_millis() / longest;
-            *duration = Duration::from_millis((ms as u64).max(1));
-        }
+    let shorter = |duration: &mut Duration| {
+        let ms = duration.as_millis() * LONGEST.as_millis() / longest;
+        *duration = Duration::from_millis((ms as u64).max(1));
+    };
+    definition.timeout.iter_mut().for_each(shorter);
+    for step in &mut definition.steps {
+        let pauses = [&mut step.retry.delay, &mut step.retry.max_delay];
+        step.timeout.iter_mut().chain(pauses).for_each(shorter);
     }
 }
 
@@ -220,8 +222,12 @@ fn has_alternatives(subscribes: &Subscribes) -> bool {
 }
 
 /// In a third of the seeds nothing fails by itself, in another third one step does to the end, in the rest any may.
-fn temper(rng: &mut Rng, steps: u32) -> Temper {
-    let slowest = Duration::from_millis(pick(rng, &[500, 2_000, 10_000]));
+fn temper(rng: &mut Rng, definition: &Definition) -> Temper {
+    let steps = definition.steps.len() as u32;
+    let tries: u32 = definition.steps.iter().map(|step| step.retry.attempts).sum();
+    // All tries one after the other, on one slot, still come to an end.
+    let most = (LONGEST / tries.max(1)).max(Duration::from_millis(1));
+    let slowest = Duration::from_millis(pick(rng, &[500, 2_000, 10_000])).min(most);
     let calm = Temper { failing: 0, doomed: None, manners: super::Manners::Plain, slowest };
     match rng.u32(0..3) {
         0 => calm,
@@ -349,7 +355,7 @@ mod tests {
         let step = &definition.steps[0];
         assert_eq!(definition.timeout, Some(LONGEST));
         assert_eq!((step.timeout, step.retry.max_delay), (Some(LONGEST / 10), LONGEST / 5));
-        assert_eq!(step.retry.delay, Duration::from_millis(500));
+        assert_eq!(step.retry.delay, Duration::from_secs(1));
     }
 
     #[test]

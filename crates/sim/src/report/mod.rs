@@ -17,6 +17,7 @@ use crate::model::{Cut, Fate, Observed};
 
 pub use cause::{How, Root};
 pub use path::LongestPath;
+pub(crate) use path::longest_try;
 
 /// One seed, as it went.
 #[derive(Debug, Clone, Copy)]
