@@ -2,6 +2,7 @@
 //!
 //! Needs nothing beyond Rust itself. It never fixes anything: it names the place and the remedy.
 
+mod mutants;
 mod simulate;
 mod stage;
 mod tidy;
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
+use mutants::Mutants;
 use simulate::Simulate;
 use stage::{Install, Stage};
 
@@ -35,6 +37,8 @@ enum Command {
     Tidy,
     /// Run the engine under a seeded scheduler with faults, and check every invariant
     Simulate(Simulate),
+    /// Hunt the planted bugs: each must break an invariant within so many seeds
+    Mutants(Mutants),
     /// What CI runs: `test`, then licences and sources of dependencies, then the docs
     Ci {
         /// Install cargo-deny first if it is missing (takes minutes)
@@ -58,6 +62,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Tidy => return tidy::run(&root),
         Command::Simulate(simulate) => return simulate.run(&root),
+        Command::Mutants(mutants) => return mutants.run(&root),
         Command::Test { fast: true } => stage::run_all(&root, [Stage::tidy(), Stage::tests()])?,
         Command::Test { fast: false } => {
             stage::run_all(&root, [Stage::format(), Stage::tidy(), Stage::lints(), Stage::tests()])?;

@@ -6,6 +6,8 @@ mod client;
 mod instance;
 mod mishap;
 pub mod model;
+#[cfg(feature = "planted")]
+pub mod mutants;
 pub mod program;
 pub mod report;
 mod shared;
