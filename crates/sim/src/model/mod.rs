@@ -9,7 +9,7 @@
 mod observe;
 mod predict;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeSet;
 

@@ -6,6 +6,8 @@
 
 mod cause;
 mod path;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
