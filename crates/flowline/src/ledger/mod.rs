@@ -230,18 +230,28 @@ impl<R> Ledger<R> {
     /// Refuses the inputs that came from outside: whoever sent them is there to decide what next. What attempts did
     /// stays, for it was done.
     pub fn refuse_outside(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, Outcome)> {
+        self.refuse(run, why, |entry| entry.lease.is_none())
+    }
+
+    /// Refuses the inputs of which nobody could say afterwards whether they were applied before.
+    pub fn refuse_unnamed(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, Outcome)> {
+        self.refuse(run, why, |entry| !entry.input.names_itself())
+    }
+
+    fn refuse(
+        &mut self,
+        run: &RunKey,
+        why: &StoreError,
+        which: impl Fn(&Entry<R>) -> bool,
+    ) -> Vec<(R, Outcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         let waiting = std::mem::take(&mut cell.waiting).into_iter();
-        let (stay, go): (VecDeque<_>, VecDeque<_>) = waiting.partition(|entry| entry.lease.is_some());
+        let (go, stay): (VecDeque<_>, VecDeque<_>) = waiting.partition(which);
         cell.waiting = stay;
         if cell.is_spent() {
             self.cells.remove(run);
         }
-        let told = || match planted::is(Bug::AcknowledgedTooSoon) {
-            true => Outcome::Committed { status: Status::Running },
-            false => Outcome::Failed(why.clone()),
-        };
-        go.into_iter().map(|entry| (entry.reply, told())).collect()
+        go.into_iter().map(|entry| (entry.reply, Outcome::Failed(why.clone()))).collect()
     }
 
     /// Gives up on a run's inputs: each gets `why`.
