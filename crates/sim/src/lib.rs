@@ -13,8 +13,9 @@ pub mod report;
 mod shared;
 mod story;
 mod tell;
+pub mod trial;
 mod wire;
 mod worker;
 mod world;
 
-pub use world::{Options, Simulated, simulate};
+pub use world::{Aim, Options, Simulated, simulate};

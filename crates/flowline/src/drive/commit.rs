@@ -116,7 +116,9 @@ impl<R> Driver<R> {
 
     /// The store could not answer: the run's inputs wait, or are refused where waiting cannot help.
     pub(super) fn question_failed(&mut self, run: &RunKey, error: &StoreError) {
-        if error.is_transient() && self.stop_by.is_none() {
+        // Whoever drains has until its deadline: an attempt that may finish may also write.
+        let waits = self.stop_by.is_none_or(|by| self.now < by);
+        if error.is_transient() && waits {
             let unused = self.ledger.failed(run);
             unused.iter().for_each(|queue| self.free(queue));
             self.tell_trouble(Some(error.clone()));
@@ -141,8 +143,10 @@ impl<R> Driver<R> {
                 Reply::None => {}
                 Reply::Caller(caller) => self.actions.push(Action::Reply(caller, outcome)),
                 Reply::Launch(launch) => match outcome {
-                    Outcome::Committed { .. } => self.launch(Launch { started: true, ..*launch }, false),
-                    Outcome::Applied { .. } => self.launch(*launch, false),
+                    // Applied before: by a commit of its own whose outcome was unknown.
+                    Outcome::Committed { .. } | Outcome::Applied { .. } => {
+                        self.launch(Launch { started: true, ..*launch }, false);
+                    }
                     _ => {
                         let queue = launch.plan.step(launch.step).queue.clone();
                         self.free(&queue);

@@ -100,6 +100,9 @@ impl<R> Cell<R> {
         };
         let mut draft = Draft::new(run, seen, base, now);
         while let Some(entry) = self.waiting.front() {
+            if draft.contradicts(entry) {
+                break;
+            }
             if drops(entry, &draft.entries) {
                 let (status, entry) = (draft.seen.state.status(), self.waiting.pop_front());
                 replies.extend(entry.map(|entry| (entry.reply, Outcome::Applied { status })));
@@ -116,6 +119,8 @@ impl<R> Cell<R> {
                         break;
                     }
                 }
+                // Told only once what it rests on is written; then it is decided again.
+                Decided::Applied | Decided::Refused(_) if !draft.entries.is_empty() => break,
                 Decided::Applied => {
                     let status = draft.seen.state.status();
                     let applied = self.waiting.pop_front();

@@ -186,6 +186,11 @@ impl<R> Ledger<R> {
     pub fn loaded(&mut self, run: &RunKey, seen: Option<Seen>) -> Vec<(R, Outcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         cell.busy = Busy::No;
+        if seen.is_none() && cell.new.is_some() {
+            // A start came while it was looked for: there will be a run.
+            self.dirty.push_back(run.clone());
+            return Vec::new();
+        }
         let Some(seen) = seen else {
             let waiting = std::mem::take(&mut cell.waiting);
             self.cells.remove(run);
