@@ -27,8 +27,11 @@ pub fn tell(report: &Report, replay: &str) -> io::Result<()> {
 
 /// Prints what one seed showed, after its story.
 pub fn tell_one(report: &Report) -> io::Result<()> {
-    let page = Page { seeds: report.seeds().max(1) };
-    page.outcomes(report)?;
+    let page = Page { seeds: 1 };
+    for outcome in report.outcomes() {
+        let (color, word) = ending(outcome.status);
+        output::line(&format!("The run: {color}{word}{RESET}"))?;
+    }
     page.violations(report)?;
     page.joins(&report.joins())?;
     page.failures(&report.failures())?;
@@ -57,14 +60,7 @@ impl Page {
 
     fn outcomes(&self, report: &Report) -> io::Result<()> {
         for outcome in report.outcomes() {
-            let (color, word) = match outcome.status {
-                Ending::Completed => (GREEN, "completed"),
-                Ending::Failed => (RED, "failed"),
-                Ending::Cancelled => (RED, "cancelled"),
-                Ending::Waiting => (YELLOW, "left waiting"),
-                Ending::Unfinished => (YELLOW, "unfinished"),
-                Ending::Unstarted => (DIM, "not started"),
-            };
+            let (color, word) = ending(outcome.status);
             let (seeds, share) = (outcome.sight.seeds, self.share(outcome.sight.seeds));
             output::line(&format!(
                 "  {color}{word:<12}{RESET}  {seeds:>7}  {share:>7}  {DIM}seed {}{RESET}",
@@ -91,7 +87,6 @@ impl Page {
             return Ok(());
         }
         head("Joins that can stay unsatisfied")?;
-        let silent = joins.iter().any(|join| join.run == Ending::Completed);
         let lines = joins.iter().map(|join| {
             let because: Vec<String> = join.because.iter().map(because).collect();
             let because =
@@ -108,12 +103,15 @@ impl Page {
             self.seen(format!("{BOLD}{step}{RESET} lacks {missing}{because}; {end}"), &join.sight)
         });
         few(lines.collect())?;
-        if silent {
-            remedy(
-                "wait for \"step:NAME\", which a failure under `on_failure: continue` satisfies too, give the join an {any: […]} alternative, or let the failure fail the run",
-            )?;
+        // Only where the run goes on as if nothing had happened is there something to mend.
+        let silent = joins.iter().filter(|join| join.run == Ending::Completed);
+        let failed = silent.flat_map(|join| &join.because).find(|root| root.how == How::Failed);
+        match failed {
+            Some(Root { of, .. }) => remedy(&format!(
+                "wait for \"step:{of}\" instead, which its failure satisfies too, or give the join an {{any: […]}} alternative"
+            )),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn failures(&self, failures: &[FailurePath]) -> io::Result<()> {
@@ -155,7 +153,9 @@ impl Page {
                 Why::Interrupted => "cut off after it had acted, then run again",
                 Why::Retried => "acted, failed, was retried",
             };
-            format!("{BOLD}{:<width$}{RESET}  {why:<42}  {}", one.step, self.sight(&one.sight))
+            let sight = if self.seeds == 1 { String::new() } else { self.sight(&one.sight) };
+            let line = format!("{BOLD}{:<width$}{RESET}  {why:<42}  {sight}", one.step);
+            line.trim_end().to_owned()
         });
         few(lines.collect())?;
         remedy("every attempt of a step gets the same idempotencyKey: hand it to whatever must not act twice")
@@ -197,6 +197,17 @@ impl Page {
             )),
             (true, false) => output::line("  any time: no step on it has a time-out"),
         }
+    }
+}
+
+fn ending(status: Ending) -> (&'static str, &'static str) {
+    match status {
+        Ending::Completed => (GREEN, "completed"),
+        Ending::Failed => (RED, "failed"),
+        Ending::Cancelled => (RED, "cancelled"),
+        Ending::Waiting => (YELLOW, "left waiting"),
+        Ending::Unfinished => (YELLOW, "unfinished"),
+        Ending::Unstarted => (DIM, "not started"),
     }
 }
 
