@@ -1,6 +1,7 @@
 //! Slots: how many attempts of each queue this instance may run at once, and how many it runs.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -8,7 +9,6 @@ use flowline_store::{Claim, Handoff, Lane, Token};
 
 use crate::config::{Config, Role};
 use crate::ledger::Room;
-use crate::runner::Runners;
 
 /// The most jobs that one claim asks for: enough to fill a batch, few enough to share with other instances.
 const CLAIM: usize = 256;
@@ -16,18 +16,20 @@ const CLAIM: usize = 256;
 #[derive(Debug)]
 pub struct Slots {
     config: Config,
-    runners: Arc<Runners>,
-    used: HashMap<Arc<str>, usize>,
+    /// What this instance can run, in order.
+    needs: Vec<Arc<str>>,
+    used: BTreeMap<Arc<str>, usize>,
     tokens: Tokens,
     /// No new attempts.
     closed: bool,
 }
 
 impl Slots {
-    pub fn new(config: Config, runners: Arc<Runners>) -> Slots {
+    pub fn new(config: Config, mut needs: Vec<Arc<str>>, tokens: Tokens) -> Slots {
         // Who only operates takes nothing, not even what its own commits would hand to it.
         let closed = config.role == Role::Operate;
-        Slots { config, runners, used: HashMap::new(), tokens: Tokens::new(), closed }
+        needs.sort();
+        Slots { config, needs, used: BTreeMap::new(), tokens, closed }
     }
 
     pub fn close(&mut self) {
@@ -59,7 +61,7 @@ impl Slots {
 
     /// What to claim now; `None` where this instance takes nothing.
     pub fn claim(&mut self) -> Option<Claim> {
-        if self.closed || self.runners.needs().is_empty() {
+        if self.closed || self.needs.is_empty() {
             return None;
         }
         let mut free: Vec<(Arc<str>, usize)> =
@@ -69,7 +71,7 @@ impl Slots {
         }
         Some(Claim {
             tenant: self.config.tenant.clone(),
-            needs: self.runners.needs().to_vec(),
+            needs: self.needs.clone(),
             free,
             free_elsewhere: self.config.slots,
             tokens: (0..CLAIM).map(|_| self.tokens.next()).collect(),
@@ -81,7 +83,7 @@ impl Slots {
 
 impl Room for Slots {
     fn reserve(&mut self, lane: &Lane) -> Option<Handoff> {
-        if self.closed || self.free_in(&lane.queue) == 0 || !self.runners.can_run(&lane.need) {
+        if self.closed || self.free_in(&lane.queue) == 0 || self.needs.binary_search(&lane.need).is_err() {
             return None;
         }
         self.take(&lane.queue);
@@ -93,21 +95,32 @@ impl Room for Slots {
     }
 }
 
-/// Lease tokens: a counter under two secret hash keys, so that one token tells nothing of another.
-#[derive(Debug)]
-struct Tokens {
-    keys: [RandomState; 2],
-    counter: u64,
-}
+/// Where lease tokens come from.
+pub struct Tokens(Box<dyn FnMut() -> Token + Send>);
 
 impl Tokens {
-    fn new() -> Tokens {
-        Tokens { keys: [RandomState::new(), RandomState::new()], counter: 0 }
+    /// A counter under two secret hash keys, so that one token tells nothing of another.
+    pub fn random() -> Tokens {
+        let (high, low) = (RandomState::new(), RandomState::new());
+        let mut counter = 0u64;
+        Tokens::from(move || {
+            counter += 1;
+            Token(u128::from(high.hash_one(counter)) << 64 | u128::from(low.hash_one(counter)))
+        })
+    }
+
+    /// A source of one's own, which must never give the same twice.
+    pub fn from(source: impl FnMut() -> Token + Send + 'static) -> Tokens {
+        Tokens(Box::new(source))
     }
 
     fn next(&mut self) -> Token {
-        self.counter += 1;
-        let [high, low] = &self.keys;
-        Token(u128::from(high.hash_one(self.counter)) << 64 | u128::from(low.hash_one(self.counter)))
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tokens")
     }
 }
