@@ -11,6 +11,7 @@ mod commit;
 mod lease;
 mod live;
 mod log;
+mod locks;
 mod repair;
 pub(crate) mod retain;
 pub(crate) mod statements;
