@@ -4,6 +4,7 @@
 //! place and the remedy.
 
 mod services;
+mod simulate;
 mod stage;
 mod tidy;
 
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
+use simulate::Simulate;
 use stage::{Install, Stage};
 
 /// The commands of a contributor.
@@ -38,6 +40,8 @@ enum Command {
         #[command(subcommand)]
         command: Services,
     },
+    /// Run the engine under a seeded scheduler with faults, and check every invariant
+    Simulate(Simulate),
     /// What CI runs: `test`, then licences and sources of dependencies, then the docs
     Ci {
         /// Install cargo-deny first if it is missing (takes minutes)
@@ -71,6 +75,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Tidy => return tidy::run(&root),
         Command::Services { command } => return serve(&root, command),
+        Command::Simulate(simulate) => return simulate.run(&root),
         Command::Test { fast: true } => stage::run_all(&root, [Stage::tidy(), Stage::tests()])?,
         Command::Test { fast: false } => {
             stage::run_all(&root, [Stage::format(), Stage::tidy(), Stage::lints(), Stage::tests()])?;

@@ -2,6 +2,17 @@
 //!
 //! One thread, no real clock, no real randomness: the same seed gives the same story, so every failure replays.
 
+mod client;
+mod instance;
+mod mishap;
 pub mod model;
 pub mod program;
 pub mod report;
+mod shared;
+mod story;
+mod tell;
+mod wire;
+mod worker;
+mod world;
+
+pub use world::{Options, Simulated, simulate};
