@@ -6,7 +6,7 @@ local function change(run, flow, at)
   if scope == 'run' then owner = 'run:' .. run
   elseif scope == 'flow' then owner = 'flow:' .. match(run, '^[^/]+') .. '/' .. flow
   else owner = 'tenant:' .. match(run, '^[^/]+') end
-  local key, order = base .. ':state:' .. owner, next_stamp(0)
+  local key, order = base .. ':state:' .. owner, tick()
   if value == '' and (scope == 'run' or ARGV[at + 10] == '1') then
     call('HDEL', key, field)
     return

@@ -20,7 +20,7 @@ while o < #ARGV do
       put(LEASES, expires, job .. ':' .. run)
       answer = job .. ' ' .. run .. ' ' .. text
     end
-    put(base .. ':lanes', next_stamp(0), lane)
+    put(base .. ':lanes', tick(), lane)
     taken = true
   end
   answers[#answers + 1] = answer

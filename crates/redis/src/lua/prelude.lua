@@ -13,10 +13,18 @@ local meta = call('HMGET', KEYS[1], 'n', 'stamp')
 local n, stamp = tonumber(meta[1] or 0), tonumber(meta[2] or 0)
 if n < tonumber(ARGV[1]) then return { 'behind', tostring(n) } end
 
--- Orders runs and jobs by creation: microseconds, never twice the same in a shard.
+-- Orders runs and jobs by creation: microseconds, never twice the same in a shard. Where a store has several shards the
+-- caller gives the number, so that the order of its batch holds across them.
 local function next_stamp(hint)
-  stamp = math.max(stamp + 1, us, hint)
+  stamp = math.max(stamp + 1, hint > 0 and hint or us)
   return format('%.0f', stamp)
+end
+
+-- Orders what happens within a call and, as far as clocks agree, across shards.
+local ticks = 0
+local function tick()
+  ticks = ticks + 1
+  return format('%.0f', us + ticks)
 end
 
 -- Calls a command with many arguments, in parts that fit Lua's stack. `step` arguments belong together.
@@ -67,7 +75,7 @@ local function flush()
     if by ~= 0 and call('HINCRBY', base .. ':held', lane, by) == 0 then call('HDEL', base .. ':held', lane) end
   end
   local new = {}
-  for lane in pairs(lanes) do new[#new + 1] = format('%.0f', stamp); new[#new + 1] = lane end
+  for lane in pairs(lanes) do new[#new + 1] = tick(); new[#new + 1] = lane end
   if #new > 0 then spread({ 'ZADD', base .. ':lanes', 'NX' }, new, 2) end
   new = {}
   for flow in pairs(flows) do new[#new + 1] = flow end
