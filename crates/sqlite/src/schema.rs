@@ -15,7 +15,7 @@ pub(crate) const APPLICATION_ID: i32 = 0x466c_774c;
 /// The format that this build writes.
 pub(crate) const FORMAT: u32 = STEPS.len() as u32;
 
-const STEPS: &[&str] = &[FIRST];
+const STEPS: &[&str] = &[FIRST, LOCKS];
 
 /// Events are stored in commit order under one growing number, so that appending touches the end of the table, and the
 /// feed of all runs is the table itself; `logs` says, a row per commit, where those of a run are. What changes with every commit is apart (`progress`) from what hardly ever does
@@ -118,6 +118,12 @@ create view v_leases as
         leases.lines, leases.released
     from leases join runs on runs.id = leases.run join tenants on tenants.id = runs.tenant
         join lanes on lanes.id = leases.lane;
+";
+
+const LOCKS: &str = "
+create table locks (
+    tenant integer not null, name text not null, owner text not null, token blob not null, since integer not null,
+    until integer not null, primary key (tenant, name)) without rowid;
 ";
 
 /// The format of a file, `None` where it has no such cell.

@@ -7,6 +7,7 @@ pub(crate) mod catalog;
 pub(crate) mod events;
 pub(crate) mod feed;
 pub(crate) mod leases;
+pub(crate) mod locks;
 #[cfg(test)]
 mod plans;
 pub(crate) mod rows;

@@ -11,6 +11,7 @@ mod commit;
 mod events;
 mod lease;
 mod live;
+mod locks;
 mod repair;
 pub(crate) mod retain;
 pub(crate) mod statements;

@@ -54,6 +54,7 @@ impl Writer<'_> {
                 (select scope, owner, key from kv where expires <= ?1 limit ?2)",
             params![now.millis(), EVENTS as i64],
         )?;
+        self.conn.execute("delete from locks where until <= ?1", [now.millis()])?;
         let full = (done.removed + done.trimmed) as usize == chunk || gone == EVENTS;
         Ok((done, if full { More::Yes } else { More::No }))
     }
