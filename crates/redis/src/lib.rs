@@ -16,6 +16,7 @@ mod encode;
 mod feed;
 mod lease;
 mod link;
+mod locks;
 mod names;
 mod read;
 mod retain;

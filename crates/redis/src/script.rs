@@ -26,6 +26,7 @@ scripts! {
     FORGET = "lua/forget.lua",
     HOLD = "lua/hold.lua",
     LEASE = "lua/lease.lua",
+    LOCK = "lua/lock.lua",
     MEND = "lua/mend.lua",
     PAYLOADS = "lua/payloads.lua",
     PEEK = "lua/peek.lua",

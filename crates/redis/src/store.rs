@@ -7,9 +7,9 @@ use flowline_core::event::Slot;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
-    Append, AppendError, Base, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter, EventPage,
-    EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, QueueRow, RunPage, RunQuery,
-    RunStore, Snapshot, StoreError, StoredDefinition, Swept,
+    Acquired, Append, AppendError, Base, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
+    EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, LockRequest, LockRow,
+    QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -179,6 +179,28 @@ impl Catalog for RedisStore {
 
     async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: Pause) -> Result<(), StoreError> {
         self.pause(tenant, queue, pause).await
+    }
+
+    async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
+        self.take_lock(request).await
+    }
+
+    async fn extend_lock(
+        &self,
+        tenant: &Tenant,
+        name: &str,
+        token: Token,
+        ttl: Duration,
+    ) -> Result<Option<Time>, StoreError> {
+        self.keep_lock(tenant, name, token, ttl).await
+    }
+
+    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
+        self.give_lock_back(tenant, name, token).await
+    }
+
+    async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
+        self.locks_of(tenant).await
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
