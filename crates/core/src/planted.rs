@@ -38,6 +38,8 @@ bugs! {
     AppendWithoutFence,
     /// A lease is given up although a heartbeat has kept it meanwhile.
     ExpiryUnchecked,
+    /// A lease is given up although lines of its attempt came into the log meanwhile.
+    LinesUnchecked,
     /// A commit lands on whatever version the run has.
     StaleState,
     /// After a conflict the cached state is trusted and only its version is taken over.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
+use flowline_core::planted::{self, Bug};
 use flowline_store::{Claim, Handoff, Lane, Token};
 
 use crate::config::{Config, Role};
@@ -19,6 +20,8 @@ pub struct Slots {
     /// What this instance can run, in order.
     needs: Vec<Arc<str>>,
     used: BTreeMap<Arc<str>, usize>,
+    /// What the claim that is on its way may take, by queue; a queue with no entry has the last.
+    asked: Option<(BTreeMap<Arc<str>, usize>, usize)>,
     tokens: Tokens,
     /// No new attempts.
     closed: bool,
@@ -29,7 +32,7 @@ impl Slots {
         // Who only operates takes nothing, not even what its own commits would hand to it.
         let closed = config.role == Role::Operate;
         needs.sort();
-        Slots { config, needs, used: BTreeMap::new(), tokens, closed }
+        Slots { config, needs, used: BTreeMap::new(), asked: None, tokens, closed }
     }
 
     pub fn close(&mut self) {
@@ -41,10 +44,22 @@ impl Slots {
     }
 
     fn free_in(&self, queue: &str) -> usize {
-        self.capacity(queue).saturating_sub(self.used.get(queue).copied().unwrap_or(0))
+        let used = self.used.get(queue).copied().filter(|_| !planted::is(Bug::SlotsIgnored));
+        self.capacity(queue).saturating_sub(used.unwrap_or(0))
     }
 
-    pub fn take(&mut self, queue: &Arc<str>) {
+    /// The claim is over: it took these.
+    pub fn claimed<'a>(&mut self, queues: impl IntoIterator<Item = &'a Arc<str>>) {
+        self.asked = None;
+        queues.into_iter().for_each(|queue| self.take(queue));
+    }
+
+    fn asked_in(&self, queue: &str) -> usize {
+        let asked = self.asked.as_ref();
+        asked.map_or(0, |(queues, elsewhere)| queues.get(queue).copied().unwrap_or(*elsewhere))
+    }
+
+    fn take(&mut self, queue: &Arc<str>) {
         *self.used.entry(queue.clone()).or_insert(0) += 1;
     }
 
@@ -59,21 +74,24 @@ impl Slots {
         self.used.keys().any(|queue| self.free_in(queue) == 0)
     }
 
-    /// What to claim now; `None` where this instance takes nothing.
+    /// What to claim now; `None` where this instance takes nothing. A claim asks for half of what is free, and that half
+    /// is not handed out until [`Slots::claimed`]: the rest is for what commits hand over meanwhile.
     pub fn claim(&mut self) -> Option<Claim> {
         if self.closed || self.needs.is_empty() {
             return None;
         }
-        let mut free: Vec<(Arc<str>, usize)> =
-            self.config.queues.keys().map(|queue| (Arc::from(queue.as_str()), self.free_in(queue))).collect();
-        for queue in self.used.keys().filter(|queue| !self.config.queues.contains_key(&***queue)) {
-            free.push((queue.clone(), self.free_in(queue)));
-        }
+        let named = self.config.queues.keys().map(|queue| Arc::from(queue.as_str()));
+        let queues = named.chain(self.used.keys().cloned());
+        let asked: BTreeMap<Arc<str>, usize> =
+            queues.map(|queue| (queue.clone(), self.free_in(&queue).div_ceil(2))).collect();
+        let free = asked.iter().map(|(queue, half)| (queue.clone(), *half)).collect();
+        let free_elsewhere = self.config.slots.div_ceil(2);
+        self.asked = Some((asked, free_elsewhere));
         Some(Claim {
             tenant: self.config.tenant.clone(),
             needs: self.needs.clone(),
             free,
-            free_elsewhere: self.config.slots,
+            free_elsewhere,
             tokens: (0..CLAIM).map(|_| self.tokens.next()).collect(),
             ttl: self.config.lease,
             worker: self.config.instance.clone(),
@@ -83,7 +101,11 @@ impl Slots {
 
 impl Room for Slots {
     fn reserve(&mut self, lane: &Lane) -> Option<Handoff> {
-        if self.closed || self.free_in(&lane.queue) == 0 || self.needs.binary_search(&lane.need).is_err() {
+        let queue = &lane.queue;
+        if self.closed
+            || self.free_in(queue) <= self.asked_in(queue)
+            || self.needs.binary_search(&lane.need).is_err()
+        {
             return None;
         }
         self.take(&lane.queue);

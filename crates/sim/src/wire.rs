@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use flowline_check::Source;
 use flowline_core::event::Slot;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
@@ -97,10 +98,11 @@ impl Wire {
 impl RunStore for Wire {
     async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
         let act = move |inner: &mut Inner, who: &str| {
-            let now = inner.store_now();
+            let (at, now) = (inner.now, inner.store_now());
             let answers = inner.memory.commit(now, batch.clone());
             for (commit, answer) in batch.iter().zip(&answers) {
-                inner.tell(|| who.to_owned(), || tell::commit(commit, answer));
+                let Inner { story, memory, .. } = &mut *inner;
+                story.tell(at, || who.to_owned(), || tell::commit(memory, commit, answer));
                 let violations = inner.watch.committed(&inner.memory, now, commit, answer);
                 inner.judge(violations);
             }
@@ -300,7 +302,10 @@ impl Catalog for Wire {
     async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
         let act = move |inner: &mut Inner, who: &str| {
             let now = inner.store_now();
+            let before = Source::runs(&inner.memory, &Tenant::default());
             let retained = inner.memory.retain(now, policy, limit);
+            let gone = before.into_iter().filter(|run| inner.memory.row(run).is_none());
+            inner.history.removed.extend(gone.collect::<Vec<_>>());
             inner.tell(|| who.to_owned(), || tell::retained(retained));
             let violations = inner.watch.retained(&inner.memory, now, policy);
             inner.judge(violations);

@@ -13,14 +13,18 @@ use flowline::attempt::Launch;
 use flowline::drive::{Action, Message};
 use flowline::plans::Plans;
 use flowline::{Config, Role};
-use flowline_check::{Checker, Effect, Effects, Invariant, Outcome, Reported, Slots, Subject, Violation, Watch};
+use flowline_check::{
+    Checker, Effect, Effects, Invariant, Outcome, Reported, Slots, Source, Subject, Violation, Watch,
+};
 use flowline_core::{RunKey, RunState, Tenant, Time};
+use flowline_store::row::Retention;
 use flowline_store::{Memory, Token};
 
 use crate::client::Client;
 use crate::instance::{Instance, Running};
 use crate::mishap::{Mishap, Weather, draw};
-use crate::program::Program;
+use crate::model::{Seen, compare};
+use crate::program::{Op, Program};
 use crate::shared::{Life, Owner, Place, Shared, TaskId, Ticket, Wake, Work};
 use crate::story::Story;
 use crate::wire::Wire;
@@ -108,7 +112,8 @@ impl World {
         let lease = Duration::from_secs([3, 10, 30][rng.usize(0..3)]);
         let slots = [1, 2, 4, 32, 256][rng.usize(0..5)];
         let config = Config { slots, lease, role: Role::Work, ..Config::default() };
-        let calm = program.script.end().min(Duration::from_secs(60)) + Duration::from_millis(rng.u64(0..20_000));
+        let calm =
+            program.script.end().min(Duration::from_secs(60)) + Duration::from_millis(rng.u64(0..20_000));
         let weather = if options.faults { Weather::random(&mut rng) } else { Weather::fair() };
         let mishaps = match options.faults {
             true => draw(&mut rng, instances, lease, calm),
@@ -145,11 +150,36 @@ impl World {
             world.shared.lock().wake(at, Wake::Mishap(mishap));
         }
         (0..instances).for_each(|instance| world.start(instance));
+        world.tidy_up(calm);
         for timed in world.program.script.ops.clone() {
             let performed = world.client.clone().perform(timed.at, timed.op);
             world.spawn(Owner::Client, Box::pin(performed));
         }
         world
+    }
+
+    /// In some worlds old runs go. A run under a key could be started again once it is gone, and its steps would begin
+    /// again too, so then only events go.
+    fn tidy_up(&mut self, calm: Duration) {
+        let mut inner = self.shared.lock();
+        if inner.rng.u32(0..8) != 0 {
+            return;
+        }
+        let keys = self
+            .program
+            .script
+            .ops
+            .iter()
+            .any(|timed| matches!(&timed.op, Op::Start(start) if start.key.is_some()));
+        let events = Duration::from_secs(inner.rng.u64(1..=10));
+        let runs = if keys { LONGEST * 10 } else { events + Duration::from_secs(inner.rng.u64(1..=20)) };
+        let end = calm.as_millis() as u64 + 60_000;
+        let mut times: Vec<Duration> =
+            (0..8).map(|_| Duration::from_millis(inner.rng.u64(1..=end))).collect();
+        times.sort();
+        drop(inner);
+        let tidied = self.client.clone().tidy_up(times, Retention { events, runs });
+        self.spawn(Owner::Client, Box::pin(tidied));
     }
 
     fn run(mut self) -> Simulated {
@@ -158,7 +188,9 @@ impl World {
             let Some(((at, _), wake)) = next else { break };
             self.shared.lock().now = at;
             if at > self.horizon {
-                self.blame(Invariant::I11, "the world does not come to rest");
+                let message = "the world does not come to rest".to_owned();
+                let restless = self.violation(None, Invariant::I11, message);
+                self.shared.lock().violations.extend(restless);
                 break;
             }
             match wake {
@@ -182,6 +214,7 @@ impl World {
             inner.violations.extend(inner.watch.end(&inner.memory));
             inner.violations.extend(inner.history.check(self.checker, &inner.memory));
             inner.violations.extend(inner.effects.check(self.checker, &inner.memory));
+            inner.violations.extend(self.compare(&inner.memory));
         }
         for violation in inner.violations.clone() {
             inner.tell(|| "checker".to_owned(), || format!("VIOLATION {violation}"));
@@ -199,13 +232,38 @@ impl World {
         }
     }
 
-    fn blame(&self, invariant: Invariant, message: &str) {
-        let tenant = self.client.tenant.clone();
-        let message = message.to_owned();
-        let violation = Violation { tenant, run_id: None, invariant, message, subject: Subject::Outside };
-        if self.checker.without != Some(invariant) {
-            self.shared.lock().violations.push(violation);
+    /// Holds every run against the model.
+    fn compare(&self, memory: &Memory) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        for (key, number) in &self.numbers {
+            let log = Source::events(memory, key, 0);
+            if log.is_empty() {
+                continue;
+            }
+            let parent = self.program.script.ops.iter().find_map(|timed| match timed.op {
+                Op::Retry { run, into, .. } if into == *number => {
+                    Some(Source::events(memory, &self.client.run(run), 0))
+                }
+                _ => None,
+            });
+            // Of a run that retention has trimmed nothing can be said.
+            let parent = parent.filter(|parent| !parent.is_empty());
+            let seen = Seen { log: &log, parent: parent.as_deref(), at_rest: true };
+            if let Err(message) = compare(&self.program, *number, seen) {
+                violations.extend(self.violation(
+                    Some(key),
+                    Invariant::I5,
+                    format!("not as the model: {message}"),
+                ));
+            }
         }
+        violations
+    }
+
+    fn violation(&self, run: Option<&RunKey>, invariant: Invariant, message: String) -> Option<Violation> {
+        let (tenant, run_id) = (self.client.tenant.clone(), run.map(|run| run.run.clone()));
+        let violation = Violation { tenant, run_id, invariant, message, subject: Subject::Outside };
+        (self.checker.without != Some(invariant)).then_some(violation)
     }
 
     /// Starts a process, unless one runs.
@@ -407,7 +465,10 @@ impl World {
             let found = inner.memory.load(std::slice::from_ref(&run)).pop().flatten();
             let state = found.and_then(|found| RunState::decode(&launch.plan, &found.state).ok());
             let tries = state.map_or(0, |state| state.step(step).tries);
-            inner.tell(|| instance.name.to_string(), || format!("runs {name} attempt {attempt} of run {}", run.run));
+            inner.tell(
+                || instance.name.to_string(),
+                || format!("runs {name} attempt {attempt} of run {}", run.run),
+            );
             inner.effects.log.push(Effect::Began {
                 worker: instance.name.clone(),
                 queue: queue.clone(),
@@ -446,7 +507,8 @@ impl World {
     }
 
     fn happen(&mut self, mishap: Mishap) {
-        let named = |world: &World, at: usize| world.instances[at].as_ref().map(|instance| instance.name.clone());
+        let named =
+            |world: &World, at: usize| world.instances[at].as_ref().map(|instance| instance.name.clone());
         let say = |world: &World, who: Option<Arc<str>>, what: String| {
             let who = who.map_or_else(|| "store".to_owned(), |who| who.to_string());
             world.shared.lock().tell(|| who, || format!("FAULT {what}"));
@@ -578,8 +640,7 @@ impl World {
         let now = inner.now;
         inner.wake(now + LOOK, Wake::Mishap(Mishap::Look));
         drop(inner);
-        let resumed = self.client.clone().resume_all();
-        self.spawn(Owner::Client, Box::pin(resumed));
+        self.resume();
     }
 
     fn look(&mut self) {
@@ -591,14 +652,25 @@ impl World {
         let calm = calm + self.config.lease;
         let violations = inner.watch.progress(now, calm, bound);
         inner.judge(violations);
+        drop(inner);
+        if self.clients_are_done() {
+            // Somebody may have paused something late.
+            self.resume();
+        }
+    }
+
+    fn resume(&mut self) {
+        let resumed = self.client.clone().resume_all();
+        self.spawn(Owner::Client, Box::pin(resumed));
+    }
+
+    fn clients_are_done(&self) -> bool {
+        !self.tasks.values().any(|task| task.owner == Owner::Client)
     }
 
     /// Whether nothing is left to happen: no client at work, no job anywhere.
     fn is_at_rest(&self) -> bool {
-        if self.tasks.values().any(|task| task.owner == Owner::Client) {
-            return false;
-        }
         let inner = self.shared.lock();
-        self.numbers.keys().all(|run| inner.memory.jobs(run).is_empty())
+        self.clients_are_done() && self.numbers.keys().all(|run| inner.memory.jobs(run).is_empty())
     }
 }

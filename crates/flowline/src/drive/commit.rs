@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use flowline_core::planted::{self, Bug};
 use flowline_core::{RunKey, Status};
 use flowline_store::{CommitError, Committed, JobKey, Lane, LeasedJob, StoreError, Token};
 
@@ -119,7 +120,7 @@ impl<R> Driver<R> {
             let unused = self.ledger.failed(run);
             unused.iter().for_each(|queue| self.free(queue));
             self.tell_trouble(Some(error.clone()));
-            if error.nothing_written() {
+            if error.nothing_written() || planted::is(Bug::AcknowledgedTooSoon) {
                 let replies = self.ledger.refuse_outside(run, error);
                 self.reply(replies);
             }
@@ -140,8 +141,10 @@ impl<R> Driver<R> {
                 Reply::None => {}
                 Reply::Caller(caller) => self.actions.push(Action::Reply(caller, outcome)),
                 Reply::Launch(launch) => match outcome {
-                    Outcome::Committed { .. } => self.launch(Launch { started: true, ..*launch }, false),
-                    Outcome::Applied { .. } => self.launch(*launch, false),
+                    // Applied before: by a commit of its own whose outcome was unknown.
+                    Outcome::Committed { .. } | Outcome::Applied { .. } => {
+                        self.launch(Launch { started: true, ..*launch }, false);
+                    }
                     _ => {
                         let queue = launch.plan.step(launch.step).queue.clone();
                         self.free(&queue);
