@@ -13,9 +13,9 @@ use flowline_core::event::Slot;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
-    Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter, EventPage,
-    EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, QueueRow, RunPage, RunQuery,
-    RunStore, Snapshot, StoreError, StoredDefinition, Swept,
+    Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
+    EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, LockRequest, LockRow,
+    QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
 };
 use tokio::sync::watch;
 
@@ -251,6 +251,43 @@ impl Catalog for Wire {
             inner.tell(|| who.to_owned(), || format!("queue {queue} is now {pause:?}"));
         };
         self.cross(Kind::Write, "pause queue", act).await
+    }
+
+    async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.acquire_lock(now, request.clone())
+        };
+        self.cross(Kind::Write, "acquire lock", act).await
+    }
+
+    async fn extend_lock(
+        &self,
+        tenant: &Tenant,
+        name: &str,
+        token: Token,
+        ttl: Duration,
+    ) -> Result<Option<Time>, StoreError> {
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.extend_lock(now, &tenant, &name, token, ttl)
+        };
+        self.cross(Kind::Write, "extend lock", act).await
+    }
+
+    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.release_lock(now, &tenant, &name, token)
+        };
+        self.cross(Kind::Write, "release lock", act).await
+    }
+
+    async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
+        let tenant = tenant.clone();
+        self.read("locks", move |memory, now| memory.locks(now, &tenant)).await
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

@@ -7,9 +7,9 @@ use flowline_core::event::Slot;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
-    Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter, EventPage,
-    EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, QueueRow, RunPage, RunQuery,
-    RunStore, Snapshot, StoreError, StoredDefinition, Swept,
+    Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
+    EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, LockRequest, LockRow,
+    QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
 };
 use tokio::sync::watch;
 
@@ -118,6 +118,31 @@ impl Catalog for SqliteStore {
     async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: Pause) -> Result<(), StoreError> {
         let (tenant, queue) = (tenant.clone(), queue.to_owned());
         self.writer()?.ask(move |writer| writer.pause_queue(&tenant, &queue, pause)).await
+    }
+
+    async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
+        self.writer()?.ask(move |writer| writer.acquire_lock(&request)).await
+    }
+
+    async fn extend_lock(
+        &self,
+        tenant: &Tenant,
+        name: &str,
+        token: Token,
+        ttl: Duration,
+    ) -> Result<Option<Time>, StoreError> {
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        self.writer()?.ask(move |writer| writer.extend_lock(&tenant, &name, token, ttl)).await
+    }
+
+    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        self.writer()?.ask(move |writer| writer.release_lock(&tenant, &name, token)).await
+    }
+
+    async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
+        let (tenant, now) = (tenant.clone(), self.clock.now());
+        self.readers.read(move |reader| reader.locks(&tenant, now)).await
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

@@ -240,7 +240,7 @@ async fn retention_frees_the_space_of_a_long_run_and_never_gives_its_numbers_aga
     drop(store);
 
     let conn = rusqlite::Connection::open(&path).unwrap();
-    for table in ["events", "logs", "purges", "runs", "progress", "jobs", "leases", "labels"] {
+    for table in ["log", "slots", "purges", "runs", "progress", "jobs", "leases", "labels"] {
         let rows: i64 =
             conn.query_row(&format!("select count(*) from {table}"), [], |row| row.get(0)).unwrap();
         assert_eq!(rows, 0, "{table}");

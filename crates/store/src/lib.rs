@@ -13,6 +13,7 @@ pub mod commit;
 pub mod conformance;
 pub mod error;
 pub mod job;
+pub mod lock;
 pub mod memory;
 pub mod query;
 pub mod row;
@@ -34,6 +35,7 @@ pub use job::{
     Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, Handoff, JobKey, JobRow, JobState, Lane,
     LeasedJob, NewJob, Swept, Token,
 };
+pub use lock::{Acquired, LockRequest, LockRow};
 pub use memory::{Memory, MemoryStore};
 pub use query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery, Total};
 pub use row::{Counter, Failure, Health, QueueRow, RunRow, Snapshot, StoredDefinition};
@@ -91,7 +93,7 @@ pub trait RunStore: Send + Sync + 'static {
     async fn now(&self) -> Result<Time, StoreError>;
 }
 
-/// Definitions, key-value state, queues, and what operators need.
+/// Definitions, key-value state, queues, locks, and what operators need.
 #[async_trait]
 pub trait Catalog: Send + Sync + 'static {
     /// Stores a definition. Only a hash never seen before becomes its flow's latest; an old one cannot turn it back.
@@ -118,6 +120,22 @@ pub trait Catalog: Send + Sync + 'static {
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError>;
     /// Stops or lets go on the claiming of a queue's jobs. Leased ones run on.
     async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: row::Pause) -> Result<(), StoreError>;
+
+    /// Takes a lock that is free or whose time is over. Its holder's token is granted it again, as by
+    /// [`Catalog::extend_lock`], so that a request may be repeated after an unknown outcome.
+    async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError>;
+    /// Moves the end of a held lock to now + `ttl` and gives it. `None` where this token does not hold it (any more).
+    async fn extend_lock(
+        &self,
+        tenant: &Tenant,
+        name: &str,
+        token: Token,
+        ttl: Duration,
+    ) -> Result<Option<Time>, StoreError>;
+    /// Gives a lock back. False, and nothing changed, where this token does not hold it (any more).
+    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError>;
+    /// The held locks of a tenant, by name.
+    async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError>;
 
     /// Runs by (tenant, flow, status), as counted along with the commits. Zeros are left out.
     async fn counters(&self) -> Result<Vec<Counter>, StoreError>;

@@ -6,6 +6,7 @@
 mod catalog;
 mod commit;
 mod lease;
+mod locks;
 mod read;
 mod retain;
 mod rows;
@@ -21,7 +22,8 @@ use tokio::sync::watch;
 
 use crate::commit::{Append, AppendError, Commit, CommitError, Committed};
 use crate::error::StoreError;
-use crate::job::{Claim, Claimed, Extend, Extended, JobRow, Swept};
+use crate::job::{Claim, Claimed, Extend, Extended, JobRow, Swept, Token};
+use crate::lock::{Acquired, LockRequest, LockRow};
 use crate::query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery};
 use crate::row::{
     Counter, Health, Pause, QueueRow, Repair, Retained, Retention, Snapshot, StateScope, StoredDefinition,
@@ -176,6 +178,28 @@ impl Catalog for MemoryStore {
         self.lock().pause_queue(tenant, queue, pause);
         self.wake();
         Ok(())
+    }
+
+    async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
+        Ok(self.lock().acquire_lock(self.time(), request))
+    }
+
+    async fn extend_lock(
+        &self,
+        tenant: &Tenant,
+        name: &str,
+        token: Token,
+        ttl: Duration,
+    ) -> Result<Option<Time>, StoreError> {
+        Ok(self.lock().extend_lock(self.time(), tenant, name, token, ttl))
+    }
+
+    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
+        Ok(self.lock().release_lock(self.time(), tenant, name, token))
+    }
+
+    async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
+        Ok(self.lock().locks(self.time(), tenant))
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

@@ -122,10 +122,11 @@ impl<R> Driver<R> {
             let unused = self.ledger.failed(run);
             unused.iter().for_each(|queue| self.free(queue));
             self.tell_trouble(Some(error.clone()));
-            if error.nothing_written() || planted::is(Bug::AcknowledgedTooSoon) {
-                let replies = self.ledger.refuse_outside(run, error);
-                self.reply(replies);
-            }
+            let replies = match error.nothing_written() || planted::is(Bug::AcknowledgedTooSoon) {
+                true => self.ledger.refuse_outside(run, error),
+                false => self.ledger.refuse_unnamed(run, error),
+            };
+            self.reply(replies);
             self.retry.push(run.clone());
             let pause = RETRY_STORE.saturating_mul(1 << self.trouble.min(6));
             self.trouble += 1;

@@ -64,10 +64,22 @@ impl<R> Driver<R> {
         }
     }
 
-    /// Loads what the attempts of claimed jobs need.
+    /// Starts the attempts of claimed jobs; what they need is loaded where it is not in mind.
     pub(super) fn prepare(&mut self, jobs: Vec<LeasedJob>) {
-        self.preparing += jobs.len();
-        self.call(Call::Prepare(jobs));
+        let mut load = Vec::new();
+        for job in jobs {
+            match (self.ledger.at_hand(&job), job.key) {
+                (Some((plan, input, delayed)), JobKey::Step(step)) => {
+                    let LeasedJob { run, attempt, token, .. } = job;
+                    self.launch(Launch { run, plan, step, attempt, token, input, started: false }, delayed);
+                }
+                _ => load.push(job),
+            }
+        }
+        if !load.is_empty() {
+            self.preparing += load.len();
+            self.call(Call::Prepare(load));
+        }
     }
 
     pub(super) fn prepared(&mut self, launches: Vec<(Launch, bool)>, failed: Vec<LeasedJob>) {

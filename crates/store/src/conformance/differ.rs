@@ -12,7 +12,7 @@ use std::sync::Arc;
 use flowline_core::{Event, Time};
 
 use super::Fixture;
-use super::ops::{Held, Maker, Op};
+use super::ops::{Held, LOCK, Maker, Op};
 use crate::memory::MemoryStore;
 use crate::row::StateScope;
 use crate::{Clock, FeedFilter, RunQuery, Store, StoreError};
@@ -181,6 +181,14 @@ impl Side {
             Op::Retain(policy) => format!("{:#?}", store.retain(policy, 1_000).await?),
             Op::Repair(repair) => format!("{:#?}", store.repair(repair).await),
             Op::Define(definition) => format!("{:#?}", store.put_definition(definition).await?),
+            Op::Acquire(request) => format!("{:#?}", store.acquire_lock(request).await?),
+            Op::ExtendLock(tenant, token, ttl) => {
+                format!("{:#?}", store.extend_lock(&tenant, LOCK, token, ttl).await?)
+            }
+            Op::ReleaseLock(tenant, token) => {
+                format!("{:#?}", store.release_lock(&tenant, LOCK, token).await?)
+            }
+            Op::Locks(tenant) => format!("{:#?}", store.locks(&tenant).await?),
             Op::Definitions(tenant) => format!("{:#?}", store.definitions(&tenant).await?),
         })
     }
@@ -220,6 +228,7 @@ fn kind(error: &StoreError) -> &'static str {
         StoreError::InUse(_) => "in use",
         StoreError::Incompatible(_) => "incompatible",
         StoreError::Damaged(_) => "damaged",
+        StoreError::WentBack(_) => "went back",
         StoreError::Invalid(_) => "invalid",
     }
 }

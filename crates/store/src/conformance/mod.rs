@@ -20,6 +20,7 @@ pub mod feed;
 mod fixture;
 pub mod given;
 pub mod leases;
+pub mod locks;
 mod ops;
 pub mod queues;
 pub mod repair;
@@ -160,6 +161,19 @@ macro_rules! conformance {
                 a_lease_of_an_ended_run_writes_nothing
                 a_lease_of_another_tenant_writes_nothing
             ]
+            locks: [
+                a_free_lock_is_granted_and_listed
+                a_held_lock_is_refused_and_names_its_holder
+                a_holder_that_asks_again_is_granted_again
+                a_released_lock_is_free_at_once
+                a_lock_is_not_released_by_another
+                an_extended_lock_lives_on
+                a_lock_is_not_extended_by_another
+                a_lock_whose_time_is_over_is_free
+                of_those_that_race_for_a_lock_one_gets_it
+                tenants_and_names_are_apart
+                retention_leaves_held_locks_alone
+            ]
             queues: [
                 depths_are_counted_by_lane
                 a_lane_without_jobs_is_not_listed
@@ -247,6 +261,7 @@ mod tests {
             include_str!("events.rs"),
             include_str!("feed.rs"),
             include_str!("leases.rs"),
+            include_str!("locks.rs"),
             include_str!("queues.rs"),
             include_str!("repair.rs"),
             include_str!("retention.rs"),

@@ -13,8 +13,8 @@ use crate::query::WantTotal;
 use crate::row::{Pause, Repair, Retention, StateScope};
 use crate::{
     Append, Base, Catalog, Claim, Commit, EventQuery, Extend, Failure, Handoff, Index, JobKey, JobRow,
-    JobState, LeaseUse, Line, NewJob, Others, RunQuery, RunRow, RunStore, StateChange, StoredDefinition,
-    Token,
+    JobState, LeaseUse, Line, LockRequest, NewJob, Others, RunQuery, RunRow, RunStore, StateChange,
+    StoredDefinition, Token,
 };
 
 /// One call, with all its arguments.
@@ -44,6 +44,10 @@ pub(super) enum Op {
     Repair(Repair),
     Counters,
     Definitions(Tenant),
+    Acquire(LockRequest),
+    ExtendLock(Tenant, Token, Duration),
+    ReleaseLock(Tenant, Token),
+    Locks(Tenant),
 }
 
 /// A lease that was given out at some time.
@@ -102,6 +106,7 @@ const QUEUES: [&str; 2] = ["q0", "q1"];
 /// lanes is a store's own.
 const LANES: [(&str, &str); 3] = [("q0", "n0"), ("q1", "n1"), ("q0", "n2")];
 const TENANTS: [&str; 2] = ["default", "other"];
+pub(super) const LOCK: &str = given::STRANGE[0];
 const HOUR: Duration = Duration::from_secs(3_600);
 
 impl Maker {
@@ -126,6 +131,7 @@ impl Maker {
         for tenant in TENANTS.map(given::tenant) {
             ops.push(Op::Queues(tenant.clone()));
             ops.push(Op::Runs(RunQuery::of(tenant.clone())));
+            ops.push(Op::Locks(tenant.clone()));
             ops.push(Op::Definitions(tenant));
         }
         for run in &self.runs {
@@ -138,7 +144,7 @@ impl Maker {
 
     pub(super) async fn next(&mut self, held: &[Held]) -> Op {
         let run = self.run();
-        match self.rng.below(100) {
+        match self.rng.below(104) {
             0..34 => self.commits(held).await,
             34..44 => self.appends(held).await,
             44..56 => Op::Claim(self.claim()),
@@ -165,7 +171,8 @@ impl Maker {
             95 => Op::Counters,
             96 => self.define(run.tenant),
             97 => self.retain(),
-            _ => self.repair(run).await,
+            98..100 => self.repair(run).await,
+            _ => self.lock(run.tenant),
         }
     }
 
@@ -501,6 +508,18 @@ impl Maker {
         let mut definition = given::definition(&tenant, given::FLOW, &hash);
         definition.origin = self.rng.percent(50).then(|| "/somewhere".to_owned());
         if self.rng.percent(50) { Op::Define(definition) } else { Op::Definitions(tenant) }
+    }
+
+    /// One name and three tokens, so that calls meet.
+    fn lock(&mut self, tenant: Tenant) -> Op {
+        let token = Token(1 + self.rng.below(3) as u128);
+        let (owner, ttl) = (self.rng.pick(given::STRANGE).to_owned(), self.ttl());
+        match self.rng.below(8) {
+            0..4 => Op::Acquire(LockRequest { tenant, name: LOCK.to_owned(), owner, token, ttl }),
+            4 => Op::ExtendLock(tenant, token, ttl),
+            5 | 6 => Op::ReleaseLock(tenant, token),
+            _ => Op::Locks(tenant),
+        }
     }
 
     fn retain(&mut self) -> Op {

@@ -11,7 +11,7 @@ use crate::job::{JobKey, NewJob};
 use crate::row::{Repair, Retained, Retention, StateScope};
 
 impl Memory {
-    /// Removes runs first, then events; those that ended first go first. Expired key-value state goes along.
+    /// Removes runs first, then events; those that ended first go first. Expired key-value state and locks go along.
     pub fn retain(&mut self, now: Time, policy: Retention, limit: usize) -> Retained {
         let mut done = Retained::default();
         for run in self.ended_by(&self.ended, |end| end + policy.runs <= now, limit) {
@@ -36,6 +36,7 @@ impl Memory {
             values.retain(|_, value| value.live(now));
             !values.is_empty()
         });
+        self.locks.retain(|_, held| now < held.until);
         done
     }
 

@@ -39,6 +39,7 @@ pub struct Memory {
     pub(super) feed: BTreeMap<u64, (RunKey, u64)>,
     pub(super) states: BTreeMap<(Tenant, Owner), BTreeMap<String, StateValue>>,
     pub(super) definitions: BTreeMap<(Tenant, Arc<str>), (u64, StoredDefinition)>,
+    pub(super) locks: BTreeMap<(Tenant, String), Lock>,
 
     pub(super) last_run: u64,
     pub(super) last_job: u64,
@@ -130,6 +131,15 @@ pub(super) enum Owner {
 pub(super) struct StateValue {
     pub(super) value: Json,
     pub(super) expires: Option<Time>,
+}
+
+/// A named lock, held or run out.
+#[derive(Debug, Clone)]
+pub(super) struct Lock {
+    pub(super) owner: String,
+    pub(super) token: Token,
+    pub(super) since: Time,
+    pub(super) until: Time,
 }
 
 impl Job {

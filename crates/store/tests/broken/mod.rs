@@ -35,10 +35,12 @@ pub(crate) enum Fault {
     SplitsTheCommit,
     /// Key-value state outlives its run.
     ForgetsToClear,
+    /// A lock is released without its token.
+    ReleasesForAnyone,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 13] = [
+    pub(crate) const ALL: [Fault; 14] = [
         Fault::DropsTheFence,
         Fault::IgnoresTheVersion,
         Fault::ExpiresEarly,
@@ -52,6 +54,7 @@ impl Fault {
         Fault::SkipsInTheFeed,
         Fault::SplitsTheCommit,
         Fault::ForgetsToClear,
+        Fault::ReleasesForAnyone,
     ];
 }
 
@@ -191,6 +194,34 @@ impl Catalog for Broken {
             Fault::ForgetsPauses => Ok(()),
             _ => self.store.pause_queue(tenant, queue, pause).await,
         }
+    }
+    async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
+        self.store.acquire_lock(request).await
+    }
+    async fn extend_lock(
+        &self,
+        tenant: &Tenant,
+        name: &str,
+        token: Token,
+        ttl: Duration,
+    ) -> Result<Option<Time>, StoreError> {
+        self.store.extend_lock(tenant, name, token, ttl).await
+    }
+    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
+        match self.fault {
+            Fault::ReleasesForAnyone => {
+                // Every token that the calls are made with.
+                let mut released = false;
+                for token in 1..=3 {
+                    released |= self.store.release_lock(tenant, name, Token(token)).await?;
+                }
+                Ok(released)
+            }
+            _ => self.store.release_lock(tenant, name, token).await,
+        }
+    }
+    async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
+        self.store.locks(tenant).await
     }
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
         self.store.counters().await
