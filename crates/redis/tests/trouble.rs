@@ -63,7 +63,12 @@ async fn an_older_file_is_noticed_by_who_saw_the_newer_one_and_writes_halt() {
     let (fresh, g) = open(&server).await;
     assert_eq!(g.row(&run).await.version, 1, "nothing was written on top");
     assert_eq!(g.try_row(&later).await, None);
-    fresh.commit(vec![given::next(&run, 1)]).await.expect("who starts anew accepts what is there").remove(0).expect("lands");
+    fresh
+        .commit(vec![given::next(&run, 1)])
+        .await
+        .expect("who starts anew accepts what is there")
+        .remove(0)
+        .expect("lands");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,7 +149,11 @@ async fn a_server_without_a_file_is_told_what_it_can_lose() {
     let server = Server::start(&["--appendonly", "no"]);
     let (store, _) = open(&server).await;
     let health = store.check().await.expect("checks");
-    assert!(health.problems.iter().any(|problem| problem.contains("appendonly yes")), "{:?}", health.problems);
+    assert!(
+        health.problems.iter().any(|problem| problem.contains("appendonly yes")),
+        "{:?}",
+        health.problems
+    );
     assert_eq!(server.ask(&["config", "set", "appendonly", "yes"]), "OK");
     assert_eq!(server.ask(&["config", "set", "appendfsync", "everysec"]), "OK");
     let durability = store.check().await.expect("checks").durability;
@@ -157,7 +166,13 @@ async fn what_is_wrong_with_an_address_is_told_soon_and_clearly() {
     let port = server.port;
     let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let silent = free.local_addr().expect("an address").port();
-    let nobody = { std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port").local_addr().expect("an address").port() };
+    let nobody = {
+        std::net::TcpListener::bind(("127.0.0.1", 0))
+            .expect("a port")
+            .local_addr()
+            .expect("an address")
+            .port()
+    };
     for (url, sign) in [
         (format!("redis://:wrong@127.0.0.1:{port}"), "password"),
         (format!("redis://127.0.0.1:{port}"), "password"),

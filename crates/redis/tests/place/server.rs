@@ -20,7 +20,8 @@ impl Server {
         let port = listener.local_addr().expect("an address").port();
         drop(listener);
         let options = options.iter().map(|option| option.to_string()).collect();
-        let mut server = Server { port, folder: tempfile::tempdir().expect("a folder"), options, child: None };
+        let mut server =
+            Server { port, folder: tempfile::tempdir().expect("a folder"), options, child: None };
         server.again();
         server
     }
@@ -45,7 +46,8 @@ impl Server {
             .args(&self.options)
             .stdout(Stdio::null())
             .spawn();
-        self.child = Some(child.expect("redis-server is installed; `cargo xtask services start` installs it"));
+        self.child =
+            Some(child.expect("redis-server is installed; `cargo xtask services start` installs it"));
         let until = Instant::now() + Duration::from_secs(20);
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             assert!(Instant::now() < until, "the server answers");
