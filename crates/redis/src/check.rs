@@ -9,7 +9,7 @@ use crate::address::Address;
 use crate::answer::{maybe_text, number, text, texts};
 use crate::link::{Link, failed, refused};
 use crate::shard::Shard;
-use crate::{FORMAT, RedisStore};
+use crate::{FORMAT, IfMissing, RedisStore};
 
 /// The oldest server that scripts may ask for the time before they write.
 const OLDEST: u32 = 7;
@@ -47,11 +47,19 @@ pub(crate) async fn suitable(link: &Link, address: &Address) -> Result<(), Store
 }
 
 /// The number of shards that the store has, or gets.
-pub(crate) async fn shards(link: &Link, address: &Address) -> Result<u32, StoreError> {
+pub(crate) async fn shards(link: &Link, address: &Address, missing: IfMissing) -> Result<u32, StoreError> {
     let mut asked = redis::cmd("HGET");
     asked.arg(format!("{{{}:0}}:meta", address.prefix)).arg("shards");
     let found = link.ask(&asked).await.map_err(|error| failed(&error))?;
-    maybe_text(found)?.map_or(Ok(address.shards), |count| number(&count))
+    match (maybe_text(found)?, missing) {
+        (Some(count), _) => number(&count),
+        (None, IfMissing::Make | IfMissing::Ignore) => Ok(address.shards),
+        (None, IfMissing::Refuse) => Err(StoreError::Unavailable(format!(
+            "{} holds no store under the prefix {:?} yet; `flowline run FILE` makes one",
+            address.shown(),
+            address.prefix
+        ))),
+    }
 }
 
 /// Makes a shard's first key where it is missing, and reads its layout where it is there.

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flowline_core::RunKey;
-use flowline_redis::RedisStore;
+use flowline_redis::{IfMissing, RedisStore};
 use flowline_store::conformance::{Fixture, given};
 use flowline_store::{Catalog, Commit, CommitError, RunStore, StoreError};
 use server::Server;
 
 async fn open(server: &Server) -> (Arc<RedisStore>, Fixture) {
-    let store = RedisStore::open(&server.url()).await.expect("the store opens");
+    let store = RedisStore::open(&server.url(), IfMissing::Make).await.expect("the store opens");
     (store.clone(), Fixture::waiting(store))
 }
 
@@ -134,7 +134,7 @@ async fn a_commit_sent_again_after_a_lost_answer_is_a_conflict_and_writes_nothin
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_evicts_is_refused_when_opened_and_when_checked() {
     let server = Server::start(&["--maxmemory-policy", "allkeys-lru"]);
-    let error = RedisStore::open(&server.url()).await.expect_err("is refused");
+    let error = RedisStore::open(&server.url(), IfMissing::Make).await.expect_err("is refused");
     assert!(matches!(&error, StoreError::Incompatible(why) if why.contains("noeviction")), "{error}");
     assert_eq!(server.ask(&["config", "set", "maxmemory-policy", "noeviction"]), "OK");
     let (store, _) = open(&server).await;
@@ -183,9 +183,23 @@ async fn what_is_wrong_with_an_address_is_told_soon_and_clearly() {
         (format!("redis+cluster://:secret@127.0.0.1:{port}"), "cluster"),
     ] {
         let began = Instant::now();
-        let error = RedisStore::open(&url).await.expect_err("is refused").to_string();
+        let error = RedisStore::open(&url, IfMissing::Make).await.expect_err("is refused").to_string();
         assert!(error.contains(sign) && !error.contains(":secret"), "{url}: {error}");
         assert!(began.elapsed() < Duration::from_secs(5), "{url} took {:?}", began.elapsed());
     }
-    RedisStore::open(&format!("redis://:secret@127.0.0.1:{port}")).await.expect("the right one opens");
+    RedisStore::open(&format!("redis://:secret@127.0.0.1:{port}"), IfMissing::Make)
+        .await
+        .expect("the right one opens");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_only_looks_makes_no_store() {
+    let server = Server::start(&[]);
+    let error = RedisStore::open(&server.url(), IfMissing::Refuse).await.expect_err("there is none");
+    assert!(error.to_string().contains("holds no store"), "{error}");
+    let looked = RedisStore::open(&server.url(), IfMissing::Ignore).await.expect("looks");
+    assert_eq!(looked.check().await.expect("checks").problems, Vec::<String>::new());
+    assert_eq!(server.ask(&["dbsize"]), "0");
+    open(&server).await;
+    RedisStore::open(&server.url(), IfMissing::Refuse).await.expect("there is one");
 }
