@@ -57,7 +57,7 @@ pub struct Cli {
 
 #[derive(Debug, Clone, Args)]
 pub struct Global {
-    /// Where runs are kept: sqlite:PATH or memory: [env: FLOWLINE_STORE] [default: sqlite:.flowline/flowline.db]
+    /// Where runs are kept: sqlite:PATH, redis://…, memory: [env: FLOWLINE_STORE] [default: sqlite:.flowline/flowline.db]
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     store: Option<String>,
     /// Whose runs [env: FLOWLINE_TENANT] [default: default]
