@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use flowline::store::memory::MemoryStore;
 use flowline::store::{Clock, Store};
+use flowline_postgres::{IfMissing, PostgresStore};
 use flowline_sqlite::{Mode, Options, SqliteStore};
 
 use crate::failure::{Exit, Failure};
@@ -25,13 +26,16 @@ pub enum Access {
 pub enum Place {
     File(PathBuf),
     Memory,
+    /// A PostgreSQL server, by its whole URL.
+    Postgres(String),
 }
 
 impl Place {
     pub fn read(url: &str) -> Result<Place, Failure> {
         let refuse = |message: String| {
             Err(Failure::usage(message).help(
-                "this build has sqlite:PATH (the default, one file) and memory: (gone when the command ends)",
+                "this build has sqlite:PATH (the default, one file), postgres://USER:PASSWORD@HOST/DATABASE and \
+                 memory: (gone when the command ends)",
             ))
         };
         match url.split_once(':') {
@@ -40,6 +44,7 @@ impl Place {
                 path => Ok(Place::File(path.into())),
             },
             Some(("memory", "")) => Ok(Place::Memory),
+            Some(("postgres" | "postgresql", _)) => Ok(Place::Postgres(url.to_owned())),
             Some((scheme, _)) => refuse(format!("store {url:?}: this build has no store for {scheme:?}")),
             None => refuse(format!("store {url:?} has no scheme")),
         }
@@ -48,15 +53,19 @@ impl Place {
     pub fn file(&self) -> Option<&Path> {
         match self {
             Place::File(path) => Some(path),
-            Place::Memory => None,
+            Place::Memory | Place::Postgres(_) => None,
         }
     }
 }
 
-/// Opens a store. Call it inside a runtime.
-pub fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> {
+/// Opens a store, in the runtime that it will live in.
+pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> {
     let path = match Place::read(url)? {
         Place::Memory => return Ok(Arc::new(MemoryStore::new(Clock::system()))),
+        Place::Postgres(url) => {
+            let missing = if access == Access::Engine { IfMissing::Make } else { IfMissing::Refuse };
+            return Ok(PostgresStore::open(&url, missing).await?);
+        }
         Place::File(path) => path,
     };
     if access != Access::Engine && !path.try_exists().unwrap_or(true) {
@@ -76,10 +85,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_names_a_file_or_memory_and_nothing_else_yet() {
+    fn a_url_names_a_file_a_server_or_memory_and_nothing_else_yet() {
         assert_eq!(Place::read("sqlite:a/b.db").unwrap(), Place::File("a/b.db".into()));
         assert_eq!(Place::read("sqlite:///a/b.db").unwrap(), Place::File("/a/b.db".into()));
         assert_eq!(Place::read("memory:").unwrap(), Place::Memory);
+        let server = "postgres://me@localhost/flows";
+        assert_eq!(Place::read(server).unwrap(), Place::Postgres(server.into()));
         for bad in ["sqlite:", "sqlite://", "memory:x", "redis://localhost", "a/b.db", ""] {
             let failure = Place::read(bad).unwrap_err();
             assert_eq!(failure.exit, Exit::Usage, "{bad}");

@@ -97,14 +97,17 @@ pub(super) struct EventRow {
     pub(super) event: NewEvent,
 }
 
+/// A value and its end.
+pub(super) type StateValue = (String, Option<i64>);
+
 /// Tenant, scope, owner.
 pub(super) type Owner = (Tenant, StateScope, String);
 
 #[derive(Debug, Default)]
 pub(super) struct StateWrites {
     pub(super) cleared: BTreeSet<Owner>,
-    /// The last word on each key: a value with its end, or none.
-    pub(super) keys: BTreeMap<(Owner, String), Option<(String, Option<i64>)>>,
+    /// The last word on each key.
+    pub(super) keys: BTreeMap<(Owner, String), Option<StateValue>>,
 }
 
 impl Model {

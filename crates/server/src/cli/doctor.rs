@@ -71,7 +71,7 @@ pub async fn run(context: &Context) -> Outcome {
     };
     system_clock(&mut findings);
     if there {
-        match context.open(Access::Reader) {
+        match context.open(Access::Reader).await {
             Ok(store) => examine(context, &*store, &mut findings).await,
             Err(failure) => findings.bad("open", failure.message, "name another store, or restore a backup"),
         }
