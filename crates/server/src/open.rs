@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use flowline::store::memory::MemoryStore;
 use flowline::store::{Clock, Store};
+use flowline_postgres::{IfMissing, PostgresStore};
 use flowline_redis::RedisStore;
 use flowline_sqlite::{Mode, Options, SqliteStore};
 
@@ -26,6 +27,8 @@ pub enum Access {
 pub enum Place {
     File(PathBuf),
     Memory,
+    /// A PostgreSQL server, by its whole URL.
+    Postgres(String),
     /// A Redis server or cluster, by its whole URL.
     Redis(String),
 }
@@ -34,7 +37,8 @@ impl Place {
     pub fn read(url: &str) -> Result<Place, Failure> {
         let refuse = |message: String| {
             Err(Failure::usage(message).help(
-                "this build has sqlite:PATH (the default, one file), redis://HOST:PORT, rediss://, redis+cluster:// and \
+                "this build has sqlite:PATH (the default, one file), postgres://USER:PASSWORD@HOST/DATABASE, \
+                 redis://HOST:PORT, rediss://, redis+cluster://HOST:PORT,HOST:PORT and \
                  memory: (gone when the command ends)",
             ))
         };
@@ -44,6 +48,7 @@ impl Place {
                 path => Ok(Place::File(path.into())),
             },
             Some(("memory", "")) => Ok(Place::Memory),
+            Some(("postgres" | "postgresql", _)) => Ok(Place::Postgres(url.to_owned())),
             Some(("redis" | "rediss" | "redis+cluster" | "rediss+cluster", _)) => {
                 Ok(Place::Redis(url.to_owned()))
             }
@@ -55,7 +60,7 @@ impl Place {
     pub fn file(&self) -> Option<&Path> {
         match self {
             Place::File(path) => Some(path),
-            Place::Memory | Place::Redis(_) => None,
+            Place::Memory | Place::Postgres(_) | Place::Redis(_) => None,
         }
     }
 }
@@ -64,6 +69,10 @@ impl Place {
 pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> {
     let path = match Place::read(url)? {
         Place::Memory => return Ok(Arc::new(MemoryStore::new(Clock::system()))),
+        Place::Postgres(url) => {
+            let missing = if access == Access::Engine { IfMissing::Make } else { IfMissing::Refuse };
+            return Ok(PostgresStore::open(&url, missing).await?);
+        }
         Place::Redis(url) => {
             let missing = match access {
                 Access::Engine => flowline_redis::IfMissing::Make,
@@ -102,6 +111,8 @@ mod tests {
         assert_eq!(Place::read("sqlite:a/b.db").unwrap(), Place::File("a/b.db".into()));
         assert_eq!(Place::read("sqlite:///a/b.db").unwrap(), Place::File("/a/b.db".into()));
         assert_eq!(Place::read("memory:").unwrap(), Place::Memory);
+        let server = "postgres://me@localhost/flows";
+        assert_eq!(Place::read(server).unwrap(), Place::Postgres(server.into()));
         for url in ["redis://h:1/2?prefix=p", "rediss://h", "redis+cluster://a:1,b:2"] {
             assert_eq!(Place::read(url).unwrap(), Place::Redis(url.into()));
         }

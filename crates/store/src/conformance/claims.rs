@@ -67,9 +67,12 @@ pub async fn a_job_is_not_claimed_before_it_is_due(f: Fixture) {
     let due = f.now().await + given::SHORT;
     f.started("r", vec![NewJob { due, ..given::step(0) }]).await;
     let early = f.claim(given::claim(&[1])).await;
-    if early.now < due {
-        assert_eq!((early.jobs, early.next_due), (vec![], Some(due)));
+    if early.now >= due {
+        // A store with a clock of its own, on a machine that took long to ask it.
+        assert_eq!(early.jobs.len(), 1);
+        return;
     }
+    assert_eq!((early.jobs, early.next_due), (vec![], Some(due)));
     f.pass(given::LATER).await;
     let claimed = f.claim(given::claim(&[2])).await;
     assert!(claimed.now >= due);

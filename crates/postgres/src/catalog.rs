@@ -1,0 +1,300 @@
+//! Definitions, key-value state, queues, locks, counters, health.
+
+use std::time::Duration;
+
+use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_store::row::{Pause, StateScope};
+use flowline_store::{
+    Acquired, Counter, Health, JobKey, JobRow, JobState, LockRequest, LockRow, QueueRow, StoredDefinition,
+    Token,
+};
+
+use crate::code;
+use crate::fault::Fault;
+use crate::schema;
+use crate::session::{Given, Session};
+use crate::target::Target;
+
+/// True where the hash was new. The newest row of a flow is its latest: a known hash keeps its place.
+pub(crate) async fn put_definition(session: &Session, definition: &StoredDefinition) -> Result<bool, Fault> {
+    let sql = "insert into definitions (tenant, flow_name, hash, body, origin, created_at)
+        values ($1, $2, $3, $4, $5, now_ms())
+        on conflict (tenant, hash) do update set origin = excluded.origin returning xmax = 0";
+    let origin = definition.origin.as_deref().map(code::shut);
+    let (tenant, flow, hash) = (definition.tenant.as_str(), &*definition.flow, &*definition.hash);
+    let row = session.query_one(sql, &[&tenant, &flow, &hash, &definition.body, &origin]).await?;
+    Ok(row.try_get(0)?)
+}
+
+pub(crate) async fn definition(
+    session: &Session,
+    tenant: &Tenant,
+    hash: &str,
+) -> Result<Option<StoredDefinition>, Fault> {
+    let hash = code::shut(hash);
+    Ok(defined(session, tenant, "d.hash = $2", &[&tenant.as_str(), &hash]).await?.pop())
+}
+
+pub(crate) async fn latest(
+    session: &Session,
+    tenant: &Tenant,
+    flow: &str,
+) -> Result<Option<StoredDefinition>, Fault> {
+    let flow = code::shut(flow);
+    let newest = "d.flow_name = $2 order by d.id desc limit 1";
+    Ok(defined(session, tenant, newest, &[&tenant.as_str(), &flow]).await?.pop())
+}
+
+pub(crate) async fn definitions(session: &Session, tenant: &Tenant) -> Result<Vec<StoredDefinition>, Fault> {
+    let all = "true order by d.flow_name collate \"C\", d.id desc";
+    defined(session, tenant, all, &[&tenant.as_str()]).await
+}
+
+async fn defined(
+    session: &Session,
+    tenant: &Tenant,
+    wheres: &str,
+    given: Given<'_>,
+) -> Result<Vec<StoredDefinition>, Fault> {
+    let sql = format!(
+        "select d.flow_name, d.hash, d.body, d.origin, d.created_at, not exists (select 1 from definitions n
+             where n.tenant = d.tenant and n.flow_name = d.flow_name and n.id > d.id)
+         from definitions d where d.tenant = $1 and {wheres}"
+    );
+    let mut found = Vec::new();
+    for row in session.query(&sql, given).await? {
+        found.push(StoredDefinition {
+            tenant: tenant.clone(),
+            flow: row.try_get::<_, &str>(0)?.into(),
+            hash: row.try_get::<_, &str>(1)?.into(),
+            body: row.try_get(2)?,
+            origin: row.try_get::<_, Option<&str>>(3)?.map(code::open),
+            created_at: Time::from_millis(row.try_get(4)?),
+            latest: row.try_get(5)?,
+        });
+    }
+    Ok(found)
+}
+
+/// All live values of a scope, or the one under `key`.
+pub(crate) async fn states(
+    session: &Session,
+    run: &RunKey,
+    scope: StateScope,
+    key: Option<&str>,
+) -> Result<Vec<(String, Json)>, Fault> {
+    let owner = match scope {
+        StateScope::Run => "$2",
+        StateScope::Flow => "(select flow_name from flow_runs where tenant = $1 and run_id = $2)",
+        StateScope::Tenant => "left($2, 0)",
+    };
+    let sql = format!(
+        "select key, value from state where tenant = $1 and scope = $3 and owner = {owner}
+             and (expires is null or expires > now_ms()) and ($4::text is null or key = $4)"
+    );
+    let (tenant, name, key) = (run.tenant.as_str(), run.run.as_str(), key.map(code::shut));
+    let mut found = Vec::new();
+    for row in session.query(&sql, &[&tenant, &name, &code::scope_number(scope), &key]).await? {
+        found.push((code::open(row.try_get(0)?), Json::composed(row.try_get(1)?)));
+    }
+    // By the bytes of the keys themselves, which columns may hold otherwise.
+    found.sort_by(|(a, _): &(String, Json), (b, _)| a.cmp(b));
+    Ok(found)
+}
+
+pub(crate) async fn queues(session: &Session, tenant: &Tenant) -> Result<Vec<QueueRow>, Fault> {
+    let sql = "select l.queue, l.need, count(*) filter (where j.token is null and not j.held and j.due <= now_ms()),
+            count(*) filter (where j.token is null and not j.held and j.due > now_ms()),
+            count(*) filter (where j.token is null and j.held), count(*) filter (where j.token is not null),
+            min(j.due) filter (where j.token is null and not j.held and j.due <= now_ms()),
+            bool_or(p.queue is not null)
+        from jobs j join lanes l on l.id = j.lane
+            left join paused_queues p on p.tenant = l.tenant and p.queue = l.queue
+        where l.tenant = $1 and j.key >= 0 group by l.queue, l.need";
+    let mut found = Vec::new();
+    for row in session.query(sql, &[&tenant.as_str()]).await? {
+        let count = |at: usize| row.try_get::<_, i64>(at).map(|n| n as u64);
+        found.push(QueueRow {
+            queue: code::open(row.try_get(0)?).into(),
+            need: code::open(row.try_get(1)?).into(),
+            ready: count(2)?,
+            delayed: count(3)?,
+            held: count(4)?,
+            leased: count(5)?,
+            oldest: row.try_get::<_, Option<i64>>(6)?.map(Time::from_millis),
+            paused: row.try_get(7)?,
+        });
+    }
+    let paused = "select queue from paused_queues where tenant = $1";
+    for row in session.query(paused, &[&tenant.as_str()]).await? {
+        let queue = code::open(row.try_get(0)?);
+        if found.iter().all(|row| *row.queue != *queue) {
+            found.push(QueueRow::paused(queue.into()));
+        }
+    }
+    found.sort_by(|a, b| (&a.queue, &a.need).cmp(&(&b.queue, &b.need)));
+    Ok(found)
+}
+
+pub(crate) async fn pause_queue(
+    session: &Session,
+    tenant: &Tenant,
+    queue: &str,
+    pause: Pause,
+) -> Result<(), Fault> {
+    let sql = match pause {
+        Pause::Paused => "insert into paused_queues (tenant, queue) values ($1, $2) on conflict do nothing",
+        Pause::Open => "delete from paused_queues where tenant = $1 and queue = $2",
+    };
+    session.execute(sql, &[&tenant.as_str(), &code::shut(queue)]).await.map(drop)
+}
+
+pub(crate) async fn counters(session: &Session) -> Result<Vec<Counter>, Fault> {
+    let sql = "select tenant, flow_name, status, sum(n)::bigint from run_counters
+        group by tenant, flow_name, status having sum(n) > 0";
+    let mut found = Vec::new();
+    for row in session.query(sql, &[]).await? {
+        found.push(Counter {
+            tenant: code::tenant(row.try_get(0)?)?,
+            flow_name: row.try_get::<_, &str>(1)?.into(),
+            status: code::status(row.try_get(2)?)?,
+            count: row.try_get::<_, i64>(3)? as u64,
+        });
+    }
+    found.sort();
+    Ok(found)
+}
+
+pub(crate) async fn jobs(session: &Session, run: &RunKey) -> Result<Vec<JobRow>, Fault> {
+    let sql =
+        "select j.key, j.name, j.attempt, l.queue, l.need, j.priority, j.due, j.held, j.token is not null,
+            j.worker, j.leased_at, j.expires, j.lines
+        from flow_runs r join jobs j on j.run = r.id join lanes l on l.id = j.lane
+        where r.tenant = $1 and r.run_id = $2";
+    let mut found = Vec::new();
+    for row in session.query(sql, &[&run.tenant.as_str(), &run.run.as_str()]).await? {
+        let time = |at: usize| row.try_get::<_, Option<i64>>(at).map(|ms| ms.map(Time::from_millis));
+        found.push(JobRow {
+            key: JobKey::from_number(row.try_get(0)?),
+            name: code::open(row.try_get(1)?).into(),
+            attempt: row.try_get::<_, i32>(2)? as u32,
+            queue: code::open(row.try_get(3)?).into(),
+            need: code::open(row.try_get(4)?).into(),
+            priority: code::priority(row.try_get(5)?)?,
+            due: Time::from_millis(row.try_get(6)?),
+            state: match (row.try_get(8)?, row.try_get(7)?) {
+                (true, _) => JobState::Leased,
+                (false, true) => JobState::Held,
+                (false, false) => JobState::Waiting,
+            },
+            worker: row.try_get::<_, Option<&str>>(9)?.map(|worker| code::open(worker).into()),
+            leased_at: time(10)?,
+            expires: time(11)?,
+            lines: row.try_get::<_, i32>(12)? as u32,
+        });
+    }
+    found.sort_by_key(|job: &JobRow| job.key);
+    Ok(found)
+}
+
+pub(crate) async fn acquire_lock(session: &Session, request: &LockRequest) -> Result<Acquired, Fault> {
+    // Taken where it is free, kept by who has it: the one statement that writes decides. What it does not write is held
+    // by another, unless that one gave it back in the meantime.
+    let take = "insert into locks as l (tenant, name, owner, token, since, until)
+        values ($1, $2, $3, $4, now_ms(), now_ms() + $5)
+        on conflict (tenant, name) do update set owner = excluded.owner, token = excluded.token,
+            since = case when l.until > now_ms() then l.since else excluded.since end, until = excluded.until
+        where l.until <= now_ms() or l.token = excluded.token returning until";
+    let look = "select owner, until from locks where tenant = $1 and name = $2";
+    let (tenant, name) = (request.tenant.as_str(), code::shut(&request.name));
+    let (owner, token) = (code::shut(&request.owner), code::token_bytes(request.token));
+    let ttl = i64::try_from(request.ttl.as_millis()).unwrap_or(i64::MAX / 4);
+    loop {
+        let given: Given<'_> = &[&tenant, &name, &owner, &token, &ttl];
+        if let Some(row) = session.query_opt(take, given).await? {
+            return Ok(Acquired::Granted { until: Time::from_millis(row.try_get(0)?) });
+        }
+        if let Some(row) = session.query_opt(look, &[&tenant, &name]).await? {
+            let until = Time::from_millis(row.try_get(1)?);
+            return Ok(Acquired::Held { owner: code::open(row.try_get(0)?), until });
+        }
+    }
+}
+
+pub(crate) async fn extend_lock(
+    session: &Session,
+    tenant: &Tenant,
+    name: &str,
+    token: Token,
+    ttl: Duration,
+) -> Result<Option<Time>, Fault> {
+    let sql = "update locks set until = now_ms() + $4
+        where tenant = $1 and name = $2 and token = $3 and until > now_ms() returning until";
+    let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4);
+    let given: Given<'_> = &[&tenant.as_str(), &code::shut(name), &code::token_bytes(token), &ttl];
+    let row = session.query_opt(sql, given).await?;
+    Ok(row.map(|row| row.try_get(0)).transpose()?.map(Time::from_millis))
+}
+
+pub(crate) async fn release_lock(
+    session: &Session,
+    tenant: &Tenant,
+    name: &str,
+    token: Token,
+) -> Result<bool, Fault> {
+    let sql = "delete from locks where tenant = $1 and name = $2 and token = $3 and until > now_ms()";
+    let given: Given<'_> = &[&tenant.as_str(), &code::shut(name), &code::token_bytes(token)];
+    Ok(session.execute(sql, given).await? > 0)
+}
+
+pub(crate) async fn locks(session: &Session, tenant: &Tenant) -> Result<Vec<LockRow>, Fault> {
+    let sql = "select name, owner, since, until from locks where tenant = $1 and until > now_ms()";
+    let mut found = Vec::new();
+    for row in session.query(sql, &[&tenant.as_str()]).await? {
+        found.push(LockRow {
+            name: code::open(row.try_get(0)?),
+            owner: code::open(row.try_get(1)?),
+            since: Time::from_millis(row.try_get(2)?),
+            until: Time::from_millis(row.try_get(3)?),
+        });
+    }
+    found.sort_by(|a: &LockRow, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+pub(crate) async fn check(session: &Session, target: &Target) -> Result<Health, Fault> {
+    let sql = "select current_setting('server_version'), current_setting('fsync') = 'on',
+            current_setting('synchronous_commit'), current_setting('full_page_writes') = 'on',
+            (select coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint from pg_class c
+                where c.relnamespace = to_regnamespace(current_schema()) and c.relkind = 'r')";
+    let row = session.query_one(sql, &[]).await?;
+    let (fsync, synchronous): (bool, &str) = (row.try_get(1)?, row.try_get(2)?);
+    let mut problems = Vec::new();
+    if !fsync {
+        problems.push(
+            "fsync is off: a crash of the server's machine can destroy the database; turn it on".to_owned(),
+        );
+    }
+    if !row.try_get::<_, bool>(3)? {
+        problems.push("full_page_writes is off: a crash can tear pages; turn it on".to_owned());
+    }
+    let durability = match synchronous {
+        _ if !fsync => {
+            "an acknowledged commit survives a crash of the server process only (fsync=off)".to_owned()
+        }
+        "off" => {
+            "a crash of the server may lose the last commits, whole ones (synchronous_commit=off)".to_owned()
+        }
+        word => format!(
+            "an acknowledged commit survives a crash of the server's machine (synchronous_commit={word})"
+        ),
+    };
+    Ok(Health {
+        kind: "postgres",
+        version: row.try_get(0)?,
+        format: schema::format(session, target).await?.unwrap_or(0),
+        bytes: Some(row.try_get::<_, i64>(4)? as u64),
+        durability,
+        problems,
+    })
+}

@@ -1,0 +1,91 @@
+//! Small enums, tokens and texts as the tables have them.
+
+use std::borrow::Cow;
+
+use flowline_core::definition::Priority;
+use flowline_core::{RunId, Status, Tenant};
+use flowline_store::Token;
+use flowline_store::row::StateScope;
+
+use crate::fault::Fault;
+
+pub(crate) fn status(text: &str) -> Result<Status, Fault> {
+    let known = Status::ALL.into_iter().find(|status| status.as_str() == text);
+    known.ok_or_else(|| Fault::damaged(&format!("status {text:?} is unknown")))
+}
+
+pub(crate) fn priority(number: i16) -> Result<Priority, Fault> {
+    let known = Priority::ALL.into_iter().find(|priority| priority_number(*priority) == number);
+    known.ok_or_else(|| Fault::damaged(&format!("priority {number} is unknown")))
+}
+
+pub(crate) fn priority_number(priority: Priority) -> i16 {
+    match priority {
+        Priority::Low => 0,
+        Priority::Normal => 1,
+        Priority::High => 2,
+        Priority::Urgent => 3,
+    }
+}
+
+pub(crate) fn scope_number(scope: StateScope) -> i16 {
+    match scope {
+        StateScope::Run => 0,
+        StateScope::Flow => 1,
+        StateScope::Tenant => 2,
+    }
+}
+
+pub(crate) fn token(bytes: &[u8]) -> Result<Token, Fault> {
+    let bytes = bytes.try_into().map_err(|_| Fault::damaged("a token has not 16 bytes"))?;
+    Ok(Token(u128::from_be_bytes(bytes)))
+}
+
+pub(crate) fn token_bytes(token: Token) -> Vec<u8> {
+    token.0.to_be_bytes().to_vec()
+}
+
+pub(crate) fn tenant(text: &str) -> Result<Tenant, Fault> {
+    Tenant::new(text).map_err(|error| Fault::damaged(&error.to_string()))
+}
+
+pub(crate) fn run_id(text: &str) -> Result<RunId, Fault> {
+    RunId::new(text).map_err(|error| Fault::damaged(&error.to_string()))
+}
+
+/// A user's text as a column can hold it: PostgreSQL refuses NUL, so it becomes `\0`, and `\` becomes `\\`.
+pub(crate) fn shut(text: &str) -> Cow<'_, str> {
+    if !text.contains(['\0', '\\']) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.replace('\\', "\\\\").replace('\0', "\\0"))
+}
+
+/// Undoes [`shut`].
+pub(crate) fn open(text: &str) -> String {
+    if !text.contains('\\') {
+        return text.to_owned();
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => out.push(if chars.next() == Some('0') { '\0' } else { '\\' }),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_text_survives_the_column() {
+        for text in ["", "plain", "\0", "\\", "\\0", "a\\\0\\\\b", "é\0"] {
+            assert!(!shut(text).contains('\0'));
+            assert_eq!(open(&shut(text)), text);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What PostgreSQL reports, in the words of the store contract.
+
+use std::error::Error as _;
+
+use flowline_store::StoreError;
+use tokio_postgres::error::SqlState;
+
+use crate::target::Target;
+
+/// A failure inside the adapter, before it becomes the caller's.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    Postgres(tokio_postgres::Error),
+    Store(StoreError),
+    /// Nothing came back in time.
+    Late,
+}
+
+impl Fault {
+    pub(crate) fn damaged(what: &str) -> Fault {
+        Fault::Store(StoreError::Damaged(what.to_owned()))
+    }
+
+    fn code(&self) -> Option<&SqlState> {
+        match self {
+            Fault::Postgres(error) => error.code(),
+            _ => None,
+        }
+    }
+
+    /// Whether the transaction was rolled back for a reason that another try may not meet.
+    pub(crate) fn try_again(&self) -> bool {
+        self.code().is_some_and(|code| {
+            [
+                SqlState::T_R_SERIALIZATION_FAILURE,
+                SqlState::T_R_DEADLOCK_DETECTED,
+                SqlState::LOCK_NOT_AVAILABLE,
+                SqlState::QUERY_CANCELED,
+                // `expect` of the schema: what was locked is not what was read.
+                SqlState::CHECK_VIOLATION,
+            ]
+            .contains(code)
+        })
+    }
+
+    /// Whether the server said something, as opposed to a connection that broke.
+    pub(crate) fn is_answer(&self) -> bool {
+        match self {
+            Fault::Postgres(error) => error.as_db_error().is_some() && !self.is_shutdown(),
+            Fault::Store(_) => true,
+            Fault::Late => false,
+        }
+    }
+
+    fn is_shutdown(&self) -> bool {
+        self.code().is_some_and(|code| {
+            [
+                SqlState::ADMIN_SHUTDOWN,
+                SqlState::CRASH_SHUTDOWN,
+                SqlState::CANNOT_CONNECT_NOW,
+                SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+            ]
+            .contains(code)
+        })
+    }
+
+    /// As the failure of what surely wrote nothing.
+    pub(crate) fn of_write(self) -> StoreError {
+        let answered = self.is_answer();
+        match self.of_read() {
+            StoreError::Unavailable(text) if answered => StoreError::CannotWrite(text),
+            other => other,
+        }
+    }
+
+    /// As the failure of a read, or of a write whose outcome is unknown.
+    pub(crate) fn of_read(self) -> StoreError {
+        let text = match &self {
+            Fault::Store(error) => return error.clone(),
+            Fault::Late => "the server did not answer in time".to_owned(),
+            Fault::Postgres(error) => words(error),
+        };
+        let Some(code) = self.code() else { return StoreError::Unavailable(text) };
+        match &code.code()[..2] {
+            "22" | "23" | "42" => StoreError::Damaged(text),
+            "53" | "25" => StoreError::CannotWrite(text),
+            "XX" => StoreError::Damaged(text),
+            _ => StoreError::Unavailable(text),
+        }
+    }
+
+    /// As the failure to connect, with what to do about it.
+    pub(crate) fn of_connect(self, target: &Target) -> StoreError {
+        let (place, user) = (target.place(), target.user());
+        let error = match self {
+            Fault::Store(error) => return error,
+            Fault::Late => {
+                return StoreError::Unavailable(format!(
+                    "{place} did not answer in time; check host, port and firewall"
+                ));
+            }
+            Fault::Postgres(error) => error,
+        };
+        let text = words(&error);
+        let Some(code) = error.code() else {
+            return StoreError::Unavailable(unanswered(&place, &text));
+        };
+        match *code {
+            SqlState::INVALID_PASSWORD => StoreError::Invalid(format!(
+                "{place} refused the password of user {user:?}; check user and password in the store URL"
+            )),
+            SqlState::INVALID_AUTHORIZATION_SPECIFICATION => StoreError::Invalid(format!(
+                "{place} does not let user {user:?} in: {text}; check the user, `sslmode` and the server's pg_hba.conf"
+            )),
+            SqlState::INVALID_CATALOG_NAME => StoreError::Invalid(format!(
+                "there is no database {:?} at {place}; make it (`createdb {0}`) or name another in the store URL",
+                target.database()
+            )),
+            SqlState::INSUFFICIENT_PRIVILEGE => StoreError::Invalid(format!(
+                "user {user:?} may not use {place}: {text}; grant it CREATE on the database, or make the schema for it"
+            )),
+            SqlState::TOO_MANY_CONNECTIONS => StoreError::Unavailable(format!(
+                "{place} has no connection left: {text}; raise max_connections or run fewer instances"
+            )),
+            _ => StoreError::Unavailable(format!("{place}: {text}")),
+        }
+    }
+}
+
+fn unanswered(place: &str, text: &str) -> String {
+    let remedy = match text {
+        _ if text.contains("TLS") && text.contains("support") => {
+            "the server has no TLS: use sslmode=disable or prefer, or turn ssl on there"
+        }
+        _ if text.contains("certificate") || text.contains("handshake") || text.contains("TLS") => {
+            "check `sslmode` and `sslrootcert`, and that the certificate names this host"
+        }
+        _ if text.contains("password missing") => "put the password in the store URL",
+        _ => "check host and port, and that the server runs",
+    };
+    format!("cannot connect to {place}: {text}; {remedy}")
+}
+
+/// An error with its causes; the outermost alone says little.
+fn words(error: &tokio_postgres::Error) -> String {
+    if let Some(told) = error.as_db_error() {
+        let detail = told.detail().map_or(String::new(), |detail| format!(" ({detail})"));
+        return format!("{}{detail}", told.message());
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let more = inner.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+impl From<tokio_postgres::Error> for Fault {
+    fn from(error: tokio_postgres::Error) -> Fault {
+        Fault::Postgres(error)
+    }
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Fault {
+        Fault::Store(error)
+    }
+}

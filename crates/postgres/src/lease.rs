@@ -1,0 +1,319 @@
+//! Who works on what: claim, extend, release, sweep. Each is one short statement of its own; none locks a run.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use flowline_core::{RunKey, Tenant, Time};
+use flowline_store::{
+    Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, JobKey, Lane, LeasedJob, Swept, Token,
+};
+use tokio_postgres::Row;
+
+use crate::code;
+use crate::fault::Fault;
+use crate::session::Session;
+
+/// How often a claim asks again when others took what it had seen.
+const ROUNDS: usize = 4;
+
+/// The lane that the last claim of this instance served last: the next one begins after it.
+#[derive(Debug, Default)]
+pub(crate) struct Rotation(Mutex<Option<(Tenant, Lane)>>);
+
+/// A lane that a claim serves, and how many of its jobs are due.
+struct Served {
+    id: i32,
+    name: (Tenant, Lane),
+    ready: usize,
+}
+
+impl Rotation {
+    /// Leases due jobs, one of each lane in turn.
+    pub(crate) async fn claim(&self, session: &Session, claim: &Claim) -> Result<Claimed, Fault> {
+        let mut jobs: Vec<LeasedJob> = Vec::new();
+        let (mut now, mut next_due) = (Time::default(), None);
+        for round in 0..ROUNDS {
+            let left = &claim.tokens[jobs.len()..];
+            let seen = served(session, claim, left.len()).await?;
+            if round == 0 {
+                next_due = seen.next_due;
+            }
+            now = seen.now;
+            let turns = self.turns(seen.lanes, claim, &jobs, left.len());
+            let wanted = turns.len();
+            if wanted == 0 {
+                break;
+            }
+            let got = lease(session, claim, &turns, left, now).await?;
+            let short = got.len() < wanted;
+            jobs.extend(got);
+            if !short {
+                break;
+            }
+        }
+        Ok(Claimed { jobs, next_due, now })
+    }
+
+    /// Whose turn it is, job by job.
+    fn turns(&self, mut lanes: Vec<Served>, claim: &Claim, got: &[LeasedJob], left: usize) -> Vec<Turn> {
+        lanes.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = &*last {
+            let after = lanes.partition_point(|lane| lane.name <= *last);
+            lanes.rotate_left(after);
+        }
+        let mut free: HashMap<Arc<str>, usize> = HashMap::new();
+        for job in got {
+            let slots = free.entry(job.lane.queue.clone()).or_insert_with(|| claim.free_in(&job.lane.queue));
+            *slots = slots.saturating_sub(1);
+        }
+        let mut turns = Vec::new();
+        let mut open: VecDeque<Served> = lanes.into();
+        while let Some(mut lane) = open.pop_front().filter(|_| turns.len() < left) {
+            let queue = &lane.name.1.queue;
+            let slots = free.entry(queue.clone()).or_insert_with(|| claim.free_in(queue));
+            if *slots == 0 || lane.ready == 0 {
+                continue;
+            }
+            *slots -= 1;
+            lane.ready -= 1;
+            *last = Some(lane.name.clone());
+            turns.push(Turn { lane: lane.id, name: lane.name.1.clone() });
+            open.push_back(lane);
+        }
+        turns
+    }
+}
+
+struct Turn {
+    lane: i32,
+    name: Lane,
+}
+
+struct Seen {
+    lanes: Vec<Served>,
+    next_due: Option<Time>,
+    now: Time,
+}
+
+/// Counts, up to the limit, what is due in every lane that the claim serves, each priority by itself: however many jobs
+/// are delayed, none of them is looked at.
+const SERVED: &str = "
+    select l.id, l.tenant, l.queue, l.need, m.ms, ready.n::bigint, ahead.due
+    from (select now_ms() as ms) m left join (lanes l
+        cross join lateral (select sum(c.n) as n from (values (0), (1), (2), (3)) p(priority) cross join lateral
+            (select count(*) as n from (select 1 from jobs j where j.lane = l.id and j.priority = p.priority
+                and j.due <= now_ms() and j.token is null and not j.held and j.key >= 0 limit $3) due) c) ready
+        cross join lateral (select min(d.due) as due from (values (0), (1), (2), (3)) p(priority) cross join lateral
+            (select j.due from jobs j where j.lane = l.id and j.priority = p.priority
+                and j.due > now_ms() and j.token is null and not j.held and j.key >= 0
+                order by j.due limit 1) d) ahead)
+        on l.need = any($1) and ($2::text is null or l.tenant = $2)
+        and not exists (select 1 from paused_queues p where p.tenant = l.tenant and p.queue = l.queue)";
+
+async fn served(session: &Session, claim: &Claim, limit: usize) -> Result<Seen, Fault> {
+    let needs: Vec<_> = claim.needs.iter().map(|need| code::shut(need)).collect();
+    let tenant = claim.tenant.as_ref().map(Tenant::as_str);
+    let rows = session.query(SERVED, &[&needs, &tenant, &(limit as i64)]).await?;
+    let mut seen = Seen { lanes: Vec::new(), next_due: None, now: Time::default() };
+    for row in rows {
+        seen.now = Time::from_millis(row.try_get(4)?);
+        let Some(id) = row.try_get::<_, Option<i32>>(0)? else { continue };
+        let lane =
+            Lane { queue: code::open(row.try_get(2)?).into(), need: code::open(row.try_get(3)?).into() };
+        if claim.free_in(&lane.queue) == 0 {
+            continue;
+        }
+        let due = row.try_get::<_, Option<i64>>(6)?.map(Time::from_millis);
+        seen.next_due = seen.next_due.into_iter().chain(due).min();
+        let ready = row.try_get::<_, Option<i64>>(5)?.unwrap_or(0) as usize;
+        seen.lanes.push(Served { id, name: (code::tenant(row.try_get(1)?)?, lane), ready });
+    }
+    Ok(seen)
+}
+
+/// Takes the first jobs of each lane that nobody else is taking, the most urgent first.
+const LEASE: &str = "
+    with picked as materialized (
+        select u.at, x.* from unnest($1::int[], $2::int[]) with ordinality u(lane, take, at) cross join lateral (
+            select j.* from (values (3), (2), (1), (0)) p(priority) cross join lateral (
+                select j.run, j.key, j.priority, j.due, j.n from jobs j
+                where j.lane = u.lane and j.priority = p.priority and j.due <= $3 and j.token is null
+                    and not j.held and j.key >= 0
+                order by j.due, j.n limit u.take for update skip locked) j
+            limit u.take) x),
+    numbered as (select *, row_number() over (order by at, priority desc, due, n) as k from picked)
+    update jobs j set token = ($4::bytea[])[p.k::int], worker = $5, leased_at = $3, expires = $6, lines = 0,
+        released = false
+    from numbered p join flow_runs r on r.id = p.run
+    where j.run = p.run and j.key = p.key and j.token is null
+    returning p.k, r.tenant, r.run_id, j.key, j.name, j.attempt, j.lane, j.token";
+
+async fn lease(
+    session: &Session,
+    claim: &Claim,
+    turns: &[Turn],
+    tokens: &[Token],
+    now: Time,
+) -> Result<Vec<LeasedJob>, Fault> {
+    let mut takes: BTreeMap<i32, i32> = BTreeMap::new();
+    let mut names: HashMap<i32, Lane> = HashMap::new();
+    for turn in turns {
+        *takes.entry(turn.lane).or_default() += 1;
+        names.insert(turn.lane, turn.name.clone());
+    }
+    let (lanes, takes): (Vec<i32>, Vec<i32>) = takes.into_iter().unzip();
+    let bytes: Vec<Vec<u8>> = tokens.iter().copied().map(code::token_bytes).collect();
+    let expires = now + claim.ttl;
+    let worker = code::shut(&claim.worker);
+    let rows =
+        session.query(LEASE, &[&lanes, &takes, &now.millis(), &bytes, &worker, &expires.millis()]).await?;
+    let mut found: Vec<(i64, LeasedJob)> = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let lane: i32 = row.try_get(6)?;
+        let job = LeasedJob {
+            run: run_key(row, 1)?,
+            key: JobKey::from_number(row.try_get(3)?),
+            name: code::open(row.try_get(4)?).into(),
+            attempt: row.try_get::<_, i32>(5)? as u32,
+            lane: names.get(&lane).cloned().ok_or_else(|| Fault::damaged("a lane that was not asked for"))?,
+            token: code::token(row.try_get(7)?)?,
+            expires,
+        };
+        found.push((row.try_get(0)?, job));
+    }
+    found.sort_by_key(|(at, _)| *at);
+    Ok(found.into_iter().map(|(_, job)| job).collect())
+}
+
+pub(crate) fn run_key(row: &Row, at: usize) -> Result<RunKey, Fault> {
+    Ok(RunKey::new(code::tenant(row.try_get(at)?)?, code::run_id(row.try_get(at + 1)?)?))
+}
+
+const EXTEND: &str = "
+    with held as materialized (
+        select u.at, j.run, j.key
+        from unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[]) with ordinality u(tenant, run_id, key, token, at)
+            join flow_runs r on r.tenant = u.tenant and r.run_id = u.run_id
+            join jobs j on j.run = r.id and j.key = u.key and j.token = u.token and not j.released
+        order by j.run, j.key for update of j)
+    update jobs j set expires = now_ms() + $5 from held h where j.run = h.run and j.key = h.key returning h.at";
+
+/// Of runs that are there: which have ended.
+const ENDED: &str = "
+    select u.at from unnest($1::text[], $2::text[]) with ordinality u(tenant, run_id, at)
+        join flow_runs r on r.tenant = u.tenant and r.run_id = u.run_id
+    where r.status in ('completed', 'failed', 'cancelled')";
+
+pub(crate) async fn extend(
+    session: &Session,
+    leases: &[Extend],
+    ttl: Duration,
+) -> Result<Vec<Extended>, Fault> {
+    let Columns { tenants, runs, keys, tokens } = Columns::of(leases);
+    let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4);
+    let mut answers = vec![Extended::Gone(Gone::Lost); leases.len()];
+    let held = session.query(EXTEND, &[&tenants, &runs, &keys, &tokens, &ttl]).await?;
+    for row in &held {
+        answers[row.try_get::<_, i64>(0)? as usize - 1] = Extended::Held;
+    }
+    if held.len() < leases.len() {
+        // A row is updated once, however often it is named.
+        for at in 0..leases.len() {
+            if leases
+                .iter()
+                .zip(&answers)
+                .any(|(held, answer)| *answer == Extended::Held && *held == leases[at])
+            {
+                answers[at] = Extended::Held;
+            }
+        }
+        for row in session.query(ENDED, &[&tenants, &runs]).await? {
+            let answer = &mut answers[row.try_get::<_, i64>(0)? as usize - 1];
+            if *answer != Extended::Held {
+                *answer = Extended::Gone(Gone::RunEnded);
+            }
+        }
+    }
+    Ok(answers)
+}
+
+const RELEASE: &str = "
+    with held as materialized (
+        select j.run, j.key from unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[]) u(tenant, run_id, key, token)
+            join flow_runs r on r.tenant = u.tenant and r.run_id = u.run_id
+            join jobs j on j.run = r.id and j.key = u.key and j.token = u.token and not j.released
+        order by j.run, j.key for update of j)
+    update jobs j set released = true, expires = least(j.expires, now_ms()) from held h
+    where j.run = h.run and j.key = h.key";
+
+pub(crate) async fn release(session: &Session, leases: &[Extend]) -> Result<(), Fault> {
+    let Columns { tenants, runs, keys, tokens } = Columns::of(leases);
+    session.execute(RELEASE, &[&tenants, &runs, &keys, &tokens]).await.map(drop)
+}
+
+struct Columns<'a> {
+    tenants: Vec<&'a str>,
+    runs: Vec<&'a str>,
+    keys: Vec<i64>,
+    tokens: Vec<Vec<u8>>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(leases: &'a [Extend]) -> Columns<'a> {
+        Columns {
+            tenants: leases.iter().map(|lease| lease.run.tenant.as_str()).collect(),
+            runs: leases.iter().map(|lease| lease.run.run.as_str()).collect(),
+            keys: leases.iter().map(|lease| lease.key.number()).collect(),
+            tokens: leases.iter().map(|lease| code::token_bytes(lease.token)).collect(),
+        }
+    }
+}
+
+const NEXT: &str = "
+    select now_ms(), (select min(at) from (
+        (select expires as at from jobs where token is not null and expires > now_ms() order by expires limit 1)
+        union all
+        (select due from jobs where token is null and not held and key < 0 and due > now_ms() order by due limit 1)
+    ) ahead)";
+
+const EXPIRED: &str = "
+    select r.tenant, r.run_id, j.key, j.name, j.attempt, j.token, j.worker, j.lines, j.released
+    from jobs j join flow_runs r on r.id = j.run
+    where j.token is not null and j.expires <= $1 order by j.expires, j.n limit $2";
+
+const TIMERS: &str = "
+    select r.tenant, r.run_id, j.key, j.attempt from jobs j join flow_runs r on r.id = j.run
+    where j.token is null and not j.held and j.key < 0 and j.due <= $1 order by j.due, j.n limit $2";
+
+pub(crate) async fn sweep(session: &Session, limit: usize) -> Result<Swept, Fault> {
+    let row = session.query_one(NEXT, &[]).await?;
+    let now: i64 = row.try_get(0)?;
+    let mut swept = Swept {
+        now: Time::from_millis(now),
+        next: row.try_get::<_, Option<i64>>(1)?.map(Time::from_millis),
+        ..Swept::default()
+    };
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    for row in session.query(EXPIRED, &[&now, &limit]).await? {
+        swept.expired.push(ExpiredLease {
+            run: run_key(&row, 0)?,
+            key: JobKey::from_number(row.try_get(2)?),
+            name: code::open(row.try_get(3)?).into(),
+            attempt: row.try_get::<_, i32>(4)? as u32,
+            token: code::token(row.try_get(5)?)?,
+            worker: code::open(row.try_get::<_, Option<&str>>(6)?.unwrap_or_default()).into(),
+            lines: row.try_get::<_, i32>(7)? as u32,
+            released: row.try_get(8)?,
+        });
+    }
+    for row in session.query(TIMERS, &[&now, &limit]).await? {
+        swept.timers.push(DueTimer {
+            run: run_key(&row, 0)?,
+            key: JobKey::from_number(row.try_get(2)?),
+            attempt: row.try_get::<_, i32>(3)? as u32,
+        });
+    }
+    Ok(swept)
+}

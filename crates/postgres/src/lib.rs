@@ -1,0 +1,105 @@
+//! Flowline's store on PostgreSQL 15 or newer: any number of instances on one database.
+//!
+//! Writes go through two writers that each put all that is pending into one transaction (`write`); reads, claims and
+//! heartbeats use a few connections of their own (`pool`). The tables are in `schema`, explained for people with `psql` at
+//! hand in `docs/postgres.md`.
+//!
+//! Safety rests on versions and tokens that are compared under row locks, never on a clock or on who is alive. What this
+//! crate does not do: decide anything about flows, elect a leader, or keep anything in mind that the database might
+//! contradict.
+
+mod catalog;
+mod code;
+mod fault;
+mod feed;
+mod lease;
+mod names;
+mod pool;
+mod read;
+mod retain;
+mod schema;
+mod session;
+mod signal;
+mod store;
+mod target;
+mod tls;
+mod write;
+
+use std::fmt;
+use std::sync::Arc;
+
+use flowline_store::StoreError;
+use tokio::sync::{Notify, watch};
+
+use lease::Rotation;
+use names::Names;
+use pool::{Pool, timely};
+use session::Session;
+use signal::Signal;
+use target::Target;
+use write::{Shared, Writers};
+
+pub use target::SCHEMA;
+
+/// What to do where the schema is not there, or is of an older build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfMissing {
+    /// Make it, and bring it up to date.
+    Make,
+    /// Leave the database as it is.
+    Refuse,
+}
+
+/// A schema of a PostgreSQL database as a Flowline store. Closed when the last reference goes.
+pub struct PostgresStore {
+    target: Target,
+    pool: Pool,
+    writers: Writers,
+    rotation: Rotation,
+    changed: watch::Sender<u64>,
+    tell: Arc<Notify>,
+    _signal: Signal,
+}
+
+impl PostgresStore {
+    /// Opens `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with `schema`, `sslmode` and `sslrootcert` after a `?`. Call
+    /// it inside a runtime: connections live there.
+    ///
+    /// Fails within five seconds, with what to do about it, where the server is not to be reached, refuses the user, is
+    /// too old, or the schema is of a newer build.
+    pub async fn open(url: &str, missing: IfMissing) -> Result<Arc<PostgresStore>, StoreError> {
+        let target = Target::read(url)?;
+        let pool = Pool::new(target.clone(), Session::connect(&target).await?);
+        let names = Arc::new(Names::default());
+        {
+            let mut seat = pool.take().await?;
+            let prepared = timely(schema::prepare(&mut seat, &target, missing)).await;
+            prepared.map_err(|fault| fault.of_connect(&target))?;
+            timely(names.load_lanes(&seat)).await.map_err(fault::Fault::of_read)?;
+        }
+        let (changed, _) = watch::channel(0);
+        let tell = Arc::new(Notify::new());
+        let shared = Shared { target: target.clone(), names, changed: changed.clone(), tell: tell.clone() };
+        let writers = Writers::start(shared);
+        let signal = Signal::start(target.clone(), changed.clone(), tell.clone());
+        let rotation = Rotation::default();
+        Ok(Arc::new(PostgresStore { target, pool, writers, rotation, changed, tell, _signal: signal }))
+    }
+
+    /// The server, database and schema, without the password.
+    pub fn place(&self) -> String {
+        format!("{}?schema={}", self.target.place(), self.target.schema)
+    }
+
+    /// Wakes watchers here and, soon, elsewhere.
+    fn wake(&self) {
+        self.changed.send_modify(|count| *count += 1);
+        self.tell.notify_one();
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").field("target", &self.target).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,98 @@
+//! Connections for all that is not the group commit: reads, claims, heartbeats.
+
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use flowline_store::StoreError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::fault::Fault;
+use crate::session::Session;
+use crate::target::Target;
+
+/// Beside two writers and the listener: twenty instances fit in a server's usual hundred connections twice over.
+const SEATS: usize = 4;
+/// A store that has no connection to spare for this long is not available.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(crate) struct Pool {
+    target: Target,
+    idle: Mutex<Vec<Session>>,
+    seats: Arc<Semaphore>,
+}
+
+/// A connection for a while. It goes back when this goes, unless it broke or was left within a transaction.
+#[derive(Debug)]
+pub(crate) struct Seat<'p> {
+    pool: &'p Pool,
+    session: Option<Session>,
+    within: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Pool {
+    pub(crate) fn new(target: Target, first: Session) -> Pool {
+        Pool { target, idle: Mutex::new(vec![first]), seats: Arc::new(Semaphore::new(SEATS)) }
+    }
+
+    pub(crate) async fn take(&self) -> Result<Seat<'_>, StoreError> {
+        let permit = tokio::time::timeout(PATIENCE, self.seats.clone().acquire_owned());
+        let permit = permit.await.ok().and_then(Result::ok);
+        let permit = permit.ok_or_else(|| StoreError::Unavailable("every connection is busy".to_owned()))?;
+        let session = loop {
+            let idle = self.idle().pop();
+            match idle {
+                Some(session) if session.is_closed() => continue,
+                Some(session) => break session,
+                None => break Session::connect(&self.target).await?,
+            }
+        };
+        Ok(Seat { pool: self, session: Some(session), within: false, _permit: permit })
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seat<'_> {
+    pub(crate) async fn begin(&mut self) -> Result<(), Fault> {
+        self.within = true;
+        self.run("begin").await
+    }
+
+    /// Begins a transaction that may take its time: a run's log can be long.
+    pub(crate) async fn begin_long(&mut self) -> Result<(), Fault> {
+        self.within = true;
+        self.run("begin; set local statement_timeout to 60000").await
+    }
+
+    pub(crate) async fn commit(&mut self) -> Result<(), Fault> {
+        self.run("commit").await?;
+        self.within = false;
+        Ok(())
+    }
+}
+
+impl Deref for Seat<'_> {
+    type Target = Session;
+    fn deref(&self) -> &Session {
+        // unwrap: taken out only by `drop`.
+        self.session.as_ref().expect("a seat has its session until it goes")
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take().filter(|session| !self.within && !session.is_closed()) {
+            self.pool.idle().push(session);
+        }
+    }
+}
+
+/// Bounds a piece of work on a connection that may have gone silent.
+pub(crate) async fn timely<T>(work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    tokio::time::timeout(crate::session::SILENT, work).await.unwrap_or(Err(Fault::Late))
+}

@@ -1,0 +1,239 @@
+//! Reading runs and their logs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use flowline_core::event::{AttemptOf, Slot};
+use flowline_core::{Event, EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time};
+use flowline_store::query::{EXACT_TOTAL, WantTotal, page_size};
+use flowline_store::{
+    EventPage, EventQuery, Failure, RunPage, RunQuery, RunRow, Snapshot, StoreError, Total,
+};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use crate::code;
+use crate::fault::Fault;
+use crate::session::Session;
+
+const COLUMNS: &str = "r.id, r.tenant, r.run_id, r.flow_name, r.definition, r.status, r.created_at, r.started_at,
+    r.completed_at, r.step_count, r.completed_steps, r.failed_steps, r.retries, r.failure_error, r.failure_step,
+    r.labels, r.idempotency_key, r.retry_of, r.version, r.seq, r.events_trimmed, r.input_digest";
+
+pub(crate) async fn load(session: &Session, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, Fault> {
+    let tenants: Vec<&str> = runs.iter().map(|run| run.tenant.as_str()).collect();
+    let names: Vec<&str> = runs.iter().map(|run| run.run.as_str()).collect();
+    let sql = format!(
+        "select {COLUMNS}, r.state, u.at from unnest($1::text[], $2::text[]) with ordinality u(tenant, run_id, at)
+         join flow_runs r on r.tenant = u.tenant and r.run_id = u.run_id"
+    );
+    let mut found: Vec<Option<Snapshot>> = vec![None; runs.len()];
+    for row in session.query(&sql, &[&tenants, &names]).await? {
+        let at = row.try_get::<_, i64>(23)? as usize - 1;
+        found[at] = Some(Snapshot { row: run_row(&row)?, state: row.try_get(22)? });
+    }
+    Ok(found)
+}
+
+fn run_row(row: &Row) -> Result<RunRow, Fault> {
+    let time = |at: usize| row.try_get::<_, Option<i64>>(at).map(|ms| ms.map(Time::from_millis));
+    let count = |at: usize| row.try_get::<_, i32>(at).map(|n| n as u32);
+    let text = |at: usize| row.try_get::<_, Option<&str>>(at).map(|text| text.map(code::open));
+    let created_at = Time::from_millis(row.try_get(6)?);
+    let completed_at = time(8)?;
+    let labels = match row.try_get::<_, Option<&str>>(15)? {
+        Some(labels) => {
+            serde_json::from_str(labels).map_err(|error| Fault::damaged(&format!("labels: {error}")))?
+        }
+        None => BTreeMap::new(),
+    };
+    let step = text(14)?.map(Arc::from);
+    Ok(RunRow {
+        run_id: code::run_id(row.try_get(2)?)?,
+        flow_name: row.try_get::<_, &str>(3)?.into(),
+        tenant: code::tenant(row.try_get(1)?)?,
+        definition: row.try_get::<_, &str>(4)?.into(),
+        status: code::status(row.try_get(5)?)?,
+        created_at,
+        started_at: time(7)?,
+        completed_at,
+        duration: completed_at.map(|end| end.since(created_at).as_millis() as u64),
+        step_count: count(9)?,
+        completed_steps: count(10)?,
+        failed_steps: count(11)?,
+        retries: count(12)?,
+        failure: text(13)?.map(|error| Failure { error, step }),
+        labels,
+        idempotency_key: text(16)?,
+        retry_of: row.try_get::<_, Option<&str>>(17)?.map(code::run_id).transpose()?,
+        version: row.try_get::<_, i64>(18)? as u64,
+        events: row.try_get::<_, i64>(19)? as u64,
+        events_trimmed: row.try_get(20)?,
+        input_digest: code::open(row.try_get(21)?),
+    })
+}
+
+pub(crate) async fn payloads(
+    session: &Session,
+    run: &RunKey,
+    slots: &[Slot],
+) -> Result<Vec<Option<Json>>, Fault> {
+    let numbers: Vec<i64> = slots.iter().map(|slot| i64::from(slot.number())).collect();
+    let sql = "select e.slot, e.data from flow_runs r join events e on e.run = r.id
+        where r.tenant = $1 and r.run_id = $2 and e.slot = any($3) order by e.seq desc";
+    let mut found: HashMap<i64, Option<Json>> = HashMap::new();
+    for row in session.query(sql, &[&run.tenant.as_str(), &run.run.as_str(), &numbers]).await? {
+        // The first that was written at an address counts; it comes last.
+        found.insert(row.try_get(0)?, json(&row, 1)?);
+    }
+    Ok(numbers.iter().map(|number| found.get(number).cloned().flatten()).collect())
+}
+
+fn json(row: &Row, at: usize) -> Result<Option<Json>, Fault> {
+    Ok(row.try_get::<_, Option<String>>(at)?.map(Json::composed))
+}
+
+/// Columns of an event, in the order that [`event`] reads them.
+pub(crate) const EVENT: &str = "e.seq, e.ms, e.type, e.step, e.attempt, e.data";
+
+/// Puts an event together from the columns of [`EVENT`] at the beginning of a row.
+pub(crate) fn event(row: &Row, run: &RunId, flow: &Arc<str>, tenant: &Tenant) -> Result<Event, Fault> {
+    let kind: &str = row.try_get(2)?;
+    let kind =
+        EventType::parse(kind).ok_or_else(|| Fault::damaged(&format!("event type {kind:?} is unknown")))?;
+    let of = row.try_get::<_, Option<&str>>(3)?.map(|step| code::open(step).into());
+    let attempt = row.try_get::<_, Option<i32>>(4)?.unwrap_or(0) as u32;
+    let of = of.map(|step| AttemptOf { step, attempt });
+    let new = NewEvent { kind, of, data: json(row, 5)?, slot: None };
+    let (seq, ms) = (row.try_get::<_, i64>(0)? as u64, row.try_get(1)?);
+    Ok(Event::stored(run, flow, tenant, seq, ms, new))
+}
+
+pub(crate) async fn events(session: &Session, run: &RunKey, query: &EventQuery) -> Result<EventPage, Fault> {
+    let sql = format!(
+        "select {EVENT}, r.flow_name from flow_runs r join events e on e.run = r.id
+         where r.tenant = $1 and r.run_id = $2 and e.seq > $3 and ($4::text[] is null or e.type = any($4))
+             and ($5::text is null or e.step = $5) and ($6::int is null or e.attempt = $6)
+         order by e.seq limit $7"
+    );
+    let size = page_size(query.limit);
+    let kinds = (!query.kinds.is_empty())
+        .then(|| query.kinds.iter().map(|kind| kind.as_str()).collect::<Vec<&str>>());
+    let after = i64::try_from(query.after).unwrap_or(i64::MAX);
+    let step = query.step.as_deref().map(code::shut);
+    let attempt = query.attempt.map(|attempt| attempt as i32);
+    let (tenant, name, limit) = (run.tenant.as_str(), run.run.as_str(), size as i64 + 1);
+    let rows = session.query(&sql, &[&tenant, &name, &after, &kinds, &step, &attempt, &limit]).await?;
+    let mut events = Vec::with_capacity(rows.len().min(size));
+    for row in rows.iter().take(size) {
+        events.push(event(row, &run.run, &row.try_get::<_, &str>(6)?.into(), &run.tenant)?);
+    }
+    Ok(EventPage { events, more: rows.len() > size })
+}
+
+/// A page of runs, and its total.
+pub(crate) async fn runs(session: &Session, query: &RunQuery) -> Result<RunPage, Fault> {
+    let filter = Filter::of(query);
+    let size = page_size(query.limit);
+    let before = query.cursor.as_deref().map(number).transpose()?.unwrap_or(i64::MAX);
+    let limit = size as i64 + 1;
+    let rows = session.query(&filter.sql(COLUMNS), &filter.given(&before, &limit)).await?;
+    let mut items = Vec::with_capacity(rows.len().min(size));
+    for row in rows.iter().take(size) {
+        items.push(run_row(row)?);
+    }
+    let last = rows.get(size.saturating_sub(1)).filter(|_| rows.len() > size);
+    let next = last.map(|row| row.try_get::<_, i64>(0)).transpose()?.map(|id| id.to_string());
+    let total = match query.total {
+        WantTotal::Yes => Some(total(session, query, &filter).await?),
+        WantTotal::No => None,
+    };
+    Ok(RunPage { items, total, next })
+}
+
+async fn total(session: &Session, query: &RunQuery, filter: &Filter) -> Result<Total, Fault> {
+    if query.counted() {
+        let sql = "select coalesce(sum(n), 0)::bigint from run_counters
+            where tenant = $1 and ($2::text is null or flow_name = $2) and ($3::text is null or status = $3)";
+        let status = query.status.map(Status::as_str);
+        let row = session.query_one(sql, &[&query.tenant.as_str(), &query.flow, &status]).await?;
+        return Ok(Total::Exact(row.try_get::<_, i64>(0)?.max(0) as u64));
+    }
+    let sql = format!("select count(*) from ({}) found", filter.sql("r.id"));
+    let row = session.query_one(&sql, &filter.given(&i64::MAX, &(EXACT_TOTAL as i64 + 1))).await?;
+    let count = row.try_get::<_, i64>(0)? as u64;
+    Ok(if count > EXACT_TOTAL { Total::AtLeast(EXACT_TOTAL) } else { Total::Exact(count) })
+}
+
+/// Which runs, as SQL. Each wanted status is walked by itself, newest first, in the index that begins with it; merged
+/// they are the list.
+struct Filter {
+    tenant: String,
+    statuses: Vec<&'static str>,
+    flow: Option<String>,
+    label: Option<(String, String)>,
+    since: i64,
+    until: i64,
+}
+
+impl Filter {
+    fn of(query: &RunQuery) -> Filter {
+        Filter {
+            tenant: query.tenant.as_str().to_owned(),
+            statuses: match query.status {
+                Some(status) => vec![status.as_str()],
+                None => Status::ALL.map(Status::as_str).to_vec(),
+            },
+            flow: query.flow.clone(),
+            label: query
+                .label
+                .as_ref()
+                .map(|(key, value)| (code::shut(key).into_owned(), code::shut(value).into_owned())),
+            since: query.since.map_or(i64::MIN, Time::millis),
+            until: query.until.map_or(i64::MAX, Time::millis),
+        }
+    }
+
+    /// Takes tenant, statuses, since, until, the number below which to begin, the limit; then flow and label.
+    fn sql(&self, columns: &str) -> String {
+        let mut wheres = String::new();
+        let mut next = 7;
+        if self.flow.is_some() {
+            wheres.push_str(&format!(" and r.flow_name = ${next}"));
+            next += 1;
+        }
+        if self.label.is_some() {
+            let (key, value) = (next, next + 1);
+            wheres.push_str(&format!(
+                " and exists (select 1 from run_labels l where l.tenant = r.tenant and l.key = ${key}
+                    and l.value = ${value} and l.run = r.id)"
+            ));
+        }
+        format!(
+            "select r.* from unnest($2::text[]) s(status) cross join lateral (
+                select {columns} from flow_runs r where r.tenant = $1 and r.status = s.status
+                    and r.created_at >= $3 and r.created_at < $4 and r.id < $5{wheres}
+                order by r.id desc limit $6) r
+             order by r.id desc limit $6"
+        )
+    }
+
+    fn given<'a>(&'a self, before: &'a i64, limit: &'a i64) -> Vec<&'a (dyn ToSql + Sync)> {
+        let mut given: Vec<&(dyn ToSql + Sync)> =
+            vec![&self.tenant, &self.statuses, &self.since, &self.until, before, limit];
+        given.extend(self.flow.iter().map(|flow| flow as &(dyn ToSql + Sync)));
+        if let Some((key, value)) = &self.label {
+            given.extend([key as &(dyn ToSql + Sync), value]);
+        }
+        given
+    }
+}
+
+/// A cursor of runs or of the feed.
+pub(crate) fn number(cursor: &str) -> Result<i64, Fault> {
+    cursor.parse::<i64>().ok().filter(|number| *number >= 0).ok_or_else(|| {
+        Fault::Store(StoreError::Invalid(format!(
+            "cursor {cursor:?} is not one that this store gave; begin without a cursor"
+        )))
+    })
+}

@@ -1,0 +1,104 @@
+//! Forgetting what is old, a few runs per transaction, and counting again.
+
+use std::time::Duration;
+
+use flowline_core::Tenant;
+use flowline_store::row::{Retained, Retention};
+
+use crate::fault::Fault;
+use crate::pool::Seat;
+
+/// Runs per transaction: short, so that nobody waits long for what it locks, which is only runs that have ended.
+const RUNS: usize = 100;
+
+/// Removals first, then events; those that ended first go first.
+pub(crate) async fn retain(seat: &mut Seat<'_>, policy: Retention, limit: usize) -> Result<Retained, Fault> {
+    let mut done = Retained::default();
+    loop {
+        let left = limit - (done.removed + done.trimmed) as usize;
+        let some = remove(seat, policy.runs, left.min(RUNS)).await?;
+        done.removed += some;
+        if some == 0 || left == some as usize {
+            break;
+        }
+    }
+    loop {
+        let left = limit - (done.removed + done.trimmed) as usize;
+        let some = trim(seat, policy.events, left.min(RUNS)).await?;
+        done.trimmed += some;
+        if some == 0 || left == some as usize {
+            break;
+        }
+    }
+    seat.execute("delete from state where expires <= now_ms()", &[]).await?;
+    seat.execute("delete from locks where until <= now_ms()", &[]).await?;
+    Ok(done)
+}
+
+/// The runs that ended long enough ago, locked. A run that another instance is removing is left to it.
+const ENDED: &str = "
+    select id from flow_runs where completed_at is not null and completed_at <= now_ms() - $1
+        and status in ('completed', 'failed', 'cancelled')";
+
+async fn ended(seat: &Seat<'_>, kept: Duration, which: &str, limit: usize) -> Result<Vec<i64>, Fault> {
+    let sql = format!("{ENDED} {which} order by completed_at, id limit $2 for update skip locked");
+    let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX / 4);
+    let rows = seat.query(&sql, &[&kept, &(limit as i64)]).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+async fn remove(seat: &mut Seat<'_>, kept: Duration, limit: usize) -> Result<u64, Fault> {
+    if limit == 0 {
+        return Ok(0);
+    }
+    seat.begin_long().await?;
+    let ids = ended(seat, kept, "", limit).await?;
+    if !ids.is_empty() {
+        for sql in [
+            "delete from jobs where run = any($1)",
+            "delete from events where run = any($1)",
+            "delete from run_labels where run = any($1)",
+            "delete from state s using flow_runs r
+                where r.id = any($1) and s.tenant = r.tenant and s.scope = 0 and s.owner = r.run_id",
+            "with gone as (delete from flow_runs where id = any($1) returning tenant, flow_name, status)
+             insert into run_counters (tenant, flow_name, status, shard, n)
+                select tenant, flow_name, status, pg_backend_pid() % 64, -count(*) from gone
+                group by tenant, flow_name, status order by tenant, flow_name, status
+             on conflict (tenant, flow_name, status, shard) do update set n = run_counters.n + excluded.n",
+        ] {
+            seat.execute(sql, &[&ids]).await?;
+        }
+    }
+    seat.commit().await?;
+    Ok(ids.len() as u64)
+}
+
+async fn trim(seat: &mut Seat<'_>, kept: Duration, limit: usize) -> Result<u64, Fault> {
+    if limit == 0 {
+        return Ok(0);
+    }
+    seat.begin_long().await?;
+    let ids = ended(seat, kept, "and not events_trimmed", limit).await?;
+    if !ids.is_empty() {
+        seat.execute("delete from events where run = any($1)", &[&ids]).await?;
+        seat.execute("update flow_runs set events_trimmed = true where id = any($1)", &[&ids]).await?;
+    }
+    seat.commit().await?;
+    Ok(ids.len() as u64)
+}
+
+/// Counts a tenant's runs again. Who is about to count waits for the lock and adds to what is found here; who has counted
+/// is waited for, and seen.
+pub(crate) async fn recount(seat: &mut Seat<'_>, tenant: &Tenant) -> Result<(), Fault> {
+    seat.begin_long().await?;
+    seat.run("lock table run_counters in exclusive mode").await?;
+    seat.execute("delete from run_counters where tenant = $1", &[&tenant.as_str()]).await?;
+    seat.execute(
+        "insert into run_counters (tenant, flow_name, status, shard, n)
+            select tenant, flow_name, status, 0, count(*) from flow_runs where tenant = $1
+            group by tenant, flow_name, status",
+        &[&tenant.as_str()],
+    )
+    .await?;
+    seat.commit().await
+}

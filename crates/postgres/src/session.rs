@@ -1,0 +1,170 @@
+//! One connection, with the settings and prepared statements that this adapter works with.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use flowline_store::StoreError;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Client, Row, Statement};
+
+use crate::fault::Fault;
+use crate::target::Target;
+use crate::tls;
+
+/// Nothing that this adapter asks takes longer on a healthy server.
+const STATEMENT: Duration = Duration::from_secs(5);
+/// Beyond the server's own limit: it has gone silent.
+pub(crate) const SILENT: Duration = Duration::from_secs(8);
+/// The oldest server whose SQL is used here.
+const OLDEST: i32 = 15;
+
+/// What a statement is given.
+pub(crate) type Given<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// A connection. It closes when this goes; an open transaction is then rolled back by the server.
+pub(crate) struct Session {
+    client: Client,
+    prepared: Mutex<HashMap<String, Statement>>,
+    /// Ends by itself once the client has gone.
+    _driver: JoinHandle<()>,
+    /// Payloads of notifications.
+    pub(crate) heard: mpsc::UnboundedReceiver<String>,
+}
+
+impl Session {
+    pub(crate) async fn connect(target: &Target) -> Result<Session, StoreError> {
+        let opened = tokio::time::timeout(Duration::from_millis(4_500), Session::try_connect(target)).await;
+        opened.unwrap_or(Err(Fault::Late)).map_err(|fault| fault.of_connect(target))
+    }
+
+    async fn try_connect(target: &Target) -> Result<Session, Fault> {
+        let (client, mut connection) = target.config.connect(tls::connector(&target.trust)?).await?;
+        let (tell, heard) = mpsc::unbounded_channel();
+        let driver = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+                if let AsyncMessage::Notification(told) = message {
+                    // Nobody listens on most sessions.
+                    let _ = tell.send(told.payload().to_owned());
+                }
+            }
+        });
+        let session = Session { client, prepared: Mutex::default(), _driver: driver, heard };
+        session.refuse_old(target).await?;
+        session.client.batch_execute(&settings(target)).await?;
+        Ok(session)
+    }
+
+    async fn refuse_old(&self, target: &Target) -> Result<(), Fault> {
+        let row = self.client.query_one("select current_setting('server_version')", &[]).await?;
+        let version: String = row.try_get(0)?;
+        let major = version.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok());
+        if major.is_none_or(|major: i32| major < OLDEST) {
+            return Err(StoreError::Incompatible(format!(
+                "{} is PostgreSQL {version}; Flowline needs {OLDEST} or newer",
+                target.place()
+            ))
+            .into());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// A statement by its text, prepared once per connection.
+    pub(crate) async fn prepare(&self, sql: &str) -> Result<Statement, Fault> {
+        if let Some(known) = self.known().get(sql) {
+            return Ok(known.clone());
+        }
+        let statement = self.client.prepare(sql).await?;
+        self.known().insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    pub(crate) async fn query(&self, sql: &str, given: Given<'_>) -> Result<Vec<Row>, Fault> {
+        let statement = self.prepare(sql).await?;
+        Ok(self.client.query(&statement, given).await?)
+    }
+
+    pub(crate) async fn query_opt(&self, sql: &str, given: Given<'_>) -> Result<Option<Row>, Fault> {
+        Ok(self.query(sql, given).await?.into_iter().next())
+    }
+
+    /// The only row of a statement that always gives one.
+    pub(crate) async fn query_one(&self, sql: &str, given: Given<'_>) -> Result<Row, Fault> {
+        self.query_opt(sql, given).await?.ok_or_else(|| Fault::damaged("a statement gave no row"))
+    }
+
+    pub(crate) async fn execute(&self, sql: &str, given: Given<'_>) -> Result<u64, Fault> {
+        let statement = self.prepare(sql).await?;
+        Ok(self.client.execute(&statement, given).await?)
+    }
+
+    /// Statements without arguments or answers, as they stand.
+    pub(crate) async fn run(&self, sql: &str) -> Result<(), Fault> {
+        Ok(self.client.batch_execute(sql).await?)
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, Statement>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Session")
+    }
+}
+
+/// Plans are the ones that the indexes were made for, whatever the statistics of a young table say, and made once. A
+/// process that stops in the middle of a transaction must not keep its locks.
+fn settings(target: &Target) -> String {
+    let (schema, statement) = (&target.schema, STATEMENT.as_millis());
+    format!(
+        "set search_path to {schema}; set statement_timeout to {statement}; set lock_timeout to 3000;
+         set idle_in_transaction_session_timeout to 5000; set jit to off; set plan_cache_mode to force_generic_plan;
+         set enable_seqscan to off; set enable_hashjoin to off; set enable_mergejoin to off;
+         set default_transaction_isolation to 'read committed'; set client_min_messages to warning"
+    )
+}
+
+/// A statement under way.
+pub(crate) type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Fault>> + Send + 'a>>;
+
+/// Sends statements in order without waiting in between, and gives all their answers. The first failure is the answer
+/// to all: what follows it in a transaction failed of it.
+pub(crate) async fn pipelined(mut sent: Vec<Sent<'_>>) -> Result<Vec<Vec<Row>>, Fault> {
+    let mut answers: Vec<Option<Result<Vec<Row>, Fault>>> = sent.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        let mut pending = false;
+        // In order each time: the first poll of a statement is what sends it.
+        for (statement, answer) in sent.iter_mut().zip(&mut answers).filter(|(_, answer)| answer.is_none()) {
+            match statement.as_mut().poll(context) {
+                Poll::Ready(done) => *answer = Some(done),
+                Poll::Pending => pending = true,
+            }
+        }
+        if pending { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    answers.into_iter().flatten().collect()
+}
+
+impl Session {
+    /// A prepared statement for [`pipelined`].
+    pub(crate) fn send<'a>(&'a self, statement: &'a Statement, given: Given<'a>) -> Sent<'a> {
+        Box::pin(async move { Ok(self.client.query(statement, given).await?) })
+    }
+
+    /// Plain SQL for [`pipelined`].
+    pub(crate) fn send_plain<'a>(&'a self, sql: &'a str) -> Sent<'a> {
+        Box::pin(async move { self.run(sql).await.map(|()| Vec::new()) })
+    }
+}

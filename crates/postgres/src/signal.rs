@@ -1,0 +1,89 @@
+//! Telling other processes that something was committed, and hearing it from them.
+//!
+//! Both are hints. A NOTIFY inside the commits themselves would make all of them queue for one lock of the server, so it
+//! is sent after them, once for all that were made meanwhile. Whatever is not heard is noticed by looking once a second.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use crate::fault::Fault;
+use crate::session::Session;
+use crate::target::Target;
+
+/// The most often that others are told.
+const QUIET: Duration = Duration::from_millis(5);
+/// How long something that was not heard can go unnoticed.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Ends with this.
+#[derive(Debug)]
+pub(crate) struct Signal(JoinHandle<()>);
+
+impl Signal {
+    pub(crate) fn start(target: Target, changed: watch::Sender<u64>, tell: Arc<Notify>) -> Signal {
+        Signal(tokio::spawn(async move {
+            // Marks what this process says, which it need not hear.
+            let own = format!("{:016x}", fastrand::u64(..));
+            loop {
+                // A server that is away is told by those who ask it; here it only has to come back.
+                let _ = attend(&target, &changed, &tell, &own).await;
+                tokio::time::sleep(LOOK / 2 + LOOK.mul_f64(fastrand::f64())).await;
+            }
+        }))
+    }
+}
+
+impl Drop for Signal {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn attend(
+    target: &Target,
+    changed: &watch::Sender<u64>,
+    tell: &Notify,
+    own: &str,
+) -> Result<(), Fault> {
+    let mut session = Session::connect(target).await?;
+    let channel = format!("flowline_{}", target.schema);
+    // What is only told need not be made durable.
+    session.run(&format!("set synchronous_commit to off; listen {channel}")).await?;
+    let bump = || changed.send_modify(|count| *count += 1);
+    let mut seen = position(&session).await?;
+    bump();
+    let mut look = tokio::time::interval(LOOK);
+    loop {
+        tokio::select! {
+            heard = session.heard.recv() => match heard {
+                Some(from) if from == own => {}
+                Some(_) => {
+                    // One wake-up for all that were told together.
+                    while session.heard.try_recv().is_ok() {}
+                    bump();
+                }
+                None => return Ok(()),
+            },
+            () = tell.notified() => {
+                session.query("select pg_notify($1, $2)", &[&channel, &own]).await?;
+                tokio::time::sleep(QUIET).await;
+            }
+            _ = look.tick() => {
+                let now = position(&session).await?;
+                if std::mem::replace(&mut seen, now) != now {
+                    bump();
+                }
+            }
+        }
+    }
+}
+
+/// Moves with every event and every job that is added, by whomever.
+async fn position(session: &Session) -> Result<(i64, i64), Fault> {
+    let sql = "select e.last_value, j.last_value from event_numbers e, job_numbers j";
+    let row = session.query_one(sql, &[]).await?;
+    Ok((row.try_get(0)?, row.try_get(1)?))
+}

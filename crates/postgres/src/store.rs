@@ -1,0 +1,182 @@
+//! The contract's verbs, each handed to the writers or to a connection of its own.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use flowline_core::event::Slot;
+use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
+use flowline_store::{
+    Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
+    EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, LockRequest, LockRow,
+    QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
+};
+use tokio::sync::watch;
+
+use crate::fault::Fault;
+use crate::pool::timely;
+use crate::write::CHUNK;
+use crate::{PostgresStore, catalog, feed, lease, read, retain};
+
+/// Runs a read on a connection of the pool.
+macro_rules! reading {
+    ($store:expr, |$session:ident| $work:expr) => {{
+        let $session = $store.pool.take().await?;
+        timely($work).await.map_err(Fault::of_read)
+    }};
+}
+
+#[async_trait]
+impl RunStore for PostgresStore {
+    async fn commit(
+        &self,
+        mut batch: Vec<Commit>,
+    ) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
+        let mut answers = Vec::with_capacity(batch.len());
+        while !batch.is_empty() {
+            let rest = batch.split_off(batch.len().min(CHUNK));
+            answers.extend(self.writers.commit(std::mem::replace(&mut batch, rest)).await?);
+        }
+        Ok(answers)
+    }
+
+    async fn append(&self, batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError> {
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.writers.append(batch).await
+    }
+
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        reading!(self, |session| self.rotation.claim(&session, &claim))
+    }
+
+    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
+        reading!(self, |session| lease::extend(&session, &leases, ttl))
+    }
+
+    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
+        reading!(self, |session| lease::release(&session, &leases))?;
+        self.wake();
+        Ok(())
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
+        reading!(self, |session| lease::sweep(&session, limit))
+    }
+
+    async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError> {
+        reading!(self, |session| read::load(&session, runs))
+    }
+
+    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError> {
+        reading!(self, |session| read::payloads(&session, run, slots))
+    }
+
+    async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError> {
+        reading!(self, |session| read::events(&session, run, &query))
+    }
+
+    async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
+        reading!(self, |session| read::runs(&session, &query))
+    }
+
+    async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
+        reading!(self, |session| feed::feed(&session, &filter, cursor, limit))
+    }
+
+    fn watch(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    async fn now(&self) -> Result<Time, StoreError> {
+        let row = reading!(self, |session| session.query_one("select now_ms()", &[]))?;
+        let ms = row.try_get(0).map_err(|error| Fault::from(error).of_read())?;
+        Ok(Time::from_millis(ms))
+    }
+}
+
+#[async_trait]
+impl Catalog for PostgresStore {
+    async fn put_definition(&self, definition: StoredDefinition) -> Result<bool, StoreError> {
+        reading!(self, |session| catalog::put_definition(&session, &definition))
+    }
+
+    async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        reading!(self, |session| catalog::definition(&session, tenant, hash))
+    }
+
+    async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        reading!(self, |session| catalog::latest(&session, tenant, flow))
+    }
+
+    async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError> {
+        reading!(self, |session| catalog::definitions(&session, tenant))
+    }
+
+    async fn state(&self, run: &RunKey, scope: StateScope, key: &str) -> Result<Option<Json>, StoreError> {
+        let found = reading!(self, |session| catalog::states(&session, run, scope, Some(key)))?;
+        Ok(found.into_iter().next().map(|(_, value)| value))
+    }
+
+    async fn states(&self, run: &RunKey, scope: StateScope) -> Result<Vec<(String, Json)>, StoreError> {
+        reading!(self, |session| catalog::states(&session, run, scope, None))
+    }
+
+    async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
+        reading!(self, |session| catalog::queues(&session, tenant))
+    }
+
+    async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: Pause) -> Result<(), StoreError> {
+        reading!(self, |session| catalog::pause_queue(&session, tenant, queue, pause))?;
+        self.wake();
+        Ok(())
+    }
+
+    async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
+        reading!(self, |session| catalog::acquire_lock(&session, &request))
+    }
+
+    async fn extend_lock(
+        &self,
+        tenant: &Tenant,
+        name: &str,
+        token: Token,
+        ttl: Duration,
+    ) -> Result<Option<Time>, StoreError> {
+        reading!(self, |session| catalog::extend_lock(&session, tenant, name, token, ttl))
+    }
+
+    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
+        reading!(self, |session| catalog::release_lock(&session, tenant, name, token))
+    }
+
+    async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
+        reading!(self, |session| catalog::locks(&session, tenant))
+    }
+
+    async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
+        reading!(self, |session| catalog::counters(&session))
+    }
+
+    async fn jobs(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError> {
+        reading!(self, |session| catalog::jobs(&session, run))
+    }
+
+    async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
+        let mut seat = self.pool.take().await?;
+        retain::retain(&mut seat, policy, limit).await.map_err(Fault::of_read)
+    }
+
+    async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
+        if let Repair::Counters { tenant } = &repair {
+            let mut seat = self.pool.take().await?;
+            return Ok(retain::recount(&mut seat, tenant).await.map_err(Fault::of_read)?);
+        }
+        self.writers.repair(repair).await
+    }
+
+    async fn check(&self) -> Result<Health, StoreError> {
+        reading!(self, |session| catalog::check(&session, &self.target))
+    }
+}

@@ -1,0 +1,303 @@
+//! Writes what a batch changed, a statement per table with a row per change, and ends the transaction.
+//!
+//! Everything goes out in one flight, the commit too. So whatever must not be committed has to fail in the server:
+//! updates of runs and removals of jobs name the version and the token that were decided on, and `expect` breaks the
+//! transaction off where fewer rows than that are found.
+
+use flowline_core::Status;
+use flowline_store::JobKey;
+use tokio_postgres::Statement;
+use tokio_postgres::types::ToSql;
+
+use super::model::{Job, Live, Model, Stored};
+use crate::code;
+use crate::fault::Fault;
+use crate::names::Names;
+use crate::session::{Session, pipelined};
+
+type Value = Box<dyn ToSql + Sync + Send>;
+
+/// A statement with a column of values for each of its arguments.
+struct Filled {
+    statement: Statement,
+    columns: Vec<Value>,
+}
+
+pub(super) async fn write(session: &Session, names: &Names, model: &Model) -> Result<(), Fault> {
+    let mut filled = Vec::new();
+    let mut fill = async |sql: &str, columns: Option<Vec<Value>>| -> Result<(), Fault> {
+        if let Some(columns) = columns {
+            filled.push(Filled { statement: session.prepare(sql).await?, columns });
+        }
+        Ok(())
+    };
+    fill(UPDATE_RUNS, runs(model)).await?;
+    fill(DELETE_JOBS, removed_jobs(model)).await?;
+    fill(INSERT_JOBS, added_jobs(model, names)?).await?;
+    fill(UPDATE_JOBS, changed_jobs(model)).await?;
+    let events = events(model);
+    if events.is_some() {
+        fill(HOLD_FEED, Some(Vec::new())).await?;
+    }
+    fill(INSERT_EVENTS, events).await?;
+    fill(INSERT_LABELS, labels(model)).await?;
+    fill(CLEAR_STATE, cleared_state(model)).await?;
+    fill(DELETE_STATE, deleted_state(model)).await?;
+    fill(UPSERT_STATE, set_state(model)).await?;
+    fill(COUNT, counts(model)).await?;
+    if filled.is_empty() {
+        return session.run("rollback").await;
+    }
+    let given: Vec<Vec<&(dyn ToSql + Sync)>> =
+        filled.iter().map(|part| part.columns.iter().map(|column| &**column as _).collect()).collect();
+    let mut sent: Vec<_> =
+        filled.iter().zip(&given).map(|(part, given)| session.send(&part.statement, given)).collect();
+    sent.push(session.send_plain("commit"));
+    pipelined(sent).await.map(drop)
+}
+
+const UPDATE_RUNS: &str = "
+    with written as (
+        update flow_runs r set version = u.version, seq = u.seq, ms = u.ms, status = u.status,
+            completed_steps = u.completed_steps, failed_steps = u.failed_steps, retries = u.retries,
+            created_at = u.created_at, started_at = u.started_at, completed_at = u.completed_at,
+            failure_error = u.failure_error, failure_step = u.failure_step, state = coalesce(u.state, r.state)
+        from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::int[],
+                $8::int[], $9::int[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::text[],
+                $15::bytea[])
+            u(id, base, version, seq, ms, status, completed_steps, failed_steps, retries, created_at, started_at,
+                completed_at, failure_error, failure_step, state)
+        where r.id = u.id and r.version = u.base returning 1)
+    select expect(count(*), cardinality($1::bigint[])) from written";
+
+fn runs(model: &Model) -> Option<Vec<Value>> {
+    let mut runs: Vec<&Live> = model.runs.values().filter(|run| run.changed).collect();
+    runs.sort_unstable_by_key(|run| run.id);
+    let long = |of: fn(&Live) -> i64| column(&runs, |run| of(run));
+    let count = |of: fn(&Live) -> u32| column(&runs, |run| of(run) as i32);
+    (!runs.is_empty()).then(|| {
+        vec![
+            long(|run| run.id),
+            long(|run| run.base as i64),
+            long(|run| run.version as i64),
+            long(|run| run.seq as i64),
+            long(|run| run.ms),
+            column(&runs, |run| run.status.as_str()),
+            count(|run| run.completed_steps),
+            count(|run| run.failed_steps),
+            count(|run| run.retries),
+            long(|run| run.created_at),
+            column(&runs, |run| run.started_at),
+            column(&runs, |run| run.completed_at),
+            column(&runs, |run| run.failure.0.clone()),
+            column(&runs, |run| run.failure.1.clone()),
+            column(&runs, |run| run.state.clone()),
+        ]
+    })
+}
+
+const DELETE_JOBS: &str = "
+    with gone as (
+        delete from jobs j using unnest($1::bigint[], $2::bigint[], $3::int[], $4::bytea[]) u(run, key, attempt, token)
+        where j.run = u.run and j.key = u.key and j.attempt = u.attempt and j.token is not distinct from u.token
+        returning 1)
+    select expect(count(*), cardinality($1::bigint[])) from gone";
+
+fn removed_jobs(model: &Model) -> Option<Vec<Value>> {
+    let removed = |run| move |(key, job)| (run, key, job);
+    let mut gone: Vec<(i64, &JobKey, &Job)> = Vec::new();
+    for run in model.runs.values() {
+        gone.extend(run.removed.iter().map(|(key, job)| (key, job)).map(removed(run.id)));
+    }
+    gone.sort_unstable_by_key(|(run, key, _)| (*run, key.number()));
+    (!gone.is_empty()).then(|| {
+        vec![
+            column(&gone, |(run, ..)| *run),
+            column(&gone, |(_, key, _)| key.number()),
+            column(&gone, |(.., job)| job.attempt as i32),
+            column(&gone, |(.., job)| job.lease.as_ref().map(|lease| code::token_bytes(lease.token))),
+        ]
+    })
+}
+
+const INSERT_JOBS: &str = "
+    insert into jobs (run, key, name, attempt, lane, priority, due, held, token, worker, leased_at, expires, lines)
+    select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::int[], $5::int[], $6::smallint[],
+        $7::bigint[], $8::bool[], $9::bytea[], $10::text[], $11::bigint[], $12::bigint[], $13::int[])";
+
+fn added_jobs(model: &Model, names: &Names) -> Result<Option<Vec<Value>>, Fault> {
+    let mut added: Vec<(&Job, i64, JobKey, i32)> = Vec::new();
+    for (key, run) in &model.runs {
+        for (at, job) in run.jobs.iter().filter(|(_, job)| job.stored == Stored::Added) {
+            added.push((job, run.id, *at, names.lane(&key.tenant, &job.lane)?));
+        }
+    }
+    // Jobs alike in lane, priority and due time are claimed in the order in which they were added.
+    added.sort_unstable_by_key(|(job, ..)| job.order);
+    let lease = |(job, ..): &(&Job, i64, JobKey, i32)| job.lease.clone();
+    Ok((!added.is_empty()).then(|| {
+        vec![
+            column(&added, |(_, run, ..)| *run),
+            column(&added, |(_, _, key, _)| key.number()),
+            column(&added, |(job, ..)| code::shut(&job.name).into_owned()),
+            column(&added, |(job, ..)| job.attempt as i32),
+            column(&added, |(.., lane)| *lane),
+            column(&added, |(job, ..)| code::priority_number(job.priority)),
+            column(&added, |(job, ..)| job.due.millis()),
+            column(&added, |(job, ..)| job.held),
+            column(&added, |job| lease(job).map(|lease| code::token_bytes(lease.token))),
+            column(&added, |job| lease(job).map(|lease| code::shut(&lease.worker).into_owned())),
+            column(&added, |job| lease(job).map(|lease| lease.leased_at.millis())),
+            column(&added, |job| lease(job).map(|lease| lease.expires.millis())),
+            column(&added, |job| lease(job).map_or(0, |lease| lease.lines as i32)),
+        ]
+    }))
+}
+
+const UPDATE_JOBS: &str = "
+    with written as (
+        update jobs j set held = u.held, lines = u.lines
+        from unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bool[], $5::int[]) u(run, key, token, held, lines)
+        where j.run = u.run and j.key = u.key and j.token is not distinct from u.token returning 1)
+    select expect(count(*), cardinality($1::bigint[])) from written";
+
+fn changed_jobs(model: &Model) -> Option<Vec<Value>> {
+    let mut changed: Vec<(i64, &JobKey, &Job)> = Vec::new();
+    for run in model.runs.values() {
+        let of_run = run.jobs.iter().filter(|(_, job)| job.stored == Stored::Changed);
+        changed.extend(of_run.map(|(key, job)| (run.id, key, job)));
+    }
+    changed.sort_unstable_by_key(|(run, key, _)| (*run, key.number()));
+    (!changed.is_empty()).then(|| {
+        vec![
+            column(&changed, |(run, ..)| *run),
+            column(&changed, |(_, key, _)| key.number()),
+            column(&changed, |(.., job)| job.lease.as_ref().map(|lease| code::token_bytes(lease.token))),
+            column(&changed, |(.., job)| job.held),
+            column(&changed, |(.., job)| job.lease.as_ref().map_or(0, |lease| lease.lines as i32)),
+        ]
+    })
+}
+
+/// Says, before the first number is drawn and until the transaction has ended, that events may be on their way: the
+/// feed waits for whoever holds this.
+pub(crate) const HOLD_FEED: &str = "
+    select pg_advisory_xact_lock_shared(hashtext('flowline feed'), hashtext(current_schema()))";
+
+const INSERT_EVENTS: &str = "
+    insert into events (run, seq, ms, type, step, attempt, slot, data)
+    select * from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::int[], $7::bigint[],
+        $8::text[])";
+
+fn events(model: &Model) -> Option<Vec<Value>> {
+    let rows = &model.events;
+    let step =
+        |row: &super::model::EventRow| row.event.of.as_ref().map(|of| code::shut(&of.step).into_owned());
+    (!rows.is_empty()).then(|| {
+        vec![
+            column(rows, |row| row.run),
+            column(rows, |row| row.seq as i64),
+            column(rows, |row| row.ms),
+            column(rows, |row| row.event.kind.as_str()),
+            column(rows, step),
+            column(rows, |row| row.event.of.as_ref().map(|of| of.attempt as i32)),
+            column(rows, |row| row.event.slot.map(|slot| i64::from(slot.number()))),
+            column(rows, |row| row.event.data.as_ref().map(|data| data.get().to_owned())),
+        ]
+    })
+}
+
+const INSERT_LABELS: &str = "
+    insert into run_labels (tenant, key, value, run)
+    select * from unnest($1::text[], $2::text[], $3::text[], $4::bigint[])";
+
+fn labels(model: &Model) -> Option<Vec<Value>> {
+    let rows = &model.labels;
+    (!rows.is_empty()).then(|| {
+        vec![
+            column(rows, |(tenant, ..)| tenant.as_str().to_owned()),
+            column(rows, |(_, key, ..)| code::shut(key).into_owned()),
+            column(rows, |(_, _, value, _)| code::shut(value).into_owned()),
+            column(rows, |(.., run)| *run),
+        ]
+    })
+}
+
+const CLEAR_STATE: &str = "
+    delete from state s using unnest($1::text[], $2::smallint[], $3::text[]) u(tenant, scope, owner)
+    where s.tenant = u.tenant and s.scope = u.scope and s.owner = u.owner";
+
+fn cleared_state(model: &Model) -> Option<Vec<Value>> {
+    let rows: Vec<_> = model.state.cleared.iter().collect();
+    (!rows.is_empty()).then(|| {
+        vec![
+            column(&rows, |(tenant, ..)| tenant.as_str().to_owned()),
+            column(&rows, |(_, scope, _)| code::scope_number(*scope)),
+            column(&rows, |(.., owner)| owner.clone()),
+        ]
+    })
+}
+
+const DELETE_STATE: &str = "
+    delete from state s using unnest($1::text[], $2::smallint[], $3::text[], $4::text[]) u(tenant, scope, owner, key)
+    where s.tenant = u.tenant and s.scope = u.scope and s.owner = u.owner and s.key = u.key";
+
+fn deleted_state(model: &Model) -> Option<Vec<Value>> {
+    let rows: Vec<_> = model.state.keys.iter().filter(|(_, value)| value.is_none()).collect();
+    (!rows.is_empty()).then(|| {
+        vec![
+            column(&rows, |(((tenant, ..), _), _)| tenant.as_str().to_owned()),
+            column(&rows, |(((_, scope, _), _), _)| code::scope_number(*scope)),
+            column(&rows, |(((.., owner), _), _)| owner.clone()),
+            column(&rows, |((_, key), _)| code::shut(key).into_owned()),
+        ]
+    })
+}
+
+const UPSERT_STATE: &str = "
+    insert into state (tenant, scope, owner, key, value, expires)
+    select * from unnest($1::text[], $2::smallint[], $3::text[], $4::text[], $5::text[], $6::bigint[])
+    on conflict (tenant, scope, owner, key) do update set value = excluded.value, expires = excluded.expires";
+
+fn set_state(model: &Model) -> Option<Vec<Value>> {
+    let set = model.state.keys.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
+    let rows: Vec<_> = set.collect();
+    (!rows.is_empty()).then(|| {
+        vec![
+            column(&rows, |(((tenant, ..), _), _)| tenant.as_str().to_owned()),
+            column(&rows, |(((_, scope, _), _), _)| code::scope_number(*scope)),
+            column(&rows, |(((.., owner), _), _)| owner.clone()),
+            column(&rows, |((_, key), _)| code::shut(key).into_owned()),
+            column(&rows, |(_, (value, _))| value.clone()),
+            column(&rows, |(_, (_, expires))| *expires),
+        ]
+    })
+}
+
+/// Every connection counts in a row of its own, or shares it with few: no row is waited for by all.
+pub(crate) const COUNT: &str = "
+    insert into run_counters (tenant, flow_name, status, shard, n)
+    select u.tenant, u.flow_name, u.status, pg_backend_pid() % 64, u.n
+    from unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) u(tenant, flow_name, status, n)
+    on conflict (tenant, flow_name, status, shard) do update set n = run_counters.n + excluded.n";
+
+fn counts(model: &Model) -> Option<Vec<Value>> {
+    let rows: Vec<_> = model.counts.iter().filter(|(_, change)| **change != 0).collect();
+    (!rows.is_empty()).then(|| {
+        let status = |status: &Status| status.as_str();
+        vec![
+            column(&rows, |((tenant, ..), _)| tenant.as_str().to_owned()),
+            column(&rows, |((_, flow, _), _)| flow.to_string()),
+            column(&rows, |((.., of), _)| status(of)),
+            column(&rows, |(_, change)| **change),
+        ]
+    })
+}
+
+fn column<R, T>(rows: &[R], of: impl Fn(&R) -> T) -> Value
+where
+    T: Send + Sync + 'static,
+    Vec<T>: ToSql,
+{
+    Box::new(rows.iter().map(of).collect::<Vec<T>>())
+}

@@ -1,0 +1,207 @@
+//! Group commit: callers leave what they want in a queue and wait; each of two writers takes all that is pending into
+//! one transaction, and answers everybody when that is durable.
+//!
+//! Two writers, so that one fills its transaction while the other waits for the disk. They meet on a run only where two
+//! callers write to it at once; then one waits for the other's lock and sees what it wrote.
+
+mod batch;
+mod flush;
+mod model;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flowline_store::row::Repair;
+use flowline_store::{Append, AppendError, Commit, CommitError, Committed, StoreError};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::fault::Fault;
+use crate::names::Names;
+use crate::session::{SILENT, Session};
+use crate::target::Target;
+use batch::{Answer, Failed};
+
+/// More writers only wait for the same disk and the same cores.
+const WRITERS: usize = 2;
+/// The most requests that share a transaction: bounds how long the first of them waits for the last.
+const BATCH: usize = 512;
+/// The most commits of one request that share a transaction.
+pub(crate) const CHUNK: usize = 500;
+/// How often a transaction that was rolled back for a passing reason is tried again.
+const TRIES: u32 = 6;
+/// How long callers wait for a connection before they are told that there is none.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+
+/// One thing to be written.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Commit(Vec<Commit>),
+    Append(Vec<Append>),
+    Repair(Repair),
+}
+
+#[derive(Debug)]
+struct Asked {
+    work: Work,
+    answer: oneshot::Sender<Result<Answer, StoreError>>,
+}
+
+/// The way to the writers. They end when this goes.
+#[derive(Debug)]
+pub(crate) struct Writers {
+    asked: mpsc::UnboundedSender<Asked>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What every writer works with.
+#[derive(Debug, Clone)]
+pub(crate) struct Shared {
+    pub(crate) target: Target,
+    pub(crate) names: Arc<Names>,
+    /// Counts what was committed here.
+    pub(crate) changed: watch::Sender<u64>,
+    /// Wakes whoever tells other processes.
+    pub(crate) tell: Arc<tokio::sync::Notify>,
+}
+
+impl Writers {
+    pub(crate) fn start(shared: Shared) -> Writers {
+        let (asked, queue) = mpsc::unbounded_channel();
+        let queue = Arc::new(Mutex::new(queue));
+        let writer = |_| tokio::spawn(serve(shared.clone(), queue.clone()));
+        Writers { asked, threads: (0..WRITERS).map(writer).collect() }
+    }
+
+    pub(crate) async fn commit(
+        &self,
+        batch: Vec<Commit>,
+    ) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
+        match self.ask(Work::Commit(batch)).await? {
+            Answer::Committed(answers) => Ok(answers),
+            _ => Err(gone()),
+        }
+    }
+
+    pub(crate) async fn append(
+        &self,
+        batch: Vec<Append>,
+    ) -> Result<Vec<Result<u32, AppendError>>, StoreError> {
+        match self.ask(Work::Append(batch)).await? {
+            Answer::Appended(answers) => Ok(answers),
+            _ => Err(gone()),
+        }
+    }
+
+    pub(crate) async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
+        match self.ask(Work::Repair(repair)).await? {
+            Answer::Repaired(answer) => answer,
+            _ => Err(gone().into()),
+        }
+    }
+
+    async fn ask(&self, work: Work) -> Result<Answer, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.asked.send(Asked { work, answer }).map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+}
+
+impl Drop for Writers {
+    fn drop(&mut self) {
+        // The queue closes with this; a writer in the middle of a transaction ends it first.
+        self.threads.clear();
+    }
+}
+
+fn gone() -> StoreError {
+    StoreError::Unavailable("the writer has stopped; restart the process".to_owned())
+}
+
+async fn serve(shared: Shared, queue: Arc<Mutex<mpsc::UnboundedReceiver<Asked>>>) {
+    let mut session: Option<Session> = None;
+    let mut pending = Vec::with_capacity(BATCH);
+    loop {
+        if queue.lock().await.recv_many(&mut pending, BATCH).await == 0 {
+            return;
+        }
+        let (works, answers): (Vec<Work>, Vec<_>) =
+            pending.drain(..).map(|asked| (asked.work, asked.answer)).unzip();
+        match write(&shared, &mut session, &works).await {
+            Ok(done) => {
+                // A caller that no longer waits has been told nothing; what was done stands.
+                answers.into_iter().zip(done).for_each(|(to, answer)| drop(to.send(Ok(answer))));
+                shared.changed.send_modify(|count| *count += 1);
+                shared.tell.notify_one();
+            }
+            Err(error) if works.len() > 1 && !error.is_transient() => {
+                // Something that only one of them can have caused: each gets a transaction of its own.
+                for (work, to) in works.into_iter().zip(answers) {
+                    let done = write(&shared, &mut session, &[work]).await;
+                    let _ = to.send(done.and_then(|mut one| one.pop().ok_or_else(gone)));
+                }
+                shared.changed.send_modify(|count| *count += 1);
+                shared.tell.notify_one();
+            }
+            Err(error) => answers.into_iter().for_each(|to| drop(to.send(Err(error.clone())))),
+        }
+    }
+}
+
+/// All works in one transaction, tried again where it surely left nothing behind.
+async fn write(
+    shared: &Shared,
+    session: &mut Option<Session>,
+    works: &[Work],
+) -> Result<Vec<Answer>, StoreError> {
+    let began = Instant::now();
+    let mut tries = 0;
+    loop {
+        let live = match session.take().filter(|session| !session.is_closed()) {
+            Some(live) => live,
+            None => match Session::connect(&shared.target).await {
+                Ok(live) => live,
+                // Nothing was sent: the outcome is known, and it is nothing.
+                Err(error) if began.elapsed() > PATIENCE || !error.is_transient() => return Err(error),
+                Err(_) => {
+                    pause(tries).await;
+                    tries += 1;
+                    continue;
+                }
+            },
+        };
+        let tried = tokio::time::timeout(SILENT, batch::perform(&live, &shared.names, works)).await;
+        let failed = match tried {
+            Ok(Ok(answers)) => {
+                *session = Some(live);
+                return Ok(answers);
+            }
+            Ok(Err(failed)) => failed,
+            Err(_) => Failed { fault: Fault::Late, ending: true },
+        };
+        let Failed { fault, ending } = failed;
+        if !fault.is_answer() {
+            // The connection is dropped with what it had begun. Was the end of the transaction under way, nobody knows
+            // whether it was heard.
+            if ending || began.elapsed() > PATIENCE {
+                return Err(fault.of_read());
+            }
+        } else {
+            let again = fault.try_again() && tries < TRIES;
+            if live.run("rollback").await.is_ok() {
+                *session = Some(live);
+            }
+            if !again {
+                return Err(fault.of_write());
+            }
+        }
+        pause(tries).await;
+        tries += 1;
+    }
+}
+
+/// Waits a little, longer each time and never as long as another writer.
+async fn pause(tries: u32) {
+    let most = 10_u64 << tries.min(5);
+    tokio::time::sleep(Duration::from_millis(most / 2 + fastrand::u64(0..=most))).await;
+}
