@@ -193,35 +193,48 @@ pub(crate) fn run_key(row: &Row, at: usize) -> Result<RunKey, Fault> {
 
 const EXTEND: &str = "
     with held as materialized (
-        select j.run, j.key from unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[]) u(tenant, run_id, key, token)
+        select u.at, j.run, j.key
+        from unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[]) with ordinality u(tenant, run_id, key, token, at)
             join flow_runs r on r.tenant = u.tenant and r.run_id = u.run_id
             join jobs j on j.run = r.id and j.key = u.key and j.token = u.token and not j.released
-        order by j.run, j.key for update of j),
-    moved as (update jobs j set expires = now_ms() + $5 from held h where j.run = h.run and j.key = h.key
-        returning j.run, j.key, j.token)
-    select m.run is not null, r.status
-    from unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[]) with ordinality u(tenant, run_id, key, token, at)
-        left join flow_runs r on r.tenant = u.tenant and r.run_id = u.run_id
-        left join moved m on m.run = r.id and m.key = u.key and m.token = u.token
-    order by u.at";
+        order by j.run, j.key for update of j)
+    update jobs j set expires = now_ms() + $5 from held h where j.run = h.run and j.key = h.key returning h.at";
+
+/// Of runs that are there: which have ended.
+const ENDED: &str = "
+    select u.at from unnest($1::text[], $2::text[]) with ordinality u(tenant, run_id, at)
+        join flow_runs r on r.tenant = u.tenant and r.run_id = u.run_id
+    where r.status in ('completed', 'failed', 'cancelled')";
 
 pub(crate) async fn extend(
     session: &Session,
     leases: &[Extend],
     ttl: Duration,
 ) -> Result<Vec<Extended>, Fault> {
-    let columns = Columns::of(leases);
+    let Columns { tenants, runs, keys, tokens } = Columns::of(leases);
     let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4);
-    let given =
-        [&columns.tenants as _, &columns.runs as _, &columns.keys as _, &columns.tokens as _, &ttl as _];
-    let mut answers = Vec::with_capacity(leases.len());
-    for row in session.query(EXTEND, &given).await? {
-        let status = row.try_get::<_, Option<&str>>(1)?.map(code::status).transpose()?;
-        answers.push(match (row.try_get(0)?, status) {
-            (true, _) => Extended::Held,
-            (false, Some(status)) if status.is_terminal() => Extended::Gone(Gone::RunEnded),
-            (false, _) => Extended::Gone(Gone::Lost),
-        });
+    let mut answers = vec![Extended::Gone(Gone::Lost); leases.len()];
+    let held = session.query(EXTEND, &[&tenants, &runs, &keys, &tokens, &ttl]).await?;
+    for row in &held {
+        answers[row.try_get::<_, i64>(0)? as usize - 1] = Extended::Held;
+    }
+    if held.len() < leases.len() {
+        // A row is updated once, however often it is named.
+        for at in 0..leases.len() {
+            if leases
+                .iter()
+                .zip(&answers)
+                .any(|(held, answer)| *answer == Extended::Held && *held == leases[at])
+            {
+                answers[at] = Extended::Held;
+            }
+        }
+        for row in session.query(ENDED, &[&tenants, &runs]).await? {
+            let answer = &mut answers[row.try_get::<_, i64>(0)? as usize - 1];
+            if *answer != Extended::Held {
+                *answer = Extended::Gone(Gone::RunEnded);
+            }
+        }
     }
     Ok(answers)
 }
@@ -236,9 +249,8 @@ const RELEASE: &str = "
     where j.run = h.run and j.key = h.key";
 
 pub(crate) async fn release(session: &Session, leases: &[Extend]) -> Result<(), Fault> {
-    let columns = Columns::of(leases);
-    let given = [&columns.tenants as _, &columns.runs as _, &columns.keys as _, &columns.tokens as _];
-    session.execute(RELEASE, &given).await.map(drop)
+    let Columns { tenants, runs, keys, tokens } = Columns::of(leases);
+    session.execute(RELEASE, &[&tenants, &runs, &keys, &tokens]).await.map(drop)
 }
 
 struct Columns<'a> {

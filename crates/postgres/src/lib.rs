@@ -41,6 +41,15 @@ use write::{Shared, Writers};
 
 pub use target::SCHEMA;
 
+/// What to do where the schema is not there, or is of an older build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfMissing {
+    /// Make it, and bring it up to date.
+    Make,
+    /// Leave the database as it is.
+    Refuse,
+}
+
 /// A schema of a PostgreSQL database as a Flowline store. Closed when the last reference goes.
 pub struct PostgresStore {
     target: Target,
@@ -53,19 +62,18 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Opens `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with `schema`, `sslmode` and `sslrootcert` after a `?`. Makes
-    /// the schema where it is missing and brings an older one up to date. Call it inside a runtime: connections live
-    /// there.
+    /// Opens `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with `schema`, `sslmode` and `sslrootcert` after a `?`. Call
+    /// it inside a runtime: connections live there.
     ///
     /// Fails within five seconds, with what to do about it, where the server is not to be reached, refuses the user, is
     /// too old, or the schema is of a newer build.
-    pub async fn open(url: &str) -> Result<Arc<PostgresStore>, StoreError> {
+    pub async fn open(url: &str, missing: IfMissing) -> Result<Arc<PostgresStore>, StoreError> {
         let target = Target::read(url)?;
         let pool = Pool::new(target.clone(), Session::connect(&target).await?);
         let names = Arc::new(Names::default());
         {
             let mut seat = pool.take().await?;
-            let prepared = timely(schema::prepare(&mut seat, &target)).await;
+            let prepared = timely(schema::prepare(&mut seat, &target, missing)).await;
             prepared.map_err(|fault| fault.of_connect(&target))?;
             timely(names.load_lanes(&seat)).await.map_err(fault::Fault::of_read)?;
         }

@@ -63,6 +63,12 @@ impl Seat<'_> {
         self.run("begin").await
     }
 
+    /// Begins a transaction that may take its time: a run's log can be long.
+    pub(crate) async fn begin_long(&mut self) -> Result<(), Fault> {
+        self.within = true;
+        self.run("begin; set local statement_timeout to 60000").await
+    }
+
     pub(crate) async fn commit(&mut self) -> Result<(), Fault> {
         self.run("commit").await?;
         self.within = false;

@@ -51,7 +51,7 @@ async fn remove(seat: &mut Seat<'_>, kept: Duration, limit: usize) -> Result<u64
     if limit == 0 {
         return Ok(0);
     }
-    seat.begin().await?;
+    seat.begin_long().await?;
     let ids = ended(seat, kept, "", limit).await?;
     if !ids.is_empty() {
         for sql in [
@@ -77,7 +77,7 @@ async fn trim(seat: &mut Seat<'_>, kept: Duration, limit: usize) -> Result<u64, 
     if limit == 0 {
         return Ok(0);
     }
-    seat.begin().await?;
+    seat.begin_long().await?;
     let ids = ended(seat, kept, "and not events_trimmed", limit).await?;
     if !ids.is_empty() {
         seat.execute("delete from events where run = any($1)", &[&ids]).await?;
@@ -90,7 +90,7 @@ async fn trim(seat: &mut Seat<'_>, kept: Duration, limit: usize) -> Result<u64, 
 /// Counts a tenant's runs again. Who is about to count waits for the lock and adds to what is found here; who has counted
 /// is waited for, and seen.
 pub(crate) async fn recount(seat: &mut Seat<'_>, tenant: &Tenant) -> Result<(), Fault> {
-    seat.begin().await?;
+    seat.begin_long().await?;
     seat.run("lock table run_counters in exclusive mode").await?;
     seat.execute("delete from run_counters where tenant = $1", &[&tenant.as_str()]).await?;
     seat.execute(

@@ -6,6 +6,7 @@
 
 use flowline_store::StoreError;
 
+use crate::IfMissing;
 use crate::fault::Fault;
 use crate::pool::Seat;
 use crate::session::Session;
@@ -117,10 +118,19 @@ create view v_jobs as
 ";
 
 /// Makes the schema where it is missing and takes the steps that it lacks. Refuses one of a newer build.
-pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target) -> Result<(), Fault> {
+pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMissing) -> Result<(), Fault> {
     // Most starts find all done: they take no lock and need no right to create.
     if format(seat, target).await? == Some(FORMAT) {
         return Ok(());
+    }
+    if missing == IfMissing::Refuse {
+        return Err(StoreError::Unavailable(format!(
+            "there is no up-to-date store in the schema {} of {} yet; `flowline run FILE` makes it, or name another \
+             with ?schema=",
+            target.schema,
+            target.place()
+        ))
+        .into());
     }
     seat.begin().await?;
     let name = &target.schema;
@@ -128,8 +138,8 @@ pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target) -> Result<(), 
         .await?;
     let found = format(seat, target).await?;
     if found.is_none() {
-        let missing = seat.query_one("select to_regnamespace($1) is null", &[name]).await?;
-        if missing.try_get(0)? {
+        let there = "select exists (select 1 from pg_namespace where nspname = $1)";
+        if !seat.query_one(there, &[name]).await?.try_get::<_, bool>(0)? {
             seat.run(&format!("create schema {name}")).await?;
         }
         seat.run("create table cells (name text primary key, value bigint not null)").await?;
@@ -145,8 +155,10 @@ pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target) -> Result<(), 
 
 /// The format of the schema; `None` where there is none yet.
 pub(crate) async fn format(session: &Session, target: &Target) -> Result<Option<u32>, Fault> {
-    let cells = format!("{}.cells", target.schema);
-    let there = session.query_one("select to_regclass($1) is not null", &[&cells]).await?;
+    // By a query: `to_regclass` may remember within a transaction that there was none before it waited for the lock.
+    let sql = "select exists (select 1 from pg_class c join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = $1 and c.relname = 'cells')";
+    let there = session.query_one(sql, &[&target.schema]).await?;
     if !there.try_get::<_, bool>(0)? {
         return Ok(None);
     }

@@ -171,7 +171,7 @@ impl Catalog for PostgresStore {
     async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
         if let Repair::Counters { tenant } = &repair {
             let mut seat = self.pool.take().await?;
-            return Ok(timely(retain::recount(&mut seat, tenant)).await.map_err(Fault::of_read)?);
+            return Ok(retain::recount(&mut seat, tenant).await.map_err(Fault::of_read)?);
         }
         self.writers.repair(repair).await
     }

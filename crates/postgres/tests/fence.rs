@@ -5,9 +5,9 @@ mod place;
 
 use std::time::Duration;
 
-use flowline_postgres::PostgresStore;
+use flowline_postgres::{IfMissing, PostgresStore};
 use flowline_store::conformance::{Fixture, given};
-use flowline_store::{Commit, CommitError, JobKey, LeasedJob, NewJob, RunStore, Token};
+use flowline_store::{Commit, CommitError, JobKey, LeasedJob, NewJob, Token};
 use place::Schema;
 use tokio_postgres::Client;
 
@@ -23,8 +23,8 @@ struct Stage {
 
 async fn stage() -> Stage {
     let (url, schema) = place::fresh();
-    let stale = Fixture::waiting(PostgresStore::open(&url).await.expect("opens"));
-    let other = Fixture::waiting(PostgresStore::open(&url).await.expect("opens"));
+    let stale = Fixture::waiting(PostgresStore::open(&url, IfMissing::Make).await.expect("opens"));
+    let other = Fixture::waiting(PostgresStore::open(&url, IfMissing::Make).await.expect("opens"));
     let (_, job) = stale.leased_for("r", given::SHORT).await;
     let holder = place::connect(&schema.url).await;
     holder.batch_execute(&format!("set search_path to {}", schema.name)).await.expect("sets");
@@ -62,7 +62,7 @@ async fn a_commit_that_waited_for_the_run_sees_that_its_job_was_given_up() {
     // The other instance gives the lease up and leases the next attempt to itself; both it and the stale worker wait.
     let again = NewJob { attempt: 2, handoff: given::handoff(2), ..given::step(0) };
     let give_up = Commit {
-        leases: vec![given::expired(&stage.job)],
+        leases: vec![given::expired(&stage.job, 0)],
         add: vec![again],
         ..given::next(&stage.job.run, 1)
     };
@@ -161,7 +161,7 @@ async fn a_lost_connection_is_replaced() {
     assert!(gone > 2, "there was something to cut");
     // A connection whose end has not been noticed yet may cost one call its answer, never its truth.
     for _ in 0..50 {
-        if stage.stale.store.load(&[stage.job.run.clone()]).await.is_ok() {
+        if stage.stale.store.load(std::slice::from_ref(&stage.job.run)).await.is_ok() {
             break;
         }
     }

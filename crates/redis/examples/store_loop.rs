@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use flowline_core::definition::Priority;
 use flowline_core::event::Slot;
 use flowline_core::{EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time};
-use flowline_redis::RedisStore;
+use flowline_redis::{IfMissing, RedisStore};
 use flowline_store::{
     Base, Catalog, Commit, Handoff, Index, JobKey, Lane, LeaseUse, NewJob, NewRun, Others, RunStore,
     StoredDefinition, Token,
@@ -26,7 +26,9 @@ async fn main() -> Result<(), Failure> {
     let url = args.next().unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let seconds = args.next().map_or(Ok(3), |text| text.parse())?;
 
-    let store = RedisStore::open(&format!("{url}?prefix=store-loop-{}", uuid::Uuid::now_v7())).await?;
+    let store =
+        RedisStore::open(&format!("{url}?prefix=store-loop-{}", uuid::Uuid::now_v7()), IfMissing::Make)
+            .await?;
     store.put_definition(definition()).await?;
     let until = Instant::now() + Duration::from_secs(seconds);
     let began = Instant::now();

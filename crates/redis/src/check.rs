@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use flowline_store::{Health, StoreError};
-use redis::Value;
+use redis::{RedisError, Value};
 
 use crate::address::Address;
 use crate::answer::{maybe_text, number, text, texts};
-use crate::link::{Link, failed};
+use crate::link::{Link, failed, refused};
 use crate::shard::Shard;
-use crate::{FORMAT, RedisStore};
+use crate::{FORMAT, IfMissing, RedisStore};
 
 /// The oldest server that scripts may ask for the time before they write.
 const OLDEST: u32 = 7;
@@ -18,7 +18,8 @@ const OLDEST: u32 = 7;
 pub(crate) async fn suitable(link: &Link, address: &Address) -> Result<(), StoreError> {
     let shown = address.shown();
     let refuse = |what: String| Err(StoreError::Incompatible(format!("{shown} {what}")));
-    for server in said(link, "server").await? {
+    let told = |error: RedisError| refused(address, &error);
+    for server in said(link, "server").await.map_err(told)? {
         let version = server.get("redis_version").map(String::as_str).unwrap_or("0");
         let major: u32 = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
         if major < OLDEST {
@@ -37,7 +38,7 @@ pub(crate) async fn suitable(link: &Link, address: &Address) -> Result<(), Store
             _ => {}
         }
     }
-    for memory in said(link, "memory").await? {
+    for memory in said(link, "memory").await.map_err(told)? {
         if let Some(problem) = evicting(&memory) {
             return refuse(problem);
         }
@@ -46,11 +47,19 @@ pub(crate) async fn suitable(link: &Link, address: &Address) -> Result<(), Store
 }
 
 /// The number of shards that the store has, or gets.
-pub(crate) async fn shards(link: &Link, address: &Address) -> Result<u32, StoreError> {
+pub(crate) async fn shards(link: &Link, address: &Address, missing: IfMissing) -> Result<u32, StoreError> {
     let mut asked = redis::cmd("HGET");
     asked.arg(format!("{{{}:0}}:meta", address.prefix)).arg("shards");
     let found = link.ask(&asked).await.map_err(|error| failed(&error))?;
-    maybe_text(found)?.map_or(Ok(address.shards), |count| number(&count))
+    match (maybe_text(found)?, missing) {
+        (Some(count), _) => number(&count),
+        (None, IfMissing::Make | IfMissing::Ignore) => Ok(address.shards),
+        (None, IfMissing::Refuse) => Err(StoreError::Unavailable(format!(
+            "{} holds no store under the prefix {:?} yet; `flowline run FILE` makes one",
+            address.shown(),
+            address.prefix
+        ))),
+    }
 }
 
 /// Makes a shard's first key where it is missing, and reads its layout where it is there.
@@ -76,16 +85,16 @@ impl RedisStore {
         let link = &self.shards[0].link;
         let mut problems = Vec::new();
         let (mut bytes, mut version, mut saves) = (0, String::new(), Vec::new());
-        for server in said(link, "server").await? {
+        for server in said(link, "server").await.map_err(|error| failed(&error))? {
             let named = [("valkey_version", "Valkey"), ("redis_version", "Redis")];
             let shown = named.iter().find_map(|(key, name)| Some(format!("{name} {}", server.get(*key)?)));
             version = shown.unwrap_or_default();
         }
-        for memory in said(link, "memory").await? {
+        for memory in said(link, "memory").await.map_err(|error| failed(&error))? {
             bytes += memory.get("used_memory").and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0);
             problems.extend(evicting(&memory).map(|problem| format!("the server {problem}")));
         }
-        for persistence in said(link, "persistence").await? {
+        for persistence in said(link, "persistence").await.map_err(|error| failed(&error))? {
             saves.push(persistence.get("aof_enabled").map(String::as_str) == Some("1"));
             if persistence.get("aof_last_write_status").is_some_and(|status| status != "ok") {
                 problems.push(
@@ -152,13 +161,12 @@ fn evicting(memory: &HashMap<String, String>) -> Option<String> {
 }
 
 /// A section of `INFO`, from every node.
-async fn said(link: &Link, section: &str) -> Result<Vec<HashMap<String, String>>, StoreError> {
+async fn said(link: &Link, section: &str) -> Result<Vec<HashMap<String, String>>, RedisError> {
     let mut asked = redis::cmd("INFO");
     asked.arg(section);
-    let answer = link.ask(&asked).await.map_err(|error| failed(&error))?;
-    let texts: Vec<String> = match answer {
-        Value::Map(nodes) => nodes.into_iter().map(|(_, said)| text(said)).collect::<Result<_, _>>()?,
-        said => vec![text(said)?],
+    let texts: Vec<String> = match link.ask(&asked).await? {
+        Value::Map(nodes) => nodes.into_iter().filter_map(|(_, said)| text(said).ok()).collect(),
+        said => text(said).into_iter().collect(),
     };
     let pairs = |said: &String| {
         let lines = said.lines().filter_map(|line| line.split_once(':'));

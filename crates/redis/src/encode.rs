@@ -52,9 +52,10 @@ pub(crate) fn commit(commit: Commit, kind: Kind, hint: u64) -> Result<(Args, usi
     let mut args = Args::new();
     let commands = 6 + commit.events.len() + 2 * (commit.leases.len() + commit.add.len());
     let Commit { run, base, leases, events, state, index, others, add, clear_state } = commit;
-    let count = 15
+    let count = 13
         + if matches!(base, Base::New(_)) { 4 } else { 0 }
-        + 5 * (leases.len() + events.len())
+        + 4 * leases.len()
+        + 5 * events.len()
         + 11 * add.len();
     args.number(count).text(&names::run(&run));
     match &base {
@@ -93,7 +94,7 @@ pub(crate) fn commit(commit: Commit, kind: Kind, hint: u64) -> Result<(Args, usi
 
 fn row(args: &mut Args, index: &Index, state: Vec<u8>) -> Result<(), StoreError> {
     args.text(index.status.as_str());
-    args.number(index.completed_steps).number(index.failed_steps).number(index.retries);
+    args.text(&format!("{} {} {}", index.completed_steps, index.failed_steps, index.retries));
     match &index.failure {
         Some(failure) => args.text(&json(failure)?),
         None => args.text(""),
@@ -122,17 +123,14 @@ fn lease_use(args: &mut Args, lease: &LeaseUse, kind: Kind) {
     let (sign, attempt, token, lines) = match *lease {
         LeaseUse::Finish { attempt, token, .. } => ("F", attempt, Some(token), 0),
         LeaseUse::Keep { attempt, token, lines, .. } => ("K", attempt, Some(token), lines),
-        LeaseUse::Expired { attempt, token, .. } => ("E", attempt, Some(token), 0),
+        LeaseUse::Expired { attempt, token, lines, .. } => ("E", attempt, Some(token), lines),
         LeaseUse::Due { attempt, .. } => ("D", attempt, None, 0),
         LeaseUse::Unleased { attempt, .. } if kind == Kind::Mend => ("R", attempt, None, 0),
         LeaseUse::Unleased { attempt, .. } => ("U", attempt, None, 0),
     };
-    args.text(sign).number(key).number(attempt);
-    match token {
-        Some(token) => args.text(&shown(token)),
-        None => args.text("-"),
-    };
-    args.number(lines);
+    // What the text of such a job begins with.
+    let token = token.map_or_else(|| "-".to_owned(), shown);
+    args.text(sign).number(key).text(&format!("{token} {attempt} ")).number(lines);
 }
 
 fn event(args: &mut Args, event: &NewEvent) {

@@ -45,6 +45,15 @@ use write::Writer;
 /// The layout that this build writes.
 const FORMAT: u32 = 1;
 
+/// What to do where a server holds no store under the prefix yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfMissing {
+    Make,
+    Refuse,
+    /// Read it as empty and write nothing: to look at the server.
+    Ignore,
+}
+
 /// A Flowline store on Redis. Any number of engines may share one.
 pub struct RedisStore {
     shards: Vec<Arc<Shard>>,
@@ -59,19 +68,19 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Opens a store, making it where there is none yet. Answers within seconds, whatever is wrong.
+    /// Opens a store. Answers within seconds, whatever is wrong.
     ///
     /// Refuses a server older than 7, one that evicts keys when memory is short, and a layout that this build does not
     /// read, with `Incompatible`.
-    pub async fn open(url: &str) -> Result<Arc<RedisStore>, StoreError> {
+    pub async fn open(url: &str, missing: IfMissing) -> Result<Arc<RedisStore>, StoreError> {
         let address = Address::read(url)?;
         let link = Link::open(&address).await?;
         check::suitable(&link, &address).await?;
         let shared = Arc::new(Shared::default());
-        let shards: Vec<Arc<Shard>> = (0..check::shards(&link, &address).await?)
+        let shards: Vec<Arc<Shard>> = (0..check::shards(&link, &address, missing).await?)
             .map(|n| Arc::new(Shard::new(link.clone(), &address.prefix, n, shared.clone())))
             .collect();
-        for shard in &shards {
+        for shard in shards.iter().filter(|_| missing != IfMissing::Ignore) {
             check::prepare(shard, shards.len()).await?;
         }
         let (changed, _) = watch::channel(0);

@@ -119,7 +119,7 @@ pub(crate) fn failed(error: &RedisError) -> StoreError {
 }
 
 /// Why a store could not be opened, with what to do about it.
-fn refused(address: &Address, error: &RedisError) -> StoreError {
+pub(crate) fn refused(address: &Address, error: &RedisError) -> StoreError {
     let shown = address.shown();
     let text = error.to_string();
     let denied = error.kind() == ErrorKind::AuthenticationFailed

@@ -20,19 +20,8 @@ use crate::shard::Shard;
 const MARK: u64 = 64;
 
 /// The fields of a run's hash that make its row, in the order that [`row`] reads them.
-pub(crate) const ROW: [&str; 13] = [
-    "start",
-    "version",
-    "status",
-    "events",
-    "created",
-    "started",
-    "ended",
-    "completed",
-    "failed",
-    "retries",
-    "failure",
-    "trimmed",
+pub(crate) const ROW: [&str; 11] = [
+    "start", "version", "status", "events", "created", "started", "ended", "steps", "failure", "trimmed",
     "state",
 ];
 
@@ -181,6 +170,9 @@ pub(crate) fn snapshot(run: &RunKey, fields: Value) -> Result<Option<Snapshot>, 
     };
     let created_at = time(field()?)?.unwrap_or_default();
     let (started_at, completed_at) = (time(field()?)?, time(field()?)?);
+    let steps = field()?;
+    let mut steps = steps.split(' ');
+    let mut count = || number(steps.next().unwrap_or_default());
     let status = Status::ALL.into_iter().find(|known| known.as_str() == status);
     let row = RunRow {
         run_id: run.run.clone(),
@@ -193,9 +185,9 @@ pub(crate) fn snapshot(run: &RunKey, fields: Value) -> Result<Option<Snapshot>, 
         completed_at,
         duration: completed_at.map(|end| end.since(created_at).as_millis() as u64),
         step_count: start.step_count,
-        completed_steps: number(&field()?)?,
-        failed_steps: number(&field()?)?,
-        retries: number(&field()?)?,
+        completed_steps: count()?,
+        failed_steps: count()?,
+        retries: count()?,
         failure: failure(&field()?)?,
         labels: start.labels,
         idempotency_key: start.idempotency_key,

@@ -1,5 +1,6 @@
 //! The `flowline` binary: Flowline on the command line.
 
+mod base;
 mod bench;
 mod cli;
 mod definition;

@@ -186,12 +186,10 @@ const MOMENT: &str =
 /// Rows in the order of their names, which is the order of locks; numbers in the order of the batch, which is the order
 /// of lists.
 const INSERT_RUNS: &str = "
-    with numbers as (select id, row_number() over (order by id) as at from
-            (select nextval('run_ids') as id from generate_series(1, cardinality($1::text[]))) drawn)
     insert into flow_runs (id, tenant, run_id, flow_name, definition, status, step_count, completed_steps,
         failed_steps, retries, failure_error, failure_step, labels, idempotency_key, retry_of, input_digest,
         created_at, started_at, completed_at, version, seq, ms, state)
-    select numbers.id, u.tenant, u.run_id, u.flow_name, u.definition, u.status, u.step_count, u.completed_steps,
+    select drawn.ids[u.at], u.tenant, u.run_id, u.flow_name, u.definition, u.status, u.step_count, u.completed_steps,
         u.failed_steps, u.retries, u.failure_error, u.failure_step, u.labels, u.idempotency_key, u.retry_of,
         u.input_digest, now_ms(), case when u.started then now_ms() end, case when u.ended then now_ms() end,
         1, u.seq, now_ms(), u.state
@@ -201,7 +199,7 @@ const INSERT_RUNS: &str = "
         u(tenant, run_id, flow_name, definition, status, step_count, completed_steps, failed_steps, retries,
             failure_error, failure_step, labels, idempotency_key, retry_of, input_digest, started, ended, seq,
             state, at)
-        join numbers on numbers.at = u.at
+        cross join (select array_agg(nextval('run_ids')) as ids from generate_series(1, cardinality($1::text[]))) drawn
     order by u.tenant, u.run_id
     on conflict (tenant, run_id) do nothing returning tenant, run_id, id";
 

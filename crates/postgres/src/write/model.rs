@@ -97,14 +97,17 @@ pub(super) struct EventRow {
     pub(super) event: NewEvent,
 }
 
+/// A value and its end.
+pub(super) type StateValue = (String, Option<i64>);
+
 /// Tenant, scope, owner.
 pub(super) type Owner = (Tenant, StateScope, String);
 
 #[derive(Debug, Default)]
 pub(super) struct StateWrites {
     pub(super) cleared: BTreeSet<Owner>,
-    /// The last word on each key: a value with its end, or none.
-    pub(super) keys: BTreeMap<(Owner, String), Option<(String, Option<i64>)>>,
+    /// The last word on each key.
+    pub(super) keys: BTreeMap<(Owner, String), Option<StateValue>>,
 }
 
 impl Model {
@@ -482,9 +485,9 @@ impl Job {
             LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
                 self.leased_with(attempt, token).is_some()
             }
-            LeaseUse::Expired { attempt, token, .. } => {
-                self.leased_with(attempt, token).is_some_and(|lease| lease.expires <= now)
-            }
+            LeaseUse::Expired { attempt, token, lines, .. } => self
+                .leased_with(attempt, token)
+                .is_some_and(|lease| lease.expires <= now && lease.lines == lines),
             LeaseUse::Due { attempt, .. } => {
                 self.attempt == attempt && self.lease.is_none() && !self.held && self.due <= now
             }

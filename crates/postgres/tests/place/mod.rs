@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flowline_postgres::PostgresStore;
+use flowline_postgres::{IfMissing, PostgresStore};
 use flowline_store::conformance::Fixture;
 
 const VARIABLE: &str = "FLOWLINE_TEST_POSTGRES_URL";
@@ -56,7 +56,7 @@ pub async fn connect(url: &str) -> tokio_postgres::Client {
 
 pub async fn open() -> (Arc<PostgresStore>, Schema) {
     let (url, schema) = fresh();
-    (PostgresStore::open(&url).await.expect("the store opens"), schema)
+    (PostgresStore::open(&url, IfMissing::Make).await.expect("the store opens"), schema)
 }
 
 pub async fn fixture() -> Fixture {

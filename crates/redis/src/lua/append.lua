@@ -33,17 +33,21 @@ local function append(o)
 
   local lines = o + 7 + known * 10
   count = count - known
-  local set, ts = {}, math.max(now, tonumber(row[2]))
+  local set, ts = {}, format('%.0f', math.max(now, tonumber(row[2])))
   for i = 0, count - 1 do
     change(run, row[4], lines + i * 10)
-    if ARGV[lines + i * 10 + 1] == 'step.started' and not row[3] then row[3] = ts; set.started = ts end
+    if ARGV[lines + i * 10 + 1] == 'step.started' and not row[3] then
+      row[3] = ts
+      set[#set + 1] = 'started'
+      set[#set + 1] = ts
+    end
   end
   local first = tonumber(row[1]) + 1
   local last = push(run, ts, first - 1, lines, count, 10, set)
   feed(run, ts, first, last)
   j.lines = there + count
-  set.events, set.last, set['j' .. job] = last, ts, render(j)
-  set_fields(key, set)
+  for _, part in ipairs({ 'events', last, 'last', ts, 'j' .. job, render(j) }) do set[#set + 1] = part end
+  spread({ 'HSET', key }, set, 2)
   return tostring(there + count), true
 end
 

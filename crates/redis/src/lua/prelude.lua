@@ -1,10 +1,11 @@
 -- What every script begins with. KEYS[1] is the shard's `meta`; all other keys stand under the same hash tag.
 -- Scripts decode and check first and write last, because Lua does not roll back.
-local call, match, format = redis.call, string.match, string.format
+local call, match, format, sub = redis.call, string.match, string.format, string.sub
 local base = string.sub(KEYS[1], 1, -6)
 local clock = call('TIME')
 local us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local now = math.floor(us / 1000)
+local now_text = format('%.0f', now)
 local LEASES, TIMERS = base .. ':leases', base .. ':timers'
 local TERMINAL = { completed = true, failed = true, cancelled = true }
 
@@ -29,6 +30,10 @@ end
 
 -- Calls a command with many arguments, in parts that fit Lua's stack. `step` arguments belong together.
 local function spread(head, args, step)
+  if #args <= 4000 then
+    call(head[1], head[2], unpack(args))
+    return
+  end
   local most = 4000 - 4000 % step
   for from = 1, #args, most do
     local part = { unpack(head) }
@@ -75,8 +80,11 @@ local function flush()
     if by ~= 0 and call('HINCRBY', base .. ':held', lane, by) == 0 then call('HDEL', base .. ':held', lane) end
   end
   local new = {}
-  for lane in pairs(lanes) do new[#new + 1] = tick(); new[#new + 1] = lane end
-  if #new > 0 then spread({ 'ZADD', base .. ':lanes', 'NX' }, new, 2) end
+  for lane in pairs(lanes) do
+    -- One that is known keeps its turn.
+    if not call('ZSCORE', base .. ':lanes', lane) then new[#new + 1] = tick(); new[#new + 1] = lane end
+  end
+  if #new > 0 then spread({ 'ZADD', base .. ':lanes' }, new, 2) end
   new = {}
   for flow in pairs(flows) do new[#new + 1] = flow end
   if #new > 0 then spread({ 'SADD', base .. ':flows' }, new, 1) end
@@ -164,25 +172,19 @@ local function relist(run, flow, number, from, from_end, to, to_end, ended)
   if is then put(ended, to_end, run) elseif was then drop(ended, run) end
 end
 
--- Numbers, dates and writes events to a run's log; gives what its hash has to remember of them.
+-- Numbers, dates and writes events to a run's log; `set` gets what its hash has to remember of them.
 local MARK = 64
-local function push(run, ts, seq, from, count, width, remember)
-  local log, commit = base .. ':log:' .. run, n + 1
-  for i = 1, count do
-    local at = from + (i - 1) * width
+local commit_text = format('%.0f', n + 1)
+local function push(run, ts, seq, from, count, width, set)
+  local log = base .. ':log:' .. run
+  for at = from, from + (count - 1) * width, width do
     seq = seq + 1
     local id = ts .. '-' .. seq
     call('XADD', log, id, 'type', ARGV[at + 1], 'step', ARGV[at + 2], 'attempt', ARGV[at + 3], 'data', ARGV[at + 4],
-      'commit', commit)
-    if ARGV[at + 5] ~= '' then remember['s' .. ARGV[at + 5]] = id end
+      'commit', commit_text)
+    if ARGV[at + 5] ~= '' then set[#set + 1] = 's' .. ARGV[at + 5]; set[#set + 1] = id end
     -- Where reading can begin without knowing the date of every event.
-    if seq > 1 and (seq - 1) % MARK == 0 then remember['m' .. (seq - 1) / MARK] = ts end
+    if seq % MARK == 1 and seq > 1 then set[#set + 1] = 'm' .. (seq - 1) / MARK; set[#set + 1] = ts end
   end
   return seq
-end
-
-local function set_fields(key, fields)
-  local args = {}
-  for field, value in pairs(fields) do args[#args + 1] = field; args[#args + 1] = value end
-  if #args > 0 then spread({ 'HSET', key }, args, 2) end
 end

@@ -1,6 +1,6 @@
 //! A store of its own on a server that tests share: under a prefix that nobody else has.
 
-use flowline_redis::RedisStore;
+use flowline_redis::{IfMissing, RedisStore};
 use flowline_store::conformance::Fixture;
 
 /// The URL that `cargo xtask services start` hands over.
@@ -16,5 +16,5 @@ pub fn fresh(variable: &str) -> String {
 }
 
 pub async fn open(variable: &str) -> Fixture {
-    Fixture::waiting(RedisStore::open(&fresh(variable)).await.expect("the store opens"))
+    Fixture::waiting(RedisStore::open(&fresh(variable), IfMissing::Make).await.expect("the store opens"))
 }

@@ -44,7 +44,7 @@ pub struct Args {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
-    let store = context.open(Access::Reader)?;
+    let store = context.open(Access::Reader).await?;
     let load = async || {
         let found = store.load(std::slice::from_ref(&run)).await?.into_iter().next().flatten();
         found.map(|snapshot| snapshot.row).ok_or_else(|| Failure::no_such_run(run.run.as_str()))

@@ -21,7 +21,7 @@ pub struct Args {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
-    let store = context.open(Access::Reader)?;
+    let store = context.open(Access::Reader).await?;
     let explanation = explain(&*store, &Plans::default(), &run).await?;
     if context.json {
         output::json(&explanation)?;

@@ -27,7 +27,7 @@ pub struct Args {
 type Counts = BTreeMap<Arc<str>, Vec<(Status, u64)>>;
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
-    let store = context.open(Access::Reader)?;
+    let store = context.open(Access::Reader).await?;
     let tenant = &context.settings.tenant.value;
     let mut definitions = store.definitions(tenant).await?;
     definitions.retain(|definition| args.versions || definition.latest);

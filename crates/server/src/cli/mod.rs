@@ -58,7 +58,7 @@ pub struct Cli {
 
 #[derive(Debug, Clone, Args)]
 pub struct Global {
-    /// Where runs are kept: sqlite:PATH or memory: [env: FLOWLINE_STORE] [default: sqlite:.flowline/flowline.db]
+    /// Where runs are kept: sqlite:PATH, redis://…, memory: [env: FLOWLINE_STORE] [default: sqlite:.flowline/flowline.db]
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     store: Option<String>,
     /// Whose runs [env: FLOWLINE_TENANT] [default: default]
@@ -135,8 +135,8 @@ pub struct Context {
 }
 
 impl Context {
-    pub fn open(&self, access: Access) -> Result<Arc<dyn Store>, Failure> {
-        open::open(&self.settings.store.value, access)
+    pub async fn open(&self, access: Access) -> Result<Arc<dyn Store>, Failure> {
+        open::open(&self.settings.store.value, access).await
     }
 
     /// The address of a run as the user typed it.
@@ -150,7 +150,7 @@ impl Context {
     /// An engine that only carries inputs into runs.
     pub async fn operator(&self, access: Access) -> Result<Engine, Failure> {
         let config = Config { role: Role::Operate, retention: None, ..Config::default() };
-        let engine = Engine::on(self.open(access)?).config(config);
+        let engine = Engine::on(self.open(access).await?).config(config);
         Ok(engine.tenant(self.settings.tenant.value.clone()).start().await?)
     }
 
@@ -167,7 +167,7 @@ impl Context {
         };
         let mut commands = flowline::runner::command::Command::default();
         commands.pass_env.extend_from_slice(env);
-        let store = self.open(Access::Engine)?;
+        let store = self.open(Access::Engine).await?;
         let engine = Engine::on(store.clone()).config(config).runner("command", Arc::new(commands));
         Ok((engine.tenant(settings.tenant.value.clone()).start().await?, store))
     }

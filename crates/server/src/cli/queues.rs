@@ -38,7 +38,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 }
 
 async fn list(context: &Context) -> Outcome {
-    let store = context.open(Access::Reader)?;
+    let store = context.open(Access::Reader).await?;
     let rows = store.queues(&context.settings.tenant.value).await?;
     if context.json {
         output::json(&json!({ "items": rows }))?;
@@ -61,7 +61,7 @@ fn cells(row: &QueueRow) -> Vec<String> {
 
 async fn change(context: &Context, queue: &str, pause: Pause) -> Outcome {
     check_name("queue", queue).map_err(|error| Failure::usage(error.to_string()))?;
-    let store = context.open(Access::Existing)?;
+    let store = context.open(Access::Existing).await?;
     store.pause_queue(&context.settings.tenant.value, queue, pause).await?;
     let paused = pause == Pause::Paused;
     if context.json {

@@ -28,7 +28,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         true => (Mode::Repair, Access::Existing),
         false => (Mode::Report, Access::Reader),
     };
-    let store = context.open(access)?;
+    let store = context.open(access).await?;
     let only = (!args.all_tenants).then_some(&context.settings.tenant.value);
     let done = reconcile(&*store, &Plans::default(), only, mode).await?;
     let left = done.findings.iter().filter(|finding| !finding.repaired).count();

@@ -31,7 +31,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         return Err(Failure::usage("--events is longer than --runs; the events of a run go with it")
             .help("give --runs at least the time of --events"));
     }
-    let store = context.open(Access::Existing)?;
+    let store = context.open(Access::Existing).await?;
     let done = retain_all(&*store, Retention { events: args.events, runs: args.runs }).await?;
     if context.json {
         output::json(&done)?;

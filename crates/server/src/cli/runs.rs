@@ -43,7 +43,7 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
-    let store = context.open(Access::Reader)?;
+    let store = context.open(Access::Reader).await?;
     let now = store.now().await?;
     let mut query = RunQuery {
         flow: args.flow,

@@ -18,7 +18,7 @@ pub struct Args {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
-    let store = context.open(Access::Reader)?;
+    let store = context.open(Access::Reader).await?;
     let view = RunView::read(&*store, &run).await?;
     if context.json {
         let mut answer = json!(view.row);

@@ -31,7 +31,7 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
-    let store = context.open(Access::Reader)?;
+    let store = context.open(Access::Reader).await?;
     let since = match args.since {
         Some(ago) => {
             let now = store.now().await?;

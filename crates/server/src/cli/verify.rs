@@ -20,7 +20,7 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
-    let store = context.open(Access::Reader)?;
+    let store = context.open(Access::Reader).await?;
     let only = (!args.all_tenants).then_some(&context.settings.tenant.value);
     let report = verify(&*store, &Plans::default(), only).await?;
     if context.json {

@@ -1,0 +1,102 @@
+//! What goes wrong at the door is said in words, with what to do about it, and soon.
+
+#[allow(dead_code)]
+mod place;
+
+use std::time::Duration;
+
+use flowline_postgres::{IfMissing, PostgresStore};
+use flowline_store::StoreError;
+
+/// The error of a URL that cannot be opened.
+async fn refused(url: &str) -> StoreError {
+    let opening = tokio::time::timeout(Duration::from_secs(5), PostgresStore::open(url, IfMissing::Make));
+    opening.await.expect("an answer in time").expect_err("refused")
+}
+
+/// The test server's URL with another part in place of one.
+fn changed(part: Part, to: &str) -> String {
+    let url = place::url();
+    let (scheme, rest) = url.split_once("://").expect("a URL");
+    let (user, rest) = rest.split_once('@').expect("a user");
+    let (server, database) = rest.split_once('/').expect("a database");
+    let (host, _) = server.rsplit_once(':').unwrap_or((server, ""));
+    match part {
+        Part::User => format!("{scheme}://{to}@{server}/{database}"),
+        Part::Port => format!("{scheme}://{user}@{host}:{to}/{database}"),
+        Part::Database => format!("{scheme}://{user}@{server}/{to}"),
+    }
+}
+
+enum Part {
+    User,
+    Port,
+    Database,
+}
+
+#[tokio::test]
+async fn a_wrong_port_is_told() {
+    // Bound and closed again: nobody listens there.
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
+    let error = refused(&changed(Part::Port, &port.to_string())).await;
+    let StoreError::Unavailable(text) = &error else { panic!("{error:?}") };
+    assert!(text.contains(&port.to_string()) && text.contains("check host and port"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_speak_is_given_up() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = silent.local_addr().expect("an address").port();
+    let error = refused(&changed(Part::Port, &port.to_string())).await;
+    assert!(matches!(&error, StoreError::Unavailable(text) if text.contains("in time")), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_database_is_told() {
+    let error = refused(&changed(Part::Database, "no_such_database")).await;
+    let StoreError::Invalid(text) = &error else { panic!("{error:?}") };
+    assert!(text.contains("no_such_database") && text.contains("createdb"), "{text}");
+}
+
+#[tokio::test]
+async fn a_wrong_user_is_told_and_no_password_shown() {
+    let error = refused(&changed(Part::User, "nobody_here:sesame")).await;
+    let text = error.to_string();
+    assert!(matches!(error, StoreError::Invalid(_)), "{text}");
+    assert!(text.contains("nobody_here") && !text.contains("sesame"), "{text}");
+}
+
+#[tokio::test]
+async fn a_schema_of_a_newer_build_is_refused() {
+    let (url, schema) = place::fresh();
+    drop(PostgresStore::open(&url, IfMissing::Make).await.expect("opens"));
+    let client = place::connect(&schema.url).await;
+    client.batch_execute(&format!("update {}.cells set value = 99", schema.name)).await.expect("updates");
+    let error = refused(&url).await;
+    let StoreError::Incompatible(text) = &error else { panic!("{error:?}") };
+    assert!(text.contains("format 99") && text.contains("newer flowline"), "{text}");
+}
+
+#[tokio::test]
+async fn who_only_reads_makes_nothing() {
+    let (url, schema) = place::fresh();
+    let error = PostgresStore::open(&url, IfMissing::Refuse).await.expect_err("refused");
+    assert!(matches!(&error, StoreError::Unavailable(text) if text.contains(&schema.name)), "{error:?}");
+    let client = place::connect(&schema.url).await;
+    let sql = "select to_regnamespace($1) is null";
+    let none: bool = client.query_one(sql, &[&schema.name]).await.expect("answers").get(0);
+    assert!(none);
+}
+
+#[tokio::test]
+async fn instances_that_start_together_make_the_tables_once() {
+    let (url, _schema) = place::fresh();
+    let open = |_| {
+        let url = url.clone();
+        tokio::spawn(async move { PostgresStore::open(&url, IfMissing::Make).await })
+    };
+    for opened in (0..8).map(open).collect::<Vec<_>>() {
+        opened.await.expect("no panic").expect("opens");
+    }
+}
