@@ -108,9 +108,14 @@ impl Slots {
         queues.into_iter().for_each(|queue| self.take(queue));
     }
 
+    fn promised_in(&self, queue: &str) -> usize {
+        let promised = self.promised.as_ref().filter(|_| !planted::is(Bug::SlotPromisedTwice));
+        promised.map_or(0, |promised| promised.of(queue))
+    }
+
     /// What a hand-off may take.
     fn open_in(&self, queue: &str) -> usize {
-        self.free_in(queue).saturating_sub(self.promised.as_ref().map_or(0, |promised| promised.of(queue)))
+        self.free_in(queue).saturating_sub(self.promised_in(queue))
     }
 }
 

@@ -4,6 +4,7 @@
 //! loop takes the first, sets the clock to its time and does it; whatever that sets off at once is done before the next.
 
 mod happen;
+mod neighbour;
 mod process;
 
 use std::collections::BTreeMap;
@@ -119,7 +120,8 @@ impl World {
         let instances = rng.usize(1..=4).min(rng.usize(1..=4)) + usize::from(rng.bool());
         let lease = Duration::from_secs([3, 10, 30][rng.usize(0..3)]);
         let slots = [1, 2, 4, 32, 256][rng.usize(0..5)];
-        let config = Config { slots, lease, role: Role::Work, ..Config::default() };
+        let tenant = Some(Tenant::default());
+        let config = Config { slots, lease, role: Role::Work, tenant, ..Config::default() };
         let calm =
             program.script.end().min(Duration::from_secs(60)) + Duration::from_millis(rng.u64(0..20_000));
         let weather = if options.faults { Weather::random(&mut rng) } else { Weather::fair() };
@@ -154,6 +156,7 @@ impl World {
             calm: None,
             horizon: calm + LONGEST,
         };
+        world.move_neighbour_in();
         for (at, mishap) in mishaps {
             if options.aim == Aim::Prove || mishap != Mishap::RollBack {
                 world.shared.lock().wake(at, Wake::Mishap(mishap));

@@ -47,6 +47,9 @@ impl Draft<'_> {
         emits: &[(String, Json)],
     ) -> Result<(), Halt> {
         self.settled(step, attempt, Phase::Completed)?;
+        if planted::is(Bug::BrokenTwiceRefused) {
+            self.current(step, attempt)?;
+        }
         let published = match self.check_published(step, result, emits) {
             Ok(published) => published,
             // It is a failure in every respect: one that is in the log already was applied.

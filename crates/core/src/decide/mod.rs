@@ -20,6 +20,7 @@ use crate::ids::RunId;
 use crate::json::Json;
 use crate::limits;
 use crate::plan::Plan;
+use crate::planted::{self, Bug};
 use crate::run::RunState;
 use crate::time::Time;
 
@@ -84,7 +85,7 @@ impl Input {
     /// Whether it can be told from the state that it was applied, whatever came after. An input that cannot must not be
     /// repeated without asking: a pause whose outcome is unknown could undo a resume that followed it.
     pub fn names_itself(&self) -> bool {
-        !matches!(self, Input::Pause | Input::Resume | Input::Finish(_))
+        !matches!(self, Input::Pause | Input::Resume | Input::Finish(_)) || planted::is(Bug::PauseRepeated)
     }
 }
 

@@ -144,6 +144,7 @@ impl<R> Driver<R> {
                 Reply::None => {}
                 Reply::Caller(caller) => self.actions.push(Action::Reply(caller, outcome)),
                 Reply::Launch(launch) => match outcome {
+                    Outcome::Applied { .. } if planted::is(Bug::StartedAgain) => self.launch(*launch, false),
                     // Applied before: by a commit of its own whose outcome was unknown.
                     Outcome::Committed { .. } | Outcome::Applied { .. } => {
                         self.launch(Launch { started: true, ..*launch }, false);

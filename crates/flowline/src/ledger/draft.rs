@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use flowline_core::decide::{AddJob, Job, Known, OtherJobs};
 use flowline_core::definition::Cleanup;
 use flowline_core::event::Slot;
+use flowline_core::planted::{self, Bug};
 use flowline_core::{Decision, Json, NewEvent, RunKey, Time};
 use flowline_store::{Base, Commit, Failure, JobKey, LeaseUse, Others};
 
@@ -61,6 +62,7 @@ impl<'a, R> Draft<'a, R> {
         let lost = |lease: &&LeaseUse| matches!(lease, LeaseUse::Expired { .. });
         let key = entry.lease.as_ref().filter(lost).map(LeaseUse::key);
         key.is_some_and(|key| self.leases.iter().any(|lease| lease.key() == key))
+            && !planted::is(Bug::LostWithAWord)
     }
 
     /// Adds a decision. True where nothing may follow it in the same commit.
@@ -144,7 +146,9 @@ impl<'a, R> Draft<'a, R> {
 
 /// The run has ended: an attempt that would have gone on is over as well.
 fn end_lease(lease: &mut LeaseUse) {
-    if let LeaseUse::Keep { key, attempt, token, .. } = *lease {
+    if let LeaseUse::Keep { key, attempt, token, .. } = *lease
+        && !planted::is(Bug::LeaseLeftAtEnd)
+    {
         *lease = LeaseUse::Finish { key, attempt, token };
     }
 }
