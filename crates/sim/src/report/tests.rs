@@ -5,12 +5,15 @@ use flowline_core::definition::{Format, read};
 use super::{Ending, How, Report, Root, Trial, Why};
 use crate::model::tests::log;
 
+/// The lines of a log, and the attempts that acted on the world.
+type Told<'a> = (&'a [&'a str], &'a [(&'a str, u32)]);
+
 fn report(steps: &str, logs: &[&[&str]]) -> Report {
     with_effects(steps, &logs.iter().map(|log| (*log, &[] as &[(&str, u32)])).collect::<Vec<_>>())
 }
 
-/// Each log with the attempts that acted on the world. The seeds are 0, 1, 2 …
-fn with_effects(steps: &str, trials: &[(&[&str], &[(&str, u32)])]) -> Report {
+/// The seeds are 0, 1, 2 …
+fn with_effects(steps: &str, trials: &[Told<'_>]) -> Report {
     let text = format!("flow: f\naccepts: [x]\n{steps}");
     let read = read("f.yaml", &text, Format::Yaml).unwrap_or_else(|wrong| panic!("{}", wrong.render(false)));
     let mut report = Report::new(read.definition);
