@@ -1,7 +1,11 @@
 //! `cargo xtask`: what a contributor and CI run, so that both run the same thing.
 //!
-//! Needs nothing beyond Rust itself. It never fixes anything: it names the place and the remedy.
+//! Needs nothing beyond Rust itself, but for the servers that the tests talk to. It never fixes anything: it names the
+//! place and the remedy.
 
+mod mutants;
+mod services;
+mod simulate;
 mod stage;
 mod tidy;
 
@@ -11,6 +15,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
+use mutants::Mutants;
+use simulate::Simulate;
 use stage::{Install, Stage};
 
 /// The commands of a contributor.
@@ -31,12 +37,31 @@ enum Command {
     },
     /// Check what the compiler cannot: who may depend on whom, purity of core, links, leftovers
     Tidy,
+    /// Private Redis, Redis Cluster and Postgres servers for the tests
+    Services {
+        #[command(subcommand)]
+        command: Services,
+    },
+    /// Run the engine under a seeded scheduler with faults, and check every invariant
+    Simulate(Simulate),
+    /// Hunt the planted bugs: each must break an invariant within so many seeds
+    Mutants(Mutants),
     /// What CI runs: `test`, then licences and sources of dependencies, then the docs
     Ci {
         /// Install cargo-deny first if it is missing (takes minutes)
         #[arg(long)]
         deny: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum Services {
+    /// Start them (installing what is missing) and print their URLs as variables to export
+    Start,
+    /// Stop them and remove their data
+    Stop,
+    /// Print the URLs of those that run
+    Status,
 }
 
 fn main() -> ExitCode {
@@ -53,6 +78,9 @@ fn run(command: Command) -> Result<()> {
     let root = root()?;
     match command {
         Command::Tidy => return tidy::run(&root),
+        Command::Services { command } => return serve(&root, command),
+        Command::Simulate(simulate) => return simulate.run(&root),
+        Command::Mutants(mutants) => return mutants.run(&root),
         Command::Test { fast: true } => stage::run_all(&root, [Stage::tidy(), Stage::tests()])?,
         Command::Test { fast: false } => {
             stage::run_all(&root, [Stage::format(), Stage::tidy(), Stage::lints(), Stage::tests()])?;
@@ -63,6 +91,21 @@ fn run(command: Command) -> Result<()> {
         }
     }
     eprintln!("xtask: every stage passed");
+    Ok(())
+}
+
+fn serve(root: &Path, command: Services) -> Result<()> {
+    let running = match command {
+        Services::Start => services::start(root).map(|_| services::status(root))?,
+        Services::Status => services::status(root),
+        Services::Stop => return services::stop(root),
+    };
+    for (variable, url) in &running {
+        println!("export {variable}={url}");
+    }
+    if running.is_empty() {
+        eprintln!("xtask: no server of ours runs");
+    }
     Ok(())
 }
 

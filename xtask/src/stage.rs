@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::tidy;
+use crate::{services, tidy};
 
 /// One named step of `test` or `ci`.
 #[derive(Debug, Clone)]
@@ -22,9 +22,18 @@ pub(crate) struct Stage {
 
 #[derive(Debug, Clone)]
 enum Work {
-    Cargo { env: Option<(&'static str, &'static str)>, args: &'static [&'static str] },
+    Cargo {
+        env: Option<(&'static str, &'static str)>,
+        args: &'static [&'static str],
+    },
+    /// `cargo` with the servers that the tests talk to, for as long as it runs.
+    Served {
+        args: &'static [&'static str],
+    },
     Tidy,
-    Skip { why: &'static str },
+    Skip {
+        why: &'static str,
+    },
 }
 
 impl Stage {
@@ -46,7 +55,7 @@ impl Stage {
     }
 
     pub(crate) fn tests() -> Stage {
-        Stage::cargo("tests", &["test", "--workspace"])
+        Stage { name: "tests", work: Work::Served { args: &["test", "--workspace"] }, quiet: false }
     }
 
     /// Apart from the libraries: the binary `flowline` and the library of that name would overwrite each other's
@@ -79,6 +88,9 @@ impl Stage {
                 format!("{key}={value} cargo {}", args.join(" "))
             }
             Work::Cargo { env: None, args } => format!("cargo {}", args.join(" ")),
+            Work::Served { args } => {
+                format!("eval \"$(cargo xtask services start)\" && cargo {}", args.join(" "))
+            }
             Work::Tidy => "cargo xtask tidy".to_owned(),
             Work::Skip { .. } => String::new(),
         }
@@ -86,19 +98,24 @@ impl Stage {
 
     fn run(&self, root: &Path) -> Result<()> {
         match &self.work {
-            Work::Cargo { env, args } => {
-                let mut command = cargo();
-                command.current_dir(root).envs(env.iter().copied());
-                command.args(self.quiet.then_some("--quiet")).args(*args);
-                let status = command.status().context("cannot start cargo; is it on PATH?")?;
-                if !status.success() {
-                    bail!("{status}");
-                }
-                Ok(())
+            Work::Cargo { env, args } => self.cargo_in(root, args, cargo().envs(env.iter().copied())),
+            Work::Served { args } => {
+                let servers = services::run(root)?;
+                let variables = servers.variables().iter().map(|(variable, url)| (variable, url));
+                self.cargo_in(root, args, cargo().envs(variables))
             }
             Work::Tidy => tidy::run(root),
             Work::Skip { .. } => Ok(()),
         }
+    }
+
+    fn cargo_in(&self, root: &Path, args: &[&str], command: &mut Command) -> Result<()> {
+        command.current_dir(root).args(self.quiet.then_some("--quiet")).args(args);
+        let status = command.status().context("cannot start cargo; is it on PATH?")?;
+        if !status.success() {
+            bail!("{status}");
+        }
+        Ok(())
     }
 }
 

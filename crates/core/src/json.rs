@@ -127,7 +127,8 @@ pub fn string(text: &str) -> Json {
     Json::composed(quoted)
 }
 
-fn push_string(out: &mut String, text: &str) {
+/// Adds a JSON string to a text.
+pub fn push_string(out: &mut String, text: &str) {
     // Names, ids and dates, which is nearly everything, need no escape.
     if text.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
         out.push('"');

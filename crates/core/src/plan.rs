@@ -10,6 +10,7 @@ use crate::definition::{Definition, Runner, StepDefinition, Subscribes};
 use crate::event::Slot;
 use crate::expr::Expr;
 use crate::limits;
+use crate::planted::{self, Bug};
 use crate::run::RunState;
 use crate::schema::Schema;
 
@@ -207,6 +208,7 @@ impl Plan {
     pub fn satisfied(&self, step: u32, state: &RunState) -> bool {
         match &self.step(step).wants {
             Wants::Start => true,
+            Wants::All { .. } if planted::is(Bug::JoinOnFirstEvent) => true,
             Wants::All { events, steps } => {
                 state.emitted.holds_all(events) && steps.iter().all(|&s| self.satisfied_by_step(s, state))
             }

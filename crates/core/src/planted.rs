@@ -3,12 +3,111 @@
 //! Without the feature `planted`, which only the mutation gate turns on, [`is`] is a constant `false` and the compiler
 //! removes every trace. With it, one bug at a time can be switched on for the current thread.
 
-/// A mistake that someone could make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Bug {
-    /// A commit does not check that its lease is held.
+macro_rules! bugs {
+    ($($(#[doc = $what:literal])* $bug:ident,)*) => {
+        /// A mistake that someone could make.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Bug {
+            $($(#[doc = $what])* $bug,)*
+        }
+
+        impl Bug {
+            pub const ALL: &'static [Bug] = &[$(Bug::$bug),*];
+
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Bug::$bug => stringify!($bug),)*
+                }
+            }
+
+            /// What is wrong, in words.
+            pub fn what(self) -> &'static str {
+                match self {
+                    $(Bug::$bug => concat!($($what),*).trim_ascii(),)*
+                }
+            }
+        }
+    };
+}
+
+bugs! {
+    /// A commit that names a lease checks neither its token nor the run's version.
     NoFence,
+    /// Lines are appended without a look at the lease.
+    AppendWithoutFence,
+    /// A lease is given up although a heartbeat has kept it meanwhile.
+    ExpiryUnchecked,
+    /// A lease is given up although lines of its attempt came into the log meanwhile.
+    LinesUnchecked,
+    /// A commit lands on whatever version the run has.
+    StaleState,
+    /// After a conflict the cached state is trusted and only its version is taken over.
+    CachedAfterConflict,
+    /// A commit writes its events and, now and then, not its jobs.
+    SplitCommit,
+    /// A pause is applied to a run that is paused.
+    InputTwice,
+    /// An event name can be published again.
+    EmitTwice,
+    /// A failed attempt publishes what it declares.
+    EmitsOnFailure,
+    /// An all-of join fires on its first event.
+    JoinOnFirstEvent,
+    /// A step whose condition is false gets a job.
+    SkippedRuns,
+    /// A step that fails the run does not stop the others under `fail_fast`.
+    FailFastIgnored,
+    /// A failure under `on_failure: continue` fails the run.
+    ContinueFails,
+    /// A cancel is applied to a run that has ended.
+    TerminalTwice,
+    /// A run that could go on by an event from outside is ended.
+    EndsTooSoon,
+    /// A run whose last step was skipped is not ended.
+    NeverEnds,
+    /// A cancel leaves the run's jobs.
+    CancelLeavesJobs,
+    /// A retry takes the number of the attempt before it.
+    AttemptReused,
+    /// Lost leases are made good for ever.
+    LostLeaseCapIgnored,
+    /// A failed step has one try more than its policy allows.
+    OneTryTooMany,
+    /// A resumed run leaves its jobs held.
+    ResumeForgetsHeld,
+    /// What is queued in a paused run is not held.
+    PausedRunGoesOn,
+    /// The timer of a run's time-out is not set.
+    TimerForgotten,
+    /// A job can be claimed before it is due.
+    TimerEarly,
+    /// A number of the log is left out after a retry.
+    SeqGap,
+    /// Counters are not taken down when a run moves on.
+    CountersStale,
+    /// Retention trims runs that have not ended.
+    RetentionTrimsLive,
+    /// A heartbeat is answered and does not keep the lease.
+    HeartbeatIgnored,
+    /// A job of a paused queue is handed to the instance that adds it.
+    HandoffOnPausedQueue,
+    /// A claim takes jobs of paused queues.
+    ClaimOnPausedQueue,
+    /// A claim for one tenant takes jobs of all.
+    TenantLeak,
+    /// A start of a run that is there replaces it.
+    StartReplaces,
+    /// The status says running while all that is left waits for a time.
+    StatusIgnoresDelay,
+    /// An instance claims as if none of its slots were taken.
+    SlotsIgnored,
+    /// Expired leases and due timers are not looked for.
+    NoSweep,
+    /// A start is acknowledged before its commit is known to have landed.
+    AcknowledgedTooSoon,
+    /// An event from outside is acknowledged and dropped where another input waits.
+    SentEventDropped,
 }
 
 #[cfg(not(feature = "planted"))]

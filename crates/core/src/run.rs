@@ -10,6 +10,7 @@ use crate::definition::{OnFailure, Priority};
 use crate::event::{Event, EventType};
 use crate::json::Json;
 use crate::plan::{Bits, Plan};
+use crate::planted::{self, Bug};
 
 /// The lifecycle word of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -243,6 +244,7 @@ impl RunState {
             Some(Ended::Failed) => Status::Failed,
             Some(Ended::Cancelled) => Status::Cancelled,
             None if self.paused => Status::Paused,
+            None if planted::is(Bug::StatusIgnoresDelay) && self.live().next().is_some() => Status::Running,
             None if self.steps.iter().any(|step| step.phase == Phase::Queued) => Status::Running,
             None => Status::Waiting,
         }
@@ -292,11 +294,12 @@ impl RunState {
                 self.charge(step, cause);
                 let state = &mut self.steps[step as usize];
                 (state.phase, state.attempt) = (Phase::Failed, attempt);
-                if plan.step_definition(step).on_failure == OnFailure::Continue {
+                let goes_on = plan.step_definition(step).on_failure == OnFailure::Continue;
+                if goes_on && !planted::is(Bug::ContinueFails) {
                     return self.trigger(plan, &plan.step(step).followers);
                 }
                 self.failed.get_or_insert(step);
-                self.stopping |= plan.definition.fail_fast;
+                self.stopping |= plan.definition.fail_fast && !planted::is(Bug::FailFastIgnored);
             }
             Fact::Skipped { step } => {
                 self.steps[step as usize] = StepState { phase: Phase::Skipped, ..StepState::default() }

@@ -11,7 +11,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, Role};
-use crate::drive::{Driver, Message, Meters};
+use crate::drive::host::{Host, Mail};
+use crate::drive::{Message, Meters};
 use crate::flow::Flow;
 use crate::plans::Plans;
 use crate::runner::{Runner, Runners};
@@ -56,7 +57,7 @@ pub(crate) struct Shared {
     pub plans: Arc<Plans>,
     pub config: Config,
     pub tenant: Tenant,
-    pub inbox: mpsc::UnboundedSender<Message>,
+    pub inbox: mpsc::UnboundedSender<Mail>,
     pub meters: Arc<Meters>,
     trouble: watch::Receiver<Option<StoreError>>,
     driver: Mutex<Option<JoinHandle<()>>>,
@@ -159,7 +160,7 @@ impl Engine {
     /// Waits until nothing is ready or running, and no job becomes due within `patience`.
     pub async fn until_idle(&self, patience: Duration) {
         let (tell, told) = oneshot::channel();
-        let _ = self.shared.inbox.send(Message::AwaitIdle(patience, tell));
+        let _ = self.shared.inbox.send(Mail::AwaitIdle(patience, tell));
         let _ = told.await;
     }
 
@@ -174,7 +175,7 @@ impl Engine {
         if let Some(retain) = take(&self.shared.retain) {
             retain.abort();
         }
-        let _ = self.shared.inbox.send(Message::Stop(drain));
+        let _ = self.shared.inbox.send(Mail::Message(Message::Stop(drain)));
         if let Some(driver) = take(&self.shared.driver) {
             let _ = driver.await;
         }
@@ -257,8 +258,8 @@ impl EngineBuilder {
         let meters = Arc::new(Meters::default());
         let config = self.config.clone();
         let (tell, trouble) = watch::channel(None);
-        let (driver, inbox) =
-            Driver::new(store.clone(), plans.clone(), runners, config, meters.clone(), tell, now);
+        let (host, inbox) =
+            Host::new(store.clone(), plans.clone(), runners, config, meters.clone(), tell, now);
         let retain = (self.config.role == Role::Work)
             .then_some(self.config.retention)
             .flatten()
@@ -279,7 +280,7 @@ impl EngineBuilder {
             engine.register(definition, origin).await?;
         }
         // Work begins once the flows are known, so that nothing is claimed that cannot be started.
-        let handle = tokio::spawn(driver.run());
+        let handle = tokio::spawn(host.run());
         *engine.shared.driver.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
         Ok(engine)
     }

@@ -36,6 +36,7 @@ pub mod engine;
 pub mod explain;
 pub mod flow;
 pub mod ledger;
+pub mod opening;
 pub mod operate;
 pub mod plans;
 pub mod reconcile;

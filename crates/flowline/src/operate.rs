@@ -1,24 +1,25 @@
 //! What clients do with runs: start, wait, send, cancel, pause, resume, finish by hand, retry.
 
-use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use flowline_core::decide::{Finish, Inherited, Start};
+use flowline_core::decide::Finish;
 use flowline_core::definition::Priority;
-use flowline_core::event::EventType;
-use flowline_core::ids::{check_name, digest};
-use flowline_core::{Event, Input, Json, Plan, RunId, RunKey, Status, limits};
-use flowline_store::{EventQuery, NewRun, RunRow};
+use flowline_core::{Input, Json, Plan, RunId, RunKey, Status};
+use flowline_store::{EventQuery, RunRow};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use crate::drive::{Ended, Message, Reply};
+use crate::drive::Ended;
+use crate::drive::host::Mail;
 use crate::engine::{Engine, EngineError};
 use crate::flow::Flow;
-use crate::ledger::{Entry, Outcome};
+use crate::ledger::Outcome;
+use crate::opening::{Opening, offer, opened, refused, row};
+
+pub use crate::opening::check_start;
 
 /// How often a run that this engine does not work on is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -27,15 +28,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct StartRequest {
     engine: Engine,
-    plan: Result<Arc<Plan>, String>,
-    input: Result<Json, String>,
-    key: Option<String>,
-    labels: BTreeMap<String, String>,
-    delay: Duration,
-    priority: Priority,
-    retry_of: Option<RunId>,
-    inherited: Vec<Inherited>,
-    received: Vec<(String, Json)>,
+    opening: Result<Opening, EngineError>,
 }
 
 /// A run that was started.
@@ -84,115 +77,53 @@ impl RunHandle {
 
 impl StartRequest {
     /// One key makes one run: started again with the same input it gives the same run, with another it is refused.
-    pub fn idempotency_key(mut self, key: impl Into<String>) -> StartRequest {
-        self.key = Some(key.into());
-        self
+    pub fn idempotency_key(self, key: impl Into<String>) -> StartRequest {
+        self.with(|opening| opening.key = Some(key.into()))
     }
 
-    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> StartRequest {
-        self.labels.insert(name.into(), value.into());
-        self
+    pub fn label(self, name: impl Into<String>, value: impl Into<String>) -> StartRequest {
+        self.with(|opening| drop(opening.labels.insert(name.into(), value.into())))
     }
 
     /// Starts the first steps no sooner than this from now.
-    pub fn delay(mut self, delay: Duration) -> StartRequest {
-        self.delay = delay;
-        self
+    pub fn delay(self, delay: Duration) -> StartRequest {
+        self.with(|opening| opening.delay = delay)
     }
 
-    pub fn priority(mut self, priority: Priority) -> StartRequest {
-        self.priority = priority;
+    pub fn priority(self, priority: Priority) -> StartRequest {
+        self.with(|opening| opening.priority = priority)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Opening)) -> StartRequest {
+        if let Ok(opening) = &mut self.opening {
+            change(opening);
+        }
         self
     }
 
     async fn send(self) -> Result<RunHandle, EngineError> {
-        check_start(self.key.as_deref(), &self.labels)?;
-        let plan = self.plan.map_err(EngineError::NoSuchFlow)?;
-        let input = self.input.map_err(EngineError::Invalid)?;
+        let opening = self.opening?;
+        check_start(opening.key.as_deref(), &opening.labels)?;
         let shared = &self.engine.shared;
         let tenant = shared.tenant.clone();
-        let run = match &self.key {
-            Some(key) => RunId::from_key(&tenant, &plan.flow, key),
+        let run = match opening.named_run(&tenant) {
+            Some(run) => run,
             None => RunId::new(&uuid::Uuid::now_v7().to_string())
                 .map_err(|e| EngineError::Invalid(e.to_string()))?,
         };
-        let at = match self.delay {
-            Duration::ZERO => None,
-            delay => Some(shared.store.now().await? + delay),
-        };
-        let new = NewRun {
-            flow: plan.flow.clone(),
-            definition: plan.hash.clone(),
-            step_count: plan.steps.len() as u32,
-            labels: self.labels,
-            // Only a key makes a second start of the same run, so only then is there anything to compare.
-            input_digest: self.key.as_ref().map_or_else(String::new, |_| input_digest(&input)),
-            idempotency_key: self.key.clone(),
-            retry_of: self.retry_of.clone(),
-        };
-        let wanted = new.input_digest.clone();
-        let start = Start {
-            input,
-            at,
-            priority: self.priority,
-            retry_of: self.retry_of,
-            inherited: self.inherited,
-            received: self.received,
-        };
         let key = RunKey::new(tenant, run);
+        let at = opening.at(&*shared.store).await?;
+        let digest = opening.digest();
         let (reply, answer) = oneshot::channel();
-        let entry = Entry {
-            input: Input::Start(start),
-            lines: Vec::new(),
-            lease: None,
-            reply: Reply::Outcome(reply),
-        };
         let (tell, told) = oneshot::channel();
-        let message = Message::Start(key.clone(), plan, Box::new(new), entry, tell);
-        shared.inbox.send(message).map_err(|_| EngineError::Stopped)?;
-        let existed = match answer.await.map_err(|_| EngineError::Stopped)? {
-            Outcome::Committed { .. } => false,
-            Outcome::Exists | Outcome::Applied { .. } => true,
-            other => return Err(refused(other, &key)),
-        };
-        if existed {
-            let row = self.engine.row(&key).await?;
-            if row.input_digest != wanted {
-                let key = self.key.unwrap_or_default();
-                return Err(EngineError::KeyConflict { key, run: row.run_id.to_string() });
-            }
-        }
+        let message = opening.message(key.clone(), at, digest.clone(), reply);
+        shared.inbox.send(Mail::Start(key.clone(), message, tell)).map_err(|_| EngineError::Stopped)?;
+        let outcome = answer.await.map_err(|_| EngineError::Stopped)?;
+        let existed = opened(&*shared.store, &key, &digest, outcome).await?;
         // A run that was there may have ended before anybody listened.
         let ended = Mutex::new((!existed).then_some(told));
         Ok(RunHandle { engine: self.engine, key, existed, ended })
     }
-}
-
-/// Whether a run could be started with this idempotency key and these labels.
-pub fn check_start(key: Option<&str>, labels: &BTreeMap<String, String>) -> Result<(), EngineError> {
-    let invalid = |text: String| Err(EngineError::Invalid(text));
-    if let Some(key) = key
-        && (key.is_empty() || key.len() > limits::KEY_BYTES)
-    {
-        return invalid(format!(
-            "an idempotency key has 1 to {} bytes; this one has {}",
-            limits::KEY_BYTES,
-            key.len()
-        ));
-    }
-    if labels.len() > limits::LABELS {
-        return invalid(format!("a run takes up to {} labels; these are {}", limits::LABELS, labels.len()));
-    }
-    for (name, value) in labels {
-        check_name("label", name).map_err(|error| EngineError::Invalid(error.to_string()))?;
-        if value.len() > limits::LABEL_BYTES || value.contains('\0') {
-            return invalid(format!(
-                "label {name:?}: a value has up to {} bytes and no NUL",
-                limits::LABEL_BYTES
-            ));
-        }
-    }
-    Ok(())
 }
 
 impl IntoFuture for StartRequest {
@@ -201,24 +132,6 @@ impl IntoFuture for StartRequest {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
-    }
-}
-
-/// The same for inputs that are the same JSON, whatever their white space and the order of their keys.
-fn input_digest(input: &Json) -> String {
-    let mut value = input.value();
-    // They are sorted, unless another crate of the program asks serde_json to keep their order.
-    value.sort_all_objects();
-    digest(value.to_string().as_bytes())
-}
-
-/// What became of an input, when it was not written.
-fn refused(outcome: Outcome, run: &RunKey) -> EngineError {
-    match outcome {
-        Outcome::Refused(refusal) => EngineError::Refused(refusal),
-        Outcome::NotFound => EngineError::NoSuchRun(run.run.to_string()),
-        Outcome::Failed(error) => EngineError::Store(error),
-        other => EngineError::Invalid(format!("the run could not take the input: {other:?}")),
     }
 }
 
@@ -234,13 +147,15 @@ pub struct Applied {
 impl Engine {
     /// Starts a run of a flow that was registered with this engine.
     pub fn run(&self, flow: &Flow, input: impl Serialize) -> StartRequest {
-        let plan = self.shared.plans.cached(flow.hash()).ok_or_else(|| flow.name().to_owned());
-        self.request(plan, Json::of(&input).map_err(|error| format!("the input: {error}")))
+        let plan = self.shared.plans.cached(flow.hash());
+        let plan = plan.ok_or_else(|| EngineError::NoSuchFlow(flow.name().to_owned()));
+        let input = Json::of(&input).map_err(|error| EngineError::Invalid(format!("the input: {error}")));
+        self.request(plan.and_then(|plan| Ok(Opening::of(plan, input?))))
     }
 
     /// Starts a run of a plan.
     pub fn run_plan(&self, plan: Arc<Plan>, input: Json) -> StartRequest {
-        self.request(Ok(plan), Ok(input))
+        self.request(Ok(Opening::of(plan, input)))
     }
 
     /// Starts a run of the latest definition of a flow.
@@ -248,22 +163,11 @@ impl Engine {
         let stored = self.shared.store.latest(&self.shared.tenant, flow).await?;
         let hash = stored.ok_or_else(|| EngineError::NoSuchFlow(flow.to_owned()))?.hash;
         let plan = self.shared.plans.get(&*self.shared.store, &self.shared.tenant, &hash).await?;
-        Ok(self.request(Ok(plan), Ok(input)))
+        Ok(self.request(Ok(Opening::of(plan, input))))
     }
 
-    fn request(&self, plan: Result<Arc<Plan>, String>, input: Result<Json, String>) -> StartRequest {
-        StartRequest {
-            engine: self.clone(),
-            plan,
-            input,
-            key: None,
-            labels: BTreeMap::new(),
-            delay: Duration::ZERO,
-            priority: Priority::Normal,
-            retry_of: None,
-            inherited: Vec::new(),
-            received: Vec::new(),
-        }
+    fn request(&self, opening: Result<Opening, EngineError>) -> StartRequest {
+        StartRequest { engine: self.clone(), opening }
     }
 
     pub fn key(&self, run: &RunId) -> RunKey {
@@ -272,14 +176,13 @@ impl Engine {
 
     /// The index row of a run.
     pub async fn row(&self, run: &RunKey) -> Result<RunRow, EngineError> {
-        let found = self.shared.store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
-        found.map(|snapshot| snapshot.row).ok_or_else(|| EngineError::NoSuchRun(run.run.to_string()))
+        row(&*self.shared.store, run).await
     }
 
     /// Waits for the end of a run, whoever works on it.
     pub async fn wait(&self, run: &RunKey) -> Result<RunOutcome, EngineError> {
         let (tell, told) = oneshot::channel();
-        self.shared.inbox.send(Message::Await(run.clone(), tell)).map_err(|_| EngineError::Stopped)?;
+        self.shared.inbox.send(Mail::Await(run.clone(), tell)).map_err(|_| EngineError::Stopped)?;
         let row = self.row(run).await?;
         if row.status.is_terminal() {
             return self.outcome(run, &row).await;
@@ -317,8 +220,8 @@ impl Engine {
     /// Carries an input into a run.
     pub async fn input(&self, run: &RunKey, input: Input) -> Result<Applied, EngineError> {
         let (reply, answer) = oneshot::channel();
-        let entry = Entry { input, lines: Vec::new(), lease: None, reply: Reply::Outcome(reply) };
-        self.shared.inbox.send(Message::Offer(run.clone(), entry)).map_err(|_| EngineError::Stopped)?;
+        let mail = Mail::Message(offer(run, input, reply));
+        self.shared.inbox.send(mail).map_err(|_| EngineError::Stopped)?;
         match answer.await.map_err(|_| EngineError::Stopped)? {
             Outcome::Committed { status } => Ok(Applied { changed: true, status }),
             Outcome::Applied { status } => Ok(Applied { changed: false, status }),
@@ -353,104 +256,9 @@ impl Engine {
     /// Repeats an ended run as a new one, with the steps that it had completed and their emits. With `from`, that step
     /// and everything after it are done again too.
     pub async fn retry(&self, run: &RunKey, from: Option<&str>) -> Result<RunHandle, EngineError> {
-        let row = self.row(run).await?;
-        if !row.status.is_terminal() {
-            let text = format!(
-                "run {} is {}; only an ended run can be retried (cancel it first)",
-                row.run_id, row.status
-            );
-            return Err(EngineError::Invalid(text));
-        }
-        if row.events_trimmed {
-            let text = format!(
-                "the events of run {} were removed by retention; start a new run instead",
-                row.run_id
-            );
-            return Err(EngineError::Invalid(text));
-        }
-        let plan = self.shared.plans.get(&*self.shared.store, &row.tenant, &row.definition).await?;
-        let History { input, mut inherited, received } = self.history(run).await?;
-        if let Some(from) = from {
-            let step = plan.step_index(from);
-            let step = step
-                .ok_or_else(|| EngineError::Invalid(format!("flow {:?} has no step {from:?}", plan.flow)))?;
-            let again = downstream(&plan, step);
-            inherited.retain(|done| plan.step_index(&done.step).is_none_or(|done| !again.contains(&done)));
-        }
-        let mut request = self.request(Ok(plan), Ok(input));
-        request.labels = row.labels;
-        request.retry_of = Some(row.run_id);
-        request.inherited = inherited;
-        request.received = received;
-        request.await
+        let opening = Opening::again(&*self.shared.store, &self.shared.plans, run, from).await?;
+        self.request(Ok(opening)).await
     }
-
-    /// What a run was given and what it had done.
-    async fn history(&self, run: &RunKey) -> Result<History, EngineError> {
-        let mut history = History { input: Json::null(), inherited: Vec::new(), received: Vec::new() };
-        let mut emits: BTreeMap<Arc<str>, Vec<(String, Json)>> = BTreeMap::new();
-        let kinds = vec![EventType::FlowStart, EventType::Emit, EventType::StepCompleted];
-        let mut query = EventQuery { kinds, ..EventQuery::default() };
-        loop {
-            let page = self.shared.store.events(run, query.clone()).await?;
-            for event in &page.events {
-                let data = event.data.clone().unwrap_or_else(Json::null);
-                match (event.kind, &event.step_name) {
-                    (EventType::FlowStart, _) => {
-                        history.input = flowline_core::event::Slot::Input.open(&data)
-                    }
-                    (EventType::Emit, None) => history.received.push(emit_of(&data)),
-                    (EventType::Emit, Some(step)) => {
-                        emits.entry(step.clone()).or_default().push(emit_of(&data))
-                    }
-                    (EventType::StepCompleted, Some(step)) => history.inherited.push(Inherited {
-                        step: step.clone(),
-                        attempt: event.attempt.unwrap_or(1),
-                        result: flowline_core::event::Slot::Result(0).open(&data),
-                        emits: emits.remove(step).unwrap_or_default(),
-                    }),
-                    _ => {}
-                }
-            }
-            match page.events.last() {
-                Some(Event { seq, .. }) if page.more => query.after = *seq,
-                _ => return Ok(history),
-            }
-        }
-    }
-}
-
-struct History {
-    input: Json,
-    /// Completed steps in order, with what each emitted.
-    inherited: Vec<Inherited>,
-    /// Events from outside.
-    received: Vec<(String, Json)>,
-}
-
-fn emit_of(data: &Json) -> (String, Json) {
-    #[derive(serde::Deserialize)]
-    struct Emit {
-        name: String,
-        payload: Json,
-    }
-    data.to::<Emit>().map_or_else(|_| (String::new(), Json::null()), |emit| (emit.name, emit.payload))
-}
-
-/// A step and every step that could follow from it.
-fn downstream(plan: &Plan, from: u32) -> Vec<u32> {
-    let mut found = vec![from];
-    let mut at = 0;
-    while at < found.len() {
-        let step = plan.step(found[at]);
-        let listeners = step.emits.keys().flat_map(|&event| &plan.events[event as usize].listeners);
-        let next: Vec<u32> = step.followers.iter().chain(listeners).copied().collect();
-        found.extend(
-            next.into_iter().filter(|step| !found.contains(step)).collect::<std::collections::BTreeSet<_>>(),
-        );
-        at += 1;
-    }
-    found
 }
 
 fn outcome(status: Status, data: Option<&Json>) -> RunOutcome {
@@ -461,18 +269,4 @@ fn outcome(status: Status, data: Option<&Json>) -> RunOutcome {
     }
     let Data { result, error } = data.and_then(|data| data.to().ok()).unwrap_or_default();
     RunOutcome { status, result, error }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn inputs_are_compared_as_json_not_as_text() {
-        let of = |text: &str| input_digest(&Json::parse(text).unwrap());
-        assert_eq!(of(r#"{"a": 1, "b": [2, {"d": 3, "c": 4}]}"#), of(r#"{"b":[2,{"c":4,"d":3}],"a":1}"#));
-        assert_eq!(of(r#""\u00e9""#), of(r#""é""#));
-        assert_ne!(of(r#"{"a":1}"#), of(r#"{"a":"1"}"#));
-        assert_ne!(of("[1,2]"), of("[2,1]"));
-    }
 }

@@ -1,18 +1,18 @@
 //! Reconcile: what `verify` finds is mended from the log, which is the truth. Reports by itself; repairs on command.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use flowline_check::{Checker, miscounted};
 use flowline_core::decide::{AddJob, Job, Known, Missing, Moment};
 use flowline_core::run::Phase;
 use flowline_core::{Decided, Input, RunKey, Tenant, decide};
-use flowline_store::query::WantTotal;
 use flowline_store::row::Repair;
-use flowline_store::{CommitError, Failure, JobKey, NewJob, RunQuery, Store, StoreError};
+use flowline_store::{CommitError, Failure, JobKey, JobRow, JobState, NewJob, Store, StoreError};
 use serde::Serialize;
 
 use crate::ledger::{RUN_TIMEOUT, index_of, new_job};
 use crate::plans::Plans;
-use crate::verify::{Kind, Truth, Violation, look_until_still, tenants, verify};
+use crate::verify::{Lens, Recount, Rows, Subject, Truth, Violation, tenants, verify};
 
 /// What to do about what is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,20 +50,16 @@ pub async fn reconcile(
         return Ok(Reconciled { runs: report.runs, findings: findings.collect() });
     }
     let mut done = Reconciled::default();
+    let mut lens = Lens::new(store, plans);
     for tenant in tenants(store, only).await? {
-        let mut query = RunQuery { limit: 500, total: WantTotal::No, ..RunQuery::of(tenant.clone()) };
-        loop {
-            let page = store.runs(query.clone()).await?;
-            for row in &page.items {
+        let mut rows = Rows::of(&tenant);
+        while let Some(page) = rows.next(store).await? {
+            for row in page {
                 done.runs += 1;
-                done.findings.extend(mend(store, plans, &row.key()).await?);
-            }
-            match page.next {
-                Some(next) => query.cursor = Some(next),
-                None => break,
+                done.findings.extend(mend(&mut lens, store, &row.key()).await?);
             }
         }
-        let counters = verify_counters(store, plans, &tenant).await?;
+        let counters = check_counters(store, &tenant).await?;
         if !counters.is_empty() {
             apply(store, Repair::Counters { tenant: tenant.clone() }).await?;
             done.findings.extend(counters.into_iter().map(|violation| Finding { violation, repaired: true }));
@@ -72,20 +68,25 @@ pub async fn reconcile(
     Ok(done)
 }
 
-async fn verify_counters(
-    store: &dyn Store,
-    plans: &Plans,
-    tenant: &Tenant,
-) -> Result<Vec<Violation>, StoreError> {
-    let report = verify(store, plans, Some(tenant)).await?;
-    Ok(report.violations.into_iter().filter(|violation| violation.kind == Kind::Counter).collect())
+/// Counters against the rows as they are once every run was mended.
+async fn check_counters(store: &dyn Store, tenant: &Tenant) -> Result<Vec<Violation>, StoreError> {
+    let before = store.counters().await?;
+    let mut recount: Recount = BTreeMap::new();
+    let mut rows = Rows::of(tenant);
+    while let Some(page) = rows.next(store).await? {
+        for row in page {
+            *recount.entry((row.flow_name, row.status)).or_default() += 1;
+        }
+    }
+    let still = before == store.counters().await?;
+    Ok(if still { miscounted(Checker::default(), tenant, &before, recount) } else { Vec::new() })
 }
 
 /// Mends one run, and says what was wrong with it.
-async fn mend(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<Vec<Finding>, StoreError> {
+async fn mend(lens: &mut Lens<'_>, store: &dyn Store, run: &RunKey) -> Result<Vec<Finding>, StoreError> {
     let mut findings: Vec<Finding> = Vec::new();
     for _ in 0..ROUNDS {
-        let looked = look_until_still(store, plans, run).await?;
+        let looked = lens.look_until_still(run).await?;
         let left: BTreeSet<&str> =
             looked.violations.iter().map(|violation| violation.message.as_str()).collect();
         for finding in &mut findings {
@@ -97,16 +98,16 @@ async fn mend(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<Vec<Find
             }
         }
         // Worst first: what follows from the row is only worth mending once the row is right.
-        let kind = looked.violations.iter().map(|violation| violation.kind).min();
-        let (Some(kind), Some(truth)) = (kind, looked.truth) else { break };
-        let repair = match kind {
-            Kind::Row => repair_row(run, &truth),
-            Kind::Jobs => repair_jobs(store, run, &truth).await?,
-            Kind::Unended => match repair_end(store, run, &truth).await? {
+        let subject = looked.violations.iter().map(|violation| violation.subject).min();
+        let (Some(subject), Some(truth)) = (subject, looked.truth) else { break };
+        let repair = match subject {
+            Subject::Row => repair_row(run, &truth),
+            Subject::Jobs => repair_jobs(store, run, &truth).await?,
+            Subject::End => match repair_end(store, run, &truth).await? {
                 Some(repair) => repair,
                 None => break,
             },
-            Kind::Counter | Kind::Log => break,
+            Subject::Counters | Subject::Log | Subject::Call | Subject::Outside => break,
         };
         apply(store, repair).await?;
     }
@@ -137,31 +138,36 @@ fn repair_row(run: &RunKey, truth: &Truth) -> Repair {
 async fn repair_jobs(store: &dyn Store, run: &RunKey, truth: &Truth) -> Result<Repair, StoreError> {
     let now = store.now().await?;
     let ended = truth.state.ended.is_some();
+    let paused = truth.state.paused;
     let live: Vec<(u32, u32)> =
         truth.state.live().filter(|_| !ended).map(|step| (step, truth.state.step(step).attempt)).collect();
-    let fits = |key: JobKey, attempt: u32| match key {
-        JobKey::Step(step) => live.contains(&(step, attempt)),
-        JobKey::Timer(_) => !ended,
+    let fits = |job: &&JobRow| match job.key {
+        JobKey::Step(step) => {
+            let held = job.state == JobState::Held;
+            live.contains(&(step, job.attempt)) && (job.state == JobState::Leased || held == paused)
+        }
+        JobKey::Timer(_) => !ended && (job.state != JobState::Held || paused),
     };
-    let remove = truth.jobs.iter().filter(|job| !fits(job.key, job.attempt)).map(|job| job.key).collect();
-    let there = |step: u32, attempt: u32| {
-        truth.jobs.iter().any(|job| job.key == JobKey::Step(step) && job.attempt == attempt)
+    let (right, wrong): (Vec<&JobRow>, Vec<&JobRow>) = truth.jobs.iter().partition(fits);
+    let there = |key: JobKey| right.iter().any(|job| job.key == key);
+    let job = |job: Job, attempt: u32, priority, due| -> NewJob {
+        new_job(&truth.plan, &AddJob { job, attempt, priority, due, held: paused })
     };
-    let job = |job: Job, attempt: u32, due| -> NewJob {
-        let held = truth.state.paused;
-        new_job(&truth.plan, &AddJob { job, attempt, priority: truth.state.priority, due, held })
-    };
-    let mut add: Vec<NewJob> = live
-        .iter()
-        .filter(|(step, attempt)| !there(*step, *attempt))
-        .map(|&(step, attempt)| job(Job::Step(step), attempt, now))
-        .collect();
+    let mut add = Vec::new();
+    for (step, attempt) in live.into_iter().filter(|(step, _)| !there(JobKey::Step(*step))) {
+        // One that is only held, or not, by mistake keeps its time.
+        let same = |job: &&&JobRow| job.key == JobKey::Step(step) && job.attempt == attempt;
+        let due = wrong.iter().find(same).map_or(now, |job| job.due);
+        let priority = truth.plan.step_definition(step).priority.unwrap_or(truth.state.priority);
+        add.push(job(Job::Step(step), attempt, priority, due));
+    }
     if let Some(timeout) = truth.plan.definition.timeout
         && !ended
-        && !truth.jobs.iter().any(|job| job.key == RUN_TIMEOUT)
+        && !there(RUN_TIMEOUT)
     {
-        add.push(job(Job::RunTimeout, 1, truth.created_at + timeout));
+        add.push(job(Job::RunTimeout, 1, truth.state.priority, truth.created_at + timeout));
     }
+    let remove = wrong.iter().map(|job| job.key).collect();
     Ok(Repair::Jobs { run: run.clone(), version: truth.version, add, remove })
 }
 

@@ -1,15 +1,21 @@
-//! Bench: how fast this machine runs flows, beside what its disk gives without Flowline, measured in the same run.
+//! Bench: how fast this machine runs flows, beside what its disk or server gives without Flowline, measured in the same
+//! run. Several instances are processes of their own that share the store; what they measured is put together.
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use flowline::core::Json;
+use flowline::store::Store;
 use flowline::{Config, Engine, Flow, Step, StepError};
 use flowline_sqlite::{Options, SqliteStore};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
+
+use crate::base;
+use crate::open::{Access, open};
 
 /// The shape of the flow that is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +43,10 @@ pub struct Question {
     pub payload: usize,
     /// Where the database is put afterwards, to look at; it is removed otherwise.
     pub keep: Option<PathBuf>,
+    /// The URL of a server's store to run on, instead of a database of its own.
+    pub server: Option<String>,
+    /// Processes that share the store.
+    pub instances: u64,
 }
 
 /// What was measured. The names are a contract.
@@ -47,6 +57,7 @@ pub struct Answer {
     pub runs: u64,
     pub steps: u64,
     pub in_flight: u64,
+    pub instances: u64,
     pub seconds: f64,
     pub runs_per_second: f64,
     pub steps_per_second: f64,
@@ -65,14 +76,32 @@ pub struct Latency {
     pub p99: f64,
 }
 
-/// What the disk gives without Flowline: the mean of a measure before the runs and one after.
-#[derive(Debug, Clone, Serialize)]
+/// What the disk or the server gives without Flowline: the mean of a measure before the runs and one after. What was not
+/// measured is left out.
+#[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Baseline {
     /// Raw inserted rows per second, 256 to a synced transaction.
-    pub rows_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows_per_second: Option<f64>,
     /// Raw synced transactions of one row per second.
-    pub commits_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commits_per_second: Option<f64>,
+    /// Scripts of one SET per second, 16 pipelined, by `redis-benchmark`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scripts_per_second: Option<f64>,
+}
+
+/// What one instance measured.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Part {
+    seconds: f64,
+    commits: u64,
+    batches: u64,
+    conflicts: u64,
+    peak_rss_mb: f64,
+    /// Of each run, in milliseconds.
+    latencies: Vec<f64>,
 }
 
 impl Shape {
@@ -133,33 +162,101 @@ impl Shape {
 
 /// Runs the flows and measures. `tell` hears of runs that ended, for a progress bar.
 pub async fn bench(question: &Question, tell: Arc<AtomicU64>) -> anyhow::Result<Answer> {
+    match &question.server {
+        Some(url) => on_server(question, url, tell).await,
+        None => on_disk(question, tell).await,
+    }
+}
+
+async fn on_disk(question: &Question, tell: Arc<AtomicU64>) -> anyhow::Result<Answer> {
+    anyhow::ensure!(
+        question.instances == 1,
+        "one engine at a time works on an SQLite file; give several instances a server: --store redis://…"
+    );
     std::fs::create_dir_all(&question.dir)?;
     // Before and after: a disk that others use too is seldom the same twice.
     let before = flowline_sqlite::baseline(&question.dir)?;
     let folder = question.dir.join(format!(".flowline-bench-{}", std::process::id()));
-    let measured = measure(question, &folder, tell).await;
+    let measured = in_file(question, &folder, tell).await;
     if let (Some(keep), Ok(_)) = (&question.keep, &measured) {
         std::fs::rename(folder.join("bench.db"), keep)?;
     }
     let _ = std::fs::remove_dir_all(&folder);
-    let mut answer = measured?;
+    let (part, bytes) = measured?;
     let after = flowline_sqlite::baseline(&question.dir)?;
-    answer.baseline = Baseline {
-        rows_per_second: (before.rows_per_second + after.rows_per_second) / 2.0,
-        commits_per_second: (before.commits_per_second + after.commits_per_second) / 2.0,
+    let baseline = Baseline {
+        rows_per_second: Some((before.rows_per_second + after.rows_per_second) / 2.0),
+        commits_per_second: Some((before.commits_per_second + after.commits_per_second) / 2.0),
+        scripts_per_second: None,
     };
-    Ok(answer)
+    Ok(answer(question, part, bytes, baseline))
 }
 
-async fn measure(question: &Question, folder: &Path, tell: Arc<AtomicU64>) -> anyhow::Result<Answer> {
-    let input = Json::from(json!({ "text": "x".repeat(question.payload) }));
-    let flow = question.shape.flow(&input)?;
+async fn in_file(question: &Question, folder: &Path, tell: Arc<AtomicU64>) -> anyhow::Result<(Part, u64)> {
     let database = folder.join("bench.db");
     let store = SqliteStore::open(&database, Options::default())?;
+    let before = bytes_in(&database);
+    let part = measure(question, store, tell).await?;
+    // A file that is closed has its write-ahead log copied back: only then does its size tell.
+    Ok((part, bytes_in(&database).saturating_sub(before)))
+}
+
+async fn on_server(question: &Question, url: &str, tell: Arc<AtomicU64>) -> anyhow::Result<Answer> {
+    let store = open(url, Access::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
+    let before = base::scripts_per_second(url).await;
+    let bytes_before = store.check().await?.bytes.unwrap_or(0);
+    let part = match question.instances {
+        1 => measure(question, store.clone(), tell).await?,
+        _ => in_processes(question, url).await?,
+    };
+    let bytes = store.check().await?.bytes.unwrap_or(0).saturating_sub(bytes_before);
+    let after = base::scripts_per_second(url).await;
+    let scripts_per_second = before.zip(after).map(|(before, after)| (before + after) / 2.0);
+    Ok(answer(question, part, bytes, Baseline { scripts_per_second, ..Baseline::default() }))
+}
+
+/// The share of one instance of several: what [`in_processes`] starts.
+pub async fn part(question: &Question) -> anyhow::Result<Part> {
+    let url = question.server.as_deref().unwrap_or_default();
+    let store = open(url, Access::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
+    measure(question, store, Arc::default()).await
+}
+
+/// As many processes of this binary as asked for, each with its share of the runs.
+async fn in_processes(question: &Question, url: &str) -> anyhow::Result<Part> {
+    let share = |whole: u64, n: u64| whole / question.instances + u64::from(n < whole % question.instances);
+    let mut processes = Vec::new();
+    for n in 0..question.instances {
+        let mut command = tokio::process::Command::new(std::env::current_exe()?);
+        command.args(["bench", "--part", "--store", url, "--flow", question.shape.name()]);
+        command.args(["--runs", &share(question.runs, n).max(1).to_string()]);
+        command.args(["--in-flight", &share(question.in_flight, n).max(1).to_string()]);
+        command.args(["--payload", &question.payload.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        processes.push(tokio::spawn(async move { command.output().await }));
+    }
+    let mut whole = Part::default();
+    for process in processes {
+        let output = process.await??;
+        anyhow::ensure!(output.status.success(), "an instance failed ({})", output.status);
+        let part: Part = serde_json::from_slice(&output.stdout)?;
+        // They ran side by side: the longest time is that of all.
+        whole.seconds = whole.seconds.max(part.seconds);
+        whole.commits += part.commits;
+        whole.batches += part.batches;
+        whole.conflicts += part.conflicts;
+        whole.peak_rss_mb += part.peak_rss_mb;
+        whole.latencies.extend(part.latencies);
+    }
+    Ok(whole)
+}
+
+async fn measure(question: &Question, store: Arc<dyn Store>, tell: Arc<AtomicU64>) -> anyhow::Result<Part> {
+    let input = Json::from(json!({ "text": "x".repeat(question.payload) }));
+    let flow = question.shape.flow(&input)?;
     let slots = (question.in_flight as usize).saturating_mul(WIDTH).clamp(64, 4096);
     let config = Config { slots, retention: None, ..Config::default() };
     let engine = Engine::on(store).config(config).flow(&flow).start().await?;
-    let before = bytes_in(&database);
     let next = Arc::new(AtomicU64::new(0));
     let began = Instant::now();
     let clients: Vec<_> = (0..question.in_flight.min(question.runs))
@@ -176,7 +273,7 @@ async fn measure(question: &Question, folder: &Path, tell: Arc<AtomicU64>) -> an
                         "a run ended {}",
                         outcome.status
                     );
-                    latencies.push(began.elapsed());
+                    latencies.push(began.elapsed().as_secs_f64() * 1e3);
                     tell.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok::<_, anyhow::Error>(latencies)
@@ -189,34 +286,42 @@ async fn measure(question: &Question, folder: &Path, tell: Arc<AtomicU64>) -> an
     }
     let seconds = began.elapsed().as_secs_f64();
     engine.stop().await;
-    latencies.sort_unstable();
+    let meters = engine.meters();
+    Ok(Part {
+        seconds,
+        commits: meters.commits.load(Ordering::Relaxed),
+        batches: meters.batches.load(Ordering::Relaxed),
+        conflicts: meters.conflicts.load(Ordering::Relaxed),
+        peak_rss_mb: peak_rss_mb(),
+        latencies,
+    })
+}
+
+fn answer(question: &Question, mut part: Part, bytes: u64, baseline: Baseline) -> Answer {
+    part.latencies.sort_unstable_by(f64::total_cmp);
     let at = |percent: usize| {
-        let rank = (latencies.len() * percent).div_ceil(100).max(1);
-        latencies.get(rank - 1).map_or(0.0, |latency| latency.as_secs_f64() * 1e3)
+        let rank = (part.latencies.len() * percent).div_ceil(100).max(1);
+        part.latencies.get(rank - 1).copied().unwrap_or(0.0)
     };
-    let steps = question.runs * question.shape.steps();
-    let conflicts = engine.meters().conflicts.load(Ordering::Relaxed);
-    let commits = engine.meters().commits.load(Ordering::Relaxed);
-    let batches = engine.meters().batches.load(Ordering::Relaxed).max(1);
-    // A file that is closed has its write-ahead log copied back: only then does its size tell.
-    drop(engine);
-    let written = bytes_in(&database);
-    Ok(Answer {
+    let runs = part.latencies.len() as u64;
+    let steps = runs * question.shape.steps();
+    Answer {
         flow: question.shape.name(),
-        runs: question.runs,
+        runs,
         steps,
         in_flight: question.in_flight,
-        seconds,
-        runs_per_second: question.runs as f64 / seconds,
-        steps_per_second: steps as f64 / seconds,
-        commits,
-        commits_per_batch: commits as f64 / batches as f64,
+        instances: question.instances,
+        seconds: part.seconds,
+        runs_per_second: runs as f64 / part.seconds,
+        steps_per_second: steps as f64 / part.seconds,
+        commits: part.commits,
+        commits_per_batch: part.commits as f64 / part.batches.max(1) as f64,
         latency_ms: Latency { p50: at(50), p99: at(99) },
-        conflicts,
-        bytes_per_run: written.saturating_sub(before) / question.runs.max(1),
-        peak_rss_mb: peak_rss_mb(),
-        baseline: Baseline { rows_per_second: 0.0, commits_per_second: 0.0 },
-    })
+        conflicts: part.conflicts,
+        bytes_per_run: bytes / runs.max(1),
+        peak_rss_mb: part.peak_rss_mb,
+        baseline,
+    }
 }
 
 /// Bytes of a database and of its write-ahead log, which holds what is not in the database yet.

@@ -112,11 +112,12 @@ impl From<StoreError> for Failure {
                 Some("runs, show, events, explain, stats and other reading commands work meanwhile"),
             ),
             StoreError::Incompatible(_) => {
-                (Exit::Store, "store-incompatible", Some("name another file with --store sqlite:PATH"))
+                (Exit::Store, "store-incompatible", Some("name another store with --store"))
             }
             StoreError::Damaged(_) => {
                 (Exit::Store, "store-damaged", Some("`flowline doctor` says more; restore a backup"))
             }
+            StoreError::WentBack(_) => (Exit::Store, "store-went-back", None),
             StoreError::Invalid(_) => (Exit::Usage, "invalid", None),
             _ => (Exit::Store, "store", None),
         };

@@ -1,9 +1,11 @@
 //! The `flowline` binary: Flowline on the command line.
 
+mod base;
 mod bench;
 mod cli;
 mod definition;
 mod failure;
+mod findings;
 mod follow;
 mod open;
 mod output;

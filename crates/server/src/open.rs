@@ -6,6 +6,7 @@ use std::sync::Arc;
 use flowline::store::memory::MemoryStore;
 use flowline::store::{Clock, Store};
 use flowline_postgres::{IfMissing, PostgresStore};
+use flowline_redis::RedisStore;
 use flowline_sqlite::{Mode, Options, SqliteStore};
 
 use crate::failure::{Exit, Failure};
@@ -28,13 +29,16 @@ pub enum Place {
     Memory,
     /// A PostgreSQL server, by its whole URL.
     Postgres(String),
+    /// A Redis server or cluster, by its whole URL.
+    Redis(String),
 }
 
 impl Place {
     pub fn read(url: &str) -> Result<Place, Failure> {
         let refuse = |message: String| {
             Err(Failure::usage(message).help(
-                "this build has sqlite:PATH (the default, one file), postgres://USER:PASSWORD@HOST/DATABASE and \
+                "this build has sqlite:PATH (the default, one file), postgres://USER:PASSWORD@HOST/DATABASE, \
+                 redis://HOST:PORT, rediss://, redis+cluster://HOST:PORT,HOST:PORT and \
                  memory: (gone when the command ends)",
             ))
         };
@@ -45,6 +49,9 @@ impl Place {
             },
             Some(("memory", "")) => Ok(Place::Memory),
             Some(("postgres" | "postgresql", _)) => Ok(Place::Postgres(url.to_owned())),
+            Some(("redis" | "rediss" | "redis+cluster" | "rediss+cluster", _)) => {
+                Ok(Place::Redis(url.to_owned()))
+            }
             Some((scheme, _)) => refuse(format!("store {url:?}: this build has no store for {scheme:?}")),
             None => refuse(format!("store {url:?} has no scheme")),
         }
@@ -53,7 +60,7 @@ impl Place {
     pub fn file(&self) -> Option<&Path> {
         match self {
             Place::File(path) => Some(path),
-            Place::Memory | Place::Postgres(_) => None,
+            Place::Memory | Place::Postgres(_) | Place::Redis(_) => None,
         }
     }
 }
@@ -65,6 +72,13 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
         Place::Postgres(url) => {
             let missing = if access == Access::Engine { IfMissing::Make } else { IfMissing::Refuse };
             return Ok(PostgresStore::open(&url, missing).await?);
+        }
+        Place::Redis(url) => {
+            let missing = match access {
+                Access::Engine => flowline_redis::IfMissing::Make,
+                Access::Existing | Access::Reader => flowline_redis::IfMissing::Refuse,
+            };
+            return Ok(RedisStore::open(&url, missing).await?);
         }
         Place::File(path) => path,
     };
@@ -80,18 +94,29 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
     Ok(SqliteStore::open(&path, Options { mode, ..Options::default() })?)
 }
 
+/// Opens a store to look at it and at its server, where there may be no store yet.
+pub async fn look(url: &str) -> Result<Arc<dyn Store>, Failure> {
+    match Place::read(url)? {
+        Place::Redis(url) => Ok(RedisStore::open(&url, flowline_redis::IfMissing::Ignore).await?),
+        _ => open(url, Access::Reader).await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_url_names_a_file_a_server_or_memory_and_nothing_else_yet() {
+    fn a_url_names_a_file_a_server_or_memory() {
         assert_eq!(Place::read("sqlite:a/b.db").unwrap(), Place::File("a/b.db".into()));
         assert_eq!(Place::read("sqlite:///a/b.db").unwrap(), Place::File("/a/b.db".into()));
         assert_eq!(Place::read("memory:").unwrap(), Place::Memory);
         let server = "postgres://me@localhost/flows";
         assert_eq!(Place::read(server).unwrap(), Place::Postgres(server.into()));
-        for bad in ["sqlite:", "sqlite://", "memory:x", "redis://localhost", "a/b.db", ""] {
+        for url in ["redis://h:1/2?prefix=p", "rediss://h", "redis+cluster://a:1,b:2"] {
+            assert_eq!(Place::read(url).unwrap(), Place::Redis(url.into()));
+        }
+        for bad in ["sqlite:", "sqlite://", "memory:x", "mysql://localhost", "a/b.db", ""] {
             let failure = Place::read(bad).unwrap_err();
             assert_eq!(failure.exit, Exit::Usage, "{bad}");
             assert!(failure.help.unwrap().contains("sqlite:PATH"));

@@ -181,8 +181,7 @@ fn contains(found: &[String], text: &str) {
 #[test]
 fn a_damaged_row_is_found_and_mended() {
     let (here, run) = damaged(
-        "update runs set status = 3, completed_at = 5, started_at = 4 where id = 3;
-         update progress set completed_steps = 7, retries = 9 where run = 3;",
+        "update progress set status = 3, completed_at = 5, started_at = 4, completed_steps = 7, retries = 9 where run = 3",
     );
     let found = mended(&here);
     for field in ["status", "completedAt", "startedAt", "completedSteps", "retries"] {
@@ -206,7 +205,7 @@ fn a_damaged_state_is_found_and_mended() {
 #[test]
 fn a_damaged_row_of_a_failed_run_keeps_why_it_failed() {
     let (here, run) =
-        damaged("update runs set status = 0, completed_at = null, failure_error = 'x' where id = 2");
+        damaged("update progress set status = 0, completed_at = null, failure_error = 'x' where run = 2");
     contains(&mended(&here), "failure");
     let row = here.json(0, &["runs", "--status", "failed"])["items"][0].clone();
     assert_eq!(row["failure"]["step"], "a", "{row}");
@@ -232,12 +231,10 @@ fn a_wrong_counter_is_found_and_mended() {
 #[test]
 fn a_missing_terminal_event_is_found_and_written_again() {
     for (id, status) in [(1, "completed"), (2, "failed")] {
-        // Also the place in `logs` that pointed at it.
         let (here, run) = damaged(&format!(
-            "delete from events where run = {id} and seq = (select max(seq) from events where run = {id});
-             update logs set count = count - 1 where run = {id}
-                 and first_seq = (select max(first_seq) from logs where run = {id});
-             delete from logs where count = 0;"
+            "update log set events = json_remove(events, '$[#-1]'), count = count - 1
+                 where n = (select max(n) from log where run = {id});
+             delete from log where count = 0;"
         ));
         contains(&mended(&here), "status");
         assert_eq!(here.json(0, &["runs", "--status", status])["total"], 1);
@@ -265,7 +262,10 @@ fn a_job_that_is_left_over_is_found_and_taken_away() {
 
 #[test]
 fn damage_in_a_log_is_reported_and_left_alone() {
-    let (here, _) = damaged("delete from events where run = 1 and seq = 3");
+    let (here, _) = damaged(
+        "update log set events = json_remove(events, '$[' || (3 - first_seq) || ']'), count = count - 1
+             where run = 1 and 3 between first_seq and first_seq + count - 1",
+    );
     let found = here.json(1, &["reconcile"]);
     let repaired = here.json(1, &["reconcile", "--repair"]);
     for answer in [&found, &repaired] {
@@ -277,6 +277,6 @@ fn damage_in_a_log_is_reported_and_left_alone() {
     }
     let conn = Connection::open(here.path(".flowline/flowline.db")).unwrap();
     let left: i64 =
-        conn.query_row("select count(*) from events where run = ?1", params![1], |row| row.get(0)).unwrap();
+        conn.query_row("select sum(count) from log where run = ?1", params![1], |row| row.get(0)).unwrap();
     assert_eq!(left, 7, "nothing was made up");
 }

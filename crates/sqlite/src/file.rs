@@ -22,8 +22,8 @@ const PAGE_BYTES: u32 = 8192;
 const CHECKPOINT_PAGES: u32 = 8_000;
 /// The log file is cut back to this after it has once grown longer.
 const WAL_BYTES: u32 = 80 << 20;
-/// Pages that the writer keeps in memory: 16 MiB. What it writes lies at the ends of tables, so more gains nothing.
-const CACHE_KIB: i32 = 16 << 10;
+/// Pages that the writer keeps in memory: 8 MiB. What it writes lies at the ends of tables, so more gains nothing.
+const CACHE_KIB: i32 = 8 << 10;
 
 /// The connection that writes. The caller holds the lock.
 pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, StoreError> {

@@ -13,6 +13,7 @@ mod file;
 mod follow;
 mod lock;
 mod names;
+mod pack;
 mod read;
 mod schema;
 mod store;

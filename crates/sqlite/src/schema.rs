@@ -6,7 +6,6 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::fault::Fault;
-use flowline_core::EventType;
 use flowline_store::StoreError;
 
 /// "FlwL" in ASCII: tells a Flowline file from any other SQLite database.
@@ -17,12 +16,11 @@ pub(crate) const FORMAT: u32 = STEPS.len() as u32;
 
 const STEPS: &[&str] = &[FIRST, LOCKS];
 
-/// Events are stored in commit order under one growing number, so that appending touches the end of the table, and the
-/// feed of all runs is the table itself; `logs` says, a row per commit, where those of a run are. What changes with every commit is apart (`progress`) from what hardly ever does
-/// (`runs`). Waiting jobs and leases are apart too: a hand-off touches `leases` alone.
+/// The events of one commit are one row, numbered in commit order, so that writing touches the end of the table and the
+/// feed of all runs is the table itself. What is written once (`runs`) is apart from what changes with every commit
+/// (`progress`). Waiting jobs and leases are apart too: a hand-off touches `leases` alone.
 const FIRST: &str = "
 create table cells (name text primary key, value) without rowid;
-create table event_types (id integer primary key, name text not null unique);
 create table tenants (id integer primary key, name text not null unique);
 create table flows (id integer primary key, tenant integer not null, name text not null, unique (tenant, name));
 create table definitions (
@@ -33,20 +31,17 @@ create index definitions_by_flow on definitions (flow, latest);
 
 create table runs (
     id integer primary key, tenant integer not null, flow integer not null, definition integer not null,
-    status integer not null, run_id text not null, created_at integer not null, started_at integer,
-    completed_at integer, step_count integer not null, events_trimmed integer not null default 0,
-    trimmed_to integer not null default 0,    idempotency_key text, retry_of text, failure_error text, failure_step text,
+    run_id text not null, created_at integer not null, step_count integer not null, idempotency_key text, retry_of text,
     input_digest text not null, labels text);
 create unique index runs_by_name on runs (tenant, run_id);
-create index runs_by_tenant on runs (tenant);
-create index runs_by_status on runs (tenant, status);
-create index runs_by_flow on runs (flow);
-create index runs_by_flow_status on runs (flow, status);
-create index runs_ended on runs (events_trimmed, completed_at) where completed_at is not null;
 create table progress (
-    run integer primary key, version integer not null, seq integer not null, ms integer not null,
+    run integer primary key, tenant integer not null, flow integer not null, status integer not null,
+    version integer not null, seq integer not null, ms integer not null, started_at integer, completed_at integer,
     completed_steps integer not null, failed_steps integer not null, retries integer not null,
-    state blob not null);
+    events_trimmed integer not null default 0, trimmed_to integer not null default 0,
+    failure_error text, failure_step text, state blob not null);
+create index progress_by_status on progress (flow, status);
+create index progress_ended on progress (events_trimmed, completed_at) where completed_at is not null;
 create table labels (
     tenant integer not null, key text not null, value text not null, run integer not null,
     primary key (tenant, key, value, run)) without rowid;
@@ -54,13 +49,12 @@ create table counters (
     flow integer not null, status integer not null, n integer not null,
     primary key (flow, status)) without rowid;
 
-create table events (
-    n integer primary key, run integer not null, seq integer not null, ms integer not null,
-    type integer not null, step text, attempt integer, slot integer, data text);
-create table logs (
-    run integer not null, first_seq integer not null, first_n integer not null, count integer not null,
-    primary key (run, first_seq)) without rowid;
-create index events_by_slot on events (run, slot) where slot is not null;
+create table log (
+    n integer primary key, run integer not null, first_seq integer not null, ms integer not null,
+    count integer not null, events text not null);
+create index log_by_run on log (run, first_seq);
+create table slots (
+    run integer not null, slot integer not null, n integer not null, primary key (run, slot)) without rowid;
 create table purges (run integer primary key, last_seq integer not null);
 
 create table lanes (
@@ -90,20 +84,21 @@ create view v_runs as
         case status when 0 then 'running' when 1 then 'waiting' when 2 then 'paused'
             when 3 then 'completed' when 4 then 'failed' when 5 then 'cancelled' end as status,
         strftime('%Y-%m-%dT%H:%M:%fZ', runs.created_at / 1000.0, 'unixepoch') as created_at,
-        strftime('%Y-%m-%dT%H:%M:%fZ', runs.started_at / 1000.0, 'unixepoch') as started_at,
-        strftime('%Y-%m-%dT%H:%M:%fZ', runs.completed_at / 1000.0, 'unixepoch') as completed_at,
+        strftime('%Y-%m-%dT%H:%M:%fZ', progress.started_at / 1000.0, 'unixepoch') as started_at,
+        strftime('%Y-%m-%dT%H:%M:%fZ', progress.completed_at / 1000.0, 'unixepoch') as completed_at,
         runs.step_count, progress.completed_steps, progress.failed_steps, progress.retries,
-        runs.failure_error, runs.failure_step, runs.labels, runs.idempotency_key, runs.retry_of,
-        progress.version, progress.seq as events, runs.events_trimmed, runs.id
+        progress.failure_error, progress.failure_step, runs.labels, runs.idempotency_key, runs.retry_of,
+        progress.version, progress.seq as events, progress.events_trimmed, runs.id
     from runs join progress on progress.run = runs.id join tenants on tenants.id = runs.tenant
         join flows on flows.id = runs.flow join definitions on definitions.id = runs.definition;
 create view v_events as
-    select tenants.name as tenant, runs.run_id, flows.name as flow, events.ms || '-' || events.seq as id,
-        events.seq, strftime('%Y-%m-%dT%H:%M:%fZ', events.ms / 1000.0, 'unixepoch') as ts,
-        event_types.name as type, events.step, events.attempt, events.data, events.n
-    from runs join logs on logs.run = runs.id
-        join events on events.n between logs.first_n and logs.first_n + logs.count - 1
-        join tenants on tenants.id = runs.tenant join flows on flows.id = runs.flow join event_types on event_types.id = events.type;
+    select tenants.name as tenant, runs.run_id, flows.name as flow,
+        log.ms || '-' || (log.first_seq + event.key) as id, log.first_seq + event.key as seq,
+        strftime('%Y-%m-%dT%H:%M:%fZ', log.ms / 1000.0, 'unixepoch') as ts,
+        event.value ->> 'type' as type, event.value ->> 'step' as step, event.value ->> 'attempt' as attempt,
+        event.value -> 'data' as data, log.n + event.key as n
+    from runs join log on log.run = runs.id join json_each(log.events) as event
+        join tenants on tenants.id = runs.tenant join flows on flows.id = runs.flow;
 create view v_jobs as
     select tenants.name as tenant, runs.run_id, jobs.name, jobs.attempt, lanes.queue, lanes.need,
         case priority when 0 then 'low' when 1 then 'normal' when 2 then 'high' when 3 then 'urgent' end as priority,
@@ -165,7 +160,6 @@ pub(crate) fn migrate(conn: &Connection, from: u32) -> Result<(), Fault> {
             return Err(error.into());
         }
     }
-    add_event_types(conn)?;
     Ok(())
 }
 
@@ -175,50 +169,4 @@ fn take_steps(conn: &Connection, from: u32) -> rusqlite::Result<()> {
     }
     conn.execute("insert or replace into cells (name, value) values ('format', ?1)", [FORMAT])?;
     Ok(())
-}
-
-/// Types get their numbers in the file when it is first opened by a build that knows them; the text is what counts.
-fn add_event_types(conn: &Connection) -> rusqlite::Result<()> {
-    let known: i64 = conn.query_row("select count(*) from event_types", [], |row| row.get(0))?;
-    if known as usize >= EventType::ALL.len() {
-        return Ok(());
-    }
-    let list = EventType::ALL.iter().map(|kind| format!("('{kind}')")).collect::<Vec<_>>().join(",");
-    conn.execute(&format!("insert or ignore into event_types (name) values {list}"), [])?;
-    Ok(())
-}
-
-/// The numbers of event types in one file.
-#[derive(Debug, Clone)]
-pub(crate) struct Kinds {
-    numbers: Vec<i64>,
-    kinds: Vec<Option<EventType>>,
-}
-
-impl Kinds {
-    pub(crate) fn load(conn: &Connection) -> Result<Kinds, Fault> {
-        let mut found = Kinds { numbers: vec![0; EventType::ALL.len()], kinds: Vec::new() };
-        let mut statement = conn.prepare("select id, name from event_types")?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let (number, name) =
-                (row.get::<_, i64>(0)?, row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?);
-            let Some(kind) = EventType::parse(name) else { continue };
-            let at =
-                usize::try_from(number).map_err(|_| Fault::damaged("an event type has a negative number"))?;
-            found.kinds.resize(found.kinds.len().max(at + 1), None);
-            found.kinds[at] = Some(kind);
-            found.numbers[kind as usize] = number;
-        }
-        Ok(found)
-    }
-
-    pub(crate) fn number(&self, kind: EventType) -> i64 {
-        self.numbers[kind as usize]
-    }
-
-    pub(crate) fn kind(&self, number: i64) -> Result<EventType, Fault> {
-        let known = usize::try_from(number).ok().and_then(|at| self.kinds.get(at).copied().flatten());
-        known.ok_or_else(|| Fault::damaged(&format!("event type {number} is unknown")))
-    }
 }

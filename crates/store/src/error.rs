@@ -19,6 +19,10 @@ pub enum StoreError {
     /// The store's content contradicts itself.
     #[error("the store is damaged: {0}")]
     Damaged(String),
+    /// The store holds less than this process has seen in it: an older copy was restored, or data was deleted. Writes
+    /// halt until the process starts again.
+    #[error("the store went back in time: {0}")]
+    WentBack(String),
     /// The caller asked for something that makes no sense to a store (a cursor that is none).
     #[error("{0}")]
     Invalid(String),

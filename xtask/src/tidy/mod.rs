@@ -4,6 +4,7 @@
 //! list in [`CHECKS`] is the whole of it; `docs/checks.md` says what each asks for.
 
 mod imports;
+mod independence;
 mod leaks;
 mod leftovers;
 mod links;
@@ -29,6 +30,7 @@ const CHECKS: &[Check] = &[
     manifests::check,
     imports::check,
     purity::check,
+    independence::check,
     shape::check,
     leftovers::check,
     leaks::check,

@@ -6,6 +6,7 @@ use crate::definition::{Backoff, Retry};
 use crate::event::{EventType, Slot};
 use crate::json::{self, Json, JsonError};
 use crate::limits;
+use crate::planted::{self, Bug};
 use crate::run::{Cause, Fact, LEASE_LOST, Phase, RELEASED};
 use std::time::Duration;
 
@@ -46,9 +47,9 @@ impl Draft<'_> {
         emits: &[(String, Json)],
     ) -> Result<(), Halt> {
         self.settled(step, attempt, Phase::Completed)?;
-        self.current(step, attempt)?;
         let published = match self.check_published(step, result, emits) {
             Ok(published) => published,
+            // It is a failure in every respect: one that is in the log already was applied.
             Err(refusal) => {
                 let failure = Failure {
                     error: refusal.to_string(),
@@ -59,6 +60,7 @@ impl Draft<'_> {
                 return self.failed(step, attempt, &failure);
             }
         };
+        self.current(step, attempt)?;
         for (event, payload) in published {
             self.publish(Some((step, attempt)), event, &payload, None);
         }
@@ -127,13 +129,20 @@ impl Draft<'_> {
             return Err(Halt::Applied);
         }
         self.current(step, attempt)?;
+        if planted::is(Bug::EmitsOnFailure) {
+            let plan = self.plan;
+            plan.step(step)
+                .emits
+                .keys()
+                .for_each(|&e| self.publish(Some((step, attempt)), e, &Json::null(), None));
+        }
         let error = clip(&failure.error);
         let code = failure.code.as_deref();
         let policy = &self.plan.step_definition(step).retry;
         let tries = self.state.step(step).tries + 1;
         let again = failure.retry != Retryable::Never
             && !self.state.stopping
-            && tries < policy.attempts
+            && tries < policy.attempts + u32::from(planted::is(Bug::OneTryTooMany))
             && retries_code(policy, code);
         if again {
             let delay = match failure.retry {
@@ -151,7 +160,7 @@ impl Draft<'_> {
         self.current(step, attempt).map_err(|_| Halt::Applied)?;
         let state = self.state.step(step);
         let (code, cause) = if released { (RELEASED, Cause::Released) } else { (LEASE_LOST, Cause::Lost) };
-        let capped = !released && state.lost >= limits::LOST_LEASES;
+        let capped = !released && state.lost >= limits::LOST_LEASES && !planted::is(Bug::LostLeaseCapIgnored);
         if capped || self.state.stopping {
             let error = format!("the lease of attempt {attempt} was lost, as {} before it", state.lost);
             self.fail_step(step, attempt, &error, Some(code), None, cause);

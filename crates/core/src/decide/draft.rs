@@ -9,6 +9,7 @@ use crate::expr::Scope;
 use crate::json::{self, Json};
 use crate::limits;
 use crate::plan::Plan;
+use crate::planted::{self, Bug};
 use crate::run::{Cause, Ended, Fact, Phase, RunState};
 use crate::time::Time;
 
@@ -75,7 +76,7 @@ impl<'a> Draft<'a> {
 
     /// Publishes a declared event, unless one of that name was published before: the first wins.
     pub fn publish(&mut self, of: Option<(u32, u32)>, event: u32, payload: &Json, event_id: Option<&str>) {
-        if self.state.emitted.contains(event) {
+        if self.state.emitted.contains(event) && !planted::is(Bug::EmitTwice) {
             return;
         }
         let name = json::string(&self.plan.events[event as usize].name);
@@ -113,7 +114,11 @@ impl<'a> Draft<'a> {
         self.timer = Some(due);
     }
 
+    /// Says why the run fails, unless an earlier step has settled that.
     pub fn fail_run(&mut self, error: &str, step: Option<u32>) {
+        if self.state.failed.is_some() && self.state.failed != step {
+            return;
+        }
         let step = step.map(|step| self.plan.step(step).name.clone());
         self.failure.get_or_insert((error.to_owned(), step));
     }
@@ -130,7 +135,10 @@ impl<'a> Draft<'a> {
         if self.state.stopping {
             self.drop_queued()?;
         }
-        if self.state.ended.is_none() && self.state.live().next().is_none() && !self.could_go_on() {
+        let forgets = planted::is(Bug::NeverEnds)
+            && self.events.last().is_some_and(|e| e.kind == EventType::StepSkipped);
+        if self.state.ended.is_none() && self.state.live().next().is_none() && !self.could_go_on() && !forgets
+        {
             self.finish()?;
         }
         Ok(())
@@ -180,7 +188,7 @@ impl<'a> Draft<'a> {
             Ok(true) => Ok(true),
             Ok(false) => {
                 self.skip(step, "condition");
-                Ok(false)
+                Ok(planted::is(Bug::SkippedRuns))
             }
             Err(problem) => {
                 let error = format!("`if` of step {:?}: {problem}", self.plan.step(step).name);
@@ -248,7 +256,7 @@ impl<'a> Draft<'a> {
 
     /// Whether an event from outside could still trigger a step that has not run.
     fn could_go_on(&self) -> bool {
-        if self.state.stopping || self.plan.definition.accepts.is_empty() {
+        if self.state.stopping || self.plan.definition.accepts.is_empty() || planted::is(Bug::EndsTooSoon) {
             return false;
         }
         // One step that the events from outside could trigger is enough: what it leads to changes nothing.
@@ -306,7 +314,8 @@ impl<'a> Draft<'a> {
         let duration = json::number(self.moment.now.since(self.moment.created_at).as_millis() as i64);
         let data = json::object(fields.iter().copied().chain([("duration", Some(&duration))]));
         self.push_run(Fact::Ended(how), kind, Some(data), None);
-        self.others = OtherJobs::Drop;
+        let leave = how == Ended::Cancelled && planted::is(Bug::CancelLeavesJobs);
+        self.others = if leave { OtherJobs::Leave } else { OtherJobs::Drop };
         self.due.clear();
         self.pending.clear();
     }
@@ -361,21 +370,24 @@ impl<'a> Draft<'a> {
         if self.events.is_empty() && self.due.is_empty() {
             return Decided::Applied;
         }
-        let held = self.state.paused;
+        let held = self.state.paused && !planted::is(Bug::PausedRunGoesOn);
         let steps = self.due.iter().map(|(&step, &due)| AddJob {
             job: Job::Step(step),
-            attempt: self.state.step(step).attempt,
+            attempt: numbered(self.state.step(step).attempt),
             priority: self.plan.step_definition(step).priority.unwrap_or(self.state.priority),
             due,
             held,
         });
-        let timer = self.timer.filter(|_| self.state.ended.is_none()).map(|due| AddJob {
-            job: Job::RunTimeout,
-            attempt: 1,
-            priority: self.state.priority,
-            due,
-            held: false,
-        });
+        let timer = self
+            .timer
+            .filter(|_| self.state.ended.is_none() && !planted::is(Bug::TimerForgotten))
+            .map(|due| AddJob {
+                job: Job::RunTimeout,
+                attempt: 1,
+                priority: self.state.priority,
+                due,
+                held: false,
+            });
         Decided::Decision(Box::new(Decision {
             add: steps.chain(timer).collect(),
             events: self.events,
@@ -386,6 +398,11 @@ impl<'a> Draft<'a> {
             payloads: self.fresh,
         }))
     }
+}
+
+/// The number that the job of an attempt gets.
+fn numbered(attempt: u32) -> u32 {
+    if attempt > 1 && planted::is(Bug::AttemptReused) { attempt - 1 } else { attempt }
 }
 
 fn need(missing: BTreeSet<Slot>) -> Result<(), Halt> {

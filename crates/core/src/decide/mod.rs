@@ -80,6 +80,14 @@ pub enum Input {
     Revisit,
 }
 
+impl Input {
+    /// Whether it can be told from the state that it was applied, whatever came after. An input that cannot must not be
+    /// repeated without asking: a pause whose outcome is unknown could undo a resume that followed it.
+    pub fn names_itself(&self) -> bool {
+        !matches!(self, Input::Pause | Input::Resume | Input::Finish(_))
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct Start {
     pub input: Json,

@@ -7,6 +7,7 @@ use crate::definition::Priority;
 use crate::event::{EventType, Slot};
 use crate::json::{self, Json};
 use crate::limits;
+use crate::planted::{self, Bug};
 use crate::run::{Ended, Fact, Status};
 use crate::time::format_duration;
 
@@ -110,14 +111,16 @@ impl Draft<'_> {
         if self.state.status() == Status::Cancelled {
             return Err(Halt::Applied);
         }
-        self.refuse_if_ended()?;
+        if !planted::is(Bug::TerminalTwice) {
+            self.refuse_if_ended()?;
+        }
         self.end(Ended::Cancelled, &[("reason", reason.map(clip).map(json::string).as_ref())]);
         Ok(())
     }
 
     pub(super) fn pause(&mut self) -> Result<(), Halt> {
         self.refuse_if_ended()?;
-        if self.state.paused {
+        if self.state.paused && !planted::is(Bug::InputTwice) {
             return Err(Halt::Applied);
         }
         self.push_run(Fact::Paused, EventType::FlowPaused, None, None);
@@ -131,7 +134,7 @@ impl Draft<'_> {
             return Err(Halt::Applied);
         }
         self.push_run(Fact::Resumed, EventType::FlowResumed, None, None);
-        self.others = OtherJobs::Release;
+        self.others = if planted::is(Bug::ResumeForgetsHeld) { OtherJobs::Leave } else { OtherJobs::Release };
         Ok(())
     }
 

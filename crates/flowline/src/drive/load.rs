@@ -1,7 +1,6 @@
 //! Reading what a run is: snapshot, plan, payloads.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use flowline_core::event::Slot;
 use flowline_core::run::Phase;
@@ -46,7 +45,7 @@ pub(super) async fn prepare(
     store: &dyn Store,
     plans: &Plans,
     jobs: Vec<LeasedJob>,
-) -> (Vec<(Launch, bool)>, Vec<(LeasedJob, Arc<str>)>) {
+) -> (Vec<(Launch, bool)>, Vec<LeasedJob>) {
     let (mut launches, mut failed) = (Vec::new(), Vec::new());
     let runs: Vec<RunKey> = jobs.iter().map(|job| job.run.clone()).collect();
     let seen = load(store, plans, &runs).await.unwrap_or_else(|_| vec![None; runs.len()]);
@@ -57,10 +56,7 @@ pub(super) async fn prepare(
         };
         match prepared {
             Some(launch) => launches.push(launch),
-            None => {
-                let queue = job.lane.queue.clone();
-                failed.push((job, queue));
-            }
+            None => failed.push(job),
         }
     }
     (launches, failed)

@@ -1,15 +1,21 @@
-//! The one task that owns an instance's ledger, slots and attempts, and talks to the store for them.
+//! One instance as a state machine: its ledger, slots, attempts and timers, and what it wants done.
 //!
-//! Everything reaches it as a [`Message`]. After each batch of messages it pumps: decides what can be decided and sends
-//! the commits off, a limited number of batches at a time, so that deciding the next batch overlaps with writing the
-//! last. Nothing here blocks: a call to the store is a task whose answer comes back as a message.
+//! Everything reaches a [`Driver`] as a [`Message`], with the local time that it came at; everything it wants done
+//! leaves as an [`Action`]. It does no I/O, reads no clock, spawns nothing and draws no random number, so the same
+//! messages at the same times give the same actions: under tokio ([`host`]) and under a simulator alike.
+//!
+//! Whoever drives it hands in what came, calls [`Driver::tick`], then [`Driver::pump`] until it has nothing more to
+//! decide, carrying out the actions in between, so that deciding the next batch overlaps with writing the last. It waits
+//! until the next message, or until [`Driver::next_tick`].
 
+mod call;
 mod commit;
+pub mod host;
 mod load;
 mod recover;
 mod work;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -17,18 +23,13 @@ use std::time::Duration;
 use flowline_core::event::Slot;
 use flowline_core::{Json, Plan, RunKey, Status, Time, json};
 use flowline_store::{
-    Claimed, CommitError, Committed, Extend, Extended, JobKey, LeasedJob, NewRun, Store, StoreError, Swept,
-    Token,
+    Claim, Claimed, Commit, CommitError, Committed, Extend, Extended, JobKey, LeasedJob, NewRun, StoreError,
+    Swept, Token,
 };
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
 
 use crate::attempt::Launch;
 use crate::config::{Config, Role};
 use crate::ledger::{Entry, Ledger, Outcome, Seen};
-use crate::plans::Plans;
-use crate::runner::Runners;
 use crate::slots::Slots;
 
 pub(crate) use load::see;
@@ -36,28 +37,72 @@ pub(crate) use load::see;
 /// Batches of commits on their way to the store at once.
 const FLIGHTS: usize = 16;
 /// Commits in a batch.
-const BATCH: usize = 512;
+pub(crate) const BATCH: usize = 512;
 /// Pause before asking a store again that could not answer; doubled up to a second.
 const RETRY_STORE: Duration = Duration::from_millis(20);
 /// Expired leases and due timers looked at in one sweep.
 const SWEEP: usize = 1_000;
 
-/// Something for the driver to deal with.
+/// Something for a driver to deal with. `R` is whatever a caller wants back with the outcome of its input.
 #[derive(Debug)]
-pub enum Message {
-    Offer(RunKey, Entry<Reply>),
-    Start(RunKey, Arc<Plan>, Box<NewRun>, Entry<Reply>, oneshot::Sender<Ended>),
+pub enum Message<R> {
+    Offer(RunKey, Entry<Reply<R>>),
+    Start(RunKey, Arc<Plan>, Box<NewRun>, Entry<Reply<R>>),
     /// An attempt is over; its slot is free.
-    Finished(Token, RunKey, Entry<Reply>),
-    /// Tell when a run ends.
-    Await(RunKey, oneshot::Sender<Ended>),
-    /// Tell when there is nothing left to do, or only jobs that are due later than this from now.
-    AwaitIdle(Duration, oneshot::Sender<()>),
-    /// No new attempts; end when the running ones have, or after this long.
+    Finished(Token, RunKey, Entry<Reply<R>>),
+    /// No new attempts; what still runs after this long is given back.
     Stop(Duration),
     /// An attempt could not write its lines, or can again.
     Trouble(Option<StoreError>),
     Answer(Answer),
+}
+
+/// Something that a driver wants done.
+#[derive(Debug)]
+pub enum Action<R> {
+    /// Ask the store. The answer comes back as [`Message::Answer`].
+    Call(Call),
+    /// Run this attempt. The time is now by the store's clock.
+    Launch(Launch, Time),
+    /// Stop this attempt: it reports nothing any more.
+    Stop(Token),
+    /// Tell a caller what became of its input.
+    Reply(R, Outcome),
+    /// Tell whoever waits that this run has ended.
+    Ended(RunKey, Ended),
+    /// Let whoever watches know that the store takes no writes, or does again.
+    Trouble(Option<StoreError>),
+}
+
+/// A question to the store.
+#[derive(Debug, Clone)]
+pub enum Call {
+    Commit(Vec<Commit>),
+    Load(Vec<RunKey>),
+    Payloads(RunKey, Vec<Slot>),
+    Leases(RunKey),
+    Claim(Claim),
+    /// Load what the attempts of claimed jobs need.
+    Prepare(Vec<LeasedJob>),
+    Sweep(usize),
+    Extend(Vec<Extend>, Duration),
+    /// Nothing comes back: where it fails the leases run out by themselves.
+    Release(Vec<Extend>),
+}
+
+/// What the store answered.
+#[derive(Debug)]
+pub enum Answer {
+    Committed(Vec<RunKey>, Result<Vec<Result<Committed, CommitError>>, StoreError>),
+    Loaded(Vec<RunKey>, Result<Vec<Option<Seen>>, StoreError>),
+    Payloads(RunKey, Result<Vec<(Slot, Json)>, StoreError>),
+    Leases(RunKey, Result<BTreeSet<u32>, StoreError>),
+    Claimed(Result<Claimed, StoreError>),
+    /// Claimed jobs with all that their attempts need, and whether the run waits for them; those that could not be
+    /// prepared are given back.
+    Prepared(Vec<(Launch, bool)>, Vec<LeasedJob>),
+    Swept(Result<Swept, StoreError>),
+    Extended(Vec<Token>, Result<Vec<Extended>, StoreError>),
 }
 
 /// How a run ended: its status and the data of the terminal event.
@@ -69,25 +114,11 @@ pub struct Ended {
 
 /// Who wants to know what became of an input.
 #[derive(Debug)]
-pub enum Reply {
+pub enum Reply<R> {
     None,
-    Outcome(oneshot::Sender<Outcome>),
+    Caller(R),
     /// Start this attempt once its `step.started` is in the log.
     Launch(Box<Launch>),
-}
-
-/// What the store answered.
-#[derive(Debug)]
-pub enum Answer {
-    Committed(Vec<RunKey>, Result<Vec<Result<Committed, CommitError>>, StoreError>),
-    Loaded(Vec<RunKey>, Result<Vec<Option<Seen>>, StoreError>),
-    Payloads(RunKey, Result<Vec<(Slot, Json)>, StoreError>),
-    Leases(RunKey, Result<BTreeSet<u32>, StoreError>),
-    Claimed(Result<Claimed, StoreError>),
-    /// Claimed jobs with all that their attempts need; those that could not be prepared are given back.
-    Prepared(Vec<(Launch, bool)>, Vec<(LeasedJob, Arc<str>)>),
-    Swept(Result<Swept, StoreError>),
-    Extended(Vec<Token>, Result<Vec<Extended>, StoreError>),
 }
 
 /// What a driver has done since it started.
@@ -101,32 +132,28 @@ pub struct Meters {
     pub claims: AtomicU64,
 }
 
+#[derive(Debug)]
 struct Running {
     run: RunKey,
     key: JobKey,
     queue: Arc<str>,
-    stop: AbortHandle,
 }
 
-pub struct Driver {
-    store: Arc<dyn Store>,
-    plans: Arc<Plans>,
-    runners: Arc<Runners>,
+/// Times of a driver are local: monotonic, since whatever moment its owner likes.
+pub struct Driver<R> {
     config: Config,
-    ledger: Ledger<Reply>,
+    ledger: Ledger<Reply<R>>,
     slots: Slots,
-    attempts: HashMap<Token, Running>,
-    waiters: HashMap<RunKey, Vec<oneshot::Sender<Ended>>>,
-    idle_waiters: Vec<(Duration, oneshot::Sender<()>)>,
-    inbox: mpsc::UnboundedSender<Message>,
-    mail: mpsc::UnboundedReceiver<Message>,
-    tasks: JoinSet<()>,
+    /// By token, so that whatever goes over all of them does so in one order.
+    attempts: BTreeMap<Token, Running>,
+    actions: Vec<Action<R>>,
+    now: Duration,
     clock: StoreClock,
     /// Its name, as JSON.
     instance: Json,
     meters: Arc<Meters>,
     /// Why the store takes no writes at present.
-    told_trouble: watch::Sender<Option<StoreError>>,
+    told_trouble: Option<StoreError>,
     flights: usize,
     /// Consecutive failures of the store, for the pause between tries.
     trouble: u32,
@@ -136,11 +163,11 @@ pub struct Driver {
     sweeping: bool,
     /// Claimed jobs whose attempts are being prepared.
     preparing: usize,
-    next_claim: Option<Instant>,
-    next_sweep: Instant,
-    next_heartbeat: Instant,
-    next_retry: Option<Instant>,
-    stop_by: Option<Instant>,
+    next_claim: Option<Duration>,
+    next_sweep: Duration,
+    next_heartbeat: Duration,
+    next_retry: Option<Duration>,
+    stop_by: Option<Duration>,
     /// Whether jobs may wait for a slot: then a free one is filled at once.
     backlog: bool,
     /// The last claim found nothing and nothing has changed since; with it, when the next job is due.
@@ -148,72 +175,54 @@ pub struct Driver {
     swept_once: bool,
 }
 
-/// The store's time, read off its last answer and a local monotonic clock.
+/// The store's time, read off its last answer and the local time that has passed since.
 #[derive(Debug, Clone, Copy)]
-pub struct StoreClock {
+struct StoreClock {
     at: Time,
-    seen: Instant,
+    seen: Duration,
 }
 
 impl StoreClock {
-    pub fn new(at: Time) -> StoreClock {
-        StoreClock { at, seen: Instant::now() }
+    fn at(&self, local: Duration) -> Time {
+        self.at + local.saturating_sub(self.seen)
     }
 
-    fn now(&self) -> Time {
-        self.at + self.seen.elapsed()
-    }
-
-    /// When the store's clock will show this time.
-    fn instant(&self, time: Time) -> Instant {
-        self.seen + time.since(self.at)
-    }
-
-    fn adjust(&mut self, at: Time) {
-        *self = StoreClock::new(at);
+    /// When, by local time, the store's clock will show this time.
+    fn local(&self, time: Time) -> Duration {
+        self.seen.saturating_add(time.since(self.at))
     }
 }
 
-impl std::fmt::Debug for Driver {
+impl<R> std::fmt::Debug for Driver<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Driver({})", self.config.instance)
     }
 }
 
-impl Driver {
+impl<R> Driver<R> {
+    /// A driver at local time `now`, when the store's clock shows `store_now`.
     pub fn new(
-        store: Arc<dyn Store>,
-        plans: Arc<Plans>,
-        runners: Arc<Runners>,
         config: Config,
+        slots: Slots,
         meters: Arc<Meters>,
-        told_trouble: watch::Sender<Option<StoreError>>,
-        now: Time,
-    ) -> (Driver, mpsc::UnboundedSender<Message>) {
-        let (inbox, mail) = mpsc::unbounded_channel();
-        let instance = json::string(&config.instance);
-        let start = Instant::now();
+        now: Duration,
+        store_now: Time,
+    ) -> Driver<R> {
         let works = config.role == Role::Work;
-        let driver = Driver {
-            slots: Slots::new(config.clone(), runners.clone()),
-            next_heartbeat: start + config.lease / 3,
-            next_claim: works.then_some(start),
-            next_sweep: start,
-            store,
-            plans,
-            runners,
+        Driver {
+            slots,
+            next_heartbeat: now + config.lease / 3,
+            next_claim: works.then_some(now),
+            next_sweep: now,
+            instance: json::string(&config.instance),
             config,
             ledger: Ledger::default(),
-            attempts: HashMap::new(),
-            waiters: HashMap::new(),
-            idle_waiters: Vec::new(),
-            inbox: inbox.clone(),
-            mail,
-            tasks: JoinSet::new(),
-            clock: StoreClock::new(now),
-            instance,
+            attempts: BTreeMap::new(),
+            actions: Vec::new(),
+            now,
+            clock: StoreClock { at: store_now, seen: now },
             meters,
-            told_trouble,
+            told_trouble: None,
             flights: 0,
             trouble: 0,
             retry: Vec::new(),
@@ -225,54 +234,24 @@ impl Driver {
             backlog: false,
             quiet: None,
             swept_once: false,
-        };
-        (driver, inbox)
-    }
-
-    /// Runs until it is told to stop and everything has come to rest.
-    pub async fn run(mut self) {
-        let mut mail = Vec::new();
-        loop {
-            let tick = self.next_tick();
-            tokio::select! {
-                biased;
-                received = self.mail.recv_many(&mut mail, 4 * BATCH) => {
-                    if received == 0 {
-                        break;
-                    }
-                    mail.drain(..).for_each(|message| self.handle(message));
-                }
-                () = tokio::time::sleep_until(tick) => {}
-            }
-            self.tick();
-            self.pump();
-            self.tell_idle();
-            while self.tasks.try_join_next().is_some() {}
-            if self.may_stop() {
-                break;
-            }
         }
-        self.tasks.shutdown().await;
     }
 
-    fn handle(&mut self, message: Message) {
+    /// Takes a message that came at local time `now`.
+    pub fn handle(&mut self, message: Message<R>, now: Duration) {
+        self.now = self.now.max(now);
         match message {
             Message::Offer(run, entry) => self.ledger.offer(run, entry),
-            Message::Start(run, plan, new, entry, waiter) => {
-                self.waiters.entry(run.clone()).or_default().push(waiter);
-                self.ledger.offer_new(run, plan, *new, entry);
-            }
+            Message::Start(run, plan, new, entry) => self.ledger.offer_new(run, plan, *new, entry),
             Message::Finished(token, run, entry) => {
                 if let Some(running) = self.attempts.remove(&token) {
                     self.free(&running.queue);
                 }
                 self.ledger.offer(run, entry);
             }
-            Message::Await(run, waiter) => self.waiters.entry(run).or_default().push(waiter),
-            Message::AwaitIdle(patience, waiter) => self.idle_waiters.push((patience, waiter)),
             Message::Stop(drain) => {
                 self.slots.close();
-                self.stop_by = Some(Instant::now() + drain);
+                self.stop_by = Some(self.now.saturating_add(drain));
                 self.next_claim = None;
             }
             Message::Trouble(trouble) => self.tell_trouble(trouble),
@@ -280,13 +259,86 @@ impl Driver {
         }
     }
 
-    /// Lets whoever watches know that the store takes no writes, or does again.
+    /// Does what is due at local time `now`.
+    pub fn tick(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+        if self.next_retry.is_some_and(|at| at <= self.now) {
+            self.next_retry = None;
+            std::mem::take(&mut self.retry).iter().for_each(|run| self.ledger.wake(run));
+        }
+        if self.next_heartbeat <= self.now {
+            self.heartbeat();
+        }
+        if self.config.role == Role::Work && !self.sweeping && self.next_sweep <= self.now {
+            self.sweep();
+        }
+        if !self.claiming && self.next_claim.is_some_and(|at| at <= self.now) {
+            self.next_claim = None;
+            self.claim();
+        }
+        if self.stop_by.is_some_and(|at| at <= self.now) && !self.attempts.is_empty() {
+            self.give_back();
+        }
+    }
+
+    /// When [`Driver::tick`] has something to do next, by local time.
+    pub fn next_tick(&self) -> Duration {
+        let mut next = self.next_heartbeat;
+        if self.config.role == Role::Work && !self.sweeping {
+            next = next.min(self.next_sweep);
+        }
+        if !self.claiming {
+            next = self.next_claim.map_or(next, |at| next.min(at));
+        }
+        let stop_by = self.stop_by.filter(|at| !self.attempts.is_empty() || *at > self.now);
+        for at in [self.next_retry, stop_by].into_iter().flatten() {
+            next = next.min(at);
+        }
+        next
+    }
+
+    /// What it wants done, in order.
+    pub fn actions(&mut self) -> std::vec::Drain<'_, Action<R>> {
+        self.actions.drain(..)
+    }
+
+    /// Whether it was told to stop and everything has come to rest.
+    pub fn has_stopped(&self) -> bool {
+        self.stop_by.is_some() && self.at_rest()
+    }
+
+    /// How long nothing will be due, where nothing is ready or running. Looks again where it does not know.
+    pub fn idle_for(&mut self) -> Option<Duration> {
+        if !self.swept_once || !self.at_rest() {
+            return None;
+        }
+        let Some(next_due) = self.quiet else {
+            // Nothing is known to wait, but nobody has looked since the last change.
+            self.next_claim = Some(self.now);
+            return None;
+        };
+        Some(next_due.map_or(Duration::MAX, |due| due.since(self.store_now())))
+    }
+
+    /// Attempts that run here now, by token.
+    pub fn running(&self) -> impl Iterator<Item = Token> {
+        self.attempts.keys().copied()
+    }
+
+    /// The store's time as far as it is known here.
+    pub fn store_now(&self) -> Time {
+        self.clock.at(self.now)
+    }
+
+    fn adjust(&mut self, at: Time) {
+        self.clock = StoreClock { at, seen: self.now };
+    }
+
     fn tell_trouble(&mut self, trouble: Option<StoreError>) {
-        self.told_trouble.send_if_modified(|told| {
-            let changed = *told != trouble;
-            *told = trouble;
-            changed
-        });
+        if self.told_trouble != trouble {
+            self.told_trouble = trouble.clone();
+            self.actions.push(Action::Trouble(trouble));
+        }
     }
 
     fn answer(&mut self, answer: Answer) {
@@ -305,19 +357,12 @@ impl Driver {
                 self.question_failed(&run, &error)
             }
             Answer::Claimed(result) => self.claimed(result),
-            Answer::Prepared(launches, failed) => {
-                self.preparing -= launches.len() + failed.len();
-                launches.into_iter().for_each(|(launch, delayed)| self.launch(launch, delayed));
-                for (job, queue) in failed {
-                    self.free(&queue);
-                    self.release(vec![Extend { run: job.run, key: job.key, token: job.token }]);
-                }
-            }
+            Answer::Prepared(launches, failed) => self.prepared(launches, failed),
             Answer::Swept(result) => self.swept(result),
             Answer::Extended(tokens, Ok(results)) => {
                 for (token, result) in tokens.iter().zip(results) {
-                    if let Extended::Gone(why) = result {
-                        self.lost(*token, why);
+                    if let Extended::Gone(_) = result {
+                        self.lost(*token);
                     }
                 }
             }
@@ -326,78 +371,21 @@ impl Driver {
         }
     }
 
-    fn next_tick(&self) -> Instant {
-        let mut next = self.next_heartbeat;
-        if self.config.role == Role::Work && !self.sweeping {
-            next = next.min(self.next_sweep);
-        }
-        if !self.claiming {
-            next = self.next_claim.map_or(next, |at| next.min(at));
-        }
-        for at in [self.next_retry, self.stop_by].into_iter().flatten() {
-            next = next.min(at);
-        }
-        next
-    }
-
-    fn tick(&mut self) {
-        let now = Instant::now();
-        if self.next_retry.is_some_and(|at| at <= now) {
-            self.next_retry = None;
-            std::mem::take(&mut self.retry).iter().for_each(|run| self.ledger.wake(run));
-        }
-        if self.next_heartbeat <= now {
-            self.heartbeat();
-        }
-        if self.config.role == Role::Work && !self.sweeping && self.next_sweep <= now {
-            self.sweep();
-        }
-        if !self.claiming && self.next_claim.is_some_and(|at| at <= now) {
-            self.next_claim = None;
-            self.claim();
-        }
-        if self.stop_by.is_some_and(|at| at <= now) && !self.attempts.is_empty() {
-            self.give_back();
-        }
+    fn call(&mut self, call: Call) {
+        self.actions.push(Action::Call(call));
     }
 
     /// The time to drain is up: what still runs is stopped and given back.
     fn give_back(&mut self) {
-        let leases = self
-            .attempts
-            .drain()
-            .map(|(token, running)| {
-                running.stop.abort();
-                Extend { run: running.run, key: running.key, token }
-            })
-            .collect();
-        self.release(leases);
+        let mut leases = Vec::with_capacity(self.attempts.len());
+        for (token, running) in std::mem::take(&mut self.attempts) {
+            self.actions.push(Action::Stop(token));
+            leases.push(Extend { run: running.run, key: running.key, token });
+        }
+        self.call(Call::Release(leases));
     }
 
     fn at_rest(&self) -> bool {
         self.attempts.is_empty() && self.preparing == 0 && !self.claiming && self.ledger.is_idle()
-    }
-
-    fn may_stop(&self) -> bool {
-        self.stop_by.is_some() && self.at_rest() && self.tasks.is_empty()
-    }
-
-    fn tell_idle(&mut self) {
-        if self.idle_waiters.is_empty() || !self.swept_once || !self.at_rest() {
-            return;
-        }
-        let Some(next_due) = self.quiet else {
-            // Nothing is known to wait, but nobody has looked since the last change.
-            self.next_claim = Some(Instant::now());
-            return;
-        };
-        let next = next_due.map_or(Duration::MAX, |due| due.since(self.clock.now()));
-        let (done, waiting) =
-            std::mem::take(&mut self.idle_waiters).into_iter().partition(|(patience, _)| next > *patience);
-        self.idle_waiters = waiting;
-        let done: Vec<(Duration, oneshot::Sender<()>)> = done;
-        for (_, waiter) in done {
-            let _ = waiter.send(());
-        }
     }
 }

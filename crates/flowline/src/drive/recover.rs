@@ -1,29 +1,31 @@
 //! Recovery: leases are kept alive while their attempts run, and those that ran out become inputs of their runs.
 
 use flowline_core::event::{EventType, NewEvent};
+use flowline_core::planted::{self, Bug};
 use flowline_core::{Input, RunKey, json};
 use flowline_store::{ExpiredLease, Extend, JobKey, LeaseUse, StoreError, Swept};
-use tokio::time::Instant;
 
-use super::{Answer, Driver, Reply, SWEEP};
+use super::{Call, Driver, Reply, SWEEP};
 use crate::attempt::started_data;
 use crate::ledger::Entry;
 
-impl Driver {
+impl<R> Driver<R> {
     pub(super) fn sweep(&mut self) {
         self.sweeping = true;
-        let store = self.store.clone();
-        self.ask(async move { Answer::Swept(store.sweep(SWEEP).await) });
+        self.call(Call::Sweep(SWEEP));
     }
 
     pub(super) fn swept(&mut self, result: Result<Swept, StoreError>) {
         self.sweeping = false;
-        self.next_sweep = Instant::now() + self.config.sweep;
-        let Ok(swept) = result else { return };
+        self.next_sweep = self.now + self.config.sweep;
+        let Ok(mut swept) = result else { return };
+        if planted::is(Bug::NoSweep) {
+            swept.expired.clear();
+        }
         self.swept_once = true;
-        self.clock.adjust(swept.now);
+        self.adjust(swept.now);
         if let Some(next) = swept.next {
-            self.next_sweep = self.next_sweep.min(self.clock.instant(next));
+            self.next_sweep = self.next_sweep.min(self.clock.local(next));
         }
         for timer in swept.timers {
             let entry = Entry {
@@ -41,35 +43,20 @@ impl Driver {
     }
 
     pub(super) fn heartbeat(&mut self) {
-        self.next_heartbeat = Instant::now() + self.config.lease / 3;
-        self.waiters.retain(|_, waiters| {
-            waiters.retain(|waiter| !waiter.is_closed());
-            !waiters.is_empty()
-        });
+        self.next_heartbeat = self.now + self.config.lease / 3;
         let leases: Vec<Extend> = self
             .attempts
             .iter()
             .map(|(token, running)| Extend { run: running.run.clone(), key: running.key, token: *token })
             .collect();
-        if leases.is_empty() {
-            return;
+        if !leases.is_empty() {
+            self.call(Call::Extend(leases, self.config.lease));
         }
-        let (store, ttl) = (self.store.clone(), self.config.lease);
-        let tokens = leases.iter().map(|lease| lease.token).collect();
-        self.ask(async move { Answer::Extended(tokens, store.extend(leases, ttl).await) });
-    }
-
-    pub(super) fn release(&mut self, leases: Vec<Extend>) {
-        let store = self.store.clone();
-        self.tasks.spawn(async move {
-            // Where this fails the leases run out by themselves.
-            let _ = store.release(leases).await;
-        });
     }
 }
 
 /// A lease that ran out becomes an input of its run. What the attempt did not get to write is written for it.
-fn recover(lease: ExpiredLease) -> (RunKey, Entry<Reply>) {
+fn recover<R>(lease: ExpiredLease) -> (RunKey, Entry<Reply<R>>) {
     let attempt = lease.attempt;
     let mut lines = Vec::new();
     if lease.lines == 0 {
@@ -83,7 +70,7 @@ fn recover(lease: ExpiredLease) -> (RunKey, Entry<Reply>) {
     let entry = Entry {
         input: Input::LeaseLost { step, attempt, released: lease.released },
         lines,
-        lease: Some(LeaseUse::Expired { key: lease.key, attempt, token: lease.token }),
+        lease: Some(LeaseUse::Expired { key: lease.key, attempt, token: lease.token, lines: lease.lines }),
         reply: Reply::None,
     };
     (lease.run, entry)

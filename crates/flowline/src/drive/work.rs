@@ -1,20 +1,19 @@
 //! Work: jobs are claimed while there is room, and their attempts run.
 
-use flowline_core::{Input, Time};
-use flowline_store::{Claimed, Gone, JobKey, LeaseUse, LeasedJob, StoreError, Token};
 use std::sync::atomic::Ordering;
-use tokio::time::Instant;
 
-use super::load::prepare;
-use super::{Answer, Driver, Reply, Running};
+use flowline_core::{Input, Time};
+use flowline_store::{Claimed, Extend, JobKey, LeaseUse, LeasedJob, StoreError, Token};
+
+use super::{Action, Call, Driver, Reply, Running};
 use crate::attempt::{Launch, started_data};
 use crate::config::Role;
 use crate::ledger::Entry;
 
-impl Driver {
+impl<R> Driver<R> {
     pub(super) fn claim_by(&mut self, due: Time) {
         if self.stop_by.is_none() && self.config.role == Role::Work {
-            let at = self.clock.instant(due);
+            let at = self.clock.local(due);
             self.next_claim = Some(self.next_claim.map_or(at, |next| next.min(at)));
         }
     }
@@ -23,7 +22,7 @@ impl Driver {
     pub(super) fn free(&mut self, queue: &str) {
         self.slots.free(queue);
         if self.backlog && self.stop_by.is_none() {
-            self.next_claim = Some(Instant::now());
+            self.next_claim = Some(self.now);
         }
     }
 
@@ -31,87 +30,94 @@ impl Driver {
         let Some(claim) = self.slots.claim() else { return };
         self.claiming = true;
         self.meters.claims.fetch_add(1, Ordering::Relaxed);
-        let store = self.store.clone();
-        self.ask(async move { Answer::Claimed(store.claim(claim).await) });
+        self.call(Call::Claim(claim));
     }
 
     pub(super) fn claimed(&mut self, result: Result<Claimed, StoreError>) {
         self.claiming = false;
-        let again = Instant::now() + self.config.sweep;
+        let again = self.now + self.config.sweep;
         let claimed = match result {
             Ok(claimed) => claimed,
             Err(error) => {
+                self.slots.claimed([]);
                 self.tell_trouble(Some(error));
                 self.next_claim = self.stop_by.is_none().then_some(again);
                 return;
             }
         };
-        self.clock.adjust(claimed.now);
-        for job in &claimed.jobs {
-            self.slots.take(&job.lane.queue);
-        }
+        self.adjust(claimed.now);
+        self.slots.claimed(claimed.jobs.iter().map(|job| &job.lane.queue));
         if self.stop_by.is_none() {
             // Somebody else's commit can make a job ready too: look again now and then.
             self.backlog = !claimed.jobs.is_empty() || self.slots.any_full();
             self.quiet = claimed.jobs.is_empty().then_some(claimed.next_due);
             let next = if claimed.jobs.is_empty() {
-                claimed.next_due.map_or(again, |due| self.clock.instant(due).min(again))
+                claimed.next_due.map_or(again, |due| self.clock.local(due).min(again))
             } else {
-                Instant::now()
+                self.now
             };
-            self.next_claim = Some(next);
+            // What was asked for meanwhile stays asked for: this claim may have been too early to see it.
+            self.next_claim = Some(self.next_claim.map_or(next, |asked| asked.min(next)));
         }
         if !claimed.jobs.is_empty() {
             self.prepare(claimed.jobs);
         }
     }
 
-    /// Loads what the attempts of claimed jobs need.
+    /// Starts the attempts of claimed jobs; what they need is loaded where it is not in mind.
     pub(super) fn prepare(&mut self, jobs: Vec<LeasedJob>) {
-        self.preparing += jobs.len();
-        let (store, plans) = (self.store.clone(), self.plans.clone());
-        self.ask(async move {
-            let (launches, failed) = prepare(&*store, &plans, jobs).await;
-            Answer::Prepared(launches, failed)
-        });
+        let mut load = Vec::new();
+        for job in jobs {
+            match (self.ledger.at_hand(&job), job.key) {
+                (Some((plan, input, delayed)), JobKey::Step(step)) => {
+                    let LeasedJob { run, attempt, token, .. } = job;
+                    self.launch(Launch { run, plan, step, attempt, token, input, started: false }, delayed);
+                }
+                _ => load.push(job),
+            }
+        }
+        if !load.is_empty() {
+            self.preparing += load.len();
+            self.call(Call::Prepare(load));
+        }
+    }
+
+    pub(super) fn prepared(&mut self, launches: Vec<(Launch, bool)>, failed: Vec<LeasedJob>) {
+        self.preparing -= launches.len() + failed.len();
+        launches.into_iter().for_each(|(launch, delayed)| self.launch(launch, delayed));
+        if failed.is_empty() {
+            return;
+        }
+        failed.iter().for_each(|job| self.free(&job.lane.queue));
+        let given_back = |job: LeasedJob| Extend { run: job.run, key: job.key, token: job.token };
+        self.call(Call::Release(failed.into_iter().map(given_back).collect()));
     }
 
     pub(super) fn launch(&mut self, launch: Launch, delayed: bool) {
+        let key = JobKey::Step(launch.step);
         if delayed {
             // The log must say that the wait is over, for the run's status follows from the log.
-            let (run, step, attempt) = (launch.run.clone(), launch.step, launch.attempt);
+            let (run, step, attempt, token) = (launch.run.clone(), launch.step, launch.attempt, launch.token);
+            let data = started_data(&self.instance, Some(self.store_now()));
             let entry = Entry {
-                input: Input::Started {
-                    step,
-                    attempt,
-                    data: started_data(&self.instance, Some(self.clock.now())),
-                },
+                input: Input::Started { step, attempt, data },
                 lines: Vec::new(),
-                lease: Some(LeaseUse::Keep {
-                    key: JobKey::Step(step),
-                    attempt,
-                    token: launch.token,
-                    lines: 1,
-                }),
+                lease: Some(LeaseUse::Keep { key, attempt, token, lines: 1 }),
                 reply: Reply::Launch(Box::new(launch)),
             };
             self.ledger.offer(run, entry);
             return;
         }
-        let planned = launch.plan.step(launch.step);
-        let Some(runner) = self.runners.get(&planned.need) else { return };
-        let (token, run, key) = (launch.token, launch.run.clone(), JobKey::Step(launch.step));
-        let queue = planned.queue.clone();
-        let (store, inbox, instance) = (self.store.clone(), self.inbox.clone(), self.instance.clone());
-        let work = launch.run(runner, store, inbox, instance, self.clock.now());
-        let stop = self.tasks.spawn(work);
-        self.attempts.insert(token, Running { run, key, queue, stop });
+        let queue = launch.plan.step(launch.step).queue.clone();
+        self.attempts.insert(launch.token, Running { run: launch.run.clone(), key, queue });
+        let now = self.store_now();
+        self.actions.push(Action::Launch(launch, now));
     }
 
     /// The lease of an attempt is gone: the attempt is stopped, and reports nothing.
-    pub(super) fn lost(&mut self, token: Token, _why: Gone) {
+    pub(super) fn lost(&mut self, token: Token) {
         if let Some(running) = self.attempts.remove(&token) {
-            running.stop.abort();
+            self.actions.push(Action::Stop(token));
             self.free(&running.queue);
         }
     }

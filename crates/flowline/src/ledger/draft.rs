@@ -55,6 +55,14 @@ impl<'a, R> Draft<'a, R> {
         Cow::Owned(known)
     }
 
+    /// Whether an input must wait for a commit of its own: that a lease is lost, while its attempt has just said something,
+    /// was found before that was written.
+    pub(super) fn contradicts(&self, entry: &Entry<R>) -> bool {
+        let lost = |lease: &&LeaseUse| matches!(lease, LeaseUse::Expired { .. });
+        let key = entry.lease.as_ref().filter(lost).map(LeaseUse::key);
+        key.is_some_and(|key| self.leases.iter().any(|lease| lease.key() == key))
+    }
+
     /// Adds a decision. True where nothing may follow it in the same commit.
     pub(super) fn take(&mut self, mut entry: Entry<R>, decision: Decision) -> bool {
         self.leases.extend(entry.lease.clone());
@@ -70,7 +78,10 @@ impl<'a, R> Draft<'a, R> {
         }
         match decision.others {
             OtherJobs::Leave => {}
-            OtherJobs::Drop => self.add.clear(),
+            OtherJobs::Drop => {
+                self.add.clear();
+                self.leases.iter_mut().for_each(end_lease);
+            }
             OtherJobs::Hold => self.add.iter_mut().for_each(|add| add.held = true),
             OtherJobs::Release => self.add.iter_mut().for_each(|add| add.held = false),
         }
@@ -128,5 +139,12 @@ impl<'a, R> Draft<'a, R> {
             terminal,
         };
         (commit, flight)
+    }
+}
+
+/// The run has ended: an attempt that would have gone on is over as well.
+fn end_lease(lease: &mut LeaseUse) {
+    if let LeaseUse::Keep { key, attempt, token, .. } = *lease {
+        *lease = LeaseUse::Finish { key, attempt, token };
     }
 }

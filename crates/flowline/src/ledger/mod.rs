@@ -16,11 +16,12 @@ use std::sync::Arc;
 
 use flowline_core::decide::{AddJob, Job, Known, Refusal};
 use flowline_core::event::Slot;
+use flowline_core::planted::{self, Bug};
 use flowline_core::run::{Phase, RunState};
 use flowline_core::{Input, Json, NewEvent, Plan, RunKey, Status, Time};
 use flowline_store::{
-    Commit, CommitError, Committed, Failure, Handoff, Index, JobKey, Lane, LeaseUse, NewJob, NewRun,
-    StoreError,
+    Commit, CommitError, Committed, Failure, Handoff, Index, JobKey, Lane, LeaseUse, LeasedJob, NewJob,
+    NewRun, StoreError,
 };
 
 use cell::{Busy, Cell};
@@ -165,6 +166,19 @@ impl<R> Ledger<R> {
         self.cells.get(run)?.seen.as_ref()
     }
 
+    /// The plan and input of a claimed job's attempt, and whether its wait must be ended in the log, where all of that is
+    /// in mind: a state at least as new as the job, and every payload.
+    pub fn at_hand(&self, job: &LeasedJob) -> Option<(Arc<Plan>, Json, bool)> {
+        let (JobKey::Step(step), Some(cell)) = (job.key, self.cells.get(&job.run)) else { return None };
+        let seen = cell.seen.as_ref()?;
+        let now = seen.state.step(step);
+        if !now.is_live() || now.attempt != job.attempt {
+            return None;
+        }
+        let input = input_of(&seen.plan, step, &seen.state, &cell.known.payloads).ok()?;
+        Some((seen.plan.clone(), input, now.phase == Phase::Delayed))
+    }
+
     /// Decides what can be decided and says what to ask of the store. At most `limit` questions.
     pub fn next(&mut self, now: Time, room: &mut dyn Room, limit: usize) -> (Vec<Ask>, Vec<(R, Outcome)>) {
         let (mut asks, mut replies) = (Vec::new(), Vec::new());
@@ -185,6 +199,11 @@ impl<R> Ledger<R> {
     pub fn loaded(&mut self, run: &RunKey, seen: Option<Seen>) -> Vec<(R, Outcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         cell.busy = Busy::No;
+        if seen.is_none() && cell.new.is_some() {
+            // A start came while it was looked for: there will be a run.
+            self.dirty.push_back(run.clone());
+            return Vec::new();
+        }
         let Some(seen) = seen else {
             let waiting = std::mem::take(&mut cell.waiting);
             self.cells.remove(run);
@@ -224,14 +243,32 @@ impl<R> Ledger<R> {
     /// Refuses the inputs that came from outside: whoever sent them is there to decide what next. What attempts did
     /// stays, for it was done.
     pub fn refuse_outside(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, Outcome)> {
+        self.refuse(run, why, |entry| entry.lease.is_none())
+    }
+
+    /// Refuses the inputs of which nobody could say afterwards whether they were applied before.
+    pub fn refuse_unnamed(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, Outcome)> {
+        self.refuse(run, why, |entry| !entry.input.names_itself())
+    }
+
+    fn refuse(
+        &mut self,
+        run: &RunKey,
+        why: &StoreError,
+        which: impl Fn(&Entry<R>) -> bool,
+    ) -> Vec<(R, Outcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         let waiting = std::mem::take(&mut cell.waiting).into_iter();
-        let (stay, go): (VecDeque<_>, VecDeque<_>) = waiting.partition(|entry| entry.lease.is_some());
+        let (go, stay): (VecDeque<_>, VecDeque<_>) = waiting.partition(which);
         cell.waiting = stay;
         if cell.is_spent() {
             self.cells.remove(run);
         }
-        go.into_iter().map(|entry| (entry.reply, Outcome::Failed(why.clone()))).collect()
+        let told = || match planted::is(Bug::AcknowledgedTooSoon) {
+            true => Outcome::Committed { status: Status::Running },
+            false => Outcome::Failed(why.clone()),
+        };
+        go.into_iter().map(|entry| (entry.reply, told())).collect()
     }
 
     /// Gives up on a run's inputs: each gets `why`.

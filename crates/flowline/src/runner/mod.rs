@@ -52,10 +52,6 @@ impl Runners {
         &self.needs
     }
 
-    pub fn can_run(&self, need: &str) -> bool {
-        self.by_need.contains_key(need)
-    }
-
     pub fn get(&self, need: &str) -> Option<Arc<dyn Runner>> {
         self.by_need.get(need).cloned()
     }

@@ -8,14 +8,16 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Context;
-use crate::bench::{Answer, Question, Shape, bench};
+use crate::bench::{Answer, Question, Shape, bench, part};
 use crate::failure::{Exit, Failure, Outcome};
+use crate::open::Place;
 use crate::output;
 
 /// Measure how fast this machine runs flows
 ///
-/// Runs flows of trivial steps on a database of its own, and in the same run what the disk gives without Flowline. Use a
-/// release build on a quiet machine, and compare ratios.
+/// Runs flows of trivial steps on a database of its own, or, with --store and a server's URL, there, and in the same run
+/// what the disk or the server gives without Flowline. Use a release build on a quiet machine, and compare ratios. The
+/// runs stay in a server's store: give it a prefix or schema of its own.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline bench --flow diamond --runs 20000 --in-flight 256 --json")]
 pub struct Args {
@@ -30,6 +32,12 @@ pub struct Args {
     /// Bytes of payload that each run carries
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000), default_value_t = 100)]
     payload: u32,
+    /// Processes that share a server's store
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=64), default_value_t = 1)]
+    instances: u64,
+    /// One of several instances: print what it measured
+    #[arg(long, hide = true)]
+    part: bool,
     /// Where the database is made; its disk is what is measured
     #[arg(long, value_name = "DIR", default_value = ".flowline")]
     dir: PathBuf,
@@ -55,7 +63,14 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         dir: args.dir,
         payload: args.payload as usize,
         keep: args.keep,
+        server: server(context)?,
+        instances: args.instances,
     };
+    if args.part {
+        let part = part(&question).await.map_err(|error| Failure::environment(format!("{error:#}")))?;
+        output::json(&part)?;
+        return Ok(Exit::Fine);
+    }
     if cfg!(debug_assertions) {
         output::note("this is a debug build: its figures say little; use `cargo run --release -- bench`");
     }
@@ -72,6 +87,15 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     Ok(Exit::Fine)
 }
 
+/// The store to run on where the settings name a server's.
+fn server(context: &Context) -> Result<Option<String>, Failure> {
+    let url = &context.settings.store.value;
+    Ok(match Place::read(url)? {
+        Place::File(_) | Place::Memory => None,
+        _ => Some(url.clone()),
+    })
+}
+
 async fn show(done: Arc<AtomicU64>, runs: u64) {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs");
     let bar = ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -82,9 +106,15 @@ async fn show(done: Arc<AtomicU64>, runs: u64) {
 }
 
 fn tell(answer: &Answer) -> std::io::Result<()> {
-    let commit_ms = 1e3 / answer.baseline.commits_per_second;
-    output::line(&format!("{}, {} runs, {} in flight", answer.flow, answer.runs, answer.in_flight))?;
-    let rows = [
+    let instances = match answer.instances {
+        1 => String::new(),
+        count => format!(", {count} instances"),
+    };
+    output::line(&format!(
+        "{}, {} runs, {} in flight{instances}",
+        answer.flow, answer.runs, answer.in_flight
+    ))?;
+    let mut rows = vec![
         ("runs per second", format!("{:.0}", answer.runs_per_second)),
         ("steps per second", format!("{:.0}", answer.steps_per_second)),
         ("latency p50 / p99", format!("{:.2} ms / {:.2} ms", answer.latency_ms.p50, answer.latency_ms.p99)),
@@ -92,10 +122,19 @@ fn tell(answer: &Answer) -> std::io::Result<()> {
         ("conflicts", answer.conflicts.to_string()),
         ("bytes per run", answer.bytes_per_run.to_string()),
         ("peak memory", format!("{:.0} MB", answer.peak_rss_mb)),
-        ("raw rows per second", format!("{:.0}", answer.baseline.rows_per_second)),
-        ("raw commits per second", format!("{:.0}", answer.baseline.commits_per_second)),
-        ("steps per raw row", format!("{:.3}", answer.steps_per_second / answer.baseline.rows_per_second)),
-        ("p50 per raw commit", format!("{:.1}", answer.latency_ms.p50 / commit_ms)),
     ];
+    let commits_per_second = answer.commits as f64 / answer.seconds;
+    if let Some(raw) = answer.baseline.rows_per_second {
+        rows.push(("raw rows per second", format!("{raw:.0}")));
+        rows.push(("steps per raw row", format!("{:.3}", answer.steps_per_second / raw)));
+    }
+    if let Some(raw) = answer.baseline.commits_per_second {
+        rows.push(("raw commits per second", format!("{raw:.0}")));
+        rows.push(("p50 per raw commit", format!("{:.1}", answer.latency_ms.p50 * raw / 1e3)));
+    }
+    if let Some(raw) = answer.baseline.scripts_per_second {
+        rows.push(("raw scripts per second", format!("{raw:.0}")));
+        rows.push(("commits per raw script", format!("{:.3}", commits_per_second / raw)));
+    }
     rows.iter().try_for_each(|(name, value)| output::line(&format!("  {name:<24}{value}")))
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::open::{Access, Place};
+use crate::open::{Place, look};
 use crate::output::{self, GREEN, RED, RESET, YELLOW};
 
 /// Less than this and a busy store is soon full.
@@ -71,9 +71,11 @@ pub async fn run(context: &Context) -> Outcome {
     };
     system_clock(&mut findings);
     if there {
-        match context.open(Access::Reader).await {
-            Ok(store) => examine(context, &*store, &mut findings).await,
-            Err(failure) => findings.bad("open", failure.message, "name another store, or restore a backup"),
+        match look(&context.settings.store.value).await {
+            Ok(store) => examine(context, &place, &*store, &mut findings).await,
+            Err(failure) => {
+                findings.bad("open", failure.message, "name another store with --store, or mend this one")
+            }
         }
     }
     report(context, &findings.0)
@@ -217,7 +219,7 @@ fn system_clock(findings: &mut Findings) {
     }
 }
 
-async fn examine(context: &Context, store: &dyn Store, findings: &mut Findings) {
+async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: &mut Findings) {
     match store.check().await {
         Ok(health) => {
             let size = health.bytes.map_or(String::new(), |bytes| format!(", {} KiB", bytes >> 10));
@@ -228,11 +230,17 @@ async fn examine(context: &Context, store: &dyn Store, findings: &mut Findings) 
                 findings.ok("content", "no damage found");
             }
             for problem in health.problems {
-                findings.bad(
-                    "content",
-                    problem,
-                    "stop the engine and keep a copy of the file before anything else",
-                );
+                match place.file() {
+                    Some(_) => findings.bad(
+                        "content",
+                        problem,
+                        "stop the engine and keep a copy of the file before anything else",
+                    ),
+                    // How a server is set is for its operator to weigh; the words say what to do.
+                    None => {
+                        findings.warn("server", problem, "see docs/redis.md for what the server must be like")
+                    }
+                }
             }
         }
         Err(error) => findings.bad("content", error.to_string(), "restore a backup"),

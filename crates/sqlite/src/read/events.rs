@@ -1,63 +1,61 @@
 //! A run's log, and payloads by their address.
 
 use flowline_core::event::Slot;
-use flowline_core::{Json, RunKey};
+use flowline_core::{Event, Json, RunKey};
 use flowline_store::query::page_size;
 use flowline_store::{EventPage, EventQuery};
 use rusqlite::{OptionalExtension, params};
 
 use super::Reader;
-use super::rows::{EVENT_COLUMNS, Log, event};
-use crate::code;
+use super::rows::Log;
 use crate::fault::Fault;
+use crate::pack::{Packed, unpack};
+
+/// A page begins by key with the row that its first event is in, wherever it lies.
+pub(crate) const LOG_FROM: &str = "select first_seq, ms, events from log indexed by log_by_run where run = ?1
+    and first_seq >= (select coalesce(max(first_seq), 0) from log where run = ?1 and first_seq <= ?2 + 1)
+    order by first_seq";
 
 impl Reader<'_> {
     pub(crate) fn events(&self, run: &RunKey, query: &EventQuery) -> Result<EventPage, Fault> {
-        let nothing = EventPage { events: Vec::new(), more: false };
-        let Some((id, log)) = self.log_of(run)? else { return Ok(nothing) };
+        let mut page = EventPage { events: Vec::new(), more: false };
+        let Some((id, log)) = self.log_of(run)? else { return Ok(page) };
         let size = page_size(query.limit);
-        let sql = self.events_sql(query);
-        let mut statement = self.conn.prepare_cached(&sql)?;
-        let after = query.after.max(log.trimmed_to).min(i64::MAX as u64 - 1) as i64;
-        let mut rows = statement.query(params![id, after, query.step, query.attempt, size as i64 + 1])?;
-        let mut events = Vec::new();
+        let mut statement = self.conn.prepare_cached(LOG_FROM)?;
+        let after = query.after.max(log.trimmed_to);
+        let mut rows = statement.query(params![id, after.min(i64::MAX as u64 - 1) as i64])?;
         while let Some(row) = rows.next()? {
-            events.push(event(row, &log, self.kinds)?);
+            let (first_seq, ms) = (row.get::<_, i64>(0)? as u64, row.get(1)?);
+            let events = unpack(row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?)?;
+            for (seq, event) in (first_seq..).zip(&events).filter(|(seq, _)| *seq > after) {
+                if !wanted(query, event) {
+                    continue;
+                }
+                if page.events.len() == size {
+                    page.more = true;
+                    return Ok(page);
+                }
+                page.events.push(Event::stored(&log.run, &log.flow, &log.tenant, seq, ms, event.event()));
+            }
         }
-        let more = events.len() > size;
-        events.truncate(size);
-        Ok(EventPage { events, more })
-    }
-
-    /// A page begins by key with the commit that its first event is in, wherever it lies.
-    pub(crate) fn events_sql(&self, query: &EventQuery) -> String {
-        let mut wheres = String::new();
-        if !query.kinds.is_empty() {
-            let kinds: Vec<_> = query.kinds.iter().map(|kind| self.kinds.number(*kind).to_string()).collect();
-            wheres.push_str(&format!(" and type in ({})", kinds.join(",")));
-        }
-        format!(
-            "select {EVENT_COLUMNS} from logs cross join events on n between first_n and first_n + count - 1
-             where logs.run = ?1
-             and first_seq >= (select coalesce(max(first_seq), 0) from logs where run = ?1 and first_seq <= ?2 + 1)
-             and seq > ?2 and (?3 is null or step = ?3) and (?4 is null or attempt = ?4){wheres}
-             order by first_seq, n limit ?5"
-        )
+        Ok(page)
     }
 
     pub(crate) fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, Fault> {
         let Some((id, log)) = self.log_of(run)? else { return Ok(vec![None; slots.len()]) };
-        // The first that took the slot counts.
-        let mut statement = self
-            .conn
-            .prepare_cached("select data from events indexed by events_by_slot where run = ?1 and slot = ?2 and seq > ?3 order by n limit 1")?;
+        let mut statement = self.conn.prepare_cached(
+            "select slots.n - log.n, first_seq, events from slots cross join log
+             on log.n = (select max(n) from log where n <= slots.n) where slots.run = ?1 and slot = ?2 and log.run = ?1",
+        )?;
         let mut found = Vec::with_capacity(slots.len());
         for slot in slots {
-            let mut rows = statement.query((id, slot.number(), log.trimmed_to as i64))?;
+            let mut rows = statement.query((id, slot.number()))?;
             found.push(match rows.next()? {
                 Some(row) => {
-                    let data = row.get_ref(0)?.as_str_or_null().map_err(rusqlite::Error::from)?;
-                    data.map(code::json).transpose()?
+                    let (at, first_seq) = (row.get::<_, i64>(0)? as usize, row.get::<_, i64>(1)? as u64);
+                    let events = unpack(row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?)?;
+                    let kept = first_seq + at as u64 > log.trimmed_to;
+                    events.get(at).filter(|_| kept).and_then(Packed::data)
                 }
                 None => None,
             });
@@ -68,7 +66,7 @@ impl Reader<'_> {
     fn log_of(&self, run: &RunKey) -> Result<Option<(i64, Log)>, Fault> {
         let Some(tenant) = self.tenant(&run.tenant)? else { return Ok(None) };
         let mut statement = self.conn.prepare_cached(
-            "select r.id, f.name, r.trimmed_to from runs r join flows f on f.id = r.flow
+            "select r.id, f.name, p.trimmed_to from runs r join progress p on p.run = r.id join flows f on f.id = r.flow
              where r.tenant = ?1 and r.run_id = ?2",
         )?;
         let found = statement.query_row(params![tenant, run.run.as_str()], |row| {
@@ -80,4 +78,11 @@ impl Reader<'_> {
         });
         Ok(found.optional()?)
     }
+}
+
+fn wanted(query: &EventQuery, event: &Packed<'_>) -> bool {
+    let attempt = event.attempt.filter(|attempt| *attempt > 0);
+    (query.kinds.is_empty() || query.kinds.contains(&event.kind))
+        && query.step.as_ref().is_none_or(|step| event.step.as_deref() == Some(&**step))
+        && query.attempt.is_none_or(|wanted| attempt == Some(wanted))
 }

@@ -1,16 +1,19 @@
 //! Events of many runs. Their numbers are given in commit order by one writer, so what comes later has a higher one.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
+use flowline_core::Event;
 use flowline_store::query::page_size;
 use flowline_store::{FeedFilter, FeedPage};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::OptionalExtension;
 
 use super::Reader;
-use super::rows::{EVENT_COLUMNS, Log, event, run_id};
+use super::rows::{Log, run_id};
 use super::runs::number;
 use crate::fault::Fault;
 use crate::names::tenant_of;
+use crate::pack::unpack;
 
 /// Events looked at for one page. A filter that matches few gives short pages, never a long read.
 const LOOKED_AT: usize = 20_000;
@@ -24,35 +27,39 @@ impl Reader<'_> {
             cursor => number(cursor)?,
         };
         let size = page_size(limit);
-        let sql = format!("select {EVENT_COLUMNS}, n, run from events where n > ?1 order by n limit ?2");
-        let mut statement = self.conn.prepare_cached(&sql)?;
-        let mut rows = statement.query(params![after, LOOKED_AT as i64])?;
+        let mut statement = self.conn.prepare_cached(
+            "select n, run, first_seq, ms, events from log where n >= (select coalesce(max(n), 0) from log where n <= ?1 + 1)
+             order by n",
+        )?;
+        let mut rows = statement.query([after])?;
         let mut logs: HashMap<i64, Option<Log>> = HashMap::new();
         let (mut events, mut last, mut looked_at) = (Vec::new(), after, 0);
         while let Some(row) = rows.next()? {
-            let (n, run) = (row.get::<_, i64>(6)?, row.get::<_, i64>(7)?);
-            looked_at += 1;
-            let log = match logs.entry(run) {
-                std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-                std::collections::hash_map::Entry::Vacant(new) => new.insert(self.fed_log(run, filter)?),
-            };
-            let kind = self.kinds.kind(row.get(2)?)?;
-            let seq = row.get::<_, i64>(0)? as u64;
-            let wanted = log.as_ref().filter(|log| {
-                seq > log.trimmed_to && (filter.kinds.is_empty() || filter.kinds.contains(&kind))
-            });
-            let Some(wanted) = wanted else {
-                last = n;
-                continue;
-            };
-            if events.len() == size {
+            if looked_at >= LOOKED_AT {
                 return Ok(FeedPage { events, cursor: last.to_string(), more: true });
             }
-            events.push(event(row, wanted, self.kinds)?);
-            last = n;
-        }
-        if looked_at == LOOKED_AT {
-            return Ok(FeedPage { events, cursor: last.to_string(), more: true });
+            let (first_n, run) = (row.get::<_, i64>(0)?, row.get::<_, i64>(1)?);
+            let (first_seq, ms) = (row.get::<_, i64>(2)? as u64, row.get(3)?);
+            let log = match logs.entry(run) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(self.fed_log(run, filter)?),
+            };
+            let packed = unpack(row.get_ref(4)?.as_str().map_err(rusqlite::Error::from)?)?;
+            for ((n, seq), event) in
+                (first_n..).zip(first_seq..).zip(&packed).filter(|((n, _), _)| *n > after)
+            {
+                looked_at += 1;
+                let wanted = log.as_ref().filter(|log| {
+                    seq > log.trimmed_to && (filter.kinds.is_empty() || filter.kinds.contains(&event.kind))
+                });
+                if let Some(log) = wanted {
+                    if events.len() == size {
+                        return Ok(FeedPage { events, cursor: last.to_string(), more: true });
+                    }
+                    events.push(Event::stored(&log.run, &log.flow, &log.tenant, seq, ms, event.event()));
+                }
+                last = n;
+            }
         }
         Ok(FeedPage { events, cursor: after.max(end).to_string(), more: false })
     }
@@ -60,7 +67,7 @@ impl Reader<'_> {
     /// `None` where the run's events are not wanted, or the run has gone.
     fn fed_log(&self, run: i64, filter: &FeedFilter) -> Result<Option<Log>, Fault> {
         let mut statement = self.conn.prepare_cached(
-            "select r.run_id, f.name, t.name, r.trimmed_to from runs r join flows f on f.id = r.flow join tenants t on t.id = r.tenant
+            "select r.run_id, f.name, t.name, p.trimmed_to from runs r join progress p on p.run = r.id join flows f on f.id = r.flow join tenants t on t.id = r.tenant
              where r.id = ?1",
         )?;
         let mut rows = statement.query([run])?;
@@ -80,7 +87,9 @@ impl Reader<'_> {
 
     /// The last number given, also where its event has gone.
     fn last_event(&self) -> Result<i64, Fault> {
-        let mut kept = self.conn.prepare_cached("select coalesce(max(n), 0) from events")?;
+        let mut kept = self.conn.prepare_cached(
+            "select coalesce(max(n + count - 1), 0) from log where n = (select max(n) from log)",
+        )?;
         let kept: i64 = kept.query_row([], |row| row.get(0))?;
         let mut cell = self.conn.prepare_cached("select value from cells where name = 'last_event'")?;
         let given: Option<i64> = cell.query_row([], |row| row.get(0)).optional()?;

@@ -23,7 +23,6 @@ use tokio::sync::Semaphore;
 
 use crate::fault::Fault;
 use crate::file;
-use crate::schema::Kinds;
 
 /// Reads at the same time. More would only wait for the same disk and cores.
 const READERS: usize = 4;
@@ -34,7 +33,6 @@ pub(crate) struct Readers(Arc<Pool>);
 #[derive(Debug)]
 struct Pool {
     path: PathBuf,
-    kinds: Kinds,
     idle: Mutex<Vec<Connection>>,
     seats: Semaphore,
 }
@@ -42,14 +40,12 @@ struct Pool {
 /// What a read works with.
 pub(crate) struct Reader<'a> {
     pub(crate) conn: &'a Connection,
-    pub(crate) kinds: &'a Kinds,
 }
 
 impl Readers {
     pub(crate) fn open(path: PathBuf) -> Result<Readers, StoreError> {
         let first = file::open_reader(&path)?;
-        let kinds = Kinds::load(&first).map_err(|fault| file::named(&path, fault.of_read()))?;
-        let pool = Pool { path, kinds, idle: Mutex::new(vec![first]), seats: Semaphore::new(READERS) };
+        let pool = Pool { path, idle: Mutex::new(vec![first]), seats: Semaphore::new(READERS) };
         Ok(Readers(Arc::new(pool)))
     }
 
@@ -63,7 +59,7 @@ impl Readers {
         let pool = self.0.clone();
         let done = tokio::task::spawn_blocking(move || {
             let conn = pool.take()?;
-            let answer = in_one_moment(&conn, &pool.kinds, read);
+            let answer = in_one_moment(&conn, read);
             let answer = answer.map_err(|fault| file::named(&pool.path, fault.of_read()));
             pool.give_back(conn);
             answer
@@ -87,11 +83,10 @@ impl Pool {
 
 fn in_one_moment<T>(
     conn: &Connection,
-    kinds: &Kinds,
     read: impl FnOnce(&Reader<'_>) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
     let moment = conn.unchecked_transaction()?;
-    let answer = read(&Reader { conn, kinds })?;
+    let answer = read(&Reader { conn })?;
     moment.finish()?;
     Ok(answer)
 }
@@ -100,12 +95,6 @@ impl Reader<'_> {
     pub(crate) fn tenant(&self, tenant: &Tenant) -> Result<Option<i64>, Fault> {
         let mut statement = self.conn.prepare_cached("select id from tenants where name = ?1")?;
         Ok(statement.query_row([tenant.as_str()], |row| row.get(0)).optional()?)
-    }
-
-    pub(crate) fn flow(&self, tenant: i64, flow: &str) -> Result<Option<i64>, Fault> {
-        let mut statement =
-            self.conn.prepare_cached("select id from flows where tenant = ?1 and name = ?2")?;
-        Ok(statement.query_row(params![tenant, flow], |row| row.get(0)).optional()?)
     }
 
     pub(crate) fn run(&self, run: &RunKey) -> Result<Option<i64>, Fault> {

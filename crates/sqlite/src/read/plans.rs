@@ -1,22 +1,22 @@
 //! The reads that must stay flat however much is stored: shown by SQLite's own plan, not by the time they take.
 
-use flowline_core::{EventType, Status, Tenant};
-use flowline_store::{EventQuery, RunQuery};
+use flowline_core::Tenant;
+use flowline_store::RunQuery;
 use rusqlite::Connection;
 
-use super::Reader;
-use crate::schema::{self, Kinds};
+use super::events::LOG_FROM;
+use super::runs::page_sql;
+use crate::schema;
 use crate::write::statements::Statements;
 
-fn empty() -> (Connection, Kinds) {
+fn empty() -> Connection {
     let conn = Connection::open_in_memory().unwrap();
     schema::migrate(&conn, 0).unwrap();
     conn.execute_batch(
         "insert into tenants (name) values ('default'); insert into flows (tenant, name) values (1, 'f')",
     )
     .unwrap();
-    let kinds = Kinds::load(&conn).unwrap();
-    (conn, kinds)
+    conn
 }
 
 /// The plan in one line per part.
@@ -36,41 +36,28 @@ fn assert_flat(plan: &str, begins_with: &str) {
 
 #[test]
 fn a_page_of_a_log_begins_by_key_wherever_it_lies() {
-    let (conn, kinds) = empty();
-    let reader = Reader { conn: &conn, kinds: &kinds };
-    for query in [EventQuery::default(), EventQuery { kinds: vec![EventType::Log], ..EventQuery::default() }]
-    {
-        assert_flat(
-            &plan(&conn, &reader.events_sql(&query)),
-            "SEARCH logs USING PRIMARY KEY (run=? AND first_seq>?)",
-        );
-    }
+    let conn = empty();
+    assert_flat(&plan(&conn, LOG_FROM), "SEARCH log USING INDEX log_by_run (run=? AND first_seq>?)");
 }
 
 #[test]
 fn a_page_of_runs_is_read_in_the_order_of_an_index() {
-    let (conn, kinds) = empty();
-    let reader = Reader { conn: &conn, kinds: &kinds };
-    let (flow, status) = (Some("f".to_owned()), Some(Status::Failed));
+    let conn = empty();
     let all = RunQuery::of(Tenant::default());
     for (query, index) in [
-        (all.clone(), "runs_by_tenant (tenant=? AND rowid<?)"),
-        (RunQuery { status, ..all.clone() }, "runs_by_status (tenant=? AND status=? AND rowid<?)"),
-        (RunQuery { flow: flow.clone(), ..all.clone() }, "runs_by_flow (flow=? AND rowid<?)"),
-        (RunQuery { flow, status, ..all.clone() }, "runs_by_flow_status (flow=? AND status=? AND rowid<?)"),
+        (all.clone(), "INDEX progress_by_status (flow=? AND status=? AND rowid>? AND rowid<?)"),
         (
             RunQuery { label: Some(("a".to_owned(), "b".to_owned())), ..all },
-            "PRIMARY KEY (tenant=? AND key=? AND value=? AND run<?)",
+            "PRIMARY KEY (tenant=? AND key=? AND value=? AND run>? AND run<?)",
         ),
     ] {
-        let page = reader.filter(&query).unwrap().unwrap().page();
-        assert_flat(&plan(&conn, &page), index);
+        assert_flat(&plan(&conn, &page_sql(&query)), index);
     }
 }
 
 #[test]
 fn a_claim_finds_its_job_by_index() {
-    let (conn, _) = empty();
+    let conn = empty();
     let sql = Statements::prepare(&conn).unwrap();
     for statement in [&sql.first_due, &sql.next_due] {
         let text = statement.expanded_sql().unwrap();

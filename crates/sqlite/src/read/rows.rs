@@ -1,7 +1,6 @@
 //! Rows of the file as the contract's types.
 
-use flowline_core::event::AttemptOf;
-use flowline_core::{Event, NewEvent, RunId, RunKey, Tenant, Time};
+use flowline_core::{RunId, RunKey, Tenant, Time};
 use flowline_store::{Failure, RunRow};
 use rusqlite::Row;
 use std::sync::Arc;
@@ -9,15 +8,13 @@ use std::sync::Arc;
 use crate::code;
 use crate::fault::Fault;
 use crate::names::tenant_of;
-use crate::schema::Kinds;
 
-/// The columns that [`run_row`] reads; `r` is the run, and [`RUN_JOINS`] gives the rest.
-pub(crate) const RUN_COLUMNS: &str = "r.id, r.run_id, f.name, t.name, d.hash, r.status, r.created_at, r.started_at,
-    r.completed_at, r.step_count, p.completed_steps, p.failed_steps, p.retries, r.failure_error, r.failure_step,
-    r.labels, r.idempotency_key, r.retry_of, p.version, p.seq, r.events_trimmed, r.input_digest, p.state";
+/// The columns that [`run_row`] reads; `r` is the run, `p` its progress, and [`RUN_JOINS`] gives the rest.
+pub(crate) const RUN_COLUMNS: &str = "r.id, r.run_id, f.name, t.name, d.hash, p.status, r.created_at, p.started_at,
+    p.completed_at, r.step_count, p.completed_steps, p.failed_steps, p.retries, p.failure_error, p.failure_step,
+    r.labels, r.idempotency_key, r.retry_of, p.version, p.seq, p.events_trimmed, r.input_digest, p.state";
 /// `cross` keeps the planner from turning the order round.
-pub(crate) const RUN_JOINS: &str = "cross join progress p on p.run = r.id cross join flows f on f.id = r.flow
-    cross join tenants t on t.id = r.tenant cross join definitions d on d.id = r.definition";
+pub(crate) const RUN_JOINS: &str = "cross join flows f on f.id = r.flow cross join tenants t on t.id = r.tenant cross join definitions d on d.id = r.definition";
 /// Where the encoded state is among [`RUN_COLUMNS`].
 pub(crate) const STATE_COLUMN: usize = 22;
 
@@ -68,23 +65,6 @@ pub(crate) struct Log {
     pub(crate) tenant: Tenant,
     /// Events up to this one were trimmed, though some may not be deleted yet.
     pub(crate) trimmed_to: u64,
-}
-
-/// The columns that [`event`] reads.
-pub(crate) const EVENT_COLUMNS: &str = "seq, ms, type, step, attempt, data";
-
-pub(crate) fn event(row: &Row<'_>, log: &Log, kinds: &Kinds) -> Result<Event, Fault> {
-    let of = match row.get::<_, Option<Arc<str>>>(3)? {
-        Some(step) => Some(AttemptOf { step, attempt: row.get(4)? }),
-        None => None,
-    };
-    let data = match row.get_ref(5)?.as_str_or_null().map_err(rusqlite::Error::from)? {
-        Some(text) => Some(code::json(text)?),
-        None => None,
-    };
-    let new = NewEvent { kind: kinds.kind(row.get(2)?)?, of, data, slot: None };
-    let seq = row.get::<_, i64>(0)? as u64;
-    Ok(Event::stored(&log.run, &log.flow, &log.tenant, seq, row.get(1)?, new))
 }
 
 pub(crate) fn run_id(text: &str) -> Result<RunId, Fault> {

@@ -1,6 +1,8 @@
 //! Runs: by name, and in pages, newest first.
 
-use flowline_core::RunKey;
+use std::collections::BTreeSet;
+
+use flowline_core::{RunKey, Status};
 use flowline_store::query::{EXACT_TOTAL, WantTotal};
 use flowline_store::{RunPage, RunQuery, Snapshot, StoreError, Total};
 use rusqlite::types::Value;
@@ -13,8 +15,9 @@ use crate::fault::Fault;
 
 impl Reader<'_> {
     pub(crate) fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, Fault> {
-        let sql =
-            format!("select {RUN_COLUMNS} from runs r {RUN_JOINS} where r.tenant = ?1 and r.run_id = ?2");
+        let sql = format!(
+            "select {RUN_COLUMNS} from runs r cross join progress p on p.run = r.id {RUN_JOINS} where r.tenant = ?1 and r.run_id = ?2"
+        );
         let mut statement = self.conn.prepare_cached(&sql)?;
         let mut found = Vec::with_capacity(runs.len());
         for run in runs {
@@ -33,127 +36,126 @@ impl Reader<'_> {
 
     pub(crate) fn runs(&self, query: &RunQuery) -> Result<RunPage, Fault> {
         let before = query.cursor.as_deref().map(number).transpose()?;
-        let filter = match self.filter(query)? {
-            Some(filter) => filter,
-            None => {
-                let total = (query.total == WantTotal::Yes).then_some(Total::Exact(0));
-                return Ok(RunPage { items: Vec::new(), total, next: None });
-            }
-        };
         let size = flowline_store::query::page_size(query.limit);
-        let (mut items, mut ids) = (Vec::new(), Vec::<i64>::new());
-        let sql = filter.page();
+        let ranges = self.ranges(query)?;
+        let mut ids = self.newest(query, &ranges, before.unwrap_or(i64::MAX), size + 1)?;
+        let more = ids.len() > size;
+        ids.truncate(size);
+        let sql = format!(
+            "select {RUN_COLUMNS} from runs r cross join progress p on p.run = r.id {RUN_JOINS} where r.id = ?1"
+        );
         let mut statement = self.conn.prepare_cached(&sql)?;
-        let bounds = [Value::from(before.unwrap_or(i64::MAX)), Value::from(size as i64 + 1)];
-        let mut rows = statement.query(params_from_iter(bounds.iter().chain(&filter.values)))?;
-        while let Some(row) = rows.next()? {
-            ids.push(row.get(0)?);
-            items.push(run_row(row)?);
+        let mut items = Vec::with_capacity(ids.len());
+        for id in &ids {
+            let mut rows = statement.query([id])?;
+            if let Some(row) = rows.next()? {
+                items.push(run_row(row)?);
+            }
         }
-        let more = items.len() > size;
-        items.truncate(size);
-        let next = ids.get(size.saturating_sub(1)).filter(|_| more).map(ToString::to_string);
+        let next = ids.last().filter(|_| more).map(ToString::to_string);
         let total = match query.total {
-            WantTotal::Yes => Some(self.total(query, &filter)?),
+            WantTotal::Yes => Some(self.total(query, &ranges)?),
             WantTotal::No => None,
         };
         Ok(RunPage { items, total, next })
     }
 
-    fn total(&self, query: &RunQuery, filter: &Filter) -> Result<Total, Fault> {
+    /// The newest runs of all ranges, each of which is read in the order of its index and no further than it must be.
+    fn newest(
+        &self,
+        query: &RunQuery,
+        ranges: &[Range],
+        before: i64,
+        count: usize,
+    ) -> Result<Vec<i64>, Fault> {
+        let mut newest = BTreeSet::new();
+        let mut statement = self.conn.prepare_cached(&page_sql(query))?;
+        for range in ranges {
+            let after = newest.first().copied().filter(|_| newest.len() == count).unwrap_or(0);
+            let bounds = [before, after, count as i64].map(Value::from);
+            let mut rows = statement.query(params_from_iter(bounds.iter().chain(range)))?;
+            while let Some(row) = rows.next()? {
+                newest.insert(row.get::<_, i64>(0)?);
+                if newest.len() > count {
+                    newest.pop_first();
+                }
+            }
+        }
+        Ok(newest.into_iter().rev().collect())
+    }
+
+    fn total(&self, query: &RunQuery, ranges: &[Range]) -> Result<Total, Fault> {
         if query.counted() {
-            let sql = "select coalesce(sum(n), 0) from counters
-                where flow in (select id from flows where tenant = ?1 and (?2 is null or id = ?2))
-                and (?3 is null or status = ?3)";
-            let of = params![filter.tenant, filter.flow, query.status.map(code::status_number)];
+            let sql = "select coalesce(sum(n), 0) from counters c join flows f on f.id = c.flow
+                join tenants t on t.id = f.tenant
+                where t.name = ?1 and (?2 is null or f.name = ?2) and (?3 is null or c.status = ?3)";
+            let of = params![query.tenant.as_str(), query.flow, query.status.map(code::status_number)];
             let total: i64 = self.conn.prepare_cached(sql)?.query_row(of, |row| row.get(0))?;
             return Ok(Total::Exact(total.max(0) as u64));
         }
-        let sql = filter.count();
-        let bounds = [Value::from(i64::MAX), Value::from(EXACT_TOTAL as i64 + 1)];
-        let values = params_from_iter(bounds.iter().chain(&filter.values));
-        let count = self.conn.prepare_cached(&sql)?.query_row(values, |row| row.get::<_, i64>(0))? as u64;
-        Ok(if count > EXACT_TOTAL { Total::AtLeast(EXACT_TOTAL) } else { Total::Exact(count) })
+        let sql = format!("select count(*) from ({})", page_sql(query));
+        let mut statement = self.conn.prepare_cached(&sql)?;
+        let mut count = 0;
+        for range in ranges {
+            let bounds = [i64::MAX, 0, (EXACT_TOTAL + 1 - count) as i64].map(Value::from);
+            let values = params_from_iter(bounds.iter().chain(range));
+            count += statement.query_row(values, |row| row.get::<_, i64>(0))? as u64;
+            if count > EXACT_TOTAL {
+                return Ok(Total::AtLeast(EXACT_TOTAL));
+            }
+        }
+        Ok(Total::Exact(count))
     }
 
-    /// `None` where a name in the query is unknown: nothing can match.
-    pub(super) fn filter(&self, query: &RunQuery) -> Result<Option<Filter>, Fault> {
-        let Some(tenant) = self.tenant(&query.tenant)? else { return Ok(None) };
-        let flow = match &query.flow {
-            Some(name) => match self.flow(tenant, name)? {
-                Some(flow) => Some(flow),
-                None => return Ok(None),
-            },
-            None => None,
-        };
-        let mut filter = Filter { tenant, flow, from: "", wheres: String::new(), values: Vec::new() };
-        // The index is named, because the right one is the one in whose order the page is.
-        filter.from = match (&query.label, flow, query.status) {
-            (Some(_), _, _) => "labels l cross join runs r on r.id = l.run",
-            (None, None, None) => "runs r indexed by runs_by_tenant",
-            (None, None, Some(_)) => "runs r indexed by runs_by_status",
-            (None, Some(_), None) => "runs r indexed by runs_by_flow",
-            (None, Some(_), Some(_)) => "runs r indexed by runs_by_flow_status",
-        };
-        match (&query.label, flow) {
-            (Some((key, value)), _) => {
-                filter.add("l.tenant =", tenant);
-                filter.add("l.key =", key.clone());
-                filter.add("l.value =", value.clone());
-                filter.wheres.push_str(" and l.run < ?1");
+    /// Where the runs of a query are: under a label, or under each of its flows and statuses. None where a name is
+    /// unknown.
+    fn ranges(&self, query: &RunQuery) -> Result<Vec<Range>, Fault> {
+        let Some(tenant) = self.tenant(&query.tenant)? else { return Ok(Vec::new()) };
+        let mut statement = self.conn.prepare_cached(
+            "select id from flows where tenant = ?1 and (?2 is null or name = ?2) order by id",
+        )?;
+        let flows = statement.query_map(params![tenant, query.flow], |row| row.get::<_, i64>(0))?;
+        let flows: Vec<i64> = flows.collect::<Result<_, _>>()?;
+        let times = [query.since, query.until].map(|time| Value::from(time.map(|time| time.millis())));
+        let status = query.status.map(code::status_number);
+        if let Some((key, value)) = &query.label {
+            if flows.is_empty() {
+                return Ok(Vec::new());
             }
-            (None, Some(_)) => filter.wheres.push_str(" and r.id < ?1"),
-            (None, None) => {
-                filter.add("r.tenant =", tenant);
-                filter.wheres.push_str(" and r.id < ?1");
-            }
+            let flow = query.flow.as_ref().and_then(|_| flows.first().copied());
+            let label = [Value::from(tenant), Value::from(key.clone()), Value::from(value.clone())];
+            let of = [Value::from(flow), Value::from(status)];
+            return Ok(vec![times.into_iter().chain(label).chain(of).collect()]);
         }
-        if let Some(flow) = flow {
-            filter.add("r.flow =", flow);
-        }
-        if let Some(status) = query.status {
-            filter.add("r.status =", code::status_number(status));
-        }
-        if let Some(since) = query.since {
-            filter.add("r.created_at >=", since.millis());
-        }
-        if let Some(until) = query.until {
-            filter.add("r.created_at <", until.millis());
-        }
-        Ok(Some(filter))
+        let statuses: Vec<i64> =
+            status.map_or_else(|| Status::ALL.map(code::status_number).to_vec(), |status| vec![status]);
+        let each = flows.iter().flat_map(|flow| statuses.iter().map(move |status| [*flow, *status]));
+        Ok(each.map(|of| times.iter().cloned().chain(of.map(Value::from)).collect()).collect())
     }
 }
 
-/// A query's conditions. Parameter 1 is the cursor, 2 the limit, the values follow.
-#[derive(Debug)]
-pub(super) struct Filter {
-    tenant: i64,
-    flow: Option<i64>,
-    from: &'static str,
-    wheres: String,
-    values: Vec<Value>,
-}
+/// The values, from parameter 4 on, that single out runs in [`page_sql`]: times, then what the index is asked for.
+type Range = Vec<Value>;
 
-impl Filter {
-    fn add(&mut self, condition: &str, value: impl Into<Value>) {
-        self.values.push(value.into());
-        self.wheres.push_str(&format!(" and {condition} ?{}", self.values.len() + 2));
+/// The runs of a range, newest first, whose number is below parameter 1 and above 2, at most 3. The index is named,
+/// because the right one is the one in whose order the page is.
+pub(super) fn page_sql(query: &RunQuery) -> String {
+    let mut sql = match query.label {
+        Some(_) => "select l.run from labels l cross join runs r on r.id = l.run cross join progress p on p.run = l.run
+            where l.tenant = ?6 and l.key = ?7 and l.value = ?8 and (?9 is null or p.flow = ?9)
+            and (?10 is null or p.status = ?10) and l.run < ?1 and l.run > ?2",
+        None => "select p.run from progress p indexed by progress_by_status cross join runs r on r.id = p.run
+            where p.flow = ?6 and p.status = ?7 and p.run < ?1 and p.run > ?2",
     }
-
-    fn order(&self) -> &'static str {
-        if self.from.starts_with("labels") { "l.run" } else { "r.id" }
+    .to_owned();
+    if query.since.is_some() || query.until.is_some() {
+        sql.push_str(" and (?4 is null or r.created_at >= ?4) and (?5 is null or r.created_at < ?5)");
+    } else {
+        // What a query does not read it must still name, for parameters are counted.
+        sql.push_str(" and ?4 is null and ?5 is null");
     }
-
-    pub(super) fn page(&self) -> String {
-        let (from, wheres, order) = (self.from, &self.wheres, self.order());
-        format!(
-            "select {RUN_COLUMNS} from {from} {RUN_JOINS} where true{wheres} order by {order} desc limit ?2"
-        )
-    }
-
-    fn count(&self) -> String {
-        format!("select count(*) from (select 1 from {} where true{} limit ?2)", self.from, self.wheres)
-    }
+    sql.push_str(" order by 1 desc limit ?3");
+    sql
 }
 
 pub(crate) fn number(cursor: &str) -> Result<i64, Fault> {

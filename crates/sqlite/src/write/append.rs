@@ -35,8 +35,8 @@ impl Writer<'_> {
         let ts = self.date(id, now)?;
         self.log(id, ts, new.iter().map(|line| &line.event))?;
         let run = self.run(id)?;
-        let (seq, ms) = (run.seq as i64, run.ms);
-        self.sql.advance_log.execute((id, seq, ms))?;
+        let (seq, ms, started_at) = (run.seq as i64, run.ms, run.started_at);
+        self.sql.advance_log.execute((id, seq, ms, started_at))?;
         self.add_lines(id, append.key, new.len() as u32)?;
         Ok(Ok(there + new.len() as u32))
     }

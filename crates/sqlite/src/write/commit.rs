@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flowline_core::{EventType, NewEvent, Time};
+use flowline_core::Time;
 use flowline_store::{
     Base, Commit, CommitError, Committed, Handoff, Index, JobKey, LeaseUse, NewJob, NewRun, Others,
     StoreError,
@@ -10,8 +10,8 @@ use flowline_store::{
 use rusqlite::params;
 
 use super::Writer;
-use super::events::EventRow;
 use super::live::{LiveJob, LiveLease, LiveRun};
+use super::log::End;
 use crate::code;
 use crate::fault::Fault;
 
@@ -91,7 +91,6 @@ impl Writer<'_> {
             tenant,
             flow,
             definition,
-            code::status_number(commit.index.status),
             commit.run.run.as_str(),
             now.millis(),
             new.step_count,
@@ -103,7 +102,6 @@ impl Writer<'_> {
         for (key, value) in &new.labels {
             self.sql.insert_label.execute(params![tenant, key, value, id])?;
         }
-        self.sql.put_progress.execute(params![id, 0, 0, now.millis(), 0, 0, 0, [0u8; 0]])?;
         self.last.run = id;
         self.count(flow, commit.index.status, 1);
         let run = LiveRun {
@@ -111,7 +109,7 @@ impl Writer<'_> {
             tenant,
             flow,
             status: commit.index.status,
-            started: false,
+            started_at: None,
             version: 0,
             seq: 0,
             ms: now.millis(),
@@ -260,59 +258,29 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The date of what is written to a run's log now.
-    pub(super) fn date(&mut self, id: i64, now: Time) -> Result<Time, Fault> {
-        Ok(now.max(Time::from_millis(self.run(id)?.ms)))
-    }
-
-    /// Numbers and dates events. Gives the first number, and whether a terminal event is among them. The caller stores the last one with `advance` or by itself.
-    pub(super) fn log<'e>(
-        &mut self,
-        id: i64,
-        ts: Time,
-        events: impl IntoIterator<Item = &'e NewEvent>,
-    ) -> Result<(u64, End), Fault> {
-        let (ms, first, first_n) = (ts.millis(), self.run(id)?.seq + 1, self.last.event + 1);
-        let (mut seq, mut ended) = (first, false);
-        for event in events {
-            self.last.event += 1;
-            self.events.push(EventRow { n: self.last.event, run: id, seq, ms, event: event.clone() });
-            if event.kind == EventType::StepStarted && !std::mem::replace(&mut self.run(id)?.started, true) {
-                self.sql.set_started.execute((id, ms))?;
-            }
-            ended |= event.kind.is_terminal();
-            seq += 1;
-        }
-        if seq > first {
-            self.sql.insert_log.execute((id, first as i64, first_n, (seq - first) as i64))?;
-            let run = self.run(id)?;
-            (run.seq, run.ms) = (seq - 1, ms);
-        }
-        Ok((first, if ended { End::Reached } else { End::Open }))
-    }
-
     /// Replaces a run's state and index, and counts its version up.
     pub(super) fn advance(&mut self, id: i64, state: &[u8], index: &Index, end: End) -> Result<u64, Fault> {
         let run = self.run(id)?;
         run.version += 1;
-        let (version, seq, ms, flow) = (run.version, run.seq as i64, run.ms, run.flow);
         let before = std::mem::replace(&mut run.status, index.status);
-        self.sql.advance.execute((
-            id,
-            version as i64,
-            seq,
-            ms,
-            index.completed_steps,
-            index.failed_steps,
-            index.retries,
-            state,
-        ))?;
-        // The row is written once where both change, as they do at the end of every run.
+        let (version, seq, ms, started_at) = (run.version as i64, run.seq as i64, run.ms, run.started_at);
+        let (tenant, flow) = (run.tenant, run.flow);
+        let Index { completed_steps: completed, failed_steps: failed, retries, .. } = *index;
         let status = code::status_number(index.status);
-        match end {
-            End::Reached => drop(self.sql.set_ended.execute((id, status, ms))?),
-            End::Open if before != index.status => drop(self.sql.set_status.execute((id, status))?),
-            End::Open => {}
+        let ended = (end == End::Reached).then_some(ms);
+        if version == 1 {
+            self.sql.insert_progress.execute(params![
+                id, version, seq, ms, started_at, completed, failed, retries, state, status, ended, tenant,
+                flow
+            ])?;
+        } else if before != index.status || ended.is_some() {
+            self.sql.advance_status.execute(params![
+                id, version, seq, ms, started_at, completed, failed, retries, state, status, ended
+            ])?;
+        } else {
+            self.sql
+                .advance
+                .execute(params![id, version, seq, ms, started_at, completed, failed, retries, state])?;
         }
         if before != index.status {
             self.count(flow, before, -1);
@@ -321,20 +289,13 @@ impl Writer<'_> {
         if let Some(failure) = &index.failure {
             self.sql.set_failure.execute((id, &failure.error, failure.step.as_deref()))?;
         }
-        Ok(version)
+        Ok(version as u64)
     }
 
     /// A run that `find` or `recall` took into mind in this transaction.
     pub(super) fn run(&mut self, id: i64) -> Result<&mut LiveRun, Fault> {
         self.live.get_mut(id).ok_or_else(|| Fault::damaged(&format!("run {id} is not in mind")))
     }
-}
-
-/// Whether a terminal event is among those that were just written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    Open,
-    Reached,
 }
 
 /// A run has one job per key: what is added must not be there after what goes has gone.

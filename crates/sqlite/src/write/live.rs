@@ -28,7 +28,7 @@ pub(crate) struct LiveRun {
     pub(crate) tenant: i64,
     pub(crate) flow: i64,
     pub(crate) status: Status,
-    pub(crate) started: bool,
+    pub(crate) started_at: Option<i64>,
     pub(crate) version: u64,
     /// Number of the last event.
     pub(crate) seq: u64,
@@ -93,9 +93,9 @@ impl LiveRun {
             LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
                 job.leased_with(attempt, token).is_some()
             }
-            LeaseUse::Expired { attempt, token, .. } => {
-                job.leased_with(attempt, token).is_some_and(|lease| lease.expires <= now)
-            }
+            LeaseUse::Expired { attempt, token, lines, .. } => job
+                .leased_with(attempt, token)
+                .is_some_and(|lease| lease.expires <= now && lease.lines == lines),
             LeaseUse::Due { attempt, .. } => {
                 job.attempt == attempt && job.lease.is_none() && !job.held && job.due <= now
             }
@@ -145,7 +145,7 @@ impl Writer<'_> {
             tenant,
             flow: row.get(0)?,
             status: code::status(row.get(1)?)?,
-            started: row.get(2)?,
+            started_at: row.get(2)?,
             version: row.get::<_, i64>(3)? as u64,
             seq: row.get::<_, i64>(4)? as u64,
             ms: row.get(5)?,

@@ -8,10 +8,10 @@
 mod append;
 mod catalog;
 mod commit;
-mod events;
 mod lease;
 mod live;
 mod locks;
+mod log;
 mod repair;
 pub(crate) mod retain;
 pub(crate) mod statements;
@@ -30,7 +30,6 @@ use crate::code;
 use crate::fault::Fault;
 use crate::file;
 use crate::names::Names;
-use crate::schema::Kinds;
 use live::LiveRuns;
 use statements::Statements;
 
@@ -43,12 +42,13 @@ pub(crate) struct Writer<'c> {
     conn: &'c Connection,
     sql: Statements<'c>,
     names: Names,
-    kinds: Kinds,
     live: LiveRuns,
     clock: Clock,
     last: Numbers,
-    /// Numbered, and written before the transaction ends.
-    events: Vec<events::EventRow>,
+    /// Run, slot and event number of payloads, written before the transaction ends.
+    slots: Vec<[i64; 3]>,
+    /// Room for the text of a row of events.
+    text: String,
     /// Changes of the counters in this transaction, by flow and status.
     counts: HashMap<(i64, Status), i64>,
     /// The lane that the last claim served last.
@@ -113,7 +113,7 @@ impl WriterThread {
         let request = Box::new(Asked { work, done: None, answer });
         let asked = self.asked.as_ref().ok_or_else(gone)?;
         asked.send(request).map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        answered.await.map_err(|_| gone())?.0
     }
 
     pub(crate) fn trouble(&self) -> Option<String> {
@@ -144,7 +144,8 @@ trait Request: Send {
 struct Asked<T, F> {
     work: F,
     done: Option<T>,
-    answer: oneshot::Sender<Result<T, StoreError>>,
+    /// The work goes back along with the answer: freeing it is not the writer's business.
+    answer: oneshot::Sender<(Result<T, StoreError>, F)>,
 }
 
 impl<T, F> Request for Asked<T, F>
@@ -158,9 +159,9 @@ where
     }
 
     fn answer(self: Box<Self>, outcome: Result<(), StoreError>) {
-        let Asked { done, answer, .. } = *self;
+        let Asked { work, done, answer } = *self;
         // A caller that no longer waits has been told nothing; what was done stands.
-        let _ = answer.send(outcome.and_then(|()| done.ok_or_else(gone)));
+        let _ = answer.send((outcome.and_then(|()| done.ok_or_else(gone)), work));
     }
 }
 
@@ -170,11 +171,11 @@ impl<'c> Writer<'c> {
             conn,
             sql: Statements::prepare(conn)?,
             names: Names::load(conn)?,
-            kinds: Kinds::load(conn)?,
             live: LiveRuns::default(),
             clock,
             last: Numbers { event: 0, run: 0, job: 0 },
-            events: Vec::new(),
+            slots: Vec::new(),
+            text: String::new(),
             counts: HashMap::new(),
             last_lane: None,
         };
@@ -231,7 +232,7 @@ impl<'c> Writer<'c> {
             for request in batch.iter_mut() {
                 request.perform(self)?;
             }
-            self.write_events()?;
+            self.write_slots()?;
             self.write_counts()?;
             self.sql.commit.execute([])?;
             Ok(())
@@ -249,7 +250,7 @@ impl<'c> Writer<'c> {
         }
         self.live = LiveRuns::default();
         self.counts.clear();
-        self.events.clear();
+        self.slots.clear();
         if let Ok(names) = Names::load(self.conn) {
             self.names = names;
         }
@@ -270,8 +271,10 @@ impl<'c> Writer<'c> {
         let number = |sql: &str| self.conn.query_row(sql, [], |row| row.get::<_, i64>(0));
         let cell = "select coalesce((select value from cells where name = 'last_";
         self.last = Numbers {
-            event: number("select coalesce(max(n), 0) from events")?
-                .max(number(&format!("{cell}event'), 0)"))?),
+            event: number(
+                "select coalesce(max(n + count - 1), 0) from log where n = (select max(n) from log)",
+            )?
+            .max(number(&format!("{cell}event'), 0)"))?),
             run: number("select coalesce(max(id), 0) from runs")?.max(number(&format!("{cell}run'), 0)"))?),
             job: number(
                 "select max((select coalesce(max(n), 0) from jobs), (select coalesce(max(n), 0) from leases))",

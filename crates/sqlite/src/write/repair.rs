@@ -6,7 +6,7 @@ use flowline_store::{CommitError, JobKey, NewJob};
 use rusqlite::params;
 
 use super::Writer;
-use super::commit::End;
+use super::log::End;
 use crate::fault::Fault;
 
 impl Writer<'_> {
@@ -24,17 +24,16 @@ impl Writer<'_> {
         match repair {
             Repair::Row { state, index, created_at, started_at, completed_at, events, .. } => {
                 let run = self.run(id)?;
-                (run.seq, run.started) = (*events, started_at.is_some());
+                (run.seq, run.started_at) = (*events, started_at.map(|time| time.millis()));
                 self.advance(id, state, index, End::Open)?;
                 // After it: a run that comes to its end by `advance` is dated by its last event, here by the repair.
                 let failure = index.failure.as_ref();
+                self.conn
+                    .execute("update runs set created_at = ?2 where id = ?1", [id, created_at.millis()])?;
                 self.conn.execute(
-                    "update runs set created_at = ?2, started_at = ?3, completed_at = ?4, failure_error = ?5,
-                        failure_step = ?6 where id = ?1",
+                    "update progress set completed_at = ?2, failure_error = ?3, failure_step = ?4 where run = ?1",
                     params![
                         id,
-                        created_at.millis(),
-                        started_at.map(|time| time.millis()),
                         completed_at.map(|time| time.millis()),
                         failure.map(|failure| &failure.error),
                         failure.and_then(|failure| failure.step.as_deref()),
@@ -96,7 +95,7 @@ impl Writer<'_> {
             .execute("delete from counters where flow in (select id from flows where tenant = ?1)", [id])?;
         self.conn.execute(
             "insert into counters (flow, status, n)
-                select flow, status, count(*) from runs where tenant = ?1 group by flow, status",
+                select flow, status, count(*) from progress where tenant = ?1 group by flow, status",
             [id],
         )?;
         Ok(())

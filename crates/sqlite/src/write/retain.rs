@@ -43,7 +43,7 @@ impl Writer<'_> {
             self.recall(id)?;
             let last_seq = self.run(id)?.seq as i64;
             self.conn.execute(
-                "update runs set events_trimmed = 1, trimmed_to = ?2 where id = ?1",
+                "update progress set events_trimmed = 1, trimmed_to = ?2 where run = ?1",
                 params![id, last_seq],
             )?;
             self.purge_later(id, last_seq)?;
@@ -68,7 +68,7 @@ impl Writer<'_> {
             .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()?;
         let Some((id, last_seq)) = first else { return Ok(More::No) };
-        self.write_events()?;
+        self.write_slots()?;
         if self.purge_some(id, last_seq)? == More::No {
             self.conn.execute("delete from purges where run = ?1", [id])?;
         }
@@ -76,26 +76,25 @@ impl Writer<'_> {
     }
 
     fn purge_some(&mut self, id: i64, last_seq: i64) -> Result<More, Fault> {
-        let parts = "select first_seq, first_n, count from logs where run = ?1 and first_seq <= ?2
-            order by first_seq limit ?3";
+        let parts = "select n, count from log where run = ?1 and first_seq <= ?2 order by first_seq limit ?3";
         let mut parts = self.conn.prepare_cached(parts)?;
         let mut parts = parts.query(params![id, last_seq, EVENTS as i64])?;
-        let mut found: Vec<(i64, i64, i64)> = Vec::new();
+        let mut delete = self.conn.prepare_cached("delete from log where n = ?1")?;
+        let mut found: Vec<(i64, i64)> = Vec::new();
         while let Some(row) = parts.next()? {
-            found.push((row.get(0)?, row.get(1)?, row.get(2)?));
+            found.push((row.get(0)?, row.get(1)?));
         }
         drop(parts);
-        let mut delete = self.conn.prepare_cached("delete from events where n between ?1 and ?2")?;
-        let mut forget = self.conn.prepare_cached("delete from logs where run = ?1 and first_seq = ?2")?;
-        let (all, mut gone) = (found.len() < EVENTS, 0);
-        for (first_seq, first_n, count) in found {
-            gone += delete.execute([first_n, first_n + count - 1])?;
-            forget.execute([id, first_seq])?;
+        let mut gone = 0;
+        for (n, count) in &found {
+            delete.execute([n])?;
+            gone += *count as usize;
             if gone >= EVENTS {
                 return Ok(More::Yes);
             }
         }
-        Ok(if all { More::No } else { More::Yes })
+        self.conn.prepare_cached("delete from slots where run = ?1")?.execute([id])?;
+        Ok(More::No)
     }
 
     /// Gives free pages back to the file system.
@@ -152,8 +151,8 @@ impl Writer<'_> {
         };
         let ended = code::status_number(flowline_core::Status::Completed);
         let sql = format!(
-            "select id from runs where events_trimmed in {trimmed} and completed_at is not null
-                and completed_at <= ?1 and status >= {ended} order by completed_at, id limit ?2"
+            "select run from progress where events_trimmed in {trimmed} and completed_at is not null
+                and completed_at <= ?1 and status >= {ended} order by completed_at, run limit ?2"
         );
         let mut statement = self.conn.prepare_cached(&sql)?;
         let ids = statement.query_map(params![end.millis(), limit as i64], |row| row.get(0))?;

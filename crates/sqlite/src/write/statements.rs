@@ -23,30 +23,28 @@ statements! {
     commit: "commit",
 
     run_by_name: "select id from runs where tenant = ?1 and run_id = ?2",
-    run_by_id: "select r.flow, r.status, r.started_at is not null, p.version, p.seq, p.ms, r.run_id, r.tenant
+    run_by_id: "select p.flow, p.status, p.started_at, p.version, p.seq, p.ms, r.run_id, p.tenant
         from runs r join progress p on p.run = r.id where r.id = ?1",
     jobs_of_run: "select key, name, attempt, lane, priority, due, held, n from jobs where run = ?1",
     leases_of_run: "select key, name, attempt, lane, priority, due, n, token, expires, lines, released
         from leases where run = ?1",
 
-    insert_run: "insert or rollback into runs (id, tenant, flow, definition, status, run_id, created_at, step_count,
-        idempotency_key, retry_of, input_digest, labels) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+    insert_run: "insert or rollback into runs (id, tenant, flow, definition, run_id, created_at, step_count, idempotency_key,
+        retry_of, input_digest, labels) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
     insert_label: "insert or rollback into labels (tenant, key, value, run) values (?1, ?2, ?3, ?4)",
-    put_progress: "insert or rollback into progress (run, version, seq, ms, completed_steps, failed_steps, retries, state)
-        values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    advance: "update or rollback progress set version = ?2, seq = ?3, ms = ?4, completed_steps = ?5, failed_steps = ?6,
-        retries = ?7, state = ?8 where run = ?1",
-    advance_log: "update or rollback progress set seq = ?2, ms = ?3 where run = ?1",
-    set_status: "update or rollback runs set status = ?2 where id = ?1",
-    set_started: "update or rollback runs set started_at = ?2 where id = ?1",
-    set_ended: "update or rollback runs set status = ?2, completed_at = ?3 where id = ?1",
-    set_failure: "update or rollback runs set failure_error = ?2, failure_step = ?3 where id = ?1",
-    insert_log: "insert or rollback into logs (run, first_seq, first_n, count) values (?1, ?2, ?3, ?4)",
-    insert_event: "insert or rollback into events (n, run, seq, ms, type, step, attempt, slot, data)
-        values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-    insert_8_events: "insert or rollback into events (n, run, seq, ms, type, step, attempt, slot, data) values
-        (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?),
-        (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?), (?,?,?,?,?,?,?,?,?)",
+    insert_progress: "insert or rollback into progress (run, version, seq, ms, started_at, completed_steps, failed_steps,
+        retries, state, status, completed_at, tenant, flow) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+    // SQLite writes every index that an update names a column of, changed or not: so there are two.
+    advance: "update or rollback progress set version = ?2, seq = ?3, ms = ?4, started_at = ?5, completed_steps = ?6,
+        failed_steps = ?7, retries = ?8, state = ?9 where run = ?1",
+    advance_status: "update or rollback progress set version = ?2, seq = ?3, ms = ?4, started_at = ?5, completed_steps = ?6,
+        failed_steps = ?7, retries = ?8, state = ?9, status = ?10, completed_at = coalesce(?11, completed_at) where run = ?1",
+    advance_log: "update or rollback progress set seq = ?2, ms = ?3, started_at = ?4 where run = ?1",
+    set_failure: "update or rollback progress set failure_error = ?2, failure_step = ?3 where run = ?1",
+    insert_log: "insert or rollback into log (n, run, first_seq, ms, count, events) values (?1, ?2, ?3, ?4, ?5, ?6)",
+    insert_slot: "insert or ignore into slots (run, slot, n) values (?, ?, ?)",
+    insert_8_slots: "insert or ignore into slots (run, slot, n) values (?, ?, ?), (?, ?, ?), (?, ?, ?), (?, ?, ?),
+        (?, ?, ?), (?, ?, ?), (?, ?, ?), (?, ?, ?)",
     count: "insert into counters (flow, status, n) values (?1, ?2, ?3)
         on conflict do update set n = n + excluded.n",
 

@@ -228,6 +228,7 @@ fn kind(error: &StoreError) -> &'static str {
         StoreError::InUse(_) => "in use",
         StoreError::Incompatible(_) => "incompatible",
         StoreError::Damaged(_) => "damaged",
+        StoreError::WentBack(_) => "went back",
         StoreError::Invalid(_) => "invalid",
     }
 }

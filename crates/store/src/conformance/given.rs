@@ -156,8 +156,8 @@ pub fn finish(job: &LeasedJob) -> LeaseUse {
     LeaseUse::Finish { key: job.key, attempt: job.attempt, token: job.token }
 }
 
-pub fn expired(job: &LeasedJob) -> LeaseUse {
-    LeaseUse::Expired { key: job.key, attempt: job.attempt, token: job.token }
+pub fn expired(job: &LeasedJob, lines: u32) -> LeaseUse {
+    LeaseUse::Expired { key: job.key, attempt: job.attempt, token: job.token, lines }
 }
 
 pub fn keep(job: &LeasedJob, lines: u32) -> LeaseUse {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use flowline_core::planted::{self, Bug};
 use flowline_core::{NewEvent, RunKey, Time};
 
 use super::rows::{Job, Lease, Memory, Run, StateValue};
@@ -41,7 +42,8 @@ impl Memory {
             self.use_lease(&run, lease);
         }
         self.apply_others(&run, others, &named);
-        let granted = self.add_jobs(now, &run, add);
+        let crashed = planted::is(Bug::SplitCommit) && self.last_event.is_multiple_of(8);
+        let granted = if crashed { Vec::new() } else { self.add_jobs(now, &run, add) };
         if clear_state && let Some(owner) = self.owner(&run, crate::row::StateScope::Run) {
             self.states.remove(&owner);
         }
@@ -64,7 +66,7 @@ impl Memory {
     fn check_base(&self, commit: &Commit) -> Result<(), CommitError> {
         let found = self.runs.get(&commit.run).map(|run| run.row.version);
         match &commit.base {
-            Base::New(_) if found.is_some() => Err(CommitError::Exists),
+            Base::New(_) if found.is_some() && !planted::is(Bug::StartReplaces) => Err(CommitError::Exists),
             Base::New(new) => {
                 let key = (commit.run.tenant.clone(), new.definition.clone());
                 match self.definitions.contains_key(&key) {
@@ -73,6 +75,8 @@ impl Memory {
                 }
             }
             Base::Version(expected) if found == Some(*expected) => Ok(()),
+            Base::Version(_) if found.is_some() && planted::is(Bug::StaleState) => Ok(()),
+            Base::Version(_) if !commit.leases.is_empty() && planted::is(Bug::NoFence) => Ok(()),
             Base::Version(expected) => Err(CommitError::Conflict { expected: *expected, found }),
         }
     }
@@ -81,10 +85,13 @@ impl Memory {
         let key = lease.key();
         let as_needed = self.job(run, key).is_some_and(|job| match *lease {
             LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
-                job.leased_with(attempt, token).is_some()
+                job.leased_with(attempt, token).is_some() || planted::is(Bug::NoFence)
             }
-            LeaseUse::Expired { attempt, token, .. } => {
-                job.leased_with(attempt, token).is_some_and(|lease| lease.expires <= now)
+            LeaseUse::Expired { attempt, token, lines, .. } => {
+                job.leased_with(attempt, token).is_some_and(|lease| {
+                    (lease.expires <= now || planted::is(Bug::ExpiryUnchecked))
+                        && (lease.lines == lines || planted::is(Bug::LinesUnchecked))
+                })
             }
             LeaseUse::Due { attempt, .. } => {
                 job.attempt == attempt && job.lease.is_none() && !job.held && job.due <= now
@@ -202,7 +209,8 @@ impl Memory {
                 matches!(key, JobKey::Step(_))
                     && !job.held
                     && job.due <= now
-                    && !self.paused.contains(&(run.tenant.clone(), job.lane.queue.clone()))
+                    && (!self.paused.contains(&(run.tenant.clone(), job.lane.queue.clone()))
+                        || planted::is(Bug::HandoffOnPausedQueue))
             });
             let lease = lease.map(|asked| Lease::new(asked.token, asked.worker, now, asked.ttl));
             if lease.is_some() {
@@ -237,7 +245,10 @@ impl Memory {
 
     fn append_one(&mut self, now: Time, append: Append) -> Result<u32, AppendError> {
         let Append { run, key, attempt, token, from_line, lines } = append;
-        let lease = self.job(&run, key).and_then(|job| job.leased_with(attempt, token));
+        let mut lease = self.job(&run, key).and_then(|job| job.leased_with(attempt, token));
+        if planted::is(Bug::AppendWithoutFence) {
+            lease = lease.or(self.job(&run, key).and_then(|job| job.lease.as_ref()));
+        }
         // Lines that the caller believes to be there and that are not: its lease is of another history.
         let Some(there) = lease.map(|lease| lease.lines).filter(|there| from_line <= *there) else {
             return Err(AppendError::StaleLease(key));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::Time;
+use flowline_core::planted::{self, Bug};
 
 use super::rows::{JobAt, LaneJobs, LaneKey, Lease, Memory};
 use crate::job::{
@@ -51,7 +52,7 @@ impl Memory {
         let extend = |held: Extend| match self.holds(&held) {
             true => {
                 self.change_job(&held.run, held.key, |job| {
-                    if let Some(lease) = &mut job.lease {
+                    if let Some(lease) = job.lease.as_mut().filter(|_| !planted::is(Bug::HeartbeatIgnored)) {
                         lease.expires = now + ttl;
                     }
                 });
@@ -101,10 +102,11 @@ impl Memory {
         let serves = |lane: &LaneKey| {
             claim.needs.contains(&lane.lane.need)
                 && claim.free_in(&lane.lane.queue) > 0
-                && !self.paused.contains(&(lane.tenant.clone(), lane.lane.queue.clone()))
+                && (!self.paused.contains(&(lane.tenant.clone(), lane.lane.queue.clone()))
+                    || planted::is(Bug::ClaimOnPausedQueue))
         };
         match &claim.tenant {
-            Some(tenant) => {
+            Some(tenant) if !planted::is(Bug::TenantLeak) => {
                 let nothing: Arc<str> = "".into();
                 let lane = crate::Lane { queue: nothing.clone(), need: nothing };
                 self.lanes
@@ -115,7 +117,7 @@ impl Memory {
                     .cloned()
                     .collect()
             }
-            None => self.lanes.keys().filter(|lane| serves(lane)).cloned().collect(),
+            _ => self.lanes.keys().filter(|lane| serves(lane)).cloned().collect(),
         }
     }
 
@@ -162,7 +164,7 @@ impl LaneJobs {
     fn first_due(&self, now: Time) -> Option<JobAt> {
         self.waiting.iter().rev().find_map(|jobs| {
             let ((due, _), at) = jobs.first_key_value()?;
-            (*due <= now).then(|| at.clone())
+            (*due <= now || planted::is(Bug::TimerEarly)).then(|| at.clone())
         })
     }
 

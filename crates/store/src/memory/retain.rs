@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use flowline_core::planted::{self, Bug};
 use flowline_core::{RunKey, Tenant, Time};
 
 use super::rows::{Memory, counter};
@@ -21,6 +22,15 @@ impl Memory {
         for run in self.ended_by(&self.untrimmed, |end| end + policy.events <= now, left) {
             self.trim(&run);
             done.trimmed += 1;
+        }
+        if planted::is(Bug::RetentionTrimsLive) {
+            let old: Vec<RunKey> = self
+                .runs
+                .iter()
+                .filter(|(_, run)| run.last + policy.events <= now)
+                .map(|(k, _)| k.clone())
+                .collect();
+            old.iter().for_each(|run| self.trim(run));
         }
         self.states.retain(|_, values| {
             values.retain(|_, value| value.live(now));

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::event::Slot;
+use flowline_core::planted::{self, Bug};
 use flowline_core::{Event, Json, NewEvent, RunId, RunKey, Status, Tenant, Time};
 
 use crate::job::{JobKey, JobRow, JobState, Lane, NewJob, Token};
@@ -251,6 +252,9 @@ impl Memory {
         let Some(run) = self.runs.get_mut(key) else { return };
         for new in events {
             run.row.events += 1;
+            if new.kind == flowline_core::EventType::StepRetry && planted::is(Bug::SeqGap) {
+                run.row.events += 1;
+            }
             run.last = ts;
             let seq = run.row.events;
             if new.kind == flowline_core::EventType::StepStarted {
@@ -293,7 +297,9 @@ impl Memory {
         for listing in listings(&run.row) {
             self.listed.remove(&(listing, run.number));
         }
-        if let Some(count) = self.counters.get_mut(&counter(&run.row)) {
+        if let Some(count) =
+            self.counters.get_mut(&counter(&run.row)).filter(|_| !planted::is(Bug::CountersStale))
+        {
             *count -= 1;
             if *count == 0 {
                 self.counters.remove(&counter(&run.row));

@@ -1,0 +1,242 @@
+//! What workers did, by their own ledger, held against what the store has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use flowline_core::RunKey;
+use flowline_core::event::EventType;
+use serde::Deserialize;
+
+use crate::invariant::Invariant::{I2, I3, I7, I17};
+use crate::source::Source;
+use crate::violation::{Checker, Subject, Violation};
+
+/// Everything that workers did, in the order in which it happened.
+#[derive(Debug, Clone, Default)]
+pub struct Effects {
+    pub log: Vec<Effect>,
+    /// How many attempts each worker may run at once; one that is not listed has no bound.
+    pub slots: BTreeMap<Arc<str>, Slots>,
+}
+
+/// A worker's room, by queue.
+#[derive(Debug, Clone, Default)]
+pub struct Slots {
+    pub queues: BTreeMap<Arc<str>, usize>,
+    pub elsewhere: usize,
+}
+
+/// What happened to one attempt, outside the store.
+#[derive(Debug, Clone)]
+pub enum Effect {
+    Began {
+        worker: Arc<str>,
+        queue: Arc<str>,
+        run: RunKey,
+        step: Arc<str>,
+        attempt: u32,
+    },
+    /// It asked for an emit in its middle.
+    EmittedNow {
+        run: RunKey,
+        step: Arc<str>,
+        attempt: u32,
+        name: String,
+    },
+    /// It is over, or was stopped: its slot is free.
+    Ended {
+        worker: Arc<str>,
+        queue: Arc<str>,
+        run: RunKey,
+        step: Arc<str>,
+        attempt: u32,
+        reported: Reported,
+    },
+    /// What the store said to its report.
+    Answered {
+        run: RunKey,
+        step: Arc<str>,
+        attempt: u32,
+        answer: Answer,
+    },
+    /// Everything that this worker ran is gone with it.
+    Crashed {
+        worker: Arc<str>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reported {
+    Nothing,
+    Done,
+    Failed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    Acknowledged,
+    Refused,
+}
+
+type Attempt = (RunKey, Arc<str>, u32);
+
+#[derive(Debug, Default)]
+struct Seen {
+    reported: Option<Reported>,
+    answer: Option<Answer>,
+    emitted: BTreeSet<String>,
+}
+
+impl Effects {
+    /// Holds the store against what workers did.
+    pub fn check(&self, checker: Checker, source: &dyn Source) -> Vec<Violation> {
+        let (attempts, mut violations) = self.replay(checker);
+        let runs: BTreeSet<&RunKey> = attempts.keys().map(|(run, ..)| run).collect();
+        for run in runs {
+            violations.extend(of_run(checker, source, run, &attempts));
+        }
+        violations
+    }
+
+    /// Goes through the ledger in order: an attempt begins once, and no worker runs more than it may.
+    fn replay(&self, checker: Checker) -> (BTreeMap<Attempt, Seen>, Vec<Violation>) {
+        let mut attempts: BTreeMap<Attempt, Seen> = BTreeMap::new();
+        let mut running: BTreeMap<(Arc<str>, Arc<str>), usize> = BTreeMap::new();
+        let mut violations = Vec::new();
+        for effect in &self.log {
+            match effect {
+                Effect::Began { worker, queue, run, step, attempt } => {
+                    let mut found = checker.findings();
+                    let count = running.entry((worker.clone(), queue.clone())).or_default();
+                    *count += 1;
+                    let room = self.slots.get(worker).map(|slots| slots.of(queue));
+                    if let Some(room) = room.filter(|room| *count > *room) {
+                        let message =
+                            || format!("{worker} runs {count} attempts of queue {queue:?} in {room} slots");
+                        found.say(I17, Subject::Outside, message);
+                    }
+                    if attempts.insert((run.clone(), step.clone(), *attempt), Seen::default()).is_some() {
+                        let message = || format!("attempt {attempt} of step {step:?} began twice");
+                        found.say(I2, Subject::Outside, message);
+                    }
+                    violations.extend(found.of_run(run));
+                }
+                Effect::EmittedNow { run, step, attempt, name } => {
+                    let seen = attempts.entry((run.clone(), step.clone(), *attempt)).or_default();
+                    seen.emitted.insert(name.clone());
+                }
+                Effect::Ended { worker, queue, run, step, attempt, reported } => {
+                    let count = running.entry((worker.clone(), queue.clone())).or_default();
+                    *count = count.saturating_sub(1);
+                    let seen = attempts.entry((run.clone(), step.clone(), *attempt)).or_default();
+                    seen.reported = Some(*reported);
+                }
+                Effect::Answered { run, step, attempt, answer } => {
+                    let seen = attempts.entry((run.clone(), step.clone(), *attempt)).or_default();
+                    seen.answer = Some(*answer);
+                }
+                Effect::Crashed { worker } => running.retain(|(of, _), _| of != worker),
+            }
+        }
+        (attempts, violations)
+    }
+}
+
+impl Slots {
+    fn of(&self, queue: &str) -> usize {
+        self.queues.get(queue).copied().unwrap_or(self.elsewhere)
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Said {
+    name: String,
+    cause: Option<String>,
+    code: Option<String>,
+    inherited: bool,
+}
+
+/// What a log says became of an attempt.
+#[derive(Debug, Default)]
+struct Logged {
+    completed: bool,
+    failed: bool,
+    lost: bool,
+    emitted: BTreeSet<String>,
+}
+
+fn of_run(
+    checker: Checker,
+    source: &dyn Source,
+    run: &RunKey,
+    attempts: &BTreeMap<Attempt, Seen>,
+) -> Vec<Violation> {
+    let mut found = checker.findings();
+    let mut logged: BTreeMap<(Arc<str>, u32), Logged> = BTreeMap::new();
+    let events = source.events(run, 0);
+    let repeated = events
+        .first()
+        .is_some_and(|event| event.data.as_ref().is_some_and(|d| d.get().contains("\"retryOf\"")));
+    let mut ended = false;
+    for event in &events {
+        ended |= event.kind.is_terminal();
+        let (Some(step), Some(attempt)) = (&event.step_name, event.attempt) else { continue };
+        let said = || -> Said { event.data.as_ref().and_then(|data| data.to().ok()).unwrap_or_default() };
+        let of = logged.entry((step.clone(), attempt)).or_default();
+        match event.kind {
+            EventType::StepCompleted => of.completed |= !said().inherited,
+            EventType::StepRetry | EventType::StepFailed => {
+                let said = said();
+                let by_itself = said.cause.is_none() && said.code.as_deref() != Some("condition");
+                of.failed |= by_itself;
+                of.lost |= !by_itself;
+            }
+            EventType::Emit if !repeated => drop(of.emitted.insert(said().name)),
+            _ => {}
+        }
+    }
+    let nothing = Seen::default();
+    for ((step, attempt), logged) in &logged {
+        let seen = attempts.get(&(run.clone(), step.clone(), *attempt)).unwrap_or(&nothing);
+        let reported = seen.reported;
+        let of = || format!("attempt {attempt} of step {step:?}");
+        let fits = match (logged.completed, logged.failed) {
+            (true, _) => reported == Some(Reported::Done),
+            // A worker may fail an attempt that said nothing: it took too long, or its program is gone.
+            (_, true) => attempts.contains_key(&(run.clone(), step.clone(), *attempt)),
+            _ => true,
+        };
+        if !fits {
+            let what = if logged.completed { "completion" } else { "failure" };
+            let message = || format!("the log has a {what} of {}, which reported {reported:?}", of());
+            found.say(I3, Subject::Outside, message);
+        }
+        if seen.answer == Some(Answer::Refused) && (logged.completed || logged.failed) {
+            found.say(I7, Subject::Outside, || {
+                format!("the report of {} was refused, and is in the log", of())
+            });
+        }
+        if !logged.completed {
+            for name in logged.emitted.difference(&seen.emitted) {
+                let message = || format!("{} did not complete, and its emit {name:?} is in the log", of());
+                found.say(I3, Subject::Outside, message);
+            }
+        }
+    }
+    let trimmed = events.is_empty();
+    for ((_, step, attempt), seen) in attempts.iter().filter(|((of, ..), _)| of == run) {
+        let there =
+            logged.get(&(step.clone(), *attempt)).is_some_and(|logged| logged.completed || logged.failed);
+        if seen.answer == Some(Answer::Acknowledged) && !there && !trimmed {
+            let message = || {
+                format!(
+                    "the report of attempt {attempt} of step {step:?} was acknowledged, and is not in the log (the run has {}ended)",
+                    if ended { "" } else { "not " }
+                )
+            };
+            found.say(I3, Subject::Outside, message);
+        }
+    }
+    found.of_run(run)
+}

@@ -1,0 +1,130 @@
+//! A definition, numbered: which step waits for what, in the plainest form that is quick enough.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use flowline_core::Definition;
+use flowline_core::definition::{Format, OnFailure, StepDefinition, Subscribes, read};
+use flowline_core::ids::digest;
+
+/// A definition with its steps and events by number. A step's number is its place in the definition.
+#[derive(Debug)]
+pub struct Flow {
+    pub definition: Definition,
+    /// SHA-256 of the stored text.
+    pub hash: String,
+    pub(crate) steps: BTreeMap<String, usize>,
+    pub(crate) events: BTreeMap<String, usize>,
+    /// By event: the steps whose subscription mentions it.
+    pub(crate) listeners: Vec<Vec<usize>>,
+    /// By step: the steps whose subscription mentions it as `step:NAME`.
+    pub(crate) followers: Vec<Vec<usize>>,
+    /// By step: what it may publish.
+    pub(crate) published: Vec<BTreeSet<usize>>,
+    pub(crate) accepted: BTreeSet<usize>,
+    wants: Vec<Option<Want>>,
+}
+
+#[derive(Debug)]
+enum Want {
+    Event(usize),
+    Step(usize),
+    All(Vec<Want>),
+    Any(Vec<Want>),
+    /// Names something that the definition lacks.
+    Never,
+}
+
+impl Flow {
+    /// Reads a definition as it is stored.
+    pub fn read(name: &str, body: &str) -> Result<Flow, String> {
+        let read = read(name, body, Format::Json).map_err(|error| error.to_string())?;
+        Ok(Flow { hash: digest(body.as_bytes()), ..Flow::new(read.definition) })
+    }
+
+    pub fn new(definition: Definition) -> Flow {
+        let mut names: BTreeSet<&str> = definition.accepts.keys().map(String::as_str).collect();
+        names.extend(definition.steps.iter().flat_map(StepDefinition::published));
+        let events: BTreeMap<String, usize> =
+            names.into_iter().enumerate().map(|(at, name)| (name.to_owned(), at)).collect();
+        let steps: BTreeMap<String, usize> =
+            definition.steps.iter().enumerate().map(|(at, step)| (step.name.clone(), at)).collect();
+        let (mut listeners, mut followers) = (vec![Vec::new(); events.len()], vec![Vec::new(); steps.len()]);
+        for (at, step) in definition.steps.iter().enumerate() {
+            for leaf in step.subscribes.iter().flat_map(Subscribes::leaves) {
+                let list = match leaf {
+                    Subscribes::Event(name) => events.get(name).map(|event| &mut listeners[*event]),
+                    Subscribes::Step(name) => steps.get(name).map(|step| &mut followers[*step]),
+                    _ => None,
+                };
+                if let Some(list) = list.filter(|list| list.last() != Some(&at)) {
+                    list.push(at);
+                }
+            }
+        }
+        let want =
+            |step: &StepDefinition| step.subscribes.as_ref().map(|want| Want::of(want, &steps, &events));
+        Flow {
+            wants: definition.steps.iter().map(want).collect(),
+            published: definition
+                .steps
+                .iter()
+                .map(|step| step.published().filter_map(|name| events.get(name).copied()).collect())
+                .collect(),
+            accepted: definition.accepts.keys().filter_map(|name| events.get(name).copied()).collect(),
+            hash: definition.hash(),
+            steps,
+            events,
+            listeners,
+            followers,
+            definition,
+        }
+    }
+
+    pub(crate) fn name(&self, step: usize) -> &str {
+        self.definition.steps.get(step).map_or("?", |step| &step.name)
+    }
+
+    pub(crate) fn is_entry(&self, step: usize) -> bool {
+        self.wants[step].is_none()
+    }
+
+    pub(crate) fn goes_on_after_failure(&self, step: usize) -> bool {
+        self.definition.steps[step].on_failure == OnFailure::Continue
+    }
+
+    /// Whether what a step waits for holds, given what holds of events and steps.
+    pub(crate) fn holds(
+        &self,
+        step: usize,
+        event: &dyn Fn(usize) -> bool,
+        done: &dyn Fn(usize) -> bool,
+    ) -> bool {
+        self.wants[step].as_ref().is_none_or(|want| want.holds(event, done))
+    }
+}
+
+impl Want {
+    fn of(
+        subscribes: &Subscribes,
+        steps: &BTreeMap<String, usize>,
+        events: &BTreeMap<String, usize>,
+    ) -> Want {
+        let all = |parts: &[Subscribes]| parts.iter().map(|part| Want::of(part, steps, events)).collect();
+        match subscribes {
+            Subscribes::Event(name) => events.get(name).map_or(Want::Never, |event| Want::Event(*event)),
+            Subscribes::Step(name) => steps.get(name).map_or(Want::Never, |step| Want::Step(*step)),
+            Subscribes::All(parts) => Want::All(all(parts)),
+            Subscribes::Any(parts) => Want::Any(all(parts)),
+        }
+    }
+
+    fn holds(&self, event: &dyn Fn(usize) -> bool, done: &dyn Fn(usize) -> bool) -> bool {
+        match self {
+            Want::Event(at) => event(*at),
+            Want::Step(at) => done(*at),
+            Want::All(parts) => parts.iter().all(|part| part.holds(event, done)),
+            Want::Any(parts) => parts.iter().any(|part| part.holds(event, done)),
+            Want::Never => false,
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! What clients asked for and were told, held against what the store has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use flowline_core::event::{Event, EventType};
+use flowline_core::{RunId, RunKey, Tenant};
+use serde::Deserialize;
+
+use crate::invariant::Invariant::{I3, I9};
+use crate::source::Source;
+use crate::violation::{Checker, Findings, Subject, Violation};
+
+/// Everything that clients did, in any order.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    pub operations: Vec<Operation>,
+    /// Runs that retention has removed: nothing is asked of them.
+    pub removed: BTreeSet<RunKey>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Operation {
+    pub tenant: Tenant,
+    pub act: Act,
+    pub outcome: Outcome,
+}
+
+#[derive(Debug, Clone)]
+pub enum Act {
+    /// A start, or the retry of an ended run. `body` is the input as JSON; `None` where the client does not know it.
+    Start {
+        /// The run that the client was told of.
+        run: Option<RunId>,
+        flow: Arc<str>,
+        key: Option<String>,
+        body: Option<String>,
+    },
+    Send {
+        run: RunId,
+        name: String,
+        /// `None` where the client left it to be made.
+        event_id: Option<String>,
+    },
+    Cancel {
+        run: RunId,
+    },
+    Pause {
+        run: RunId,
+    },
+    Resume {
+        run: RunId,
+    },
+    /// Completed or failed by hand.
+    Finish {
+        run: RunId,
+    },
+}
+
+/// What the client was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Acknowledged,
+    Refused,
+    /// No answer, or one that says that nobody knows.
+    Unknown,
+}
+
+impl Act {
+    fn run(&self) -> Option<&RunId> {
+        match self {
+            Act::Start { run, .. } => run.as_ref(),
+            Act::Send { run, .. }
+            | Act::Cancel { run }
+            | Act::Pause { run }
+            | Act::Resume { run }
+            | Act::Finish { run } => Some(run),
+        }
+    }
+}
+
+impl History {
+    pub fn push(&mut self, tenant: &Tenant, act: Act, outcome: Outcome) {
+        self.operations.push(Operation { tenant: tenant.clone(), act, outcome });
+    }
+
+    /// Holds the store against what clients were told.
+    pub fn check(&self, checker: Checker, source: &dyn Source) -> Vec<Violation> {
+        let tenants: BTreeSet<&Tenant> = self.operations.iter().map(|operation| &operation.tenant).collect();
+        let mut violations = Vec::new();
+        for tenant in tenants {
+            let of_tenant: Vec<&Operation> =
+                self.operations.iter().filter(|operation| operation.tenant == *tenant).collect();
+            violations.extend(self.starts(checker, source, tenant, &of_tenant));
+            let mut by_run: BTreeMap<&RunId, Vec<&Operation>> = BTreeMap::new();
+            for operation in of_tenant {
+                if let Some(run) = operation.act.run() {
+                    by_run.entry(run).or_default().push(operation);
+                }
+            }
+            for (run, operations) in by_run {
+                let key = RunKey::new(tenant.clone(), run.clone());
+                if !self.removed.contains(&key) {
+                    violations.extend(of_run(checker, source, &key, &operations));
+                }
+            }
+        }
+        violations
+    }
+
+    /// Every run was asked for, and one start makes one run.
+    fn starts(
+        &self,
+        checker: Checker,
+        source: &dyn Source,
+        tenant: &Tenant,
+        operations: &[&Operation],
+    ) -> Vec<Violation> {
+        let mut found = checker.findings();
+        let mut told: BTreeSet<&RunId> = BTreeSet::new();
+        let mut by_key: BTreeMap<(&str, &str), (bool, Option<&RunId>)> = BTreeMap::new();
+        let mut untold = 0;
+        for operation in operations {
+            let Act::Start { run, flow, key, .. } = &operation.act else { continue };
+            let asked = operation.outcome != Outcome::Refused;
+            match (key, run, operation.outcome) {
+                (Some(key), _, _) => {
+                    let (was_asked, known) = by_key.entry((flow, key)).or_default();
+                    *was_asked |= asked;
+                    let run = run.as_ref().filter(|_| operation.outcome == Outcome::Acknowledged);
+                    if let (Some(known), Some(run)) = (*known, run)
+                        && known != run
+                    {
+                        found
+                            .say(I9, Subject::Outside, || format!("key {key:?} made runs {known} and {run}"));
+                    }
+                    *known = known.or(run);
+                }
+                (None, Some(run), Outcome::Acknowledged) => {
+                    if !told.insert(run) {
+                        found.say(I3, Subject::Outside, || format!("two starts were told of run {run}"));
+                    }
+                }
+                (None, _, Outcome::Unknown) => untold += 1,
+                (None, _, _) => {}
+            }
+        }
+        let mut unasked = 0;
+        for row in source.runs(tenant).iter().filter_map(|run| source.row(run)) {
+            let asked = match &row.idempotency_key {
+                Some(key) => by_key.get(&(&*row.flow_name, key.as_str())).is_some_and(|(asked, _)| *asked),
+                None if told.contains(&row.run_id) => true,
+                None => {
+                    unasked += 1;
+                    unasked <= untold
+                }
+            };
+            if !asked {
+                let (run, flow) = (&row.run_id, &row.flow_name);
+                let message =
+                    || format!("run {run} of flow {flow:?} is there, and every start of it was refused");
+                found.say(I3, Subject::Outside, message);
+            }
+        }
+        found.of_tenant(tenant)
+    }
+}
+
+/// The members of events that tell of clients.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Said {
+    input: Option<serde_json::Value>,
+    name: Option<String>,
+    event_id: Option<String>,
+    by: Option<String>,
+}
+
+fn of_run(checker: Checker, source: &dyn Source, key: &RunKey, operations: &[&Operation]) -> Vec<Violation> {
+    let mut found = checker.findings();
+    let acknowledged = operations.iter().any(|operation| operation.outcome == Outcome::Acknowledged);
+    match source.row(key) {
+        None if acknowledged => found.say(I3, Subject::Outside, || "acknowledged, and not there".to_owned()),
+        None => {}
+        Some(row) if row.events_trimmed => {}
+        Some(_) => Told::read(source, key).check(operations, &mut found),
+    }
+    found.of_run(key)
+}
+
+/// What a log says that clients did.
+struct Told {
+    input: Option<serde_json::Value>,
+    /// Events from outside: name and id.
+    received: Vec<(String, Option<String>)>,
+    paused: usize,
+    resumed: usize,
+    cancelled: bool,
+    by_hand: bool,
+}
+
+impl Told {
+    fn read(source: &dyn Source, key: &RunKey) -> Told {
+        let events = source.events(key, 0);
+        let said = |event: &Event| -> Said {
+            event.data.as_ref().and_then(|data| data.to().ok()).unwrap_or_default()
+        };
+        let count = |kind: EventType| events.iter().filter(|event| event.kind == kind).count();
+        let from_outside = |event: &&Event| event.kind == EventType::Emit && event.step_name.is_none();
+        let receive = |event: &Event| {
+            let said = said(event);
+            (said.name.unwrap_or_default(), said.event_id)
+        };
+        Told {
+            input: events.first().and_then(|event| said(event).input),
+            received: events.iter().filter(from_outside).map(receive).collect(),
+            paused: count(EventType::FlowPaused),
+            resumed: count(EventType::FlowResumed),
+            cancelled: count(EventType::FlowCancelled) > 0,
+            by_hand: events.last().is_some_and(|event| said(event).by.is_some()),
+        }
+    }
+
+    fn check(&self, operations: &[&Operation], found: &mut Findings) {
+        for operation in operations {
+            self.check_one(operation, found);
+        }
+        let asked = |fits: fn(&Act) -> bool| {
+            operations.iter().filter(|o| fits(&o.act) && o.outcome != Outcome::Refused).count()
+        };
+        let counts = [
+            ("flow.paused", self.paused, asked(|act| matches!(act, Act::Pause { .. }))),
+            ("flow.resumed", self.resumed, asked(|act| matches!(act, Act::Resume { .. }))),
+            ("flow.cancelled", usize::from(self.cancelled), asked(|act| matches!(act, Act::Cancel { .. }))),
+        ];
+        for (kind, there, asked) in counts {
+            if there > asked {
+                found.say(I3, Subject::Outside, || format!("{there} {kind}, asked for {asked} times"));
+            }
+        }
+        let sends = |name: &str, id: &Option<String>| {
+            operations.iter().any(|operation| match &operation.act {
+                Act::Send { name: sent, event_id, .. } => {
+                    let alike = event_id.is_none() || event_id == id;
+                    sent == name && alike && operation.outcome != Outcome::Refused
+                }
+                // A repeated run inherits what the first one received.
+                Act::Start { body: None, .. } => true,
+                _ => false,
+            })
+        };
+        for (name, id) in self.received.iter().filter(|(name, id)| !sends(name, id)) {
+            let message =
+                || format!("event {name:?} ({id:?}) was received, and every sending of it was refused");
+            found.say(I3, Subject::Outside, message);
+        }
+    }
+
+    fn check_one(&self, operation: &Operation, found: &mut Findings) {
+        if operation.outcome != Outcome::Acknowledged {
+            return;
+        }
+        let mut lost = |there: bool, what: &str| {
+            if !there {
+                found.say(I3, Subject::Outside, || {
+                    format!("{what} was acknowledged, and the log does not have it")
+                });
+            }
+        };
+        match &operation.act {
+            Act::Start { body: Some(body), key, .. } => {
+                // An input of null reads as none.
+                let body: Option<serde_json::Value> = serde_json::from_str(body).unwrap_or_default();
+                if body != self.input {
+                    let invariant = if key.is_some() { I9 } else { I3 };
+                    let message = || "a start was acknowledged, and the run has another input".to_owned();
+                    found.say(invariant, Subject::Outside, message);
+                }
+            }
+            Act::Start { .. } => {}
+            Act::Send { name, .. } => {
+                lost(self.received.iter().any(|(received, _)| received == name), &format!("event {name:?}"));
+            }
+            Act::Cancel { .. } => lost(self.cancelled, "a cancel"),
+            Act::Pause { .. } => lost(self.paused > 0, "a pause"),
+            Act::Resume { .. } => lost(self.resumed > 0, "a resume"),
+            Act::Finish { .. } => lost(self.by_hand, "an end by hand"),
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! A walk along a run's log: what each event may do where it stands, and what the run is after it.
+//!
+//! The rules are those of the design, event by event, in the order of the log. A walk never stops at what is wrong: it says
+//! so, takes the event for what it claims, and goes on.
+
+mod data;
+mod step;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use flowline_core::event::{Event, EventType, event_id};
+use flowline_core::ids::step_id;
+use flowline_core::{RunKey, Status, Time};
+use flowline_store::Failure;
+
+use crate::flow::Flow;
+use crate::invariant::Invariant::{I1, I3, I4, I5, I8, I12, I14};
+use crate::violation::{Findings, Subject};
+use data::Data;
+
+/// Where a step stands by the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Phase {
+    #[default]
+    Idle,
+    /// Its attempt waits for a time.
+    Delayed,
+    /// Its attempt is ready or at work.
+    Queued,
+    Completed,
+    Failed,
+    Skipped,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct StepAt {
+    pub(crate) phase: Phase,
+    pub(crate) attempt: u32,
+    /// Whether `step.started` of this attempt is in the log.
+    started: bool,
+    tries: u32,
+    lost: u32,
+}
+
+impl StepAt {
+    pub(crate) fn is_live(self) -> bool {
+        matches!(self.phase, Phase::Delayed | Phase::Queued)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Walk {
+    run: RunKey,
+    flow_name: Arc<str>,
+    /// The number of the last event.
+    pub(crate) seq: u64,
+    last_ms: i64,
+    pub(crate) ended: Option<EventType>,
+    paused: bool,
+    /// `fail_fast` has struck.
+    stopping: bool,
+    /// The first step that failed the run.
+    failed: Option<usize>,
+    pub(crate) retries: u32,
+    pub(crate) steps: Vec<StepAt>,
+    emitted: Vec<bool>,
+    pub(crate) created_at: Option<Time>,
+    pub(crate) started_at: Option<Time>,
+    pub(crate) completed_at: Option<Time>,
+    pub(crate) failure: Option<Failure>,
+    /// Jobs that the log has asked for, and those that it has seen the end of.
+    pub(crate) added: u64,
+    pub(crate) over: u64,
+    /// At the head of a repeated run stands what it inherits.
+    inheriting: bool,
+    /// Steps triggered since the caller last took them.
+    pub(crate) triggered: BTreeSet<usize>,
+}
+
+impl Walk {
+    pub(crate) fn new(run: RunKey, flow_name: Arc<str>, flow: &Flow) -> Walk {
+        Walk {
+            run,
+            flow_name,
+            seq: 0,
+            last_ms: i64::MIN,
+            ended: None,
+            paused: false,
+            stopping: false,
+            failed: None,
+            retries: 0,
+            steps: vec![StepAt::default(); flow.definition.steps.len()],
+            emitted: vec![false; flow.events.len()],
+            created_at: None,
+            started_at: None,
+            completed_at: None,
+            failure: None,
+            added: 0,
+            over: 0,
+            inheriting: false,
+            triggered: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        match self.ended {
+            Some(EventType::FlowCompleted) => Status::Completed,
+            Some(EventType::FlowFailed) => Status::Failed,
+            Some(_) => Status::Cancelled,
+            None if self.paused => Status::Paused,
+            None if self.steps.iter().any(|step| step.phase == Phase::Queued) => Status::Running,
+            None => Status::Waiting,
+        }
+    }
+
+    pub(crate) fn count(&self, phase: Phase) -> u32 {
+        self.steps.iter().filter(|step| step.phase == phase).count() as u32
+    }
+
+    /// Steps that must have a job, with the attempt.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (usize, u32)> {
+        let steps = self.steps.iter().enumerate().filter(|(_, step)| step.is_live() && self.ended.is_none());
+        steps.map(|(at, step)| (at, step.attempt))
+    }
+
+    /// Whether nothing is left to do: no job, and no event from outside could trigger a step.
+    pub(crate) fn is_spent(&self, flow: &Flow) -> bool {
+        !self.steps.iter().any(|step| step.is_live()) && !self.could_go_on(flow)
+    }
+
+    fn could_go_on(&self, flow: &Flow) -> bool {
+        (0..self.steps.len()).any(|step| self.could_be_triggered(flow, step))
+    }
+
+    /// Whether events from outside alone would trigger a step.
+    fn could_be_triggered(&self, flow: &Flow, step: usize) -> bool {
+        let event = |event: usize| self.emitted[event] || flow.accepted.contains(&event);
+        let done = |step: usize| self.satisfies(flow, step);
+        !self.stopping && self.steps[step].phase == Phase::Idle && flow.holds(step, &event, &done)
+    }
+
+    /// `step:NAME` holds after completion, or after a failure that the run goes on from.
+    fn satisfies(&self, flow: &Flow, step: usize) -> bool {
+        match self.steps[step].phase {
+            Phase::Completed => true,
+            Phase::Failed => flow.goes_on_after_failure(step),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn event(&mut self, flow: &Flow, event: &Event, found: &mut Findings) {
+        self.envelope(event, found);
+        if let Some(end) = self.ended {
+            let (seq, kind) = (event.seq, event.kind);
+            return found.say(I1, Subject::Log, || format!("event {seq} ({kind}) follows {end}"));
+        }
+        let data = Data::read(event);
+        self.inheriting &= match event.kind {
+            EventType::Emit => true,
+            EventType::StepCompleted => data.inherited,
+            _ => false,
+        };
+        match event.kind {
+            EventType::FlowStart => self.start(flow, event, &data),
+            EventType::FlowPaused | EventType::FlowResumed => self.pause(event, found),
+            EventType::FlowCompleted | EventType::FlowFailed | EventType::FlowCancelled => {
+                self.end(flow, event, data, found);
+            }
+            EventType::Emit => self.emit(flow, event, &data, found),
+            _ if event.step_name.is_some() => self.step_event(flow, event, data, found),
+            EventType::StepStarted
+            | EventType::StepCompleted
+            | EventType::StepRetry
+            | EventType::StepFailed
+            | EventType::StepSkipped => {
+                found.say(I12, Subject::Log, || format!("event {} ({}) has no step", event.seq, event.kind));
+            }
+            _ => {}
+        }
+    }
+
+    /// What every event has: its number, date, and whose it is.
+    fn envelope(&mut self, event: &Event, found: &mut Findings) {
+        let (seq, kind) = (event.seq, event.kind);
+        if seq != self.seq + 1 {
+            let after = self.seq;
+            found.say(I4, Subject::Log, || format!("event {seq} follows event {after}"));
+        }
+        self.seq = seq;
+        let ms = event.ts.millis();
+        if ms < self.last_ms || event.id != event_id(ms, seq) {
+            found.say(I4, Subject::Log, || format!("event {seq} has id {} and date {}", event.id, event.ts));
+        }
+        self.last_ms = self.last_ms.max(ms);
+        if (seq == 1) != (kind == EventType::FlowStart) {
+            found.say(I4, Subject::Log, || format!("event {seq} is {kind}"));
+        }
+        if event.tenant != self.run.tenant {
+            found.say(I14, Subject::Log, || format!("event {seq} is of tenant {}", event.tenant));
+        }
+        if event.run_id != self.run.run || event.flow_name != self.flow_name {
+            let of = (&event.flow_name, &event.run_id);
+            found.say(I4, Subject::Log, || format!("event {seq} is of run {} of flow {:?}", of.1, of.0));
+        }
+        if let (Some(step), Some(attempt), Some(id)) = (&event.step_name, event.attempt, &event.step_id)
+            && *id != step_id(&self.run.run, step, attempt)
+        {
+            found.say(I4, Subject::Log, || format!("event {seq} has step id {id:?}"));
+        }
+    }
+
+    fn start(&mut self, flow: &Flow, event: &Event, data: &Data) {
+        self.created_at = Some(event.ts);
+        self.inheriting = data.retry_of.is_some();
+        let phase = if data.start_at.is_some() { Phase::Delayed } else { Phase::Queued };
+        for step in (0..self.steps.len()).filter(|step| flow.is_entry(*step)) {
+            self.begin(step, phase);
+        }
+    }
+
+    fn begin(&mut self, step: usize, phase: Phase) {
+        self.steps[step] = StepAt { phase, attempt: 1, ..StepAt::default() };
+        self.triggered.insert(step);
+        self.added += 1;
+    }
+
+    /// Triggers those of these steps that were waiting for what has just happened.
+    fn trigger(&mut self, flow: &Flow, candidates: &[usize]) {
+        if self.stopping {
+            return;
+        }
+        for &step in candidates {
+            let holds = self.steps[step].phase == Phase::Idle && {
+                flow.holds(step, &|event| self.emitted[event], &|step| self.satisfies(flow, step))
+            };
+            if holds {
+                self.begin(step, Phase::Queued);
+            }
+        }
+    }
+
+    fn pause(&mut self, event: &Event, found: &mut Findings) {
+        let paused = event.kind == EventType::FlowPaused;
+        if self.paused == paused {
+            found
+                .say(I8, Subject::Log, || format!("event {} ({}) was applied before", event.seq, event.kind));
+        }
+        self.paused = paused;
+    }
+
+    fn emit(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+        let seq = event.seq;
+        let name = data.name.as_deref().unwrap_or_default();
+        let Some(&number) = flow.events.get(name) else {
+            let message = || format!("event {seq} emits {name:?}, which the definition lacks");
+            return found.say(I12, Subject::Log, message);
+        };
+        let may = match event.step_name.as_deref() {
+            None => flow.accepted.contains(&number),
+            Some(step) => {
+                let Some(step) = self.step_of(flow, step, event, found) else { return };
+                if !self.inheriting {
+                    self.of_current(flow, step, event, found);
+                }
+                flow.published[step].contains(&number)
+            }
+        };
+        if !may {
+            let message = || format!("event {seq} emits {name:?}, which its sender may not publish");
+            found.say(I3, Subject::Log, message);
+        }
+        if self.emitted[number] {
+            return found.say(I3, Subject::Log, || format!("{name:?} is emitted again by event {seq}"));
+        }
+        self.emitted[number] = true;
+        self.trigger(flow, &flow.listeners[number]);
+    }
+
+    fn end(&mut self, flow: &Flow, event: &Event, data: Data, found: &mut Findings) {
+        let (seq, kind) = (event.seq, event.kind);
+        // Cancelled, timed out, ended by hand: at any moment. Otherwise only when nothing is left to do.
+        let by_itself =
+            kind != EventType::FlowCancelled && data.by.is_none() && data.code.as_deref() != Some("timeout");
+        if by_itself {
+            let unfinished = self.steps.iter().position(|step| step.is_live() || step.phase == Phase::Idle);
+            if let Some(step) = unfinished {
+                let (name, phase) = (flow.name(step), self.steps[step].phase);
+                let message =
+                    || format!("event {seq} ({kind}) ends the run while step {name:?} is {phase:?}");
+                found.say(I1, Subject::Log, message);
+            }
+            if self.failed.is_some() && kind == EventType::FlowCompleted {
+                found.say(I1, Subject::Log, || format!("event {seq} says completed, and a step had failed"));
+            }
+            if let Some(step) = &data.step
+                && self.failed.is_none_or(|failed| flow.name(failed) != &**step)
+            {
+                found.say(I1, Subject::Log, || {
+                    format!("event {seq} blames step {step:?}, which did not fail the run")
+                });
+            }
+        }
+        if kind == EventType::FlowFailed && self.failure.is_none() {
+            self.failure = data.error.map(|error| Failure { error, step: data.step });
+        }
+        self.ended = Some(kind);
+        self.completed_at = Some(event.ts);
+    }
+
+    fn step_of(&self, flow: &Flow, name: &str, event: &Event, found: &mut Findings) -> Option<usize> {
+        let step = flow.steps.get(name).copied();
+        if step.is_none() {
+            let (seq, kind) = (event.seq, event.kind);
+            let message = || format!("event {seq} ({kind}) names step {name:?}, which the definition lacks");
+            found.say(I12, Subject::Log, message);
+        }
+        step
+    }
+
+    /// The event must come from the attempt that its step is at.
+    fn of_current(&self, flow: &Flow, step: usize, event: &Event, found: &mut Findings) {
+        use crate::invariant::Invariant::{I2, I7};
+        let (seq, kind, attempt) = (event.seq, event.kind, event.attempt.unwrap_or(0));
+        let at = self.steps[step];
+        if at.is_live() && at.attempt == attempt {
+            return;
+        }
+        let outcome = matches!(kind, EventType::StepCompleted | EventType::StepFailed | EventType::StepRetry);
+        let (invariant, why) = match at.phase {
+            Phase::Idle => (I5, "before what the step waits for".to_owned()),
+            Phase::Skipped => (I5, "and the step was skipped".to_owned()),
+            Phase::Completed | Phase::Failed if outcome && at.attempt == attempt => {
+                (I8, "whose outcome stands in the log already".to_owned())
+            }
+            _ if attempt > at.attempt => (I2, format!("and the step is at attempt {}", at.attempt)),
+            _ => (I7, format!("which is over; the step is {:?} at attempt {}", at.phase, at.attempt)),
+        };
+        let name = flow.name(step);
+        let message = || format!("event {seq} ({kind}) is of attempt {attempt} of step {name:?}, {why}");
+        found.say(invariant, Subject::Log, message);
+    }
+}

@@ -1,0 +1,55 @@
+//! The members of an event's `data` that the checker reads.
+
+use std::sync::Arc;
+
+use flowline_core::event::{Event, EventType};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Data {
+    pub(super) name: Option<String>,
+    pub(super) cause: Option<String>,
+    pub(super) code: Option<String>,
+    pub(super) delay_ms: Option<u64>,
+    pub(super) start_at: Option<IgnoredAny>,
+    pub(super) retry_of: Option<IgnoredAny>,
+    pub(super) reason: Option<String>,
+    pub(super) inherited: bool,
+    pub(super) by: Option<IgnoredAny>,
+    pub(super) error: Option<String>,
+    pub(super) step: Option<Arc<str>>,
+}
+
+impl Data {
+    /// What cannot be read counts as absent; the rules then say what is missing.
+    pub(super) fn read(event: &Event) -> Data {
+        match (&event.data, event.kind) {
+            // A step may say anything there.
+            (_, EventType::Log | EventType::State | EventType::StepStarted) | (None, _) => Data::default(),
+            (Some(data), _) => data.to().unwrap_or_default(),
+        }
+    }
+}
+
+/// Which cap a failed attempt counts against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// It failed by itself.
+    Try,
+    /// Its worker is gone.
+    Lost,
+    /// Its worker gave it back: no cap.
+    Released,
+}
+
+impl Data {
+    pub(super) fn cause(&self) -> Cause {
+        match self.cause.as_deref() {
+            Some("lease_lost") => Cause::Lost,
+            Some("released") => Cause::Released,
+            _ => Cause::Try,
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Events of steps.
+
+use flowline_core::event::{Event, EventType};
+use flowline_core::limits::LOST_LEASES;
+use flowline_store::Failure;
+
+use super::data::{Cause, Data};
+use super::{Phase, Walk};
+use crate::flow::Flow;
+use crate::invariant::Invariant::{I1, I2, I5, I8};
+use crate::violation::{Findings, Subject};
+
+impl Walk {
+    pub(super) fn step_event(&mut self, flow: &Flow, event: &Event, data: Data, found: &mut Findings) {
+        let name = event.step_name.as_deref().unwrap_or_default();
+        let Some(step) = self.step_of(flow, name, event, found) else { return };
+        match event.kind {
+            EventType::StepSkipped => self.skipped(flow, step, event, &data, found),
+            EventType::StepCompleted if data.inherited => self.settle(flow, step, event, Phase::Completed),
+            _ => self.attempt_event(flow, step, event, data, found),
+        }
+    }
+
+    fn attempt_event(&mut self, flow: &Flow, step: usize, event: &Event, data: Data, found: &mut Findings) {
+        self.of_current(flow, step, event, found);
+        let by_condition = event.kind == EventType::StepFailed && data.code.as_deref() == Some("condition");
+        let outcome =
+            matches!(event.kind, EventType::StepCompleted | EventType::StepRetry | EventType::StepFailed);
+        if outcome && !by_condition && self.steps[step].is_live() && !self.steps[step].started {
+            let message =
+                || format!("event {} ({}) is of an attempt that never started", event.seq, event.kind);
+            found.say(I8, Subject::Log, message);
+        }
+        match event.kind {
+            EventType::StepStarted => self.started(step, event, found),
+            EventType::StepCompleted => {
+                let returns = flow.definition.steps[step].returns.as_ref();
+                let unsaid =
+                    returns.and_then(|name| flow.events.get(name)).is_some_and(|at| !self.emitted[*at]);
+                if unsaid {
+                    let message =
+                        || format!("event {} completes the step without what it returns", event.seq);
+                    found.say(I8, Subject::Log, message);
+                }
+                self.settle(flow, step, event, Phase::Completed);
+            }
+            EventType::StepRetry => self.retried(flow, step, event, &data, found),
+            EventType::StepFailed => self.step_failed(flow, step, event, data, found),
+            _ => {}
+        }
+    }
+
+    fn started(&mut self, step: usize, event: &Event, found: &mut Findings) {
+        self.started_at.get_or_insert(event.ts);
+        let at = &mut self.steps[step];
+        if at.attempt != event.attempt.unwrap_or(0) || !at.is_live() {
+            return;
+        }
+        if at.started {
+            let message = || format!("event {} starts an attempt that had started", event.seq);
+            found.say(I8, Subject::Log, message);
+        }
+        at.started = true;
+        at.phase = Phase::Queued;
+    }
+
+    /// A step is over: completed, or failed for good.
+    fn settle(&mut self, flow: &Flow, step: usize, event: &Event, phase: Phase) {
+        let at = &mut self.steps[step];
+        self.over += u64::from(at.is_live());
+        at.phase = phase;
+        at.attempt = event.attempt.unwrap_or(0);
+        if self.satisfies(flow, step) {
+            self.trigger(flow, &flow.followers[step]);
+        }
+    }
+
+    fn retried(&mut self, flow: &Flow, step: usize, event: &Event, data: &Data, found: &mut Findings) {
+        self.retries += 1;
+        if self.stopping {
+            found.say(I5, Subject::Log, || format!("event {} tries again after fail_fast", event.seq));
+        }
+        self.charge(flow, step, event, data.cause(), found);
+        let attempts = flow.definition.steps[step].retry.attempts;
+        let at = &mut self.steps[step];
+        if data.cause() == Cause::Try && at.tries >= attempts {
+            let (seq, tries) = (event.seq, at.tries);
+            let message = || format!("event {seq} tries again after {tries} failed tries of {attempts}");
+            found.say(I2, Subject::Log, message);
+        }
+        if at.is_live() {
+            self.over += 1;
+            self.added += 1;
+        }
+        at.phase = if data.delay_ms.unwrap_or(0) > 0 { Phase::Delayed } else { Phase::Queued };
+        at.attempt = event.attempt.unwrap_or(0) + 1;
+        at.started = false;
+    }
+
+    /// Counts a failed attempt against its cap.
+    fn charge(&mut self, flow: &Flow, step: usize, event: &Event, cause: Cause, found: &mut Findings) {
+        let attempts = flow.definition.steps[step].retry.attempts;
+        let at = &mut self.steps[step];
+        let (count, cap, what) = match cause {
+            Cause::Try => (&mut at.tries, attempts, "failed tries"),
+            // The last one that is lost fails the step.
+            Cause::Lost => {
+                (&mut at.lost, LOST_LEASES + u32::from(event.kind == EventType::StepFailed), "lost leases")
+            }
+            Cause::Released => return,
+        };
+        *count += 1;
+        if *count > cap {
+            let (seq, count) = (event.seq, *count);
+            found.say(I2, Subject::Log, || format!("event {seq} makes {count} {what} of at most {cap}"));
+        }
+    }
+
+    fn step_failed(&mut self, flow: &Flow, step: usize, event: &Event, data: Data, found: &mut Findings) {
+        self.charge(flow, step, event, data.cause(), found);
+        if !flow.goes_on_after_failure(step) {
+            if self.failed.is_none() {
+                self.failed = Some(step);
+                let step = event.step_name.clone();
+                self.failure = data.error.map(|error| Failure { error, step });
+            }
+            self.stopping |= flow.definition.fail_fast;
+        }
+        self.settle(flow, step, event, Phase::Failed);
+    }
+
+    fn skipped(&mut self, flow: &Flow, step: usize, event: &Event, data: &Data, found: &mut Findings) {
+        let at = self.steps[step];
+        let fits = match data.reason.as_deref() {
+            Some("condition") => at.is_live() && at.attempt == 1 && !at.started,
+            Some("fail_fast") => self.stopping && !at.started && (at.is_live() || at.phase == Phase::Idle),
+            _ => at.phase == Phase::Idle,
+        };
+        let given_up = data.reason.as_deref() == Some("not_triggered") && self.could_be_triggered(flow, step);
+        if given_up {
+            let (seq, name) = (event.seq, flow.name(step));
+            let message = || {
+                format!("event {seq} gives up on step {name:?}, which an event from outside could trigger")
+            };
+            found.say(I1, Subject::Log, message);
+        }
+        if !fits {
+            let (seq, name, reason) =
+                (event.seq, flow.name(step), data.reason.as_deref().unwrap_or("no reason"));
+            let phase = at.phase;
+            let message = || format!("event {seq} skips step {name:?} ({reason}), which is {phase:?}");
+            found.say(I5, Subject::Log, message);
+        }
+        let at = &mut self.steps[step];
+        self.over += u64::from(at.is_live());
+        at.phase = Phase::Skipped;
+    }
+}

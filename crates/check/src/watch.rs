@@ -1,0 +1,233 @@
+//! A checker that stands beside a store and sees every call that changes it.
+//!
+//! It keeps a ledger of its own: where each log ended, which jobs the commits so far leave, who holds which lease. Each call
+//! is held against that ledger before it is entered, and the store against the ledger after it. Only the runs that a call
+//! touches are looked at, and of their logs only what is new; [`Watch::end`] looks at everything once more.
+//!
+//! A store that is rolled back to an earlier moment is followed by a clone of the watch from that moment.
+
+mod commit;
+mod lease;
+mod rest;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use flowline_core::{Event, RunKey, Tenant, Time};
+use flowline_store::{Append, AppendError, JobKey, JobState, NewJob, RunRow, Token};
+
+use crate::flow::Flow;
+use crate::invariant::Invariant::{I3, I4, I7, I8, I12, I15};
+use crate::look::{check_jobs, check_pinned, check_row};
+use crate::source::Source;
+use crate::violation::{Checker, Findings, Subject, Violation};
+use crate::walk::Walk;
+
+/// What the checker knows from having watched.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    checker: Checker,
+    flows: BTreeMap<(Tenant, Arc<str>), Arc<Flow>>,
+    runs: BTreeMap<RunKey, Followed>,
+    paused: BTreeSet<(Tenant, Arc<str>)>,
+    tenants: BTreeSet<Tenant>,
+}
+
+/// A run as the calls so far leave it.
+#[derive(Debug, Clone)]
+struct Followed {
+    flow: Arc<Flow>,
+    definition: Arc<str>,
+    walk: Walk,
+    version: u64,
+    /// A digest of each event, in order.
+    digests: Vec<u64>,
+    jobs: BTreeMap<JobKey, KnownJob>,
+    /// Every attempt that ever had a job.
+    attempts: BTreeSet<(JobKey, u32)>,
+    trimmed: bool,
+}
+
+#[derive(Debug, Clone)]
+struct KnownJob {
+    attempt: u32,
+    due: Time,
+    held: bool,
+    queue: Arc<str>,
+    lease: Option<KnownLease>,
+}
+
+#[derive(Debug, Clone)]
+struct KnownLease {
+    token: Token,
+    worker: Arc<str>,
+    expires: Time,
+    released: bool,
+}
+
+impl KnownJob {
+    fn new(job: &NewJob) -> KnownJob {
+        KnownJob {
+            attempt: job.attempt,
+            due: job.due,
+            held: job.held,
+            queue: job.lane.queue.clone(),
+            lease: None,
+        }
+    }
+
+    fn leased_with(&self, attempt: u32, token: Token) -> Option<&KnownLease> {
+        self.lease.as_ref().filter(|lease| self.attempt == attempt && lease.token == token)
+    }
+}
+
+impl Watch {
+    pub fn new(checker: Checker) -> Watch {
+        Watch {
+            checker,
+            flows: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            paused: BTreeSet::new(),
+            tenants: BTreeSet::new(),
+        }
+    }
+
+    /// Lines were appended to the log of a running attempt, or refused.
+    pub fn appended(
+        &mut self,
+        source: &dyn Source,
+        append: &Append,
+        answer: &Result<u32, AppendError>,
+    ) -> Vec<Violation> {
+        let mut found = self.checker.findings();
+        let Some(run) = self.runs.get_mut(&append.run) else { return Vec::new() };
+        if answer.is_ok() {
+            let job = run.jobs.get(&append.key);
+            if job.and_then(|job| job.leased_with(append.attempt, append.token)).is_none() {
+                let (attempt, key) = (append.attempt, append.key);
+                let message =
+                    || format!("lines of attempt {attempt} of {key:?} were taken with a stale token");
+                found.say(I7, Subject::Call, message);
+            }
+        }
+        let most = answer.as_ref().map_or(0, |_| append.lines.len());
+        let new = run.read_on(source, &append.run, &mut found);
+        if new > most {
+            found.say(I8, Subject::Call, || format!("{new} events came of an append of {most} lines"));
+        }
+        self.compare(source, &append.run, &mut found);
+        found.of_run(&append.run)
+    }
+
+    /// A queue was stopped, or let go on.
+    pub fn queue_paused(&mut self, tenant: &Tenant, queue: &str, paused: bool) {
+        let key = (tenant.clone(), Arc::from(queue));
+        match paused {
+            true => self.paused.insert(key),
+            false => self.paused.remove(&key),
+        };
+    }
+
+    fn flow(&mut self, source: &dyn Source, tenant: &Tenant, hash: &Arc<str>) -> Option<Arc<Flow>> {
+        let key = (tenant.clone(), hash.clone());
+        if let Some(flow) = self.flows.get(&key) {
+            return Some(flow.clone());
+        }
+        let flow = Arc::new(Flow::read(hash, &source.definition(tenant, hash)?).ok()?);
+        self.flows.insert(key, flow.clone());
+        Some(flow)
+    }
+
+    /// Holds what the store says of a run against the ledger.
+    fn compare(&self, source: &dyn Source, key: &RunKey, found: &mut Findings) {
+        let Some(run) = self.runs.get(key) else { return };
+        let Some(row) = source.row(key) else {
+            return found.say(I3, Subject::Row, || "the run is gone".to_owned());
+        };
+        if row.version != run.version {
+            let versions = (row.version, run.version);
+            let message = || format!("the row is at version {}, the commits at {}", versions.0, versions.1);
+            found.say(I8, Subject::Row, message);
+        }
+        if row.definition != run.definition {
+            let message =
+                || format!("the run was pinned to {} and now is to {}", run.definition, row.definition);
+            found.say(I12, Subject::Row, message);
+        }
+        check_pinned(&row, &run.flow, found);
+        check_row(&row, &run.walk, &run.flow, found);
+        self.compare_jobs(source, key, run, found);
+    }
+
+    /// The jobs in the store are those that the commits so far leave, and those that the log asks for.
+    fn compare_jobs(&self, source: &dyn Source, key: &RunKey, run: &Followed, found: &mut Findings) {
+        let jobs = source.jobs(key);
+        check_jobs(&jobs, &run.walk, &run.flow, found);
+        for job in &jobs {
+            let known = run.jobs.get(&job.key);
+            let alike = known.is_some_and(|known| {
+                let state = match &known.lease {
+                    Some(_) => JobState::Leased,
+                    None if known.held => JobState::Held,
+                    None => JobState::Waiting,
+                };
+                known.attempt == job.attempt && known.due == job.due && state == job.state
+            });
+            if !alike {
+                let message = || format!("the store has {job:?}, where the calls so far leave {known:?}");
+                found.say(I15, Subject::Jobs, message);
+            }
+        }
+        for (key, known) in run.jobs.iter().filter(|(key, _)| !jobs.iter().any(|job| job.key == **key)) {
+            let message = || format!("the store has no job {key:?}, where the calls so far leave {known:?}");
+            found.say(I15, Subject::Jobs, message);
+        }
+    }
+}
+
+impl Followed {
+    fn new(key: &RunKey, row: &RunRow, flow: Arc<Flow>) -> Followed {
+        Followed {
+            walk: Walk::new(key.clone(), row.flow_name.clone(), &flow),
+            definition: row.definition.clone(),
+            flow,
+            version: 0,
+            digests: Vec::new(),
+            jobs: BTreeMap::new(),
+            attempts: BTreeSet::new(),
+            trimmed: false,
+        }
+    }
+
+    /// Walks what is new in the log. Gives the number of new events.
+    fn read_on(&mut self, source: &dyn Source, key: &RunKey, found: &mut Findings) -> usize {
+        let events = source.events(key, self.walk.seq);
+        for event in &events {
+            self.walk.event(&self.flow, event, found);
+            self.digests.push(digest(event));
+        }
+        events.len()
+    }
+
+    /// Walks the whole log again: what was there must be there unchanged.
+    fn reread(&self, source: &dyn Source, key: &RunKey, found: &mut Findings) {
+        let events = source.events(key, 0);
+        let changed = events.iter().map(digest).zip(&self.digests).position(|(now, then)| now != *then);
+        if let Some(at) = changed {
+            found.say(I4, Subject::Log, || format!("event {} is not what it was", events[at].seq));
+        }
+        if events.len() != self.digests.len() {
+            let counts = (events.len(), self.digests.len());
+            let message = || format!("the log has {} events, and had {}", counts.0, counts.1);
+            found.say(I4, Subject::Log, message);
+        }
+    }
+}
+
+fn digest(event: &Event) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (event.seq, event.ts, event.kind, &event.id, &event.step_name, event.attempt).hash(&mut hasher);
+    event.data.as_ref().map(|data| data.get()).hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,222 @@
+//! Commits: their guards, what they say, and what they leave.
+
+use std::collections::BTreeSet;
+
+use flowline_core::Time;
+use flowline_store::{Base, Commit, CommitError, Committed, JobKey, LeaseUse, Others};
+
+use super::{Followed, KnownJob, KnownLease, Watch};
+use crate::invariant::Invariant::{I2, I4, I5, I7, I8, I9, I10, I12, I17};
+use crate::source::Source;
+use crate::violation::{Findings, Subject, Violation};
+
+impl Watch {
+    /// A commit was written, or refused. `now` is the store's time at which it was.
+    pub fn committed(
+        &mut self,
+        source: &dyn Source,
+        now: Time,
+        commit: &Commit,
+        answer: &Result<Committed, CommitError>,
+    ) -> Vec<Violation> {
+        let mut found = self.checker.findings();
+        match answer {
+            Ok(landed) => self.landed(source, now, commit, landed, &mut found),
+            Err(_) => {
+                if let Some(run) = self.runs.get_mut(&commit.run) {
+                    let new = run.read_on(source, &commit.run, &mut found);
+                    if new > 0 {
+                        found.say(I8, Subject::Call, || format!("a refused commit left {new} events"));
+                    }
+                } else if source.row(&commit.run).is_some() {
+                    found.say(I8, Subject::Call, || "a refused commit left a run".to_owned());
+                }
+            }
+        }
+        if self.runs.contains_key(&commit.run) {
+            self.compare(source, &commit.run, &mut found);
+        }
+        found.of_run(&commit.run)
+    }
+
+    fn landed(
+        &mut self,
+        source: &dyn Source,
+        now: Time,
+        commit: &Commit,
+        landed: &Committed,
+        found: &mut Findings,
+    ) {
+        self.base(source, commit, found);
+        let Some(run) = self.runs.get_mut(&commit.run) else { return };
+        run.version += 1;
+        if landed.version != run.version {
+            let (is, was) = (landed.version, run.version - 1);
+            found.say(I8, Subject::Call, || format!("a commit on version {was} made version {is}"));
+            run.version = landed.version;
+        }
+        for lease in &commit.leases {
+            run.guard(now, lease, found);
+        }
+        run.take_jobs(commit);
+        for job in &commit.add {
+            run.add_job(job, found);
+            if landed.granted.contains(&job.key)
+                && let Some(asked) = &job.handoff
+            {
+                let queue = (commit.run.tenant.clone(), job.lane.queue.clone());
+                if job.held || self.paused.contains(&queue) {
+                    let (name, queue) = (&job.name, &job.lane.queue);
+                    let message =
+                        || format!("{name:?} was handed out, while its run or queue {queue:?} is paused");
+                    found.say(I17, Subject::Call, message);
+                }
+                if job.due > now {
+                    let message =
+                        || format!("{:?} was handed out at {now}, before it is due ({})", job.name, job.due);
+                    found.say(I10, Subject::Call, message);
+                }
+                let lease = KnownLease {
+                    token: asked.token,
+                    worker: asked.worker.clone(),
+                    expires: now + asked.ttl,
+                    released: false,
+                };
+                run.jobs.entry(job.key).and_modify(|known| known.lease = Some(lease));
+            }
+        }
+        run.events(source, commit, landed, found);
+    }
+
+    /// The version that the commit was decided on is the one that it was written on.
+    fn base(&mut self, source: &dyn Source, commit: &Commit, found: &mut Findings) {
+        let known = self.runs.get(&commit.run).map(|run| run.version);
+        match (&commit.base, known) {
+            (Base::Version(decided), Some(known)) if *decided != known => {
+                let message = || format!("decided on version {decided}, written on version {known}");
+                found.say(I8, Subject::Call, message);
+            }
+            (Base::New(_), Some(_)) => {
+                found.say(I9, Subject::Call, || "a run that is there was started again".to_owned());
+            }
+            (_, Some(_)) => return,
+            (_, None) => {}
+        }
+        if known.is_some() {
+            return;
+        }
+        let Some(row) = source.row(&commit.run) else {
+            return found.say(I8, Subject::Call, || "a commit was written, and there is no run".to_owned());
+        };
+        self.tenants.insert(commit.run.tenant.clone());
+        match self.flow(source, &commit.run.tenant, &row.definition) {
+            Some(flow) => {
+                let followed = Followed::new(&commit.run, &row, flow);
+                self.runs.insert(commit.run.clone(), followed);
+            }
+            None => {
+                let message = || format!("definition {} cannot be read under this tenant", row.definition);
+                found.say(I12, Subject::Call, message);
+            }
+        }
+    }
+}
+
+impl Followed {
+    /// A job that a commit relies on must be as the commit says.
+    fn guard(&self, now: Time, lease: &LeaseUse, found: &mut Findings) {
+        let key = lease.key();
+        let job = self.jobs.get(&key);
+        let problem = match *lease {
+            LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
+                let held = job.is_some_and(|job| job.leased_with(attempt, token).is_some());
+                (!held).then_some((I7, "a stale token"))
+            }
+            LeaseUse::Expired { attempt, token, .. } => {
+                match job.and_then(|job| job.leased_with(attempt, token)) {
+                    None => Some((I7, "a lease that is not there, given up")),
+                    Some(lease) if lease.expires > now => Some((I7, "a lease that is held, given up")),
+                    Some(_) => None,
+                }
+            }
+            LeaseUse::Due { attempt, .. } => match job {
+                Some(job) if job.attempt == attempt && job.due <= now && !job.held => None,
+                _ => Some((I10, "a timer that is not due")),
+            },
+            LeaseUse::Unleased { attempt, .. } => match job {
+                Some(job) if job.attempt == attempt && job.lease.is_none() => None,
+                _ => Some((I7, "a job dropped that is leased or not there")),
+            },
+        };
+        if let Some((invariant, what)) = problem {
+            let message = || format!("written with {what} at {now}: {lease:?}, while the job is {job:?}");
+            found.say(invariant, Subject::Call, message);
+        }
+    }
+
+    /// Takes away, holds and releases jobs as the commit says.
+    fn take_jobs(&mut self, commit: &Commit) {
+        for lease in &commit.leases {
+            if !matches!(lease, LeaseUse::Keep { .. }) {
+                self.jobs.remove(&lease.key());
+            }
+        }
+        let named: BTreeSet<JobKey> = commit.leases.iter().map(LeaseUse::key).collect();
+        let others = self.jobs.iter_mut().filter(|(key, _)| !named.contains(key)).map(|(_, job)| job);
+        match commit.others {
+            Others::Leave => {}
+            Others::Hold => others.for_each(|job| job.held = job.lease.is_none()),
+            Others::Release => others.for_each(|job| job.held = false),
+            Others::Drop => self.jobs.retain(|key, _| named.contains(key)),
+        }
+    }
+
+    fn add_job(&mut self, job: &flowline_store::NewJob, found: &mut Findings) {
+        let (name, attempt) = (&job.name, job.attempt);
+        if let JobKey::Step(_) = job.key {
+            let follows = attempt == 1 || self.attempts.contains(&(job.key, attempt - 1));
+            if !self.attempts.insert((job.key, attempt)) || !follows {
+                found.say(I2, Subject::Call, || {
+                    format!("attempt {attempt} of {name:?} got a job out of turn")
+                });
+            }
+        }
+        if self.jobs.insert(job.key, KnownJob::new(job)).is_some() {
+            found.say(I2, Subject::Call, || format!("{name:?} got a second job"));
+        }
+    }
+
+    /// The commit's events are in the log, all of them, and what they trigger has its job.
+    fn events(&mut self, source: &dyn Source, commit: &Commit, landed: &Committed, found: &mut Findings) {
+        if landed.first_seq != self.walk.seq + 1 {
+            let (first, after) = (landed.first_seq, self.walk.seq);
+            found.say(I4, Subject::Call, || format!("a commit began at event {first}, after event {after}"));
+        }
+        self.walk.triggered.clear();
+        let new = self.read_on(source, &commit.run, found);
+        if new != commit.events.len() {
+            let said = commit.events.len();
+            found.say(I8, Subject::Call, || format!("{new} events came of a commit of {said}"));
+        }
+        let triggered = std::mem::take(&mut self.walk.triggered);
+        let added: BTreeSet<usize> = commit
+            .add
+            .iter()
+            .filter(|job| job.attempt == 1)
+            .filter_map(|job| if let JobKey::Step(step) = job.key { Some(step as usize) } else { None })
+            .collect();
+        let name = |step: usize| self.flow.name(step).to_owned();
+        for &step in added.difference(&triggered) {
+            let message =
+                || format!("step {:?} got a job, and nothing in the commit triggers it", name(step));
+            found.say(I5, Subject::Call, message);
+        }
+        for &step in triggered.difference(&added) {
+            let live = self.walk.ended.is_none() && self.walk.steps[step].is_live();
+            if live {
+                let message = || format!("step {:?} was triggered, and the commit adds no job", name(step));
+                found.say(I5, Subject::Call, message);
+            }
+        }
+    }
+}

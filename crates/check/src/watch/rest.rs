@@ -1,0 +1,106 @@
+//! What is looked at when a store is at rest: retention, the end, progress.
+
+use std::time::Duration;
+
+use flowline_core::{RunKey, Time};
+use flowline_store::row::Retention;
+
+use super::Watch;
+use crate::counters::miscounted;
+use crate::invariant::Invariant::{I3, I4, I11};
+use crate::look::{check_jobs, check_pinned, check_row};
+use crate::source::{Source, recount};
+use crate::violation::{Subject, Violation};
+use crate::walk::Walk;
+
+impl Watch {
+    /// Old runs were trimmed or removed. Those that have not ended, or not long enough ago, are as they were.
+    pub fn retained(&mut self, source: &dyn Source, now: Time, policy: Retention) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        let mut gone = Vec::new();
+        for (key, run) in &mut self.runs {
+            let mut found = self.checker.findings();
+            let old = |keep: Duration| run.walk.completed_at.is_some_and(|end| end + keep <= now);
+            match source.row(key) {
+                None => {
+                    gone.push(key.clone());
+                    if !old(policy.runs) {
+                        found.say(I3, Subject::Row, || "the run was removed before its time".to_owned());
+                    }
+                }
+                Some(row) if row.events_trimmed => {
+                    if !old(policy.events) {
+                        found
+                            .say(I4, Subject::Log, || "the events were removed before their time".to_owned());
+                    }
+                    run.trimmed = true;
+                }
+                Some(_) => run.reread(source, key, &mut found),
+            }
+            violations.extend(found.of_run(key));
+        }
+        gone.iter().for_each(|key| drop(self.runs.remove(key)));
+        violations
+    }
+
+    /// Everything once more, from the first event of every log, and the counters.
+    pub fn end(&mut self, source: &dyn Source) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        for key in self.runs.keys() {
+            violations.extend(self.look(source, key));
+        }
+        for tenant in &self.tenants {
+            let counters = source.counters();
+            violations.extend(miscounted(self.checker, tenant, &counters, recount(source, tenant)));
+            for key in source.runs(tenant).iter().filter(|key| !self.runs.contains_key(key)) {
+                let mut found = self.checker.findings();
+                found.say(I3, Subject::Row, || "the run is there, and no commit made it".to_owned());
+                violations.extend(found.of_run(key));
+            }
+        }
+        violations
+    }
+
+    /// One run from scratch.
+    fn look(&self, source: &dyn Source, key: &RunKey) -> Vec<Violation> {
+        let mut found = self.checker.findings();
+        let (Some(run), Some(row)) = (self.runs.get(key), source.row(key)) else {
+            found.say(I3, Subject::Row, || "the run is gone".to_owned());
+            return found.of_run(key);
+        };
+        if !run.trimmed {
+            run.reread(source, key, &mut found);
+            let mut walk = Walk::new(key.clone(), row.flow_name.clone(), &run.flow);
+            for event in &source.events(key, 0) {
+                walk.event(&run.flow, event, &mut found);
+            }
+            check_pinned(&row, &run.flow, &mut found);
+            check_row(&row, &walk, &run.flow, &mut found);
+            check_jobs(&source.jobs(key), &walk, &run.flow, &mut found);
+        }
+        found.of_run(key)
+    }
+
+    /// Nobody disturbs the workers since `calm`, and there are enough of them: what was due or lost for longer than `bound`
+    /// has gone on. Runs and queues that are paused wait for whoever paused them.
+    pub fn progress(&self, now: Time, calm: Time, bound: Duration) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        for (key, run) in &self.runs {
+            let mut found = self.checker.findings();
+            for (job_key, job) in &run.jobs {
+                let stopped = job.held || self.paused.contains(&(key.tenant.clone(), job.queue.clone()));
+                let since = match &job.lease {
+                    Some(lease) => lease.expires,
+                    None if stopped => continue,
+                    None => job.due,
+                };
+                if since.max(calm) + bound < now {
+                    let message = || format!("nothing happened to {job_key:?} since {since}: {job:?}");
+                    found.say(I11, Subject::Jobs, message);
+                }
+            }
+            violations.extend(found.of_run(key));
+        }
+        violations
+    }
+}

@@ -1,0 +1,207 @@
+//! What one attempt has to say, in order: its lines, the emits that wait for its completion, its outcome.
+//!
+//! The record opens with `step.started`. Lines leave it by a fenced append, which says where it starts so that trying
+//! again writes nothing twice, or ride with a commit of the run. It does no I/O: whoever runs the attempt carries what it
+//! gives out and tells it what became of that, one at a time.
+
+use std::sync::Arc;
+
+use flowline_core::event::{EventType, NewEvent};
+use flowline_core::json::{self, Json};
+use flowline_core::{Input, Plan, RunKey, Time, limits};
+use flowline_store::row::StateScope;
+use flowline_store::{Append, AppendError, JobKey, LeaseUse, Line, StateChange, Token};
+
+use super::{Launch, started_data};
+use crate::ledger::{Entry, Outcome};
+use crate::step::{Level, StepError};
+
+#[derive(Debug)]
+pub struct Record {
+    run: RunKey,
+    plan: Arc<Plan>,
+    step: u32,
+    attempt: u32,
+    token: Token,
+    /// Lines that are not in the log yet.
+    lines: Vec<Line>,
+    /// Lines on their way to the log with an emit.
+    sent: Vec<Line>,
+    /// Lines that are in the log, as far as is known.
+    written: u32,
+    /// Whether lines that wait may be in the log already.
+    unsure: bool,
+    emits: Vec<(String, Json)>,
+    /// Set when the step did what no attempt may: it fails, whatever it returns.
+    broken: Option<StepError>,
+}
+
+impl Record {
+    /// The record of an attempt that begins now by the store's clock: a line is dated when it is written, which can be
+    /// later.
+    pub fn new(launch: &Launch, instance: &Json, began: Time) -> Record {
+        let mut record = Record {
+            run: launch.run.clone(),
+            plan: launch.plan.clone(),
+            step: launch.step,
+            attempt: launch.attempt,
+            token: launch.token,
+            lines: Vec::new(),
+            sent: Vec::new(),
+            written: u32::from(launch.started),
+            unsure: false,
+            emits: Vec::new(),
+            broken: None,
+        };
+        if !launch.started {
+            let event = record.event(EventType::StepStarted, started_data(instance, Some(began)));
+            record.lines.push(Line { event, state: None });
+        }
+        record
+    }
+
+    /// Lines that wait to be written.
+    pub fn waiting(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Whether the waiting lines must be appended before anything else is written: only an append says where it starts,
+    /// so only an append can tell which of them are in the log.
+    pub fn must_append(&self) -> bool {
+        self.unsure && !self.lines.is_empty()
+    }
+
+    pub fn emit(&mut self, name: &str, payload: Json) {
+        self.emits.push((name.to_owned(), payload));
+    }
+
+    pub fn log(
+        &mut self,
+        level: Level,
+        message: &str,
+        fields: Option<serde_json::Map<String, serde_json::Value>>,
+    ) {
+        let mut data = fields.unwrap_or_default();
+        let mut end = message.len().min(limits::PAYLOAD_BYTES / 2);
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        data.insert("level".to_owned(), level.as_str().into());
+        data.insert("message".to_owned(), message[..end].into());
+        let mut json = Json::from(serde_json::Value::Object(data));
+        if json.get().len() > limits::PAYLOAD_BYTES {
+            json = json::object([
+                ("level", Some(&json::string(level.as_str()))),
+                ("message", Some(&json::string("a log line over the size limit was left out"))),
+            ]);
+        }
+        let event = self.event(EventType::Log, json);
+        self.lines.push(Line { event, state: None });
+    }
+
+    /// Changes key-value state, or with no value deletes it. The line must be appended at once: it may not ride with
+    /// anything but its own append.
+    pub fn set(&mut self, scope: StateScope, key: &str, value: Option<Json>) -> Result<(), StepError> {
+        if key.is_empty() || key.len() > limits::KEY_BYTES {
+            let limit = limits::KEY_BYTES;
+            return Err(
+                StepError::fatal(format!("a state key has 1 to {limit} bytes")).code("invalid_state_key")
+            );
+        }
+        let operation = json::string(if value.is_some() { "set" } else { "delete" });
+        let data = json::object([
+            ("operation", Some(&operation)),
+            ("scope", Some(&json::string(scope.as_str()))),
+            ("key", Some(&json::string(key))),
+            ("value", value.as_ref()),
+        ]);
+        let ttl = match self.plan.definition.state {
+            flowline_core::definition::Cleanup::Ttl(ttl) => Some(ttl),
+            _ => None,
+        };
+        let state = Some(StateChange { scope, key: key.to_owned(), value, ttl });
+        let event = self.event(EventType::State, data);
+        self.lines.push(Line { event, state });
+        Ok(())
+    }
+
+    /// The waiting lines as an append, to be tried until its outcome is known; `None` where there are none.
+    pub fn append(&mut self) -> Option<Append> {
+        let lines = std::mem::take(&mut self.lines);
+        (!lines.is_empty()).then(|| Append {
+            run: self.run.clone(),
+            key: self.key(),
+            attempt: self.attempt,
+            token: self.token,
+            from_line: self.written,
+            lines,
+        })
+    }
+
+    /// What became of an append. An error means that the lease is gone.
+    pub fn appended(&mut self, result: Result<u32, AppendError>) -> Result<(), StepError> {
+        self.written = result.map_err(|_| lease_gone())?;
+        self.unsure = false;
+        Ok(())
+    }
+
+    /// An event to be published at once, together with the waiting lines. See [`Record::must_append`].
+    pub fn emit_now<R>(&mut self, name: &str, payload: Json, reply: R) -> Entry<R> {
+        self.sent = std::mem::take(&mut self.lines);
+        let (step, attempt, token) = (self.step, self.attempt, self.token);
+        let lines = self.sent.len() as u32;
+        Entry {
+            input: Input::EmitNow { step, attempt, name: name.to_owned(), payload },
+            lines: self.sent.iter().map(|line| line.event.clone()).collect(),
+            lease: Some(LeaseUse::Keep { key: self.key(), attempt, token, lines }),
+            reply,
+        }
+    }
+
+    /// What became of [`Record::emit_now`].
+    pub fn emitted(&mut self, outcome: Outcome) -> Result<(), StepError> {
+        if let Outcome::Committed { .. } = outcome {
+            self.written += self.sent.len() as u32;
+            self.sent.clear();
+            return Ok(());
+        }
+        // The lines are still to come, before any that were added meanwhile; or they came with a commit of this very emit
+        // whose outcome was unknown.
+        self.unsure = true;
+        self.sent.append(&mut self.lines);
+        self.lines = std::mem::take(&mut self.sent);
+        match outcome {
+            Outcome::Applied { .. } => Ok(()),
+            Outcome::Refused(refusal) => {
+                self.broken = Some(StepError::fatal(&refusal).code("emit_refused"));
+                Err(StepError::fatal(refusal).code("emit_refused"))
+            }
+            _ => Err(lease_gone()),
+        }
+    }
+
+    /// The outcome of the attempt, with the lines that wait. See [`Record::must_append`].
+    pub fn finish<R>(&mut self, outcome: Result<Json, StepError>, reply: R) -> Entry<R> {
+        let (step, attempt, token) = (self.step, self.attempt, self.token);
+        let emits = std::mem::take(&mut self.emits);
+        let input = match self.broken.take().map_or(outcome, Err) {
+            Ok(result) => Input::Done { step, attempt, result, emits },
+            Err(StepError(failure)) => Input::Failed { step, attempt, failure },
+        };
+        let lease = Some(LeaseUse::Finish { key: self.key(), attempt, token });
+        let lines = std::mem::take(&mut self.lines).into_iter().map(|line| line.event).collect();
+        Entry { input, lines, lease, reply }
+    }
+
+    fn key(&self) -> JobKey {
+        JobKey::Step(self.step)
+    }
+
+    fn event(&self, kind: EventType, data: Json) -> NewEvent {
+        NewEvent::step(kind, &self.plan.step(self.step).name, self.attempt, Some(data))
+    }
+}
+
+pub(super) fn lease_gone() -> StepError {
+    StepError::new("the lease of this attempt is gone").code(flowline_core::run::LEASE_LOST)
+}

@@ -1,0 +1,60 @@
+//! A question to the store, asked. Knows no runtime: whoever polls it decides where and when.
+
+use flowline_core::event::Slot;
+use flowline_core::{Json, RunKey};
+use flowline_store::{Commit, JobKey, JobState, Store};
+
+use super::load::{load, open, prepare};
+use super::{Answer, Call};
+use crate::plans::Plans;
+
+impl Call {
+    /// Asks the store. `None` where nobody waits for an answer.
+    pub async fn ask(self, store: &dyn Store, plans: &Plans) -> Option<Answer> {
+        Some(match self {
+            Call::Commit(commits) => commit(store, commits).await,
+            Call::Load(runs) => {
+                let seen = load(store, plans, &runs).await;
+                Answer::Loaded(runs, seen)
+            }
+            Call::Payloads(run, slots) => payloads(store, run, slots).await,
+            Call::Leases(run) => leases(store, run).await,
+            Call::Claim(claim) => Answer::Claimed(store.claim(claim).await),
+            Call::Prepare(jobs) => {
+                let (launches, failed) = prepare(store, plans, jobs).await;
+                Answer::Prepared(launches, failed)
+            }
+            Call::Sweep(limit) => Answer::Swept(store.sweep(limit).await),
+            Call::Extend(leases, ttl) => {
+                let tokens = leases.iter().map(|lease| lease.token).collect();
+                Answer::Extended(tokens, store.extend(leases, ttl).await)
+            }
+            Call::Release(leases) => {
+                let _ = store.release(leases).await;
+                return None;
+            }
+        })
+    }
+}
+
+async fn commit(store: &dyn Store, commits: Vec<Commit>) -> Answer {
+    let runs = commits.iter().map(|commit| commit.run.clone()).collect();
+    Answer::Committed(runs, store.commit(commits).await)
+}
+
+async fn payloads(store: &dyn Store, run: RunKey, slots: Vec<Slot>) -> Answer {
+    let found = store.payloads(&run, &slots).await;
+    let opened = found.map(|found| {
+        let open = |(slot, data): (_, Option<Json>)| (slot, open(slot, data));
+        slots.into_iter().zip(found).map(open).collect()
+    });
+    Answer::Payloads(run, opened)
+}
+
+async fn leases(store: &dyn Store, run: RunKey) -> Answer {
+    let leased = store.jobs(&run).await.map(|jobs| {
+        let leased = jobs.into_iter().filter(|job| job.state == JobState::Leased);
+        leased.filter_map(|job| if let JobKey::Step(step) = job.key { Some(step) } else { None }).collect()
+    });
+    Answer::Leases(run, leased)
+}

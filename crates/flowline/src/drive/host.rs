@@ -1,0 +1,211 @@
+//! A driver under tokio: the one task that hands it messages and carries out its actions.
+//!
+//! Nothing here decides anything. A call to the store and an attempt are tasks of their own; what they come to is mailed
+//! back. Dropping nothing on the way: every task is owned by the host and joined or stopped with it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::{Json, RunKey, Time, json};
+use flowline_store::{Store, StoreError, Token};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+use super::{Action, BATCH, Call, Driver, Ended, Message, Meters};
+use crate::attempt::Launch;
+use crate::config::Config;
+use crate::ledger::Outcome;
+use crate::plans::Plans;
+use crate::runner::Runners;
+use crate::slots::{Slots, Tokens};
+
+/// How a caller is told what became of its input.
+pub type Caller = oneshot::Sender<Outcome>;
+
+/// How often waiters that nobody listens to any more are forgotten.
+const FORGET: Duration = Duration::from_secs(10);
+
+/// Something for the host to deal with.
+#[derive(Debug)]
+pub enum Mail {
+    Message(Message<Caller>),
+    /// A start, and who is to be told when its run ends.
+    Start(RunKey, Message<Caller>, oneshot::Sender<Ended>),
+    /// Tell when a run ends.
+    Await(RunKey, oneshot::Sender<Ended>),
+    /// Tell when there is nothing left to do, or only jobs that are due later than this from now.
+    AwaitIdle(Duration, oneshot::Sender<()>),
+}
+
+pub struct Host {
+    driver: Driver<Caller>,
+    store: Arc<dyn Store>,
+    plans: Arc<Plans>,
+    runners: Arc<Runners>,
+    /// Local time counts from here.
+    start: Instant,
+    /// Its name, as JSON.
+    instance: Json,
+    inbox: mpsc::UnboundedSender<Mail>,
+    mail: mpsc::UnboundedReceiver<Mail>,
+    tasks: JoinSet<()>,
+    attempts: HashMap<Token, AbortHandle>,
+    waiters: HashMap<RunKey, Vec<oneshot::Sender<Ended>>>,
+    idle_waiters: Vec<(Duration, oneshot::Sender<()>)>,
+    told_trouble: watch::Sender<Option<StoreError>>,
+    forget_at: Instant,
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Host({:?})", self.driver)
+    }
+}
+
+impl Host {
+    pub fn new(
+        store: Arc<dyn Store>,
+        plans: Arc<Plans>,
+        runners: Arc<Runners>,
+        config: Config,
+        meters: Arc<Meters>,
+        told_trouble: watch::Sender<Option<StoreError>>,
+        store_now: Time,
+    ) -> (Host, mpsc::UnboundedSender<Mail>) {
+        let (inbox, mail) = mpsc::unbounded_channel();
+        let slots = Slots::new(config.clone(), runners.needs().to_vec(), Tokens::random());
+        let start = Instant::now();
+        let host = Host {
+            instance: json::string(&config.instance),
+            driver: Driver::new(config, slots, meters, Duration::ZERO, store_now),
+            store,
+            plans,
+            runners,
+            start,
+            inbox: inbox.clone(),
+            mail,
+            tasks: JoinSet::new(),
+            attempts: HashMap::new(),
+            waiters: HashMap::new(),
+            idle_waiters: Vec::new(),
+            told_trouble,
+            forget_at: start + FORGET,
+        };
+        (host, inbox)
+    }
+
+    /// Runs until it is told to stop and everything has come to rest.
+    pub async fn run(mut self) {
+        let mut mail = Vec::new();
+        loop {
+            let tick = self.start + self.driver.next_tick();
+            tokio::select! {
+                biased;
+                received = self.mail.recv_many(&mut mail, 4 * BATCH) => {
+                    if received == 0 {
+                        break;
+                    }
+                    let now = self.start.elapsed();
+                    mail.drain(..).for_each(|mail| self.open(mail, now));
+                }
+                () = tokio::time::sleep_until(tick) => {}
+            }
+            self.driver.tick(self.start.elapsed());
+            // The calls of one batch are on their way while the next is decided.
+            loop {
+                let more = self.driver.pump();
+                self.carry_out();
+                if !more {
+                    break;
+                }
+            }
+            self.tell_idle();
+            self.forget_waiters();
+            while self.tasks.try_join_next().is_some() {}
+            if self.driver.has_stopped() && self.tasks.is_empty() {
+                break;
+            }
+        }
+        self.tasks.shutdown().await;
+    }
+
+    fn open(&mut self, mail: Mail, now: Duration) {
+        match mail {
+            Mail::Message(message) => {
+                if let Message::Finished(token, ..) = &message {
+                    self.attempts.remove(token);
+                }
+                self.driver.handle(message, now);
+            }
+            Mail::Start(run, message, waiter) => {
+                self.waiters.entry(run).or_default().push(waiter);
+                self.driver.handle(message, now);
+            }
+            Mail::Await(run, waiter) => self.waiters.entry(run).or_default().push(waiter),
+            Mail::AwaitIdle(patience, waiter) => self.idle_waiters.push((patience, waiter)),
+        }
+    }
+
+    fn carry_out(&mut self) {
+        for action in self.driver.actions() {
+            match action {
+                Action::Call(call) => {
+                    let asked = ask(call, self.store.clone(), self.plans.clone(), self.inbox.clone());
+                    self.tasks.spawn(asked);
+                }
+                Action::Launch(launch, began) => {
+                    let token = launch.token;
+                    let runner = self.runners.get(&launch.plan.step(launch.step).need);
+                    let (store, inbox) = (self.store.clone(), self.inbox.clone());
+                    let work = Launch::run(launch, runner, store, inbox, self.instance.clone(), began);
+                    self.attempts.insert(token, self.tasks.spawn(work));
+                }
+                Action::Stop(token) => {
+                    if let Some(attempt) = self.attempts.remove(&token) {
+                        attempt.abort();
+                    }
+                }
+                Action::Reply(caller, outcome) => drop(caller.send(outcome)),
+                Action::Ended(run, ended) => {
+                    for waiter in self.waiters.remove(&run).unwrap_or_default() {
+                        let _ = waiter.send(ended.clone());
+                    }
+                }
+                Action::Trouble(trouble) => drop(self.told_trouble.send_replace(trouble)),
+            }
+        }
+    }
+
+    fn tell_idle(&mut self) {
+        if self.idle_waiters.is_empty() {
+            return;
+        }
+        let Some(quiet) = self.driver.idle_for() else { return };
+        for (patience, waiter) in std::mem::take(&mut self.idle_waiters) {
+            if quiet > patience {
+                let _ = waiter.send(());
+            } else {
+                self.idle_waiters.push((patience, waiter));
+            }
+        }
+    }
+
+    fn forget_waiters(&mut self) {
+        if Instant::now() < self.forget_at {
+            return;
+        }
+        self.forget_at = Instant::now() + FORGET;
+        self.waiters.retain(|_, waiters| {
+            waiters.retain(|waiter| !waiter.is_closed());
+            !waiters.is_empty()
+        });
+    }
+}
+
+async fn ask(call: Call, store: Arc<dyn Store>, plans: Arc<Plans>, inbox: mpsc::UnboundedSender<Mail>) {
+    if let Some(answer) = call.ask(&*store, &plans).await {
+        let _ = inbox.send(Mail::Message(Message::Answer(answer)));
+    }
+}

@@ -1,0 +1,199 @@
+//! What a server must be like, and what it says of itself.
+
+use std::collections::HashMap;
+
+use flowline_store::{Health, StoreError};
+use redis::{RedisError, Value};
+
+use crate::address::Address;
+use crate::answer::{maybe_text, number, text, texts};
+use crate::link::{Link, failed, refused};
+use crate::shard::Shard;
+use crate::{FORMAT, IfMissing, RedisStore};
+
+/// The oldest server that scripts may ask for the time before they write.
+const OLDEST: u32 = 7;
+
+/// Refuses a server that cannot keep a store.
+pub(crate) async fn suitable(link: &Link, address: &Address) -> Result<(), StoreError> {
+    let shown = address.shown();
+    let refuse = |what: String| Err(StoreError::Incompatible(format!("{shown} {what}")));
+    let told = |error: RedisError| refused(address, &error);
+    for server in said(link, "server").await.map_err(told)? {
+        let version = server.get("redis_version").map(String::as_str).unwrap_or("0");
+        let major: u32 = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
+        if major < OLDEST {
+            return refuse(format!(
+                "is Redis {version}; this store needs version {OLDEST} or later, or Valkey"
+            ));
+        }
+        let mode = server.get("redis_mode").map(String::as_str).unwrap_or_default();
+        match (mode, address.cluster) {
+            ("cluster", false) => {
+                return refuse("is part of a cluster; write redis+cluster://host:port".to_owned());
+            }
+            ("standalone", true) => {
+                return refuse("is not part of a cluster; write redis://host:port".to_owned());
+            }
+            _ => {}
+        }
+    }
+    for memory in said(link, "memory").await.map_err(told)? {
+        if let Some(problem) = evicting(&memory) {
+            return refuse(problem);
+        }
+    }
+    Ok(())
+}
+
+/// The number of shards that the store has, or gets.
+pub(crate) async fn shards(link: &Link, address: &Address, missing: IfMissing) -> Result<u32, StoreError> {
+    let mut asked = redis::cmd("HGET");
+    asked.arg(format!("{{{}:0}}:meta", address.prefix)).arg("shards");
+    let found = link.ask(&asked).await.map_err(|error| failed(&error))?;
+    match (maybe_text(found)?, missing) {
+        (Some(count), _) => number(&count),
+        (None, IfMissing::Make | IfMissing::Ignore) => Ok(address.shards),
+        (None, IfMissing::Refuse) => Err(StoreError::Unavailable(format!(
+            "{} holds no store under the prefix {:?} yet; `flowline run FILE` makes one",
+            address.shown(),
+            address.prefix
+        ))),
+    }
+}
+
+/// Makes a shard's first key where it is missing, and reads its layout where it is there.
+pub(crate) async fn prepare(shard: &Shard, count: usize) -> Result<(), StoreError> {
+    let mut pipe = redis::pipe();
+    // A count from one on: a shard without any is one that lost its data.
+    for (field, value) in [("format", FORMAT as usize), ("shards", count), ("n", 1)] {
+        pipe.cmd("HSETNX").arg(shard.meta()).arg(field).arg(value);
+    }
+    pipe.cmd("HGET").arg(shard.meta()).arg("format");
+    let format = shard.ask_all(&pipe).await?.pop().unwrap_or(Value::Nil);
+    match text(format)? {
+        known if known == FORMAT.to_string() => Ok(()),
+        other => Err(StoreError::Incompatible(format!(
+            "the store's layout is format {other}; this build reads format {FORMAT}: use a build that matches"
+        ))),
+    }
+}
+
+impl RedisStore {
+    pub(crate) async fn examine(&self) -> Result<Health, StoreError> {
+        self.shared.healthy()?;
+        let link = &self.shards[0].link;
+        let mut problems = Vec::new();
+        let (mut bytes, mut version, mut saves) = (0, String::new(), Vec::new());
+        for server in said(link, "server").await.map_err(|error| failed(&error))? {
+            let named = [("valkey_version", "Valkey"), ("redis_version", "Redis")];
+            let shown = named.iter().find_map(|(key, name)| Some(format!("{name} {}", server.get(*key)?)));
+            version = shown.unwrap_or_default();
+        }
+        for memory in said(link, "memory").await.map_err(|error| failed(&error))? {
+            bytes += memory.get("used_memory").and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0);
+            problems.extend(evicting(&memory).map(|problem| format!("the server {problem}")));
+        }
+        for persistence in said(link, "persistence").await.map_err(|error| failed(&error))? {
+            saves.push(persistence.get("aof_enabled").map(String::as_str) == Some("1"));
+            if persistence.get("aof_last_write_status").is_some_and(|status| status != "ok") {
+                problems.push(
+                    "the last write of the append-only file failed; see the server's log and disk".into(),
+                );
+            }
+        }
+        let fsync = self.appendfsync().await;
+        if saves.contains(&false) {
+            problems.push(
+                "there is no append-only file: a restart of the server loses everything since its last snapshot; set \
+                 `appendonly yes`"
+                    .to_owned(),
+            );
+        }
+        Ok(Health {
+            kind: "redis",
+            version,
+            format: FORMAT,
+            bytes: Some(bytes),
+            durability: durability(!saves.contains(&false), fsync.as_deref()).to_owned(),
+            problems,
+        })
+    }
+
+    /// How often the append-only file is synced, where the server tells: managed ones often do not.
+    async fn appendfsync(&self) -> Option<String> {
+        let mut asked = redis::cmd("CONFIG");
+        asked.arg("GET").arg("appendfsync");
+        let answer = self.shards[0].link.ask(&asked).await.ok()?;
+        match answer {
+            Value::Map(mut pairs) => text(pairs.pop()?.1).ok(),
+            Value::Array(items) => texts(Value::Array(items)).ok()?.pop(),
+            _ => None,
+        }
+    }
+}
+
+fn durability(saved: bool, fsync: Option<&str>) -> &'static str {
+    match (saved, fsync) {
+        (false, _) => {
+            "an acknowledged commit survives as long as the server runs, and what its snapshots hold"
+        }
+        (true, Some("always")) => {
+            "an acknowledged commit survives a crash of the server's machine (appendfsync always); a failover to a \
+             replica may lose the last ones"
+        }
+        (true, Some("no")) => {
+            "a crash of the server's machine may lose the last half minute of acknowledged commits (appendfsync no)"
+        }
+        (true, _) => {
+            "a crash of the server's machine may lose the last second or two of acknowledged commits (appendfsync \
+             everysec); engines that live through it notice and halt. `appendfsync always` loses none"
+        }
+    }
+}
+
+fn evicting(memory: &HashMap<String, String>) -> Option<String> {
+    let policy = memory.get("maxmemory_policy").filter(|policy| *policy != "noeviction")?;
+    Some(format!(
+        "removes keys of its own when memory is short (maxmemory-policy {policy}), which would tear runs apart; set \
+         `maxmemory-policy noeviction`"
+    ))
+}
+
+/// A section of `INFO`, from every node.
+async fn said(link: &Link, section: &str) -> Result<Vec<HashMap<String, String>>, RedisError> {
+    let mut asked = redis::cmd("INFO");
+    asked.arg(section);
+    let texts: Vec<String> = match link.ask(&asked).await? {
+        Value::Map(nodes) => nodes.into_iter().filter_map(|(_, said)| text(said).ok()).collect(),
+        said => text(said).into_iter().collect(),
+    };
+    let pairs = |said: &String| {
+        let lines = said.lines().filter_map(|line| line.split_once(':'));
+        lines.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect()
+    };
+    Ok(texts.iter().map(pairs).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_server_that_evicts_nothing_is_fit() {
+        let with = |policy: &str| HashMap::from([("maxmemory_policy".to_owned(), policy.to_owned())]);
+        assert_eq!(evicting(&with("noeviction")), None);
+        for policy in ["allkeys-lru", "volatile-ttl", "allkeys-random"] {
+            assert!(evicting(&with(policy)).unwrap().contains("noeviction"));
+        }
+        assert_eq!(evicting(&HashMap::new()), None);
+    }
+
+    #[test]
+    fn durability_is_told_by_what_the_server_syncs() {
+        assert!(durability(true, Some("always")).contains("survives a crash"));
+        assert!(durability(true, Some("everysec")).contains("second or two"));
+        assert!(durability(true, None).contains("second or two"), "the default where it is not told");
+        assert!(durability(false, Some("always")).contains("snapshots"));
+    }
+}

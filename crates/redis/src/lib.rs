@@ -1,0 +1,160 @@
+//! Flowline's store on Redis 7 or later, Redis Cluster, or Valkey.
+//!
+//! A store is one shard on a plain server and several on a cluster; a run and all that is its own live in one shard. Every
+//! write is one Lua script that checks everything before it changes anything (`lua/`); commits that wait together go in
+//! one call (`write`). The layout is explained for people with `redis-cli` at hand in `docs/redis.md`.
+//!
+//! What this crate does not do: decide anything about flows, take locks around runs, or write again what may have been
+//! written already.
+
+mod address;
+mod answer;
+mod args;
+mod catalog;
+mod check;
+mod encode;
+mod feed;
+mod lease;
+mod link;
+mod locks;
+mod names;
+mod read;
+mod retain;
+mod runs;
+mod script;
+mod shard;
+mod store;
+mod wake;
+mod write;
+
+use std::fmt;
+use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use flowline_store::StoreError;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use address::Address;
+use link::Link;
+use shard::{Answer, Shard, Shared};
+use write::Writer;
+
+/// The layout that this build writes.
+const FORMAT: u32 = 1;
+
+/// What to do where a server holds no store under the prefix yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfMissing {
+    Make,
+    Refuse,
+    /// Read it as empty and write nothing: to look at the server.
+    Ignore,
+}
+
+/// A Flowline store on Redis. Any number of engines may share one.
+pub struct RedisStore {
+    shards: Vec<Arc<Shard>>,
+    shared: Arc<Shared>,
+    commits: Vec<Writer>,
+    appends: Vec<Writer>,
+    changed: watch::Sender<u64>,
+    /// What this process is called in messages to others.
+    who: String,
+    shown: String,
+    listener: AbortHandle,
+}
+
+impl RedisStore {
+    /// Opens a store. Answers within seconds, whatever is wrong.
+    ///
+    /// Refuses a server older than 7, one that evicts keys when memory is short, and a layout that this build does not
+    /// read, with `Incompatible`.
+    pub async fn open(url: &str, missing: IfMissing) -> Result<Arc<RedisStore>, StoreError> {
+        let address = Address::read(url)?;
+        let link = Link::open(&address).await?;
+        check::suitable(&link, &address).await?;
+        let shared = Arc::new(Shared::default());
+        let shards: Vec<Arc<Shard>> = (0..check::shards(&link, &address, missing).await?)
+            .map(|n| Arc::new(Shard::new(link.clone(), &address.prefix, n, shared.clone())))
+            .collect();
+        for shard in shards.iter().filter(|_| missing != IfMissing::Ignore) {
+            check::prepare(shard, shards.len()).await?;
+        }
+        let (changed, _) = watch::channel(0);
+        let who = nonce();
+        let writers = |script: &'static std::sync::LazyLock<script::Script>| -> Vec<Writer> {
+            shards
+                .iter()
+                .map(|shard| Writer::start(shard.clone(), script, who.clone(), changed.clone()))
+                .collect()
+        };
+        let (commits, appends) = (writers(&script::COMMIT), writers(&script::APPEND));
+        let listener = wake::listen(&address, who.clone(), changed.clone());
+        let shown = address.shown();
+        Ok(Arc::new(RedisStore { shards, shared, commits, appends, changed, who, shown, listener }))
+    }
+
+    /// The shard that a run (as scripts name it) lives in.
+    fn shard(&self, run: &str) -> &Arc<Shard> {
+        &self.shards[self.shard_number(run)]
+    }
+
+    fn shard_number(&self, run: &str) -> usize {
+        // FNV-1a: the place of a run must be the same in every build.
+        let hash = run.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        ((hash ^ (hash >> 32)) % self.shards.len() as u64) as usize
+    }
+
+    /// Sorts things by the shard of their run.
+    fn by_shard<T>(
+        &self,
+        items: impl Iterator<Item = T>,
+        run: impl Fn(&T) -> String,
+    ) -> Vec<(&Arc<Shard>, Vec<T>)> {
+        let mut groups: Vec<Vec<T>> = self.shards.iter().map(|_| Vec::new()).collect();
+        for item in items {
+            groups[self.shard_number(&run(&item))].push(item);
+        }
+        self.shards.iter().zip(groups).filter(|(_, items)| !items.is_empty()).collect()
+    }
+
+    /// Calls a script on all shards at once.
+    async fn on_all<'a, F, Fut>(&'a self, call: F) -> Result<Vec<Answer>, StoreError>
+    where
+        F: Fn(&'a Shard) -> Fut,
+        Fut: Future<Output = Result<Answer, StoreError>>,
+    {
+        let calls = self.shards.iter().map(|shard| call(shard));
+        futures_util::future::join_all(calls).await.into_iter().collect()
+    }
+
+    fn wake(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.listener.abort();
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("at", &self.shown).finish_non_exhaustive()
+    }
+}
+
+/// Tells this process's messages from those of others.
+fn nonce() -> String {
+    let mut hasher = DefaultHasher::new();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_nanos(), std::process::id()).hash(&mut hasher);
+    std::thread::current().id().hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}

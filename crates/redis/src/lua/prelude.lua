@@ -1,0 +1,190 @@
+-- What every script begins with. KEYS[1] is the shard's `meta`; all other keys stand under the same hash tag.
+-- Scripts decode and check first and write last, because Lua does not roll back.
+local call, match, format, sub = redis.call, string.match, string.format, string.sub
+local base = string.sub(KEYS[1], 1, -6)
+local clock = call('TIME')
+local us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+local now = math.floor(us / 1000)
+local now_text = format('%.0f', now)
+local LEASES, TIMERS = base .. ':leases', base .. ':timers'
+local TERMINAL = { completed = true, failed = true, cancelled = true }
+
+-- A shard that stands behind what the caller has seen went back in time.
+local meta = call('HMGET', KEYS[1], 'n', 'stamp')
+local n, stamp = tonumber(meta[1] or 0), tonumber(meta[2] or 0)
+if n < tonumber(ARGV[1]) then return { 'behind', tostring(n) } end
+
+-- Orders runs and jobs by creation: microseconds, never twice the same in a shard. Where a store has several shards the
+-- caller gives the number, so that the order of its batch holds across them.
+local function next_stamp(hint)
+  stamp = math.max(stamp + 1, hint > 0 and hint or us)
+  return format('%.0f', stamp)
+end
+
+-- Orders what happens within a call and, as far as clocks agree, across shards.
+local ticks = 0
+local function tick()
+  ticks = ticks + 1
+  return format('%.0f', us + ticks)
+end
+
+-- Calls a command with many arguments, in parts that fit Lua's stack. `step` arguments belong together.
+local function spread(head, args, step)
+  if #args <= 4000 then
+    call(head[1], head[2], unpack(args))
+    return
+  end
+  local most = 4000 - 4000 % step
+  for from = 1, #args, most do
+    local part = { unpack(head) }
+    for i = from, math.min(from + most - 1, #args) do part[#part + 1] = args[i] end
+    call(unpack(part))
+  end
+end
+
+-- Fields of a hash, however many.
+local function fetch(key, fields)
+  if #fields <= 4000 then return call('HMGET', key, unpack(fields)) end
+  local all = {}
+  for from = 1, #fields, 4000 do
+    for _, value in ipairs(call('HMGET', key, unpack(fields, from, math.min(from + 3999, #fields)))) do
+      all[#all + 1] = value
+    end
+  end
+  return all
+end
+
+-- Changes of sorted sets, gathered over the whole call: the last word on a member counts.
+local sets = {}
+local function put(key, score, member)
+  local set = sets[key]
+  if not set then set = {}; sets[key] = set end
+  set[member] = score
+end
+local function drop(key, member) put(key, false, member) end
+
+local held, lanes, flows = {}, {}, {}
+local function count_held(lane, by) held[lane] = (held[lane] or 0) + by end
+
+-- Writes what was gathered. Comes last.
+local function flush()
+  for key, set in pairs(sets) do
+    local add, gone = {}, {}
+    for member, score in pairs(set) do
+      if score then add[#add + 1] = score; add[#add + 1] = member else gone[#gone + 1] = member end
+    end
+    if #gone > 0 then spread({ 'ZREM', key }, gone, 1) end
+    if #add > 0 then spread({ 'ZADD', key }, add, 2) end
+  end
+  for lane, by in pairs(held) do
+    if by ~= 0 and call('HINCRBY', base .. ':held', lane, by) == 0 then call('HDEL', base .. ':held', lane) end
+  end
+  local new = {}
+  for lane in pairs(lanes) do
+    -- One that is known keeps its turn.
+    if not call('ZSCORE', base .. ':lanes', lane) then new[#new + 1] = tick(); new[#new + 1] = lane end
+  end
+  if #new > 0 then spread({ 'ZADD', base .. ':lanes' }, new, 2) end
+  new = {}
+  for flow in pairs(flows) do new[#new + 1] = flow end
+  if #new > 0 then spread({ 'SADD', base .. ':flows' }, new, 1) end
+end
+
+-- The runs that this call wrote events of: one entry of the feed.
+local fed, refs, distinct = {}, {}, 0
+local function feed(run, ts, first, last)
+  if last < first then return end
+  refs[#refs + 1] = run .. ' ' .. ts .. ' ' .. first .. ' ' .. last
+  if not fed[run] then fed[run] = true; distinct = distinct + 1 end
+end
+
+-- Counts the shard on, enters the feed, and tells who watches. Gives the answer's first two elements.
+local function finish(who)
+  flush()
+  n = n + 1
+  call('HSET', KEYS[1], 'n', n, 'stamp', format('%.0f', stamp))
+  if #refs > 0 then
+    call('XADD', base .. ':feed', n .. '-0', 'runs', table.concat(refs, '\n'))
+    call('HSET', base .. ':feed:live', n, distinct)
+  end
+  if who then call('PUBLISH', match(base, '^{(.*):%d+}$') .. ':wake', who) end
+end
+
+-- A job as its field in the run's hash has it.
+local function parse(text)
+  local j = {}
+  j.token, j.attempt, j.lines, j.expires, j.released, j.leased, j.worker, j.number, j.priority, j.due, j.held,
+    j.name, j.queue, j.need = match(text,
+    '^(%S+) (%d+) (%d+) (%d+) (%d) (%d+) (%S+) (%d+) (%d) (%-?%d+) (%d) (%S+) (%S+) (%S+)$')
+  return j
+end
+local function render(j)
+  return table.concat({ j.token, j.attempt, j.lines, j.expires, j.released, j.leased, j.worker, j.number, j.priority,
+    j.due, j.held, j.name, j.queue, j.need }, ' ')
+end
+
+local function lane_of(run, j) return match(run, '^[^/]+') .. '/' .. j.queue .. '/' .. j.need end
+local function waits(priority, lane) return base .. ':wait:' .. priority .. ':' .. lane end
+
+-- A job is in exactly one index: leases, timers, its lane, or, held, none.
+local function index(run, key, j)
+  local step = tonumber(key) >= 0
+  if j.token ~= '-' then
+    put(LEASES, j.expires, key .. ':' .. run)
+  elseif j.held == '1' then
+    if step then count_held(lane_of(run, j), 1) end
+  elseif step then
+    local lane = lane_of(run, j)
+    put(waits(j.priority, lane), j.due, j.number .. ':' .. key .. ':' .. run)
+    lanes[lane] = true
+  else
+    put(TIMERS, j.due, key .. ':' .. run)
+  end
+end
+local function unindex(run, key, j)
+  local step = tonumber(key) >= 0
+  if j.token ~= '-' then
+    drop(LEASES, key .. ':' .. run)
+  elseif j.held == '1' then
+    if step then count_held(lane_of(run, j), -1) end
+  elseif step then
+    drop(waits(j.priority, lane_of(run, j)), j.number .. ':' .. key .. ':' .. run)
+  else
+    drop(TIMERS, key .. ':' .. run)
+  end
+end
+
+-- Moves a run between the lists of its status, and in or out of those that have ended. No `to`: out of all.
+local function relist(run, flow, number, from, from_end, to, to_end, ended)
+  local tenant, id = match(run, '^([^/]+)/(.+)$')
+  if from ~= to then
+    if from then
+      drop(base .. ':by:' .. tenant .. ':' .. from, id)
+      drop(base .. ':by:' .. tenant .. ':' .. from .. ':' .. flow, id)
+    end
+    if to then
+      put(base .. ':by:' .. tenant .. ':' .. to, number, id)
+      put(base .. ':by:' .. tenant .. ':' .. to .. ':' .. flow, number, id)
+    end
+  end
+  local was = from and TERMINAL[from] and from_end
+  local is = to and TERMINAL[to] and to_end
+  if is then put(ended, to_end, run) elseif was then drop(ended, run) end
+end
+
+-- Numbers, dates and writes events to a run's log; `set` gets what its hash has to remember of them.
+local MARK = 64
+local commit_text = format('%.0f', n + 1)
+local function push(run, ts, seq, from, count, width, set)
+  local log = base .. ':log:' .. run
+  for at = from, from + (count - 1) * width, width do
+    seq = seq + 1
+    local id = ts .. '-' .. seq
+    call('XADD', log, id, 'type', ARGV[at + 1], 'step', ARGV[at + 2], 'attempt', ARGV[at + 3], 'data', ARGV[at + 4],
+      'commit', commit_text)
+    if ARGV[at + 5] ~= '' then set[#set + 1] = 's' .. ARGV[at + 5]; set[#set + 1] = id end
+    -- Where reading can begin without knowing the date of every event.
+    if seq % MARK == 1 and seq > 1 then set[#set + 1] = 'm' .. (seq - 1) / MARK; set[#set + 1] = ts end
+  end
+  return seq
+end

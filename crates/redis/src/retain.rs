@@ -1,0 +1,173 @@
+//! Forgetting what is old, in short calls so that commits get in between, and mending what reconciling found.
+
+use std::collections::BTreeMap;
+
+use flowline_core::{RunKey, Status, Time};
+use flowline_store::row::{Repair, Retained, Retention};
+use flowline_store::{Base, Commit, CommitError, Index, JobKey, LeaseUse, NewJob, Others, StoreError};
+
+use crate::RedisStore;
+use crate::answer::{list, number, score, text};
+use crate::args::Args;
+use crate::encode::{self, Kind};
+use crate::names;
+use crate::script;
+
+/// Runs that one call removes.
+const PART: usize = 32;
+/// Runs looked up in one go.
+const LISTED: usize = 1_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Remove,
+    Trim,
+}
+
+impl RedisStore {
+    pub(crate) async fn retain_by(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
+        let now = self.time().await?;
+        let mut done = Retained::default();
+        let before = |age: std::time::Duration| now.millis() - encode::millis(age) as i64;
+        done.removed = self.forget(Verb::Remove, before(policy.runs), limit).await? as u64;
+        let left = limit.saturating_sub(done.removed as usize);
+        done.trimmed = self.forget(Verb::Trim, before(policy.events), left).await? as u64;
+        for shard in &self.shards {
+            loop {
+                let mut answer = shard.call(&script::PURGE, []).await?;
+                if text(answer.rest.next().unwrap_or_default())? != "1" {
+                    break;
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Forgets runs that ended at or before a date, those that ended first before others.
+    async fn forget(&self, verb: Verb, by: i64, limit: usize) -> Result<usize, StoreError> {
+        let mut done = 0;
+        while done < limit {
+            let wanted = (limit - done).min(LISTED);
+            let due = self.ended(verb, by, wanted).await?;
+            let (count, mut changed) = (due.len(), 0);
+            for part in due.chunks(PART) {
+                let mut by_shard: BTreeMap<usize, Args> = BTreeMap::new();
+                for (_, shard, run) in part {
+                    let args = by_shard.entry(*shard).or_insert_with(|| {
+                        let mut args = Args::new();
+                        args.text(if verb == Verb::Remove { "remove" } else { "trim" }).number(by);
+                        args
+                    });
+                    args.text(run);
+                }
+                for (shard, args) in by_shard {
+                    let mut answer = self.shards[shard].call(&script::FORGET, [&args]).await?;
+                    changed += number::<usize>(&text(answer.rest.next().unwrap_or_default())?)?;
+                }
+            }
+            done += changed;
+            if count < wanted || changed == 0 {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// The runs that ended first, with their end and shard.
+    async fn ended(
+        &self,
+        verb: Verb,
+        by: i64,
+        count: usize,
+    ) -> Result<Vec<(i64, usize, String)>, StoreError> {
+        let lists: &[&str] = match verb {
+            Verb::Remove => &["ended", "trimmed"],
+            Verb::Trim => &["ended"],
+        };
+        let mut found = Vec::new();
+        for (number, shard) in self.shards.iter().enumerate() {
+            let mut pipe = redis::pipe();
+            for name in lists {
+                pipe.cmd("ZRANGEBYSCORE").arg(shard.key(name)).arg("-inf").arg(by).arg("WITHSCORES");
+                pipe.arg("LIMIT").arg(0).arg(count);
+            }
+            for answer in shard.ask_all(&pipe).await? {
+                let mut members = list(answer)?.into_iter();
+                while let (Some(run), Some(end)) = (members.next(), members.next()) {
+                    found.push((score(&text(end)?)?, number, text(run)?));
+                }
+            }
+        }
+        found.sort();
+        found.truncate(count);
+        Ok(found)
+    }
+
+    pub(crate) async fn mend(&self, repair: Repair) -> Result<(), CommitError> {
+        match repair {
+            Repair::Row { run, version, state, index, created_at, started_at, completed_at, events } => {
+                let name = names::run(&run);
+                let dates = [Some(created_at), started_at, completed_at];
+                let args = encode::mend(&name, version, &index, state, dates, events)?;
+                let mut who = Args::new();
+                who.text(&self.who);
+                let mut answer = self.shard(&name).call(&script::MEND, [&who, &args]).await?;
+                let answer = text(answer.rest.next().unwrap_or_default())?;
+                self.wake();
+                match answer.as_str() {
+                    "ok" => Ok(()),
+                    refused => encode::committed(refused, Some(version), &"".into())?.map(drop),
+                }
+            }
+            Repair::Events { run, version, events, state, index } => {
+                let commit = Commit {
+                    run,
+                    base: Base::Version(version),
+                    leases: Vec::new(),
+                    events,
+                    state,
+                    index,
+                    others: Others::Leave,
+                    add: Vec::new(),
+                    clear_state: false,
+                };
+                self.write_one(commit, Kind::Commit).await?.map(drop)
+            }
+            Repair::Jobs { run, version, add, remove } => {
+                self.write_one(jobs(run, version, add, remove), Kind::Mend).await?.map(drop)
+            }
+            // The sizes of the lists are the counters: there is nothing to count again.
+            Repair::Counters { .. } => Ok(()),
+        }
+    }
+
+    pub(crate) async fn time(&self) -> Result<Time, StoreError> {
+        let parts = crate::answer::texts(self.shards[0].ask(&redis::cmd("TIME")).await?)?;
+        let [seconds, micros] = &parts[..] else {
+            return Err(StoreError::Damaged("the server's time has an unexpected shape".to_owned()));
+        };
+        Ok(Time::from_millis(number::<i64>(seconds)? * 1_000 + number::<i64>(micros)? / 1_000))
+    }
+}
+
+/// A commit that changes nothing but jobs. The rest of it is not looked at.
+fn jobs(run: RunKey, version: u64, add: Vec<NewJob>, remove: Vec<JobKey>) -> Commit {
+    let gone = |key| LeaseUse::Unleased { key, attempt: 0 };
+    Commit {
+        run,
+        base: Base::Version(version),
+        leases: remove.into_iter().map(gone).collect(),
+        events: Vec::new(),
+        state: Vec::new(),
+        index: Index {
+            status: Status::Running,
+            completed_steps: 0,
+            failed_steps: 0,
+            retries: 0,
+            failure: None,
+        },
+        others: Others::Leave,
+        add: add.into_iter().map(|job| NewJob { handoff: None, ..job }).collect(),
+        clear_state: false,
+    }
+}

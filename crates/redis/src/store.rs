@@ -1,0 +1,225 @@
+//! The contract's verbs.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use flowline_core::event::Slot;
+use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
+use flowline_store::{
+    Acquired, Append, AppendError, Base, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
+    EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, LockRequest, LockRow,
+    QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
+};
+use tokio::sync::{oneshot, watch};
+
+use crate::RedisStore;
+use crate::encode::{self, Kind};
+use crate::names;
+
+impl RedisStore {
+    async fn write(
+        &self,
+        batch: Vec<Commit>,
+        kind: Kind,
+    ) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
+        let mut waiting = Vec::with_capacity(batch.len());
+        for commit in batch {
+            let (expected, definition) = match &commit.base {
+                Base::Version(version) => (Some(*version), "".into()),
+                Base::New(new) => (None, new.definition.clone()),
+            };
+            let shard = self.shard_number(&names::run(&commit.run));
+            // With one shard its own order is enough.
+            let hint = match self.shards.len() {
+                1 => 0,
+                _ => self.shared.hint(1 + commit.add.len() as u64),
+            };
+            let (args, commands) = encode::commit(commit, kind, hint)?;
+            waiting.push((self.commits[shard].push(args, commands), expected, definition));
+        }
+        // All are asked before the first is waited for, and all are waited for before one's failure is told.
+        let mut answers = Vec::with_capacity(waiting.len());
+        let mut failed = None;
+        for (answer, expected, definition) in waiting {
+            match received(answer).await {
+                Ok(answer) => answers.push(encode::committed(&answer, expected, &definition)?),
+                Err(error) => failed = Some(worse(failed, error)),
+            }
+        }
+        match failed {
+            // Some may have landed: what is known of the others does not count.
+            Some(error) if !answers.is_empty() && error.nothing_written() => {
+                Err(StoreError::Unavailable(format!("part of a batch failed: {error}")))
+            }
+            Some(error) => Err(error),
+            None => Ok(answers),
+        }
+    }
+
+    pub(crate) async fn write_one(
+        &self,
+        commit: Commit,
+        kind: Kind,
+    ) -> Result<Result<Committed, CommitError>, StoreError> {
+        let answer = self.write(vec![commit], kind).await?.pop();
+        answer.ok_or_else(|| StoreError::Unavailable("no answer came".to_owned()))
+    }
+}
+
+async fn received(answer: oneshot::Receiver<Result<String, StoreError>>) -> Result<String, StoreError> {
+    answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the writer is gone".to_owned())))
+}
+
+/// Of two failures the one that promises less.
+fn worse(known: Option<StoreError>, new: StoreError) -> StoreError {
+    known.filter(|known| !known.nothing_written()).unwrap_or(new)
+}
+
+#[async_trait]
+impl RunStore for RedisStore {
+    async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
+        self.write(batch, Kind::Commit).await
+    }
+
+    async fn append(&self, batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError> {
+        let alone = self.shards.len() == 1;
+        let mut waiting = Vec::with_capacity(batch.len());
+        for append in &batch {
+            let shard = self.shard_number(&names::run(&append.run));
+            let (args, commands) = encode::append(append, alone);
+            waiting.push((self.appends[shard].push(args, commands), append.key));
+        }
+        let (mut answers, mut failed) = (Vec::with_capacity(waiting.len()), None);
+        for (answer, key) in waiting {
+            match received(answer).await {
+                Ok(answer) => answers.push(encode::appended(&answer, key)?),
+                Err(error) => failed = Some(worse(failed, error)),
+            }
+        }
+        failed.map_or(Ok(answers), Err)
+    }
+
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        self.claim_jobs(claim).await
+    }
+
+    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
+        self.hold("extend", leases, ttl).await
+    }
+
+    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
+        self.hold("release", leases, Duration::ZERO).await?;
+        self.wake();
+        Ok(())
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
+        self.sweep_due(limit).await
+    }
+
+    async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError> {
+        self.load_runs(runs).await
+    }
+
+    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError> {
+        self.payloads_of(run, slots).await
+    }
+
+    async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError> {
+        self.page_of_events(run, &query).await
+    }
+
+    async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
+        self.page_of_runs(&query).await
+    }
+
+    async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
+        self.page_of_feed(&filter, cursor, limit).await
+    }
+
+    fn watch(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    async fn now(&self) -> Result<Time, StoreError> {
+        self.time().await
+    }
+}
+
+#[async_trait]
+impl Catalog for RedisStore {
+    async fn put_definition(&self, definition: StoredDefinition) -> Result<bool, StoreError> {
+        self.define(definition).await
+    }
+
+    async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        self.definition_of(tenant, hash).await
+    }
+
+    async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        self.latest_of(tenant, flow).await
+    }
+
+    async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError> {
+        self.definitions_of(tenant).await
+    }
+
+    async fn state(&self, run: &RunKey, scope: StateScope, key: &str) -> Result<Option<Json>, StoreError> {
+        Ok(self.states_of(run, scope, Some(key)).await?.pop().map(|(_, value)| value))
+    }
+
+    async fn states(&self, run: &RunKey, scope: StateScope) -> Result<Vec<(String, Json)>, StoreError> {
+        self.states_of(run, scope, None).await
+    }
+
+    async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
+        self.queues_of(tenant).await
+    }
+
+    async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: Pause) -> Result<(), StoreError> {
+        self.pause(tenant, queue, pause).await
+    }
+
+    async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
+        self.take_lock(request).await
+    }
+
+    async fn extend_lock(
+        &self,
+        tenant: &Tenant,
+        name: &str,
+        token: Token,
+        ttl: Duration,
+    ) -> Result<Option<Time>, StoreError> {
+        self.keep_lock(tenant, name, token, ttl).await
+    }
+
+    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
+        self.give_lock_back(tenant, name, token).await
+    }
+
+    async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
+        self.locks_of(tenant).await
+    }
+
+    async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
+        self.count_runs().await
+    }
+
+    async fn jobs(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError> {
+        self.jobs_of(run).await
+    }
+
+    async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
+        self.retain_by(policy, limit).await
+    }
+
+    async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
+        self.mend(repair).await
+    }
+
+    async fn check(&self) -> Result<Health, StoreError> {
+        self.examine().await
+    }
+}

@@ -1,0 +1,119 @@
+//! Group commit: callers wait while one writer per shard takes all that is pending into one call of a script.
+//!
+//! A call holds at most so much that Redis answers others soon after; two are on their way at once, so that the next is
+//! packed while the last is written.
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::task::Poll;
+
+use flowline_store::StoreError;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+use crate::args::Args;
+use crate::script::Script;
+use crate::shard::Shard;
+
+/// The most commits in a call.
+const ITEMS: usize = 64;
+/// The most bytes in a call. One commit that is larger goes alone.
+const BYTES: usize = 1 << 20;
+/// The most commands that a call makes the server run.
+const COMMANDS: usize = 2_000;
+/// Calls on their way at once. More gain nothing: Redis runs one at a time.
+const FLIGHTS: usize = 2;
+
+/// One write, packed, and who waits for its answer.
+pub(crate) struct Item {
+    pub(crate) args: Args,
+    /// Commands that it makes the server run.
+    pub(crate) commands: usize,
+    pub(crate) reply: oneshot::Sender<Result<String, StoreError>>,
+}
+
+/// The writer of one script on one shard. Ends when it is dropped and all is written.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    queue: mpsc::UnboundedSender<Item>,
+}
+
+impl Writer {
+    pub(crate) fn start(
+        shard: Arc<Shard>,
+        script: &'static Script,
+        who: String,
+        changed: watch::Sender<u64>,
+    ) -> Writer {
+        let (queue, pending) = mpsc::unbounded_channel();
+        tokio::spawn(work(shard, script, who, changed, pending));
+        Writer { queue }
+    }
+
+    /// Puts a write into the queue. Its answer comes as the script gave it.
+    pub(crate) fn push(&self, args: Args, commands: usize) -> oneshot::Receiver<Result<String, StoreError>> {
+        let (reply, answer) = oneshot::channel();
+        // A writer that is gone drops the sender, which the receiver tells.
+        let _ = self.queue.send(Item { args, commands, reply });
+        answer
+    }
+}
+
+async fn work(
+    shard: Arc<Shard>,
+    script: &'static Script,
+    who: String,
+    changed: watch::Sender<u64>,
+    mut pending: mpsc::UnboundedReceiver<Item>,
+) {
+    let flights = Arc::new(Semaphore::new(FLIGHTS));
+    let mut next = pending.recv().await;
+    while let Some(first) = next.take() {
+        // What comes in while both flights are away goes with the next.
+        let Ok(permit) = flights.clone().acquire_owned().await else { return };
+        let (mut bytes, mut commands) = (first.args.size(), first.commands);
+        let mut batch = vec![first];
+        while batch.len() < ITEMS {
+            let Ok(item) = pending.try_recv() else { break };
+            bytes += item.args.size();
+            commands += item.commands;
+            if bytes > BYTES || commands > COMMANDS {
+                next = Some(item);
+                break;
+            }
+            batch.push(item);
+        }
+        let (shard, who, changed) = (shard.clone(), who.clone(), changed.clone());
+        let mut call = Box::pin(async move {
+            send(&shard, script, &who, batch).await;
+            changed.send_modify(|count| *count += 1);
+            drop(permit);
+        });
+        // Begun here, so that calls reach the server in the order of the queue.
+        if poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await.is_pending() {
+            tokio::spawn(call);
+        }
+        if next.is_none() {
+            next = pending.recv().await;
+        }
+    }
+}
+
+async fn send(shard: &Shard, script: &Script, who: &str, batch: Vec<Item>) {
+    let mut head = Args::new();
+    head.text(who).number(batch.len());
+    let args: Vec<&Args> = std::iter::once(&head).chain(batch.iter().map(|item| &item.args)).collect();
+    match shard.call(script, args).await {
+        Ok(mut answer) => {
+            for item in batch {
+                let one = crate::answer::text(answer.rest.next().unwrap_or_default());
+                // Nobody waits any more where the receiver is gone.
+                let _ = item.reply.send(one);
+            }
+        }
+        Err(error) => {
+            for item in batch {
+                let _ = item.reply.send(Err(error.clone()));
+            }
+        }
+    }
+}

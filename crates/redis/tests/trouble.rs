@@ -1,0 +1,205 @@
+//! A server that is wrong, full, forgetful, or another than it was.
+
+#[path = "place/server.rs"]
+mod server;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flowline_core::RunKey;
+use flowline_redis::{IfMissing, RedisStore};
+use flowline_store::conformance::{Fixture, given};
+use flowline_store::{Catalog, Commit, CommitError, RunStore, StoreError};
+use server::Server;
+
+async fn open(server: &Server) -> (Arc<RedisStore>, Fixture) {
+    let store = RedisStore::open(&server.url(), IfMissing::Make).await.expect("the store opens");
+    (store.clone(), Fixture::waiting(store))
+}
+
+/// Asks until the answer is not that the store is away.
+async fn commit(store: &RedisStore, commit: &Commit) -> Result<(), StoreError> {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        match store.commit(vec![commit.clone()]).await {
+            Err(StoreError::Unavailable(_)) if Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            answer => return answer.map(drop),
+        }
+    }
+}
+
+/// That everything but the store's being away is refused, as the store went back in time.
+async fn halted(store: &RedisStore, run: &RunKey) {
+    let error = commit(store, &given::next(run, 1)).await.expect_err("the commit is refused");
+    assert!(matches!(&error, StoreError::WentBack(why) if why.contains("flowline verify")), "{error}");
+    assert!(!error.is_transient() && error.nothing_written());
+    let asked = [
+        store.load(std::slice::from_ref(run)).await.map(drop),
+        store.sweep(10).await.map(drop),
+        store.claim(given::claim(&[1])).await.map(drop),
+        store.check().await.map(drop),
+    ];
+    for answer in asked {
+        assert!(matches!(answer, Err(StoreError::WentBack(_))), "{answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_file_is_noticed_by_who_saw_the_newer_one_and_writes_halt() {
+    let mut server = Server::start(&[]);
+    let (store, f) = open(&server).await;
+    let run = f.started("r", vec![]).await;
+    let copy = tempfile::tempdir().expect("a folder");
+    server::copy(&server.files(), copy.path());
+    let later = f.started("later", vec![]).await;
+    server.kill();
+    std::fs::remove_dir_all(server.files()).expect("removes");
+    server::copy(copy.path(), &server.files());
+    server.again();
+
+    halted(&store, &run).await;
+    let (fresh, g) = open(&server).await;
+    assert_eq!(g.row(&run).await.version, 1, "nothing was written on top");
+    assert_eq!(g.try_row(&later).await, None);
+    fresh
+        .commit(vec![given::next(&run, 1)])
+        .await
+        .expect("who starts anew accepts what is there")
+        .remove(0)
+        .expect("lands");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_server_is_not_taken_for_a_new_one() {
+    let server = Server::start(&[]);
+    let (store, f) = open(&server).await;
+    let run = f.started("r", vec![given::step(0)]).await;
+    assert_eq!(server.ask(&["flushall"]), "OK");
+    // What every engine does each second.
+    assert!(matches!(store.sweep(10).await, Err(StoreError::WentBack(_))));
+    halted(&store, &run).await;
+    assert_eq!(server.ask(&["dbsize"]), "0", "nothing was written");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_server_that_lost_nothing_goes_on() {
+    let mut server = Server::start(&[]);
+    let (store, f) = open(&server).await;
+    let run = f.started("r", vec![]).await;
+    for version in 1..4 {
+        server.kill();
+        server.again();
+        commit(&store, &given::next(&run, version)).await.expect("the store is back");
+        assert_eq!(f.row(&run).await.version, version + 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgotten_scripts_are_learned_again() {
+    let server = Server::start(&[]);
+    let (_, f) = open(&server).await;
+    let (run, job) = f.leased("r").await;
+    assert_eq!(server.ask(&["script", "flush"]), "OK");
+    f.commit(Commit { leases: vec![given::finish(&job)], ..given::next(&run, 1) }).await;
+    assert_eq!(f.row(&run).await.version, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_refuses_whole_commits_and_goes_on_when_there_is_room() {
+    let server = Server::start(&[]);
+    let (store, f) = open(&server).await;
+    let run = f.started("r", vec![]).await;
+    let next = Commit { events: given::log_events(3), add: vec![given::step(0)], ..given::next(&run, 1) };
+    assert_eq!(server.ask(&["config", "set", "maxmemory", "1"]), "OK");
+    let error = store.commit(vec![next.clone()]).await.expect_err("is refused");
+    assert!(matches!(&error, StoreError::CannotWrite(why) if why.contains("maxmemory")), "{error}");
+    assert_eq!((f.row(&run).await.version, f.log(&run).await.len(), f.jobs(&run).await.len()), (1, 1, 0));
+    assert_eq!(server.ask(&["config", "set", "maxmemory", "0"]), "OK");
+    f.commit(next).await;
+    assert_eq!((f.log(&run).await.len(), f.jobs(&run).await.len()), (4, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_sent_again_after_a_lost_answer_is_a_conflict_and_writes_nothing() {
+    let server = Server::start(&[]);
+    let (_, f) = open(&server).await;
+    let run = f.started("r", vec![]).await;
+    let next = Commit { events: given::log_events(2), ..given::next(&run, 1) };
+    f.commit(next.clone()).await;
+    assert_eq!(f.refused(next).await, CommitError::Conflict { expected: 1, found: Some(2) });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_evicts_is_refused_when_opened_and_when_checked() {
+    let server = Server::start(&["--maxmemory-policy", "allkeys-lru"]);
+    let error = RedisStore::open(&server.url(), IfMissing::Make).await.expect_err("is refused");
+    assert!(matches!(&error, StoreError::Incompatible(why) if why.contains("noeviction")), "{error}");
+    assert_eq!(server.ask(&["config", "set", "maxmemory-policy", "noeviction"]), "OK");
+    let (store, _) = open(&server).await;
+    assert_eq!(store.check().await.expect("checks").problems, Vec::<String>::new());
+    assert_eq!(server.ask(&["config", "set", "maxmemory-policy", "volatile-lru"]), "OK");
+    let problems = store.check().await.expect("checks").problems;
+    assert!(problems.iter().any(|problem| problem.contains("volatile-lru")), "{problems:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_a_file_is_told_what_it_can_lose() {
+    let server = Server::start(&["--appendonly", "no"]);
+    let (store, _) = open(&server).await;
+    let health = store.check().await.expect("checks");
+    assert!(
+        health.problems.iter().any(|problem| problem.contains("appendonly yes")),
+        "{:?}",
+        health.problems
+    );
+    assert_eq!(server.ask(&["config", "set", "appendonly", "yes"]), "OK");
+    assert_eq!(server.ask(&["config", "set", "appendfsync", "everysec"]), "OK");
+    let durability = store.check().await.expect("checks").durability;
+    assert!(durability.contains("second or two"), "{durability}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_with_an_address_is_told_soon_and_clearly() {
+    let server = Server::start(&["--requirepass", "secret"]);
+    let port = server.port;
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let silent = free.local_addr().expect("an address").port();
+    let nobody = {
+        std::net::TcpListener::bind(("127.0.0.1", 0))
+            .expect("a port")
+            .local_addr()
+            .expect("an address")
+            .port()
+    };
+    for (url, sign) in [
+        (format!("redis://:wrong@127.0.0.1:{port}"), "password"),
+        (format!("redis://127.0.0.1:{port}"), "password"),
+        (format!("redis://:secret@127.0.0.1:{port}/99"), "database"),
+        (format!("redis://127.0.0.1:{nobody}"), "nothing listens there"),
+        (format!("redis://127.0.0.1:{silent}"), "TLS"),
+        (format!("rediss://:secret@127.0.0.1:{port}"), "TLS"),
+        (format!("redis+cluster://:secret@127.0.0.1:{port}"), "cluster"),
+    ] {
+        let began = Instant::now();
+        let error = RedisStore::open(&url, IfMissing::Make).await.expect_err("is refused").to_string();
+        assert!(error.contains(sign) && !error.contains(":secret"), "{url}: {error}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{url} took {:?}", began.elapsed());
+    }
+    RedisStore::open(&format!("redis://:secret@127.0.0.1:{port}"), IfMissing::Make)
+        .await
+        .expect("the right one opens");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_only_looks_makes_no_store() {
+    let server = Server::start(&[]);
+    let error = RedisStore::open(&server.url(), IfMissing::Refuse).await.expect_err("there is none");
+    assert!(error.to_string().contains("holds no store"), "{error}");
+    let looked = RedisStore::open(&server.url(), IfMissing::Ignore).await.expect("looks");
+    assert_eq!(looked.check().await.expect("checks").problems, Vec::<String>::new());
+    assert_eq!(server.ask(&["dbsize"]), "0");
+    open(&server).await;
+    RedisStore::open(&server.url(), IfMissing::Refuse).await.expect("there is one");
+}

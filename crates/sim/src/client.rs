@@ -1,0 +1,262 @@
+//! Clients and operators: each operation of the program's script, asked of some instance, and what they were told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline::EngineError;
+use flowline::ledger::Outcome as Became;
+use flowline::opening::{Opening, offer, opened, refused};
+use flowline::plans::Plans;
+use flowline_check::{Act, Outcome};
+use flowline_core::decide::Finish;
+use flowline_core::{Input, RunId, RunKey, Status, Tenant};
+use flowline_store::row::{Pause, Retention};
+use flowline_store::{Catalog, QueueRow, StoreError, StoredDefinition};
+
+use crate::program::{Op, Program, Start};
+use crate::shared::{Life, Place, Shared, Ticket};
+use crate::wire::Wire;
+
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause before a client turns to the next instance.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How often a client asks until it gives up.
+const TRIES: u32 = 20;
+
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) wire: Wire,
+    pub(crate) program: Arc<Program>,
+    pub(crate) plans: Arc<Plans>,
+    pub(crate) tenant: Tenant,
+}
+
+/// What a client makes of an answer.
+enum Told {
+    Yes,
+    No(EngineError),
+    /// No answer, or one that says that nobody knows.
+    Unknown,
+    /// There was nobody to ask.
+    Unasked,
+}
+
+impl Client {
+    /// The run of a number within the program.
+    pub(crate) fn run(&self, number: usize) -> RunKey {
+        let key = self.program.script.starts_of(number).find_map(|start| start.key.as_deref());
+        let flow = &self.program.versions[0].plan.flow;
+        let run = match key {
+            Some(key) => RunId::from_key(&self.tenant, flow, key),
+            None => RunId::new(&format!("r{number}")).unwrap_or_else(|_| unreachable!("a plain name")),
+        };
+        RunKey::new(self.tenant.clone(), run)
+    }
+
+    /// Waits for the time of an operation, then carries it out.
+    pub(crate) async fn perform(self, at: Duration, op: Op) {
+        self.shared.sleep_until(at, Place::Home).await;
+        match op {
+            Op::Start(start) => self.start(start).await,
+            Op::Send { run, event, payload } => {
+                let event_id = Some(format!("event-{}", self.shared.lock().rng.u32(..)));
+                let key = self.run(run);
+                let act = Act::Send { run: key.run.clone(), name: event.clone(), event_id: event_id.clone() };
+                self.input(key, act, Input::External { name: event, payload, event_id }).await;
+            }
+            Op::Pause { run } => {
+                let key = self.run(run);
+                self.input(key.clone(), Act::Pause { run: key.run }, Input::Pause).await;
+            }
+            Op::Resume { run } => {
+                let key = self.run(run);
+                self.input(key.clone(), Act::Resume { run: key.run }, Input::Resume).await;
+            }
+            Op::Cancel { run } => {
+                let key = self.run(run);
+                self.input(key.clone(), Act::Cancel { run: key.run }, Input::Cancel { reason: None }).await;
+            }
+            Op::Complete { run, result } => {
+                self.finish(run, Finish::Completed { result }).await;
+            }
+            Op::Fail { run, error } => self.finish(run, Finish::Failed { error }).await,
+            Op::Retry { run, into, from } => self.retry(run, into, from).await,
+            Op::PauseQueue { queue } => self.pause_queue(&queue, Pause::Paused).await,
+            Op::ResumeQueue { queue } => self.pause_queue(&queue, Pause::Open).await,
+        }
+    }
+
+    async fn finish(&self, run: usize, finish: Finish) {
+        let key = self.run(run);
+        self.input(key.clone(), Act::Finish { run: key.run }, Input::Finish(finish)).await;
+    }
+
+    /// An operator insists: nothing may stay paused for ever.
+    pub(crate) async fn resume_all(self) {
+        loop {
+            let paused: Vec<RunKey> = {
+                let inner = self.shared.lock();
+                let runs = (0..self.program.script.runs()).map(|number| self.run(number));
+                let rows = inner.memory.load(&runs.collect::<Vec<_>>()).into_iter().flatten();
+                rows.filter(|run| run.row.status == Status::Paused).map(|run| run.row.key()).collect()
+            };
+            if paused.is_empty() {
+                break;
+            }
+            for key in paused {
+                self.input(key.clone(), Act::Resume { run: key.run }, Input::Resume).await;
+            }
+        }
+        let paused: Vec<QueueRow> = {
+            let inner = self.shared.lock();
+            inner
+                .memory
+                .queues(inner.store_now(), &self.tenant)
+                .into_iter()
+                .filter(|row| row.paused)
+                .collect()
+        };
+        for row in paused {
+            self.pause_queue(&row.queue, Pause::Open).await;
+        }
+    }
+
+    /// Retention at these times.
+    pub(crate) async fn tidy_up(self, times: Vec<Duration>, policy: Retention) {
+        for at in times {
+            self.shared.sleep_until(at, Place::Home).await;
+            // As in the engine, the next round is soon enough where this fails.
+            let _ = self.wire.retain(policy, 100).await;
+        }
+    }
+
+    async fn pause_queue(&self, queue: &str, pause: Pause) {
+        while self.wire.pause_queue(&self.tenant, queue, pause).await.is_err() {
+            self.shared.sleep(AGAIN, Place::Home).await;
+        }
+    }
+
+    async fn start(&self, start: Start) {
+        let plan = self.program.versions[start.version].plan.clone();
+        let stored = StoredDefinition {
+            tenant: self.tenant.clone(),
+            flow: plan.flow.clone(),
+            hash: plan.hash.clone(),
+            body: plan.definition.canonical(),
+            origin: None,
+            created_at: flowline_core::Time::default(),
+            latest: true,
+        };
+        while self.wire.put_definition(stored.clone()).await.is_err() {
+            self.shared.sleep(AGAIN, Place::Home).await;
+        }
+        let run = self.run(start.run);
+        let body = Some(start.input.get().to_owned());
+        let mut opening = Opening::of(plan, start.input);
+        opening.key = start.key;
+        opening.labels = start.labels;
+        opening.delay = start.delay;
+        opening.priority = start.priority;
+        self.open(run, opening, body).await;
+    }
+
+    async fn retry(&self, run: usize, into: usize, from: Option<String>) {
+        let (of, into) = (self.run(run), self.run(into));
+        // What a client that reads the log makes of it: any instance gives the same.
+        let opening = Opening::again(&self.wire, &self.plans, &of, from.as_deref()).await;
+        if let Ok(opening) = opening {
+            self.open(into, opening, None).await;
+        }
+    }
+
+    /// Starts a run. With a key it is safe to ask again until somebody knows.
+    async fn open(&self, run: RunKey, opening: Opening, body: Option<String>) {
+        let Ok(at) = opening.at(&self.wire).await else { return };
+        let (key, digest) = (opening.key.clone(), opening.digest());
+        let act = Act::Start {
+            run: Some(run.run.clone()),
+            flow: opening.plan.flow.clone(),
+            key: key.clone(),
+            body,
+        };
+        for _ in 0..TRIES {
+            let message = |ticket| opening.clone().message(run.clone(), at, digest.clone(), ticket);
+            let told = match self.ask(message).await {
+                None => Told::Unasked,
+                Some(None) => Told::Unknown,
+                Some(Some(outcome)) => match opened(&self.wire, &run, &digest, outcome).await {
+                    Ok(_) => Told::Yes,
+                    Err(EngineError::Store(_)) | Err(EngineError::NoSuchRun(_)) => Told::Unknown,
+                    Err(error) => Told::No(error),
+                },
+            };
+            if self.record(&act, &told) || key.is_none() && !matches!(told, Told::Unasked) {
+                return;
+            }
+            self.shared.sleep(AGAIN, Place::Home).await;
+        }
+    }
+
+    /// Carries an input into a run, and asks again for as long as nobody knows what became of it.
+    async fn input(&self, run: RunKey, act: Act, input: Input) {
+        for _ in 0..TRIES {
+            let told = match self.ask(|ticket| offer(&run, input.clone(), ticket)).await {
+                None => Told::Unasked,
+                Some(None) => Told::Unknown,
+                // A run that goes on as it is has nothing to show for it.
+                Some(Some(Became::Applied { .. })) if matches!(act, Act::Resume { .. }) => {
+                    self.record(&act, &Told::Unknown);
+                    return;
+                }
+                Some(Some(Became::Committed { .. } | Became::Applied { .. })) => Told::Yes,
+                Some(Some(outcome)) => match refused(outcome, &run) {
+                    EngineError::Store(StoreError::Unavailable(_)) => Told::Unknown,
+                    error => Told::No(error),
+                },
+            };
+            let again = matches!(told, Told::Unasked) || self.shared.lock().rng.bool();
+            if self.record(&act, &told) || !again {
+                return;
+            }
+            self.shared.sleep(AGAIN, Place::Home).await;
+        }
+    }
+
+    /// Asks some instance. `None` where none is up; inside it, `None` where no answer came.
+    async fn ask(
+        &self,
+        message: impl FnOnce(Ticket) -> flowline::drive::Message<Ticket>,
+    ) -> Option<Option<Became>> {
+        let (ticket, by) = {
+            let mut inner = self.shared.lock();
+            let up: Vec<Life> = inner.up.clone();
+            let life = (!up.is_empty()).then(|| up[inner.rng.usize(0..up.len())])?;
+            let ticket = inner.ticket(life);
+            inner.mail.push_back((life, message(ticket)));
+            (ticket, inner.now + PATIENCE)
+        };
+        Some(self.shared.answered(ticket, Some(by)).await)
+    }
+
+    /// Writes down what a client was told. True where it knows.
+    fn record(&self, act: &Act, told: &Told) -> bool {
+        let mut inner = self.shared.lock();
+        let outcome = match told {
+            Told::Yes => Outcome::Acknowledged,
+            Told::No(_) => Outcome::Refused,
+            Told::Unknown => Outcome::Unknown,
+            Told::Unasked => return false,
+        };
+        inner.tell(
+            || "client".to_owned(),
+            || match told {
+                Told::No(error) => format!("{act:?} is refused: {error}"),
+                _ => format!("{act:?}: {outcome:?}"),
+            },
+        );
+        inner.history.push(&self.tenant, act.clone(), outcome);
+        outcome != Outcome::Unknown
+    }
+}

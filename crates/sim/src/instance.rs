@@ -1,0 +1,112 @@
+//! One instance: the real driver with its real slots, and a process that can stop, crash and start again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline::Config;
+use flowline::drive::{Driver, Message, Meters};
+use flowline::plans::Plans;
+use flowline::slots::{Slots, Tokens};
+use flowline_check::{Effect, Reported};
+use flowline_core::{Json, RunKey, Time, json};
+use flowline_store::Token;
+
+use crate::shared::{Life, TaskId, Ticket};
+use crate::wire::Wire;
+
+/// What the steps of every program need.
+pub(crate) const NEED: &str = "function:work";
+
+/// An attempt that runs in an instance.
+#[derive(Debug, Clone)]
+pub(crate) struct Running {
+    pub(crate) task: TaskId,
+    pub(crate) run: RunKey,
+    pub(crate) step: u32,
+    pub(crate) name: Arc<str>,
+    pub(crate) attempt: u32,
+    pub(crate) queue: Arc<str>,
+}
+
+impl Running {
+    pub(crate) fn ended(&self, worker: &Arc<str>, reported: Reported) -> Effect {
+        Effect::Ended {
+            worker: worker.clone(),
+            queue: self.queue.clone(),
+            run: self.run.clone(),
+            step: self.name.clone(),
+            attempt: self.attempt,
+            reported,
+        }
+    }
+}
+
+/// One process, from its start to its end.
+pub(crate) struct Instance {
+    pub(crate) life: Life,
+    pub(crate) name: Arc<str>,
+    pub(crate) json: Json,
+    pub(crate) driver: Driver<Ticket>,
+    pub(crate) plans: Arc<Plans>,
+    pub(crate) wire: Wire,
+    pub(crate) attempts: BTreeMap<Token, Running>,
+    /// Its clock at the world's beginning.
+    ahead: i64,
+    /// The tick that counts; others were put off.
+    pub(crate) generation: u64,
+    pub(crate) tick_at: Option<Duration>,
+    /// Stopped as a process: what comes waits here.
+    pub(crate) paused: bool,
+    pub(crate) kept: VecDeque<Message<Ticket>>,
+    pub(crate) late: Vec<TaskId>,
+    /// Told to stop: it ends when it has come to rest.
+    pub(crate) draining: bool,
+}
+
+impl Instance {
+    pub(crate) fn start(
+        life: Life,
+        config: Config,
+        wire: Wire,
+        mut rng: fastrand::Rng,
+        now: Duration,
+        store_now: Time,
+    ) -> Instance {
+        let name = config.instance.clone();
+        let tokens = Tokens::from(move || Token(rng.u128(..)));
+        let slots = Slots::new(config.clone(), vec![NEED.into()], tokens);
+        let driver = Driver::new(config, slots, Arc::new(Meters::default()), Duration::ZERO, store_now);
+        Instance {
+            life,
+            json: json::string(&name),
+            name,
+            driver,
+            plans: Arc::new(Plans::default()),
+            wire,
+            attempts: BTreeMap::new(),
+            ahead: -(now.as_micros() as i64),
+            generation: 0,
+            tick_at: None,
+            paused: false,
+            kept: VecDeque::new(),
+            late: Vec::new(),
+            draining: false,
+        }
+    }
+
+    /// Its own time at a moment of the world.
+    pub(crate) fn local(&self, now: Duration) -> Duration {
+        Duration::from_micros((now.as_micros() as i64 + self.ahead).max(0) as u64)
+    }
+
+    /// The first moment of the world at which its clock shows this time.
+    pub(crate) fn world(&self, local: Duration) -> Duration {
+        let micros = local.as_nanos().div_ceil(1_000) as i64 - self.ahead;
+        Duration::from_micros(micros.max(0) as u64)
+    }
+
+    pub(crate) fn jump(&mut self, by: Duration) {
+        self.ahead += by.as_micros() as i64;
+    }
+}

@@ -1,0 +1,89 @@
+//! Runs seeds one after the other on one thread. Started by `cargo xtask simulate`.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use flowline_sim::program::Program;
+use flowline_sim::{Options, simulate};
+
+/// How often the line of progress changes.
+const PROGRESS: Duration = Duration::from_millis(200);
+
+fn main() -> ExitCode {
+    match seeds(std::env::args().skip(1)) {
+        Ok(Asked::Many { from, count }) => many(from, count),
+        Ok(Asked::One(seed)) => one(seed),
+        Err(problem) => {
+            eprintln!("{problem}; give --seeds N, --from SEED, or --seed SEED for the story of one");
+            ExitCode::from(2)
+        }
+    }
+}
+
+enum Asked {
+    Many { from: u64, count: u64 },
+    One(u64),
+}
+
+fn seeds(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
+    let (mut from, mut count) = (0, 1_000);
+    while let Some(argument) = arguments.next() {
+        let text = arguments.next().ok_or_else(|| format!("{argument} needs a number"))?;
+        let number: u64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+        match argument.as_str() {
+            "--seeds" => count = number,
+            "--from" => from = number,
+            "--seed" => return Ok(Asked::One(number)),
+            other => return Err(format!("{other:?} is not known")),
+        }
+    }
+    Ok(Asked::Many { from, count })
+}
+
+fn many(from: u64, count: u64) -> ExitCode {
+    let begin = Instant::now();
+    let mut shown = begin;
+    let mut failed = Vec::new();
+    for seed in from..from.saturating_add(count) {
+        if !simulate(Program::random(seed), &Options::default()).violations.is_empty() {
+            failed.push(seed);
+            eprintln!("\rseed {seed} breaks an invariant      ");
+            if failed.len() == 10 {
+                break;
+            }
+        }
+        if shown.elapsed() >= PROGRESS && std::io::stderr().is_terminal() {
+            shown = Instant::now();
+            eprint!("\r{} of {count} seeds, {} violations ", seed - from + 1, failed.len());
+            let _ = std::io::stderr().flush();
+        }
+    }
+    if let Some(seed) = failed.first() {
+        tell(*seed);
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let done = failed.last().filter(|_| failed.len() == 10).map_or(count, |last| last - from + 1);
+    eprint!("\r");
+    println!("{done} seeds, {:.0} seeds per second, {} violations", done as f64 / seconds, failed.len());
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn one(seed: u64) -> ExitCode {
+    if tell(seed) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Tells the story of a seed. True where nothing is wrong with it.
+fn tell(seed: u64) -> bool {
+    let program = Program::random(seed);
+    for version in &program.versions {
+        println!("flow: {}", version.plan.definition.canonical());
+    }
+    let simulated = simulate(program, &Options { tell: true, ..Options::default() });
+    simulated.story.iter().for_each(|line| println!("{line}"));
+    for violation in &simulated.violations {
+        println!("seed {seed} breaks {violation}");
+    }
+    println!("replay: cargo xtask simulate --seed {seed}");
+    simulated.violations.is_empty()
+}

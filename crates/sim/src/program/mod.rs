@@ -1,0 +1,213 @@
+//! Programs for the simulator: a flow, what its steps do, and what clients do to its runs.
+//!
+//! A program follows from its seed alone. What a step does depends on the run, the step and how many of its tries have
+//! failed so far, and not on which attempts were lost with their leases: so a model can say beforehand what becomes of
+//! a run however often it is disturbed. Nothing here touches the engine; [`crate::model`] predicts, the simulator plays.
+
+mod act;
+mod flow;
+mod sample;
+mod script;
+mod stub;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use flowline_core::{Json, Plan};
+
+pub use act::{Act, Doing, Outcome};
+pub use flow::{Condition, Version};
+pub use script::{Op, Script, Start, Timed};
+pub use stub::{Guess, Stub};
+
+/// A flow with the behaviour of its steps and of its clients.
+#[derive(Debug, Clone)]
+pub struct Program {
+    pub seed: u64,
+    /// The definitions of the flow, oldest first. A start names one by its place here.
+    pub versions: Vec<Version>,
+    pub script: Script,
+    /// Conditions of a user's flow that made-up data could not settle.
+    pub guesses: Vec<Guess>,
+    temper: Temper,
+    /// What events carry, where it is not made up on the spot.
+    payloads: Arc<BTreeMap<String, Json>>,
+}
+
+/// How the steps of a program behave on the whole.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Temper {
+    /// How likely a try fails, in percent.
+    failing: u32,
+    /// A step that fails in every try, if it comes to it.
+    doomed: Option<u32>,
+    manners: Manners,
+    /// How long a try takes at most, unless it outlasts its time-out.
+    slowest: Duration,
+}
+
+/// What steps do beside ending.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Manners {
+    /// Nothing; a step that declares several emits publishes at least one of them.
+    Plain,
+    /// Log lines, changes of state, `emit_now`; any choice of the declared emits.
+    Lively,
+    /// Also what no step may: undeclared emits, payloads against their schema.
+    Unruly,
+}
+
+impl Program {
+    /// The random program of a seed.
+    pub fn random(seed: u64) -> Program {
+        let mut rng = Rng::with_seed(mix(seed, &[0]));
+        let versions = flow::versions(&mut rng);
+        let temper = Temper {
+            failing: pick(&mut rng, &[0, 5, 15, 15, 40]),
+            doomed: None,
+            manners: if one_in(&mut rng, 4) { Manners::Unruly } else { Manners::Lively },
+            slowest: Duration::from_millis(pick(&mut rng, &[200, 2_000, 2_000, 15_000])),
+        };
+        let script = script::random(&mut rng, &versions);
+        Program { seed, versions, script, guesses: Vec::new(), temper, payloads: Arc::default() }
+    }
+
+    /// One run of a flow in which everything succeeds at once, except that `doomed` fails whenever it is tried.
+    #[cfg(test)]
+    pub(crate) fn calm(definition: flowline_core::Definition, doomed: Option<&str>, input: Json) -> Program {
+        let plan = Arc::new(Plan::build(definition).unwrap());
+        let doomed = doomed.map(|step| plan.step_index(step).unwrap());
+        let start = Start {
+            run: 0,
+            version: 0,
+            input,
+            key: None,
+            labels: BTreeMap::new(),
+            delay: Duration::ZERO,
+            priority: Default::default(),
+        };
+        let says = |step: &flowline_core::definition::StepDefinition| {
+            step.condition.as_ref().map(|condition| Condition::Given(condition == "true"))
+        };
+        let conditions = plan.definition.steps.iter().map(says).collect();
+        let script = Script::of(vec![Timed { at: Duration::ZERO, op: Op::Start(start) }]);
+        let temper =
+            Temper { failing: 0, doomed, manners: Manners::Plain, slowest: Duration::from_millis(10) };
+        let versions = vec![Version { plan, conditions }];
+        Program { seed: 0, versions, script, guesses: Vec::new(), temper, payloads: Arc::default() }
+    }
+
+    /// The plan that a run of the script is pinned to; `None` where no start makes that run.
+    pub fn plan(&self, run: usize) -> Option<&Arc<Plan>> {
+        self.version(run).map(|version| &version.plan)
+    }
+
+    pub fn version(&self, run: usize) -> Option<&Version> {
+        self.versions.get(self.script.version_of(run)?)
+    }
+
+    /// What a step does in a run, after this many failed tries (attempts lost with their lease do not count).
+    pub fn act(&self, run: usize, step: u32, tries: u32) -> Act {
+        let seed = mix(self.seed, &[1, run as u64, u64::from(step), u64::from(tries)]);
+        match self.plan(run) {
+            Some(plan) => act::Making {
+                rng: Rng::with_seed(seed),
+                temper: self.temper,
+                payloads: &self.payloads,
+                plan,
+                step,
+            }
+            .act(),
+            None => Act::nothing(),
+        }
+    }
+}
+
+/// The number that every payload of an event carries as `n`: whoever emits it first, conditions see the same.
+pub fn weight(event: &str) -> i64 {
+    (event.bytes().fold(7u64, |sum, byte| mix(sum, &[u64::from(byte)])) % 4) as i64
+}
+
+/// One number from several; small differences in make large ones out.
+pub(crate) fn mix(seed: u64, parts: &[u64]) -> u64 {
+    parts.iter().fold(seed, |sum, part| {
+        let mut z =
+            sum.wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_add(part.wrapping_mul(0xff51_afd7_ed55_8ccd));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    })
+}
+
+pub(crate) fn one_in(rng: &mut Rng, n: u32) -> bool {
+    rng.u32(0..n) == 0
+}
+
+pub(crate) fn percent(rng: &mut Rng, of: u32) -> bool {
+    rng.u32(0..100) < of
+}
+
+pub(crate) fn pick<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
+    of[rng.usize(0..of.len())].clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_program_every_time() {
+        for seed in 0..200 {
+            let (one, two) = (Program::random(seed), Program::random(seed));
+            let shown = |program: &Program| {
+                let flows: Vec<String> =
+                    program.versions.iter().map(|version| version.plan.definition.canonical()).collect();
+                format!("{flows:?} {:?} {:?}", program.script, program.act(0, 0, 1))
+            };
+            assert_eq!(shown(&one), shown(&two));
+        }
+    }
+
+    #[test]
+    fn every_random_definition_passes_the_check_of_files() {
+        for seed in 0..500 {
+            for version in Program::random(seed).versions {
+                let checked = version.plan.definition.validate();
+                assert!(checked.is_ok(), "seed {seed}: {}", checked.unwrap_err().render(false));
+            }
+        }
+    }
+
+    #[test]
+    fn programs_differ_in_all_that_flows_can_have() {
+        let all: Vec<Program> = (0..500).map(Program::random).collect();
+        let definitions: Vec<String> =
+            all.iter().flat_map(|program| &program.versions).map(|v| v.plan.definition.canonical()).collect();
+        for part in [
+            "\"any\"",
+            "step:",
+            "\"if\"",
+            "\"only\"",
+            "\"except\"",
+            "\"timeout\"",
+            "continue",
+            "fail_fast",
+            "accepts",
+            "priority",
+            "queue",
+            "returns",
+            "backoff",
+        ] {
+            let having = definitions.iter().filter(|text| text.contains(part)).count();
+            assert!(having >= 10, "only {having} of {} have {part}", definitions.len());
+        }
+        let script = format!("{:?}", all.iter().map(|program| &program.script).collect::<Vec<_>>());
+        for part in
+            ["Send", "Pause", "Resume", "Cancel", "Complete", "Fail", "Retry", "key: Some", "version: 1"]
+        {
+            assert!(script.contains(part), "no script has {part}");
+        }
+    }
+}

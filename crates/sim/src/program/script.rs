@@ -1,0 +1,202 @@
+//! What clients and operators do to the runs of a program, and when.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fastrand::Rng;
+use flowline_core::Json;
+use flowline_core::definition::Priority;
+
+use super::{Version, one_in, percent, pick, weight};
+
+/// Operations in the order of their times.
+#[derive(Debug, Clone, Default)]
+pub struct Script {
+    pub ops: Vec<Timed>,
+}
+
+/// An operation, and when a client begins it, counted from the beginning of the simulation.
+#[derive(Debug, Clone)]
+pub struct Timed {
+    pub at: Duration,
+    pub op: Op,
+}
+
+/// Runs are numbered within the program: a start and a retry say which run they make, the others which they mean. Two
+/// starts with one key make one run. An operation on a run that is not there yet comes to nothing.
+#[derive(Debug, Clone)]
+pub enum Op {
+    Start(Start),
+    Send {
+        run: usize,
+        event: String,
+        payload: Json,
+    },
+    Pause {
+        run: usize,
+    },
+    Resume {
+        run: usize,
+    },
+    Cancel {
+        run: usize,
+    },
+    /// An operator ends the run as completed.
+    Complete {
+        run: usize,
+        result: Json,
+    },
+    /// An operator ends the run as failed.
+    Fail {
+        run: usize,
+        error: String,
+    },
+    /// Repeats a run, if it has ended, as another.
+    Retry {
+        run: usize,
+        into: usize,
+        from: Option<String>,
+    },
+    PauseQueue {
+        queue: String,
+    },
+    ResumeQueue {
+        queue: String,
+    },
+}
+
+#[derive(Debug, Clone)]
+pub struct Start {
+    pub run: usize,
+    /// The definition, by its place in [`super::Program::versions`].
+    pub version: usize,
+    pub input: Json,
+    pub key: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub delay: Duration,
+    pub priority: Priority,
+}
+
+impl Script {
+    pub(super) fn of(mut ops: Vec<Timed>) -> Script {
+        ops.sort_by_key(|timed| timed.at);
+        Script { ops }
+    }
+
+    /// How many runs there are at most.
+    pub fn runs(&self) -> usize {
+        let numbers = self.ops.iter().filter_map(|timed| match &timed.op {
+            Op::Start(start) => Some(start.run),
+            Op::Retry { into, .. } => Some(*into),
+            _ => None,
+        });
+        numbers.max().map_or(0, |last| last + 1)
+    }
+
+    /// The definition that a run is started from; a repeated run has that of the run it repeats.
+    pub fn version_of(&self, run: usize) -> Option<usize> {
+        self.ops.iter().find_map(|timed| match &timed.op {
+            Op::Start(start) if start.run == run => Some(start.version),
+            Op::Retry { run: of, into, .. } if *into == run && *of < run => self.version_of(*of),
+            _ => None,
+        })
+    }
+
+    /// The starts that make a run: several with one key.
+    pub fn starts_of(&self, run: usize) -> impl Iterator<Item = &Start> {
+        self.ops.iter().filter_map(move |timed| match &timed.op {
+            Op::Start(start) if start.run == run => Some(start),
+            _ => None,
+        })
+    }
+
+    /// When its last operation begins.
+    pub fn end(&self) -> Duration {
+        self.ops.last().map_or(Duration::ZERO, |timed| timed.at)
+    }
+}
+
+pub(super) fn random(rng: &mut Rng, versions: &[Version]) -> Script {
+    let mut ops = Vec::new();
+    let starts = pick(rng, &[1, 1, 1, 2, 2, 3]);
+    let mut runs = starts;
+    for run in 0..starts {
+        let begin = Duration::from_millis(if run == 0 { 0 } else { rng.u64(0..=8_000) });
+        let start = start(rng, run, versions);
+        let definition = &versions[start.version].plan.definition;
+        for event in definition.accepts.keys().filter(|_| percent(rng, 85)).cloned().collect::<Vec<_>>() {
+            let times = if one_in(rng, 6) { 2 } else { 1 };
+            for _ in 0..times {
+                let payload = Json::from(serde_json::json!({ "n": weight(&event) }));
+                push(rng, &mut ops, begin, Op::Send { run, event: event.clone(), payload });
+            }
+        }
+        if start.key.is_some() && one_in(rng, 2) {
+            let mut again = start.clone();
+            if one_in(rng, 3) {
+                again.input = input(rng);
+            }
+            push(rng, &mut ops, begin, Op::Start(again));
+        }
+        ops.push(Timed { at: begin, op: Op::Start(start) });
+        steer(rng, &mut ops, begin, run);
+        if one_in(rng, 6) {
+            let steps = &definition.steps;
+            let from = one_in(rng, 3).then(|| steps[rng.usize(0..steps.len())].name.clone());
+            let at = begin + Duration::from_secs(rng.u64(20..=90));
+            ops.push(Timed { at, op: Op::Retry { run, into: runs, from } });
+            runs += 1;
+        }
+    }
+    if one_in(rng, 10) {
+        let queue = "mail".to_owned();
+        let at = Duration::from_millis(rng.u64(0..=5_000));
+        let later = at + Duration::from_millis(rng.u64(100..=20_000));
+        ops.push(Timed { at, op: Op::PauseQueue { queue: queue.clone() } });
+        ops.push(Timed { at: later, op: Op::ResumeQueue { queue } });
+    }
+    Script::of(ops)
+}
+
+fn start(rng: &mut Rng, run: usize, versions: &[Version]) -> Start {
+    let labels =
+        if one_in(rng, 4) { BTreeMap::from([("team".to_owned(), "a".to_owned())]) } else { BTreeMap::new() };
+    Start {
+        run,
+        version: rng.usize(0..versions.len()),
+        input: input(rng),
+        key: one_in(rng, 3).then(|| format!("key-{run}")),
+        labels,
+        delay: Duration::from_millis(if one_in(rng, 6) { rng.u64(1..=10_000) } else { 0 }),
+        priority: if one_in(rng, 4) { pick(rng, &Priority::ALL) } else { Priority::Normal },
+    }
+}
+
+fn input(rng: &mut Rng) -> Json {
+    // Sometimes what a schema refuses.
+    let value =
+        if one_in(rng, 30) { serde_json::json!([]) } else { serde_json::json!({ "n": rng.i64(0..4) }) };
+    value.into()
+}
+
+/// What operators do to a run: mostly nothing.
+fn steer(rng: &mut Rng, ops: &mut Vec<Timed>, begin: Duration, run: usize) {
+    if one_in(rng, 6) {
+        let at = push(rng, ops, begin, Op::Pause { run });
+        push(rng, ops, at, Op::Resume { run });
+    }
+    match rng.u32(0..30) {
+        0 | 1 => drop(push(rng, ops, begin, Op::Cancel { run })),
+        2 => drop(push(rng, ops, begin, Op::Complete { run, result: Json::from(true) })),
+        3 => drop(push(rng, ops, begin, Op::Fail { run, error: "stopped by hand".to_owned() })),
+        _ => {}
+    }
+}
+
+/// Adds an operation soon after `begin`, and says when.
+fn push(rng: &mut Rng, ops: &mut Vec<Timed>, begin: Duration, op: Op) -> Duration {
+    let within = pick(rng, &[20, 500, 5_000, 20_000]);
+    let at = begin + Duration::from_millis(rng.u64(1..=within));
+    ops.push(Timed { at, op });
+    at
+}

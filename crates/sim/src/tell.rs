@@ -1,0 +1,120 @@
+//! What is done to the store, in words.
+
+use flowline_check::Source;
+use flowline_core::definition::{Format, read};
+use flowline_core::{EventType, NewEvent};
+use flowline_store::row::Retained;
+use flowline_store::{
+    Append, AppendError, Base, Commit, CommitError, Committed, Extend, Extended, JobKey, LeaseUse, LeasedJob,
+    Memory, Others,
+};
+
+use crate::mishap::Fate;
+
+pub(crate) fn fate(fate: Fate, what: &str) -> String {
+    match fate {
+        Fate::Fine => format!("{what}: arrives"),
+        Fate::Lost => format!("FAULT {what}: the request is lost"),
+        Fate::AnswerLost => format!("FAULT {what}: is carried out, and its answer is lost"),
+        Fate::Refused => format!("FAULT {what}: the store cannot write"),
+        Fate::Doubled(later) => format!("FAULT {what}: arrives again after {later:?}"),
+        Fate::Repeated => format!("FAULT {what}: is carried out twice; the second answer counts"),
+    }
+}
+
+pub(crate) fn commit(store: &Memory, commit: &Commit, answer: &Result<Committed, CommitError>) -> String {
+    let run = &commit.run.run;
+    let steps = steps_of(store, commit);
+    let on = match commit.base {
+        Base::New(_) => "new".to_owned(),
+        Base::Version(version) => format!("on version {version}"),
+    };
+    let committed = match answer {
+        Ok(committed) => committed,
+        Err(error) => return format!("commit of run {run} ({on}) refused: {error}"),
+    };
+    let uses: Vec<String> = commit.leases.iter().map(|lease| lease_use(lease, &steps)).collect();
+    let events: Vec<String> = commit.events.iter().map(event).collect();
+    let queued = commit.add.iter().map(|job| {
+        let how = if committed.granted.contains(&job.key) { " (handed over)" } else { "" };
+        format!("{} attempt {}{how}", job.name, job.attempt)
+    });
+    let queued: Vec<String> = queued.collect();
+    let mut text = format!("commits run {run} ({on})");
+    for (what, list) in [(" with ", &uses), (": ", &events), ("; queues ", &queued)] {
+        if !list.is_empty() {
+            text.push_str(what);
+            text.push_str(&list.join(", "));
+        }
+    }
+    match commit.others {
+        Others::Leave => {}
+        Others::Drop => text.push_str("; drops all other jobs"),
+        Others::Hold => text.push_str("; holds all jobs"),
+        Others::Release => text.push_str("; releases held jobs"),
+    }
+    format!("{text} [{}]", commit.index.status)
+}
+
+/// The names of a run's steps, in the order of its definition.
+fn steps_of(store: &Memory, commit: &Commit) -> Vec<String> {
+    let row = Source::row(store, &commit.run);
+    let stored = row.and_then(|row| store.definition(&row.tenant, &row.definition));
+    let read = stored.and_then(|stored| read(&stored.flow, &stored.body, Format::Json).ok());
+    read.map_or_else(Vec::new, |read| read.definition.steps.into_iter().map(|step| step.name).collect())
+}
+
+fn lease_use(lease: &LeaseUse, steps: &[String]) -> String {
+    let job = |key: JobKey, attempt: u32| match key {
+        JobKey::Step(step) => {
+            let name = steps.get(step as usize).map_or("?", String::as_str);
+            format!("step {name} attempt {attempt}")
+        }
+        JobKey::Timer(number) => format!("timer {number}"),
+    };
+    match lease {
+        LeaseUse::Finish { key, attempt, .. } => format!("the outcome of {}", job(*key, *attempt)),
+        LeaseUse::Keep { key, attempt, .. } => format!("a word from {}", job(*key, *attempt)),
+        LeaseUse::Expired { key, attempt, .. } => format!("the lost lease of {}", job(*key, *attempt)),
+        LeaseUse::Due { key, attempt } => format!("due {}", job(*key, *attempt)),
+        LeaseUse::Unleased { key, attempt } => format!("unleased {}", job(*key, *attempt)),
+    }
+}
+
+fn event(event: &NewEvent) -> String {
+    let mut text = event.kind.to_string();
+    if let Some(of) = &event.of {
+        text.push_str(&format!(" {}/{}", of.step, of.attempt));
+    }
+    if event.kind == EventType::Emit
+        && let Some(name) =
+            event.data.as_ref().and_then(|data| data.value()["name"].as_str().map(str::to_owned))
+    {
+        text.push_str(&format!(" {name:?}"));
+    }
+    text
+}
+
+pub(crate) fn append(append: &Append, answer: &Result<u32, AppendError>) -> String {
+    let lines: Vec<String> = append.lines.iter().map(|line| event(&line.event)).collect();
+    let (run, from) = (&append.run.run, append.from_line);
+    match answer {
+        Ok(there) => {
+            format!("appends to run {run} from line {from}: {} ({there} lines now)", lines.join(", "))
+        }
+        Err(error) => format!("append to run {run} from line {from} refused: {error}"),
+    }
+}
+
+pub(crate) fn claimed(leased: &LeasedJob) -> String {
+    format!("claims {} attempt {} of run {}", leased.name, leased.attempt, leased.run.run)
+}
+
+pub(crate) fn extended(leases: &[Extend], answers: &[Extended]) -> String {
+    let gone = answers.iter().filter(|answer| matches!(answer, Extended::Gone(_))).count();
+    format!("heartbeat for {} leases, {gone} gone", leases.len())
+}
+
+pub(crate) fn retained(retained: Retained) -> String {
+    format!("retention trims {} runs and removes {}", retained.trimmed, retained.removed)
+}

@@ -1,0 +1,328 @@
+//! The store as an instance or a client reaches it: every call is a request on its way, with a fate.
+//!
+//! What a call does, it does at one moment, when it arrives; the checker sees it at that moment. Calls overtake each
+//! other, get lost before or after they are carried out, arrive twice, or arrive after their sender has died.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use flowline_check::Source;
+use flowline_core::event::Slot;
+use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
+use flowline_store::{
+    Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
+    EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, LockRequest, LockRow,
+    QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
+};
+use tokio::sync::watch;
+
+use crate::mishap::{Fate, Kind};
+use crate::shared::{Inner, Place, Shared};
+use crate::tell;
+
+/// One sender's connection to the store.
+#[derive(Clone)]
+pub(crate) struct Wire {
+    shared: Arc<Shared>,
+    who: Arc<str>,
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Wire({})", self.who)
+    }
+}
+
+impl Wire {
+    pub(crate) fn new(shared: Arc<Shared>, who: Arc<str>) -> Wire {
+        Wire { shared, who }
+    }
+
+    /// Carries a request to the store and its answer back. `act` is what the store does.
+    async fn cross<T: Send>(
+        &self,
+        kind: Kind,
+        what: &'static str,
+        mut act: impl FnMut(&mut Inner, &str) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (fate, there, back) = {
+            let mut inner = self.shared.lock();
+            let Inner { rng, weather, .. } = &mut *inner;
+            (weather.fate(rng, kind), weather.way(rng), weather.way(rng))
+        };
+        self.shared.sleep(there, Place::Wire).await;
+        let answer = {
+            let mut inner = self.shared.lock();
+            if fate != Fate::Fine {
+                inner.tell(|| self.who.to_string(), || tell::fate(fate, what));
+            }
+            match fate {
+                Fate::Lost | Fate::Refused => None,
+                Fate::Fine | Fate::AnswerLost | Fate::Doubled(_) => Some(act(&mut inner, &self.who)),
+                Fate::Repeated => {
+                    act(&mut inner, &self.who);
+                    Some(act(&mut inner, &self.who))
+                }
+            }
+        };
+        if let Fate::Doubled(later) = fate {
+            let (shared, who) = (self.shared.clone(), self.who.clone());
+            let again = async move {
+                shared.sleep(later, Place::Wire).await;
+                let mut inner = shared.lock();
+                inner.tell(|| who.to_string(), || format!("{what}: the second copy arrives"));
+                act(&mut inner, &who);
+            };
+            self.shared.lock().spawned.push(Box::pin(again));
+        }
+        self.shared.sleep(back, Place::Home).await;
+        match (fate.error(), answer) {
+            (None, Some(answer)) => Ok(answer),
+            (error, _) => Err(error.unwrap_or_else(|| StoreError::Unavailable("no answer".to_owned()))),
+        }
+    }
+
+    async fn read<T: Send>(
+        &self,
+        what: &'static str,
+        read: impl Fn(&flowline_store::Memory, Time) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.cross(Kind::Read, what, move |inner, _| read(&inner.memory, inner.store_now())).await
+    }
+}
+
+#[async_trait]
+impl RunStore for Wire {
+    async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
+        let act = move |inner: &mut Inner, who: &str| {
+            let (at, now) = (inner.now, inner.store_now());
+            let answers = inner.memory.commit(now, batch.clone());
+            for (commit, answer) in batch.iter().zip(&answers) {
+                let Inner { story, memory, .. } = &mut *inner;
+                story.tell(at, || who.to_owned(), || tell::commit(memory, commit, answer));
+                let violations = inner.watch.committed(&inner.memory, now, commit, answer);
+                inner.judge(violations);
+            }
+            answers
+        };
+        self.cross(Kind::Write, "commit", act).await
+    }
+
+    async fn append(&self, batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError> {
+        let act = move |inner: &mut Inner, who: &str| {
+            let now = inner.store_now();
+            let answers = inner.memory.append(now, batch.clone());
+            for (append, answer) in batch.iter().zip(&answers) {
+                inner.tell(|| who.to_owned(), || tell::append(append, answer));
+                let violations = inner.watch.appended(&inner.memory, append, answer);
+                inner.judge(violations);
+            }
+            answers
+        };
+        self.cross(Kind::Write, "append", act).await
+    }
+
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        let act = move |inner: &mut Inner, who: &str| {
+            let now = inner.store_now();
+            let claimed = inner.memory.claim(now, claim.clone());
+            for job in &claimed.jobs {
+                inner.tell(|| who.to_owned(), || tell::claimed(job));
+            }
+            let violations = inner.watch.claimed(now, &claim, &claimed);
+            inner.judge(violations);
+            claimed
+        };
+        self.cross(Kind::Write, "claim", act).await
+    }
+
+    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
+        let act = move |inner: &mut Inner, who: &str| {
+            let now = inner.store_now();
+            let answers = inner.memory.extend(now, leases.clone(), ttl);
+            inner.tell(|| who.to_owned(), || tell::extended(&leases, &answers));
+            let violations = inner.watch.extended(now, &leases, ttl, &answers);
+            inner.judge(violations);
+            answers
+        };
+        self.cross(Kind::Write, "heartbeat", act).await
+    }
+
+    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
+        let act = move |inner: &mut Inner, who: &str| {
+            let now = inner.store_now();
+            inner.memory.release(now, leases.clone());
+            inner.tell(|| who.to_owned(), || format!("gives back {} leases", leases.len()));
+            inner.watch.released(now, &leases);
+        };
+        self.cross(Kind::Write, "release", act).await
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
+        self.read("sweep", move |memory, now| memory.sweep(now, limit)).await
+    }
+
+    async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError> {
+        let runs = runs.to_vec();
+        self.read("load", move |memory, _| memory.load(&runs)).await
+    }
+
+    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError> {
+        let (run, slots) = (run.clone(), slots.to_vec());
+        self.read("payloads", move |memory, _| memory.payloads(&run, &slots)).await
+    }
+
+    async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError> {
+        let run = run.clone();
+        self.read("events", move |memory, _| memory.events(&run, &query)).await
+    }
+
+    async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
+        self.read("runs", move |memory, _| memory.runs(&query)).await?
+    }
+
+    async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
+        let cursor = cursor.to_owned();
+        self.read("feed", move |memory, _| memory.feed(&filter, &cursor, limit)).await?
+    }
+
+    /// Nothing in a simulation follows hints: reading is the truth.
+    fn watch(&self) -> watch::Receiver<u64> {
+        watch::Sender::new(0).subscribe()
+    }
+
+    async fn now(&self) -> Result<Time, StoreError> {
+        self.read("now", |_, now| now).await
+    }
+}
+
+#[async_trait]
+impl Catalog for Wire {
+    async fn put_definition(&self, definition: StoredDefinition) -> Result<bool, StoreError> {
+        let act = move |inner: &mut Inner, who: &str| {
+            let now = inner.store_now();
+            let new = inner.memory.put_definition(now, definition.clone());
+            if new {
+                inner.tell(|| who.to_owned(), || format!("registers flow {:?}", definition.flow));
+            }
+            new
+        };
+        self.cross(Kind::Write, "put definition", act).await
+    }
+
+    async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        let (tenant, hash) = (tenant.clone(), hash.to_owned());
+        self.read("definition", move |memory, _| memory.definition(&tenant, &hash)).await
+    }
+
+    async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        let (tenant, flow) = (tenant.clone(), flow.to_owned());
+        self.read("latest", move |memory, _| memory.latest(&tenant, &flow)).await
+    }
+
+    async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError> {
+        let tenant = tenant.clone();
+        self.read("definitions", move |memory, _| memory.definitions(&tenant)).await
+    }
+
+    async fn state(&self, run: &RunKey, scope: StateScope, key: &str) -> Result<Option<Json>, StoreError> {
+        let (run, key) = (run.clone(), key.to_owned());
+        self.read("state", move |memory, now| memory.state(now, &run, scope, &key)).await
+    }
+
+    async fn states(&self, run: &RunKey, scope: StateScope) -> Result<Vec<(String, Json)>, StoreError> {
+        let run = run.clone();
+        self.read("states", move |memory, now| memory.states(now, &run, scope)).await
+    }
+
+    async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
+        let tenant = tenant.clone();
+        self.read("queues", move |memory, now| memory.queues(now, &tenant)).await
+    }
+
+    async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: Pause) -> Result<(), StoreError> {
+        let (tenant, queue) = (tenant.clone(), queue.to_owned());
+        let act = move |inner: &mut Inner, who: &str| {
+            inner.memory.pause_queue(&tenant, &queue, pause);
+            inner.watch.queue_paused(&tenant, &queue, pause == Pause::Paused);
+            inner.tell(|| who.to_owned(), || format!("queue {queue} is now {pause:?}"));
+        };
+        self.cross(Kind::Write, "pause queue", act).await
+    }
+
+    async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.acquire_lock(now, request.clone())
+        };
+        self.cross(Kind::Write, "acquire lock", act).await
+    }
+
+    async fn extend_lock(
+        &self,
+        tenant: &Tenant,
+        name: &str,
+        token: Token,
+        ttl: Duration,
+    ) -> Result<Option<Time>, StoreError> {
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.extend_lock(now, &tenant, &name, token, ttl)
+        };
+        self.cross(Kind::Write, "extend lock", act).await
+    }
+
+    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.release_lock(now, &tenant, &name, token)
+        };
+        self.cross(Kind::Write, "release lock", act).await
+    }
+
+    async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
+        let tenant = tenant.clone();
+        self.read("locks", move |memory, now| memory.locks(now, &tenant)).await
+    }
+
+    async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
+        self.read("counters", |memory, _| memory.counters()).await
+    }
+
+    async fn jobs(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError> {
+        let run = run.clone();
+        self.read("jobs", move |memory, _| memory.jobs(&run)).await
+    }
+
+    async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
+        let act = move |inner: &mut Inner, who: &str| {
+            let now = inner.store_now();
+            let before = Source::runs(&inner.memory, &Tenant::default());
+            let retained = inner.memory.retain(now, policy, limit);
+            let gone = before.into_iter().filter(|run| inner.memory.row(run).is_none());
+            inner.history.removed.extend(gone.collect::<Vec<_>>());
+            inner.tell(|| who.to_owned(), || tell::retained(retained));
+            let violations = inner.watch.retained(&inner.memory, now, policy);
+            inner.judge(violations);
+            retained
+        };
+        self.cross(Kind::Write, "retain", act).await
+    }
+
+    async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.repair(now, repair.clone())
+        };
+        self.cross(Kind::Write, "repair", act).await?
+    }
+
+    async fn check(&self) -> Result<Health, StoreError> {
+        self.read("check", |memory, _| memory.check()).await
+    }
+}

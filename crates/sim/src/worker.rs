@@ -1,0 +1,191 @@
+//! A simulated attempt: the stub of a step, with the real record of what it says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline::attempt::{APPEND_AGAIN, FLUSH, Launch, Record, out_of_time_error};
+use flowline::drive::{Message, Reply};
+use flowline::ledger::Outcome as Became;
+use flowline::{Level, StepError};
+use flowline_check::{Answer, Effect, Reported};
+use flowline_core::decide::Retryable;
+use flowline_core::{Json, RunKey, Time};
+use flowline_store::{RunStore, Token};
+
+use crate::instance::Instance;
+use crate::program::{Act, Doing, Outcome};
+use crate::shared::{Life, Place, Shared};
+use crate::wire::Wire;
+
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    wire: Wire,
+    life: Life,
+    worker: Arc<str>,
+    run: RunKey,
+    step: u32,
+    name: Arc<str>,
+    queue: Arc<str>,
+    attempt: u32,
+    token: Token,
+    record: Record,
+    timeout: Option<Duration>,
+    /// When its last lines were flushed, or it began.
+    flushed: Duration,
+}
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>, instance: &Instance, launch: &Launch, began: Time) -> Worker {
+        let flushed = shared.lock().now;
+        let step = launch.plan.step(launch.step);
+        Worker {
+            record: Record::new(launch, &instance.json, began),
+            timeout: launch.plan.step_definition(launch.step).timeout,
+            run: launch.run.clone(),
+            step: launch.step,
+            name: step.name.clone(),
+            queue: step.queue.clone(),
+            attempt: launch.attempt,
+            token: launch.token,
+            shared,
+            wire: instance.wire.clone(),
+            life: instance.life,
+            worker: instance.name.clone(),
+            flushed,
+        }
+    }
+
+    /// Plays an act, reports its outcome and writes down what came of the report.
+    pub(crate) async fn play(mut self, act: Act) {
+        let outcome = self.perform(act).await;
+        if self.record.must_append() {
+            let _ = self.write_lines().await;
+        }
+        let reported = if outcome.is_ok() { Reported::Done } else { Reported::Failed };
+        let ticket = {
+            let mut inner = self.shared.lock();
+            let ticket = inner.ticket(self.life);
+            let entry = self.record.finish(outcome, Reply::Caller(ticket));
+            inner.mail.push_back((self.life, Message::Finished(self.token, self.run.clone(), entry)));
+            inner.effects.log.push(Effect::Ended {
+                worker: self.worker.clone(),
+                queue: self.queue.clone(),
+                run: self.run.clone(),
+                step: self.name.clone(),
+                attempt: self.attempt,
+                reported,
+            });
+            ticket
+        };
+        let answer = match self.shared.answered(ticket, None).await {
+            Some(Became::Committed { .. }) => Answer::Acknowledged,
+            Some(Became::Refused(_) | Became::StaleLease) => Answer::Refused,
+            _ => return,
+        };
+        let (run, step, attempt) = (self.run, self.name, self.attempt);
+        self.shared.lock().effects.log.push(Effect::Answered { run, step, attempt, answer });
+    }
+
+    async fn perform(&mut self, act: Act) -> Result<Json, StepError> {
+        let began = self.flushed;
+        let late = self.timeout.filter(|timeout| *timeout < act.takes);
+        let end = late.unwrap_or(act.takes);
+        let acts_at = act.effect.min(end);
+        let mut acted = false;
+        for (at, doing) in act.doings {
+            if !acted && acts_at <= at {
+                self.until(began + acts_at).await;
+                self.act_on_the_world();
+                acted = true;
+            }
+            self.until(began + at).await;
+            self.act(doing).await?;
+        }
+        if !acted {
+            self.until(began + acts_at).await;
+            self.act_on_the_world();
+        }
+        self.until(began + end).await;
+        if let Some(timeout) = late {
+            return Err(out_of_time_error(timeout));
+        }
+        match act.outcome {
+            Outcome::Done { result, emits } => {
+                emits.into_iter().for_each(|(name, payload)| self.record.emit(&name, payload));
+                Ok(result)
+            }
+            Outcome::Failed { error, code, retry } => {
+                let failed = match retry {
+                    Retryable::Never => StepError::fatal(error),
+                    Retryable::After(delay) => StepError::new(error).retry_after(delay),
+                    Retryable::ByPolicy => StepError::new(error),
+                };
+                Err(match code {
+                    Some(code) => failed.code(&code),
+                    None => failed,
+                })
+            }
+        }
+    }
+
+    fn act_on_the_world(&self) {
+        self.shared.lock().acted.push((self.run.clone(), self.step, self.attempt));
+    }
+
+    async fn act(&mut self, doing: Doing) -> Result<(), StepError> {
+        match doing {
+            Doing::Log(line) => {
+                self.record.log(Level::Info, &line, None);
+                Ok(())
+            }
+            Doing::Set(scope, key, value) => {
+                self.record.set(scope, &key, value)?;
+                self.write_lines().await
+            }
+            Doing::EmitNow(name, payload) => {
+                if self.record.must_append() {
+                    self.write_lines().await?;
+                }
+                let ticket = {
+                    let mut inner = self.shared.lock();
+                    let ticket = inner.ticket(self.life);
+                    let (run, step) = (self.run.clone(), self.name.clone());
+                    let emitted = Effect::EmittedNow { run, step, attempt: self.attempt, name: name.clone() };
+                    inner.effects.log.push(emitted);
+                    let entry = self.record.emit_now(&name, payload, Reply::Caller(ticket));
+                    inner.mail.push_back((self.life, Message::Offer(self.run.clone(), entry)));
+                    ticket
+                };
+                match self.shared.answered(ticket, None).await {
+                    Some(outcome) => self.record.emitted(outcome),
+                    // Its process is gone, and it with it.
+                    None => std::future::pending().await,
+                }
+            }
+        }
+    }
+
+    /// Waits, and flushes lines that have waited long enough meanwhile.
+    async fn until(&mut self, until: Duration) {
+        while self.record.waiting() > 0 && self.flushed + FLUSH < until {
+            self.shared.sleep_until(self.flushed + FLUSH, Place::Home).await;
+            // A step whose lease is gone is stopped by the heartbeat; here it is enough to stop writing.
+            let _ = self.write_lines().await;
+            self.flushed = self.shared.lock().now;
+        }
+        self.shared.sleep_until(until, Place::Home).await;
+    }
+
+    async fn write_lines(&mut self) -> Result<(), StepError> {
+        let Some(append) = self.record.append() else { return Ok(()) };
+        loop {
+            match self.wire.append(vec![append.clone()]).await {
+                Ok(results) => {
+                    let Some(result) = results.into_iter().next() else { continue };
+                    return self.record.appended(result);
+                }
+                Err(_) => self.shared.sleep(APPEND_AGAIN, Place::Home).await,
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! A world: instances, clients and a store, and one loop that makes the next thing happen.
+//!
+//! Everything waits in one queue, by the time at which it happens and then by the order in which it was asked for. The
+//! loop takes the first, sets the clock to its time and does it; whatever that sets off at once is done before the next.
+
+mod happen;
+mod process;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use flowline::plans::Plans;
+use flowline::{Config, Role};
+use flowline_check::{Checker, Effects, Invariant, Source, Subject, Violation, Watch};
+use flowline_core::{RunKey, Tenant, Time};
+use flowline_store::Memory;
+use flowline_store::row::Retention;
+
+use crate::client::Client;
+use crate::instance::Instance;
+use crate::mishap::{Mishap, Weather, draw};
+use crate::model::{Seen, compare};
+use crate::program::{Op, Program};
+use crate::shared::{Owner, Place, Shared, TaskId, Wake, Work};
+use crate::story::Story;
+use crate::wire::Wire;
+
+/// How a program is to be simulated.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    pub checker: Checker,
+    /// Whether the story is told.
+    pub tell: bool,
+    /// Whether anything goes wrong beside what steps do themselves.
+    pub faults: bool,
+    pub aim: Aim,
+}
+
+/// What a simulation is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aim {
+    /// To find our mistakes: runs are removed by retention, the store goes back in time, and all of it goes on after
+    /// faults have ended.
+    Prove,
+    /// To show what can happen to a flow: nothing that was stored is lost, and the world ends when its runs are done.
+    Show,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { checker: Checker::default(), tell: false, faults: true, aim: Aim::Prove }
+    }
+}
+
+/// What became of a world.
+#[derive(Debug)]
+pub struct Simulated {
+    pub violations: Vec<Violation>,
+    pub story: Vec<String>,
+    /// The store at the end.
+    pub store: Memory,
+    /// The runs of the script by number, where they were started.
+    pub runs: BTreeMap<usize, RunKey>,
+    /// Every time that an attempt acted on the world: run, step, attempt.
+    pub acted: Vec<(RunKey, u32, u32)>,
+    /// How long it took, by the clock of the world.
+    pub took: Duration,
+}
+
+/// Where a world is looked at after calm has set in.
+const LOOK: Duration = Duration::from_secs(1);
+/// No world goes on for longer after calm has set in.
+const LONGEST: Duration = Duration::from_secs(1_800);
+/// How soon after its lease is over, or it is due, every job must get on.
+const BOUND: Duration = Duration::from_secs(2);
+
+struct Task {
+    work: Work,
+    owner: Owner,
+    place: Place,
+}
+
+/// The store as it was when it was durable last.
+struct Durable {
+    memory: Memory,
+    watch: Watch,
+    effects: Effects,
+    operations: usize,
+}
+
+pub(crate) struct World {
+    shared: Arc<Shared>,
+    program: Arc<Program>,
+    numbers: BTreeMap<RunKey, usize>,
+    client: Client,
+    checker: Checker,
+    config: Config,
+    weather: Weather,
+    instances: Vec<Option<Instance>>,
+    lives: Vec<u32>,
+    tasks: BTreeMap<TaskId, Task>,
+    last_task: TaskId,
+    durable: Option<Durable>,
+    calm: Option<Time>,
+    /// When this world ends at the latest.
+    horizon: Duration,
+}
+
+/// Simulates a program: same program and options, same outcome.
+pub fn simulate(program: Program, options: &Options) -> Simulated {
+    World::new(program, options).run()
+}
+
+impl World {
+    fn new(program: Program, options: &Options) -> World {
+        let mut rng = Rng::with_seed(crate::program::mix(program.seed, &[77]));
+        let instances = rng.usize(1..=4).min(rng.usize(1..=4)) + usize::from(rng.bool());
+        let lease = Duration::from_secs([3, 10, 30][rng.usize(0..3)]);
+        let slots = [1, 2, 4, 32, 256][rng.usize(0..5)];
+        let config = Config { slots, lease, role: Role::Work, ..Config::default() };
+        let calm =
+            program.script.end().min(Duration::from_secs(60)) + Duration::from_millis(rng.u64(0..20_000));
+        let weather = if options.faults { Weather::random(&mut rng) } else { Weather::fair() };
+        let mishaps = match options.faults {
+            true => draw(&mut rng, instances, lease, calm),
+            false => vec![(calm, Mishap::Calm)],
+        };
+        let story = if options.tell { Story::told() } else { Story::silent() };
+        let shared = Shared::new(rng, weather, Watch::new(options.checker), story);
+        let program = Arc::new(program);
+        let client = Client {
+            wire: Wire::new(shared.clone(), "client".into()),
+            shared: shared.clone(),
+            program: program.clone(),
+            plans: Arc::new(Plans::default()),
+            tenant: Tenant::default(),
+        };
+        let numbers = (0..program.script.runs()).map(|number| (client.run(number), number)).collect();
+        let mut world = World {
+            shared,
+            program,
+            numbers,
+            client,
+            checker: options.checker,
+            config,
+            weather,
+            instances: (0..instances).map(|_| None).collect(),
+            lives: vec![0; instances],
+            tasks: BTreeMap::new(),
+            last_task: 0,
+            durable: None,
+            calm: None,
+            horizon: calm + LONGEST,
+        };
+        for (at, mishap) in mishaps {
+            if options.aim == Aim::Prove || mishap != Mishap::RollBack {
+                world.shared.lock().wake(at, Wake::Mishap(mishap));
+            }
+        }
+        (0..instances).for_each(|instance| world.start(instance));
+        match options.aim {
+            Aim::Prove => world.tidy_up(calm),
+            Aim::Show => world.shared.lock().wake(LOOK, Wake::Mishap(Mishap::Look)),
+        }
+        for timed in world.program.script.ops.clone() {
+            let performed = world.client.clone().perform(timed.at, timed.op);
+            world.spawn(Owner::Client, Box::pin(performed));
+        }
+        world
+    }
+
+    /// In some worlds old runs go. A run under a key could be started again once it is gone, and its steps would begin
+    /// again too, so then only events go.
+    fn tidy_up(&mut self, calm: Duration) {
+        let mut inner = self.shared.lock();
+        if inner.rng.u32(0..8) != 0 {
+            return;
+        }
+        let keys = self
+            .program
+            .script
+            .ops
+            .iter()
+            .any(|timed| matches!(&timed.op, Op::Start(start) if start.key.is_some()));
+        let events = Duration::from_secs(inner.rng.u64(1..=10));
+        let runs = if keys { LONGEST * 10 } else { events + Duration::from_secs(inner.rng.u64(1..=20)) };
+        let end = calm.as_millis() as u64 + 60_000;
+        let mut times: Vec<Duration> =
+            (0..8).map(|_| Duration::from_millis(inner.rng.u64(1..=end))).collect();
+        times.sort();
+        drop(inner);
+        let tidied = self.client.clone().tidy_up(times, Retention { events, runs });
+        self.spawn(Owner::Client, Box::pin(tidied));
+    }
+
+    fn run(mut self) -> Simulated {
+        loop {
+            let next = self.shared.lock().queue.pop_first();
+            let Some(((at, _), wake)) = next else { break };
+            self.shared.lock().now = at;
+            if at > self.horizon {
+                let message = "the world does not come to rest".to_owned();
+                let restless = self.violation(None, Invariant::I11, message);
+                self.shared.lock().violations.extend(restless);
+                break;
+            }
+            match wake {
+                Wake::Task(task) => self.poll(task),
+                Wake::Tick { life, generation } => self.tick(life, generation),
+                Wake::Mishap(Mishap::Look) if self.is_at_rest() => break,
+                Wake::Mishap(mishap) => self.happen(mishap),
+            }
+            self.settle();
+            if !self.shared.lock().violations.is_empty() {
+                break;
+            }
+        }
+        self.finish()
+    }
+
+    fn finish(self) -> Simulated {
+        let mut inner = self.shared.lock();
+        if inner.violations.is_empty() {
+            let inner = &mut *inner;
+            inner.violations.extend(inner.watch.end(&inner.memory));
+            inner.violations.extend(inner.history.check(self.checker, &inner.memory));
+            inner.violations.extend(inner.effects.check(self.checker, &inner.memory));
+            inner.violations.extend(self.compare(&inner.memory));
+        }
+        for violation in inner.violations.clone() {
+            inner.tell(|| "checker".to_owned(), || format!("VIOLATION {violation}"));
+        }
+        let runs: Vec<RunKey> = self.numbers.keys().cloned().collect();
+        let started = inner.memory.load(&runs).into_iter().flatten().map(|run| run.row.key());
+        let runs = started.filter_map(|run| Some((*self.numbers.get(&run)?, run))).collect();
+        Simulated {
+            violations: std::mem::take(&mut inner.violations),
+            story: inner.story.lines().to_vec(),
+            store: std::mem::take(&mut inner.memory),
+            runs,
+            acted: std::mem::take(&mut inner.acted),
+            took: inner.now,
+        }
+    }
+
+    /// Holds every run against the model.
+    fn compare(&self, memory: &Memory) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        for (key, number) in &self.numbers {
+            let log = Source::events(memory, key, 0);
+            if log.is_empty() {
+                continue;
+            }
+            let parent = self.program.script.ops.iter().find_map(|timed| match timed.op {
+                Op::Retry { run, into, .. } if into == *number => {
+                    Some(Source::events(memory, &self.client.run(run), 0))
+                }
+                _ => None,
+            });
+            // Of a run that retention has trimmed nothing can be said.
+            let parent = parent.filter(|parent| !parent.is_empty());
+            let seen = Seen { log: &log, parent: parent.as_deref(), at_rest: true };
+            if let Err(message) = compare(&self.program, *number, seen) {
+                violations.extend(self.violation(
+                    Some(key),
+                    Invariant::I5,
+                    format!("not as the model: {message}"),
+                ));
+            }
+        }
+        violations
+    }
+
+    fn violation(&self, run: Option<&RunKey>, invariant: Invariant, message: String) -> Option<Violation> {
+        let (tenant, run_id) = (self.client.tenant.clone(), run.map(|run| run.run.clone()));
+        let violation = Violation { tenant, run_id, invariant, message, subject: Subject::Outside };
+        (self.checker.without != Some(invariant)).then_some(violation)
+    }
+}

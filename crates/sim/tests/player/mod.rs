@@ -1,0 +1,338 @@
+//! Plays one run of a program on `decide` alone.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use flowline_core::decide::{
+    AddJob, Decided, Decision, Failure, Finish, Inherited, Input, Job, Known, Missing, Moment, OtherJobs,
+    Retryable, Start, decide,
+};
+use flowline_core::event::{Event, EventType, NewEvent, Slot};
+use flowline_core::run::Phase;
+use flowline_core::{Json, Plan, RunId, RunState, Tenant, Time};
+use flowline_sim::program::{Act, Doing, Op, Outcome, Program};
+
+const EPOCH: Time = Time::from_millis(1_767_225_600_000);
+
+pub struct Player {
+    pub plan: Arc<Plan>,
+    pub state: RunState,
+    pub log: Vec<Event>,
+    id: RunId,
+    now: Time,
+    slots: BTreeMap<Slot, Json>,
+    jobs: BTreeMap<u32, AddJob>,
+    running: BTreeMap<u32, Running>,
+    /// What is to come, by time and then by the order in which it was planned.
+    agenda: BTreeMap<(Time, u64), Next>,
+    planned: u64,
+    rng: Rng,
+    losing: u32,
+}
+
+struct Running {
+    attempt: u32,
+    act: Act,
+    refused: bool,
+}
+
+enum Next {
+    Op(Op),
+    Claim { step: u32, attempt: u32 },
+    Doing { step: u32, attempt: u32, doing: Doing },
+    End { step: u32, attempt: u32 },
+    Lose { step: u32, attempt: u32 },
+    TimeOut,
+}
+
+/// The run that a run repeats.
+pub fn parent_of(program: &Program, run: usize) -> Option<usize> {
+    program.script.ops.iter().find_map(|timed| match &timed.op {
+        Op::Retry { run: of, into, .. } if *into == run => Some(*of),
+        _ => None,
+    })
+}
+
+impl Player {
+    /// Plays a run to its end, or to where only somebody outside could move it; `None` where it never comes to be.
+    /// `losing` is how many attempts in a hundred are lost.
+    pub fn play(program: &Program, run: usize, parent: Option<&Player>, losing: u32) -> Option<Player> {
+        let plan = program.plan(run)?.clone();
+        let mut player = Player {
+            state: RunState::new(&plan),
+            plan,
+            log: Vec::new(),
+            id: RunId::new(&format!("run-{run}")).unwrap(),
+            now: EPOCH,
+            slots: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            running: BTreeMap::new(),
+            agenda: BTreeMap::new(),
+            planned: 0,
+            rng: Rng::with_seed(program.seed ^ u64::from(losing) << 32 ^ run as u64),
+            losing,
+        };
+        for timed in &program.script.ops {
+            let meant = match &timed.op {
+                Op::Start(start) => start.run == run,
+                Op::Retry { into, .. } => *into == run,
+                Op::Send { run: of, .. }
+                | Op::Pause { run: of }
+                | Op::Resume { run: of }
+                | Op::Cancel { run: of }
+                | Op::Complete { run: of, .. }
+                | Op::Fail { run: of, .. } => *of == run,
+                Op::PauseQueue { .. } | Op::ResumeQueue { .. } => false,
+            };
+            if meant {
+                player.plan_at(EPOCH + timed.at, Next::Op(timed.op.clone()));
+            }
+        }
+        while let Some(((at, _), next)) = player.agenda.pop_first() {
+            player.now = player.now.max(at);
+            player.step(program, run, parent, next);
+        }
+        (!player.log.is_empty()).then_some(player)
+    }
+
+    pub fn transcript(&self) -> String {
+        self.log.iter().fold(String::new(), |mut text, event| {
+            let step = event.step_name.as_deref().unwrap_or("");
+            let data = event.data.as_ref().map_or(String::new(), |data| data.to_string());
+            let at = event.ts.since(EPOCH);
+            let _ =
+                writeln!(text, "{:>3} {at:>8?} {} {step} {:?} {data}", event.seq, event.kind, event.attempt);
+            text
+        })
+    }
+
+    fn plan_at(&mut self, at: Time, next: Next) {
+        self.planned += 1;
+        self.agenda.insert((at, self.planned), next);
+    }
+
+    fn step(&mut self, program: &Program, run: usize, parent: Option<&Player>, next: Next) {
+        match next {
+            Next::Op(op) => self.op(op, parent),
+            Next::Claim { step, attempt } => self.claim(program, run, step, attempt),
+            Next::TimeOut => drop(self.apply(&Input::TimedOut)),
+            Next::Lose { step, attempt } => {
+                if self.is_running(step, attempt) {
+                    self.running.remove(&step);
+                    self.jobs.remove(&step);
+                    let released = self.rng.u32(0..5) == 0;
+                    self.apply(&Input::LeaseLost { step, attempt, released });
+                }
+            }
+            Next::Doing { step, attempt, doing } => {
+                if let (true, Doing::EmitNow(name, payload)) = (self.is_running(step, attempt), doing) {
+                    let came = self.apply(&Input::EmitNow { step, attempt, name, payload });
+                    if matches!(came, Decided::Refused(_)) {
+                        self.running.get_mut(&step).unwrap().refused = true;
+                    }
+                }
+            }
+            Next::End { step, attempt } => {
+                if self.is_running(step, attempt) {
+                    self.end(step, attempt);
+                }
+            }
+        }
+    }
+
+    fn is_running(&self, step: u32, attempt: u32) -> bool {
+        self.running.get(&step).is_some_and(|running| running.attempt == attempt)
+    }
+
+    fn op(&mut self, op: Op, parent: Option<&Player>) {
+        let input = match op {
+            Op::Start(start) => Input::Start(Start {
+                input: start.input,
+                at: (!start.delay.is_zero()).then(|| self.now + start.delay),
+                priority: start.priority,
+                retry_of: None,
+                inherited: Vec::new(),
+                received: Vec::new(),
+            }),
+            Op::Retry { from, .. } => {
+                let Some(parent) = parent.filter(|p| p.state.ended.is_some() && p.now <= self.now) else {
+                    return;
+                };
+                Input::Start(parent.repeat(from.as_deref()))
+            }
+            Op::Send { event, payload, .. } => Input::External { name: event, payload, event_id: None },
+            Op::Pause { .. } => Input::Pause,
+            Op::Resume { .. } => Input::Resume,
+            Op::Cancel { .. } => Input::Cancel { reason: None },
+            Op::Complete { result, .. } => Input::Finish(Finish::Completed { result }),
+            Op::Fail { error, .. } => Input::Finish(Finish::Failed { error }),
+            Op::PauseQueue { .. } | Op::ResumeQueue { .. } => return,
+        };
+        self.apply(&input);
+    }
+
+    fn claim(&mut self, program: &Program, run: usize, step: u32, attempt: u32) {
+        let ready = self.jobs.get(&step).is_some_and(|job| job.attempt == attempt && !job.held);
+        if !ready || self.running.contains_key(&step) {
+            return;
+        }
+        let state = self.state.step(step);
+        let act = program.act(run, step, state.tries);
+        self.running.insert(step, Running { attempt, act: act.clone(), refused: false });
+        if state.phase == Phase::Delayed {
+            self.apply(&Input::Started { step, attempt, data: Json::null() });
+        } else {
+            let name = self.plan.step(step).name.clone();
+            self.append(NewEvent::step(EventType::StepStarted, &name, attempt, None));
+        }
+        let takes =
+            self.plan.step_definition(step).timeout.map_or(act.takes, |timeout| act.takes.min(timeout));
+        if self.rng.u32(0..100) < self.losing {
+            let at = self.now + Duration::from_millis(self.rng.u64(0..=takes.as_millis() as u64));
+            self.plan_at(at, Next::Lose { step, attempt });
+        }
+        for (after, doing) in act.doings {
+            self.plan_at(self.now + after, Next::Doing { step, attempt, doing });
+        }
+        self.plan_at(self.now + takes, Next::End { step, attempt });
+    }
+
+    fn end(&mut self, step: u32, attempt: u32) {
+        let Running { act, refused, .. } = self.running.remove(&step).unwrap();
+        self.jobs.remove(&step);
+        let late = self.plan.step_definition(step).timeout.is_some_and(|timeout| act.takes > timeout);
+        let failed = |code: Option<String>, retry: Retryable| {
+            let failure = Failure { error: "broke".to_owned(), code, stack: None, retry };
+            Input::Failed { step, attempt, failure }
+        };
+        let input = match act.outcome {
+            _ if refused => failed(Some("emit_refused".to_owned()), Retryable::Never),
+            _ if late => failed(Some("timeout".to_owned()), Retryable::ByPolicy),
+            Outcome::Done { result, emits } => Input::Done { step, attempt, result, emits },
+            Outcome::Failed { code, retry, .. } => failed(code, retry),
+        };
+        self.apply(&input);
+    }
+
+    /// Decides, and makes the decision true.
+    fn apply(&mut self, input: &Input) -> Decided {
+        let mut known = Known::default();
+        loop {
+            let moment = Moment { run: &self.id, created_at: EPOCH, now: self.now };
+            match decide(&self.plan, &self.state, input, &known, moment) {
+                Decided::Missing(Missing::Leases) => {
+                    known.leased = Some(self.running.keys().copied().collect());
+                }
+                Decided::Missing(Missing::Payloads(slots)) => {
+                    for slot in slots {
+                        let data = self.slots.get(&slot).cloned().unwrap_or_else(Json::null);
+                        known.payloads.insert(slot, slot.open(&data));
+                    }
+                }
+                Decided::Decision(decision) => {
+                    self.commit(&decision);
+                    return Decided::Decision(decision);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn commit(&mut self, decision: &Decision) {
+        decision.events.iter().for_each(|event| self.append(event.clone()));
+        self.state = decision.state.clone();
+        for (step, _) in &decision.drop {
+            self.jobs.remove(step);
+        }
+        match decision.others {
+            OtherJobs::Leave => {}
+            OtherJobs::Drop => {
+                self.jobs.clear();
+                self.running.clear();
+            }
+            OtherJobs::Hold => self.jobs.values_mut().for_each(|job| job.held = true),
+            OtherJobs::Release => {
+                self.jobs.values_mut().for_each(|job| job.held = false);
+                let jobs: Vec<AddJob> = self.jobs.values().cloned().collect();
+                jobs.iter().for_each(|job| self.queue(job));
+            }
+        }
+        for add in &decision.add {
+            match add.job {
+                Job::RunTimeout => self.plan_at(add.due, Next::TimeOut),
+                Job::Step(step) => {
+                    self.jobs.insert(step, add.clone());
+                    self.queue(add);
+                }
+            }
+        }
+    }
+
+    fn queue(&mut self, job: &AddJob) {
+        if let Job::Step(step) = job.job {
+            let at = job.due.max(self.now) + Duration::from_millis(self.rng.u64(0..50));
+            self.plan_at(at, Next::Claim { step, attempt: job.attempt });
+        }
+    }
+
+    fn append(&mut self, new: NewEvent) {
+        if let (Some(slot), Some(data)) = (new.slot, &new.data) {
+            self.slots.insert(slot, data.clone());
+        }
+        let seq = self.log.len() as u64 + 1;
+        let event = Event::stored(&self.id, &self.plan.flow, &Tenant::default(), seq, self.now.millis(), new);
+        self.log.push(event);
+    }
+
+    /// What a repetition of this run starts from.
+    fn repeat(&self, from: Option<&str>) -> Start {
+        let mut start = Start {
+            input: Json::null(),
+            at: None,
+            priority: Default::default(),
+            retry_of: Some(self.id.clone()),
+            inherited: Vec::new(),
+            received: Vec::new(),
+        };
+        let mut emits: BTreeMap<Arc<str>, Vec<(String, Json)>> = BTreeMap::new();
+        let again = from.map(|from| self.downstream(self.plan.step_index(from).unwrap())).unwrap_or_default();
+        for event in &self.log {
+            let data = event.data.clone().unwrap_or_else(Json::null);
+            let emit = || (data.value()["name"].as_str().unwrap().to_owned(), Slot::Emit(0).open(&data));
+            match (event.kind, &event.step_name) {
+                (EventType::FlowStart, _) => start.input = Slot::Input.open(&data),
+                (EventType::Emit, None) => start.received.push(emit()),
+                (EventType::Emit, Some(step)) => emits.entry(step.clone()).or_default().push(emit()),
+                (EventType::StepCompleted, Some(step)) => start.inherited.push(Inherited {
+                    step: step.clone(),
+                    attempt: event.attempt.unwrap(),
+                    result: Slot::Result(0).open(&data),
+                    emits: emits.remove(step).unwrap_or_default(),
+                }),
+                _ => {}
+            }
+        }
+        start.inherited.retain(|done| !again.contains(&self.plan.step_index(&done.step).unwrap()));
+        start
+    }
+
+    fn downstream(&self, from: u32) -> Vec<u32> {
+        let mut found = vec![from];
+        let mut at = 0;
+        while let Some(&step) = found.get(at) {
+            let step = self.plan.step(step);
+            let listeners = step.emits.keys().flat_map(|&event| &self.plan.events[event as usize].listeners);
+            let next: Vec<u32> = step.followers.iter().chain(listeners).copied().collect();
+            for step in next {
+                if !found.contains(&step) {
+                    found.push(step);
+                }
+            }
+            at += 1;
+        }
+        found
+    }
+}

@@ -1,0 +1,57 @@
+//! A short simulation on every test run. `cargo xtask simulate` does the long ones.
+
+use flowline_sim::program::Program;
+use flowline_sim::{Options, Simulated, simulate};
+
+/// Seeds that showed a mistake once, with what it was. Each must stay fine.
+const REGRESSIONS: &[(u64, &str)] = &[(
+    1_465,
+    "an emit_now whose commit met a lost answer while its engine drained failed the step with lease_lost",
+)];
+
+fn told(seed: u64) -> Simulated {
+    simulate(Program::random(seed), &Options { tell: true, ..Options::default() })
+}
+
+fn assert_fine(seed: u64) {
+    if simulate(Program::random(seed), &Options::default()).violations.is_empty() {
+        return;
+    }
+    let story = told(seed).story.join("\n");
+    panic!("seed {seed} breaks an invariant; replay it with `cargo xtask simulate --seed {seed}`\n{story}");
+}
+
+#[test]
+fn a_few_hundred_worlds_keep_every_invariant() {
+    (0..300).for_each(assert_fine);
+}
+
+#[test]
+fn seeds_that_once_failed_stay_fine() {
+    REGRESSIONS.iter().for_each(|(seed, _)| assert_fine(*seed));
+}
+
+#[test]
+fn a_seed_tells_the_same_story_twice() {
+    for seed in 0..40 {
+        assert_eq!(told(seed).story, told(seed).story, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_story_that_is_told_is_the_one_that_happened() {
+    for seed in 0..40 {
+        let silent = simulate(Program::random(seed), &Options::default());
+        assert_eq!(silent.took, told(seed).took, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_world_without_faults_has_none_in_its_story() {
+    for seed in 0..40 {
+        let calm = Options { tell: true, faults: false, ..Options::default() };
+        let simulated = simulate(Program::random(seed), &calm);
+        assert_eq!(simulated.violations, [], "seed {seed}");
+        assert!(!simulated.story.iter().any(|line| line.contains("FAULT")), "seed {seed}");
+    }
+}

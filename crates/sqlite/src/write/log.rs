@@ -1,0 +1,98 @@
+//! Writing to the logs of runs.
+
+use flowline_core::{EventType, NewEvent, Time};
+
+use rusqlite::params_from_iter;
+
+use super::Writer;
+use crate::fault::Fault;
+use crate::pack;
+
+/// The most events of one row: what reads a few of them reads the row.
+const EVENTS: usize = 256;
+/// Bytes beyond which a row is closed.
+const BYTES: usize = 256 << 10;
+
+/// Whether a terminal event is among those that were just written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Open,
+    Reached,
+}
+
+impl Writer<'_> {
+    /// The date of what is written to a run's log now.
+    pub(super) fn date(&mut self, id: i64, now: Time) -> Result<Time, Fault> {
+        Ok(now.max(Time::from_millis(self.run(id)?.ms)))
+    }
+
+    /// Numbers, dates and writes events. Gives the first number, and whether a terminal event is among them. The caller
+    /// stores the run's last number and date, with `advance` or by itself.
+    pub(super) fn log<'e>(
+        &mut self,
+        id: i64,
+        ts: Time,
+        events: impl IntoIterator<Item = &'e NewEvent>,
+    ) -> Result<(u64, End), Fault> {
+        let (ms, first) = (ts.millis(), self.run(id)?.seq + 1);
+        let (mut part_from, mut seq, mut end) = (first, first, End::Open);
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        for event in events {
+            pack::push(&mut text, event);
+            self.last.event += 1;
+            seq += 1;
+            if let Some(slot) = event.slot {
+                self.slots.push([id, i64::from(slot.number()), self.last.event]);
+            }
+            if event.kind == EventType::StepStarted {
+                self.run(id)?.started_at.get_or_insert(ms);
+            }
+            if event.kind.is_terminal() {
+                end = End::Reached;
+            }
+            if text.len() >= BYTES || seq - part_from >= EVENTS as u64 {
+                self.write_part(id, ms, part_from..seq, &mut text)?;
+                part_from = seq;
+            }
+        }
+        if part_from < seq {
+            self.write_part(id, ms, part_from..seq, &mut text)?;
+        }
+        self.text = text;
+        if first < seq {
+            let run = self.run(id)?;
+            (run.seq, run.ms) = (seq - 1, ms);
+        }
+        Ok((first, end))
+    }
+
+    /// Writes where payloads are: the first event that took a slot has it. Comes before the end of the transaction and
+    /// before anything in it that looks for slots; together, for many rows to a statement cost less than one each.
+    pub(super) fn write_slots(&mut self) -> Result<(), Fault> {
+        let (blocks, rest) = self.slots.as_chunks::<8>();
+        for block in blocks {
+            self.sql.insert_8_slots.execute(params_from_iter(block.as_flattened()))?;
+        }
+        for slot in rest {
+            self.sql.insert_slot.execute(*slot)?;
+        }
+        self.slots.clear();
+        Ok(())
+    }
+
+    fn write_part(
+        &mut self,
+        id: i64,
+        ms: i64,
+        seqs: std::ops::Range<u64>,
+        text: &mut String,
+    ) -> Result<(), Fault> {
+        pack::close(text);
+        let count = (seqs.end - seqs.start) as i64;
+        let n = self.last.event + 1 - count;
+        self.sql.insert_log.execute((n, id, seqs.start as i64, ms, count, text.as_str()))?;
+        text.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! Server programs: found where they are, installed with apt where they are not.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use super::Service;
+
+/// Where Debian and Ubuntu keep the programs of a Postgres version.
+const POSTGRES: &str = "/usr/lib/postgresql";
+/// The oldest Postgres that the store works with.
+const POSTGRES_FROM: u32 = 15;
+
+/// Installs what the services need and the machine lacks.
+pub(super) fn missing(services: &[Service]) -> Result<()> {
+    let mut packages = Vec::new();
+    if services.iter().any(|service| *service != Service::Postgres)
+        && (on_path("redis-server").is_none() || on_path("redis-cli").is_none())
+    {
+        packages.push("redis-server");
+    }
+    if services.contains(&Service::Postgres) && postgres_folder().is_none() {
+        packages.push("postgresql");
+    }
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let names = packages.join(" ");
+    let remedy = format!(
+        "install them by hand ({names}), or give the URLs of servers in {}",
+        services.iter().map(|service| service.variable()).collect::<Vec<_>>().join(", ")
+    );
+    if on_path("apt-get").is_none() {
+        bail!("{names}: not installed, and there is no apt-get here; {remedy}");
+    }
+    eprintln!("==> services: installing {names}");
+    if apt(&["install"], &packages).is_ok() {
+        return Ok(());
+    }
+    // Most often the lists of packages are missing or old.
+    apt(&["update"], &[]).and_then(|()| apt(&["install"], &packages)).with_context(|| {
+        format!("{names}: not installed, and apt-get could not install them (it needs root); {remedy}")
+    })
+}
+
+fn apt(verb: &[&str], packages: &[&str]) -> Result<()> {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    // The servers that the packages bring are not wanted, only their programs.
+    command.env("RUNLEVEL", "1");
+    command.args(["-q", "-y", "--no-install-recommends"]).args(verb).args(packages);
+    super::finish(&mut command).map(drop)
+}
+
+/// A program's full path.
+pub(super) fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// The folder with `initdb`, `pg_ctl` and `postgres` of the newest version that is new enough.
+pub(super) fn postgres_folder() -> Option<PathBuf> {
+    let versions = Path::new(POSTGRES).read_dir().into_iter().flatten().flatten();
+    let newest = versions
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|version| *version >= POSTGRES_FROM)
+        .max();
+    let packaged = newest.map(|version| Path::new(POSTGRES).join(version.to_string()).join("bin"));
+    let whole =
+        |folder: &PathBuf| ["initdb", "pg_ctl", "postgres"].iter().all(|name| folder.join(name).is_file());
+    packaged.filter(whole).or_else(|| Some(on_path("initdb")?.parent()?.to_path_buf()).filter(whole))
+}
