@@ -42,6 +42,13 @@ struct Found {
     jobs: Vec<Candidate>,
 }
 
+/// What one shard is asked to lease: the script's arguments, and for each job its place in the order, its lane and token.
+#[derive(Debug, Default)]
+struct Asked {
+    args: Args,
+    jobs: Vec<(usize, Arc<str>, Token)>,
+}
+
 /// A job chosen for a token.
 #[derive(Debug)]
 struct Choice {
@@ -127,18 +134,18 @@ impl RedisStore {
         claim: &Claim,
         free: &mut BTreeMap<String, usize>,
     ) -> Result<Vec<LeasedJob>, StoreError> {
-        let mut by_shard: BTreeMap<usize, (Args, Vec<(usize, Arc<str>, Token)>)> = BTreeMap::new();
+        let mut by_shard: BTreeMap<usize, Asked> = BTreeMap::new();
         for (n, Choice { lane, job, token }) in chosen.into_iter().enumerate() {
-            let (args, asked) = by_shard.entry(job.shard).or_insert_with(|| {
-                let mut args = Args::new();
-                args.name(&claim.worker).number(millis(claim.ttl));
-                (args, Vec::new())
+            let asked = by_shard.entry(job.shard).or_insert_with(|| {
+                let mut asked = Asked::default();
+                asked.args.name(&claim.worker).number(millis(claim.ttl));
+                asked
             });
-            args.text(&lane).number(3 - job.rank).text(&job.member).text(&shown(token));
-            asked.push((n, lane, token));
+            asked.args.text(&lane).number(3 - job.rank).text(&job.member).text(&shown(token));
+            asked.jobs.push((n, lane, token));
         }
-        let calls = by_shard.into_iter().map(|(shard, (args, asked))| async move {
-            (self.shards[shard].call(&script::LEASE, [&args]).await, asked)
+        let calls = by_shard.into_iter().map(|(shard, asked)| async move {
+            (self.shards[shard].call(&script::LEASE, [&asked.args]).await, asked.jobs)
         });
         let mut leased: Vec<(usize, LeasedJob)> = Vec::new();
         for (answer, asked) in futures_util::future::join_all(calls).await {

@@ -37,5 +37,5 @@ pub async fn scripts_per_second(url: &str) -> Option<f64> {
     // A line of titles, then one of figures: the name, then the rate.
     let text = String::from_utf8(output.stdout).ok()?;
     let line = text.lines().rev().find(|line| line.contains("evalsha"))?;
-    line.rsplit('"').filter_map(|part| part.parse::<f64>().ok()).last()
+    line.split('"').find_map(|part| part.parse::<f64>().ok())
 }

@@ -14,8 +14,9 @@ local function forget_log(run, number)
   local size = call('XLEN', log)
   if size > 500 then
     -- Too much for one call: `purge` takes it away in parts.
-    call('RENAME', log, base .. ':trash:' .. number)
-    call('HSET', base .. ':trash', number, '0')
+    local name = number .. '-' .. (n + 1)
+    call('RENAME', log, base .. ':trash:' .. name)
+    call('HSET', base .. ':trash', name, '0')
   elseif size > 0 then
     local last
     for _, entry in ipairs(call('XRANGE', log, '-', '+')) do
@@ -35,7 +36,8 @@ for i = 4, #ARGV do
   if row[1] and TERMINAL[row[1]] and row[2] and tonumber(row[2]) <= tonumber(ARGV[3]) then
     local all = call('HGETALL', key)
     local list = row[6] and ':trimmed' or ':ended'
-    if not row[6] then forget_log(run, row[3]) end
+    -- A lease that outlived its run may have written after the events were trimmed.
+    if not row[6] or ARGV[2] == 'remove' then forget_log(run, row[3]) end
     if ARGV[2] == 'remove' then
       for k = 1, #all, 2 do
         local job = match(all[k], '^j(%-?%d+)$')
