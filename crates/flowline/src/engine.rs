@@ -85,6 +85,18 @@ enum Place {
     Store(Arc<dyn Store>),
 }
 
+impl Place {
+    fn open(self) -> Result<Arc<dyn Store>, StoreError> {
+        Ok(match self {
+            Place::Store(store) => store,
+            #[cfg(feature = "sqlite")]
+            Place::File(path) => {
+                flowline_sqlite::SqliteStore::open(&path, flowline_sqlite::Options::default())?
+            }
+        })
+    }
+}
+
 impl std::fmt::Debug for EngineBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EngineBuilder").field("config", &self.config).finish_non_exhaustive()
@@ -245,13 +257,7 @@ impl EngineBuilder {
 
     /// Opens the store, registers the flows and starts working.
     pub async fn start(self) -> Result<Engine, EngineError> {
-        let store: Arc<dyn Store> = match self.place {
-            Place::Store(store) => store,
-            #[cfg(feature = "sqlite")]
-            Place::File(path) => {
-                flowline_sqlite::SqliteStore::open(&path, flowline_sqlite::Options::default())?
-            }
-        };
+        let store = self.place.open()?;
         let plans = Arc::new(Plans::default());
         let now = store.now().await?;
         let runners = Arc::new(self.runners);
