@@ -3,6 +3,7 @@
 //! Needs nothing beyond Rust itself, but for the servers that the tests talk to. It never fixes anything: it names the
 //! place and the remedy.
 
+mod mutants;
 mod services;
 mod simulate;
 mod stage;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
+use mutants::Mutants;
 use simulate::Simulate;
 use stage::{Install, Stage};
 
@@ -42,6 +44,8 @@ enum Command {
     },
     /// Run the engine under a seeded scheduler with faults, and check every invariant
     Simulate(Simulate),
+    /// Hunt the planted bugs: each must break an invariant within so many seeds
+    Mutants(Mutants),
     /// What CI runs: `test`, then licences and sources of dependencies, then the docs
     Ci {
         /// Install cargo-deny first if it is missing (takes minutes)
@@ -76,6 +80,7 @@ fn run(command: Command) -> Result<()> {
         Command::Tidy => return tidy::run(&root),
         Command::Services { command } => return serve(&root, command),
         Command::Simulate(simulate) => return simulate.run(&root),
+        Command::Mutants(mutants) => return mutants.run(&root),
         Command::Test { fast: true } => stage::run_all(&root, [Stage::tidy(), Stage::tests()])?,
         Command::Test { fast: false } => {
             stage::run_all(&root, [Stage::format(), Stage::tidy(), Stage::lints(), Stage::tests()])?;

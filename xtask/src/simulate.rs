@@ -23,7 +23,16 @@ impl Simulate {
     pub(crate) fn run(&self, root: &Path) -> Result<()> {
         let mut command = Command::new("cargo");
         command.current_dir(root);
-        command.args(["run", "--quiet", "--profile", "sim", "--package", "flowline-sim", "--bin", "flowline-sim"]);
+        command.args([
+            "run",
+            "--quiet",
+            "--profile",
+            "sim",
+            "--package",
+            "flowline-sim",
+            "--bin",
+            "flowline-sim",
+        ]);
         command.arg("--");
         match self.seed {
             Some(seed) => command.args(["--seed", &seed.to_string()]),

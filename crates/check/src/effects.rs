@@ -201,14 +201,15 @@ fn of_run(
         let seen = attempts.get(&(run.clone(), step.clone(), *attempt)).unwrap_or(&nothing);
         let reported = seen.reported;
         let of = || format!("attempt {attempt} of step {step:?}");
-        // A completion that breaks a promise of its step is a failure too.
         let fits = match (logged.completed, logged.failed) {
             (true, _) => reported == Some(Reported::Done),
-            (_, true) => matches!(reported, Some(Reported::Done | Reported::Failed)),
+            // A worker may fail an attempt that said nothing: it took too long, or its program is gone.
+            (_, true) => attempts.contains_key(&(run.clone(), step.clone(), *attempt)),
             _ => true,
         };
         if !fits {
-            let message = || format!("the log has an outcome of {}, which reported {reported:?}", of());
+            let what = if logged.completed { "completion" } else { "failure" };
+            let message = || format!("the log has a {what} of {}, which reported {reported:?}", of());
             found.say(I3, Subject::Outside, message);
         }
         if seen.answer == Some(Answer::Refused) && (logged.completed || logged.failed) {

@@ -269,7 +269,8 @@ impl Told {
         };
         match &operation.act {
             Act::Start { body: Some(body), key, .. } => {
-                let body: Option<serde_json::Value> = serde_json::from_str(body).ok();
+                // An input of null reads as none.
+                let body: Option<serde_json::Value> = serde_json::from_str(body).unwrap_or_default();
                 if body != self.input {
                     let invariant = if key.is_some() { I9 } else { I3 };
                     let message = || "a start was acknowledged, and the run has another input".to_owned();

@@ -140,6 +140,9 @@ pub(crate) fn check_jobs(jobs: &[JobRow], walk: &Walk, flow: &Flow, found: &mut 
         }
         if !missing.remove(&(step as usize, attempt)) {
             left_over(job, walk, step as usize, found);
+            // A job with another number is told of once.
+            let live = walk.steps.get(step as usize).map_or(0, |at| at.attempt);
+            missing.remove(&(step as usize, live));
         }
     }
     for (step, attempt) in missing {

@@ -124,11 +124,7 @@ fn failed_tries_and_lost_leases_keep_within_their_caps() {
 fn a_job_has_the_number_of_its_attempt() {
     let mut scene = waiting();
     scene.jobs[0].attempt = 2;
-    let found = scene.found();
-    assert!(
-        found.iter().any(|v| v.invariant == I2 && v.message.contains("its job at attempt 2")),
-        "{found:?}"
-    );
+    scene.breaks(I2, "its job at attempt 2");
 }
 
 #[test]

@@ -232,7 +232,7 @@ fn a_lease_that_is_held_is_not_given_up() {
     let mut stale = held.clone();
     stale[0].token = Token(8);
     only(&stage.watch.extended(stage.now, &stale, TTL, &answers), I7);
-    let expired = LeaseUse::Expired { key: JobKey::Step(0), attempt: 1, token: HELD };
+    let expired = LeaseUse::Expired { key: JobKey::Step(0), attempt: 1, token: HELD, lines: 0 };
     let lost = Commit { leases: vec![expired], ..stage.a_done(1, HELD) };
     let done = stage.a_done(1, HELD);
     only(&stage.commit_telling(done, lost), I7);
@@ -464,7 +464,7 @@ fn what_workers_did_is_what_the_log_says() {
     };
     let good = || vec![began(1), ended(Reported::Done), answered(1, Answer::Acknowledged)];
     assert_eq!(check(good()), []);
-    names(&check(vec![began(1), ended(Reported::Nothing)]), I3, "the log has an outcome");
+    names(&check(vec![began(1), ended(Reported::Nothing)]), I3, "the log has a completion");
     names(&check(vec![began(1), ended(Reported::Done), answered(1, Answer::Refused)]), I7, "was refused");
     names(&check([good(), vec![began(1)]].concat()), I2, "began twice");
     names(&check([vec![began(2)], good()].concat()), I17, "2 attempts");

@@ -38,6 +38,8 @@ bugs! {
     AppendWithoutFence,
     /// A lease is given up although a heartbeat has kept it meanwhile.
     ExpiryUnchecked,
+    /// A lease is given up although lines of its attempt came into the log meanwhile.
+    LinesUnchecked,
     /// A commit lands on whatever version the run has.
     StaleState,
     /// After a conflict the cached state is trusted and only its version is taken over.
@@ -106,6 +108,23 @@ bugs! {
     AcknowledgedTooSoon,
     /// An event from outside is acknowledged and dropped where another input waits.
     SentEventDropped,
+    // What the simulator found once, planted again: it must be able to find it still.
+    /// A claim and a hand-over fill the same slot.
+    SlotPromisedTwice,
+    /// A delayed attempt whose start was written by a commit with an unknown outcome starts again.
+    StartedAgain,
+    /// Lines that went with an emit of unknown outcome are written again with the outcome of the attempt.
+    LinesAgain,
+    /// A lease that an attempt keeps survives the end of its run in the same commit.
+    LeaseLeftAtEnd,
+    /// That a lease is lost is written together with what its attempt said meanwhile.
+    LostWithAWord,
+    /// The reason of a failed run is replaced by a later one.
+    FailureReplaced,
+    /// A completion that broke its promise is refused where it comes again.
+    BrokenTwiceRefused,
+    /// A pause of unknown outcome is repeated without asking.
+    PauseRepeated,
 }
 
 #[cfg(not(feature = "planted"))]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
+use flowline_core::planted::{self, Bug};
 use flowline_store::{Claim, Handoff, Lane, Token};
 
 use crate::config::{Config, Role};
@@ -19,9 +20,24 @@ pub struct Slots {
     /// What this instance can run, in order.
     needs: Vec<Arc<str>>,
     used: BTreeMap<Arc<str>, usize>,
+    /// What a claim that is under way may fill. Kept from hand-offs, or both would take the same slot.
+    promised: Option<Promised>,
     tokens: Tokens,
     /// No new attempts.
     closed: bool,
+}
+
+/// Slots by queue, and in each queue that is not listed.
+#[derive(Debug)]
+struct Promised {
+    queues: Vec<(Arc<str>, usize)>,
+    elsewhere: usize,
+}
+
+impl Promised {
+    fn of(&self, queue: &str) -> usize {
+        self.queues.iter().find(|(name, _)| &**name == queue).map_or(self.elsewhere, |(_, slots)| *slots)
+    }
 }
 
 impl Slots {
@@ -29,7 +45,7 @@ impl Slots {
         // Who only operates takes nothing, not even what its own commits would hand to it.
         let closed = config.role == Role::Operate;
         needs.sort();
-        Slots { config, needs, used: BTreeMap::new(), tokens, closed }
+        Slots { config, needs, used: BTreeMap::new(), promised: None, tokens, closed }
     }
 
     pub fn close(&mut self) {
@@ -41,10 +57,11 @@ impl Slots {
     }
 
     fn free_in(&self, queue: &str) -> usize {
-        self.capacity(queue).saturating_sub(self.used.get(queue).copied().unwrap_or(0))
+        let used = self.used.get(queue).copied().filter(|_| !planted::is(Bug::SlotsIgnored));
+        self.capacity(queue).saturating_sub(used.unwrap_or(0))
     }
 
-    pub fn take(&mut self, queue: &Arc<str>) {
+    fn take(&mut self, queue: &Arc<str>) {
         *self.used.entry(queue.clone()).or_insert(0) += 1;
     }
 
@@ -59,31 +76,52 @@ impl Slots {
         self.used.keys().any(|queue| self.free_in(queue) == 0)
     }
 
-    /// What to claim now; `None` where this instance takes nothing.
+    /// What to claim now; `None` where this instance takes nothing. Half of the free slots are left to hand-offs, the
+    /// shorter way, until [`Slots::claimed`] says that the claim is answered.
     pub fn claim(&mut self) -> Option<Claim> {
         if self.closed || self.needs.is_empty() {
             return None;
         }
+        let half = |free: usize| free.div_ceil(2);
+        let configured = self.config.queues.keys();
         let mut free: Vec<(Arc<str>, usize)> =
-            self.config.queues.keys().map(|queue| (Arc::from(queue.as_str()), self.free_in(queue))).collect();
+            configured.map(|queue| (Arc::from(queue.as_str()), half(self.free_in(queue)))).collect();
         for queue in self.used.keys().filter(|queue| !self.config.queues.contains_key(&***queue)) {
-            free.push((queue.clone(), self.free_in(queue)));
+            free.push((queue.clone(), half(self.free_in(queue))));
         }
+        let elsewhere = half(self.config.slots);
+        self.promised = Some(Promised { queues: free.clone(), elsewhere });
         Some(Claim {
             tenant: self.config.tenant.clone(),
             needs: self.needs.clone(),
             free,
-            free_elsewhere: self.config.slots,
+            free_elsewhere: elsewhere,
             tokens: (0..CLAIM).map(|_| self.tokens.next()).collect(),
             ttl: self.config.lease,
             worker: self.config.instance.clone(),
         })
     }
+
+    /// A claim was answered, or will not be: these queues got a job each.
+    pub fn claimed<'a>(&mut self, queues: impl IntoIterator<Item = &'a Arc<str>>) {
+        self.promised = None;
+        queues.into_iter().for_each(|queue| self.take(queue));
+    }
+
+    fn promised_in(&self, queue: &str) -> usize {
+        let promised = self.promised.as_ref().filter(|_| !planted::is(Bug::SlotPromisedTwice));
+        promised.map_or(0, |promised| promised.of(queue))
+    }
+
+    /// What a hand-off may take.
+    fn open_in(&self, queue: &str) -> usize {
+        self.free_in(queue).saturating_sub(self.promised_in(queue))
+    }
 }
 
 impl Room for Slots {
     fn reserve(&mut self, lane: &Lane) -> Option<Handoff> {
-        if self.closed || self.free_in(&lane.queue) == 0 || self.needs.binary_search(&lane.need).is_err() {
+        if self.closed || self.open_in(&lane.queue) == 0 || self.needs.binary_search(&lane.need).is_err() {
             return None;
         }
         self.take(&lane.queue);
@@ -122,5 +160,41 @@ impl Tokens {
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tokens")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots(count: usize) -> Slots {
+        let config = Config { slots: count, ..Config::default() };
+        Slots::new(config, vec!["command".into()], Tokens::random())
+    }
+
+    fn lane() -> Lane {
+        Lane { queue: "default".into(), need: "command".into() }
+    }
+
+    #[test]
+    fn a_slot_that_a_claim_may_fill_is_not_handed_over() {
+        let mut slots = slots(1);
+        let claim = slots.claim().unwrap();
+        assert_eq!(claim.free_elsewhere, 1);
+        assert!(slots.reserve(&lane()).is_none());
+        slots.claimed([&lane().queue]);
+        assert!(slots.reserve(&lane()).is_none(), "the claim got a job");
+        slots.free("default");
+        assert!(slots.reserve(&lane()).is_some());
+    }
+
+    #[test]
+    fn a_claim_leaves_room_for_hand_offs() {
+        let mut slots = slots(8);
+        let claim = slots.claim().unwrap();
+        let handed = std::iter::from_fn(|| slots.reserve(&lane())).count();
+        assert_eq!((claim.free_elsewhere, handed), (4, 4));
+        slots.claimed([]);
+        assert!(slots.reserve(&lane()).is_some());
     }
 }

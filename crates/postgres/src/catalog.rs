@@ -85,7 +85,9 @@ pub(crate) async fn states(
 ) -> Result<Vec<(String, Json)>, Fault> {
     let owner = match scope {
         StateScope::Run => "$2",
-        StateScope::Flow => "(select flow_name from flow_runs where tenant = $1 and run_id = $2)",
+        StateScope::Flow => {
+            "(select flow_name from flow_runs where tenant || '/' || run_id = $1::text || '/' || $2::text)"
+        }
         StateScope::Tenant => "left($2, 0)",
     };
     let sql = format!(
@@ -170,7 +172,7 @@ pub(crate) async fn jobs(session: &Session, run: &RunKey) -> Result<Vec<JobRow>,
         "select j.key, j.name, j.attempt, l.queue, l.need, j.priority, j.due, j.held, j.token is not null,
             j.worker, j.leased_at, j.expires, j.lines
         from flow_runs r join jobs j on j.run = r.id join lanes l on l.id = j.lane
-        where r.tenant = $1 and r.run_id = $2";
+        where r.tenant || '/' || r.run_id = $1::text || '/' || $2::text";
     let mut found = Vec::new();
     for row in session.query(sql, &[&run.tenant.as_str(), &run.run.as_str()]).await? {
         let time = |at: usize| row.try_get::<_, Option<i64>>(at).map(|ms| ms.map(Time::from_millis));

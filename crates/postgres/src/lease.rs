@@ -195,7 +195,7 @@ const EXTEND: &str = "
     with held as materialized (
         select u.at, j.run, j.key
         from unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[]) with ordinality u(tenant, run_id, key, token, at)
-            join flow_runs r on r.tenant = u.tenant and r.run_id = u.run_id
+            join flow_runs r on r.tenant || '/' || r.run_id = u.tenant || '/' || u.run_id
             join jobs j on j.run = r.id and j.key = u.key and j.token = u.token and not j.released
         order by j.run, j.key for update of j)
     update jobs j set expires = now_ms() + $5 from held h where j.run = h.run and j.key = h.key returning h.at";
@@ -203,7 +203,7 @@ const EXTEND: &str = "
 /// Of runs that are there: which have ended.
 const ENDED: &str = "
     select u.at from unnest($1::text[], $2::text[]) with ordinality u(tenant, run_id, at)
-        join flow_runs r on r.tenant = u.tenant and r.run_id = u.run_id
+        join flow_runs r on r.tenant || '/' || r.run_id = u.tenant || '/' || u.run_id
     where r.status in ('completed', 'failed', 'cancelled')";
 
 pub(crate) async fn extend(
@@ -242,7 +242,7 @@ pub(crate) async fn extend(
 const RELEASE: &str = "
     with held as materialized (
         select j.run, j.key from unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[]) u(tenant, run_id, key, token)
-            join flow_runs r on r.tenant = u.tenant and r.run_id = u.run_id
+            join flow_runs r on r.tenant || '/' || r.run_id = u.tenant || '/' || u.run_id
             join jobs j on j.run = r.id and j.key = u.key and j.token = u.token and not j.released
         order by j.run, j.key for update of j)
     update jobs j set released = true, expires = least(j.expires, now_ms()) from held h

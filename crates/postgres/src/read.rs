@@ -25,7 +25,7 @@ pub(crate) async fn load(session: &Session, runs: &[RunKey]) -> Result<Vec<Optio
     let names: Vec<&str> = runs.iter().map(|run| run.run.as_str()).collect();
     let sql = format!(
         "select {COLUMNS}, r.state, u.at from unnest($1::text[], $2::text[]) with ordinality u(tenant, run_id, at)
-         join flow_runs r on r.tenant = u.tenant and r.run_id = u.run_id"
+         join flow_runs r on r.tenant || '/' || r.run_id = u.tenant || '/' || u.run_id"
     );
     let mut found: Vec<Option<Snapshot>> = vec![None; runs.len()];
     for row in session.query(&sql, &[&tenants, &names]).await? {
@@ -80,7 +80,7 @@ pub(crate) async fn payloads(
 ) -> Result<Vec<Option<Json>>, Fault> {
     let numbers: Vec<i64> = slots.iter().map(|slot| i64::from(slot.number())).collect();
     let sql = "select e.slot, e.data from flow_runs r join events e on e.run = r.id
-        where r.tenant = $1 and r.run_id = $2 and e.slot = any($3) order by e.seq desc";
+        where r.tenant || '/' || r.run_id = $1::text || '/' || $2::text and e.slot = any($3) order by e.seq desc";
     let mut found: HashMap<i64, Option<Json>> = HashMap::new();
     for row in session.query(sql, &[&run.tenant.as_str(), &run.run.as_str(), &numbers]).await? {
         // The first that was written at an address counts; it comes last.
@@ -112,7 +112,7 @@ pub(crate) fn event(row: &Row, run: &RunId, flow: &Arc<str>, tenant: &Tenant) ->
 pub(crate) async fn events(session: &Session, run: &RunKey, query: &EventQuery) -> Result<EventPage, Fault> {
     let sql = format!(
         "select {EVENT}, r.flow_name from flow_runs r join events e on e.run = r.id
-         where r.tenant = $1 and r.run_id = $2 and e.seq > $3 and ($4::text[] is null or e.type = any($4))
+         where r.tenant || '/' || r.run_id = $1::text || '/' || $2::text and e.seq > $3 and ($4::text[] is null or e.type = any($4))
              and ($5::text is null or e.step = $5) and ($6::int is null or e.attempt = $6)
          order by e.seq limit $7"
     );

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::fault::Fault;
+use crate::pool::timely;
 use crate::session::Session;
 use crate::target::Target;
 
@@ -68,11 +69,11 @@ async fn attend(
                 None => return Ok(()),
             },
             () = tell.notified() => {
-                session.query("select pg_notify($1, $2)", &[&channel, &own]).await?;
+                timely(session.query("select pg_notify($1, $2)", &[&channel, &own])).await?;
                 tokio::time::sleep(QUIET).await;
             }
             _ = look.tick() => {
-                let now = position(&session).await?;
+                let now = timely(position(&session)).await?;
                 if std::mem::replace(&mut seen, now) != now {
                     bump();
                 }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::fault::Fault;
 use crate::pool::timely;
-use crate::write::CHUNK;
+use crate::write::{CHUNK, TRIES, pause};
 use crate::{PostgresStore, catalog, feed, lease, read, retain};
 
 /// Runs a read on a connection of the pool.
@@ -23,6 +23,23 @@ macro_rules! reading {
     ($store:expr, |$session:ident| $work:expr) => {{
         let $session = $store.pool.take().await?;
         timely($work).await.map_err(Fault::of_read)
+    }};
+}
+
+/// Runs a write of one statement on a connection of the pool, again where it was rolled back for a passing reason.
+macro_rules! writing {
+    ($store:expr, |$session:ident| $work:expr) => {{
+        let $session = $store.pool.take().await?;
+        let mut tries = 0;
+        loop {
+            match timely($work).await {
+                Err(fault) if fault.try_again() && tries < TRIES => {
+                    pause(tries).await;
+                    tries += 1;
+                }
+                done => break done.map_err(Fault::of_write),
+            }
+        }
     }};
 }
 
@@ -48,15 +65,15 @@ impl RunStore for PostgresStore {
     }
 
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        reading!(self, |session| self.rotation.claim(&session, &claim))
+        writing!(self, |session| self.rotation.claim(&session, &claim))
     }
 
     async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
-        reading!(self, |session| lease::extend(&session, &leases, ttl))
+        writing!(self, |session| lease::extend(&session, &leases, ttl))
     }
 
     async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
-        reading!(self, |session| lease::release(&session, &leases))?;
+        writing!(self, |session| lease::release(&session, &leases))?;
         self.wake();
         Ok(())
     }
@@ -99,7 +116,7 @@ impl RunStore for PostgresStore {
 #[async_trait]
 impl Catalog for PostgresStore {
     async fn put_definition(&self, definition: StoredDefinition) -> Result<bool, StoreError> {
-        reading!(self, |session| catalog::put_definition(&session, &definition))
+        writing!(self, |session| catalog::put_definition(&session, &definition))
     }
 
     async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
@@ -128,13 +145,13 @@ impl Catalog for PostgresStore {
     }
 
     async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: Pause) -> Result<(), StoreError> {
-        reading!(self, |session| catalog::pause_queue(&session, tenant, queue, pause))?;
+        writing!(self, |session| catalog::pause_queue(&session, tenant, queue, pause))?;
         self.wake();
         Ok(())
     }
 
     async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
-        reading!(self, |session| catalog::acquire_lock(&session, &request))
+        writing!(self, |session| catalog::acquire_lock(&session, &request))
     }
 
     async fn extend_lock(
@@ -144,11 +161,11 @@ impl Catalog for PostgresStore {
         token: Token,
         ttl: Duration,
     ) -> Result<Option<Time>, StoreError> {
-        reading!(self, |session| catalog::extend_lock(&session, tenant, name, token, ttl))
+        writing!(self, |session| catalog::extend_lock(&session, tenant, name, token, ttl))
     }
 
     async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
-        reading!(self, |session| catalog::release_lock(&session, tenant, name, token))
+        writing!(self, |session| catalog::release_lock(&session, tenant, name, token))
     }
 
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {

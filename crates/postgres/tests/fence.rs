@@ -62,7 +62,7 @@ async fn a_commit_that_waited_for_the_run_sees_that_its_job_was_given_up() {
     // The other instance gives the lease up and leases the next attempt to itself; both it and the stale worker wait.
     let again = NewJob { attempt: 2, handoff: given::handoff(2), ..given::step(0) };
     let give_up = Commit {
-        leases: vec![given::expired(&stage.job)],
+        leases: vec![given::expired(&stage.job, 0)],
         add: vec![again],
         ..given::next(&stage.job.run, 1)
     };

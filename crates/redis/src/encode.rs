@@ -123,7 +123,7 @@ fn lease_use(args: &mut Args, lease: &LeaseUse, kind: Kind) {
     let (sign, attempt, token, lines) = match *lease {
         LeaseUse::Finish { attempt, token, .. } => ("F", attempt, Some(token), 0),
         LeaseUse::Keep { attempt, token, lines, .. } => ("K", attempt, Some(token), lines),
-        LeaseUse::Expired { attempt, token, .. } => ("E", attempt, Some(token), 0),
+        LeaseUse::Expired { attempt, token, lines, .. } => ("E", attempt, Some(token), lines),
         LeaseUse::Due { attempt, .. } => ("D", attempt, None, 0),
         LeaseUse::Unleased { attempt, .. } if kind == Kind::Mend => ("R", attempt, None, 0),
         LeaseUse::Unleased { attempt, .. } => ("U", attempt, None, 0),

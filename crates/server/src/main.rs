@@ -5,6 +5,7 @@ mod bench;
 mod cli;
 mod definition;
 mod failure;
+mod findings;
 mod follow;
 mod open;
 mod output;

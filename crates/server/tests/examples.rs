@@ -28,6 +28,7 @@ fn complete() -> Vec<(&'static str, Value, Value)> {
         ),
         ("routes.yaml", json!({ "method": "invoice" }), ship("paid.by-invoice invoice", "goods.boxed box")),
         ("join-of-five.json", Value::Null, json!(5)),
+        ("half-a-join.yaml", Value::Null, json!({ "ship": { "did": "ship" } })),
         ("long-chain.yaml", Value::Null, json!({ "step-20": { "count": 20 } })),
     ]
 }

@@ -10,8 +10,8 @@ use flowline::plans::Plans;
 use flowline_check::{Act, Outcome};
 use flowline_core::decide::Finish;
 use flowline_core::{Input, RunId, RunKey, Status, Tenant};
-use flowline_store::row::Pause;
-use flowline_store::{Catalog, StoreError, StoredDefinition};
+use flowline_store::row::{Pause, Retention};
+use flowline_store::{Catalog, QueueRow, StoreError, StoredDefinition};
 
 use crate::program::{Op, Program, Start};
 use crate::shared::{Life, Place, Shared, Ticket};
@@ -109,8 +109,26 @@ impl Client {
                 self.input(key.clone(), Act::Resume { run: key.run }, Input::Resume).await;
             }
         }
-        for queue in ["default", "mail", "reports"] {
-            self.pause_queue(queue, Pause::Open).await;
+        let paused: Vec<QueueRow> = {
+            let inner = self.shared.lock();
+            inner
+                .memory
+                .queues(inner.store_now(), &self.tenant)
+                .into_iter()
+                .filter(|row| row.paused)
+                .collect()
+        };
+        for row in paused {
+            self.pause_queue(&row.queue, Pause::Open).await;
+        }
+    }
+
+    /// Retention at these times.
+    pub(crate) async fn tidy_up(self, times: Vec<Duration>, policy: Retention) {
+        for at in times {
+            self.shared.sleep_until(at, Place::Home).await;
+            // As in the engine, the next round is soon enough where this fails.
+            let _ = self.wire.retain(policy, 100).await;
         }
     }
 
@@ -157,10 +175,14 @@ impl Client {
     async fn open(&self, run: RunKey, opening: Opening, body: Option<String>) {
         let Ok(at) = opening.at(&self.wire).await else { return };
         let (key, digest) = (opening.key.clone(), opening.digest());
-        let act = Act::Start { run: Some(run.run.clone()), flow: opening.plan.flow.clone(), key: key.clone(), body };
+        let act = Act::Start {
+            run: Some(run.run.clone()),
+            flow: opening.plan.flow.clone(),
+            key: key.clone(),
+            body,
+        };
         for _ in 0..TRIES {
-            let message =
-                |ticket| opening.clone().message(run.clone(), at, digest.clone(), ticket);
+            let message = |ticket| opening.clone().message(run.clone(), at, digest.clone(), ticket);
             let told = match self.ask(message).await {
                 None => Told::Unasked,
                 Some(None) => Told::Unknown,
@@ -183,6 +205,11 @@ impl Client {
             let told = match self.ask(|ticket| offer(&run, input.clone(), ticket)).await {
                 None => Told::Unasked,
                 Some(None) => Told::Unknown,
+                // A run that goes on as it is has nothing to show for it.
+                Some(Some(Became::Applied { .. })) if matches!(act, Act::Resume { .. }) => {
+                    self.record(&act, &Told::Unknown);
+                    return;
+                }
                 Some(Some(Became::Committed { .. } | Became::Applied { .. })) => Told::Yes,
                 Some(Some(outcome)) => match refused(outcome, &run) {
                     EngineError::Store(StoreError::Unavailable(_)) => Told::Unknown,

@@ -6,13 +6,16 @@ mod client;
 mod instance;
 mod mishap;
 pub mod model;
+#[cfg(feature = "planted")]
+pub mod mutants;
 pub mod program;
 pub mod report;
 mod shared;
 mod story;
 mod tell;
+pub mod trial;
 mod wire;
 mod worker;
 mod world;
 
-pub use world::{Options, Simulated, simulate};
+pub use world::{Aim, Options, Simulated, simulate};

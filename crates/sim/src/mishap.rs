@@ -124,6 +124,11 @@ impl Weather {
         }
     }
 
+    /// The longest that a call can be on its way, there and back.
+    pub(crate) fn longest_call(&self) -> Duration {
+        if self.slow == 0 { Duration::ZERO } else { self.slowest * 2 }
+    }
+
     /// How long one way takes.
     pub(crate) fn way(&self, rng: &mut Rng) -> Duration {
         let micros = match rng.u32(0..1_000) < self.slow {

@@ -1,10 +1,12 @@
 //! What is done to the store, in words.
 
+use flowline_check::Source;
+use flowline_core::definition::{Format, read};
 use flowline_core::{EventType, NewEvent};
 use flowline_store::row::Retained;
 use flowline_store::{
     Append, AppendError, Base, Commit, CommitError, Committed, Extend, Extended, JobKey, LeaseUse, LeasedJob,
-    Others,
+    Memory, Others,
 };
 
 use crate::mishap::Fate;
@@ -20,8 +22,9 @@ pub(crate) fn fate(fate: Fate, what: &str) -> String {
     }
 }
 
-pub(crate) fn commit(commit: &Commit, answer: &Result<Committed, CommitError>) -> String {
+pub(crate) fn commit(store: &Memory, commit: &Commit, answer: &Result<Committed, CommitError>) -> String {
     let run = &commit.run.run;
+    let steps = steps_of(store, commit);
     let on = match commit.base {
         Base::New(_) => "new".to_owned(),
         Base::Version(version) => format!("on version {version}"),
@@ -30,7 +33,7 @@ pub(crate) fn commit(commit: &Commit, answer: &Result<Committed, CommitError>) -
         Ok(committed) => committed,
         Err(error) => return format!("commit of run {run} ({on}) refused: {error}"),
     };
-    let uses: Vec<String> = commit.leases.iter().map(lease_use).collect();
+    let uses: Vec<String> = commit.leases.iter().map(|lease| lease_use(lease, &steps)).collect();
     let events: Vec<String> = commit.events.iter().map(event).collect();
     let queued = commit.add.iter().map(|job| {
         let how = if committed.granted.contains(&job.key) { " (handed over)" } else { "" };
@@ -53,20 +56,28 @@ pub(crate) fn commit(commit: &Commit, answer: &Result<Committed, CommitError>) -
     format!("{text} [{}]", commit.index.status)
 }
 
-fn lease_use(lease: &LeaseUse) -> String {
+/// The names of a run's steps, in the order of its definition.
+fn steps_of(store: &Memory, commit: &Commit) -> Vec<String> {
+    let row = Source::row(store, &commit.run);
+    let stored = row.and_then(|row| store.definition(&row.tenant, &row.definition));
+    let read = stored.and_then(|stored| read(&stored.flow, &stored.body, Format::Json).ok());
+    read.map_or_else(Vec::new, |read| read.definition.steps.into_iter().map(|step| step.name).collect())
+}
+
+fn lease_use(lease: &LeaseUse, steps: &[String]) -> String {
+    let job = |key: JobKey, attempt: u32| match key {
+        JobKey::Step(step) => {
+            let name = steps.get(step as usize).map_or("?", String::as_str);
+            format!("step {name} attempt {attempt}")
+        }
+        JobKey::Timer(number) => format!("timer {number}"),
+    };
     match lease {
-        LeaseUse::Finish { key, attempt, .. } => format!("outcome of {}", job(*key, *attempt)),
+        LeaseUse::Finish { key, attempt, .. } => format!("the outcome of {}", job(*key, *attempt)),
         LeaseUse::Keep { key, attempt, .. } => format!("a word from {}", job(*key, *attempt)),
         LeaseUse::Expired { key, attempt, .. } => format!("the lost lease of {}", job(*key, *attempt)),
         LeaseUse::Due { key, attempt } => format!("due {}", job(*key, *attempt)),
         LeaseUse::Unleased { key, attempt } => format!("unleased {}", job(*key, *attempt)),
-    }
-}
-
-fn job(key: JobKey, attempt: u32) -> String {
-    match key {
-        JobKey::Step(step) => format!("step {step} attempt {attempt}"),
-        JobKey::Timer(number) => format!("timer {number}"),
     }
 }
 
@@ -76,7 +87,8 @@ fn event(event: &NewEvent) -> String {
         text.push_str(&format!(" {}/{}", of.step, of.attempt));
     }
     if event.kind == EventType::Emit
-        && let Some(name) = event.data.as_ref().and_then(|data| data.value()["name"].as_str().map(str::to_owned))
+        && let Some(name) =
+            event.data.as_ref().and_then(|data| data.value()["name"].as_str().map(str::to_owned))
     {
         text.push_str(&format!(" {name:?}"));
     }
@@ -86,10 +98,11 @@ fn event(event: &NewEvent) -> String {
 pub(crate) fn append(append: &Append, answer: &Result<u32, AppendError>) -> String {
     let lines: Vec<String> = append.lines.iter().map(|line| event(&line.event)).collect();
     let (run, from) = (&append.run.run, append.from_line);
-    let of = job(append.key, append.attempt);
     match answer {
-        Ok(there) => format!("appends to run {run}, {of}, from line {from}: {} ({there} lines now)", lines.join(", ")),
-        Err(error) => format!("append to run {run}, {of}, refused: {error}"),
+        Ok(there) => {
+            format!("appends to run {run} from line {from}: {} ({there} lines now)", lines.join(", "))
+        }
+        Err(error) => format!("append to run {run} from line {from} refused: {error}"),
     }
 }
 

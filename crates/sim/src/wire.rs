@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use flowline_check::Source;
 use flowline_core::event::Slot;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
-    Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter, EventPage,
-    EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, QueueRow, RunPage, RunQuery, RunStore,
-    Snapshot, StoreError, StoredDefinition, Swept,
+    Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
+    EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, LockRequest, LockRow,
+    QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
 };
 use tokio::sync::watch;
 
@@ -97,10 +98,11 @@ impl Wire {
 impl RunStore for Wire {
     async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
         let act = move |inner: &mut Inner, who: &str| {
-            let now = inner.store_now();
+            let (at, now) = (inner.now, inner.store_now());
             let answers = inner.memory.commit(now, batch.clone());
             for (commit, answer) in batch.iter().zip(&answers) {
-                inner.tell(|| who.to_owned(), || tell::commit(commit, answer));
+                let Inner { story, memory, .. } = &mut *inner;
+                story.tell(at, || who.to_owned(), || tell::commit(memory, commit, answer));
                 let violations = inner.watch.committed(&inner.memory, now, commit, answer);
                 inner.judge(violations);
             }
@@ -251,6 +253,43 @@ impl Catalog for Wire {
         self.cross(Kind::Write, "pause queue", act).await
     }
 
+    async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.acquire_lock(now, request.clone())
+        };
+        self.cross(Kind::Write, "acquire lock", act).await
+    }
+
+    async fn extend_lock(
+        &self,
+        tenant: &Tenant,
+        name: &str,
+        token: Token,
+        ttl: Duration,
+    ) -> Result<Option<Time>, StoreError> {
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.extend_lock(now, &tenant, &name, token, ttl)
+        };
+        self.cross(Kind::Write, "extend lock", act).await
+    }
+
+    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
+        let (tenant, name) = (tenant.clone(), name.to_owned());
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.release_lock(now, &tenant, &name, token)
+        };
+        self.cross(Kind::Write, "release lock", act).await
+    }
+
+    async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
+        let tenant = tenant.clone();
+        self.read("locks", move |memory, now| memory.locks(now, &tenant)).await
+    }
+
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
         self.read("counters", |memory, _| memory.counters()).await
     }
@@ -263,7 +302,10 @@ impl Catalog for Wire {
     async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
         let act = move |inner: &mut Inner, who: &str| {
             let now = inner.store_now();
+            let before = Source::runs(&inner.memory, &Tenant::default());
             let retained = inner.memory.retain(now, policy, limit);
+            let gone = before.into_iter().filter(|run| inner.memory.row(run).is_none());
+            inner.history.removed.extend(gone.collect::<Vec<_>>());
             inner.tell(|| who.to_owned(), || tell::retained(retained));
             let violations = inner.watch.retained(&inner.memory, now, policy);
             inner.judge(violations);

@@ -58,6 +58,9 @@ impl Worker {
     /// Plays an act, reports its outcome and writes down what came of the report.
     pub(crate) async fn play(mut self, act: Act) {
         let outcome = self.perform(act).await;
+        if self.record.must_append() {
+            let _ = self.write_lines().await;
+        }
         let reported = if outcome.is_ok() { Reported::Done } else { Reported::Failed };
         let ticket = {
             let mut inner = self.shared.lock();
@@ -140,6 +143,9 @@ impl Worker {
                 self.write_lines().await
             }
             Doing::EmitNow(name, payload) => {
+                if self.record.must_append() {
+                    self.write_lines().await?;
+                }
                 let ticket = {
                     let mut inner = self.shared.lock();
                     let ticket = inner.ticket(self.life);

@@ -105,7 +105,8 @@ async fn opening_ends_the_leases_of_the_dead_engine_at_once_as_lost() {
     let swept = store.sweep(10).await.unwrap();
     assert_eq!(swept.expired.len(), 1);
     assert!(!swept.expired[0].released, "lost, not given back");
-    let lost = LeaseUse::Expired { key: swept.expired[0].key, attempt: 1, token: swept.expired[0].token };
+    let (key, token) = (swept.expired[0].key, swept.expired[0].token);
+    let lost = LeaseUse::Expired { key, attempt: 1, token, lines: 0 };
     commit(&store, Commit { leases: vec![lost], ..given::next(&run, 1) }).await;
     assert!(store.jobs(&run).await.unwrap().is_empty());
 }

@@ -69,8 +69,9 @@ pub enum LeaseUse {
     Finish { key: JobKey, attempt: u32, token: Token },
     /// The attempt goes on. Its lease must carry this token; it stays, with `lines` more lines in the log.
     Keep { key: JobKey, attempt: u32, token: Token, lines: u32 },
-    /// The lease must carry this token and have expired by the store's clock; it is removed.
-    Expired { key: JobKey, attempt: u32, token: Token },
+    /// The lease must carry this token, have expired by the store's clock, and have `lines` lines in the log: what is
+    /// written for the attempt was decided on those. It is removed.
+    Expired { key: JobKey, attempt: u32, token: Token, lines: u32 },
     /// The job must wait, unleased and due by the store's clock; it is removed (a timer that fires).
     Due { key: JobKey, attempt: u32 },
     /// The job must wait or be held, unleased; it is removed (`fail_fast` drops what is queued).

@@ -47,9 +47,12 @@ impl Draft<'_> {
         emits: &[(String, Json)],
     ) -> Result<(), Halt> {
         self.settled(step, attempt, Phase::Completed)?;
-        self.current(step, attempt)?;
+        if planted::is(Bug::BrokenTwiceRefused) {
+            self.current(step, attempt)?;
+        }
         let published = match self.check_published(step, result, emits) {
             Ok(published) => published,
+            // It is a failure in every respect: one that is in the log already was applied.
             Err(refusal) => {
                 let failure = Failure {
                     error: refusal.to_string(),
@@ -60,6 +63,7 @@ impl Draft<'_> {
                 return self.failed(step, attempt, &failure);
             }
         };
+        self.current(step, attempt)?;
         for (event, payload) in published {
             self.publish(Some((step, attempt)), event, &payload, None);
         }

@@ -114,7 +114,11 @@ impl<'a> Draft<'a> {
         self.timer = Some(due);
     }
 
+    /// Says why the run fails, unless an earlier step has settled that.
     pub fn fail_run(&mut self, error: &str, step: Option<u32>) {
+        if self.state.failed.is_some() && self.state.failed != step && !planted::is(Bug::FailureReplaced) {
+            return;
+        }
         let step = step.map(|step| self.plan.step(step).name.clone());
         self.failure.get_or_insert((error.to_owned(), step));
     }

@@ -20,6 +20,7 @@ use crate::ids::RunId;
 use crate::json::Json;
 use crate::limits;
 use crate::plan::Plan;
+use crate::planted::{self, Bug};
 use crate::run::RunState;
 use crate::time::Time;
 
@@ -78,6 +79,14 @@ pub enum Input {
     Finish(Finish),
     /// Look again whether anything is left to do (a repair after damage).
     Revisit,
+}
+
+impl Input {
+    /// Whether it can be told from the state that it was applied, whatever came after. An input that cannot must not be
+    /// repeated without asking: a pause whose outcome is unknown could undo a resume that followed it.
+    pub fn names_itself(&self) -> bool {
+        !matches!(self, Input::Pause | Input::Resume | Input::Finish(_)) || planted::is(Bug::PauseRepeated)
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -123,7 +123,15 @@ impl Attempt {
             tokio::select! {
                 biased;
                 outcome = &mut work => return outcome,
-                () = &mut out_of_time => return Err(out_of_time_error(timeout.unwrap_or_default())),
+                () = &mut out_of_time => {
+                    // What the step is writing is seen to its end, or nobody would know which lines are in the log.
+                    tokio::select! {
+                        biased;
+                        _ = &mut work => {}
+                        _ = self.flushing.lock() => {}
+                    }
+                    return Err(out_of_time_error(timeout.unwrap_or_default()));
+                }
                 () = tokio::time::sleep(FLUSH) => {
                     // Where the step itself is writing, it must be polled to get done: waiting for it here would be for
                     // ever. A step whose lease is gone is stopped by the heartbeat; here it is enough to stop writing.
@@ -136,7 +144,11 @@ impl Attempt {
     }
 
     async fn finish(&self, outcome: Result<Json, StepError>) {
-        let _order = self.flushing.lock().await;
+        let order = self.flushing.lock().await;
+        if self.record().must_append() {
+            // Where the lease is gone, the outcome will be refused as well.
+            let _ = self.write_lines(&order).await;
+        }
         let entry = self.record().finish(outcome, Reply::None);
         let message = Message::Finished(self.token, self.run.clone(), entry);
         let _ = self.inbox.send(Mail::Message(message));
@@ -192,7 +204,10 @@ impl Attempt {
     }
 
     pub(crate) async fn emit_now(&self, name: &str, payload: Json) -> Result<(), StepError> {
-        let _order = self.flushing.lock().await;
+        let order = self.flushing.lock().await;
+        if self.record().must_append() {
+            self.write_lines(&order).await?;
+        }
         let (reply, answer) = oneshot::channel();
         let entry = self.record().emit_now(name, payload, Reply::Caller(reply));
         let _ = self.inbox.send(Mail::Message(Message::Offer(self.run.clone(), entry)));

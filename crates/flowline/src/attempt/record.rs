@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use flowline_core::event::{EventType, NewEvent};
 use flowline_core::json::{self, Json};
+use flowline_core::planted::{self, Bug};
 use flowline_core::{Input, Plan, RunKey, Time, limits};
 use flowline_store::row::StateScope;
 use flowline_store::{Append, AppendError, JobKey, LeaseUse, Line, StateChange, Token};
@@ -27,8 +28,10 @@ pub struct Record {
     lines: Vec<Line>,
     /// Lines on their way to the log with an emit.
     sent: Vec<Line>,
-    /// Lines that are in the log.
+    /// Lines that are in the log, as far as is known.
     written: u32,
+    /// Whether lines that wait may be in the log already.
+    unsure: bool,
     emits: Vec<(String, Json)>,
     /// Set when the step did what no attempt may: it fails, whatever it returns.
     broken: Option<StepError>,
@@ -47,6 +50,7 @@ impl Record {
             lines: Vec::new(),
             sent: Vec::new(),
             written: u32::from(launch.started),
+            unsure: false,
             emits: Vec::new(),
             broken: None,
         };
@@ -60,6 +64,12 @@ impl Record {
     /// Lines that wait to be written.
     pub fn waiting(&self) -> usize {
         self.lines.len()
+    }
+
+    /// Whether the waiting lines must be appended before anything else is written: only an append says where it starts,
+    /// so only an append can tell which of them are in the log.
+    pub fn must_append(&self) -> bool {
+        self.unsure && !self.lines.is_empty() && !planted::is(Bug::LinesAgain)
     }
 
     pub fn emit(&mut self, name: &str, payload: Json) {
@@ -132,10 +142,11 @@ impl Record {
     /// What became of an append. An error means that the lease is gone.
     pub fn appended(&mut self, result: Result<u32, AppendError>) -> Result<(), StepError> {
         self.written = result.map_err(|_| lease_gone())?;
+        self.unsure = false;
         Ok(())
     }
 
-    /// An event to be published at once, together with the waiting lines.
+    /// An event to be published at once, together with the waiting lines. See [`Record::must_append`].
     pub fn emit_now<R>(&mut self, name: &str, payload: Json, reply: R) -> Entry<R> {
         self.sent = std::mem::take(&mut self.lines);
         let (step, attempt, token) = (self.step, self.attempt, self.token);
@@ -155,7 +166,9 @@ impl Record {
             self.sent.clear();
             return Ok(());
         }
-        // Nothing was written: the lines are still to come, before any that were added meanwhile.
+        // The lines are still to come, before any that were added meanwhile; or they came with a commit of this very emit
+        // whose outcome was unknown.
+        self.unsure = true;
         self.sent.append(&mut self.lines);
         self.lines = std::mem::take(&mut self.sent);
         match outcome {
@@ -168,7 +181,7 @@ impl Record {
         }
     }
 
-    /// The outcome of the attempt, with the lines that wait.
+    /// The outcome of the attempt, with the lines that wait. See [`Record::must_append`].
     pub fn finish<R>(&mut self, outcome: Result<Json, StepError>, reply: R) -> Entry<R> {
         let (step, attempt, token) = (self.step, self.attempt, self.token);
         let emits = std::mem::take(&mut self.emits);

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use flowline_core::planted::{self, Bug};
 use flowline_core::{RunKey, Status};
 use flowline_store::{CommitError, Committed, JobKey, Lane, LeasedJob, StoreError, Token};
 
@@ -115,14 +116,17 @@ impl<R> Driver<R> {
 
     /// The store could not answer: the run's inputs wait, or are refused where waiting cannot help.
     pub(super) fn question_failed(&mut self, run: &RunKey, error: &StoreError) {
-        if error.is_transient() && self.stop_by.is_none() {
+        // Whoever drains has until its deadline: an attempt that may finish may also write.
+        let waits = self.stop_by.is_none_or(|by| self.now < by);
+        if error.is_transient() && waits {
             let unused = self.ledger.failed(run);
             unused.iter().for_each(|queue| self.free(queue));
             self.tell_trouble(Some(error.clone()));
-            if error.nothing_written() {
-                let replies = self.ledger.refuse_outside(run, error);
-                self.reply(replies);
-            }
+            let replies = match error.nothing_written() || planted::is(Bug::AcknowledgedTooSoon) {
+                true => self.ledger.refuse_outside(run, error),
+                false => self.ledger.refuse_unnamed(run, error),
+            };
+            self.reply(replies);
             self.retry.push(run.clone());
             let pause = RETRY_STORE.saturating_mul(1 << self.trouble.min(6));
             self.trouble += 1;
@@ -140,8 +144,11 @@ impl<R> Driver<R> {
                 Reply::None => {}
                 Reply::Caller(caller) => self.actions.push(Action::Reply(caller, outcome)),
                 Reply::Launch(launch) => match outcome {
-                    Outcome::Committed { .. } => self.launch(Launch { started: true, ..*launch }, false),
-                    Outcome::Applied { .. } => self.launch(*launch, false),
+                    Outcome::Applied { .. } if planted::is(Bug::StartedAgain) => self.launch(*launch, false),
+                    // Applied before: by a commit of its own whose outcome was unknown.
+                    Outcome::Committed { .. } | Outcome::Applied { .. } => {
+                        self.launch(Launch { started: true, ..*launch }, false);
+                    }
                     _ => {
                         let queue = launch.plan.step(launch.step).queue.clone();
                         self.free(&queue);

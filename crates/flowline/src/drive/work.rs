@@ -39,15 +39,14 @@ impl<R> Driver<R> {
         let claimed = match result {
             Ok(claimed) => claimed,
             Err(error) => {
+                self.slots.claimed([]);
                 self.tell_trouble(Some(error));
                 self.next_claim = self.stop_by.is_none().then_some(again);
                 return;
             }
         };
         self.adjust(claimed.now);
-        for job in &claimed.jobs {
-            self.slots.take(&job.lane.queue);
-        }
+        self.slots.claimed(claimed.jobs.iter().map(|job| &job.lane.queue));
         if self.stop_by.is_none() {
             // Somebody else's commit can make a job ready too: look again now and then.
             self.backlog = !claimed.jobs.is_empty() || self.slots.any_full();
@@ -57,7 +56,8 @@ impl<R> Driver<R> {
             } else {
                 self.now
             };
-            self.next_claim = Some(next);
+            // What was asked for meanwhile stays asked for: this claim may have been too early to see it.
+            self.next_claim = Some(self.next_claim.map_or(next, |asked| asked.min(next)));
         }
         if !claimed.jobs.is_empty() {
             self.prepare(claimed.jobs);

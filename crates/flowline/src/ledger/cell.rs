@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use flowline_core::decide::{Known, Missing, Moment};
 use flowline_core::event::Slot;
+use flowline_core::planted::{self, Bug};
 use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
 use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, NewRun, StoreError};
 
@@ -99,6 +100,14 @@ impl<R> Cell<R> {
         };
         let mut draft = Draft::new(run, seen, base, now);
         while let Some(entry) = self.waiting.front() {
+            if draft.contradicts(entry) {
+                break;
+            }
+            if drops(entry, &draft.entries) {
+                let (status, entry) = (draft.seen.state.status(), self.waiting.pop_front());
+                replies.extend(entry.map(|entry| (entry.reply, Outcome::Applied { status })));
+                continue;
+            }
             let moment = Moment { run: &run.run, created_at: draft.seen.created_at, now };
             let known = draft.known(&self.known);
             let plan = draft.seen.plan.clone();
@@ -110,6 +119,8 @@ impl<R> Cell<R> {
                         break;
                     }
                 }
+                // Told only once what it rests on is written; then it is decided again.
+                Decided::Applied | Decided::Refused(_) if !draft.entries.is_empty() => break,
                 Decided::Applied => {
                     let status = draft.seen.state.status();
                     let applied = self.waiting.pop_front();
@@ -207,6 +218,9 @@ impl<R> Cell<R> {
                 let failed = |_| Outcome::Failed(StoreError::Damaged(text.clone()));
                 replies.extend(self.waiting.drain(..).map(|entry| (entry.reply, failed(()))));
             }
+            CommitError::Conflict { found: Some(found), .. } if planted::is(Bug::CachedAfterConflict) => {
+                return self.seen.iter_mut().for_each(|seen| seen.version = found);
+            }
             CommitError::UnknownDefinition(hash) => {
                 let why =
                     || StoreError::Invalid(format!("definition {hash} is not stored; register it first"));
@@ -216,6 +230,10 @@ impl<R> Cell<R> {
         }
         self.forget();
     }
+}
+
+fn drops<R>(entry: &Entry<R>, before: &[Entry<R>]) -> bool {
+    planted::is(Bug::SentEventDropped) && matches!(entry.input, Input::External { .. }) && !before.is_empty()
 }
 
 fn plan_queue(plan: &Plan, step: u32) -> Arc<str> {

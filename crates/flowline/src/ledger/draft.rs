@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use flowline_core::decide::{AddJob, Job, Known, OtherJobs};
 use flowline_core::definition::Cleanup;
 use flowline_core::event::Slot;
+use flowline_core::planted::{self, Bug};
 use flowline_core::{Decision, Json, NewEvent, RunKey, Time};
 use flowline_store::{Base, Commit, Failure, JobKey, LeaseUse, Others};
 
@@ -55,6 +56,15 @@ impl<'a, R> Draft<'a, R> {
         Cow::Owned(known)
     }
 
+    /// Whether an input must wait for a commit of its own: that a lease is lost, while its attempt has just said something,
+    /// was found before that was written.
+    pub(super) fn contradicts(&self, entry: &Entry<R>) -> bool {
+        let lost = |lease: &&LeaseUse| matches!(lease, LeaseUse::Expired { .. });
+        let key = entry.lease.as_ref().filter(lost).map(LeaseUse::key);
+        key.is_some_and(|key| self.leases.iter().any(|lease| lease.key() == key))
+            && !planted::is(Bug::LostWithAWord)
+    }
+
     /// Adds a decision. True where nothing may follow it in the same commit.
     pub(super) fn take(&mut self, mut entry: Entry<R>, decision: Decision) -> bool {
         self.leases.extend(entry.lease.clone());
@@ -70,7 +80,10 @@ impl<'a, R> Draft<'a, R> {
         }
         match decision.others {
             OtherJobs::Leave => {}
-            OtherJobs::Drop => self.add.clear(),
+            OtherJobs::Drop => {
+                self.add.clear();
+                self.leases.iter_mut().for_each(end_lease);
+            }
             OtherJobs::Hold => self.add.iter_mut().for_each(|add| add.held = true),
             OtherJobs::Release => self.add.iter_mut().for_each(|add| add.held = false),
         }
@@ -128,5 +141,14 @@ impl<'a, R> Draft<'a, R> {
             terminal,
         };
         (commit, flight)
+    }
+}
+
+/// The run has ended: an attempt that would have gone on is over as well.
+fn end_lease(lease: &mut LeaseUse) {
+    if let LeaseUse::Keep { key, attempt, token, .. } = *lease
+        && !planted::is(Bug::LeaseLeftAtEnd)
+    {
+        *lease = LeaseUse::Finish { key, attempt, token };
     }
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use flowline_core::decide::{AddJob, Job, Known, Refusal};
 use flowline_core::event::Slot;
+use flowline_core::planted::{self, Bug};
 use flowline_core::run::{Phase, RunState};
 use flowline_core::{Input, Json, NewEvent, Plan, RunKey, Status, Time};
 use flowline_store::{
@@ -198,6 +199,11 @@ impl<R> Ledger<R> {
     pub fn loaded(&mut self, run: &RunKey, seen: Option<Seen>) -> Vec<(R, Outcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         cell.busy = Busy::No;
+        if seen.is_none() && cell.new.is_some() {
+            // A start came while it was looked for: there will be a run.
+            self.dirty.push_back(run.clone());
+            return Vec::new();
+        }
         let Some(seen) = seen else {
             let waiting = std::mem::take(&mut cell.waiting);
             self.cells.remove(run);
@@ -237,14 +243,32 @@ impl<R> Ledger<R> {
     /// Refuses the inputs that came from outside: whoever sent them is there to decide what next. What attempts did
     /// stays, for it was done.
     pub fn refuse_outside(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, Outcome)> {
+        self.refuse(run, why, |entry| entry.lease.is_none())
+    }
+
+    /// Refuses the inputs of which nobody could say afterwards whether they were applied before.
+    pub fn refuse_unnamed(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, Outcome)> {
+        self.refuse(run, why, |entry| !entry.input.names_itself())
+    }
+
+    fn refuse(
+        &mut self,
+        run: &RunKey,
+        why: &StoreError,
+        which: impl Fn(&Entry<R>) -> bool,
+    ) -> Vec<(R, Outcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         let waiting = std::mem::take(&mut cell.waiting).into_iter();
-        let (stay, go): (VecDeque<_>, VecDeque<_>) = waiting.partition(|entry| entry.lease.is_some());
+        let (go, stay): (VecDeque<_>, VecDeque<_>) = waiting.partition(which);
         cell.waiting = stay;
         if cell.is_spent() {
             self.cells.remove(run);
         }
-        go.into_iter().map(|entry| (entry.reply, Outcome::Failed(why.clone()))).collect()
+        let told = || match planted::is(Bug::AcknowledgedTooSoon) {
+            true => Outcome::Committed { status: Status::Running },
+            false => Outcome::Failed(why.clone()),
+        };
+        go.into_iter().map(|entry| (entry.reply, told())).collect()
     }
 
     /// Gives up on a run's inputs: each gets `why`.

@@ -201,20 +201,20 @@ const INSERT_RUNS: &str = "
             state, at)
         cross join (select array_agg(nextval('run_ids')) as ids from generate_series(1, cardinality($1::text[]))) drawn
     order by u.tenant, u.run_id
-    on conflict (tenant, run_id) do nothing returning tenant, run_id, id";
+    on conflict ((tenant || '/' || run_id)) do nothing returning tenant, run_id, id";
 
 const LOCK_RUNS: &str = "
     select r.id, r.tenant, r.run_id, r.flow_name, r.status, r.version, r.seq, r.ms, r.completed_steps,
         r.failed_steps, r.retries, r.created_at, r.started_at, r.completed_at, r.failure_error, r.failure_step
     from unnest($1::text[], $2::text[]) u(tenant, run_id)
-        join flow_runs r on r.tenant = u.tenant and r.run_id = u.run_id
+        join flow_runs r on r.tenant || '/' || r.run_id = u.tenant || '/' || u.run_id
     order by r.id for no key update of r";
 
 const LOCK_JOBS: &str = "
     select j.run, j.key, j.name, j.attempt, j.lane, j.priority, j.due, j.held, j.token, j.worker, j.leased_at,
         j.expires, j.lines
     from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) u(tenant, run_id, low, high)
-        join flow_runs r on r.tenant = u.tenant and r.run_id = u.run_id
+        join flow_runs r on r.tenant || '/' || r.run_id = u.tenant || '/' || u.run_id
         join jobs j on j.run = r.id and j.key between u.low and u.high
     order by j.run, j.key for update of j";
 
@@ -275,8 +275,8 @@ fn job(row: &Row, names: &Names) -> Result<Job, Fault> {
 #[derive(Debug, Default)]
 struct Needs<'w> {
     runs: BTreeSet<&'w RunKey>,
-    /// Ranges of job keys.
-    jobs: BTreeSet<(&'w RunKey, i64, i64)>,
+    /// The range of job keys of each run that is needed.
+    jobs: BTreeMap<&'w RunKey, (i64, i64)>,
 }
 
 impl<'w> Needs<'w> {
@@ -309,7 +309,7 @@ impl<'w> Needs<'w> {
     fn commit(&mut self, commit: &'w Commit) {
         self.runs.insert(&commit.run);
         if commit.others != Others::Leave {
-            self.jobs.insert((&commit.run, i64::MIN, i64::MAX));
+            self.jobs.insert(&commit.run, (i64::MIN, i64::MAX));
             return;
         }
         let keys = commit.leases.iter().map(LeaseUse::key).chain(commit.add.iter().map(|job| job.key));
@@ -317,7 +317,9 @@ impl<'w> Needs<'w> {
     }
 
     fn job(&mut self, run: &'w RunKey, key: JobKey) {
-        self.jobs.insert((run, key.number(), key.number()));
+        let key = key.number();
+        let (low, high) = self.jobs.entry(run).or_insert((key, key));
+        (*low, *high) = ((*low).min(key), (*high).max(key));
     }
 
     fn tenants(&self) -> Vec<&'w str> {
@@ -330,10 +332,10 @@ impl<'w> Needs<'w> {
 
     fn jobs(&self) -> JobRanges<'w> {
         JobRanges {
-            tenants: self.jobs.iter().map(|(run, ..)| run.tenant.as_str()).collect(),
-            names: self.jobs.iter().map(|(run, ..)| run.run.as_str()).collect(),
-            low: self.jobs.iter().map(|(_, low, _)| *low).collect(),
-            high: self.jobs.iter().map(|(.., high)| *high).collect(),
+            tenants: self.jobs.keys().map(|run| run.tenant.as_str()).collect(),
+            names: self.jobs.keys().map(|run| run.run.as_str()).collect(),
+            low: self.jobs.values().map(|(low, _)| *low).collect(),
+            high: self.jobs.values().map(|(_, high)| *high).collect(),
         }
     }
 }

@@ -11,6 +11,7 @@ mod model;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flowline_core::NewEvent;
 use flowline_store::row::Repair;
 use flowline_store::{Append, AppendError, Commit, CommitError, Committed, StoreError};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
@@ -26,10 +27,12 @@ use batch::{Answer, Failed};
 const WRITERS: usize = 2;
 /// The most requests that share a transaction: bounds how long the first of them waits for the last.
 const BATCH: usize = 512;
+/// The most bytes that share a transaction, unless one request alone has more: bounds memory here and in the server.
+const BYTES: usize = 16 << 20;
 /// The most commits of one request that share a transaction.
 pub(crate) const CHUNK: usize = 500;
 /// How often a transaction that was rolled back for a passing reason is tried again.
-const TRIES: u32 = 6;
+pub(crate) const TRIES: u32 = 6;
 /// How long callers wait for a connection before they are told that there is none.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
@@ -47,11 +50,12 @@ struct Asked {
     answer: oneshot::Sender<Result<Answer, StoreError>>,
 }
 
-/// The way to the writers. They end when this goes.
+/// The way to the writers. The queue closes when this goes; what is in it is written first.
 #[derive(Debug)]
 pub(crate) struct Writers {
     asked: mpsc::UnboundedSender<Asked>,
-    threads: Vec<JoinHandle<()>>,
+    /// Each ends by itself once the queue is closed and empty.
+    _serving: Vec<JoinHandle<()>>,
 }
 
 /// What every writer works with.
@@ -70,7 +74,7 @@ impl Writers {
         let (asked, queue) = mpsc::unbounded_channel();
         let queue = Arc::new(Mutex::new(queue));
         let writer = |_| tokio::spawn(serve(shared.clone(), queue.clone()));
-        Writers { asked, threads: (0..WRITERS).map(writer).collect() }
+        Writers { asked, _serving: (0..WRITERS).map(writer).collect() }
     }
 
     pub(crate) async fn commit(
@@ -107,13 +111,6 @@ impl Writers {
     }
 }
 
-impl Drop for Writers {
-    fn drop(&mut self) {
-        // The queue closes with this; a writer in the middle of a transaction ends it first.
-        self.threads.clear();
-    }
-}
-
 fn gone() -> StoreError {
     StoreError::Unavailable("the writer has stopped; restart the process".to_owned())
 }
@@ -125,25 +122,61 @@ async fn serve(shared: Shared, queue: Arc<Mutex<mpsc::UnboundedReceiver<Asked>>>
         if queue.lock().await.recv_many(&mut pending, BATCH).await == 0 {
             return;
         }
-        let (works, answers): (Vec<Work>, Vec<_>) =
-            pending.drain(..).map(|asked| (asked.work, asked.answer)).unzip();
-        match write(&shared, &mut session, &works).await {
-            Ok(done) => {
-                // A caller that no longer waits has been told nothing; what was done stands.
-                answers.into_iter().zip(done).for_each(|(to, answer)| drop(to.send(Ok(answer))));
-                shared.changed.send_modify(|count| *count += 1);
-                shared.tell.notify_one();
+        while !pending.is_empty() {
+            let rest = pending.split_off(share(&pending));
+            let batch = std::mem::replace(&mut pending, rest);
+            settle(&shared, &mut session, batch).await;
+        }
+    }
+}
+
+/// How many of the first requests fit in one transaction; at least one.
+fn share(pending: &[Asked]) -> usize {
+    let mut bytes = 0;
+    let fits = pending.iter().take_while(|asked| {
+        bytes += asked.work.bytes();
+        bytes <= BYTES
+    });
+    fits.count().max(1)
+}
+
+/// Writes a batch and answers everybody.
+async fn settle(shared: &Shared, session: &mut Option<Session>, batch: Vec<Asked>) {
+    let (works, answers): (Vec<Work>, Vec<_>) =
+        batch.into_iter().map(|asked| (asked.work, asked.answer)).unzip();
+    // A caller that no longer waits has been told nothing; what was done stands.
+    match write(shared, session, &works).await {
+        Ok(done) => answers.into_iter().zip(done).for_each(|(to, answer)| drop(to.send(Ok(answer)))),
+        Err(error) if works.len() > 1 && !error.is_transient() => {
+            // Something that only one of them can have caused: each gets a transaction of its own.
+            for (work, to) in works.into_iter().zip(answers) {
+                let done = write(shared, session, &[work]).await;
+                drop(to.send(done.and_then(|mut one| one.pop().ok_or_else(gone))));
             }
-            Err(error) if works.len() > 1 && !error.is_transient() => {
-                // Something that only one of them can have caused: each gets a transaction of its own.
-                for (work, to) in works.into_iter().zip(answers) {
-                    let done = write(&shared, &mut session, &[work]).await;
-                    let _ = to.send(done.and_then(|mut one| one.pop().ok_or_else(gone)));
-                }
-                shared.changed.send_modify(|count| *count += 1);
-                shared.tell.notify_one();
+        }
+        Err(error) => {
+            answers.into_iter().for_each(|to| drop(to.send(Err(error.clone()))));
+            return;
+        }
+    }
+    shared.changed.send_modify(|count| *count += 1);
+    shared.tell.notify_one();
+}
+
+impl Work {
+    /// About what it weighs: payloads and states.
+    fn bytes(&self) -> usize {
+        let data = |event: &NewEvent| event.data.as_ref().map_or(0, |data| data.get().len());
+        match self {
+            Work::Commit(batch) => {
+                let one =
+                    |commit: &Commit| commit.state.len() + commit.events.iter().map(data).sum::<usize>();
+                batch.iter().map(one).sum()
             }
-            Err(error) => answers.into_iter().for_each(|to| drop(to.send(Err(error.clone())))),
+            Work::Append(batch) => {
+                batch.iter().flat_map(|append| &append.lines).map(|line| data(&line.event)).sum()
+            }
+            Work::Repair(_) => 0,
         }
     }
 }
@@ -201,7 +234,7 @@ async fn write(
 }
 
 /// Waits a little, longer each time and never as long as another writer.
-async fn pause(tries: u32) {
+pub(crate) async fn pause(tries: u32) {
     let most = 10_u64 << tries.min(5);
     tokio::time::sleep(Duration::from_millis(most / 2 + fastrand::u64(0..=most))).await;
 }

@@ -485,9 +485,9 @@ impl Job {
             LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
                 self.leased_with(attempt, token).is_some()
             }
-            LeaseUse::Expired { attempt, token, .. } => {
-                self.leased_with(attempt, token).is_some_and(|lease| lease.expires <= now)
-            }
+            LeaseUse::Expired { attempt, token, lines, .. } => self
+                .leased_with(attempt, token)
+                .is_some_and(|lease| lease.expires <= now && lease.lines == lines),
             LeaseUse::Due { attempt, .. } => {
                 self.attempt == attempt && self.lease.is_none() && !self.held && self.due <= now
             }

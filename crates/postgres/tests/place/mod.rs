@@ -15,7 +15,7 @@ pub fn url() -> String {
     })
 }
 
-/// That URL with a schema of its own. Schemas of earlier runs of the same process number are removed.
+/// That URL with a schema of its own, which goes with the second part of the answer.
 pub fn fresh() -> (String, Schema) {
     static LAST: AtomicU32 = AtomicU32::new(0);
     let number = LAST.fetch_add(1, Ordering::Relaxed);

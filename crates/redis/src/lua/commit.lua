@@ -12,10 +12,13 @@ local function is_paused(tenant, queue)
 end
 
 -- Whether a job is as the commit needs it. A job's text begins with its token and attempt.
-local function fits(kind, text, prefix)
+local function fits(kind, text, prefix, lines)
   if kind == 'R' then return true end
   if not text or sub(text, 1, #prefix) ~= prefix then return false end
-  if kind == 'E' then return tonumber(match(text, '^%S+ %d+ %d+ (%d+)')) <= now end
+  if kind == 'E' then
+    local there, expires = match(text, '^%S+ %d+ (%d+) (%d+)')
+    return there == lines and tonumber(expires) <= now
+  end
   if kind == 'D' then
     local j = parse(text)
     return j.held == '0' and tonumber(j.due) <= now
@@ -90,7 +93,7 @@ local function commit(o)
   for i = 0, leases - 1 do
     local at = uses + i * 4
     local kind, job = ARGV[at + 1], ARGV[at + 2]
-    if not fits(kind, row[FIXED_COUNT + i + 1], ARGV[at + 3]) then return 'S' .. job end
+    if not fits(kind, row[FIXED_COUNT + i + 1], ARGV[at + 3], ARGV[at + 4]) then return 'S' .. job end
     named[job] = true
     if kind == 'K' then kept[job] = true; kept_count = kept_count + 1 end
   end

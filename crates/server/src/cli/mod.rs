@@ -16,6 +16,7 @@ mod run;
 mod runs;
 mod schema;
 mod show;
+mod simulate;
 mod start;
 mod stats;
 mod validate;
@@ -98,6 +99,7 @@ enum Command {
     Validate(validate::Args),
     Graph(graph::Args),
     Schema(schema::Args),
+    Simulate(simulate::Args),
     Retain(retain::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
@@ -231,6 +233,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Validate(args) => validate::run(context, args),
         Command::Graph(args) => graph::run(context, args),
         Command::Schema(_) => schema::run(),
+        Command::Simulate(args) => simulate::run(context, args),
         Command::Retain(args) => ask(retain::run(context, args)),
         Command::Doctor(_) => ask(doctor::run(context)),
         Command::Bench(args) => work_on(bench::run(context, args)),

@@ -4,4 +4,5 @@ mod place;
 mod reading;
 mod refusals;
 mod running;
+mod simulating;
 mod steering;

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use flowline::core::{RunId, Tenant};
-use flowline_check::{Act, Checker, History, Outcome};
+use flowline_check::{Act, History, Outcome};
 use flowline_sqlite::Mode;
 
 use crate::dump::Dump;
@@ -48,14 +48,9 @@ fn what_a_full_disk_refuses_is_not_there_and_what_it_took_is() {
     worker.kill().unwrap();
     worker.wait().unwrap();
     let path = here.path(".flowline/flowline.db");
-    let check = |dump: &Dump| {
-        assert_eq!(dump.check(), []);
-        assert_eq!(history.check(Checker::default(), dump), []);
-        assert_eq!(ledger::read(&here).check(Checker::default(), dump), []);
-    };
-    check(&Dump::read(&path, Mode::Client).unwrap());
+    Dump::read(&path, Mode::Client).unwrap().assert_right(&history, &ledger::read(&here));
     assert_eq!(here.flowline(&["work", "--until-idle", "--lease", "1s"]).exit, 0);
     let dump = Dump::read(&path, Mode::Client).unwrap();
-    check(&dump);
+    dump.assert_right(&history, &ledger::read(&here));
     assert_eq!(dump.runs.len(), keys.len() + 1 - refused);
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use flowline::core::{Event, RunKey, Tenant};
 use flowline::store::query::WantTotal;
 use flowline::store::{Counter, EventQuery, JobRow, RunQuery, RunRow, Store, StoreError};
-use flowline_check::{Checker, Flow, Look, Source, Violation, miscounted};
+use flowline_check::{Checker, Effects, Flow, History, Look, Source, Violation, miscounted};
 use flowline_sqlite::{Mode, Options, SqliteStore};
 
 #[derive(Debug, Default)]
@@ -62,6 +62,21 @@ impl Dump {
                 None => return Ok(dump),
             }
         }
+    }
+
+    /// The store, what clients were told and what the steps did agree. Otherwise the logs in question are shown.
+    pub fn assert_right(&self, history: &History, effects: &Effects) {
+        let mut violations = self.check();
+        violations.extend(history.check(Checker::default(), self));
+        violations.extend(effects.check(Checker::default(), self));
+        for violation in &violations {
+            println!("{violation}");
+            let of = |(key, _): &(&RunKey, &Run)| Some(&key.run) == violation.run_id.as_ref();
+            for event in self.runs.iter().filter(of).flat_map(|(_, run)| &run.events) {
+                println!("{}", serde_json::to_string(event).unwrap());
+            }
+        }
+        assert!(violations.is_empty(), "{} violations", violations.len());
     }
 
     /// What the checker says of every run and of the counters.

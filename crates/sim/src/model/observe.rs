@@ -1,7 +1,6 @@
 //! What a log says of its run, read without the fold.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use flowline_core::definition::Definition;
 use flowline_core::{Event, EventType, Status};
@@ -42,8 +41,6 @@ pub struct Observed {
     pub cut: Option<Cut>,
     pub status: Option<Status>,
     pub paused: bool,
-    /// From the first event to the last.
-    pub lasted: Option<Duration>,
 }
 
 impl Observed {
@@ -76,9 +73,6 @@ impl Observed {
                 continue;
             }
             observed.note(event, step, &data, &mut emits)?;
-        }
-        if let (Some(first), Some(last)) = (log.first(), log.last()) {
-            observed.lasted = Some(last.ts.since(first.ts));
         }
         Ok(observed)
     }
@@ -121,10 +115,13 @@ impl Observed {
                 self.input = data.get("input").cloned().unwrap_or_default();
                 return Ok(());
             }
-            EventType::FlowPaused => return Ok(self.paused = true),
-            EventType::FlowResumed => return Ok(self.paused = false),
+            EventType::FlowPaused | EventType::FlowResumed => {
+                self.paused = event.kind == EventType::FlowPaused;
+                return Ok(());
+            }
             EventType::FlowCompleted | EventType::FlowFailed | EventType::FlowCancelled => {
-                return Ok(self.end(event.kind, data));
+                self.end(event.kind, data);
+                return Ok(());
             }
             EventType::StepRetry => {
                 if data.get("cause").is_none() {

@@ -19,7 +19,7 @@ const DIAMOND: &str = "
 ";
 
 /// Lines such as `step.completed a` or `emit a a.done`; `emit - x` comes from outside.
-fn log(lines: &[&str]) -> Vec<Event> {
+pub(crate) fn log(lines: &[&str]) -> Vec<Event> {
     let run = RunId::new("run-1").unwrap();
     let mut events = Vec::new();
     for (at, line) in lines.iter().enumerate() {

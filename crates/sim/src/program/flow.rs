@@ -159,7 +159,7 @@ impl Maker<'_> {
             Shape::Wide if self.rng.u32(0..5) > 0 => return None,
             _ => {}
         }
-        let entry = at == 0 && !(one_in(self.rng, 3) && !sources.is_empty());
+        let entry = at == 0 && !one_in(self.rng, 3);
         if entry || sources.is_empty() || one_in(self.rng, 6) {
             return None;
         }

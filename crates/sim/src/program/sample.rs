@@ -29,7 +29,6 @@ pub(crate) struct Literals {
 }
 
 /// A value of a schema. What the schema demands beyond types, ranges and lists of values may not be met.
-
 pub(crate) fn value(schema: &Value, literals: &Literals, rng: &mut Rng) -> Value {
     sample(schema, literals, rng, DEPTH)
 }

@@ -15,6 +15,8 @@ use flowline_core::plan::PlanError;
 use flowline_core::{Json, Plan};
 use serde_json::{Value, json};
 
+use crate::report::longest_try;
+
 use super::flow::FUNCTION;
 use super::sample::{Literals, value};
 use super::script::{Op, Script, Start, Timed};
@@ -22,6 +24,9 @@ use super::{Condition, Program, Temper, Version, mix, one_in, pick};
 
 /// Tries to make up an input that all conditions can read.
 const TRIES: usize = 6;
+/// All time-outs and pauses of a flow together, as they are played. Where a flow has more, all are shortened alike: what
+/// runs out before what stays the same, and a day of waiting does not take a day of heartbeats to play.
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// A user's flow, from which each seed makes a program.
 #[derive(Debug)]
@@ -84,7 +89,7 @@ impl Stub {
             });
         }
         let plan = self.plan(fixed)?;
-        let temper = temper(&mut rng, plan.steps.len() as u32);
+        let temper = temper(&mut rng, &plan.definition);
         let script = script(&mut rng, &self.definition, input, &payloads);
         let version = Version { plan, conditions };
         Ok(Program { seed, versions: vec![version], script, temper, payloads: Arc::new(payloads), guesses })
@@ -164,6 +169,7 @@ impl Stub {
         }
         let mut definition = self.definition.clone();
         (definition.input, definition.output) = (None, None);
+        shorten(&mut definition);
         definition.accepts.values_mut().for_each(|schema| *schema = None);
         for (step, fixed) in definition.steps.iter_mut().zip(&fixed) {
             step.runner = Runner::Function(FUNCTION.to_owned());
@@ -175,6 +181,24 @@ impl Stub {
         let plan = Arc::new(Plan::build(definition)?);
         self.plans.insert(fixed, plan.clone());
         Ok(plan)
+    }
+}
+
+/// Scales the durations of a definition to [`LONGEST`].
+fn shorten(definition: &mut Definition) {
+    let steps: u128 = definition.steps.iter().map(|step| longest_try(step).as_millis()).sum();
+    let longest = definition.timeout.map_or(0, |timeout| timeout.as_millis()).max(steps);
+    if longest <= LONGEST.as_millis() {
+        return;
+    }
+    let shorter = |duration: &mut Duration| {
+        let ms = duration.as_millis() * LONGEST.as_millis() / longest;
+        *duration = Duration::from_millis((ms as u64).max(1));
+    };
+    definition.timeout.iter_mut().for_each(shorter);
+    for step in &mut definition.steps {
+        let pauses = [&mut step.retry.delay, &mut step.retry.max_delay];
+        step.timeout.iter_mut().chain(pauses).for_each(shorter);
     }
 }
 
@@ -198,8 +222,12 @@ fn has_alternatives(subscribes: &Subscribes) -> bool {
 }
 
 /// In a third of the seeds nothing fails by itself, in another third one step does to the end, in the rest any may.
-fn temper(rng: &mut Rng, steps: u32) -> Temper {
-    let slowest = Duration::from_millis(pick(rng, &[500, 2_000, 10_000]));
+fn temper(rng: &mut Rng, definition: &Definition) -> Temper {
+    let steps = definition.steps.len() as u32;
+    let tries: u32 = definition.steps.iter().map(|step| step.retry.attempts).sum();
+    // All tries one after the other, on one slot, still come to an end.
+    let most = (LONGEST / tries.max(1)).max(Duration::from_millis(1));
+    let slowest = Duration::from_millis(pick(rng, &[500, 2_000, 10_000])).min(most);
     let calm = Temper { failing: 0, doomed: None, manners: super::Manners::Plain, slowest };
     match rng.u32(0..3) {
         0 => calm,
@@ -315,6 +343,19 @@ mod tests {
         for holds in [true, false] {
             assert!(guesses.contains(&vec![Guess { step: 1, holds }]));
         }
+    }
+
+    #[test]
+    fn long_times_are_shortened_alike() {
+        let mut stub = stub(
+            "flow: f\ntimeout: 10h\nsteps:\n  a: { command: [a], timeout: 1h, retry: { attempts: 2, delay: 1m, max_delay: 2h } }\n",
+        );
+        let program = stub.program(0).unwrap();
+        let definition = &program.versions[0].plan.definition;
+        let step = &definition.steps[0];
+        assert_eq!(definition.timeout, Some(LONGEST));
+        assert_eq!((step.timeout, step.retry.max_delay), (Some(LONGEST / 10), LONGEST / 5));
+        assert_eq!(step.retry.delay, Duration::from_secs(1));
     }
 
     #[test]

@@ -6,6 +6,8 @@
 
 mod cause;
 mod path;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +19,7 @@ use crate::model::{Cut, Fate, Observed};
 
 pub use cause::{How, Root};
 pub use path::LongestPath;
+pub(crate) use path::longest_try;
 
 /// One seed, as it went.
 #[derive(Debug, Clone, Copy)]
@@ -80,6 +83,8 @@ pub enum Ending {
     Waiting,
     /// Something was still under way when the simulation ended.
     Unfinished,
+    /// The client could reach nobody and gave up, or the store lost the start with its latest moments.
+    Unstarted,
 }
 
 /// Why a step acted more than once.
@@ -177,16 +182,16 @@ impl Report {
     pub fn add(&mut self, trial: Trial<'_>) {
         self.seeds += 1;
         self.guessed.extend(trial.guessed.iter().cloned());
-        let violation = trial.violation.map(str::to_owned);
-        let observed = match Observed::of(&self.flow, trial.log) {
-            Ok(observed) => observed,
-            Err(problem) => {
-                let message = violation.unwrap_or(problem);
-                return self.violations.push(Violated { seed: trial.seed, message });
+        let read = Observed::of(&self.flow, trial.log);
+        let observed = match (trial.violation.map(str::to_owned), read) {
+            (None, Ok(observed)) => observed,
+            // What such a seed shows says nothing about the flow.
+            (Some(message), _) | (None, Err(message)) => {
+                self.violations.push(Violated { seed: trial.seed, message });
+                return self.violations.sort_by_key(|violated| violated.seed);
             }
         };
-        self.violations.extend(violation.map(|message| Violated { seed: trial.seed, message }));
-        let ending = self.ending(&observed);
+        let ending = if trial.log.is_empty() { Ending::Unstarted } else { self.ending(&observed) };
         let weight = trial.log.len();
         self.outcomes.entry(ending).or_default().see(trial.seed, weight);
         for event in trial.log.iter().filter(|event| event.kind == EventType::StepStarted) {
@@ -196,7 +201,9 @@ impl Report {
         if ending == Ending::Failed {
             self.add_failure(trial, &observed);
         }
-        self.add_joins(trial, &observed, ending);
+        if ending != Ending::Unstarted {
+            self.add_joins(trial, &observed, ending);
+        }
         if ending == Ending::Waiting {
             self.add_wait(trial, &observed);
         }

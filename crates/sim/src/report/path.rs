@@ -39,7 +39,7 @@ impl LongestPath {
 }
 
 /// All tries of a step with the pauses between them; a step without a time-out counts its pauses only.
-fn longest_try(step: &StepDefinition) -> Duration {
+pub(crate) fn longest_try(step: &StepDefinition) -> Duration {
     let retry = &step.retry;
     let pauses = (1..retry.attempts).map(|tries| {
         let factor = match retry.backoff {

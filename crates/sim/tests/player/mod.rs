@@ -306,19 +306,16 @@ impl Player {
                 (EventType::FlowStart, _) => start.input = Slot::Input.open(&data),
                 (EventType::Emit, None) => start.received.push(emit()),
                 (EventType::Emit, Some(step)) => emits.entry(step.clone()).or_default().push(emit()),
-                (EventType::StepCompleted, Some(step)) => {
-                    if !again.contains(&self.plan.step_index(step).unwrap()) {
-                        start.inherited.push(Inherited {
-                            step: step.clone(),
-                            attempt: event.attempt.unwrap(),
-                            result: Slot::Result(0).open(&data),
-                            emits: emits.remove(step).unwrap_or_default(),
-                        });
-                    }
-                }
+                (EventType::StepCompleted, Some(step)) => start.inherited.push(Inherited {
+                    step: step.clone(),
+                    attempt: event.attempt.unwrap(),
+                    result: Slot::Result(0).open(&data),
+                    emits: emits.remove(step).unwrap_or_default(),
+                }),
                 _ => {}
             }
         }
+        start.inherited.retain(|done| !again.contains(&self.plan.step_index(&done.step).unwrap()));
         start
     }
 

@@ -93,9 +93,9 @@ impl LiveRun {
             LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
                 job.leased_with(attempt, token).is_some()
             }
-            LeaseUse::Expired { attempt, token, .. } => {
-                job.leased_with(attempt, token).is_some_and(|lease| lease.expires <= now)
-            }
+            LeaseUse::Expired { attempt, token, lines, .. } => job
+                .leased_with(attempt, token)
+                .is_some_and(|lease| lease.expires <= now && lease.lines == lines),
             LeaseUse::Due { attempt, .. } => {
                 job.attempt == attempt && job.lease.is_none() && !job.held && job.due <= now
             }

@@ -166,7 +166,9 @@ impl Fixture {
     pub async fn give_up(&self, job: &LeasedJob) -> Committed {
         let run = &job.run;
         let version = self.row(run).await.version;
-        let expired = given::expired(job);
+        let there =
+            self.jobs(&job.run).await.iter().find(|row| row.key == job.key).map_or(0, |row| row.lines);
+        let expired = given::expired(job, there);
         let again = crate::NewJob { attempt: 2, ..given::step(0) };
         self.commit(Commit { leases: vec![expired], add: vec![again], ..given::next(run, version) }).await
     }

@@ -17,9 +17,9 @@ pub const HASH: &str = "hash-1";
 /// Leases that do not run out within a case.
 pub const TTL: Duration = Duration::from_secs(60);
 /// Leases that do.
-pub const SHORT: Duration = Duration::from_millis(100);
+pub const SHORT: Duration = Duration::from_millis(300);
 /// Beyond [`SHORT`].
-pub const LATER: Duration = Duration::from_millis(150);
+pub const LATER: Duration = Duration::from_millis(400);
 
 /// Text that a store might trip over: NUL, quotes, braces, separators, right-to-left, an emoji, SQL and glob signs.
 pub const STRANGE: &[&str] = &[
@@ -156,8 +156,8 @@ pub fn finish(job: &LeasedJob) -> LeaseUse {
     LeaseUse::Finish { key: job.key, attempt: job.attempt, token: job.token }
 }
 
-pub fn expired(job: &LeasedJob) -> LeaseUse {
-    LeaseUse::Expired { key: job.key, attempt: job.attempt, token: job.token }
+pub fn expired(job: &LeasedJob, lines: u32) -> LeaseUse {
+    LeaseUse::Expired { key: job.key, attempt: job.attempt, token: job.token, lines }
 }
 
 pub fn keep(job: &LeasedJob, lines: u32) -> LeaseUse {

@@ -27,7 +27,7 @@ pub async fn a_wrong_token_commits_nothing(f: Fixture) {
         for lease in [
             LeaseUse::Finish { key, attempt, token },
             LeaseUse::Keep { key, attempt, token, lines: 1 },
-            LeaseUse::Expired { key, attempt, token },
+            LeaseUse::Expired { key, attempt, token, lines: 0 },
         ] {
             let leases = vec![lease];
             let commit = Commit { leases, events: given::log_events(1), ..given::next(&run, 1) };
@@ -43,7 +43,7 @@ pub async fn a_wrong_attempt_commits_nothing(f: Fixture) {
     for lease in [
         LeaseUse::Finish { key, attempt, token },
         LeaseUse::Keep { key, attempt, token, lines: 1 },
-        LeaseUse::Expired { key, attempt, token },
+        LeaseUse::Expired { key, attempt, token, lines: 0 },
     ] {
         assert_eq!(f.refused(Commit { leases: vec![lease], ..given::next(&run, 1) }).await, STALE);
     }
@@ -72,6 +72,19 @@ pub async fn one_stale_lease_among_good_ones_refuses_the_commit(f: Fixture) {
     assert_eq!(f.refused(commit).await, CommitError::StaleLease(JobKey::Step(1)));
 }
 
+pub async fn a_lease_is_given_up_only_with_the_lines_that_are_in_the_log(f: Fixture) {
+    let (run, job) = f.leased_for("r", given::SHORT).await;
+    let line = given::line(flowline_core::EventType::StepStarted);
+    assert_eq!(f.append(given::append(&job, 0, vec![line])).await, Ok(1));
+    f.pass(given::LATER).await;
+    // Whoever looked before the line was there would write it again.
+    let lost = |lines| Commit { leases: vec![given::expired(&job, lines)], ..given::next(&run, 1) };
+    assert_eq!(f.refused(lost(0)).await, STALE);
+    assert_eq!(f.refused(lost(2)).await, STALE);
+    f.commit(lost(1)).await;
+    assert_eq!(f.jobs(&run).await, []);
+}
+
 pub async fn expired_lease_cannot_complete_job(f: Fixture) {
     let (run, job) = f.leased_for("r", given::SHORT).await;
     f.pass(given::LATER).await;
@@ -90,13 +103,13 @@ pub async fn a_lease_that_ran_out_completes_until_it_is_given_up(f: Fixture) {
     let (run, job) = f.leased_for("r", given::SHORT).await;
     f.pass(given::LATER).await;
     f.commit(Commit { leases: vec![given::finish(&job)], ..given::next(&run, 1) }).await;
-    let late = Commit { leases: vec![given::expired(&job)], ..given::next(&run, 2) };
+    let late = Commit { leases: vec![given::expired(&job, 0)], ..given::next(&run, 2) };
     assert_eq!(f.refused(late).await, STALE);
 }
 
 pub async fn a_lease_that_has_not_run_out_cannot_be_given_up(f: Fixture) {
     let (run, job) = f.leased("r").await;
-    let early = Commit { leases: vec![given::expired(&job)], ..given::next(&run, 1) };
+    let early = Commit { leases: vec![given::expired(&job, 0)], ..given::next(&run, 1) };
     assert_eq!(f.refused(early).await, STALE);
 }
 
@@ -175,7 +188,7 @@ pub async fn extend_moves_the_expiry(f: Fixture) {
     assert_eq!(held, [Extended::Held]);
     f.pass(given::LATER).await;
     assert_eq!(f.store.sweep(10).await.expect("sweeps").expired, []);
-    let early = Commit { leases: vec![given::expired(&job)], ..given::next(&run, 1) };
+    let early = Commit { leases: vec![given::expired(&job, 0)], ..given::next(&run, 1) };
     assert_eq!(f.refused(early).await, STALE);
     assert!(f.jobs(&run).await[0].expires > Some(f.now().await));
 }
@@ -360,7 +373,7 @@ pub async fn sweep_tells_when_something_will_be_due_next(f: Fixture) {
 pub async fn of_two_that_give_up_one_lease_one_lands(f: Fixture) {
     let (run, job) = f.leased_for("r", given::SHORT).await;
     f.pass(given::LATER).await;
-    let give_up = |version| Commit { leases: vec![given::expired(&job)], ..given::next(&run, version) };
+    let give_up = |version| Commit { leases: vec![given::expired(&job, 0)], ..given::next(&run, version) };
     f.commit(give_up(1)).await;
     assert_eq!(f.refused(give_up(1)).await, CommitError::Conflict { expected: 1, found: Some(2) });
     assert_eq!(f.refused(give_up(2)).await, STALE);

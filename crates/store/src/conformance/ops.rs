@@ -346,7 +346,7 @@ impl Maker {
             uses.push(match self.rng.below(10) {
                 0..4 if leased => LeaseUse::Finish { key, attempt, token },
                 4..6 if leased => LeaseUse::Keep { key, attempt, token, lines },
-                6..9 if leased => LeaseUse::Expired { key, attempt, token },
+                6..9 if leased => LeaseUse::Expired { key, attempt, token, lines: job.lines },
                 0..6 => LeaseUse::Unleased { key, attempt },
                 6..9 => LeaseUse::Due { key, attempt },
                 _ => LeaseUse::Finish { key, attempt, token },

@@ -87,9 +87,12 @@ impl Memory {
             LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
                 job.leased_with(attempt, token).is_some() || planted::is(Bug::NoFence)
             }
-            LeaseUse::Expired { attempt, token, .. } => job
-                .leased_with(attempt, token)
-                .is_some_and(|lease| lease.expires <= now || planted::is(Bug::ExpiryUnchecked)),
+            LeaseUse::Expired { attempt, token, lines, .. } => {
+                job.leased_with(attempt, token).is_some_and(|lease| {
+                    (lease.expires <= now || planted::is(Bug::ExpiryUnchecked))
+                        && (lease.lines == lines || planted::is(Bug::LinesUnchecked))
+                })
+            }
             LeaseUse::Due { attempt, .. } => {
                 job.attempt == attempt && job.lease.is_none() && !job.held && job.due <= now
             }

@@ -72,7 +72,7 @@ impl Broken {
             Fault::ForgetsToClear => commit.clear_state = false,
             Fault::ExpiresEarly => {
                 for lease in &mut commit.leases {
-                    if let LeaseUse::Expired { key, attempt, token } = *lease {
+                    if let LeaseUse::Expired { key, attempt, token, .. } = *lease {
                         *lease = LeaseUse::Finish { key, attempt, token };
                     }
                 }

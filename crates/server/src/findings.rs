@@ -1,0 +1,254 @@
+//! The report of `simulate` in words: the most important first, aligned, each line with the seed that shows it.
+
+use std::io;
+
+use flowline_sim::report::{Ending, FailurePath, How, Join, Report, Root, Sight, Twice, Wait, Why};
+
+use crate::output::{self, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW};
+
+/// Findings of one kind that are shown.
+const SHOWN: usize = 12;
+
+/// Prints a report; `replay` is the command that shows one seed, without its number.
+pub fn tell(report: &Report, replay: &str) -> io::Result<()> {
+    let page = Page { seeds: report.seeds().max(1) };
+    page.outcomes(report)?;
+    page.violations(report)?;
+    page.joins(&report.joins())?;
+    page.failures(&report.failures())?;
+    page.waits(&report.waits())?;
+    page.twice(&report.twice())?;
+    page.steps(report)?;
+    page.path(report)?;
+    let example = report.failures().first().map(|failure| failure.sight.seed);
+    let example = example.or_else(|| report.outcomes().first().map(|outcome| outcome.sight.seed));
+    output::line(&format!("\n{DIM}Replay a seed: {replay} --seed {}{RESET}", example.unwrap_or(0)))
+}
+
+/// Prints what one seed showed, after its story.
+pub fn tell_one(report: &Report) -> io::Result<()> {
+    let page = Page { seeds: 1 };
+    for outcome in report.outcomes() {
+        let (color, word) = ending(outcome.status);
+        output::line(&format!("The run: {color}{word}{RESET}"))?;
+    }
+    page.violations(report)?;
+    page.joins(&report.joins())?;
+    page.failures(&report.failures())?;
+    page.waits(&report.waits())?;
+    page.twice(&report.twice())
+}
+
+struct Page {
+    seeds: u64,
+}
+
+impl Page {
+    fn share(&self, seeds: u64) -> String {
+        format!("{:.1} %", seeds as f64 * 100.0 / self.seeds as f64)
+    }
+
+    fn sight(&self, sight: &Sight) -> String {
+        let seeds = output::count(sight.seeds, "seed");
+        format!("{DIM}{seeds}, {}, seed {}{RESET}", self.share(sight.seeds), sight.seed)
+    }
+
+    /// A finding, and below it how often it was seen.
+    fn seen(&self, text: String, sight: &Sight) -> String {
+        if self.seeds == 1 { text } else { format!("{text}\n      {}", self.sight(sight)) }
+    }
+
+    fn outcomes(&self, report: &Report) -> io::Result<()> {
+        for outcome in report.outcomes() {
+            let (color, word) = ending(outcome.status);
+            let (seeds, share) = (outcome.sight.seeds, self.share(outcome.sight.seeds));
+            output::line(&format!(
+                "  {color}{word:<12}{RESET}  {seeds:>7}  {share:>7}  {DIM}seed {}{RESET}",
+                outcome.sight.seed
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn violations(&self, report: &Report) -> io::Result<()> {
+        let broken = report.violations();
+        if broken.is_empty() {
+            return Ok(());
+        }
+        head("Flowline broke a promise: please report this")?;
+        let lines = broken
+            .iter()
+            .map(|one| format!("{RED}seed {}{RESET}: {}", one.seed, output::clean(&one.message)));
+        few(lines.collect())
+    }
+
+    fn joins(&self, joins: &[Join]) -> io::Result<()> {
+        if joins.is_empty() {
+            return Ok(());
+        }
+        head("Joins that can stay unsatisfied")?;
+        let lines = joins.iter().map(|join| {
+            let because: Vec<String> = join.because.iter().map(because).collect();
+            let because =
+                if because.is_empty() { String::new() } else { format!(" when {}", because.join(" and ")) };
+            let end = match join.run {
+                Ending::Completed => format!("{YELLOW}the run completes without it{RESET}"),
+                Ending::Failed => "the run fails".to_owned(),
+                Ending::Waiting => "the run waits".to_owned(),
+                Ending::Cancelled | Ending::Unfinished | Ending::Unstarted => {
+                    "the run has not ended".to_owned()
+                }
+            };
+            let (step, missing) = (&join.step, join.missing.join(", "));
+            self.seen(format!("{BOLD}{step}{RESET} lacks {missing}{because}; {end}"), &join.sight)
+        });
+        few(lines.collect())?;
+        // Only where the run goes on as if nothing had happened is there something to mend.
+        let silent = joins.iter().filter(|join| join.run == Ending::Completed);
+        let failed = silent.flat_map(|join| &join.because).find(|root| root.how == How::Failed);
+        match failed {
+            Some(Root { of, .. }) => remedy(&format!(
+                "wait for \"step:{of}\" instead, which its failure satisfies too, or give the join an {{any: […]}} alternative"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn failures(&self, failures: &[FailurePath]) -> io::Result<()> {
+        if failures.is_empty() {
+            return Ok(());
+        }
+        head("Ways to fail")?;
+        let lines = failures.iter().map(|failure| self.seen(failure.path.join(" → "), &failure.sight));
+        few(lines.collect())?;
+        if failures.iter().any(|failure| failure.code.as_deref() == Some("lease_lost")) {
+            remedy(
+                "lease_lost: whoever ran the step died six times in a row; does the step kill its process?",
+            )?;
+        }
+        Ok(())
+    }
+
+    fn waits(&self, waits: &[Wait]) -> io::Result<()> {
+        if waits.is_empty() {
+            return Ok(());
+        }
+        head("Waits for ever")?;
+        let lines = waits.iter().map(|wait| {
+            let (step, events) = (&wait.step, wait.events.join(", "));
+            self.seen(format!("{BOLD}{step}{RESET} waits until somebody sends {events}"), &wait.sight)
+        });
+        few(lines.collect())?;
+        remedy("give the flow a `timeout` if nobody may ever send it")
+    }
+
+    fn twice(&self, twice: &[Twice]) -> io::Result<()> {
+        if twice.is_empty() {
+            return Ok(());
+        }
+        head("Steps that may run twice")?;
+        let width = twice.iter().map(|one| one.step.chars().count()).max().unwrap_or(0).min(40);
+        let lines = twice.iter().map(|one| {
+            let why = match one.why {
+                Why::Interrupted => "cut off after it had acted, then run again",
+                Why::Retried => "acted, failed, was retried",
+            };
+            let sight = if self.seeds == 1 { String::new() } else { self.sight(&one.sight) };
+            let line = format!("{BOLD}{:<width$}{RESET}  {why:<42}  {sight}", one.step);
+            line.trim_end().to_owned()
+        });
+        few(lines.collect())?;
+        remedy("every attempt of a step gets the same idempotencyKey: hand it to whatever must not act twice")
+    }
+
+    fn steps(&self, report: &Report) -> io::Result<()> {
+        let never = report.never_run();
+        if !never.is_empty() {
+            head("Never run in any seed")?;
+            few(never)?;
+        }
+        let guessed = report.guessed();
+        if !guessed.is_empty() {
+            head("Conditions that made-up data could not settle")?;
+            few(guessed)?;
+            remedy(
+                "each seed took them to be true or false at random; give --input, or schemas under `input` and `emits`",
+            )?;
+        }
+        Ok(())
+    }
+
+    fn path(&self, report: &Report) -> io::Result<()> {
+        let path = report.longest_path();
+        head("Longest path")?;
+        output::line(&format!(
+            "  {}: {}",
+            output::count(path.steps.len() as u64, "step"),
+            arrows(&path.steps)
+        ))?;
+        let (time, slowest) = (output::duration(path.time), arrows(&path.slowest));
+        let open = names(&path.without_timeout);
+        match (path.time.is_zero(), path.without_timeout.is_empty()) {
+            (_, true) => {
+                output::line(&format!("  {time} at most, if every try runs out of its time: {slowest}"))
+            }
+            (false, false) => output::line(&format!(
+                "  {time} in time-outs and pauses on {slowest}, and as long as {open} take (no time-out)"
+            )),
+            (true, false) => output::line("  any time: no step on it has a time-out"),
+        }
+    }
+}
+
+fn ending(status: Ending) -> (&'static str, &'static str) {
+    match status {
+        Ending::Completed => (GREEN, "completed"),
+        Ending::Failed => (RED, "failed"),
+        Ending::Cancelled => (RED, "cancelled"),
+        Ending::Waiting => (YELLOW, "left waiting"),
+        Ending::Unfinished => (YELLOW, "unfinished"),
+        Ending::Unstarted => (DIM, "not started"),
+    }
+}
+
+fn because(root: &Root) -> String {
+    let of = &root.of;
+    match &root.how {
+        How::Failed => format!("{of} fails"),
+        How::Skipped => format!("the `if` of {of} is false"),
+        How::Silent { event } => format!("{of} completes without {event}"),
+        How::Stopped => format!("fail_fast stops {of}"),
+        How::NeverSent => format!("nobody sends {of}"),
+        How::CutOff => format!("the run ends before {of} does"),
+    }
+}
+
+fn arrows(steps: &[String]) -> String {
+    match steps {
+        [first, second, .., last] if steps.len() > SHOWN => format!("{first} → {second} → … → {last}"),
+        _ => steps.join(" → "),
+    }
+}
+
+fn names(names: &[String]) -> String {
+    match names.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        Some(more) => format!("{} and {more} more", names[..SHOWN].join(", ")),
+        None => names.join(", "),
+    }
+}
+
+fn head(text: &str) -> io::Result<()> {
+    output::line(&format!("\n{BOLD}{text}{RESET}"))
+}
+
+fn remedy(text: &str) -> io::Result<()> {
+    output::line(&format!("  {CYAN}help{RESET}: {text}"))
+}
+
+fn few(lines: Vec<String>) -> io::Result<()> {
+    lines.iter().take(SHOWN).try_for_each(|line| output::line(&format!("  {line}")))?;
+    match lines.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        Some(more) => output::line(&format!("  {DIM}… and {more} more; --json has them all{RESET}")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,74 @@
+//! A damaged file: `flowline verify` names exactly the invariant that the damage breaks.
+
+#[allow(dead_code)]
+#[path = "cli/place.rs"]
+mod place;
+
+use std::collections::BTreeSet;
+
+use place::Here;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+/// What breaks, and by what. Run 1 has completed, 2 has failed, 3 is half-way: its step `act` waits for a worker.
+const DAMAGES: &[(&str, &str)] = &[
+    (
+        "I1",
+        "insert into jobs (run, key, name, attempt, lane, priority, due, held, n)
+             select 1, 0, 'charge', 1, lane, priority, due, held, n + 100 from jobs where run = 3",
+    ),
+    ("I2", "update jobs set attempt = 2 where run = 3"),
+    ("I4", "update events set ms = 1 where run = 1 and seq = 4"),
+    ("I6", "update progress set retries = 9 where run = 3"),
+    ("I6", "update runs set failure_error = 'another' where id = 2"),
+    ("I6", "update counters set n = 41 where status = 3"),
+    ("I8", "delete from jobs where run = 3"),
+    ("I9", "update runs set idempotency_key = 'key' where id = 1"),
+    ("I11", "update jobs set held = 1 where run = 3"),
+    ("I12", "update progress set state = x'00ff' where run = 3"),
+    (
+        "I15",
+        "insert into jobs (run, key, name, attempt, lane, priority, due, held, n)
+             select 3, 1, 'ask', 1, lane, priority, due, held, n + 100 from jobs where run = 3",
+    ),
+];
+
+fn half_way() -> Here {
+    let here = Here::new();
+    here.json(0, &["run", "order.yaml", "--input", r#"{"total": 1}"#]);
+    here.json(1, &["run", "doomed.yaml"]);
+    let run = here.json(0, &["run", "approve.yaml"])["runId"].as_str().unwrap().to_owned();
+    here.json(0, &["send", &run, "approval.given", "--payload", "{}"]);
+    assert_eq!(here.json(0, &["verify"])["violations"], json!([]));
+    here
+}
+
+#[test]
+fn damage_is_named_by_the_invariant_that_it_breaks() {
+    let here = half_way();
+    let (store, kept) = (here.path(".flowline/flowline.db"), here.path("kept.db"));
+    std::fs::copy(&store, &kept).unwrap();
+    for (invariant, sql) in DAMAGES {
+        for suffix in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(here.path(&format!(".flowline/flowline.db{suffix}")));
+        }
+        std::fs::copy(&kept, &store).unwrap();
+        let conn = Connection::open(&store).unwrap();
+        conn.execute_batch(sql).unwrap();
+        assert!(conn.total_changes() > 0, "nothing was damaged: {sql}");
+        drop(conn);
+        let report = here.json(1, &["verify"]);
+        let violations: &Vec<Value> = report["violations"].as_array().unwrap();
+        let named: BTreeSet<&str> = violations.iter().map(|v| v["invariant"].as_str().unwrap()).collect();
+        assert_eq!(named, BTreeSet::from([*invariant]), "{sql}: {report:#}");
+        assert!(
+            violations.iter().all(|v| v["tenant"] == "default" && !v["message"].as_str().unwrap().is_empty())
+        );
+        // What is not damage in a log is mended.
+        if !["I4", "I9"].contains(invariant) {
+            let repaired = here.json(0, &["reconcile", "--repair"]);
+            assert!(!repaired["findings"].as_array().unwrap().is_empty());
+            assert_eq!(here.json(0, &["verify"])["violations"], json!([]), "{sql}");
+        }
+    }
+}

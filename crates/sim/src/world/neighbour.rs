@@ -1,0 +1,65 @@
+//! A neighbour: a run of another tenant in the same store, whose job waits in a lane like those of the world's own.
+//!
+//! Nobody in the world serves that tenant, so nothing ever happens to the run.
+
+use std::collections::BTreeMap;
+
+use flowline_core::definition::Priority;
+use flowline_core::event::{EventType, NewEvent};
+use flowline_core::{RunId, RunKey, Status, Tenant};
+use flowline_store::{Base, Commit, Index, JobKey, Lane, NewJob, NewRun, Others, StoredDefinition};
+
+use super::World;
+
+impl World {
+    pub(super) fn move_neighbour_in(&self) {
+        let (Ok(tenant), Ok(run)) = (Tenant::new("neighbour"), RunId::new("theirs")) else { return };
+        let plan = &self.program.versions[0].plan;
+        let step = plan.step(0);
+        let mut inner = self.shared.lock();
+        let now = inner.store_now();
+        let definition = StoredDefinition {
+            tenant: tenant.clone(),
+            flow: plan.flow.clone(),
+            hash: plan.hash.clone(),
+            body: plan.definition.canonical(),
+            origin: None,
+            created_at: now,
+            latest: true,
+        };
+        inner.memory.put_definition(now, definition);
+        let new = NewRun {
+            flow: plan.flow.clone(),
+            definition: plan.hash.clone(),
+            step_count: plan.steps.len() as u32,
+            labels: BTreeMap::new(),
+            input_digest: String::new(),
+            idempotency_key: None,
+            retry_of: None,
+        };
+        let job = NewJob {
+            key: JobKey::Step(0),
+            name: step.name.clone(),
+            attempt: 1,
+            lane: Lane { queue: step.queue.clone(), need: step.need.clone() },
+            priority: Priority::Urgent,
+            due: now,
+            held: false,
+            handoff: None,
+        };
+        let index =
+            Index { status: Status::Running, completed_steps: 0, failed_steps: 0, retries: 0, failure: None };
+        let start = Commit {
+            run: RunKey::new(tenant, run),
+            base: Base::New(new),
+            leases: Vec::new(),
+            events: vec![NewEvent::run(EventType::FlowStart, None)],
+            state: Vec::new(),
+            index,
+            others: Others::Leave,
+            add: vec![job],
+            clear_state: false,
+        };
+        inner.memory.commit(now, vec![start]);
+    }
+}

@@ -1,0 +1,262 @@
+//! Processes and tasks: what the loop of a host does, step by step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use flowline::Config;
+use flowline::attempt::Launch;
+use flowline::drive::{Action, Message};
+use flowline_check::{Effect, Reported, Slots};
+use flowline_core::{RunState, Time};
+use flowline_store::Token;
+
+use super::{Task, World};
+use crate::instance::{Instance, Running};
+use crate::mishap::Mishap;
+use crate::shared::{Life, Owner, Place, TaskId, Ticket, Wake, Work};
+use crate::wire::Wire;
+use crate::worker::Worker;
+
+impl World {
+    /// Starts a process, unless one runs.
+    pub(super) fn start(&mut self, instance: usize) {
+        if self.instances[instance].is_some() {
+            return;
+        }
+        self.lives[instance] += 1;
+        let life = Life { instance, number: self.lives[instance] };
+        let name: Arc<str> = format!("{}{}", (b'a' + instance as u8) as char, life.number).into();
+        let config = Config { instance: name.clone(), ..self.config.clone() };
+        let wire = Wire::new(self.shared.clone(), name.clone());
+        let mut inner = self.shared.lock();
+        let rng = inner.rng.fork();
+        let (now, store_now) = (inner.now, inner.store_now());
+        inner.tell(|| name.to_string(), || "starts".to_owned());
+        inner.up.push(life);
+        let slots = Slots { queues: BTreeMap::new(), elsewhere: config.slots };
+        inner.effects.slots.insert(name, slots);
+        drop(inner);
+        self.instances[instance] = Some(Instance::start(life, config, wire, rng, now, store_now));
+        self.turn(instance);
+    }
+
+    /// A process ends, with all that it held in memory. What it has sent may still arrive.
+    pub(super) fn end(&mut self, instance: usize) {
+        let Some(dead) = self.instances[instance].take() else { return };
+        let of: Vec<TaskId> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.owner == Owner::Life(dead.life))
+            .map(|(id, _)| *id)
+            .collect();
+        of.into_iter().for_each(|task| self.abandon(task));
+        let mut inner = self.shared.lock();
+        inner.up.retain(|life| *life != dead.life);
+        inner.hang_up(dead.life);
+        for running in dead.attempts.values() {
+            // What a step does to the world can outlive the process that ran it.
+            if inner.rng.u32(0..3) == 0 {
+                inner.acted.push((running.run.clone(), running.step, running.attempt));
+            }
+        }
+        inner.effects.log.push(Effect::Crashed { worker: dead.name.clone() });
+    }
+
+    /// A task is dropped. What it has sent to the store arrives, or is lost with it.
+    pub(super) fn abandon(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        if task.place == Place::Wire && self.shared.lock().rng.bool() {
+            task.owner = Owner::Nobody;
+        } else {
+            self.tasks.remove(&id);
+        }
+    }
+
+    pub(super) fn spawn(&mut self, owner: Owner, work: Work) -> TaskId {
+        self.last_task += 1;
+        let id = self.last_task;
+        self.tasks.insert(id, Task { work, owner, place: Place::Home });
+        self.poll(id);
+        id
+    }
+
+    pub(super) fn poll(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        if let Owner::Life(life) = task.owner
+            && task.place == Place::Home
+            && let Some(stopped) = self.instances[life.instance].as_mut().filter(|instance| instance.paused)
+        {
+            stopped.late.push(id);
+            return;
+        }
+        {
+            let mut inner = self.shared.lock();
+            inner.polling = id;
+            inner.place = Place::Home;
+        }
+        let done = task.work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        task.place = self.shared.lock().place;
+        if done || task.owner == Owner::Nobody && task.place == Place::Home {
+            self.tasks.remove(&id);
+        }
+    }
+
+    pub(super) fn tick(&mut self, life: Life, generation: u64) {
+        let Some(instance) = &mut self.instances[life.instance] else { return };
+        if instance.life == life && instance.generation == generation {
+            instance.tick_at = None;
+            if !instance.paused {
+                self.turn(life.instance);
+            }
+        }
+    }
+
+    /// Does everything that is set off at once.
+    pub(super) fn settle(&mut self) {
+        loop {
+            let spawned = std::mem::take(&mut self.shared.lock().spawned);
+            let mail = std::mem::take(&mut self.shared.lock().mail);
+            if spawned.is_empty() && mail.is_empty() {
+                return;
+            }
+            for work in spawned {
+                self.spawn(Owner::Nobody, work);
+            }
+            let mut touched = BTreeSet::new();
+            for (life, message) in mail {
+                self.deliver(life, message);
+                touched.insert(life.instance);
+            }
+            touched.into_iter().for_each(|instance| self.turn(instance));
+        }
+    }
+
+    pub(super) fn deliver(&mut self, life: Life, message: Message<Ticket>) {
+        let Some(instance) = &mut self.instances[life.instance] else { return };
+        if instance.life != life {
+            return;
+        }
+        if instance.paused {
+            return instance.kept.push_back(message);
+        }
+        let local = instance.local(self.shared.lock().now);
+        if let Message::Finished(token, ..) = &message {
+            instance.attempts.remove(token);
+        }
+        instance.driver.handle(message, local);
+    }
+
+    /// What the loop of a host does after its mail.
+    pub(super) fn turn(&mut self, at: usize) {
+        let now = self.shared.lock().now;
+        let Some(instance) = self.instances[at].as_mut().filter(|instance| !instance.paused) else { return };
+        let local = instance.local(now);
+        instance.driver.tick(local);
+        loop {
+            let Some(instance) = &mut self.instances[at] else { return };
+            let more = instance.driver.pump();
+            let actions: Vec<Action<Ticket>> = instance.driver.actions().collect();
+            actions.into_iter().for_each(|action| self.carry_out(at, action));
+            if !more {
+                break;
+            }
+        }
+        let Some(instance) = &mut self.instances[at] else { return };
+        if instance.draining && instance.driver.has_stopped() {
+            let owner = Owner::Life(instance.life);
+            if !self.tasks.values().any(|task| task.owner == owner) {
+                let mut inner = self.shared.lock();
+                inner.tell(|| instance.name.to_string(), || "has drained and ends".to_owned());
+                let back = now + Duration::from_millis(inner.rng.u64(1..2_000));
+                inner.wake(back, Wake::Mishap(Mishap::Restart(at)));
+                drop(inner);
+                return self.end(at);
+            }
+        }
+        let next = instance.world(instance.driver.next_tick()).max(now);
+        if instance.tick_at != Some(next) {
+            instance.tick_at = Some(next);
+            instance.generation += 1;
+            let (life, generation) = (instance.life, instance.generation);
+            self.shared.lock().wake(next, Wake::Tick { life, generation });
+        }
+    }
+
+    pub(super) fn carry_out(&mut self, at: usize, action: Action<Ticket>) {
+        let Some(instance) = &self.instances[at] else { return };
+        let (life, wire, plans) = (instance.life, instance.wire.clone(), instance.plans.clone());
+        match action {
+            Action::Call(call) => {
+                let shared = self.shared.clone();
+                let asked = async move {
+                    if let Some(answer) = call.ask(&wire, &plans).await {
+                        shared.lock().mail.push_back((life, Message::Answer(answer)));
+                    }
+                };
+                self.spawn(Owner::Life(life), Box::pin(asked));
+            }
+            Action::Launch(launch, began) => self.launch(at, launch, began),
+            Action::Stop(token) => self.stop(at, token),
+            Action::Reply(ticket, outcome) => self.shared.lock().resolve(ticket, Some(outcome)),
+            Action::Ended(run, ended) => {
+                let name = &instance.name;
+                let what = || format!("sees run {} end {}", run.run, ended.status);
+                self.shared.lock().tell(|| name.to_string(), what);
+            }
+            Action::Trouble(_) => {}
+        }
+    }
+
+    pub(super) fn launch(&mut self, at: usize, launch: Launch, began: Time) {
+        let Some(instance) = &self.instances[at] else { return };
+        let (step, attempt, token) = (launch.step, launch.attempt, launch.token);
+        let (run, name) = (launch.run.clone(), launch.plan.step(step).name.clone());
+        let queue = launch.plan.step(step).queue.clone();
+        let act = {
+            let mut inner = self.shared.lock();
+            let found = inner.memory.load(std::slice::from_ref(&run)).pop().flatten();
+            let state = found.and_then(|found| RunState::decode(&launch.plan, &found.state).ok());
+            let tries = state.map_or(0, |state| state.step(step).tries);
+            inner.tell(
+                || instance.name.to_string(),
+                || format!("runs {name} attempt {attempt} of run {}", run.run),
+            );
+            inner.effects.log.push(Effect::Began {
+                worker: instance.name.clone(),
+                queue: queue.clone(),
+                run: run.clone(),
+                step: name.clone(),
+                attempt,
+            });
+            let number = self.numbers.get(&run).copied().unwrap_or_default();
+            self.program.act(number, step, tries)
+        };
+        let worker = Worker::new(self.shared.clone(), instance, &launch, began);
+        let running = Running { task: 0, run, step, name, attempt, queue };
+        let life = instance.life;
+        if let Some(instance) = &mut self.instances[at] {
+            instance.attempts.insert(token, running);
+        }
+        let task = self.spawn(Owner::Life(life), Box::pin(worker.play(act)));
+        if let Some(instance) = &mut self.instances[at]
+            && let Some(running) = instance.attempts.get_mut(&token)
+        {
+            running.task = task;
+        }
+    }
+
+    pub(super) fn stop(&mut self, at: usize, token: Token) {
+        let Some(instance) = &mut self.instances[at] else { return };
+        let Some(running) = instance.attempts.remove(&token) else { return };
+        let mut inner = self.shared.lock();
+        inner.tell(
+            || instance.name.to_string(),
+            || format!("stops {} attempt {} of run {}", running.name, running.attempt, running.run.run),
+        );
+        inner.effects.log.push(running.ended(&instance.name, Reported::Nothing));
+        drop(inner);
+        self.abandon(running.task);
+    }
+}
