@@ -3,7 +3,7 @@
 //! Each step-commit is what a busy engine writes: three events, one of them with a payload that can be addressed, the new
 //! state, the finished lease gone, the next step leased right away.
 //!
-//!     cargo run --release -p flowline-redis --example store_loop [URL] [SECONDS]
+//!     cargo run --release -p flowline-redis --example store_loop [URL] [SECONDS] [RUNS-IN-FLIGHT]
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -17,7 +17,6 @@ use flowline_store::{
     StoredDefinition, Token,
 };
 
-const IN_FLIGHT: usize = 256;
 const STEPS: u32 = 10;
 
 #[tokio::main]
@@ -25,6 +24,7 @@ async fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
     let url = args.next().unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let seconds = args.next().map_or(Ok(3), |text| text.parse())?;
+    let in_flight = args.next().map_or(Ok(256), |text| text.parse::<usize>())?;
 
     let store =
         RedisStore::open(&format!("{url}?prefix=store-loop-{}", uuid::Uuid::now_v7()), IfMissing::Make)
@@ -32,7 +32,7 @@ async fn main() -> Result<(), Failure> {
     store.put_definition(definition()).await?;
     let until = Instant::now() + Duration::from_secs(seconds);
     let began = Instant::now();
-    let loops: Vec<_> = (0..IN_FLIGHT).map(|n| tokio::spawn(run_on(store.clone(), n, until))).collect();
+    let loops: Vec<_> = (0..in_flight).map(|n| tokio::spawn(run_on(store.clone(), n, until))).collect();
     let (mut steps, mut starts) = (0, 0);
     for each in loops {
         let (some_steps, some_starts) = each.await??;
@@ -40,7 +40,7 @@ async fn main() -> Result<(), Failure> {
         starts += some_starts;
     }
     let rate = steps as f64 / began.elapsed().as_secs_f64();
-    println!("steps/s, {IN_FLIGHT} runs in flight   {rate:>10.0}   ({starts} runs of {STEPS} steps started)");
+    println!("steps/s, {in_flight} runs in flight   {rate:>10.0}   ({starts} runs of {STEPS} steps started)");
     Ok(())
 }
 

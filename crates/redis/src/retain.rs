@@ -32,9 +32,11 @@ impl RedisStore {
         done.removed = self.forget(Verb::Remove, before(policy.runs), limit).await? as u64;
         let left = limit.saturating_sub(done.removed as usize);
         done.trimmed = self.forget(Verb::Trim, before(policy.events), left).await? as u64;
+        let mut alone = Args::new();
+        alone.text(if self.shards.len() == 1 { "1" } else { "0" });
         for shard in &self.shards {
             loop {
-                let mut answer = shard.call(&script::PURGE, []).await?;
+                let mut answer = shard.call(&script::PURGE, [&alone]).await?;
                 if text(answer.rest.next().unwrap_or_default())? != "1" {
                     break;
                 }

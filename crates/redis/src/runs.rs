@@ -17,7 +17,7 @@ use crate::shard::Shard;
 
 /// Runs looked at in one go where every row has to be seen.
 const PART: usize = 512;
-/// How much later than its creation a run's number can lie: beyond any clock that two servers disagree by.
+/// How far from its creation a run's number can lie: beyond what two clocks disagree by, or a commit waits.
 const SLACK: i64 = 3_600_000_000;
 
 /// Where a run stands in a list: the newest first. Shards are told apart where two of them give the same number.
@@ -85,8 +85,9 @@ impl RedisStore {
         below: Option<Place>,
         count: usize,
     ) -> Result<Vec<(Place, String)>, StoreError> {
-        let least =
-            query.since.map_or("-inf".to_owned(), |since| (since.millis().saturating_mul(1_000)).to_string());
+        let least = query.since.map_or("-inf".to_owned(), |since| {
+            since.millis().saturating_mul(1_000).saturating_sub(SLACK).to_string()
+        });
         let most = query.until.map(|until: Time| until.millis().saturating_mul(1_000).saturating_add(SLACK));
         let mut found: Vec<(Place, String)> = Vec::new();
         for (shard_number, shard) in self.shards.iter().enumerate() {

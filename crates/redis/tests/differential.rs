@@ -6,9 +6,12 @@ mod place;
 
 use flowline_store::conformance::differential;
 
+/// A number of seeds, or a range of them (`250..500`) to share the work.
 fn seeds() -> std::ops::Range<u64> {
-    let count = std::env::var("FLOWLINE_SEEDS").ok().and_then(|text| text.parse().ok());
-    0..count.unwrap_or(20)
+    let text = std::env::var("FLOWLINE_SEEDS").unwrap_or_else(|_| "20".to_owned());
+    let (from, to) = text.split_once("..").unwrap_or(("0", &text));
+    let number = |text: &str| text.parse().expect("FLOWLINE_SEEDS is a number or a range");
+    number(from)..number(to)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

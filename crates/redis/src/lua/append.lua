@@ -12,10 +12,10 @@ local function change(run, flow, at)
     return
   end
   local expires = '-'
-  -- With several shards a deletion must be remembered until no older value can win against it.
-  if value == '' then expires = now + 86400000 elseif ttl ~= '' then expires = now + tonumber(ttl) end
+  -- With several shards a deletion leaves a mark, so that no older value elsewhere comes back.
+  if value == '' then expires = now_text elseif ttl ~= '' then expires = now + tonumber(ttl) end
   call('HSET', key, field, expires .. ' ' .. order .. ' ' .. value)
-  if expires ~= '-' then put(base .. ':expiring', expires, owner .. ' ' .. field) end
+  if expires ~= '-' and value ~= '' then put(base .. ':expiring', expires, owner .. ' ' .. field) end
 end
 
 local function append(o)

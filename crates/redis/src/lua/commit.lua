@@ -57,7 +57,7 @@ local function add_job(run, tenant, at, hint, set)
   set[#set + 1] = 'j' .. job
   if ARGV[at + 9] ~= '' and sub(job, 1, 1) ~= '-' and held == '0' and tonumber(due) <= now
     and not is_paused(tenant, ARGV[at + 7]) then
-    local expires = now + tonumber(ARGV[at + 10])
+    local expires = text_of(now + tonumber(ARGV[at + 10]))
     put(LEASES, expires, job .. ':' .. run)
     set[#set + 1] = ARGV[at + 9] .. ' ' .. ARGV[at + 2] .. ' 0 ' .. expires .. ' 0 ' .. now_text .. ' ' .. ARGV[at + 11]
       .. ' ' .. rest
@@ -140,12 +140,12 @@ local function commit(o)
   local first = tonumber(row[3] or 0) + 1
   local last = push(run, ts_text, first - 1, pushed, events, 5, set)
   feed(run, ts_text, first, last)
-  local next_version = new and '1' or tostring(tonumber(version) + 1)
+  local next_version = new and '1' or text_of(tonumber(version) + 1)
   local size = #set
-  set[size + 1], set[size + 2], set[size + 3], set[size + 4] = 'version', next_version, 'jobs', jobs
+  set[size + 1], set[size + 2], set[size + 3], set[size + 4] = 'version', next_version, 'jobs', text_of(jobs)
   size = size + 4
   if last >= first or new then
-    set[size + 1], set[size + 2], set[size + 3], set[size + 4] = 'events', last, 'last', ts_text
+    set[size + 1], set[size + 2], set[size + 3], set[size + 4] = 'events', text_of(last), 'last', ts_text
     size = size + 4
   end
   -- A mend of jobs leaves the row alone.
@@ -179,7 +179,7 @@ local function commit(o)
   end
   if #gone > 0 then spread({ 'HDEL', key }, gone, 1) end
   spread({ 'HSET', key }, set, 2)
-  return next_version .. ' ' .. first .. ' ' .. ts_text .. ' ' .. granted
+  return next_version .. ' ' .. text_of(first) .. ' ' .. ts_text .. ' ' .. granted
 end
 
 local answers, landed, o = { '', format('%.0f', us) }, false, 3

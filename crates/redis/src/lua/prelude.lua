@@ -1,7 +1,8 @@
 -- What every script begins with. KEYS[1] is the shard's `meta`; all other keys stand under the same hash tag.
 -- Scripts decode and check first and write last, because Lua does not roll back.
 local call, match, format, sub = redis.call, string.match, string.format, string.sub
-local base = string.sub(KEYS[1], 1, -6)
+local ARGV = ARGV
+local base = sub(KEYS[1], 1, -6)
 local clock = call('TIME')
 local us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local now = math.floor(us / 1000)
@@ -26,6 +27,17 @@ local ticks = 0
 local function tick()
   ticks = ticks + 1
   return format('%.0f', us + ticks)
+end
+
+-- Small numbers as text: making one anew costs more than finding it again.
+local texts = {}
+local function text_of(number)
+  local text = texts[number]
+  if not text then
+    text = format('%d', number)
+    texts[number] = text
+  end
+  return text
 end
 
 -- Calls a command with many arguments, in parts that fit Lua's stack. `step` arguments belong together.
@@ -94,7 +106,7 @@ end
 local fed, refs, distinct = {}, {}, 0
 local function feed(run, ts, first, last)
   if last < first then return end
-  refs[#refs + 1] = run .. ' ' .. ts .. ' ' .. first .. ' ' .. last
+  refs[#refs + 1] = run .. ' ' .. ts .. ' ' .. text_of(first) .. ' ' .. text_of(last)
   if not fed[run] then fed[run] = true; distinct = distinct + 1 end
 end
 
@@ -179,7 +191,7 @@ local function push(run, ts, seq, from, count, width, set)
   local log = base .. ':log:' .. run
   for at = from, from + (count - 1) * width, width do
     seq = seq + 1
-    local id = ts .. '-' .. seq
+    local id = ts .. '-' .. text_of(seq)
     call('XADD', log, id, 'type', ARGV[at + 1], 'step', ARGV[at + 2], 'attempt', ARGV[at + 3], 'data', ARGV[at + 4],
       'commit', commit_text)
     if ARGV[at + 5] ~= '' then set[#set + 1] = 's' .. ARGV[at + 5]; set[#set + 1] = id end

@@ -1,4 +1,5 @@
--- One part of what retention left to be taken away: a long log, then key-value state past its time. ARGV: seen.
+-- One part of what retention left to be taken away: a long log, then key-value state past its time. ARGV: seen, whether the
+-- store has one shard only.
 local PART = 500
 local more = 0
 local trash = call('HRANDFIELD', base .. ':trash')
@@ -31,7 +32,15 @@ for _, member in ipairs(expired) do
   local key = base .. ':state:' .. owner
   local text = call('HGET', key, field)
   local expires = text and match(text, '^(%S+)')
-  if expires and expires ~= '-' and tonumber(expires) <= now then call('HDEL', key, field) end
+  if expires and expires ~= '-' and tonumber(expires) <= now then
+    local shared = match(owner, '^flow:') or match(owner, '^tenant:')
+    if ARGV[2] == '1' or not shared then
+      call('HDEL', key, field)
+    else
+      -- An older value in another shard must not come back: a mark without a value stays.
+      call('HSET', key, field, match(text, '^%S+ %d+ '))
+    end
+  end
   drop(base .. ':expiring', member)
 end
 if #expired == PART then more = 1 end
