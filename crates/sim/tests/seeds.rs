@@ -4,10 +4,14 @@ use flowline_sim::program::Program;
 use flowline_sim::{Options, Simulated, simulate};
 
 /// Seeds that showed a mistake once, with what it was. Each must stay fine.
-const REGRESSIONS: &[(u64, &str)] = &[(
-    1_465,
-    "an emit_now whose commit met a lost answer while its engine drained failed the step with lease_lost",
-)];
+const REGRESSIONS: &[(u64, &str)] = &[
+    (2, "a claim and a hand-over filled the same slot"),
+    (
+        1_465,
+        "an emit_now whose commit met a lost answer while its engine drained failed the step with lease_lost",
+    ),
+    (4_337, "events that were trimmed before the clock went back were said to be gone too soon"),
+];
 
 fn told(seed: u64) -> Simulated {
     simulate(Program::random(seed), &Options { tell: true, ..Options::default() })
