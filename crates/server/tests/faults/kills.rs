@@ -272,10 +272,13 @@ impl Scene {
         }
     }
 
-    /// How long nothing happened while somebody could have worked.
+    /// The longest stretch without a fault in which nothing happened. Faults are in order of time.
     fn silence(&self, from: i64, to: i64) -> Duration {
-        let overlap = |(start, end): &(i64, i64)| (to.min(*end) - from.max(*start)).max(0);
-        let idle = (to - from) - self.faults.iter().map(overlap).sum::<i64>();
-        Duration::from_millis(idle.max(0) as u64)
+        let (mut since, mut longest) = (from, 0);
+        for (start, end) in self.faults.iter().filter(|(start, end)| *end > from && *start < to) {
+            longest = longest.max(start - since);
+            since = since.max(*end);
+        }
+        Duration::from_millis(longest.max(to - since) as u64)
     }
 }
