@@ -5,9 +5,14 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use flowline_core::Time;
 use flowline_store::StoreError;
+
+/// How long a lock may be held by nobody who means it.
+const PASSING: Duration = Duration::from_millis(250);
 
 /// Held for as long as the engine lives.
 #[derive(Debug)]
@@ -25,7 +30,7 @@ impl EngineLock {
             .truncate(false)
             .open(&path)
             .map_err(|error| StoreError::CannotWrite(format!("{}: {error}", path.display())))?;
-        match file.try_lock() {
+        match lock_soon(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(in_use(database, &mut file)),
             Err(TryLockError::Error(error)) => {
@@ -34,6 +39,19 @@ impl EngineLock {
         }
         sign(&mut file).map_err(|error| StoreError::CannotWrite(format!("{}: {error}", path.display())))?;
         Ok(EngineLock { _file: file })
+    }
+}
+
+/// A program that a killed engine was just about to start holds the engine's lock until it is started: that passes.
+fn lock_soon(file: &File) -> Result<(), TryLockError> {
+    let until = Instant::now() + PASSING;
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                thread::sleep(Duration::from_millis(5))
+            }
+            other => return other,
+        }
     }
 }
 
