@@ -156,15 +156,16 @@ fn new_job(args: &mut Args, job: &NewJob) {
     };
 }
 
-/// Packs an append. `alone`: the store has one shard, so that a deletion needs no trace.
-pub(crate) fn append(append: &Append, alone: bool) -> (Args, usize) {
+/// Packs an append. Without a hint the store has one shard, so that a deletion needs no trace.
+pub(crate) fn append(append: &Append, hint: u64) -> (Args, usize) {
     let mut args = Args::new();
     let commands = 4 + 3 * append.lines.len();
-    args.number(7 + 10 * append.lines.len()).text(&names::run(&append.run)).number(append.key.number());
+    args.number(8 + 10 * append.lines.len()).text(&names::run(&append.run)).number(append.key.number());
     args.number(append.attempt)
         .text(&shown(append.token))
         .number(append.from_line)
         .number(append.lines.len());
+    args.number(hint);
     for line in &append.lines {
         event(&mut args, &line.event);
         match &line.state {
@@ -180,7 +181,7 @@ pub(crate) fn append(append: &Append, alone: bool) -> (Args, usize) {
                 args.text("").text("").text("").text("");
             }
         }
-        args.text(if alone { "1" } else { "0" });
+        args.text(if hint == 0 { "1" } else { "0" });
     }
     (args, commands)
 }

@@ -30,11 +30,7 @@ impl RedisStore {
                 Base::New(new) => (None, new.definition.clone()),
             };
             let shard = self.shard_number(&names::run(&commit.run));
-            // With one shard its own order is enough.
-            let hint = match self.shards.len() {
-                1 => 0,
-                _ => self.shared.hint(1 + commit.add.len() as u64),
-            };
+            let hint = self.hint(commit.add.len());
             let (args, commands) = encode::commit(commit, kind, hint)?;
             waiting.push((self.commits[shard].push(args, commands), expected, definition));
         }
@@ -54,6 +50,14 @@ impl RedisStore {
             }
             Some(error) => Err(error),
             None => Ok(answers),
+        }
+    }
+
+    /// Where the numbers of a write and its `parts` begin. None with one shard: its own order is enough.
+    fn hint(&self, parts: usize) -> u64 {
+        match self.shards.len() {
+            1 => 0,
+            _ => self.shared.hint(1 + parts as u64),
         }
     }
 
@@ -83,11 +87,10 @@ impl RunStore for RedisStore {
     }
 
     async fn append(&self, batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError> {
-        let alone = self.shards.len() == 1;
         let mut waiting = Vec::with_capacity(batch.len());
         for append in &batch {
             let shard = self.shard_number(&names::run(&append.run));
-            let (args, commands) = encode::append(append, alone);
+            let (args, commands) = encode::append(append, self.hint(append.lines.len()));
             waiting.push((self.appends[shard].push(args, commands), append.key));
         }
         let (mut answers, mut failed) = (Vec::with_capacity(waiting.len()), None);

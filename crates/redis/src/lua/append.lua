@@ -1,12 +1,12 @@
 -- ARGV: seen, who, count, then each append with its number of arguments first.
-local function change(run, flow, at)
+local function change(run, flow, at, order)
   local scope, field, value, ttl = ARGV[at + 6], ARGV[at + 7], ARGV[at + 8], ARGV[at + 9]
   if scope == '' then return end
   local owner
   if scope == 'run' then owner = 'run:' .. run
   elseif scope == 'flow' then owner = 'flow:' .. match(run, '^[^/]+') .. '/' .. flow
   else owner = 'tenant:' .. match(run, '^[^/]+') end
-  local key, order = base .. ':state:' .. owner, tick()
+  local key = base .. ':state:' .. owner
   if value == '' and (scope == 'run' or ARGV[at + 10] == '1') then
     call('HDEL', key, field)
     return
@@ -20,7 +20,7 @@ end
 
 local function append(o)
   local run, job, attempt, token = ARGV[o + 2], ARGV[o + 3], ARGV[o + 4], ARGV[o + 5]
-  local from, count = tonumber(ARGV[o + 6]), tonumber(ARGV[o + 7])
+  local from, count, hint = tonumber(ARGV[o + 6]), tonumber(ARGV[o + 7]), tonumber(ARGV[o + 8])
   local key = base .. ':run:' .. run
   local row = call('HMGET', key, 'events', 'last', 'started', 'flow', 'j' .. job)
   local prefix = token .. ' ' .. attempt .. ' '
@@ -31,11 +31,12 @@ local function append(o)
   local known = there - from
   if known >= count then return tostring(there) end
 
-  local lines = o + 7 + known * 10
+  local lines = o + 8 + known * 10
   count = count - known
   local set, ts = {}, format('%.0f', math.max(now, tonumber(row[2])))
   for i = 0, count - 1 do
-    change(run, row[4], lines + i * 10)
+    -- The caller's number, so that the order of its batch holds across shards; the clock where there is one shard.
+    change(run, row[4], lines + i * 10, hint > 0 and format('%.0f', hint + i) or tick())
     if ARGV[lines + i * 10 + 1] == 'step.started' and not row[3] then
       row[3] = ts
       set[#set + 1] = 'started'
