@@ -73,7 +73,7 @@ fn a_store_that_is_not_there_is_not_made_by_reading_or_steering() {
 #[test]
 fn a_store_of_another_kind_is_refused_with_what_there_is() {
     let here = Here::new();
-    for url in ["postgres://localhost/x", "plain.db", "sqlite:"] {
+    for url in ["mysql://localhost/x", "plain.db", "sqlite:"] {
         here.flowline(&["runs", "--store", url]).refused(2, &["sqlite:PATH", "memory:"]);
     }
 }
