@@ -11,6 +11,7 @@ const REGRESSIONS: &[(u64, &str)] = &[
         "an emit_now whose commit met a lost answer while its engine drained failed the step with lease_lost",
     ),
     (4_337, "events that were trimmed before the clock went back were said to be gone too soon"),
+    (7_641, "an outcome that waited for the store was decided on nothing when its run was started once more"),
 ];
 
 fn told(seed: u64) -> Simulated {

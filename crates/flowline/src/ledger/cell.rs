@@ -84,10 +84,10 @@ impl<R> Cell<R> {
         room: &mut dyn Room,
         replies: &mut Vec<(R, Outcome)>,
     ) -> Option<Ask> {
-        if self.waiting.is_empty() {
-            return None;
-        }
-        let (seen, base) = match (&self.seen, &self.new) {
+        let first = self.waiting.front()?;
+        // Whatever waits before a start is of a run that was there: only a start may be decided on nothing.
+        let new = self.new.as_ref().filter(|_| matches!(first.input, Input::Start(_)));
+        let (seen, base) = match (&self.seen, new) {
             (Some(seen), _) => (seen.clone(), Base::Version(seen.version)),
             (None, Some((plan, new))) => {
                 let state = RunState::new(plan);

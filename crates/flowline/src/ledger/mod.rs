@@ -199,10 +199,13 @@ impl<R> Ledger<R> {
     pub fn loaded(&mut self, run: &RunKey, seen: Option<Seen>) -> Vec<(R, Outcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         cell.busy = Busy::No;
-        if seen.is_none() && cell.new.is_some() {
-            // A start came while it was looked for: there will be a run.
+        let start = cell.waiting.iter().position(|entry| matches!(entry.input, Input::Start(_)));
+        if let (None, Some(start), true) = (&seen, start, cell.new.is_some()) {
+            // A start came while it was looked for: there will be a run, for the start and what came after it.
+            let before = cell.waiting.drain(..start);
+            let unfounded = before.map(|entry| (entry.reply, Outcome::NotFound)).collect();
             self.dirty.push_back(run.clone());
-            return Vec::new();
+            return unfounded;
         }
         let Some(seen) = seen else {
             let waiting = std::mem::take(&mut cell.waiting);
