@@ -27,8 +27,8 @@ use tokio::sync::watch;
 
 pub use clock::Clock;
 pub use commit::{
-    Append, AppendError, Base, Commit, CommitError, Committed, Index, LeaseUse, Line, NewRun, Others,
-    StateChange,
+    Append, AppendError, Base, Commit, CommitError, Committed, Index, JobNow, LeaseNow, LeaseUse, Line,
+    NewRun, Others, StateChange,
 };
 pub use error::StoreError;
 pub use job::{

@@ -10,8 +10,8 @@ use flowline_core::definition::Priority;
 use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant, Time};
 use flowline_store::row::{Repair, StateScope};
 use flowline_store::{
-    Append, AppendError, Base, Commit, CommitError, Committed, Handoff, Index, JobKey, Lane, LeaseUse,
-    NewJob, NewRun, Others, StateChange, Token,
+    Append, AppendError, Base, Commit, CommitError, Committed, Handoff, Index, JobKey, JobNow, Lane,
+    LeaseNow, LeaseUse, NewJob, NewRun, Others, StateChange, Token,
 };
 
 /// All that a batch works on.
@@ -259,14 +259,7 @@ impl Model {
 /// The guards of a start that need no look at the store: a new run has no job that a commit could use, and each of its
 /// own is added once.
 pub(super) fn sound(commit: &Commit) -> Result<(), CommitError> {
-    if let Some(lease) = commit.leases.first() {
-        return Err(CommitError::StaleLease(lease.key()));
-    }
-    let mut added = BTreeSet::new();
-    match commit.add.iter().find(|job| !added.insert(job.key)) {
-        Some(twice) => Err(CommitError::StaleLease(twice.key)),
-        None => Ok(()),
-    }
+    commit.check_jobs(Time::from_millis(0), |_| None)
 }
 
 impl Live {
@@ -307,22 +300,7 @@ impl Live {
 
     /// The guards of a commit after its base.
     fn check(&self, commit: &Commit, now: Time) -> Result<(), CommitError> {
-        for needed in &commit.leases {
-            if !self.jobs.get(&needed.key()).is_some_and(|job| job.allows(needed, now)) {
-                return Err(CommitError::StaleLease(needed.key()));
-            }
-        }
-        for (at, job) in commit.add.iter().enumerate() {
-            let named = commit.leases.iter().find(|lease| lease.key() == job.key);
-            let stays = match named {
-                Some(lease) => matches!(lease, LeaseUse::Keep { .. }),
-                None => commit.others != Others::Drop && self.jobs.contains_key(&job.key),
-            };
-            if stays || commit.add[..at].iter().any(|other| other.key == job.key) {
-                return Err(CommitError::StaleLease(job.key));
-            }
-        }
-        Ok(())
+        commit.check_jobs(now, |key| self.jobs.get(&key).map(Job::now))
     }
 
     /// What a commit does to the jobs of its run. Gives the keys of granted hand-offs.
@@ -479,19 +457,15 @@ impl Job {
         self.lease.as_ref().filter(|lease| self.attempt == attempt && lease.token == token)
     }
 
-    /// Whether this job is as a commit needs it.
-    fn allows(&self, needed: &LeaseUse, now: Time) -> bool {
-        match *needed {
-            LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
-                self.leased_with(attempt, token).is_some()
-            }
-            LeaseUse::Expired { attempt, token, lines, .. } => self
-                .leased_with(attempt, token)
-                .is_some_and(|lease| lease.expires <= now && lease.lines == lines),
-            LeaseUse::Due { attempt, .. } => {
-                self.attempt == attempt && self.lease.is_none() && !self.held && self.due <= now
-            }
-            LeaseUse::Unleased { attempt, .. } => self.attempt == attempt && self.lease.is_none(),
+    /// As the guards of a commit look at it.
+    fn now(&self) -> JobNow {
+        let lease =
+            |lease: &Lease| LeaseNow { token: lease.token, expires: lease.expires, lines: lease.lines };
+        JobNow {
+            attempt: self.attempt,
+            held: self.held,
+            due: self.due,
+            lease: self.lease.as_ref().map(lease),
         }
     }
 }

@@ -64,12 +64,7 @@ impl Writer<'_> {
                 }
             }
         }
-        for needed in &commit.leases {
-            if !run.is_some_and(|run| run.allows(needed, now)) {
-                return Err(CommitError::StaleLease(needed.key()));
-            }
-        }
-        check_added(commit, run)
+        commit.check_jobs(now, |key| run.and_then(|run| run.jobs.get(&key)).map(LiveJob::now))
     }
 
     fn insert_run(&mut self, commit: &Commit, new: &NewRun, now: Time) -> Result<i64, Fault> {
@@ -296,19 +291,4 @@ impl Writer<'_> {
     pub(super) fn run(&mut self, id: i64) -> Result<&mut LiveRun, Fault> {
         self.live.get_mut(id).ok_or_else(|| Fault::damaged(&format!("run {id} is not in mind")))
     }
-}
-
-/// A run has one job per key: what is added must not be there after what goes has gone.
-fn check_added(commit: &Commit, run: Option<&LiveRun>) -> Result<(), CommitError> {
-    for (at, job) in commit.add.iter().enumerate() {
-        let named = commit.leases.iter().find(|lease| lease.key() == job.key);
-        let stays = match named {
-            Some(lease) => matches!(lease, LeaseUse::Keep { .. }),
-            None => commit.others != Others::Drop && run.is_some_and(|run| run.jobs.contains_key(&job.key)),
-        };
-        if stays || commit.add[..at].iter().any(|other| other.key == job.key) {
-            return Err(CommitError::StaleLease(job.key));
-        }
-    }
-    Ok(())
 }

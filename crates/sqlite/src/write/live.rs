@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use flowline_core::definition::Priority;
 use flowline_core::{RunId, RunKey, Status, Time};
-use flowline_store::{Extend, JobKey, LeaseUse, Token};
+use flowline_store::{Extend, JobKey, JobNow, LeaseNow, Token};
 use rusqlite::params;
 
 use super::Writer;
@@ -87,22 +87,6 @@ impl LiveRuns {
 }
 
 impl LiveRun {
-    /// Whether a job is as a commit needs it.
-    pub(crate) fn allows(&self, needed: &LeaseUse, now: Time) -> bool {
-        self.jobs.get(&needed.key()).is_some_and(|job| match *needed {
-            LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
-                job.leased_with(attempt, token).is_some()
-            }
-            LeaseUse::Expired { attempt, token, lines, .. } => job
-                .leased_with(attempt, token)
-                .is_some_and(|lease| lease.expires <= now && lease.lines == lines),
-            LeaseUse::Due { attempt, .. } => {
-                job.attempt == attempt && job.lease.is_none() && !job.held && job.due <= now
-            }
-            LeaseUse::Unleased { attempt, .. } => job.attempt == attempt && job.lease.is_none(),
-        })
-    }
-
     /// The lease that a holder may still extend or give back.
     pub(crate) fn held_by(&mut self, held: &Extend) -> Option<&mut LiveLease> {
         let lease = self.jobs.get_mut(&held.key)?.lease.as_mut()?;
@@ -111,6 +95,18 @@ impl LiveRun {
 }
 
 impl LiveJob {
+    /// As the guards of a commit look at it.
+    pub(crate) fn now(&self) -> JobNow {
+        let lease =
+            |lease: &LiveLease| LeaseNow { token: lease.token, expires: lease.expires, lines: lease.lines };
+        JobNow {
+            attempt: self.attempt,
+            held: self.held,
+            due: self.due,
+            lease: self.lease.as_ref().map(lease),
+        }
+    }
+
     pub(crate) fn leased_with(&self, attempt: u32, token: Token) -> Option<&LiveLease> {
         self.lease.as_ref().filter(|lease| self.attempt == attempt && lease.token == token)
     }

@@ -11,6 +11,7 @@
 //! A case never asks which store runs and never looks at the wall clock: [`Fixture::pass`] lets the store's time go by.
 //! [`differential`] adds seeded random sequences of calls, compared answer by answer with the in-memory store.
 
+mod busy;
 pub mod claims;
 pub mod commit;
 pub mod definitions;
@@ -28,6 +29,7 @@ pub mod retention;
 pub mod runs;
 pub mod state;
 
+pub use busy::{Busy, Failure, keep_busy};
 pub use differ::{Mismatch, compare, differential};
 pub use fixture::Fixture;
 

@@ -25,10 +25,7 @@ impl Memory {
 
     fn commit_one(&mut self, now: Time, commit: Commit) -> Result<Committed, CommitError> {
         self.check_base(&commit)?;
-        for lease in &commit.leases {
-            self.check_lease(now, &commit.run, lease)?;
-        }
-        self.check_added(&commit)?;
+        commit.check_jobs(now, |key| self.job(&commit.run, key).map(Job::now))?;
 
         let Commit { run, base, leases, events, state, index, others, add, clear_state } = commit;
         let moves = self.moves(&run, &index, &events);
@@ -79,49 +76,6 @@ impl Memory {
             Base::Version(_) if !commit.leases.is_empty() && planted::is(Bug::NoFence) => Ok(()),
             Base::Version(expected) => Err(CommitError::Conflict { expected: *expected, found }),
         }
-    }
-
-    fn check_lease(&self, now: Time, run: &RunKey, lease: &LeaseUse) -> Result<(), CommitError> {
-        let key = lease.key();
-        let as_needed = self.job(run, key).is_some_and(|job| match *lease {
-            LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
-                job.leased_with(attempt, token).is_some() || planted::is(Bug::NoFence)
-            }
-            LeaseUse::Expired { attempt, token, lines, .. } => {
-                job.leased_with(attempt, token).is_some_and(|lease| {
-                    (lease.expires <= now || planted::is(Bug::ExpiryUnchecked))
-                        && (lease.lines == lines || planted::is(Bug::LinesUnchecked))
-                })
-            }
-            LeaseUse::Due { attempt, .. } => {
-                job.attempt == attempt && job.lease.is_none() && !job.held && job.due <= now
-            }
-            LeaseUse::Unleased { attempt, .. } => job.attempt == attempt && job.lease.is_none(),
-        });
-        if as_needed { Ok(()) } else { Err(CommitError::StaleLease(key)) }
-    }
-
-    /// A run has one job per key: what is added must not be there after what goes has gone.
-    fn check_added(&self, commit: &Commit) -> Result<(), CommitError> {
-        let mut taken: BTreeSet<JobKey> = BTreeSet::new();
-        let mut kept: BTreeSet<JobKey> = BTreeSet::new();
-        for lease in &commit.leases {
-            match lease {
-                LeaseUse::Keep { key, .. } => kept.insert(*key),
-                other => taken.insert(other.key()),
-            };
-        }
-        let mut added = BTreeSet::new();
-        for NewJob { key, .. } in &commit.add {
-            let there = match commit.others {
-                Others::Drop => kept.contains(key),
-                _ => self.job(&commit.run, *key).is_some() && !taken.contains(key),
-            };
-            if there || !added.insert(*key) {
-                return Err(CommitError::StaleLease(*key));
-            }
-        }
-        Ok(())
     }
 
     fn insert_run(&mut self, now: Time, key: &RunKey, new: NewRun, index: &Index) {

@@ -12,6 +12,7 @@ use flowline_core::event::Slot;
 use flowline_core::planted::{self, Bug};
 use flowline_core::{Event, Json, NewEvent, RunId, RunKey, Status, Tenant, Time};
 
+use crate::commit::{JobNow, LeaseNow};
 use crate::job::{JobKey, JobRow, JobState, Lane, NewJob, Token};
 use crate::row::{RunRow, StateScope, StoredDefinition};
 
@@ -150,6 +151,18 @@ impl Job {
 
     pub(super) fn leased_with(&self, attempt: u32, token: Token) -> Option<&Lease> {
         self.lease.as_ref().filter(|lease| self.attempt == attempt && lease.token == token)
+    }
+
+    /// As the guards of a commit look at it.
+    pub(super) fn now(&self) -> JobNow {
+        let lease =
+            |lease: &Lease| LeaseNow { token: lease.token, expires: lease.expires, lines: lease.lines };
+        JobNow {
+            attempt: self.attempt,
+            held: self.held,
+            due: self.due,
+            lease: self.lease.as_ref().map(lease),
+        }
     }
 
     pub(super) fn row(&self, key: JobKey) -> JobRow {
