@@ -64,6 +64,12 @@ pub enum Outcome {
     Refused,
     /// No answer, or one that says that nobody knows.
     Unknown,
+    /// The run is as asked already: by another's doing, or by this request, carried out twice. The log had `asked` events
+    /// when the client asked and `answered` when it was told.
+    Unchanged {
+        asked: u64,
+        answered: u64,
+    },
 }
 
 impl Act {
@@ -193,8 +199,8 @@ struct Told {
     input: Option<serde_json::Value>,
     /// Events from outside: name and id.
     received: Vec<(String, Option<String>)>,
-    paused: usize,
-    resumed: usize,
+    /// Every pause (true) and resume (false), with its number in the log.
+    pauses: Vec<(u64, bool)>,
     cancelled: bool,
     by_hand: bool,
 }
@@ -205,7 +211,11 @@ impl Told {
         let said = |event: &Event| -> Said {
             event.data.as_ref().and_then(|data| data.to().ok()).unwrap_or_default()
         };
-        let count = |kind: EventType| events.iter().filter(|event| event.kind == kind).count();
+        let pause = |event: &Event| match event.kind {
+            EventType::FlowPaused => Some((event.seq, true)),
+            EventType::FlowResumed => Some((event.seq, false)),
+            _ => None,
+        };
         let from_outside = |event: &&Event| event.kind == EventType::Emit && event.step_name.is_none();
         let receive = |event: &Event| {
             let said = said(event);
@@ -214,9 +224,8 @@ impl Told {
         Told {
             input: events.first().and_then(|event| said(event).input),
             received: events.iter().filter(from_outside).map(receive).collect(),
-            paused: count(EventType::FlowPaused),
-            resumed: count(EventType::FlowResumed),
-            cancelled: count(EventType::FlowCancelled) > 0,
+            pauses: events.iter().filter_map(pause).collect(),
+            cancelled: events.iter().any(|event| event.kind == EventType::FlowCancelled),
             by_hand: events.last().is_some_and(|event| said(event).by.is_some()),
         }
     }
@@ -229,8 +238,8 @@ impl Told {
             operations.iter().filter(|o| fits(&o.act) && o.outcome != Outcome::Refused).count()
         };
         let counts = [
-            ("flow.paused", self.paused, asked(|act| matches!(act, Act::Pause { .. }))),
-            ("flow.resumed", self.resumed, asked(|act| matches!(act, Act::Resume { .. }))),
+            ("flow.paused", self.count(true), asked(|act| matches!(act, Act::Pause { .. }))),
+            ("flow.resumed", self.count(false), asked(|act| matches!(act, Act::Resume { .. }))),
             ("flow.cancelled", usize::from(self.cancelled), asked(|act| matches!(act, Act::Cancel { .. }))),
         ];
         for (kind, there, asked) in counts {
@@ -256,7 +265,33 @@ impl Told {
         }
     }
 
+    fn count(&self, paused: bool) -> usize {
+        self.pauses.iter().filter(|(_, kind)| *kind == paused).count()
+    }
+
+    /// Whether the run was paused, or was not, at some moment while the log grew from `asked` to `answered` events.
+    fn was(&self, paused: bool, asked: u64, answered: u64) -> bool {
+        let before = self.pauses.iter().rfind(|(seq, _)| *seq <= asked).is_some_and(|(_, kind)| *kind);
+        let mut between = self.pauses.iter().filter(|(seq, _)| (asked + 1..=answered).contains(seq));
+        before == paused || between.any(|(_, kind)| *kind == paused)
+    }
+
+    fn check_unchanged(&self, act: &Act, asked: u64, answered: u64, found: &mut Findings) {
+        let (what, paused) = match act {
+            Act::Pause { .. } => ("paused", true),
+            Act::Resume { .. } => ("not paused", false),
+            _ => return,
+        };
+        if !self.was(paused, asked, answered) {
+            let message = || format!("a client was told that the run is {what} already, and it was not");
+            found.say(I3, Subject::Outside, message);
+        }
+    }
+
     fn check_one(&self, operation: &Operation, found: &mut Findings) {
+        if let Outcome::Unchanged { asked, answered } = operation.outcome {
+            self.check_unchanged(&operation.act, asked, answered, found);
+        }
         if operation.outcome != Outcome::Acknowledged {
             return;
         }
@@ -282,8 +317,8 @@ impl Told {
                 lost(self.received.iter().any(|(received, _)| received == name), &format!("event {name:?}"));
             }
             Act::Cancel { .. } => lost(self.cancelled, "a cancel"),
-            Act::Pause { .. } => lost(self.paused > 0, "a pause"),
-            Act::Resume { .. } => lost(self.resumed > 0, "a resume"),
+            Act::Pause { .. } => lost(self.count(true) > 0, "a pause"),
+            Act::Resume { .. } => lost(self.count(false) > 0, "a resume"),
             Act::Finish { .. } => lost(self.by_hand, "an end by hand"),
         }
     }

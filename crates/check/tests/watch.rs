@@ -438,6 +438,19 @@ fn what_clients_were_told_is_so() {
 }
 
 #[test]
+fn who_is_told_that_a_run_is_paused_already_is_told_the_truth() {
+    let stage = Stage::leased();
+    let check = |act: fn(RunId) -> Act, asked, answered| {
+        let mut history = started(None, "r1", "1", Outcome::Acknowledged);
+        let act = act(RunId::new("r1").unwrap());
+        history.push(&Tenant::default(), act, Outcome::Unchanged { asked, answered });
+        history.check(Checker::default(), &stage.memory)
+    };
+    assert_eq!(check(|run| Act::Resume { run }, 1, 1), []);
+    names(&check(|run| Act::Pause { run }, 1, 1), I3, "paused already, and it was not");
+}
+
+#[test]
 fn what_workers_did_is_what_the_log_says() {
     let mut stage = Stage::leased();
     let done = stage.a_done(1, HELD);

@@ -117,14 +117,14 @@ bugs! {
     LinesAgain,
     /// A lease that an attempt keeps survives the end of its run in the same commit.
     LeaseLeftAtEnd,
-    /// That a lease is lost is written together with what its attempt said meanwhile.
-    LostWithAWord,
     /// The reason of a failed run is replaced by a later one.
     FailureReplaced,
     /// A completion that broke its promise is refused where it comes again.
     BrokenTwiceRefused,
     /// A pause of unknown outcome is repeated without asking.
     PauseRepeated,
+    /// That an input changes nothing is told from memory, which another instance may have made old.
+    ToldFromMemory,
 }
 
 #[cfg(not(feature = "planted"))]

@@ -39,6 +39,11 @@ enum Told {
     No(EngineError),
     /// No answer, or one that says that nobody knows.
     Unknown,
+    /// The run is as asked; how long its log was before and after.
+    Already {
+        asked: u64,
+        answered: u64,
+    },
     /// There was nobody to ask.
     Unasked,
 }
@@ -108,6 +113,7 @@ impl Client {
             for key in paused {
                 self.input(key.clone(), Act::Resume { run: key.run }, Input::Resume).await;
             }
+            self.shared.sleep(AGAIN, Place::Home).await;
         }
         let paused: Vec<QueueRow> = {
             let inner = self.shared.lock();
@@ -201,14 +207,14 @@ impl Client {
 
     /// Carries an input into a run, and asks again for as long as nobody knows what became of it.
     async fn input(&self, run: RunKey, act: Act, input: Input) {
+        let may_be_so_already = matches!(act, Act::Pause { .. } | Act::Resume { .. });
         for _ in 0..TRIES {
+            let asked = self.events(&run);
             let told = match self.ask(|ticket| offer(&run, input.clone(), ticket)).await {
                 None => Told::Unasked,
                 Some(None) => Told::Unknown,
-                // A run that goes on as it is has nothing to show for it.
-                Some(Some(Became::Applied { .. })) if matches!(act, Act::Resume { .. }) => {
-                    self.record(&act, &Told::Unknown);
-                    return;
+                Some(Some(Became::Applied { .. })) if may_be_so_already => {
+                    Told::Already { asked, answered: self.events(&run) }
                 }
                 Some(Some(Became::Committed { .. } | Became::Applied { .. })) => Told::Yes,
                 Some(Some(outcome)) => match refused(outcome, &run) {
@@ -222,6 +228,12 @@ impl Client {
             }
             self.shared.sleep(AGAIN, Place::Home).await;
         }
+    }
+
+    /// How long the run's log is now.
+    fn events(&self, run: &RunKey) -> u64 {
+        let loaded = self.shared.lock().memory.load(std::slice::from_ref(run)).into_iter().flatten().next();
+        loaded.map_or(0, |run| run.row.events)
     }
 
     /// Asks some instance. `None` where none is up; inside it, `None` where no answer came.
@@ -247,6 +259,7 @@ impl Client {
             Told::Yes => Outcome::Acknowledged,
             Told::No(_) => Outcome::Refused,
             Told::Unknown => Outcome::Unknown,
+            Told::Already { asked, answered } => Outcome::Unchanged { asked: *asked, answered: *answered },
             Told::Unasked => return false,
         };
         inner.tell(

@@ -1,6 +1,7 @@
 //! Runs seeds one after the other on one thread. Started by `cargo xtask simulate`.
 
 use std::io::{IsTerminal, Write};
+use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -46,9 +47,13 @@ fn many(from: u64, count: u64) -> ExitCode {
     let mut shown = begin;
     let mut failed = Vec::new();
     for seed in from..from.saturating_add(count) {
-        if !simulate(Program::random(seed), &Options::default()).violations.is_empty() {
+        // A world that panics is a finding like any other, and must not end the hunt without its seed.
+        let fine =
+            catch_unwind(|| simulate(Program::random(seed), &Options::default()).violations.is_empty());
+        if !fine.as_ref().is_ok_and(|fine| *fine) {
             failed.push(seed);
-            eprintln!("\rseed {seed} breaks an invariant      ");
+            let how = if fine.is_err() { "panics" } else { "breaks an invariant" };
+            eprintln!("\rseed {seed} {how}      ");
             if failed.len() == 10 {
                 break;
             }

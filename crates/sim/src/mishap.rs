@@ -159,7 +159,10 @@ pub(crate) fn draw(
     calm: Duration,
 ) -> Vec<(Duration, Mishap)> {
     let mut drawn = vec![(calm, Mishap::Calm)];
-    let within = |rng: &mut Rng, most: Duration| Duration::from_micros(rng.u64(1..=most.as_micros() as u64));
+    let within = |rng: &mut Rng, most: Duration| {
+        let most = most.as_micros() as u64;
+        Duration::from_micros(rng.u64(1..=most.max(1)))
+    };
     let moments = |rng: &mut Rng, most: usize| -> Vec<Duration> {
         let count = if rng.bool() { 0 } else { rng.usize(1..=most) };
         (0..count).map(|_| within(rng, calm)).collect()

@@ -12,6 +12,7 @@ const REGRESSIONS: &[(u64, &str)] = &[
     ),
     (4_337, "events that were trimmed before the clock went back were said to be gone too soon"),
     (7_641, "an outcome that waited for the store was decided on nothing when its run was started once more"),
+    (15_750, "a resume was answered from memory by an instance that had not seen the pause"),
 ];
 
 fn told(seed: u64) -> Simulated {

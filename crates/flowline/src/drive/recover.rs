@@ -36,9 +36,16 @@ impl<R> Driver<R> {
             };
             self.ledger.offer(timer.run, entry);
         }
+        // Whoever stops has given its own attempts back, perhaps with a word of theirs still to be written: others recover.
+        let stopping = self.stop_by.is_some();
         for lease in swept.expired {
-            let (run, entry) = recover(lease);
-            self.ledger.offer(run, entry);
+            if self.attempts.contains_key(&lease.token) {
+                // This very instance was stopped for longer than the lease. Nobody took the attempt over, so it goes on.
+                self.next_heartbeat = self.now;
+            } else if !stopping {
+                let (run, entry) = recover(lease);
+                self.ledger.offer(run, entry);
+            }
         }
     }
 

@@ -18,6 +18,9 @@ pub(super) struct Cell<R> {
     pub(super) known: Known,
     pub(super) cached: usize,
     pub(super) waiting: VecDeque<Entry<R>>,
+    /// How many of them, from the front, waited when `seen` was asked for. Only to these may be told what it says: to
+    /// others it is a guess, and what writes nothing is not checked by a commit.
+    fresh: usize,
     /// A run that does not exist yet: what its first commit is to say of it.
     pub(super) new: Option<(Arc<Plan>, NewRun)>,
     pub(super) busy: Busy<R>,
@@ -48,6 +51,7 @@ impl<R> Default for Cell<R> {
             known: Known::default(),
             cached: 0,
             waiting: VecDeque::new(),
+            fresh: 0,
             new: None,
             busy: Busy::No,
         }
@@ -66,6 +70,7 @@ impl<R> Cell<R> {
 
     pub(super) fn forget(&mut self) {
         self.seen = None;
+        self.fresh = 0;
         self.known = Known::default();
         self.cached = 0;
     }
@@ -93,18 +98,12 @@ impl<R> Cell<R> {
                 let state = RunState::new(plan);
                 (Seen { plan: plan.clone(), state, version: 0, created_at: now }, Base::New(new.clone()))
             }
-            (None, None) => {
-                self.busy = Busy::Asking;
-                return Some(Ask::Load(run.clone()));
-            }
+            (None, None) => return Some(self.load(run)),
         };
         let mut draft = Draft::new(run, seen, base, now);
         while let Some(entry) = self.waiting.front() {
-            if draft.contradicts(entry) {
-                break;
-            }
             if drops(entry, &draft.entries) {
-                let (status, entry) = (draft.seen.state.status(), self.waiting.pop_front());
+                let (status, entry) = (draft.seen.state.status(), self.take());
                 replies.extend(entry.map(|entry| (entry.reply, Outcome::Applied { status })));
                 continue;
             }
@@ -113,7 +112,7 @@ impl<R> Cell<R> {
             let plan = draft.seen.plan.clone();
             match decide(&plan, &draft.seen.state, &entry.input, &known, moment) {
                 Decided::Decision(decision) => {
-                    if let Some(entry) = self.waiting.pop_front()
+                    if let Some(entry) = self.take()
                         && draft.take(entry, *decision)
                     {
                         break;
@@ -121,13 +120,16 @@ impl<R> Cell<R> {
                 }
                 // Told only once what it rests on is written; then it is decided again.
                 Decided::Applied | Decided::Refused(_) if !draft.entries.is_empty() => break,
+                Decided::Applied | Decided::Refused(_) if self.fresh == 0 && !told_from_memory() => {
+                    return Some(self.load(run));
+                }
                 Decided::Applied => {
                     let status = draft.seen.state.status();
-                    let applied = self.waiting.pop_front();
+                    let applied = self.take();
                     replies.extend(applied.map(|entry| (entry.reply, Outcome::Applied { status })));
                 }
                 Decided::Refused(refusal) => {
-                    let refused = self.waiting.pop_front();
+                    let refused = self.take();
                     replies.extend(refused.map(|entry| (entry.reply, Outcome::Refused(refusal))));
                 }
                 // What was decided so far goes first; this input is decided again on the state after it.
@@ -149,6 +151,17 @@ impl<R> Cell<R> {
         let (commit, flight) = draft.finish(room);
         self.busy = Busy::Committing(Box::new(flight));
         Some(Ask::Commit(Box::new(commit)))
+    }
+
+    fn load(&mut self, run: &RunKey) -> Ask {
+        self.busy = Busy::Asking;
+        self.fresh = self.waiting.len();
+        Ask::Load(run.clone())
+    }
+
+    fn take(&mut self) -> Option<Entry<R>> {
+        self.fresh = self.fresh.saturating_sub(1);
+        self.waiting.pop_front()
     }
 
     pub(super) fn land(&mut self, run: &RunKey, committed: Committed, landed: &mut Landed<R>) {
@@ -230,6 +243,10 @@ impl<R> Cell<R> {
         }
         self.forget();
     }
+}
+
+fn told_from_memory() -> bool {
+    planted::is(Bug::ToldFromMemory)
 }
 
 fn drops<R>(entry: &Entry<R>, before: &[Entry<R>]) -> bool {

@@ -6,7 +6,7 @@
 //! [`Ledger::payloads`], [`Ledger::leases`] and [`Ledger::committed`]. So it runs under tokio and under a simulator alike.
 //!
 //! Cached state is only ever a guess: every commit names the version that it was decided on, and a conflict throws the
-//! guess away.
+//! guess away. An answer that writes nothing is given on state that was read for it.
 
 mod cell;
 mod draft;
@@ -204,6 +204,7 @@ impl<R> Ledger<R> {
             // A start came while it was looked for: there will be a run, for the start and what came after it.
             let before = cell.waiting.drain(..start);
             let unfounded = before.map(|entry| (entry.reply, Outcome::NotFound)).collect();
+            cell.forget();
             self.dirty.push_back(run.clone());
             return unfounded;
         }

@@ -64,6 +64,32 @@ fn a_loaded_worker_killed_and_stopped_at_random_breaks_nothing() {
     assert!(!soaking() || silence <= BOUND, "nothing happened to a run for {silence:?}");
 }
 
+#[test]
+fn an_attempt_that_slept_with_its_engine_goes_on() {
+    let here = Here::new();
+    let run = here.start(&["slow.yaml"]);
+    let mut engine = here
+        .command(&["work", "--lease", "1s", "--until-idle"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let began = |here: &Here| here.flowline(&["events", &run]).out.contains("here");
+    while !began(&here) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    signal(&engine, "STOP");
+    std::thread::sleep(LEASE + Duration::from_millis(500));
+    signal(&engine, "CONT");
+    // Time for it to look for leases that ran out, and to find its own.
+    std::thread::sleep(LEASE);
+    here.write("go", "");
+    assert!(engine.wait().unwrap().success());
+    let events = here.flowline(&["events", &run]).out;
+    assert!(events.contains("flow.completed") && !events.contains("attempt-2"), "{events}");
+    assert_eq!(here.json(0, &["show", &run])["retries"], 0);
+}
+
 /// A place under faults, and what its clients know.
 struct Scene {
     here: Here,

@@ -124,7 +124,7 @@ impl World {
         let workers: Vec<Arc<str>> = inner.effects.slots.keys().cloned().collect();
         inner.effects.log.extend(workers.into_iter().map(|worker| Effect::Crashed { worker }));
         for operation in inner.history.operations.iter_mut().skip(durable.operations) {
-            if operation.outcome == Outcome::Acknowledged {
+            if operation.outcome != Outcome::Refused {
                 operation.outcome = Outcome::Unknown;
             }
         }
