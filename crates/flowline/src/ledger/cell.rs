@@ -18,6 +18,9 @@ pub(super) struct Cell<R> {
     pub(super) known: Known,
     pub(super) cached: usize,
     pub(super) waiting: VecDeque<Entry<R>>,
+    /// How many of those that wait, from the first on, came before what was seen was read or written. Others may have
+    /// changed the run between that and the rest: what follows from it can be tried, but not refused.
+    fresh: usize,
     /// A run that does not exist yet: what its first commit is to say of it.
     pub(super) new: Option<(Arc<Plan>, NewRun)>,
     pub(super) busy: Busy<R>,
@@ -48,6 +51,7 @@ impl<R> Default for Cell<R> {
             known: Known::default(),
             cached: 0,
             waiting: VecDeque::new(),
+            fresh: 0,
             new: None,
             busy: Busy::No,
         }
@@ -68,6 +72,18 @@ impl<R> Cell<R> {
         self.seen = None;
         self.known = Known::default();
         self.cached = 0;
+    }
+
+    fn load(&mut self, run: &RunKey) -> Option<Ask> {
+        self.forget();
+        self.fresh = self.waiting.len();
+        self.busy = Busy::Asking;
+        Some(Ask::Load(run.clone()))
+    }
+
+    fn pop(&mut self) -> Option<Entry<R>> {
+        self.fresh = self.fresh.saturating_sub(1);
+        self.waiting.pop_front()
     }
 
     pub(super) fn keep(&mut self, payloads: impl IntoIterator<Item = (Slot, Json)>) {
@@ -93,10 +109,7 @@ impl<R> Cell<R> {
                 let state = RunState::new(plan);
                 (Seen { plan: plan.clone(), state, version: 0, created_at: now }, Base::New(new.clone()))
             }
-            (None, None) => {
-                self.busy = Busy::Asking;
-                return Some(Ask::Load(run.clone()));
-            }
+            (None, None) => return self.load(run),
         };
         let mut draft = Draft::new(run, seen, base, now);
         while let Some(entry) = self.waiting.front() {
@@ -104,7 +117,7 @@ impl<R> Cell<R> {
                 break;
             }
             if drops(entry, &draft.entries) {
-                let (status, entry) = (draft.seen.state.status(), self.waiting.pop_front());
+                let (status, entry) = (draft.seen.state.status(), self.pop());
                 replies.extend(entry.map(|entry| (entry.reply, Outcome::Applied { status })));
                 continue;
             }
@@ -113,7 +126,7 @@ impl<R> Cell<R> {
             let plan = draft.seen.plan.clone();
             match decide(&plan, &draft.seen.state, &entry.input, &known, moment) {
                 Decided::Decision(decision) => {
-                    if let Some(entry) = self.waiting.pop_front()
+                    if let Some(entry) = self.pop()
                         && draft.take(entry, *decision)
                     {
                         break;
@@ -121,13 +134,20 @@ impl<R> Cell<R> {
                 }
                 // Told only once what it rests on is written; then it is decided again.
                 Decided::Applied | Decided::Refused(_) if !draft.entries.is_empty() => break,
+                // What was seen may be out of date. How a run ended is not.
+                Decided::Applied | Decided::Refused(_)
+                    if self.fresh == 0
+                        && self.seen.as_ref().is_some_and(|seen| seen.state.ended.is_none()) =>
+                {
+                    return self.load(run);
+                }
                 Decided::Applied => {
                     let status = draft.seen.state.status();
-                    let applied = self.waiting.pop_front();
+                    let applied = self.pop();
                     replies.extend(applied.map(|entry| (entry.reply, Outcome::Applied { status })));
                 }
                 Decided::Refused(refusal) => {
-                    let refused = self.waiting.pop_front();
+                    let refused = self.pop();
                     replies.extend(refused.map(|entry| (entry.reply, Outcome::Refused(refusal))));
                 }
                 // What was decided so far goes first; this input is decided again on the state after it.
@@ -146,6 +166,7 @@ impl<R> Cell<R> {
         if draft.entries.is_empty() {
             return None;
         }
+        self.fresh = self.waiting.len();
         let (commit, flight) = draft.finish(room);
         self.busy = Busy::Committing(Box::new(flight));
         Some(Ask::Commit(Box::new(commit)))
