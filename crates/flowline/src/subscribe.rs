@@ -42,7 +42,8 @@ impl Engine {
 }
 
 impl Subscription {
-    /// The next event, waiting for it if need be.
+    /// The next event, waiting for it if need be; so too for a store that cannot answer just now, of which
+    /// [`Engine::trouble`] tells.
     pub async fn next(&mut self) -> Result<Event, EngineError> {
         loop {
             if let Some(event) = self.buffer.pop_front() {
@@ -53,7 +54,13 @@ impl Subscription {
             }
             // Before reading, so that what is committed meanwhile is not waited for.
             self.hint.borrow_and_update();
-            let page = self.engine.shared.store.feed(self.filter.clone(), &self.read_to, PAGE).await?;
+            let page = match self.engine.shared.store.feed(self.filter.clone(), &self.read_to, PAGE).await {
+                Err(error) if error.is_transient() => {
+                    tokio::time::sleep(LOOK).await;
+                    continue;
+                }
+                page => page?,
+            };
             self.filter.from_now = false;
             self.read_to = page.cursor;
             if page.events.is_empty() {

@@ -342,3 +342,44 @@ async fn a_step_that_writes_while_its_lines_are_flushed_goes_on() {
     assert_eq!(outcome.status, Status::Completed);
     engine.stop().await;
 }
+
+#[tokio::test]
+async fn what_another_instance_did_meanwhile_does_not_make_an_outcome_stale() {
+    let flow = Flow::new("to-and-fro")
+        .step("a", pass)
+        .queue("left")
+        .returns("a.done")
+        .step("b", pass)
+        .queue("right")
+        .subscribes(["a.done"])
+        .returns("b.done")
+        .step("c", pass)
+        .queue("left")
+        .subscribes(["b.done"])
+        .build()
+        .unwrap();
+    let store = memory();
+    let instance = |without| Engine::on(store.clone()).flow(&flow).queue(without, 0).start();
+    let (left, right) = (instance("right").await.unwrap(), instance("left").await.unwrap());
+    let run = left.run(&flow, 1).await.unwrap();
+    // Far less than a lease: what the first instance remembers of the run is older than its second step.
+    let ended = tokio::time::timeout(Duration::from_secs(20), run.wait()).await.expect("ends").unwrap();
+    assert_eq!(ended.status, Status::Completed);
+    let started =
+        kinds(&right, run.key()).await.into_iter().filter(|(kind, _)| *kind == EventType::StepStarted);
+    assert_eq!(started.count(), 3);
+}
+
+#[tokio::test]
+async fn what_another_instance_did_meanwhile_is_seen_before_an_input_is_called_applied() {
+    let flow =
+        Flow::new("asks").step("act", pass).subscribes(["asked"]).accepts_named("asked").build().unwrap();
+    let store = memory();
+    let instance = || Engine::on(store.clone()).flow(&flow).start();
+    let (one, other) = (instance().await.unwrap(), instance().await.unwrap());
+    let run = one.run(&flow, 1).await.unwrap();
+    assert!(one.pause(run.key()).await.unwrap().changed);
+    assert!(other.resume(run.key()).await.unwrap().changed);
+    assert!(one.pause(run.key()).await.unwrap().changed, "it goes on since");
+    assert_eq!(one.row(run.key()).await.unwrap().status, Status::Paused);
+}

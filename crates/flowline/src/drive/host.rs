@@ -99,6 +99,7 @@ impl Host {
     /// Runs until it is told to stop and everything has come to rest.
     pub async fn run(mut self) {
         let mut mail = Vec::new();
+        let mut changed = self.store.watch();
         loop {
             let tick = self.start + self.driver.next_tick();
             tokio::select! {
@@ -110,6 +111,7 @@ impl Host {
                     let now = self.start.elapsed();
                     mail.drain(..).for_each(|mail| self.open(mail, now));
                 }
+                Ok(()) = changed.changed() => self.driver.handle(Message::Changed, self.start.elapsed()),
                 () = tokio::time::sleep_until(tick) => {}
             }
             self.driver.tick(self.start.elapsed());

@@ -40,6 +40,8 @@ const FLIGHTS: usize = 16;
 pub(crate) const BATCH: usize = 512;
 /// Pause before asking a store again that could not answer; doubled up to a second.
 const RETRY_STORE: Duration = Duration::from_millis(20);
+/// The most often that jobs are looked for because the store has changed.
+const LOOK: Duration = Duration::from_millis(25);
 /// Expired leases and due timers looked at in one sweep.
 const SWEEP: usize = 1_000;
 
@@ -52,6 +54,8 @@ pub enum Message<R> {
     Finished(Token, RunKey, Entry<Reply<R>>),
     /// No new attempts; what still runs after this long is given back.
     Stop(Duration),
+    /// The store has changed, perhaps by another instance.
+    Changed,
     /// An attempt could not write its lines, or can again.
     Trouble(Option<StoreError>),
     Answer(Answer),
@@ -164,6 +168,7 @@ pub struct Driver<R> {
     /// Claimed jobs whose attempts are being prepared.
     preparing: usize,
     next_claim: Option<Duration>,
+    last_claim: Duration,
     next_sweep: Duration,
     next_heartbeat: Duration,
     next_retry: Option<Duration>,
@@ -213,6 +218,7 @@ impl<R> Driver<R> {
             slots,
             next_heartbeat: now + config.lease / 3,
             next_claim: works.then_some(now),
+            last_claim: now,
             next_sweep: now,
             instance: json::string(&config.instance),
             config,
@@ -254,6 +260,7 @@ impl<R> Driver<R> {
                 self.stop_by = Some(self.now.saturating_add(drain));
                 self.next_claim = None;
             }
+            Message::Changed => self.look_soon(),
             Message::Trouble(trouble) => self.tell_trouble(trouble),
             Message::Answer(answer) => self.answer(answer),
         }

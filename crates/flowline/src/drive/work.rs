@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use flowline_core::{Input, Time};
 use flowline_store::{Claimed, Extend, JobKey, LeaseUse, LeasedJob, StoreError, Token};
 
-use super::{Action, Call, Driver, Reply, Running};
+use super::{Action, Call, Driver, LOOK, Reply, Running};
 use crate::attempt::{Launch, started_data};
 use crate::config::Role;
 use crate::ledger::Entry;
@@ -14,6 +14,14 @@ impl<R> Driver<R> {
     pub(super) fn claim_by(&mut self, due: Time) {
         if self.stop_by.is_none() && self.config.role == Role::Work {
             let at = self.clock.local(due);
+            self.next_claim = Some(self.next_claim.map_or(at, |next| next.min(at)));
+        }
+    }
+
+    /// Another instance may have left jobs to whoever has room: a hint, and no more. Without it they are found a sweep later.
+    pub(super) fn look_soon(&mut self) {
+        if self.stop_by.is_none() && self.config.role == Role::Work {
+            let at = self.now.max(self.last_claim + LOOK);
             self.next_claim = Some(self.next_claim.map_or(at, |next| next.min(at)));
         }
     }
@@ -29,6 +37,7 @@ impl<R> Driver<R> {
     pub(super) fn claim(&mut self) {
         let Some(claim) = self.slots.claim() else { return };
         self.claiming = true;
+        self.last_claim = self.now;
         self.meters.claims.fetch_add(1, Ordering::Relaxed);
         self.call(Call::Claim(claim));
     }

@@ -1,11 +1,13 @@
 //! `flowline work`: claims and runs what is due, until a signal or until there is nothing left.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flowline::Engine;
 use flowline::core::Event;
 use flowline::core::event::EventType;
+use flowline::drive::Meters;
 use flowline::store::FeedFilter;
 use serde_json::json;
 
@@ -85,7 +87,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         tally.note(&event?, &mut progress);
     }
     progress.finish();
-    tally.report(context)?;
+    tally.report(context, engine.meters())?;
     Ok(exit)
 }
 
@@ -111,7 +113,7 @@ impl Tally {
         *counts.entry(word).or_default() += 1;
     }
 
-    fn report(&self, context: &Context) -> Result<(), Failure> {
+    fn report(&self, context: &Context, meters: &Meters) -> Result<(), Failure> {
         let of = |counts: &BTreeMap<&'static str, u64>, word| counts.get(word).copied().unwrap_or(0);
         if context.json {
             let counts = |counts, words: [&'static str; 3]| {
@@ -119,7 +121,10 @@ impl Tally {
             };
             let runs = counts(&self.runs, ["completed", "failed", "cancelled"]);
             let steps = counts(&self.steps, ["completed", "failed", "retried"]);
-            return output::json(&json!({ "runs": runs, "steps": steps }));
+            let of_this = |meter: &AtomicU64| meter.load(Ordering::Relaxed);
+            let (commits, conflicts) = (of_this(&meters.commits), of_this(&meters.conflicts));
+            let answer = json!({ "runs": runs, "steps": steps, "commits": commits, "conflicts": conflicts });
+            return output::json(&answer);
         }
         output::note(&format!(
             "{} completed, {} failed, {} cancelled; {} completed",

@@ -34,7 +34,7 @@ impl Dump {
         })
     }
 
-    async fn of(store: &dyn Store) -> Result<Dump, StoreError> {
+    pub async fn of(store: &dyn Store) -> Result<Dump, StoreError> {
         let tenant = Tenant::default();
         let mut dump = Dump { counters: store.counters().await?, ..Dump::default() };
         for definition in store.definitions(&tenant).await? {

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use flowline::core::{RunId, RunKey, Tenant};
 use flowline_check::{Act, History, Outcome};
 use flowline_sqlite::Mode;
 
+use crate::dice::{Dice, seed, soaking};
 use crate::dump::Dump;
+use crate::ledger;
 use crate::place::Here;
-use crate::{Dice, ledger, seed, soaking};
+use crate::silence::{self, now};
 
 /// Places that are worked on side by side, each with its share of the faults.
 const PLACES: u64 = 4;
@@ -100,10 +102,6 @@ struct Scene {
     /// When nobody worked: from and to, in milliseconds of the clock.
     faults: Vec<(i64, i64)>,
     tally: Tally,
-}
-
-fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64
 }
 
 fn signal(child: &Child, name: &str) {
@@ -288,23 +286,6 @@ impl Scene {
             event.data.as_ref().is_some_and(|data| data.get().contains("\"cause\":\"lease_lost\""))
         };
         self.tally.lost += run.events.iter().filter(lost).count();
-        for pair in run.events.windows(2) {
-            // A run that waits to be approved is not kept waiting by anyone here.
-            let waits = pair[1].kind.as_str() == "emit" && pair[1].step_name.is_none();
-            if !waits {
-                let silence = self.silence(pair[0].ts.millis(), pair[1].ts.millis());
-                self.tally.silence = self.tally.silence.max(silence);
-            }
-        }
-    }
-
-    /// The longest stretch without a fault in which nothing happened. Faults are in order of time.
-    fn silence(&self, from: i64, to: i64) -> Duration {
-        let (mut since, mut longest) = (from, 0);
-        for (start, end) in self.faults.iter().filter(|(start, end)| *end > from && *start < to) {
-            longest = longest.max(start - since);
-            since = since.max(*end);
-        }
-        Duration::from_millis(longest.max(to - since) as u64)
+        self.tally.silence = self.tally.silence.max(silence::longest(&run.events, &self.faults));
     }
 }

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use flowline::store::StoreError;
 use flowline_sqlite::Mode;
 
+use crate::dice::{Dice, seed};
 use crate::dump::Dump;
-use crate::{Dice, ledger, seed};
+use crate::ledger;
 
 const OFFSETS: u64 = 1_000;
 
