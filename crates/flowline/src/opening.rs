@@ -168,7 +168,7 @@ pub fn offer<R>(run: &RunKey, input: Input, reply: R) -> Message<R> {
 }
 
 fn entry<R>(input: Input, reply: R) -> Entry<Reply<R>> {
-    Entry { input, lines: Vec::new(), lease: None, reply: Reply::Caller(reply) }
+    Entry::new(input, Vec::new(), None, Reply::Caller(reply))
 }
 
 /// What a start came to: whether its run was there already. `digest` is that of the opening.

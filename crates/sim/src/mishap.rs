@@ -11,6 +11,9 @@ use flowline_store::StoreError;
 
 use crate::program::pick;
 
+/// How much later a request may arrive once more.
+pub(crate) const LATEST_COPY: Duration = Duration::from_secs(5);
+
 /// What calls to the store meet, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Weather {
@@ -116,8 +119,8 @@ impl Weather {
             if rng.bool() {
                 Fate::Repeated
             } else {
-                let most = pick(rng, &[5_000, 5_000_000]);
-                Fate::Doubled(Duration::from_micros(rng.u64(1..=most)))
+                let most = pick(rng, &[Duration::from_millis(5), LATEST_COPY]);
+                Fate::Doubled(Duration::from_micros(rng.u64(1..=most.as_micros() as u64)))
             }
         } else {
             Fate::Fine

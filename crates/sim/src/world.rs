@@ -21,7 +21,7 @@ use flowline_store::row::Retention;
 
 use crate::client::Client;
 use crate::instance::Instance;
-use crate::mishap::{Mishap, Weather, draw};
+use crate::mishap::{LATEST_COPY, Mishap, Weather, draw};
 use crate::model::{Seen, compare};
 use crate::program::{Op, Program};
 use crate::shared::{Owner, Place, Shared, TaskId, Wake, Work};
@@ -188,7 +188,9 @@ impl World {
             .iter()
             .any(|timed| matches!(&timed.op, Op::Start(start) if start.key.is_some()));
         let events = Duration::from_secs(inner.rng.u64(1..=10));
-        let runs = if keys { LONGEST * 10 } else { events + Duration::from_secs(inner.rng.u64(1..=20)) };
+        // Nor may a start be on its way, or come again, when its run is gone.
+        let least = events.max(self.weather.longest_call() + LATEST_COPY);
+        let runs = if keys { LONGEST * 10 } else { least + Duration::from_secs(inner.rng.u64(1..=20)) };
         let end = calm.as_millis() as u64 + 60_000;
         let mut times: Vec<Duration> =
             (0..8).map(|_| Duration::from_millis(inner.rng.u64(1..=end))).collect();

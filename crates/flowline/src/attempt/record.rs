@@ -151,12 +151,10 @@ impl Record {
         self.sent = std::mem::take(&mut self.lines);
         let (step, attempt, token) = (self.step, self.attempt, self.token);
         let lines = self.sent.len() as u32;
-        Entry {
-            input: Input::EmitNow { step, attempt, name: name.to_owned(), payload },
-            lines: self.sent.iter().map(|line| line.event.clone()).collect(),
-            lease: Some(LeaseUse::Keep { key: self.key(), attempt, token, lines }),
-            reply,
-        }
+        let input = Input::EmitNow { step, attempt, name: name.to_owned(), payload };
+        let lease = LeaseUse::Keep { key: self.key(), attempt, token, lines };
+        let lines = self.sent.iter().map(|line| line.event.clone()).collect();
+        Entry::new(input, lines, Some(lease), reply)
     }
 
     /// What became of [`Record::emit_now`].
@@ -191,7 +189,7 @@ impl Record {
         };
         let lease = Some(LeaseUse::Finish { key: self.key(), attempt, token });
         let lines = std::mem::take(&mut self.lines).into_iter().map(|line| line.event).collect();
-        Entry { input, lines, lease, reply }
+        Entry::new(input, lines, lease, reply)
     }
 
     fn key(&self) -> JobKey {

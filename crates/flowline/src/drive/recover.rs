@@ -24,28 +24,30 @@ impl<R> Driver<R> {
         }
         self.swept_once = true;
         self.adjust(swept.now);
-        if let Some(next) = swept.next {
-            self.next_sweep = self.next_sweep.min(self.clock.local(next));
-        }
         for timer in swept.timers {
-            let entry = Entry {
-                input: Input::TimedOut,
-                lines: Vec::new(),
-                lease: Some(LeaseUse::Due { key: timer.key, attempt: timer.attempt }),
-                reply: Reply::None,
-            };
+            let lease = LeaseUse::Due { key: timer.key, attempt: timer.attempt };
+            let entry = Entry::new(Input::TimedOut, Vec::new(), Some(lease), Reply::None);
             self.ledger.offer(timer.run, entry);
         }
         // Whoever stops has given its own attempts back, perhaps with a word of theirs still to be written: others recover.
         let stopping = self.stop_by.is_some();
+        let mut left_alone = false;
         for lease in swept.expired {
-            if self.attempts.contains_key(&lease.token) {
+            let ours = self.attempts.contains_key(&lease.token);
+            if ours {
                 // This very instance was stopped for longer than the lease. Nobody took the attempt over, so it goes on.
                 self.next_heartbeat = self.now;
-            } else if !stopping {
-                let (run, entry) = recover(lease);
-                self.ledger.offer(run, entry);
             }
+            if ours || stopping {
+                left_alone = true;
+                continue;
+            }
+            let (run, entry) = recover(lease);
+            self.ledger.offer(run, entry);
+        }
+        // What was left alone is still due, and no reason to look again at once.
+        if let Some(next) = swept.next.filter(|_| !left_alone) {
+            self.next_sweep = self.next_sweep.min(self.clock.local(next));
         }
     }
 
@@ -74,11 +76,7 @@ fn recover<R>(lease: ExpiredLease) -> (RunKey, Entry<Reply<R>>) {
         JobKey::Step(step) => step,
         JobKey::Timer(_) => u32::MAX,
     };
-    let entry = Entry {
-        input: Input::LeaseLost { step, attempt, released: lease.released },
-        lines,
-        lease: Some(LeaseUse::Expired { key: lease.key, attempt, token: lease.token, lines: lease.lines }),
-        reply: Reply::None,
-    };
-    (lease.run, entry)
+    let input = Input::LeaseLost { step, attempt, released: lease.released };
+    let expired = LeaseUse::Expired { key: lease.key, attempt, token: lease.token, lines: lease.lines };
+    (lease.run, Entry::new(input, lines, Some(expired), Reply::None))
 }

@@ -108,13 +108,10 @@ impl<R> Driver<R> {
             // The log must say that the wait is over, for the run's status follows from the log.
             let (run, step, attempt, token) = (launch.run.clone(), launch.step, launch.attempt, launch.token);
             let data = started_data(&self.instance, Some(self.store_now()));
-            let entry = Entry {
-                input: Input::Started { step, attempt, data },
-                lines: Vec::new(),
-                lease: Some(LeaseUse::Keep { key, attempt, token, lines: 1 }),
-                reply: Reply::Launch(Box::new(launch)),
-            };
-            self.ledger.offer(run, entry);
+            let input = Input::Started { step, attempt, data };
+            let lease = LeaseUse::Keep { key, attempt, token, lines: 1 };
+            let reply = Reply::Launch(Box::new(launch));
+            self.ledger.offer(run, Entry::new(input, Vec::new(), Some(lease), reply));
             return;
         }
         let queue = launch.plan.step(launch.step).queue.clone();

@@ -120,9 +120,7 @@ impl<R> Cell<R> {
                 }
                 // Told only once what it rests on is written; then it is decided again.
                 Decided::Applied | Decided::Refused(_) if !draft.entries.is_empty() => break,
-                Decided::Applied | Decided::Refused(_) if self.fresh == 0 && !told_from_memory() => {
-                    return Some(self.load(run));
-                }
+                Decided::Applied | Decided::Refused(_) if self.is_guess() => return Some(self.load(run)),
                 Decided::Applied => {
                     let status = draft.seen.state.status();
                     let applied = self.take();
@@ -130,7 +128,7 @@ impl<R> Cell<R> {
                 }
                 Decided::Refused(refusal) => {
                     let refused = self.take();
-                    replies.extend(refused.map(|entry| (entry.reply, Outcome::Refused(refusal))));
+                    replies.extend(refused.map(|entry| entry.refused(Outcome::Refused(refusal))));
                 }
                 // What was decided so far goes first; this input is decided again on the state after it.
                 Decided::Missing(_) if !draft.entries.is_empty() => break,
@@ -151,6 +149,11 @@ impl<R> Cell<R> {
         let (commit, flight) = draft.finish(room);
         self.busy = Busy::Committing(Box::new(flight));
         Some(Ask::Commit(Box::new(commit)))
+    }
+
+    /// Whether the first that waits must not be told what `seen` says. A start that was decided on nothing rests on nothing.
+    fn is_guess(&self) -> bool {
+        self.fresh == 0 && self.seen.is_some() && !planted::is(Bug::ToldFromMemory)
     }
 
     fn load(&mut self, run: &RunKey) -> Ask {
@@ -223,7 +226,7 @@ impl<R> Cell<R> {
                     self.waiting.iter().position(|e| e.lease.as_ref().is_some_and(|l| l.key() == key));
                 // A job that no input relied on (one that `fail_fast` drops) was taken meanwhile: look again.
                 if let Some(entry) = stale.and_then(|at| self.waiting.remove(at)) {
-                    replies.push((entry.reply, Outcome::StaleLease));
+                    replies.push(entry.refused(Outcome::StaleLease));
                 }
             }
             CommitError::Store(error) if !error.is_transient() => {
@@ -243,10 +246,6 @@ impl<R> Cell<R> {
         }
         self.forget();
     }
-}
-
-fn told_from_memory() -> bool {
-    planted::is(Bug::ToldFromMemory)
 }
 
 fn drops<R>(entry: &Entry<R>, before: &[Entry<R>]) -> bool {

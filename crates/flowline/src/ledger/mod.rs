@@ -43,6 +43,22 @@ pub struct Entry<R> {
     /// The job that the input comes from, as the commit must find it.
     pub lease: Option<LeaseUse>,
     pub reply: R,
+    /// Whether a commit with it may have landed, its answer being lost.
+    unsure: bool,
+}
+
+impl<R> Entry<R> {
+    pub fn new(input: Input, lines: Vec<NewEvent>, lease: Option<LeaseUse>, reply: R) -> Entry<R> {
+        Entry { input, lines, lease, reply, unsure: false }
+    }
+
+    /// What it is told where it is refused. A failed attempt leaves its mark only until the next one, or the run's end:
+    /// from then on nobody can say whether a commit whose answer was lost had it.
+    fn refused(self, refused: Outcome) -> (R, Outcome) {
+        let hidden = self.unsure && matches!(self.input, Input::Failed { .. });
+        let lost = || StoreError::Unavailable("the answer to the attempt's failure was lost".to_owned());
+        (self.reply, if hidden { Outcome::Failed(lost()) } else { refused })
+    }
 }
 
 /// What became of an input.
@@ -239,6 +255,9 @@ impl<R> Ledger<R> {
     /// A question to the store failed. The inputs wait to be decided again after [`Ledger::wake`], on fresh state.
     pub fn failed(&mut self, run: &RunKey) -> Vec<Arc<str>> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
+        if let Busy::Committing(flight) = &mut cell.busy {
+            flight.entries.iter_mut().for_each(|entry| entry.unsure = true);
+        }
         let unused = cell.unwind();
         cell.forget();
         unused
