@@ -20,6 +20,8 @@ pub struct Slots {
     /// What this instance can run, in order.
     needs: Vec<Arc<str>>,
     used: BTreeMap<Arc<str>, usize>,
+    /// Of those used: attempts that are over. Their slots are for hand-offs alone.
+    ending: BTreeMap<Arc<str>, usize>,
     /// What a claim that is under way may fill. Kept from hand-offs, or both would take the same slot.
     promised: Option<Promised>,
     tokens: Tokens,
@@ -45,7 +47,15 @@ impl Slots {
         // Who only operates takes nothing, not even what its own commits would hand to it.
         let closed = config.role == Role::Operate;
         needs.sort();
-        Slots { config, needs, used: BTreeMap::new(), promised: None, tokens, closed }
+        Slots {
+            config,
+            needs,
+            used: BTreeMap::new(),
+            ending: BTreeMap::new(),
+            promised: None,
+            tokens,
+            closed,
+        }
     }
 
     pub fn close(&mut self) {
@@ -56,9 +66,12 @@ impl Slots {
         self.config.queues.get(queue).copied().unwrap_or(self.config.slots)
     }
 
+    fn used_in(&self, queue: &str) -> usize {
+        self.used.get(queue).copied().filter(|_| !planted::is(Bug::SlotsIgnored)).unwrap_or(0)
+    }
+
     fn free_in(&self, queue: &str) -> usize {
-        let used = self.used.get(queue).copied().filter(|_| !planted::is(Bug::SlotsIgnored));
-        self.capacity(queue).saturating_sub(used.unwrap_or(0))
+        self.capacity(queue).saturating_sub(self.used_in(queue))
     }
 
     fn take(&mut self, queue: &Arc<str>) {
@@ -68,6 +81,18 @@ impl Slots {
     pub fn free(&mut self, queue: &str) {
         if let Some(used) = self.used.get_mut(queue) {
             *used = used.saturating_sub(1);
+        }
+    }
+
+    /// An attempt is over: a hand-off may have its slot, a claim not yet.
+    pub fn end(&mut self, queue: &Arc<str>) {
+        *self.ending.entry(queue.clone()).or_insert(0) += 1;
+    }
+
+    /// What follows from that attempt is decided. The slot is still to be freed.
+    pub fn ended(&mut self, queue: &str) {
+        if let Some(ending) = self.ending.get_mut(queue) {
+            *ending = ending.saturating_sub(1);
         }
     }
 
@@ -115,7 +140,8 @@ impl Slots {
 
     /// What a hand-off may take.
     fn open_in(&self, queue: &str) -> usize {
-        self.free_in(queue).saturating_sub(self.promised_in(queue))
+        let running = self.used_in(queue).saturating_sub(self.ending.get(queue).copied().unwrap_or(0));
+        self.capacity(queue).saturating_sub(running).saturating_sub(self.promised_in(queue))
     }
 }
 
@@ -186,6 +212,20 @@ mod tests {
         assert!(slots.reserve(&lane()).is_none(), "the claim got a job");
         slots.free("default");
         assert!(slots.reserve(&lane()).is_some());
+    }
+
+    #[test]
+    fn the_slot_of_an_attempt_that_is_over_is_for_what_follows_from_it() {
+        let mut slots = slots(1);
+        slots.claimed([&lane().queue]);
+        assert!(slots.reserve(&lane()).is_none());
+        slots.end(&lane().queue);
+        let claim = slots.claim().unwrap();
+        assert_eq!(claim.free, [(lane().queue, 0)]);
+        assert!(slots.reserve(&lane()).is_some(), "handed over");
+        slots.ended("default");
+        slots.free("default");
+        assert!(slots.reserve(&lane()).is_none(), "and taken");
     }
 
     #[test]

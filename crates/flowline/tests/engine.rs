@@ -9,7 +9,7 @@ use flowline::core::{Status, Time};
 use flowline::store::clock::Clock;
 use flowline::store::memory::MemoryStore;
 use flowline::store::{EventQuery, FeedFilter};
-use flowline::{Engine, Flow, OnFailure, Retry, StateScope, Step, StepError};
+use flowline::{Config, Engine, Flow, OnFailure, Retry, Role, StateScope, Step, StepError};
 use serde_json::{Value, json};
 
 fn memory() -> Arc<MemoryStore> {
@@ -382,4 +382,29 @@ async fn what_another_instance_did_meanwhile_is_seen_before_an_input_is_called_a
     assert!(other.resume(run.key()).await.unwrap().changed);
     assert!(one.pause(run.key()).await.unwrap().changed, "it goes on since");
     assert_eq!(one.row(run.key()).await.unwrap().status, Status::Paused);
+}
+
+#[tokio::test]
+async fn a_run_that_was_begun_is_gone_on_with_before_another_is_begun() {
+    let done = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let note = |name: &'static str| {
+        let done = done.clone();
+        move |_: Step, input: Value| {
+            done.lock().unwrap().push(name);
+            async move { Ok::<_, StepError>(input) }
+        }
+    };
+    let chain =
+        Flow::new("chain").step("a", note("a")).returns("a.done").step("b", note("b")).subscribes(["a.done"]);
+    let flow = chain.build().unwrap();
+    let store = memory();
+    let client =
+        Engine::on(store.clone()).flow(&flow).config(Config { role: Role::Operate, ..Config::default() });
+    let client = client.start().await.unwrap();
+    for number in 0..5 {
+        client.run(&flow, number).await.unwrap();
+    }
+    let worker = Engine::on(store).flow(&flow).slots(1).start().await.unwrap();
+    worker.until_idle(Duration::ZERO).await;
+    assert_eq!(*done.lock().unwrap(), ["a", "b"].repeat(5));
 }

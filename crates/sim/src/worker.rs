@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::attempt::{APPEND_AGAIN, FLUSH, Launch, Record, out_of_time_error};
+use flowline::attempt::{ASK_AGAIN, FLUSH, Launch, Record, out_of_time_error};
 use flowline::drive::{Message, Reply};
 use flowline::ledger::Outcome as Became;
 use flowline::{Level, StepError};
@@ -184,7 +184,7 @@ impl Worker {
                     let Some(result) = results.into_iter().next() else { continue };
                     return self.record.appended(result);
                 }
-                Err(_) => self.shared.sleep(APPEND_AGAIN, Place::Home).await,
+                Err(_) => self.shared.sleep(ASK_AGAIN, Place::Home).await,
             }
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use flowline_core::json::{self, Json};
 use flowline_core::{Plan, RunKey, Time, limits};
 use flowline_store::row::StateScope;
-use flowline_store::{Store, Token};
+use flowline_store::{Store, StoreError, Token};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::drive::host::Mail;
@@ -26,8 +26,8 @@ pub const FLUSH: Duration = Duration::from_millis(50);
 /// Lines that a program may be ahead of the store.
 #[cfg(feature = "command")]
 const BUFFERED: usize = 1_000;
-/// Pause between tries to append while the store is away.
-pub const APPEND_AGAIN: Duration = Duration::from_millis(200);
+/// Pause between tries while the store is away.
+pub const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 pub struct Attempt {
     pub run: RunKey,
@@ -134,9 +134,9 @@ impl Attempt {
                 }
                 () = tokio::time::sleep(FLUSH) => {
                     // Where the step itself is writing, it must be polled to get done: waiting for it here would be for
-                    // ever. A step whose lease is gone is stopped by the heartbeat; here it is enough to stop writing.
+                    // ever.
                     if let Ok(order) = self.flushing.try_lock() {
-                        let _ = self.write_lines(&order).await;
+                        self.write_lines(&order).await?;
                     }
                 }
             }
@@ -197,7 +197,7 @@ impl Attempt {
                     Some(result) => return self.record().appended(result),
                     None => return Err(record::lease_gone()),
                 },
-                Err(error) if error.is_transient() => tokio::time::sleep(APPEND_AGAIN).await,
+                Err(error) if error.is_transient() => tokio::time::sleep(ASK_AGAIN).await,
                 Err(error) => return Err(StepError::new(error)),
             }
         }
@@ -218,19 +218,33 @@ impl Attempt {
     }
 
     pub(crate) async fn get(&self, scope: StateScope, key: &str) -> Result<Option<Json>, StepError> {
-        Ok(self.store.state(&self.run, scope, key).await?)
+        self.ask(|| self.store.state(&self.run, scope, key)).await
     }
 
     /// All key-value state of the run.
     #[cfg(feature = "command")]
     pub(crate) async fn states(&self) -> Result<Vec<(String, Json)>, StepError> {
-        Ok(self.store.states(&self.run, StateScope::Run).await?)
+        self.ask(|| self.store.states(&self.run, StateScope::Run)).await
     }
 
     /// The stored definition that the run is pinned to.
     #[cfg(feature = "command")]
     pub(crate) async fn definition(&self) -> Result<Option<flowline_store::StoredDefinition>, StepError> {
-        Ok(self.store.definition(&self.run.tenant, &self.plan.hash).await?)
+        self.ask(|| self.store.definition(&self.run.tenant, &self.plan.hash)).await
+    }
+
+    /// Asks until the store can answer: that it is away is no failure of the step. Who lost its lease meanwhile is stopped
+    /// by [`Attempt::watch`].
+    async fn ask<T, F>(&self, question: impl Fn() -> F) -> Result<T, StepError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        loop {
+            match question().await {
+                Err(error) if error.is_transient() => tokio::time::sleep(ASK_AGAIN).await,
+                answer => return Ok(answer?),
+            }
+        }
     }
 
     pub(crate) async fn set(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flowline_core::planted::{self, Bug};
 use flowline_core::{RunKey, Status};
-use flowline_store::{CommitError, Committed, JobKey, Lane, LeasedJob, StoreError, Token};
+use flowline_store::{CommitError, Committed, JobKey, Lane, LeaseUse, LeasedJob, StoreError, Token};
 
 use super::{Action, BATCH, Call, Driver, Ended, FLIGHTS, RETRY_STORE, Reply};
 use crate::attempt::Launch;
@@ -26,7 +26,14 @@ impl<R> Driver<R> {
         let (mut commits, mut loads) = (Vec::new(), Vec::new());
         for ask in asks {
             match ask {
-                Ask::Commit(commit) => commits.push(*commit),
+                Ask::Commit(commit) => {
+                    for lease in &commit.leases {
+                        if let LeaseUse::Finish { token, .. } = lease {
+                            self.ended_attempt(*token);
+                        }
+                    }
+                    commits.push(*commit);
+                }
                 Ask::Load(run) => loads.push(run),
                 Ask::Payloads(run, slots) => self.call(Call::Payloads(run, slots)),
                 Ask::Leases(run) => self.call(Call::Leases(run)),
@@ -142,6 +149,7 @@ impl<R> Driver<R> {
         for (reply, outcome) in replies {
             match reply {
                 Reply::None => {}
+                Reply::Slot(token) => self.ended_attempt(token),
                 Reply::Caller(caller) => self.actions.push(Action::Reply(caller, outcome)),
                 Reply::Launch(launch) => match outcome {
                     Outcome::Applied { .. } if planted::is(Bug::StartedAgain) => self.launch(*launch, false),

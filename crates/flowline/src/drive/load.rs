@@ -7,6 +7,7 @@ use flowline_core::run::Phase;
 use flowline_core::{Json, RunKey};
 use flowline_store::{JobKey, LeasedJob, Snapshot, Store, StoreError};
 
+use super::Prepared;
 use crate::attempt::Launch;
 use crate::ledger::{Seen, input_of};
 use crate::plans::Plans;
@@ -45,7 +46,7 @@ pub(super) async fn prepare(
     store: &dyn Store,
     plans: &Plans,
     jobs: Vec<LeasedJob>,
-) -> (Vec<(Launch, bool)>, Vec<LeasedJob>) {
+) -> (Vec<Prepared>, Vec<LeasedJob>) {
     let (mut launches, mut failed) = (Vec::new(), Vec::new());
     let runs: Vec<RunKey> = jobs.iter().map(|job| job.run.clone()).collect();
     let seen = load(store, plans, &runs).await.unwrap_or_else(|_| vec![None; runs.len()]);
@@ -55,14 +56,14 @@ pub(super) async fn prepare(
             None => None,
         };
         match prepared {
-            Some(launch) => launches.push(launch),
+            Some(prepared) => launches.push(prepared),
             None => failed.push(job),
         }
     }
     (launches, failed)
 }
 
-async fn prepare_one(store: &dyn Store, job: &LeasedJob, seen: Seen) -> Option<(Launch, bool)> {
+async fn prepare_one(store: &dyn Store, job: &LeasedJob, seen: Seen) -> Option<Prepared> {
     let JobKey::Step(step) = job.key else { return None };
     let mut payloads = BTreeMap::new();
     let input = match input_of(&seen.plan, step, &seen.state, &payloads) {
@@ -76,12 +77,12 @@ async fn prepare_one(store: &dyn Store, job: &LeasedJob, seen: Seen) -> Option<(
     let delayed = seen.state.step(step).phase == Phase::Delayed;
     let launch = Launch {
         run: job.run.clone(),
-        plan: seen.plan,
+        plan: seen.plan.clone(),
         step,
         attempt: job.attempt,
         token: job.token,
         input,
         started: false,
     };
-    Some((launch, delayed))
+    Some(Prepared { launch, delayed, seen })
 }

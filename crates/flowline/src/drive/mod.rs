@@ -50,7 +50,7 @@ const SWEEP: usize = 1_000;
 pub enum Message<R> {
     Offer(RunKey, Entry<Reply<R>>),
     Start(RunKey, Arc<Plan>, Box<NewRun>, Entry<Reply<R>>),
-    /// An attempt is over; its slot is free.
+    /// An attempt is over; its slot is free for what follows from it.
     Finished(Token, RunKey, Entry<Reply<R>>),
     /// No new attempts; what still runs after this long is given back.
     Stop(Duration),
@@ -102,11 +102,20 @@ pub enum Answer {
     Payloads(RunKey, Result<Vec<(Slot, Json)>, StoreError>),
     Leases(RunKey, Result<BTreeSet<u32>, StoreError>),
     Claimed(Result<Claimed, StoreError>),
-    /// Claimed jobs with all that their attempts need, and whether the run waits for them; those that could not be
-    /// prepared are given back.
-    Prepared(Vec<(Launch, bool)>, Vec<LeasedJob>),
+    /// Claimed jobs with all that their attempts need; those that could not be prepared are given back.
+    Prepared(Vec<Prepared>, Vec<LeasedJob>),
     Swept(Result<Swept, StoreError>),
     Extended(Vec<Token>, Result<Vec<Extended>, StoreError>),
+}
+
+/// An attempt of a claimed job, ready to start.
+#[derive(Debug)]
+pub struct Prepared {
+    pub launch: Launch,
+    /// Whether the run waits for it, so that the log must say that the wait is over.
+    pub delayed: bool,
+    /// The run as it was read for this.
+    pub seen: Seen,
 }
 
 /// How a run ended: its status and the data of the terminal event.
@@ -123,6 +132,8 @@ pub enum Reply<R> {
     Caller(R),
     /// Start this attempt once its `step.started` is in the log.
     Launch(Box<Launch>),
+    /// Nobody; the slot of this attempt is free for anyone.
+    Slot(Token),
 }
 
 /// What a driver has done since it started.
@@ -150,6 +161,8 @@ pub struct Driver<R> {
     slots: Slots,
     /// By token, so that whatever goes over all of them does so in one order.
     attempts: BTreeMap<Token, Running>,
+    /// Queues of attempts that are over and whose outcomes are not decided on yet.
+    ending: BTreeMap<Token, Arc<str>>,
     actions: Vec<Action<R>>,
     now: Duration,
     clock: StoreClock,
@@ -224,6 +237,7 @@ impl<R> Driver<R> {
             config,
             ledger: Ledger::default(),
             attempts: BTreeMap::new(),
+            ending: BTreeMap::new(),
             actions: Vec::new(),
             now,
             clock: StoreClock { at: store_now, seen: now },
@@ -249,12 +263,7 @@ impl<R> Driver<R> {
         match message {
             Message::Offer(run, entry) => self.ledger.offer(run, entry),
             Message::Start(run, plan, new, entry) => self.ledger.offer_new(run, plan, *new, entry),
-            Message::Finished(token, run, entry) => {
-                if let Some(running) = self.attempts.remove(&token) {
-                    self.free(&running.queue);
-                }
-                self.ledger.offer(run, entry);
-            }
+            Message::Finished(token, run, entry) => self.finished(token, run, entry),
             Message::Stop(drain) => {
                 self.slots.close();
                 self.stop_by = Some(self.now.saturating_add(drain));

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use flowline_core::{Input, Time};
+use flowline_core::{Input, RunKey, Time};
 use flowline_store::{Claimed, Extend, JobKey, LeaseUse, LeasedJob, StoreError, Token};
 
-use super::{Action, Call, Driver, LOOK, Reply, Running};
+use super::{Action, Call, Driver, LOOK, Prepared, Reply, Running};
 use crate::attempt::{Launch, started_data};
 use crate::config::Role;
 use crate::ledger::Entry;
@@ -91,9 +91,12 @@ impl<R> Driver<R> {
         }
     }
 
-    pub(super) fn prepared(&mut self, launches: Vec<(Launch, bool)>, failed: Vec<LeasedJob>) {
+    pub(super) fn prepared(&mut self, launches: Vec<Prepared>, failed: Vec<LeasedJob>) {
         self.preparing -= launches.len() + failed.len();
-        launches.into_iter().for_each(|(launch, delayed)| self.launch(launch, delayed));
+        for Prepared { launch, delayed, seen } in launches {
+            self.ledger.learn(&launch.run, seen);
+            self.launch(launch, delayed);
+        }
         if failed.is_empty() {
             return;
         }
@@ -118,6 +121,37 @@ impl<R> Driver<R> {
         self.attempts.insert(launch.token, Running { run: launch.run.clone(), key, queue });
         let now = self.store_now();
         self.actions.push(Action::Launch(launch, now));
+    }
+
+    /// An attempt is over. Until its outcome is decided its slot is kept for the steps that follow: handed over they take one
+    /// commit, and whoever goes on with a run knows it already.
+    pub(super) fn finished(&mut self, token: Token, run: RunKey, mut entry: Entry<Reply<R>>) {
+        if let Some(running) = self.attempts.remove(&token) {
+            if self.is_shared(&run, running.key) {
+                self.ledger.doubt(&run);
+            }
+            self.slots.end(&running.queue);
+            self.ending.insert(token, running.queue);
+            entry.reply = Reply::Slot(token);
+        }
+        self.ledger.offer(run, entry);
+    }
+
+    /// The outcome of an attempt is decided: whatever is left of its slot is for anyone.
+    pub(super) fn ended_attempt(&mut self, token: Token) {
+        if let Some(queue) = self.ending.remove(&token) {
+            self.slots.ended(&queue);
+            self.free(&queue);
+        }
+    }
+
+    /// Whether another instance is likely to be at work on a run that this attempt belonged to: some step is under way and
+    /// not here. Only where commits of others have been met at all; alone, an instance need not ask.
+    pub(super) fn is_shared(&self, run: &RunKey, done: JobKey) -> bool {
+        let here = |key| self.attempts.values().any(|running| running.key == key && running.run == *run);
+        let elsewhere = |step| JobKey::Step(step) != done && !here(JobKey::Step(step));
+        self.meters.conflicts.load(Ordering::Relaxed) > 0
+            && self.ledger.seen(run).is_some_and(|seen| seen.state.live().any(elsewhere))
     }
 
     /// The lease of an attempt is gone: the attempt is stopped, and reports nothing.

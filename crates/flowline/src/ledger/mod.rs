@@ -195,6 +195,22 @@ impl<R> Ledger<R> {
         Some((seen.plan.clone(), input, now.phase == Phase::Delayed))
     }
 
+    /// Takes what was read of a run for another reason, where it is newer than what is known.
+    pub fn learn(&mut self, run: &RunKey, seen: Seen) {
+        let Some(cell) = self.cells.get_mut(run).filter(|cell| matches!(cell.busy, Busy::No)) else { return };
+        if cell.seen.as_ref().is_some_and(|known| known.version < seen.version) {
+            cell.seen = Some(seen);
+        }
+    }
+
+    /// What is known of a run is likely to be out of date: it is read again before the next decision, which is cheaper
+    /// than a commit that comes too late.
+    pub fn doubt(&mut self, run: &RunKey) {
+        if let Some(cell) = self.cells.get_mut(run).filter(|cell| matches!(cell.busy, Busy::No)) {
+            cell.forget();
+        }
+    }
+
     /// Decides what can be decided and says what to ask of the store. At most `limit` questions.
     pub fn next(&mut self, now: Time, room: &mut dyn Room, limit: usize) -> (Vec<Ask>, Vec<(R, Outcome)>) {
         let (mut asks, mut replies) = (Vec::new(), Vec::new());
