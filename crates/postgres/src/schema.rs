@@ -156,6 +156,25 @@ pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMis
     seat.commit().await
 }
 
+/// Whether a move into the schema is under way, or was broken off.
+pub(crate) async fn is_filling(session: &Session) -> Result<bool, Fault> {
+    let row = session.query_one("select exists (select 1 from cells where name = 'filling')", &[]).await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Refuses a schema that a move has not filled to its end.
+pub(crate) async fn refuse_half_moved(session: &Session, target: &Target) -> Result<(), Fault> {
+    if !is_filling(session).await? {
+        return Ok(());
+    }
+    let (schema, place) = (&target.schema, target.place());
+    Err(StoreError::HalfMoved(format!(
+        "the schema {schema} of {place} is half moved: `flowline move` fills it now, or was broken off; let it end, repeat \
+         it, or remove the schema (`drop schema {schema} cascade`; the store that it is moved from is unchanged)"
+    ))
+    .into())
+}
+
 /// The format of the schema; `None` where there is none yet.
 pub(crate) async fn format(session: &Session, target: &Target) -> Result<Option<u32>, Fault> {
     // By a query: `to_regclass` may remember within a transaction that there was none before it waited for the lock.
