@@ -29,6 +29,11 @@ pub(crate) async fn restore(
             _ => None,
         })
         .collect();
+    // Remembered from here on, so not part of what may be rolled back.
+    let lane = |run: &RestoredRun, job: &JobRow| (run.row.tenant.clone(), lane(job));
+    let lanes: BTreeSet<(Tenant, Lane)> =
+        runs.iter().flat_map(|run| run.jobs.iter().map(move |job| lane(run, job))).collect();
+    names.enter_lanes(seat, lanes).await?;
     seat.begin_long().await?;
     for part in parts {
         if let Restored::Definition(definition) = part {
@@ -39,10 +44,6 @@ pub(crate) async fn restore(
     if let Some((_, hash)) = names.missing_definitions(seat, wanted).await?.pop_first() {
         return Ok(Err(CommitError::UnknownDefinition(hash)));
     }
-    let lane = |run: &RestoredRun, job: &JobRow| (run.row.tenant.clone(), lane(job));
-    let lanes: BTreeSet<(Tenant, Lane)> =
-        runs.iter().flat_map(|run| run.jobs.iter().map(move |job| lane(run, job))).collect();
-    names.enter_lanes(seat, lanes).await?;
     let mut ids = insert_runs(seat, &runs).await?;
     if ids.len() < runs.len() {
         return Ok(Err(CommitError::Exists));
