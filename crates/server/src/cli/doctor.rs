@@ -238,7 +238,11 @@ async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: 
                     ),
                     // How a server is set is for its operator to weigh; the words say what to do.
                     None => {
-                        findings.warn("server", problem, "see docs/redis.md for what the server must be like")
+                        let page = match place {
+                            Place::Postgres(_) => "see docs/postgres.md for what the server must be like",
+                            _ => "see docs/redis.md for what the server must be like",
+                        };
+                        findings.warn("server", problem, page);
                     }
                 }
             }
