@@ -51,6 +51,8 @@ pub enum IfMissing {
     Refuse,
     /// Make it, to be filled by a move: one that was broken off before does not matter.
     Receive,
+    /// Leave the database as it is, and open what there is of it: to look at the server.
+    Ignore,
 }
 
 /// A schema of a PostgreSQL database as a Flowline store. Closed when the last reference goes.
@@ -78,12 +80,14 @@ impl PostgresStore {
         {
             let mut seat = pool.take().await?;
             let prepared = timely(schema::prepare(&mut seat, &target, missing)).await;
-            prepared.map_err(|fault| fault.of_connect(&target))?;
-            if missing != IfMissing::Receive {
+            let there = prepared.map_err(|fault| fault.of_connect(&target))?;
+            if there && missing != IfMissing::Receive {
                 let whole = timely(schema::refuse_half_moved(&seat, &target)).await;
                 whole.map_err(|fault| fault.of_connect(&target))?;
             }
-            timely(names.load_lanes(&seat)).await.map_err(fault::Fault::of_read)?;
+            if there {
+                timely(names.load_lanes(&seat)).await.map_err(fault::Fault::of_read)?;
+            }
         }
         let (changed, _) = watch::channel(0);
         let tell = Arc::new(Notify::new());

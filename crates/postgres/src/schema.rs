@@ -120,11 +120,15 @@ create view v_jobs as
     from jobs j join flow_runs r on r.id = j.run join lanes l on l.id = j.lane;
 ";
 
-/// Makes the schema where it is missing and takes the steps that it lacks. Refuses one of a newer build.
-pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMissing) -> Result<(), Fault> {
+/// Makes the schema where it is missing and takes the steps that it lacks. Refuses one of a newer build. True where it is
+/// there, and up to date.
+pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMissing) -> Result<bool, Fault> {
     // Most starts find all done: they take no lock and need no right to create.
     if format(seat, target).await? == Some(FORMAT) {
-        return Ok(());
+        return Ok(true);
+    }
+    if missing == IfMissing::Ignore {
+        return Ok(false);
     }
     if missing == IfMissing::Refuse {
         return Err(StoreError::Unavailable(format!(
@@ -153,7 +157,8 @@ pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMis
     let cell =
         "insert into cells values ('format', $1) on conflict (name) do update set value = excluded.value";
     seat.execute(cell, &[&i64::from(FORMAT)]).await?;
-    seat.commit().await
+    seat.commit().await?;
+    Ok(true)
 }
 
 /// Whether a move into the schema is under way, or was broken off.

@@ -134,6 +134,7 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
 pub async fn look(url: &str) -> Result<Arc<dyn Store>, Failure> {
     match Place::read(url)? {
         Place::Redis(url) => Ok(RedisStore::open(&url, flowline_redis::IfMissing::Ignore).await?),
+        Place::Postgres(url) => Ok(PostgresStore::open(&url, IfMissing::Ignore).await?),
         _ => open(url, Access::Reader).await,
     }
 }

@@ -121,6 +121,20 @@ fn a_wrong_postgres_url_is_told_by_what_is_wrong() {
 }
 
 #[test]
+fn a_postgres_without_a_store_is_looked_at_and_left_alone() {
+    let url = postgres(None, None, None, &format!("?schema=doctor_{}", std::process::id()));
+    for _ in 0..2 {
+        let (exit, findings) = examined(&url);
+        assert_eq!(exit, 0, "{findings:?}");
+        assert!(findings.iter().any(|finding| finding.starts_with("ok store postgres 1")), "{findings:?}");
+        assert!(
+            findings.iter().any(|finding| finding.starts_with("warn store there is no store")),
+            "{findings:?}"
+        );
+    }
+}
+
+#[test]
 fn an_old_postgres_is_refused_by_its_version() {
     refused(&old::postgres(), &["PostgreSQL 14.9", "15 or newer"]);
 }
