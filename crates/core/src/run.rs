@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::definition::{OnFailure, Priority};
-use crate::event::{Event, EventType};
+use crate::event::{Event, EventType, Slot};
 use crate::json::Json;
 use crate::plan::{Bits, Plan};
 use crate::planted::{self, Bug};
@@ -383,6 +383,17 @@ impl Fact {
             EventType::FlowCancelled => Fact::Ended(Ended::Cancelled),
             _ => Fact::Note,
         })
+    }
+
+    /// Where the payload of the event behind this fact is found again.
+    pub fn slot(self, plan: &Plan) -> Option<Slot> {
+        match self {
+            Fact::Start { .. } => Some(Slot::Input),
+            Fact::Completed { step, .. } if plan.step(step).keeps_result => Some(Slot::Result(step)),
+            Fact::Failed { step, .. } => Some(Slot::Error(step)),
+            Fact::Emit { event } => Some(Slot::Emit(event)),
+            _ => None,
+        }
     }
 }
 

@@ -40,6 +40,7 @@ pub mod opening;
 pub mod operate;
 pub mod plans;
 pub mod reconcile;
+pub mod relocate;
 pub mod retain;
 pub mod runner;
 pub mod slots;

@@ -178,7 +178,7 @@ impl Tokens {
         Tokens(Box::new(source))
     }
 
-    fn next(&mut self) -> Token {
+    pub(crate) fn next(&mut self) -> Token {
         (self.0)()
     }
 }

@@ -170,7 +170,7 @@ pub(crate) async fn counters(session: &Session) -> Result<Vec<Counter>, Fault> {
 pub(crate) async fn jobs(session: &Session, run: &RunKey) -> Result<Vec<JobRow>, Fault> {
     let sql =
         "select j.key, j.name, j.attempt, l.queue, l.need, j.priority, j.due, j.held, j.token is not null,
-            j.worker, j.leased_at, j.expires, j.lines
+            j.worker, j.leased_at, j.expires, j.lines, j.released
         from flow_runs r join jobs j on j.run = r.id join lanes l on l.id = j.lane
         where r.tenant || '/' || r.run_id = $1::text || '/' || $2::text";
     let mut found = Vec::new();
@@ -193,6 +193,7 @@ pub(crate) async fn jobs(session: &Session, run: &RunKey) -> Result<Vec<JobRow>,
             leased_at: time(10)?,
             expires: time(11)?,
             lines: row.try_get::<_, i32>(12)? as u32,
+            released: row.try_get(13)?,
         });
     }
     found.sort_by_key(|job: &JobRow| job.key);

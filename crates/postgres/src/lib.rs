@@ -23,6 +23,7 @@ mod signal;
 mod store;
 mod target;
 mod tls;
+mod transfer;
 mod write;
 
 use std::fmt;
@@ -48,12 +49,17 @@ pub enum IfMissing {
     Make,
     /// Leave the database as it is.
     Refuse,
+    /// Make it, to be filled by a move: one that was broken off before does not matter.
+    Receive,
+    /// Leave the database as it is, and open what there is of it: to look at the server.
+    Ignore,
 }
 
 /// A schema of a PostgreSQL database as a Flowline store. Closed when the last reference goes.
 pub struct PostgresStore {
     target: Target,
     pool: Pool,
+    names: Arc<Names>,
     writers: Writers,
     rotation: Rotation,
     changed: watch::Sender<u64>,
@@ -74,16 +80,27 @@ impl PostgresStore {
         {
             let mut seat = pool.take().await?;
             let prepared = timely(schema::prepare(&mut seat, &target, missing)).await;
-            prepared.map_err(|fault| fault.of_connect(&target))?;
-            timely(names.load_lanes(&seat)).await.map_err(fault::Fault::of_read)?;
+            let there = prepared.map_err(|fault| fault.of_connect(&target))?;
+            if there && missing != IfMissing::Receive {
+                let whole = timely(schema::refuse_half_moved(&seat, &target)).await;
+                whole.map_err(|fault| fault.of_connect(&target))?;
+            }
+            if there {
+                timely(names.load_lanes(&seat)).await.map_err(fault::Fault::of_read)?;
+            }
         }
         let (changed, _) = watch::channel(0);
         let tell = Arc::new(Notify::new());
-        let shared = Shared { target: target.clone(), names, changed: changed.clone(), tell: tell.clone() };
+        let shared = Shared {
+            target: target.clone(),
+            names: names.clone(),
+            changed: changed.clone(),
+            tell: tell.clone(),
+        };
         let writers = Writers::start(shared);
         let signal = Signal::start(target.clone(), changed.clone(), tell.clone());
         let rotation = Rotation::default();
-        Ok(Arc::new(PostgresStore { target, pool, writers, rotation, changed, tell, _signal: signal }))
+        Ok(Arc::new(PostgresStore { target, pool, names, writers, rotation, changed, tell, _signal: signal }))
     }
 
     /// The server, database and schema, without the password.

@@ -71,6 +71,11 @@ impl Names {
         known.lanes.insert((tenant, lane), id);
     }
 
+    /// A store that is emptied takes them with it.
+    pub(crate) fn forget_definitions(&self) {
+        self.known().definitions.clear();
+    }
+
     /// Those of the definitions that are not stored.
     pub(crate) async fn missing_definitions(
         &self,

@@ -69,6 +69,11 @@ impl Seat<'_> {
         self.run("begin; set local statement_timeout to 60000").await
     }
 
+    /// The transaction was ended by who wrote it.
+    pub(crate) fn ended(&mut self) {
+        self.within = false;
+    }
+
     pub(crate) async fn commit(&mut self) -> Result<(), Fault> {
         self.run("commit").await?;
         self.within = false;

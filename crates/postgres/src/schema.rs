@@ -120,11 +120,15 @@ create view v_jobs as
     from jobs j join flow_runs r on r.id = j.run join lanes l on l.id = j.lane;
 ";
 
-/// Makes the schema where it is missing and takes the steps that it lacks. Refuses one of a newer build.
-pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMissing) -> Result<(), Fault> {
+/// Makes the schema where it is missing and takes the steps that it lacks. Refuses one of a newer build. True where it is
+/// there, and up to date.
+pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMissing) -> Result<bool, Fault> {
     // Most starts find all done: they take no lock and need no right to create.
     if format(seat, target).await? == Some(FORMAT) {
-        return Ok(());
+        return Ok(true);
+    }
+    if missing == IfMissing::Ignore {
+        return Ok(false);
     }
     if missing == IfMissing::Refuse {
         return Err(StoreError::Unavailable(format!(
@@ -153,7 +157,27 @@ pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMis
     let cell =
         "insert into cells values ('format', $1) on conflict (name) do update set value = excluded.value";
     seat.execute(cell, &[&i64::from(FORMAT)]).await?;
-    seat.commit().await
+    seat.commit().await?;
+    Ok(true)
+}
+
+/// Whether a move into the schema is under way, or was broken off.
+pub(crate) async fn is_filling(session: &Session) -> Result<bool, Fault> {
+    let row = session.query_one("select exists (select 1 from cells where name = 'filling')", &[]).await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Refuses a schema that a move has not filled to its end.
+pub(crate) async fn refuse_half_moved(session: &Session, target: &Target) -> Result<(), Fault> {
+    if !is_filling(session).await? {
+        return Ok(());
+    }
+    let (schema, place) = (&target.schema, target.place());
+    Err(StoreError::HalfMoved(format!(
+        "the schema {schema} of {place} is half moved: `flowline move` fills it now, or was broken off; let it end, repeat \
+         it, or remove the schema (`drop schema {schema} cascade`; the store that it is moved from is unchanged)"
+    ))
+    .into())
 }
 
 /// The format of the schema; `None` where there is none yet.

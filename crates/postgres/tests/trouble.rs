@@ -67,6 +67,27 @@ async fn a_wrong_user_is_told_and_no_password_shown() {
     assert!(text.contains("nobody_here") && !text.contains("sesame"), "{text}");
 }
 
+/// The servers of `cargo xtask services` ask users named `guarded` for their password.
+#[tokio::test]
+async fn a_wrong_password_is_told_and_not_shown() {
+    let make = "do $$ begin create role guarded login password 'sesame';
+        exception when duplicate_object or unique_violation then null; end $$";
+    place::connect(&place::url()).await.batch_execute(make).await.expect("makes a role");
+    let error = refused(&changed(Part::User, "guarded:open")).await;
+    let StoreError::Invalid(text) = &error else { panic!("{error:?}") };
+    assert!(text.contains("password of user \"guarded\"") && !text.contains("open"), "{text}");
+    let error = refused(&changed(Part::User, "guarded")).await;
+    assert!(error.to_string().contains("put the password in the store URL"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_told_where_tls_is_asked_for() {
+    let (url, _schema) = place::fresh();
+    let error = refused(&format!("{url}&sslmode=require")).await;
+    let StoreError::Unavailable(text) = &error else { panic!("{error:?}") };
+    assert!(text.contains("the server has no TLS") && text.contains("sslmode"), "{text}");
+}
+
 #[tokio::test]
 async fn a_schema_of_a_newer_build_is_refused() {
     let (url, schema) = place::fresh();

@@ -46,6 +46,21 @@ pub(crate) async fn suitable(link: &Link, address: &Address) -> Result<(), Store
     Ok(())
 }
 
+/// Refuses a store that a move has not filled to its end.
+pub(crate) async fn refuse_half_moved(link: &Link, address: &Address) -> Result<(), StoreError> {
+    let mut asked = redis::cmd("HEXISTS");
+    asked.arg(format!("{{{}:0}}:meta", address.prefix)).arg("filling");
+    if link.ask(&asked).await.map_err(|error| failed(&error))? != Value::Int(1) {
+        return Ok(());
+    }
+    Err(StoreError::HalfMoved(format!(
+        "the store under the prefix {:?} of {} is half moved: `flowline move` fills it now, or was broken off; let it end, \
+         repeat it, or name another prefix (the store that it is moved from is unchanged)",
+        address.prefix,
+        address.shown()
+    )))
+}
+
 /// The number of shards that the store has, or gets.
 pub(crate) async fn shards(link: &Link, address: &Address, missing: IfMissing) -> Result<u32, StoreError> {
     let mut asked = redis::cmd("HGET");
@@ -53,7 +68,7 @@ pub(crate) async fn shards(link: &Link, address: &Address, missing: IfMissing) -
     let found = link.ask(&asked).await.map_err(|error| failed(&error))?;
     match (maybe_text(found)?, missing) {
         (Some(count), _) => number(&count),
-        (None, IfMissing::Make | IfMissing::Ignore) => Ok(address.shards),
+        (None, IfMissing::Make | IfMissing::Receive | IfMissing::Ignore) => Ok(address.shards),
         (None, IfMissing::Refuse) => Err(StoreError::Unavailable(format!(
             "{} holds no store under the prefix {:?} yet; `flowline run FILE` makes one",
             address.shown(),

@@ -133,7 +133,7 @@ fn lease_use(args: &mut Args, lease: &LeaseUse, kind: Kind) {
     args.text(sign).number(key).text(&format!("{token} {attempt} ")).number(lines);
 }
 
-fn event(args: &mut Args, event: &NewEvent) {
+pub(crate) fn event(args: &mut Args, event: &NewEvent) {
     args.text(event.kind.as_str());
     match &event.of {
         Some(of) => args.text(&of.step).number(of.attempt),
@@ -148,12 +148,17 @@ fn event(args: &mut Args, event: &NewEvent) {
 
 fn new_job(args: &mut Args, job: &NewJob) {
     args.number(job.key.number()).number(job.attempt);
-    args.number(job.due.millis().clamp(-FARTHEST, FARTHEST)).text(if job.held { "1" } else { "0" });
+    args.number(due(job.due)).text(if job.held { "1" } else { "0" });
     args.number(job.priority as u8).name(&job.name).name(&job.lane.queue).name(&job.lane.need);
     match &job.handoff {
         Some(asked) => args.text(&shown(asked.token)).number(millis(asked.ttl)).name(&asked.worker),
         None => args.text("").text("").text(""),
     };
+}
+
+/// When a job is due, as a score.
+pub(crate) fn due(due: Time) -> i64 {
+    due.millis().clamp(-FARTHEST, FARTHEST)
 }
 
 /// Packs an append. Without a hint the store has one shard, so that a deletion needs no trace.
@@ -323,6 +328,7 @@ impl Job {
             leased_at: leased.then_some(self.leased_at),
             expires: leased.then_some(self.expires),
             lines: self.lines,
+            released: leased && self.released,
         }
     }
 }
@@ -353,6 +359,6 @@ pub(crate) fn owner(run: &str, scope: StateScope, flow: Option<&str>) -> Option<
     })
 }
 
-fn json(value: &impl Serialize) -> Result<String, StoreError> {
+pub(crate) fn json(value: &impl Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|error| StoreError::Invalid(format!("cannot be stored: {error}")))
 }

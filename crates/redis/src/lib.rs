@@ -24,6 +24,7 @@ mod runs;
 mod script;
 mod shard;
 mod store;
+mod transfer;
 mod wake;
 mod write;
 
@@ -40,6 +41,7 @@ use tokio::task::AbortHandle;
 use address::Address;
 use link::Link;
 use shard::{Answer, Shard, Shared};
+use transfer::Places;
 use write::Writer;
 
 /// The layout that this build writes.
@@ -50,6 +52,8 @@ const FORMAT: u32 = 1;
 pub enum IfMissing {
     Make,
     Refuse,
+    /// Make one, to be filled by a move: one that was broken off before does not matter.
+    Receive,
     /// Read it as empty and write nothing: to look at the server.
     Ignore,
 }
@@ -61,6 +65,7 @@ pub struct RedisStore {
     commits: Vec<Writer>,
     appends: Vec<Writer>,
     changed: watch::Sender<u64>,
+    places: Places,
     /// What this process is called in messages to others.
     who: String,
     shown: String,
@@ -76,6 +81,9 @@ impl RedisStore {
         let address = Address::read(url)?;
         let link = Link::open(&address).await?;
         check::suitable(&link, &address).await?;
+        if missing != IfMissing::Receive {
+            check::refuse_half_moved(&link, &address).await?;
+        }
         let shared = Arc::new(Shared::default());
         let shards: Vec<Arc<Shard>> = (0..check::shards(&link, &address, missing).await?)
             .map(|n| Arc::new(Shard::new(link.clone(), &address.prefix, n, shared.clone())))
@@ -94,7 +102,8 @@ impl RedisStore {
         let (commits, appends) = (writers(&script::COMMIT), writers(&script::APPEND));
         let listener = wake::listen(&address, who.clone(), changed.clone());
         let shown = address.shown();
-        Ok(Arc::new(RedisStore { shards, shared, commits, appends, changed, who, shown, listener }))
+        let places = Places::default();
+        Ok(Arc::new(RedisStore { shards, shared, commits, appends, changed, places, who, shown, listener }))
     }
 
     /// The shard that a run (as scripts name it) lives in.

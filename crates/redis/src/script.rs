@@ -32,6 +32,8 @@ scripts! {
     PEEK = "lua/peek.lua",
     PURGE = "lua/purge.lua",
     QUEUES = "lua/queues.lua",
+    RESTORE = "lua/restore.lua",
     STATE = "lua/state.lua",
     SWEEP = "lua/sweep.lua",
+    WIPE = "lua/wipe.lua",
 }

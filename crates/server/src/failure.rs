@@ -114,6 +114,7 @@ impl From<StoreError> for Failure {
             StoreError::Incompatible(_) => {
                 (Exit::Store, "store-incompatible", Some("name another store with --store"))
             }
+            StoreError::HalfMoved(_) => (Exit::Store, "store-half-moved", None),
             StoreError::Damaged(_) => {
                 (Exit::Store, "store-damaged", Some("`flowline doctor` says more; restore a backup"))
             }

@@ -20,6 +20,10 @@ pub enum Access {
     Existing,
     /// Read only, beside an engine or without one.
     Reader,
+    /// Read only, and no engine meanwhile: the source of a move.
+    Still,
+    /// Write what a move brings; made where it is missing.
+    Receive,
 }
 
 /// A store URL, read.
@@ -52,7 +56,9 @@ impl Place {
             Some(("redis" | "rediss" | "redis+cluster" | "rediss+cluster", _)) => {
                 Ok(Place::Redis(url.to_owned()))
             }
-            Some((scheme, _)) => refuse(format!("store {url:?}: this build has no store for {scheme:?}")),
+            Some((scheme, _)) => {
+                refuse(format!("store {:?}: this build has no store for {scheme:?}", shown(url)))
+            }
             None => refuse(format!("store {url:?} has no scheme")),
         }
     }
@@ -65,24 +71,49 @@ impl Place {
     }
 }
 
+/// A store URL as people and logs may see it: without its password.
+pub fn shown(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| *scheme != "sqlite") else {
+        return url.to_owned();
+    };
+    let rest = match rest.rsplit_once('@').and_then(|(who, place)| Some((who.split_once(':')?.0, place))) {
+        Some((user, place)) => format!("{user}:***@{place}"),
+        None => rest.to_owned(),
+    };
+    // The client library of PostgreSQL takes one here too.
+    let rest = match rest.split_once("password=") {
+        Some((before, after)) => {
+            let others = after.split_once('&').map_or(String::new(), |(_, others)| format!("&{others}"));
+            format!("{before}password=***{others}")
+        }
+        None => rest,
+    };
+    format!("{scheme}://{rest}")
+}
+
 /// Opens a store, in the runtime that it will live in.
 pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> {
     let path = match Place::read(url)? {
         Place::Memory => return Ok(Arc::new(MemoryStore::new(Clock::system()))),
         Place::Postgres(url) => {
-            let missing = if access == Access::Engine { IfMissing::Make } else { IfMissing::Refuse };
+            let missing = match access {
+                Access::Engine => IfMissing::Make,
+                Access::Receive => IfMissing::Receive,
+                Access::Existing | Access::Reader | Access::Still => IfMissing::Refuse,
+            };
             return Ok(PostgresStore::open(&url, missing).await?);
         }
         Place::Redis(url) => {
             let missing = match access {
                 Access::Engine => flowline_redis::IfMissing::Make,
-                Access::Existing | Access::Reader => flowline_redis::IfMissing::Refuse,
+                Access::Receive => flowline_redis::IfMissing::Receive,
+                Access::Existing | Access::Reader | Access::Still => flowline_redis::IfMissing::Refuse,
             };
             return Ok(RedisStore::open(&url, missing).await?);
         }
         Place::File(path) => path,
     };
-    if access != Access::Engine && !path.try_exists().unwrap_or(true) {
+    if !matches!(access, Access::Engine | Access::Receive) && !path.try_exists().unwrap_or(true) {
         return Err(Failure::new(
             Exit::Store,
             "store-missing",
@@ -90,7 +121,12 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
         )
         .help("`flowline run FILE` makes one; or name the right one with --store sqlite:PATH"));
     }
-    let mode = if access == Access::Reader { Mode::Client } else { Mode::Engine };
+    let mode = match access {
+        Access::Engine | Access::Existing => Mode::Engine,
+        Access::Reader => Mode::Client,
+        Access::Still => Mode::Still,
+        Access::Receive => Mode::Receive,
+    };
     Ok(SqliteStore::open(&path, Options { mode, ..Options::default() })?)
 }
 
@@ -98,6 +134,7 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
 pub async fn look(url: &str) -> Result<Arc<dyn Store>, Failure> {
     match Place::read(url)? {
         Place::Redis(url) => Ok(RedisStore::open(&url, flowline_redis::IfMissing::Ignore).await?),
+        Place::Postgres(url) => Ok(PostgresStore::open(&url, IfMissing::Ignore).await?),
         _ => open(url, Access::Reader).await,
     }
 }
@@ -105,6 +142,27 @@ pub async fn look(url: &str) -> Result<Arc<dyn Store>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_password_is_shown() {
+        for (url, expected) in [
+            ("postgres://me:s3:cr@t?x@h/db?schema=a", "postgres://me:***@h/db?schema=a"),
+            ("redis://:s3cret@h:1/2?prefix=p", "redis://:***@h:1/2?prefix=p"),
+            ("redis+cluster://u:s3cret@a:1,b:2", "redis+cluster://u:***@a:1,b:2"),
+            (
+                "postgres://h/db?user=u&password=s3cret&sslmode=require",
+                "postgres://h/db?user=u&password=***&sslmode=require",
+            ),
+            ("postgres://me@h/db", "postgres://me@h/db"),
+            ("redis://h:1", "redis://h:1"),
+            ("sqlite:a:b@c.db", "sqlite:a:b@c.db"),
+            ("sqlite:///a:b@c.db", "sqlite:///a:b@c.db"),
+        ] {
+            assert_eq!(shown(url), expected);
+        }
+        let failure = Place::read("mysql://me:s3cret@h").unwrap_err();
+        assert!(!failure.message.contains("s3cret"), "{}", failure.message);
+    }
 
     #[test]
     fn a_url_names_a_file_a_server_or_memory() {

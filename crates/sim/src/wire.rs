@@ -14,8 +14,9 @@ use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
-    EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, LockRequest, LockRow,
-    QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
+    EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Filling, Health, JobRow, LockRequest,
+    LockRow, QueueRow, Restored, RunPage, RunQuery, RunStore, Snapshot, StateOwner, StateValue, StoreError,
+    StoredDefinition, Swept, Token, Transfer,
 };
 use tokio::sync::watch;
 
@@ -324,5 +325,32 @@ impl Catalog for Wire {
 
     async fn check(&self) -> Result<Health, StoreError> {
         self.read("check", |memory, _| memory.check()).await
+    }
+}
+
+/// Nobody moves a store within a world; the verbs are the memory's own.
+#[async_trait]
+impl Transfer for Wire {
+    async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
+        self.read("tenants", |memory, _| memory.tenants()).await
+    }
+
+    async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError> {
+        let (tenant, owner) = (tenant.clone(), owner.clone());
+        self.read("values", move |memory, now| memory.values(now, &tenant, &owner)).await
+    }
+
+    async fn begin_filling(&self) -> Result<Filling, StoreError> {
+        self.cross(Kind::Write, "begin filling", |inner: &mut Inner, _: &str| inner.memory.begin_filling())
+            .await
+    }
+
+    async fn restore(&self, parts: Vec<Restored>) -> Result<(), CommitError> {
+        let act = move |inner: &mut Inner, _: &str| inner.memory.restore(parts.clone());
+        self.cross(Kind::Write, "restore", act).await?
+    }
+
+    async fn end_filling(&self) -> Result<(), StoreError> {
+        self.cross(Kind::Write, "end filling", |inner: &mut Inner, _: &str| inner.memory.end_filling()).await
     }
 }

@@ -71,6 +71,19 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     opened.map_err(|fault| named(path, fault.of_read()))
 }
 
+/// Refuses a file that a move has not filled to its end.
+pub(crate) fn refuse_half_moved(path: &Path) -> Result<(), StoreError> {
+    let conn = open_reader(path)?;
+    match schema::is_filling(&conn).map_err(|fault| named(path, fault.of_read()))? {
+        false => Ok(()),
+        true => Err(StoreError::HalfMoved(format!(
+            "{} is half moved: `flowline move` was broken off while it filled this file; repeat that command, or delete \
+             the file (the store that it was moved from is unchanged)",
+            path.display()
+        ))),
+    }
+}
+
 /// Whether only the log beside the file could not be made (read-only folder, full disk), and the file needs none: no
 /// engine is at work, and the last one left nothing that is not in the file.
 fn needs_no_log(path: &Path, error: &rusqlite::Error) -> bool {

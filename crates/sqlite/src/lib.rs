@@ -17,6 +17,7 @@ mod pack;
 mod read;
 mod schema;
 mod store;
+mod transfer;
 mod write;
 
 use std::fmt;
@@ -58,6 +59,10 @@ pub enum Mode {
     Engine,
     /// Read only, beside an engine or without one. Takes no lock; every write is refused.
     Client,
+    /// Read only, and no engine meanwhile: the source of a move. Nothing in the file changes, leases neither.
+    Still,
+    /// As an engine, to be filled by a move: one that was broken off before does not matter.
+    Receive,
 }
 
 /// What an acknowledged commit survives.
@@ -99,13 +104,11 @@ pub struct SqliteStore {
 
 enum Access {
     /// Fields go in this order: the writer ends before the lock is given up.
-    Engine {
-        writer: WriterThread,
-        changed: watch::Sender<u64>,
-        _lock: EngineLock,
-    },
+    Engine { writer: WriterThread, changed: watch::Sender<u64>, _lock: EngineLock },
     Client {
         follower: Follower,
+        /// Keeps engines away where that was asked for.
+        _lock: Option<EngineLock>,
     },
 }
 
@@ -117,15 +120,17 @@ impl SqliteStore {
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Arc<SqliteStore>, StoreError> {
         let path = file::plain(path.as_ref());
         let access = match options.mode {
-            Mode::Engine => open_engine(&path, &options)?,
-            Mode::Client => {
+            Mode::Engine | Mode::Receive => open_engine(&path, &options)?,
+            Mode::Client | Mode::Still => {
                 if !file::identify(&path)? {
                     return Err(StoreError::Unavailable(format!(
                         "{} does not exist; start a flow with this store first, or name another file",
                         path.display()
                     )));
                 }
-                Access::Client { follower: Follower::new(path.clone()) }
+                file::refuse_half_moved(&path)?;
+                let _lock = (options.mode == Mode::Still).then(|| EngineLock::take(&path)).transpose()?;
+                Access::Client { follower: Follower::new(path.clone()), _lock }
             }
         };
         let readers = Readers::open(path.clone())?;
@@ -162,6 +167,9 @@ fn open_engine(path: &Path, options: &Options) -> Result<Access, StoreError> {
             .map_err(|error| StoreError::CannotWrite(format!("{}: {error}", folder.display())))?;
     }
     let lock = EngineLock::take(path)?;
+    if options.mode != Mode::Receive && file::identify(path)? {
+        file::refuse_half_moved(path)?;
+    }
     let conn = file::open_writer(path, options)?;
     let (changed, _) = watch::channel(0);
     let writer = WriterThread::start(conn, options.clock.clone(), changed.clone())?;

@@ -134,6 +134,12 @@ pub(crate) fn format(conn: &Connection) -> Result<Option<u32>, Fault> {
     Ok(conn.query_row("select value from cells where name = 'format'", [], |row| row.get(0)).optional()?)
 }
 
+/// Whether a move into the file is under way, or was broken off.
+pub(crate) fn is_filling(conn: &Connection) -> Result<bool, Fault> {
+    let sql = "select exists (select 1 from cells where name = 'filling')";
+    Ok(conn.query_row(sql, [], |row| row.get(0))?)
+}
+
 /// Refuses a file of another program or of a newer build.
 pub(crate) fn check(conn: &Connection, path: &str) -> Result<u32, Fault> {
     match format(conn)? {

@@ -70,7 +70,7 @@ impl RunStore for SqliteStore {
     fn watch(&self) -> watch::Receiver<u64> {
         match &self.access {
             Access::Engine { changed, .. } => changed.subscribe(),
-            Access::Client { follower } => follower.watch(),
+            Access::Client { follower, .. } => follower.watch(),
         }
     }
 

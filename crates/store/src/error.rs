@@ -16,6 +16,9 @@ pub enum StoreError {
     /// What is there is not a Flowline store, or one of a format that this build does not read.
     #[error("{0}")]
     Incompatible(String),
+    /// A move into the store was broken off: what is there is not whole.
+    #[error("{0}")]
+    HalfMoved(String),
     /// The store's content contradicts itself.
     #[error("the store is damaged: {0}")]
     Damaged(String),

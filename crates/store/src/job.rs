@@ -196,6 +196,9 @@ pub struct JobRow {
     /// Of a leased job; 0 otherwise.
     #[serde(skip)]
     pub lines: u32,
+    /// A lease that was given back, not lost.
+    #[serde(skip)]
+    pub released: bool,
 }
 
 /// What moves a job on: a `waiting` one is claimed when it is due, a `held` one waits for its run to be resumed, a

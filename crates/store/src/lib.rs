@@ -17,6 +17,7 @@ pub mod lock;
 pub mod memory;
 pub mod query;
 pub mod row;
+pub mod transfer;
 
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ pub use lock::{Acquired, LockRequest, LockRow};
 pub use memory::{Memory, MemoryStore};
 pub use query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery, Total};
 pub use row::{Counter, Failure, Health, QueueRow, RunRow, Snapshot, StoredDefinition};
+pub use transfer::{Filling, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue, Transfer};
 
 /// The part of a store that runs live by: about ten verbs.
 #[async_trait]
@@ -152,5 +154,5 @@ pub trait Catalog: Send + Sync + 'static {
 }
 
 /// A whole store.
-pub trait Store: RunStore + Catalog {}
-impl<T: RunStore + Catalog> Store for T {}
+pub trait Store: RunStore + Catalog + Transfer {}
+impl<T: RunStore + Catalog + Transfer> Store for T {}

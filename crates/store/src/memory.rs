@@ -10,6 +10,7 @@ mod locks;
 mod read;
 mod retain;
 mod rows;
+mod transfer;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,7 @@ use crate::query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuer
 use crate::row::{
     Counter, Health, Pause, QueueRow, Repair, Retained, Retention, Snapshot, StateScope, StoredDefinition,
 };
+use crate::transfer::{Filling, Restored, StateOwner, StateValue, Transfer};
 use crate::{Catalog, Clock, RunStore};
 
 pub use rows::Memory;
@@ -222,5 +224,31 @@ impl Catalog for MemoryStore {
 
     async fn check(&self) -> Result<Health, StoreError> {
         Ok(self.lock().check())
+    }
+}
+
+#[async_trait]
+impl Transfer for MemoryStore {
+    async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
+        Ok(self.lock().tenants())
+    }
+
+    async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError> {
+        Ok(self.lock().values(self.time(), tenant, owner))
+    }
+
+    async fn begin_filling(&self) -> Result<Filling, StoreError> {
+        Ok(self.lock().begin_filling())
+    }
+
+    async fn restore(&self, parts: Vec<Restored>) -> Result<(), CommitError> {
+        self.lock().restore(parts)?;
+        self.wake();
+        Ok(())
+    }
+
+    async fn end_filling(&self) -> Result<(), StoreError> {
+        self.lock().end_filling();
+        Ok(())
     }
 }

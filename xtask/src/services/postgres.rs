@@ -20,6 +20,7 @@ pub(super) fn start(place: &Path) -> Result<String> {
     let mut init = unprivileged(&bin.join("initdb"));
     init.args(["-U", "flowline", "--auth=trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D"]);
     finish(init.arg(&data))?;
+    guard(&data.join("pg_hba.conf"))?;
     let options = format!(
         "-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_connections=200"
     );
@@ -29,6 +30,12 @@ pub(super) fn start(place: &Path) -> Result<String> {
     let status = start.stdout(std::process::Stdio::null()).status().context("cannot run pg_ctl")?;
     anyhow::ensure!(status.success(), "pg_ctl start failed ({status}); see {}", data.join("log").display());
     Ok(format!("postgres://flowline@127.0.0.1:{port}/postgres"))
+}
+
+/// Users named `guarded` must show a password: for the tests of a wrong one. All others are let in.
+fn guard(rules: &Path) -> Result<()> {
+    let others = fs::read_to_string(rules)?;
+    Ok(fs::write(rules, format!("host all guarded all scram-sha-256\n{others}"))?)
 }
 
 pub(super) fn stop(place: &Path) -> Result<()> {

@@ -108,6 +108,7 @@ impl Scene {
             leased_at: None,
             expires: None,
             lines: 0,
+            released: false,
         });
         self
     }

@@ -50,8 +50,8 @@ impl<'a> Draft<'a> {
     }
 
     /// Adds an event of the run and applies it.
-    pub fn push_run(&mut self, fact: Fact, kind: EventType, data: Option<Json>, slot: Option<Slot>) {
-        self.events.push(NewEvent { slot, ..NewEvent::run(kind, data) });
+    pub fn push_run(&mut self, fact: Fact, kind: EventType, data: Option<Json>) {
+        self.events.push(NewEvent { slot: fact.slot(self.plan), ..NewEvent::run(kind, data) });
         self.apply(fact);
     }
 
@@ -64,12 +64,7 @@ impl<'a> Draft<'a> {
         data: Option<Json>,
     ) {
         let name = self.plan.step(step).name.clone();
-        let slot = match fact {
-            Fact::Completed { .. } if self.plan.step(step).keeps_result => Some(Slot::Result(step)),
-            Fact::Failed { .. } => Some(Slot::Error(step)),
-            Fact::Emit { event } => Some(Slot::Emit(event)),
-            _ => None,
-        };
+        let slot = fact.slot(self.plan);
         self.events.push(NewEvent { slot, ..NewEvent::step(kind, &name, attempt, data) });
         self.apply(fact);
     }
@@ -86,7 +81,7 @@ impl<'a> Draft<'a> {
         self.keep(Slot::Emit(event), payload);
         match of {
             Some(of) => self.push_step(Fact::Emit { event }, EventType::Emit, of, Some(data)),
-            None => self.push_run(Fact::Emit { event }, EventType::Emit, Some(data), Some(Slot::Emit(event))),
+            None => self.push_run(Fact::Emit { event }, EventType::Emit, Some(data)),
         }
     }
 
@@ -313,7 +308,7 @@ impl<'a> Draft<'a> {
         };
         let duration = json::number(self.moment.now.since(self.moment.created_at).as_millis() as i64);
         let data = json::object(fields.iter().copied().chain([("duration", Some(&duration))]));
-        self.push_run(Fact::Ended(how), kind, Some(data), None);
+        self.push_run(Fact::Ended(how), kind, Some(data));
         let leave = how == Ended::Cancelled && planted::is(Bug::CancelLeavesJobs);
         self.others = if leave { OtherJobs::Leave } else { OtherJobs::Drop };
         self.due.clear();

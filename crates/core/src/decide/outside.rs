@@ -30,7 +30,7 @@ impl Draft<'_> {
         ]);
         self.keep(Slot::Input, input);
         let fact = Fact::Start { delayed: at.is_some(), priority: start.priority };
-        self.push_run(fact, EventType::FlowStart, Some(data), Some(Slot::Input));
+        self.push_run(fact, EventType::FlowStart, Some(data));
         let begin = at.unwrap_or(self.moment.now);
         self.plan.entries.iter().for_each(|&step| self.enqueue(step, begin));
         if let Some(timeout) = self.plan.definition.timeout {
@@ -123,7 +123,7 @@ impl Draft<'_> {
         if self.state.paused && !planted::is(Bug::InputTwice) {
             return Err(Halt::Applied);
         }
-        self.push_run(Fact::Paused, EventType::FlowPaused, None, None);
+        self.push_run(Fact::Paused, EventType::FlowPaused, None);
         self.others = OtherJobs::Hold;
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Draft<'_> {
         if !self.state.paused {
             return Err(Halt::Applied);
         }
-        self.push_run(Fact::Resumed, EventType::FlowResumed, None, None);
+        self.push_run(Fact::Resumed, EventType::FlowResumed, None);
         self.others = if planted::is(Bug::ResumeForgetsHeld) { OtherJobs::Leave } else { OtherJobs::Release };
         Ok(())
     }

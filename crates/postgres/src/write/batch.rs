@@ -253,6 +253,7 @@ fn job(row: &Row, names: &Names) -> Result<Job, Fault> {
             leased_at: Time::from_millis(row.try_get::<_, Option<i64>>(10)?.unwrap_or_default()),
             expires: Time::from_millis(row.try_get::<_, Option<i64>>(11)?.unwrap_or_default()),
             lines: row.try_get::<_, i32>(12)? as u32,
+            released: false,
         }),
         None => None,
     };

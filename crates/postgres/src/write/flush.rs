@@ -15,7 +15,7 @@ use crate::fault::Fault;
 use crate::names::Names;
 use crate::session::{Session, pipelined};
 
-type Value = Box<dyn ToSql + Sync + Send>;
+pub(super) type Value = Box<dyn ToSql + Sync + Send>;
 
 /// A statement with a column of values for each of its arguments.
 struct Filled {
@@ -121,9 +121,10 @@ fn removed_jobs(model: &Model) -> Option<Vec<Value>> {
 }
 
 const INSERT_JOBS: &str = "
-    insert into jobs (run, key, name, attempt, lane, priority, due, held, token, worker, leased_at, expires, lines)
+    insert into jobs (run, key, name, attempt, lane, priority, due, held, token, worker, leased_at, expires, lines,
+        released)
     select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::int[], $5::int[], $6::smallint[],
-        $7::bigint[], $8::bool[], $9::bytea[], $10::text[], $11::bigint[], $12::bigint[], $13::int[])";
+        $7::bigint[], $8::bool[], $9::bytea[], $10::text[], $11::bigint[], $12::bigint[], $13::int[], $14::bool[])";
 
 fn added_jobs(model: &Model, names: &Names) -> Result<Option<Vec<Value>>, Fault> {
     let mut added: Vec<(&Job, i64, JobKey, i32)> = Vec::new();
@@ -150,6 +151,7 @@ fn added_jobs(model: &Model, names: &Names) -> Result<Option<Vec<Value>>, Fault>
             column(&added, |job| lease(job).map(|lease| lease.leased_at.millis())),
             column(&added, |job| lease(job).map(|lease| lease.expires.millis())),
             column(&added, |job| lease(job).map_or(0, |lease| lease.lines as i32)),
+            column(&added, |job| lease(job).is_some_and(|lease| lease.released)),
         ]
     }))
 }
@@ -294,7 +296,7 @@ fn counts(model: &Model) -> Option<Vec<Value>> {
     })
 }
 
-fn column<R, T>(rows: &[R], of: impl Fn(&R) -> T) -> Value
+pub(super) fn column<R, T>(rows: &[R], of: impl Fn(&R) -> T) -> Value
 where
     T: Send + Sync + 'static,
     Vec<T>: ToSql,

@@ -7,6 +7,7 @@
 mod batch;
 mod flush;
 mod model;
+mod transfer;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ use crate::names::Names;
 use crate::session::{SILENT, Session};
 use crate::target::Target;
 use batch::{Answer, Failed};
+
+pub(crate) use transfer::restore;
 
 /// More writers only wait for the same disk and the same cores.
 const WRITERS: usize = 2;

@@ -87,6 +87,8 @@ pub(super) struct Lease {
     pub(super) leased_at: Time,
     pub(super) expires: Time,
     pub(super) lines: u32,
+    /// Only known of what is added: a change leaves it as it is.
+    pub(super) released: bool,
 }
 
 #[derive(Debug)]
@@ -289,6 +291,30 @@ impl Live {
         }
     }
 
+    /// A run whose row was inserted whole: nothing of it is to be written but its jobs.
+    pub(super) fn restored(id: i64, flow: Arc<str>, status: Status) -> Live {
+        Live {
+            id,
+            flow,
+            base: 0,
+            version: 0,
+            seq: 0,
+            ms: 0,
+            status,
+            completed_steps: 0,
+            failed_steps: 0,
+            retries: 0,
+            created_at: 0,
+            started_at: None,
+            completed_at: None,
+            failure: (None, None),
+            state: None,
+            changed: false,
+            jobs: BTreeMap::new(),
+            removed: Vec::new(),
+        }
+    }
+
     pub(super) fn failure_of(index: &Index) -> (Option<String>, Option<String>) {
         let failure = index.failure.as_ref();
         let step = failure.and_then(|failure| failure.step.as_deref()).map(crate::code::shut);
@@ -433,6 +459,7 @@ impl Job {
             leased_at: now,
             expires: now + asked.ttl,
             lines: 0,
+            released: false,
         });
         Job {
             name: job.name.clone(),

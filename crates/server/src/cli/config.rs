@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use crate::failure::{Exit, Outcome};
+use crate::open::shown;
 use crate::output;
 use crate::settings::{Color, Source};
 
@@ -27,7 +28,7 @@ pub fn run(context: &Context) -> Outcome {
         Color::Never => "never",
     };
     let rows: [(&str, Value, &Source); 7] = [
-        ("store", json!(settings.store.value), &settings.store.source),
+        ("store", json!(shown(&settings.store.value)), &settings.store.source),
         ("tenant", json!(settings.tenant.value), &settings.tenant.source),
         ("slots", json!(settings.slots.value), &settings.slots.source),
         ("queues", json!(settings.queues.value), &settings.queues.source),

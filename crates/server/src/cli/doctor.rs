@@ -220,8 +220,11 @@ fn system_clock(findings: &mut Findings) {
 }
 
 async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: &mut Findings) {
+    let mut made = true;
     match store.check().await {
         Ok(health) => {
+            // A server can be looked at before the first engine has made anything there.
+            made = health.format > 0;
             let size = health.bytes.map_or(String::new(), |bytes| format!(", {} KiB", bytes >> 10));
             findings
                 .ok("store", format!("{} {}, format {}{size}", health.kind, health.version, health.format));
@@ -238,12 +241,23 @@ async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: 
                     ),
                     // How a server is set is for its operator to weigh; the words say what to do.
                     None => {
-                        findings.warn("server", problem, "see docs/redis.md for what the server must be like")
+                        let page = match place {
+                            Place::Postgres(_) => "see docs/postgres.md for what the server must be like",
+                            _ => "see docs/redis.md for what the server must be like",
+                        };
+                        findings.warn("server", problem, page);
                     }
                 }
             }
         }
         Err(error) => findings.bad("content", error.to_string(), "restore a backup"),
+    }
+    if !made {
+        return findings.warn(
+            "store",
+            "there is no store in this schema yet",
+            "`flowline run FILE` makes it",
+        );
     }
     match last_event(context, store).await {
         Ok(Some((last, now))) if last.millis() > now.millis() + CLOCK_SLACK_MS => findings.bad(

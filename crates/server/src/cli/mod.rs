@@ -11,6 +11,7 @@ mod flows;
 mod graph;
 mod queues;
 mod reconcile;
+mod relocate;
 mod retain;
 mod run;
 mod runs;
@@ -58,7 +59,7 @@ pub struct Cli {
 
 #[derive(Debug, Clone, Args)]
 pub struct Global {
-    /// Where runs are kept: sqlite:PATH, redis://…, memory: [env: FLOWLINE_STORE] [default: sqlite:.flowline/flowline.db]
+    /// Where runs are kept: sqlite:PATH, postgres://…, redis://…, memory: [env: FLOWLINE_STORE] [default: sqlite:.flowline/flowline.db]
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     store: Option<String>,
     /// Whose runs [env: FLOWLINE_TENANT] [default: default]
@@ -101,6 +102,7 @@ enum Command {
     Schema(schema::Args),
     Simulate(simulate::Args),
     Retain(retain::Args),
+    Move(relocate::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
     Config(config::Args),
@@ -235,6 +237,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Schema(_) => schema::run(),
         Command::Simulate(args) => simulate::run(context, args),
         Command::Retain(args) => ask(retain::run(context, args)),
+        Command::Move(args) => work_on(relocate::run(context, args)),
         Command::Doctor(_) => ask(doctor::run(context)),
         Command::Bench(args) => work_on(bench::run(context, args)),
         Command::Config(_) => config::run(context),

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::{Context, WorkFlags};
 use crate::failure::{Exit, Failure, Outcome};
+use crate::open::shown;
 use crate::output;
 use crate::progress::{Names, Progress};
 use crate::settings;
@@ -60,7 +61,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let from_now = FeedFilter { tenant: tenant.clone(), from_now: true, ..FeedFilter::default() };
     let cursor = store.feed(from_now, "", 1).await?.cursor;
     if !args.until_idle {
-        output::note(&format!("working on {}; a signal stops it", context.settings.store.value));
+        output::note(&format!("working on {}; a signal stops it", shown(&context.settings.store.value)));
     }
     let mut progress = Progress::new(Names::RunAndStep, WIDTH);
     let mut tally = Tally::default();

@@ -71,10 +71,10 @@ impl Reader<'_> {
         let Some(id) = self.run(run)? else { return Ok(Vec::new()) };
         let mut statement = self.conn.prepare_cached(
             "select x.key, x.name, x.attempt, l.queue, l.need, x.priority, x.due, x.held, x.worker, x.leased_at,
-                x.expires, x.lines
+                x.expires, x.lines, x.released
              from (select key, name, attempt, lane, priority, due, held, null as worker, null as leased_at,
-                     null as expires, 0 as lines from jobs where run = ?1
-                 union all select key, name, attempt, lane, priority, due, 2, worker, leased_at, expires, lines
+                     null as expires, 0 as lines, 0 as released from jobs where run = ?1
+                 union all select key, name, attempt, lane, priority, due, 2, worker, leased_at, expires, lines, released
                      from leases where run = ?1) x
              join lanes l on l.id = x.lane",
         )?;
@@ -98,6 +98,7 @@ impl Reader<'_> {
                 leased_at: row.get::<_, Option<i64>>(9)?.map(Time::from_millis),
                 expires: row.get::<_, Option<i64>>(10)?.map(Time::from_millis),
                 lines: row.get(11)?,
+                released: row.get(12)?,
             });
         }
         found.sort_by_key(|job| job.key);

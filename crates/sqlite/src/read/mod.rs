@@ -12,6 +12,7 @@ pub(crate) mod locks;
 mod plans;
 pub(crate) mod rows;
 pub(crate) mod runs;
+pub(crate) mod transfer;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

@@ -15,6 +15,7 @@ mod log;
 mod repair;
 pub(crate) mod retain;
 pub(crate) mod statements;
+mod transfer;
 
 use std::collections::HashMap;
 use std::path::Path;

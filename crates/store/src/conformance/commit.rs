@@ -339,6 +339,7 @@ pub async fn a_job_is_listed_as_it_was_added(f: Fixture) {
         leased_at: None,
         expires: None,
         lines: 0,
+        released: false,
     };
     let timer = |n: u32| crate::JobRow {
         key: JobKey::Timer(n),

@@ -227,6 +227,7 @@ fn kind(error: &StoreError) -> &'static str {
         StoreError::CannotWrite(_) => "cannot write",
         StoreError::InUse(_) => "in use",
         StoreError::Incompatible(_) => "incompatible",
+        StoreError::HalfMoved(_) => "half moved",
         StoreError::Damaged(_) => "damaged",
         StoreError::WentBack(_) => "went back",
         StoreError::Invalid(_) => "invalid",

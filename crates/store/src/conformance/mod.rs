@@ -28,6 +28,7 @@ pub mod repair;
 pub mod retention;
 pub mod runs;
 pub mod state;
+pub mod transfer;
 
 pub use busy::{Busy, Failure, keep_busy};
 pub use differ::{Mismatch, compare, differential};
@@ -233,6 +234,19 @@ macro_rules! conformance {
                 a_line_sent_again_does_not_change_state_again
                 clear_state_removes_the_runs_own_alone
             ]
+            transfer: [
+                what_is_restored_reads_as_in_the_store_it_comes_from
+                runs_restored_one_after_the_other_are_listed_the_last_one_first
+                a_run_in_flight_goes_on_where_it_was
+                a_restored_lease_is_nobodys_and_runs_out
+                a_restored_run_ends_and_is_retained_like_any_other
+                a_log_is_restored_in_parts
+                a_run_that_is_there_is_not_restored_over
+                a_run_without_its_definition_is_not_restored
+                values_are_told_with_their_end
+                a_store_with_anything_in_it_is_not_filled
+                a_filling_that_was_broken_off_begins_anew
+            ]
         }
     };
 }
@@ -269,6 +283,7 @@ mod tests {
             include_str!("retention.rs"),
             include_str!("runs.rs"),
             include_str!("state.rs"),
+            include_str!("transfer.rs"),
         ];
         for line in themes.iter().flat_map(|theme| theme.lines()) {
             let Some(rest) = line.strip_prefix("pub async fn ") else { continue };

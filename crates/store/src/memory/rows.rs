@@ -41,6 +41,8 @@ pub struct Memory {
     pub(super) states: BTreeMap<(Tenant, Owner), BTreeMap<String, StateValue>>,
     pub(super) definitions: BTreeMap<(Tenant, Arc<str>), (u64, StoredDefinition)>,
     pub(super) locks: BTreeMap<(Tenant, String), Lock>,
+    /// A move into it is under way.
+    pub(super) filling: bool,
 
     pub(super) last_run: u64,
     pub(super) last_job: u64,
@@ -184,6 +186,7 @@ impl Job {
             leased_at: lease.map(|lease| lease.leased_at),
             expires: lease.map(|lease| lease.expires),
             lines: lease.map_or(0, |lease| lease.lines),
+            released: lease.is_some_and(|lease| lease.released),
         }
     }
 }

@@ -239,3 +239,22 @@ impl Catalog for Broken {
         self.store.check().await
     }
 }
+
+#[async_trait]
+impl Transfer for Broken {
+    async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
+        self.store.tenants().await
+    }
+    async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError> {
+        self.store.values(tenant, owner).await
+    }
+    async fn begin_filling(&self) -> Result<Filling, StoreError> {
+        self.store.begin_filling().await
+    }
+    async fn restore(&self, parts: Vec<Restored>) -> Result<(), CommitError> {
+        Transfer::restore(&self.store, parts).await
+    }
+    async fn end_filling(&self) -> Result<(), StoreError> {
+        self.store.end_filling().await
+    }
+}

@@ -1,0 +1,219 @@
+//! Being filled with another store's content: parts become the model of a batch, and the batch is written as any other.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use flowline_core::{RunKey, Tenant};
+use flowline_store::{
+    CommitError, JobRow, JobState, Lane, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue,
+    StoreError, StoredDefinition, Token,
+};
+
+use super::flush::{self, column};
+use super::model::{EventRow, Job, Lease, Live, Model, Stored};
+use crate::code;
+use crate::fault::Fault;
+use crate::names::Names;
+use crate::pool::Seat;
+
+/// Writes all parts in one transaction.
+pub(crate) async fn restore(
+    seat: &mut Seat<'_>,
+    names: &Names,
+    parts: &[Restored],
+) -> Result<Result<(), CommitError>, Fault> {
+    let runs: Vec<&RestoredRun> = parts
+        .iter()
+        .filter_map(|part| match part {
+            Restored::Run(run) => Some(&**run),
+            _ => None,
+        })
+        .collect();
+    // Remembered from here on, so not part of what may be rolled back.
+    let lane = |run: &RestoredRun, job: &JobRow| (run.row.tenant.clone(), lane(job));
+    let lanes: BTreeSet<(Tenant, Lane)> =
+        runs.iter().flat_map(|run| run.jobs.iter().map(move |job| lane(run, job))).collect();
+    names.enter_lanes(seat, lanes).await?;
+    seat.begin_long().await?;
+    for part in parts {
+        if let Restored::Definition(definition) = part {
+            define(seat, definition).await?;
+        }
+    }
+    let wanted = runs.iter().map(|run| (run.row.tenant.clone(), run.row.definition.clone())).collect();
+    if let Some((_, hash)) = names.missing_definitions(seat, wanted).await?.pop_first() {
+        return Ok(Err(CommitError::UnknownDefinition(hash)));
+    }
+    let mut ids = insert_runs(seat, &runs).await?;
+    if ids.len() < runs.len() {
+        return Ok(Err(CommitError::Exists));
+    }
+    let mut model = Model::default();
+    for (place, run) in runs.iter().enumerate() {
+        model.restored(ids[&run.row.key()], run, place);
+    }
+    for part in parts {
+        match part {
+            Restored::Events { run, events } => match find(seat, &mut ids, run).await? {
+                Some(id) => model.restored_events(id, events),
+                None => {
+                    let early = format!("events of run {run} come before the run itself");
+                    return Ok(Err(StoreError::Invalid(early).into()));
+                }
+            },
+            Restored::Values { tenant, owner, values } => model.restored_values(tenant, owner, values),
+            Restored::Definition(_) | Restored::Run(_) => {}
+        }
+    }
+    match model.is_empty() {
+        true => seat.commit().await?,
+        false => {
+            flush::write(seat, names, &model).await?;
+            seat.ended();
+        }
+    }
+    Ok(Ok(()))
+}
+
+async fn define(seat: &Seat<'_>, definition: &StoredDefinition) -> Result<(), Fault> {
+    let sql = "insert into definitions (tenant, flow_name, hash, body, origin, created_at)
+        values ($1, $2, $3, $4, $5, $6) on conflict (tenant, hash) do nothing";
+    let StoredDefinition { tenant, flow, hash, body, origin, created_at, .. } = definition;
+    let origin = origin.as_deref().map(code::shut);
+    let (tenant, flow, hash, created) = (tenant.as_str(), &**flow, &**hash, created_at.millis());
+    seat.execute(sql, &[&tenant, &flow, &hash, body, &origin, &created]).await.map(drop)
+}
+
+/// The number of a run that is there.
+async fn find(seat: &Seat<'_>, known: &mut HashMap<RunKey, i64>, run: &RunKey) -> Result<Option<i64>, Fault> {
+    if let Some(id) = known.get(run) {
+        return Ok(Some(*id));
+    }
+    let sql = "select id from flow_runs where tenant || '/' || run_id = $1::text || '/' || $2::text";
+    let row = seat.query_opt(sql, &[&run.tenant.as_str(), &run.run.as_str()]).await?;
+    let Some(id) = row.map(|row| row.try_get(0)).transpose()? else { return Ok(None) };
+    known.insert(run.clone(), id);
+    Ok(Some(id))
+}
+
+/// Rows in the order in which runs come, which is the order of lists.
+const INSERT_RUNS: &str = "
+    insert into flow_runs (id, tenant, run_id, flow_name, definition, status, version, seq, ms, created_at, started_at,
+        completed_at, step_count, completed_steps, failed_steps, retries, events_trimmed, failure_error, failure_step,
+        labels, idempotency_key, retry_of, input_digest, state)
+    select nextval('run_ids'), u.*
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[],
+        $9::bigint[], $10::bigint[], $11::bigint[], $12::int[], $13::int[], $14::int[], $15::int[], $16::bool[],
+        $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::bytea[]) u
+    on conflict ((tenant || '/' || run_id)) do nothing returning tenant, run_id, id";
+
+async fn insert_runs(seat: &Seat<'_>, runs: &[&RestoredRun]) -> Result<HashMap<RunKey, i64>, Fault> {
+    let mut ids = HashMap::new();
+    if runs.is_empty() {
+        return Ok(ids);
+    }
+    let shut = |text: &str| code::shut(text).into_owned();
+    let text = |of: fn(&RestoredRun) -> String| column(runs, |run| of(run));
+    let long = |of: fn(&RestoredRun) -> Option<i64>| column(runs, |run| of(run));
+    let count = |of: fn(&RestoredRun) -> u32| column(runs, |run| of(run) as i32);
+    let columns = [
+        text(|run| run.row.tenant.as_str().to_owned()),
+        text(|run| run.row.run_id.as_str().to_owned()),
+        text(|run| run.row.flow_name.to_string()),
+        text(|run| run.row.definition.to_string()),
+        text(|run| run.row.status.as_str().to_owned()),
+        long(|run| Some(run.row.version as i64)),
+        long(|run| Some(run.row.events as i64)),
+        long(|run| Some(run.last.millis())),
+        long(|run| Some(run.row.created_at.millis())),
+        long(|run| run.row.started_at.map(|time| time.millis())),
+        long(|run| run.row.completed_at.map(|time| time.millis())),
+        count(|run| run.row.step_count),
+        count(|run| run.row.completed_steps),
+        count(|run| run.row.failed_steps),
+        count(|run| run.row.retries),
+        column(runs, |run| run.row.events_trimmed),
+        column(runs, |run| run.row.failure.as_ref().map(|failure| shut(&failure.error))),
+        column(runs, |run| run.row.failure.as_ref().and_then(|failure| failure.step.as_deref().map(shut))),
+        column(runs, |run| {
+            (!run.row.labels.is_empty()).then(|| serde_json::json!(run.row.labels).to_string())
+        }),
+        column(runs, |run| run.row.idempotency_key.as_deref().map(shut)),
+        column(runs, |run| run.row.retry_of.as_ref().map(|of| of.as_str().to_owned())),
+        column(runs, |run| shut(&run.row.input_digest)),
+        column(runs, |run| run.state.clone()),
+    ];
+    let given: Vec<_> = columns.iter().map(|column| &**column as _).collect();
+    for row in seat.query(INSERT_RUNS, &given).await? {
+        let run = RunKey::new(code::tenant(row.try_get(0)?)?, code::run_id(row.try_get(1)?)?);
+        ids.insert(run, row.try_get(2)?);
+    }
+    Ok(ids)
+}
+
+fn lane(job: &JobRow) -> Lane {
+    Lane { queue: job.queue.clone(), need: job.need.clone() }
+}
+
+impl Model {
+    fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.events.is_empty() && self.state.keys.is_empty()
+    }
+
+    /// All of a run whose row was just inserted that is not its row.
+    fn restored(&mut self, id: i64, restored: &RestoredRun, place: usize) {
+        let RestoredRun { row, jobs, token, .. } = restored;
+        let labels = row.labels.iter();
+        self.labels.extend(labels.map(|(key, value)| (row.tenant.clone(), key.clone(), value.clone(), id)));
+        *self.counts.entry((row.tenant.clone(), row.flow_name.clone(), row.status)).or_default() += 1;
+        let jobs = jobs.iter().enumerate();
+        let jobs: BTreeMap<_, _> =
+            jobs.map(|(at, job)| (job.key, restored_job(job, *token, (place, at)))).collect();
+        self.runs.insert(row.key(), Live { jobs, ..Live::restored(id, row.flow_name.clone(), row.status) });
+    }
+
+    fn restored_events(&mut self, run: i64, events: &[RestoredEvent]) {
+        let row = |restored: &RestoredEvent| EventRow {
+            run,
+            seq: restored.event.seq,
+            ms: restored.event.ts.millis(),
+            event: restored.undated(),
+        };
+        self.events.extend(events.iter().map(row));
+    }
+
+    fn restored_values(&mut self, tenant: &Tenant, owner: &StateOwner, values: &[StateValue]) {
+        let name = match owner {
+            StateOwner::Run(run) => run.as_str().to_owned(),
+            StateOwner::Flow(flow) => flow.to_string(),
+            StateOwner::Tenant => String::new(),
+        };
+        let owner = (tenant.clone(), owner.scope(), name);
+        for StateValue { key, value, expires } in values {
+            let value = (value.get().to_owned(), expires.map(|time| time.millis()));
+            self.state.keys.insert((owner.clone(), key.clone()), Some(value));
+        }
+    }
+}
+
+fn restored_job(job: &JobRow, token: Token, order: (usize, usize)) -> Job {
+    let lease = (job.state == JobState::Leased).then(|| Lease {
+        token,
+        worker: job.worker.clone().unwrap_or_else(|| Arc::from("")),
+        leased_at: job.leased_at.unwrap_or_default(),
+        expires: job.expires.unwrap_or_default(),
+        lines: job.lines,
+        released: job.released,
+    });
+    Job {
+        name: job.name.clone(),
+        attempt: job.attempt,
+        lane: lane(job),
+        priority: job.priority,
+        due: job.due,
+        held: job.state == JobState::Held,
+        lease,
+        stored: Stored::Added,
+        order,
+    }
+}

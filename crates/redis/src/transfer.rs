@@ -1,0 +1,307 @@
+//! The verbs of a move. What is restored goes into one script, in the texts that commits write.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_store::{
+    CommitError, Filling, JobRow, JobState, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue,
+    StoreError, StoredDefinition, Token, Transfer,
+};
+
+use crate::RedisStore;
+use crate::answer::{list, number, text, texts};
+use crate::args::Args;
+use crate::encode;
+use crate::names;
+use crate::script;
+use crate::shard::Shard;
+
+/// The most bytes in a call. One part that is larger goes alone.
+const BYTES: usize = 1 << 20;
+/// The most commands that a call makes the server run.
+const COMMANDS: usize = 2_000;
+/// The most events of a run in one part.
+const EVENTS: usize = 500;
+
+/// The last numbers that restored runs and definitions got: they follow the dates of creation, and never each other.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    runs: AtomicU64,
+    definitions: AtomicU64,
+}
+
+/// A part packed for its shard, and the commands that it makes the server run.
+struct Packed {
+    shard: usize,
+    args: Args,
+    commands: usize,
+    /// Named where it is missing.
+    definition: Arc<str>,
+}
+
+#[async_trait]
+impl Transfer for RedisStore {
+    async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
+        let shard = &self.shards[0];
+        let mut found = BTreeSet::new();
+        for key in ["known", "paused"] {
+            let mut asked = redis::cmd("SMEMBERS");
+            asked.arg(shard.key(key));
+            for name in texts(shard.ask(&asked).await?)? {
+                let tenant = names::decode(name.split('/').next().unwrap_or_default())?;
+                found.insert(Tenant::new(&tenant).map_err(|error| StoreError::Damaged(error.to_string()))?);
+            }
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError> {
+        let name = owner_name(tenant, owner);
+        let shards = match owner {
+            // Written in the shard of the run that wrote: the newest value counts.
+            StateOwner::Flow(_) | StateOwner::Tenant => &self.shards[..],
+            StateOwner::Run(run) => {
+                let home = self.shard_number(&names::run(&RunKey::new(tenant.clone(), run.clone())));
+                &self.shards[home..=home]
+            }
+        };
+        let now = self.time().await?;
+        let mut newest: BTreeMap<String, (u64, StateValue)> = BTreeMap::new();
+        for shard in shards {
+            let mut asked = redis::cmd("HGETALL");
+            asked.arg(shard.key(&format!("state:{name}")));
+            let mut all = list(shard.ask(&asked).await?)?.into_iter();
+            while let (Some(key), Some(kept)) = (all.next(), all.next()) {
+                let (order, value) = read_value(text(key)?, &text(kept)?)?;
+                match newest.get(&value.key) {
+                    Some((known, _)) if *known > order => {}
+                    _ => drop(newest.insert(value.key.clone(), (order, value))),
+                }
+            }
+        }
+        let live = |value: &StateValue| {
+            !value.value.get().is_empty() && value.expires.is_none_or(|expires| now < expires)
+        };
+        Ok(newest.into_values().map(|(_, value)| value).filter(live).collect())
+    }
+
+    async fn begin_filling(&self) -> Result<Filling, StoreError> {
+        let shard = &self.shards[0];
+        let mut marked = redis::cmd("HEXISTS");
+        marked.arg(shard.meta()).arg("filling");
+        if shard.ask(&marked).await? == redis::Value::Int(1) {
+            for shard in &self.shards {
+                wipe(shard).await?;
+            }
+        } else if !self.tenants().await?.is_empty() {
+            return Ok(Filling::NotEmpty);
+        }
+        self.places.runs.store(0, Ordering::Relaxed);
+        self.places.definitions.store(0, Ordering::Relaxed);
+        let mut mark = redis::cmd("HSET");
+        mark.arg(shard.meta()).arg("filling").arg(1);
+        shard.ask(&mark).await?;
+        Ok(Filling::Begun)
+    }
+
+    async fn restore(&self, parts: Vec<Restored>) -> Result<(), CommitError> {
+        let mut calls: Vec<Vec<Packed>> = self.shards.iter().map(|_| Vec::new()).collect();
+        for part in parts {
+            for packed in self.pack(part)? {
+                let call = &mut calls[packed.shard];
+                let (bytes, commands) = call.iter().fold((0, 0), |(bytes, commands), packed| {
+                    (bytes + packed.args.size(), commands + packed.commands)
+                });
+                let full = bytes + packed.args.size() > BYTES || commands + packed.commands > COMMANDS;
+                if full && !call.is_empty() {
+                    let full = std::mem::take(call);
+                    self.send(full).await?;
+                }
+                calls[packed.shard].push(packed);
+            }
+        }
+        for call in calls {
+            self.send(call).await?;
+        }
+        self.wake();
+        Ok(())
+    }
+
+    async fn end_filling(&self) -> Result<(), StoreError> {
+        let mut unmark = redis::cmd("HDEL");
+        unmark.arg(self.shards[0].meta()).arg("filling");
+        self.shards[0].ask(&unmark).await.map(drop)
+    }
+}
+
+impl RedisStore {
+    fn pack(&self, part: Restored) -> Result<Vec<Packed>, StoreError> {
+        Ok(match part {
+            Restored::Definition(definition) => self.pack_definition(&definition),
+            Restored::Run(run) => vec![self.pack_run(*run)?],
+            Restored::Events { run, events } => {
+                events.chunks(EVENTS).map(|events| self.pack_events(&run, events)).collect()
+            }
+            Restored::Values { tenant, owner, values } => {
+                values.iter().map(|value| self.pack_value(&tenant, &owner, value)).collect()
+            }
+        })
+    }
+
+    /// The first shard has the definitions; the others know which there are.
+    fn pack_definition(&self, definition: &StoredDefinition) -> Vec<Packed> {
+        let StoredDefinition { tenant, flow, hash, body, origin, created_at, .. } = definition;
+        let place = next_place(&self.places.definitions, *created_at, 1);
+        let mut args = Args::new();
+        args.number(10).text("F").name(tenant.as_str()).name(hash).name(flow).text(body);
+        args.number(created_at.millis()).number(place).text(if origin.is_some() { "1" } else { "" });
+        args.text(origin.as_deref().unwrap_or_default());
+        let first = Packed { shard: 0, args, commands: 5, definition: hash.clone() };
+        let know = |shard| {
+            let mut args = Args::new();
+            args.number(4).text("K").name(tenant.as_str()).name(hash);
+            Packed { shard, args, commands: 1, definition: hash.clone() }
+        };
+        std::iter::once(first).chain((1..self.shards.len()).map(know)).collect()
+    }
+
+    fn pack_run(&self, restored: RestoredRun) -> Result<Packed, StoreError> {
+        let RestoredRun { row, state, last, jobs, token } = restored;
+        let run = names::run(&row.key());
+        let place = next_place(&self.places.runs, row.created_at, 1 + jobs.len() as u64);
+        let mut args = Args::new();
+        args.number(20 + 15 * jobs.len()).text("R").text(&run).name(&row.definition).number(jobs.len());
+        args.number(place).number(row.version).text(row.status.as_str()).number(row.events);
+        args.number(last.millis()).number(row.created_at.millis());
+        for date in [row.started_at, row.completed_at] {
+            args.text(&date.map_or(String::new(), |date| date.millis().to_string()));
+        }
+        args.text(&format!("{} {} {}", row.completed_steps, row.failed_steps, row.retries));
+        args.text(&row.failure.as_ref().map_or(Ok(String::new()), encode::json)?);
+        args.text(if row.events_trimmed { "1" } else { "" }).bytes(state).name(&row.flow_name);
+        let labels: Vec<String> = row.labels.iter().map(|(key, value)| encode::label(key, value)).collect();
+        let definition = row.definition.clone();
+        let start = encode::Start {
+            flow: row.flow_name,
+            definition: row.definition,
+            step_count: row.step_count,
+            labels: row.labels,
+            input_digest: row.input_digest,
+            idempotency_key: row.idempotency_key,
+            retry_of: row.retry_of,
+        };
+        args.text(&encode::json(&start)?).text(&labels.join(" "));
+        let commands = 12 + 2 * jobs.len() + labels.len();
+        for (at, job) in (place + 1..).zip(&jobs) {
+            push_job(&mut args, job, token, at);
+        }
+        debug_assert_eq!(args.count(), 20 + 15 * jobs.len());
+        Ok(Packed { shard: self.shard_number(&run), args, commands, definition })
+    }
+
+    fn pack_events(&self, run: &RunKey, events: &[RestoredEvent]) -> Packed {
+        let run = names::run(run);
+        let dates = RestoredEvent::by_date(events).count();
+        let mut args = Args::new();
+        args.number(4 + 3 * dates + 5 * events.len()).text("E").text(&run).number(dates);
+        for same in RestoredEvent::by_date(events) {
+            let first = &same[0].event;
+            args.number(first.ts.millis()).number(first.seq).number(same.len());
+            same.iter().for_each(|event| encode::event(&mut args, &event.undated()));
+        }
+        let commands = 3 + events.len();
+        Packed { shard: self.shard_number(&run), args, commands, definition: "".into() }
+    }
+
+    fn pack_value(&self, tenant: &Tenant, owner: &StateOwner, value: &StateValue) -> Packed {
+        let shard = match owner {
+            StateOwner::Run(run) => self.shard_number(&names::run(&RunKey::new(tenant.clone(), run.clone()))),
+            StateOwner::Flow(_) | StateOwner::Tenant => 0,
+        };
+        let mut args = Args::new();
+        args.number(7).text("V").text(&owner_name(tenant, owner)).number(1);
+        args.text(&value.key).text(value.value.get());
+        args.text(&value.expires.map_or_else(|| "-".to_owned(), |expires| expires.millis().to_string()));
+        Packed { shard, args, commands: 2, definition: "".into() }
+    }
+
+    async fn send(&self, call: Vec<Packed>) -> Result<(), CommitError> {
+        let Some(shard) = call.first().map(|packed| &self.shards[packed.shard]) else { return Ok(()) };
+        let mut head = Args::new();
+        head.text(&self.who).number(call.len());
+        let args: Vec<&Args> = std::iter::once(&head).chain(call.iter().map(|packed| &packed.args)).collect();
+        let mut answer = shard.call(&script::RESTORE, args).await?;
+        match text(answer.rest.next().unwrap_or_default())?.as_str() {
+            "" => Ok(()),
+            "E" => Err(CommitError::Exists),
+            "D" => {
+                let missing = call.into_iter().map(|packed| packed.definition).find(|hash| !hash.is_empty());
+                Err(CommitError::UnknownDefinition(missing.unwrap_or_else(|| "".into())))
+            }
+            _ => Err(StoreError::Invalid("events of a run come before the run itself".to_owned()).into()),
+        }
+    }
+}
+
+/// Lists and filters by date go by the number, so it is the date of creation as far as the order allows.
+fn next_place(last: &AtomicU64, created: Time, width: u64) -> u64 {
+    let wanted = u64::try_from(created.millis()).unwrap_or(0).saturating_mul(1_000);
+    let next = |last: u64| Some(wanted.max(last) + width);
+    let before = last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    before.unwrap_or_else(|last| last).max(wanted)
+}
+
+fn push_job(args: &mut Args, job: &JobRow, token: Token, number: u64) {
+    let leased = job.state == JobState::Leased;
+    let millis = |date: Option<Time>| date.filter(|_| leased).unwrap_or_default().millis();
+    args.number(job.key.number());
+    args.text(&if leased { encode::shown(token) } else { "-".to_owned() });
+    args.number(job.attempt).number(job.lines).number(millis(job.expires));
+    args.text(if job.released { "1" } else { "0" }).number(millis(job.leased_at));
+    match job.worker.as_deref().filter(|_| leased) {
+        Some(worker) => args.name(worker),
+        None => args.text("-"),
+    };
+    args.number(number).number(job.priority as u8).number(encode::due(job.due));
+    args.text(if job.state == JobState::Held { "1" } else { "0" });
+    args.name(&job.name).name(&job.queue).name(&job.need);
+}
+
+/// Whose key-value state, as the end of its key.
+fn owner_name(tenant: &Tenant, owner: &StateOwner) -> String {
+    let of = names::encode(tenant.as_str());
+    match owner {
+        StateOwner::Run(run) => format!("run:{of}/{}", names::encode(run.as_str())),
+        StateOwner::Flow(flow) => format!("flow:{of}/{}", names::encode(flow)),
+        StateOwner::Tenant => format!("tenant:{of}"),
+    }
+}
+
+/// A value as it is kept: its end, its order among the shards, and itself; a deletion has none.
+fn read_value(key: String, kept: &str) -> Result<(u64, StateValue), StoreError> {
+    let damaged = || StoreError::Damaged(format!("{kept:?} is not a value of key-value state"));
+    let mut parts = kept.splitn(3, ' ');
+    let mut part = || parts.next().ok_or_else(damaged);
+    let (expires, order, value) = (part()?, number(part()?)?, part()?);
+    let expires = match expires {
+        "-" => None,
+        ms => Some(Time::from_millis(number(ms)?)),
+    };
+    Ok((order, StateValue { key, value: Json::composed(value.to_owned()), expires }))
+}
+
+async fn wipe(shard: &Shard) -> Result<(), StoreError> {
+    let mut cursor = "0".to_owned();
+    loop {
+        let mut args = Args::new();
+        args.text(&cursor);
+        let mut answer = shard.call(&script::WIPE, [&args]).await?;
+        cursor = text(answer.rest.next().unwrap_or_default())?;
+        if cursor == "0" {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `flowline move`: carries all that a store holds into another.
+
+use std::time::{Duration, Instant};
+
+use flowline::plans::Plans;
+use flowline::relocate::{MoveError, Moved, relocate, survey};
+use flowline::store::Store;
+use flowline::verify::verify;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use super::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::open::{self, Access, Place};
+use crate::output;
+
+/// Carry everything that a store holds into an empty one
+///
+/// Definitions, runs with their history, jobs, timers and key-value state arrive as they are; what was under way goes on
+/// over there. No engine may work on either store meanwhile. The source is only read, and both are verified. A move that
+/// is broken off leaves a target that nothing else will open; repeat the command, and it begins anew. Named locks and the
+/// settings of the server are not carried.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flowline move --from sqlite:.flowline/flowline.db --to \
+                        postgres://me:secret@db/flows\n  \
+                        flowline move --from redis://cache:6379 --to redis+cluster://a:6379,b:6379")]
+pub struct Args {
+    /// The store to read: sqlite:PATH, postgres://…, redis://…, redis+cluster://…
+    #[arg(long, value_name = "URL")]
+    from: String,
+    /// The store to fill; made where it is missing
+    #[arg(long, value_name = "URL")]
+    to: String,
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    let begun = Instant::now();
+    let (from, to) = (Place::read(&args.from)?, Place::read(&args.to)?);
+    if from == Place::Memory || to == Place::Memory {
+        return Err(Failure::usage("memory: is gone when the command ends; there is nothing to move")
+            .help("name a file or a server in --from and --to"));
+    }
+    if same(&from, &to) {
+        return Err(Failure::usage("--from and --to name the same store").help("name another one in --to"));
+    }
+    let source = open::open(&args.from, Access::Still).await?;
+    let spinner = ProgressBar::new_spinner();
+    spinner.enable_steady_tick(Duration::from_millis(120));
+    spinner.set_message("looking through the source");
+    let survey = survey(&*source).await?;
+    alone(&from, &*source, survey.leased_until).await?;
+    spinner.set_message("verifying the source");
+    sound(&*source, "the source").await?;
+    let target = open::open(&args.to, Access::Receive).await?;
+    spinner.finish_and_clear();
+
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left");
+    let bar =
+        ProgressBar::new(survey.runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let moved = relocate(&*source, &*target, &survey, &mut |runs| bar.set_position(runs)).await?;
+    bar.finish_and_clear();
+    let spinner = ProgressBar::new_spinner();
+    spinner.enable_steady_tick(Duration::from_millis(120));
+    spinner.set_message("verifying the target");
+    sound(&*target, "the target").await?;
+    target.end_filling().await?;
+    spinner.finish_and_clear();
+    report(context, &args, &moved, begun.elapsed())
+}
+
+fn report(context: &Context, args: &Args, moved: &Moved, took: Duration) -> Outcome {
+    let (from, to) = (open::shown(&args.from), open::shown(&args.to));
+    if context.json {
+        let mut summary = json!({ "from": from, "to": to, "seconds": took.as_secs_f64() });
+        summary["moved"] = json!(moved);
+        output::json(&summary)?;
+        return Ok(Exit::Fine);
+    }
+    let parts = [
+        output::count(moved.definitions, "definition"),
+        output::count(moved.runs, "run"),
+        output::count(moved.events, "event"),
+        output::count(moved.jobs, "job"),
+        output::count(moved.values, "value"),
+    ];
+    output::line(&format!("{from} → {to}: {} in {}", parts.join(", "), output::duration(took)))?;
+    output::note(
+        "Both are verified. Point FLOWLINE_STORE or --store at the new one; the old one is as it was.",
+    );
+    Ok(Exit::Fine)
+}
+
+/// A file is locked while it is read. Of a server, only its leases tell whether somebody works.
+async fn alone(
+    from: &Place,
+    source: &dyn Store,
+    leased_until: Option<flowline::core::Time>,
+) -> Result<(), Failure> {
+    let now = source.now().await?;
+    match leased_until.filter(|until| from.file().is_none() && *until > now) {
+        None => Ok(()),
+        Some(until) => Err(Failure::new(
+            Exit::Store,
+            "store-in-use",
+            format!("a step of the source is leased until {}: an engine works on it, or died just now", output::date(until)),
+        )
+        .help("stop every engine on both stores (SIGTERM lets them give their steps back), then repeat the move")),
+    }
+}
+
+async fn sound(store: &dyn Store, which: &str) -> Result<(), Failure> {
+    let report = verify(store, &Plans::default(), None).await?;
+    let Some(first) = report.violations.first() else { return Ok(()) };
+    let found = output::count(report.violations.len() as u64, "violation");
+    let run = first.run_id.as_ref().map_or(String::new(), |run| format!("run {run}: "));
+    let message =
+        format!("{which} does not verify: {found}, the first one {} {run}{}", first.invariant, first.message);
+    Err(Failure::new(Exit::Found, "violations", message)
+        .help("`flowline verify --all-tenants` lists them, `flowline reconcile --repair` mends the source; then repeat"))
+}
+
+fn same(from: &Place, to: &Place) -> bool {
+    let whole = |place: &Place| place.file().and_then(|path| path.canonicalize().ok());
+    from == to || matches!((whole(from), whole(to)), (Some(from), Some(to)) if from == to)
+}
+
+impl From<MoveError> for Failure {
+    fn from(error: MoveError) -> Failure {
+        let text = error.to_string();
+        match error {
+            MoveError::Store(error) => error.into(),
+            MoveError::NotEmpty => {
+                Failure::new(Exit::Store, "target-not-empty", format!("{text}; nothing was moved"))
+                    .help("name another file, database, schema (?schema=) or prefix (?prefix=) in --to")
+            }
+            MoveError::Refused(_) => Failure::new(Exit::Store, "target-in-use", text)
+                .help("something else writes to the target; stop it and repeat the move"),
+            _ => Failure::new(Exit::Store, "moved-meanwhile", text),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `flowline doctor --store redis://…|postgres://…`: whatever is wrong with a server or its URL is told clearly and soon,
+//! and no message shows a password.
+//!
+//! Needs the servers that `cargo xtask test` starts and names in `FLOWLINE_TEST_…_URL`, and `redis-server` itself.
+
+mod old;
+#[allow(dead_code)]
+#[path = "cli/place.rs"]
+mod place;
+#[allow(dead_code)]
+#[path = "../../redis/tests/place/server.rs"]
+mod server;
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use place::Here;
+use serde_json::Value;
+use server::Server;
+
+/// The password that must not be shown.
+const SECRET: &str = "s3cret";
+/// What an operator waits for at most.
+const SOON: Duration = Duration::from_secs(5);
+
+/// What the doctor says of a store: its exit code and each finding as `verdict check message`.
+fn examined(url: &str) -> (i32, Vec<String>) {
+    let here = Here::new();
+    let began = Instant::now();
+    let said = here.flowline(&["doctor", "--store", url, "--json"]);
+    let took = began.elapsed();
+    assert!(took < SOON, "{url} took {took:?}");
+    assert!(!said.out.contains(SECRET) && !said.err.contains(SECRET), "{said:?}");
+    let answer: Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    let word = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+    let findings = answer["checks"].as_array().unwrap().iter();
+    let findings = findings.map(|finding| {
+        format!("{} {} {}", word(finding, "verdict"), word(finding, "check"), word(finding, "message"))
+    });
+    (said.exit, findings.collect())
+}
+
+/// A store that cannot be opened: the message has these words.
+#[track_caller]
+fn refused(url: &str, words: &[&str]) {
+    let (exit, findings) = examined(url);
+    let bad: Vec<_> = findings.iter().filter(|finding| finding.starts_with("bad open")).collect();
+    assert!(exit == 1 && bad.len() == 1, "{url}: {exit} {findings:?}");
+    for word in words {
+        assert!(bad[0].contains(word), "{url}: {word:?} is missing in {}", bad[0]);
+    }
+}
+
+/// A port that nobody listens on.
+fn nobody() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).and_then(|it| it.local_addr()).expect("a port").port()
+}
+
+#[test]
+fn a_redis_that_evicts_is_refused() {
+    let server = Server::start(&["--maxmemory-policy", "allkeys-lru"]);
+    refused(&server.url(), &["maxmemory-policy allkeys-lru", "noeviction"]);
+}
+
+#[test]
+fn a_redis_without_a_file_is_told_what_it_can_lose() {
+    let server = Server::start(&["--appendonly", "no"]);
+    let (exit, findings) = examined(&server.url());
+    assert_eq!(exit, 0, "{findings:?}");
+    let warned = findings.iter().any(|finding| {
+        finding.starts_with("warn server")
+            && finding.contains("append-only")
+            && finding.contains("appendonly yes")
+    });
+    assert!(warned, "{findings:?}");
+}
+
+#[test]
+fn a_wrong_redis_url_is_told_by_what_is_wrong() {
+    let server = Server::start(&["--requirepass", SECRET]);
+    let at = format!("127.0.0.1:{}", server.port);
+    refused(&format!("redis://:{SECRET}-not@{at}"), &[&at, "password"]);
+    refused(&format!("redis://{at}"), &[&at, "password"]);
+    refused(&format!("redis://:{SECRET}@{at}/99"), &[&at, "database"]);
+    refused(&format!("rediss://:{SECRET}@{at}"), &[&at, "TLS"]);
+    refused(&format!("redis+cluster://:{SECRET}@{at}"), &[&at, "cluster"]);
+    refused(&format!("redis://:{SECRET}@127.0.0.1:{}", nobody()), &["nothing listens there"]);
+    let (exit, findings) = examined(&format!("redis://:{SECRET}@{at}"));
+    assert_eq!(exit, 0, "the right one is fine: {findings:?}");
+}
+
+#[test]
+fn an_old_redis_is_refused_by_its_version() {
+    refused(&old::redis(), &["Redis 6.2.14", "version 7"]);
+}
+
+/// The test server's URL with another user, server or database.
+fn postgres(user: Option<&str>, port: Option<u16>, database: Option<&str>, query: &str) -> String {
+    let url = std::env::var("FLOWLINE_TEST_POSTGRES_URL").expect(
+        "FLOWLINE_TEST_POSTGRES_URL is not set; run the tests with `cargo xtask test`, or start servers with \
+         `cargo xtask services start`",
+    );
+    let rest = url.split_once("://").expect("a URL").1;
+    let (who, rest) = rest.split_once('@').expect("a user");
+    let (server, place) = rest.split_once('/').expect("a database");
+    let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
+    let server = port.map_or_else(|| server.to_owned(), |port| format!("{host}:{port}"));
+    let place = place.split('?').next().unwrap_or(place);
+    format!("postgres://{}@{server}/{}{query}", user.unwrap_or(who), database.unwrap_or(place))
+}
+
+#[test]
+fn a_wrong_postgres_url_is_told_by_what_is_wrong() {
+    let none = nobody();
+    refused(&postgres(None, Some(none), None, ""), &[&none.to_string(), "check host and port"]);
+    refused(&postgres(None, None, Some("no_such_database"), ""), &["no_such_database", "createdb"]);
+    let user = format!("nobody_here:{SECRET}");
+    refused(&postgres(Some(&user), None, None, ""), &["nobody_here"]);
+    refused(&postgres(None, None, None, "?sslmode=require"), &["TLS", "sslmode"]);
+    refused(&postgres(None, None, None, "?sslmode=perhaps"), &["sslmode", "perhaps"]);
+}
+
+#[test]
+fn a_postgres_without_a_store_is_looked_at_and_left_alone() {
+    let url = postgres(None, None, None, &format!("?schema=doctor_{}", std::process::id()));
+    for _ in 0..2 {
+        let (exit, findings) = examined(&url);
+        assert_eq!(exit, 0, "{findings:?}");
+        assert!(findings.iter().any(|finding| finding.starts_with("ok store postgres 1")), "{findings:?}");
+        assert!(
+            findings.iter().any(|finding| finding.starts_with("warn store there is no store")),
+            "{findings:?}"
+        );
+    }
+}
+
+#[test]
+fn an_old_postgres_is_refused_by_its_version() {
+    refused(&old::postgres(), &["PostgreSQL 14.9", "15 or newer"]);
+}
+
+#[test]
+fn settings_and_messages_show_no_password() {
+    let here = Here::new();
+    let url = format!("redis://me:{SECRET}@127.0.0.1:{}/1?prefix=p", nobody());
+    for arguments in
+        [&["config"][..], &["config", "--json"], &["runs"], &["doctor"], &["work", "--until-idle"]]
+    {
+        let said = here.flowline(&[arguments, &["--store", &url]].concat());
+        assert!(!said.out.contains(SECRET) && !said.err.contains(SECRET), "{arguments:?}: {said:?}");
+    }
+    let shown = here.flowline(&["config", "--json", "--store", &url]).out;
+    assert!(shown.contains("redis://me:***@127.0.0.1"), "{shown}");
+    let unknown = here.flowline(&["runs", "--store", &format!("mysql://me:{SECRET}@db/x")]);
+    assert!(unknown.exit == 2 && !unknown.err.contains(SECRET), "{unknown:?}");
+    let moved = here.flowline(&["move", "--from", &url, "--to", "sqlite:x.db", "--json"]);
+    assert!(moved.exit == 3 && !moved.out.contains(SECRET) && !moved.err.contains(SECRET), "{moved:?}");
+}

@@ -1,0 +1,31 @@
+//! The verbs of a move.
+
+use async_trait::async_trait;
+use flowline_core::Tenant;
+use flowline_store::{CommitError, Filling, Restored, StateOwner, StateValue, StoreError, Transfer};
+
+use crate::SqliteStore;
+
+#[async_trait]
+impl Transfer for SqliteStore {
+    async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
+        self.readers.read(|reader| reader.tenants()).await
+    }
+
+    async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError> {
+        let (tenant, owner, now) = (tenant.clone(), owner.clone(), self.clock.now());
+        self.readers.read(move |reader| reader.values(&tenant, &owner, now)).await
+    }
+
+    async fn begin_filling(&self) -> Result<Filling, StoreError> {
+        self.writer()?.ask(|writer| writer.begin_filling()).await
+    }
+
+    async fn restore(&self, parts: Vec<Restored>) -> Result<(), CommitError> {
+        self.writer()?.ask(move |writer| writer.restore(&parts)).await?
+    }
+
+    async fn end_filling(&self) -> Result<(), StoreError> {
+        self.writer()?.ask(|writer| writer.end_filling()).await
+    }
+}

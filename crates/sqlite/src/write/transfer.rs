@@ -1,0 +1,221 @@
+//! Being filled with another store's content.
+
+use flowline_core::RunKey;
+use flowline_store::row::StateScope;
+use flowline_store::{
+    CommitError, Filling, JobKey, JobRow, JobState, Lane, Restored, RestoredEvent, RestoredRun, StateOwner,
+    StateValue, StoreError, StoredDefinition, Token,
+};
+use rusqlite::params;
+
+use super::Writer;
+use super::live::LiveRuns;
+use crate::code;
+use crate::fault::Fault;
+use crate::names::Names;
+use crate::schema;
+
+/// Everything but the cells.
+const TABLES: [&str; 16] = [
+    "tenants",
+    "flows",
+    "definitions",
+    "runs",
+    "progress",
+    "labels",
+    "counters",
+    "log",
+    "slots",
+    "purges",
+    "lanes",
+    "paused_queues",
+    "jobs",
+    "leases",
+    "kv",
+    "locks",
+];
+
+impl Writer<'_> {
+    pub(crate) fn begin_filling(&mut self) -> Result<Filling, Fault> {
+        let there = "select exists (select 1 from definitions) or exists (select 1 from paused_queues)";
+        if schema::is_filling(self.conn)? {
+            for table in TABLES {
+                self.conn.execute(&format!("delete from {table}"), [])?;
+            }
+            self.live = LiveRuns::default();
+            self.names = Names::load(self.conn)?;
+        } else if self.conn.query_row(there, [], |row| row.get(0))? {
+            return Ok(Filling::NotEmpty);
+        }
+        self.conn.execute("insert or replace into cells (name, value) values ('filling', 1)", [])?;
+        Ok(Filling::Begun)
+    }
+
+    pub(crate) fn end_filling(&mut self) -> Result<(), Fault> {
+        self.conn.execute("delete from cells where name = 'filling'", [])?;
+        Ok(())
+    }
+
+    pub(crate) fn restore(&mut self, parts: &[Restored]) -> Result<Result<(), CommitError>, Fault> {
+        for part in parts {
+            let refused = match part {
+                Restored::Definition(definition) => self.restore_definition(definition).map(Ok)?,
+                Restored::Run(run) => self.restore_run(run)?,
+                Restored::Events { run, events } => self.restore_events(run, events)?,
+                Restored::Values { tenant, owner, values } => {
+                    self.restore_values(tenant, owner, values).map(Ok)?
+                }
+            };
+            if refused.is_err() {
+                return Ok(refused);
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn restore_definition(&mut self, definition: &StoredDefinition) -> Result<(), Fault> {
+        self.put_definition(definition)?;
+        let tenant = self.names.tenant(self.conn, &definition.tenant)?;
+        let sql = "update definitions set created_at = ?3 where tenant = ?1 and hash = ?2";
+        self.conn.execute(sql, params![tenant, definition.hash, definition.created_at.millis()])?;
+        Ok(())
+    }
+
+    fn restore_run(&mut self, restored: &RestoredRun) -> Result<Result<(), CommitError>, Fault> {
+        let RestoredRun { row, state, last, jobs, token } = restored;
+        if self.find(&row.key())?.is_some() {
+            return Ok(Err(CommitError::Exists));
+        }
+        let tenant = self.names.tenant(self.conn, &row.tenant)?;
+        let Some(definition) = self.names.definition(tenant, &row.definition) else {
+            return Ok(Err(CommitError::UnknownDefinition(row.definition.clone())));
+        };
+        let flow = self.names.flow(self.conn, tenant, &row.flow_name)?;
+        let labels = (!row.labels.is_empty()).then(|| serde_json::json!(row.labels).to_string());
+        self.last.run += 1;
+        let id = self.last.run;
+        self.sql.insert_run.execute(params![
+            id,
+            tenant,
+            flow,
+            definition,
+            row.run_id.as_str(),
+            row.created_at.millis(),
+            row.step_count,
+            row.idempotency_key,
+            row.retry_of.as_ref().map(|run| run.as_str()),
+            row.input_digest,
+            labels,
+        ])?;
+        for (key, value) in &row.labels {
+            self.sql.insert_label.execute(params![tenant, key, value, id])?;
+        }
+        let failure = row.failure.as_ref();
+        let insert = "insert or rollback into progress (run, tenant, flow, status, version, seq, ms, started_at,
+            completed_at, completed_steps, failed_steps, retries, events_trimmed, trimmed_to, failure_error,
+            failure_step, state) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
+        self.conn.prepare_cached(insert)?.execute(params![
+            id,
+            tenant,
+            flow,
+            code::status_number(row.status),
+            row.version as i64,
+            row.events as i64,
+            last.millis(),
+            row.started_at.map(|time| time.millis()),
+            row.completed_at.map(|time| time.millis()),
+            row.completed_steps,
+            row.failed_steps,
+            row.retries,
+            row.events_trimmed,
+            if row.events_trimmed { row.events as i64 } else { 0 },
+            failure.map(|failure| &failure.error),
+            failure.and_then(|failure| failure.step.as_deref()),
+            state,
+        ])?;
+        self.count(flow, row.status, 1);
+        for job in jobs {
+            self.restore_job(id, tenant, job, *token)?;
+        }
+        Ok(Ok(()))
+    }
+
+    fn restore_job(&mut self, id: i64, tenant: i64, job: &JobRow, token: Token) -> Result<(), Fault> {
+        let lane = Lane { queue: job.queue.clone(), need: job.need.clone() };
+        let lane = self.names.lane(self.conn, tenant, &lane)?;
+        self.last.job += 1;
+        let (key, n, due) = (JobKey::number(job.key), self.last.job, job.due.millis());
+        let priority = code::priority_number(job.priority);
+        if job.state != JobState::Leased {
+            let held = job.state == JobState::Held;
+            self.sql.insert_job.execute((id, key, &*job.name, job.attempt, lane, priority, due, held, n))?;
+            return Ok(());
+        }
+        let insert = "insert or rollback into leases (run, key, name, attempt, lane, priority, due, n, token, worker,
+            leased_at, expires, lines, released) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
+        self.conn.prepare_cached(insert)?.execute(params![
+            id,
+            key,
+            &*job.name,
+            job.attempt,
+            lane,
+            priority,
+            due,
+            n,
+            code::token_bytes(token),
+            job.worker.as_deref().unwrap_or_default(),
+            job.leased_at.unwrap_or_default().millis(),
+            job.expires.unwrap_or_default().millis(),
+            job.lines,
+            job.released,
+        ])?;
+        Ok(())
+    }
+
+    fn restore_events(
+        &mut self,
+        run: &RunKey,
+        events: &[RestoredEvent],
+    ) -> Result<Result<(), CommitError>, Fault> {
+        let Some(id) = self.find(run)? else {
+            let early = format!("events of run {run} come before the run itself");
+            return Ok(Err(StoreError::Invalid(early).into()));
+        };
+        for same in RestoredEvent::by_date(events) {
+            let first = &same[0].event;
+            self.run(id)?.seq = first.seq - 1;
+            let new: Vec<_> = same.iter().map(RestoredEvent::undated).collect();
+            self.log(id, first.ts, &new)?;
+        }
+        // What is in mind of it stands in the middle of its log; the file knows better.
+        self.live.forget(id);
+        Ok(Ok(()))
+    }
+
+    fn restore_values(
+        &mut self,
+        tenant: &flowline_core::Tenant,
+        owner: &StateOwner,
+        values: &[StateValue],
+    ) -> Result<(), Fault> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        let of = self.names.tenant(self.conn, tenant)?;
+        let id = match owner {
+            StateOwner::Run(run) => {
+                let run = RunKey::new(tenant.clone(), run.clone());
+                let early = || StoreError::Invalid(format!("values of run {run} come before the run itself"));
+                self.find(&run)?.ok_or_else(early)?
+            }
+            StateOwner::Flow(flow) => self.names.flow(self.conn, of, flow)?,
+            StateOwner::Tenant => of,
+        };
+        let scope: StateScope = owner.scope();
+        for StateValue { key, value, expires } in values {
+            let expires = expires.map(|time| time.millis());
+            self.sql.put_kv.execute((code::scope_number(scope), id, key, value.get(), expires))?;
+        }
+        Ok(())
+    }
+}

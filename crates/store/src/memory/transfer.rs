@@ -1,0 +1,127 @@
+//! Being filled with another store's content.
+
+use std::collections::BTreeSet;
+
+use flowline_core::{RunKey, Tenant, Time};
+
+use super::rows::{Job, Lease, Logged, Memory, Owner, Run, StateValue as Kept};
+use crate::commit::CommitError;
+use crate::error::StoreError;
+use crate::job::{JobRow, JobState, Lane, Token};
+use crate::row::StoredDefinition;
+use crate::transfer::{Filling, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue};
+
+impl Memory {
+    pub fn tenants(&self) -> Vec<Tenant> {
+        let defined = self.definitions.keys().map(|(tenant, _)| tenant);
+        let all: BTreeSet<&Tenant> = defined.chain(self.paused.iter().map(|(tenant, _)| tenant)).collect();
+        all.into_iter().cloned().collect()
+    }
+
+    pub fn values(&self, now: Time, tenant: &Tenant, owner: &StateOwner) -> Vec<StateValue> {
+        let kept = self.states.get(&(tenant.clone(), owned(owner))).into_iter().flatten();
+        let value = |(key, kept): (&String, &Kept)| StateValue {
+            key: key.clone(),
+            value: kept.value.clone(),
+            expires: kept.expires,
+        };
+        kept.filter(|(_, kept)| kept.live(now)).map(value).collect()
+    }
+
+    pub fn begin_filling(&mut self) -> Filling {
+        if !self.filling && !self.tenants().is_empty() {
+            return Filling::NotEmpty;
+        }
+        *self = Memory { filling: true, ..Memory::default() };
+        Filling::Begun
+    }
+
+    pub fn end_filling(&mut self) {
+        self.filling = false;
+    }
+
+    pub fn restore(&mut self, parts: Vec<Restored>) -> Result<(), CommitError> {
+        for part in parts {
+            match part {
+                Restored::Definition(definition) => self.restore_definition(definition),
+                Restored::Run(run) => self.restore_run(*run)?,
+                Restored::Events { run, events } => self.restore_events(&run, events)?,
+                Restored::Values { values, .. } if values.is_empty() => {}
+                Restored::Values { tenant, owner, values } => {
+                    let kept = self.states.entry((tenant, owned(&owner))).or_default();
+                    let keep = |StateValue { key, value, expires }| (key, Kept { value, expires });
+                    kept.extend(values.into_iter().map(keep));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_definition(&mut self, definition: StoredDefinition) {
+        self.put_definition(definition.created_at, definition);
+    }
+
+    fn restore_run(&mut self, restored: RestoredRun) -> Result<(), CommitError> {
+        let RestoredRun { row, state, last, jobs, token } = restored;
+        let key = row.key();
+        if self.runs.contains_key(&key) {
+            return Err(CommitError::Exists);
+        }
+        if !self.definitions.contains_key(&(row.tenant.clone(), row.definition.clone())) {
+            return Err(CommitError::UnknownDefinition(row.definition));
+        }
+        self.last_run += 1;
+        let run = Run {
+            number: self.last_run,
+            row,
+            state,
+            last,
+            log: Default::default(),
+            slots: Default::default(),
+            jobs: Default::default(),
+        };
+        self.runs.insert(key.clone(), run);
+        for job in jobs {
+            self.last_job += 1;
+            self.put_job(&key, job.key, restored_job(self.last_job, job, token));
+        }
+        self.list(&key);
+        Ok(())
+    }
+
+    fn restore_events(&mut self, key: &RunKey, events: Vec<RestoredEvent>) -> Result<(), CommitError> {
+        let early = || StoreError::Invalid(format!("events of run {key} come before the run itself"));
+        let run = self.runs.get_mut(key).ok_or_else(early)?;
+        for RestoredEvent { event, slot } in events {
+            self.last_event += 1;
+            self.feed.insert(self.last_event, (key.clone(), event.seq));
+            if let Some(slot) = slot {
+                run.slots.entry(slot).or_insert(event.seq);
+            }
+            run.log.insert(event.seq, Logged { event, number: self.last_event });
+        }
+        Ok(())
+    }
+}
+
+fn owned(owner: &StateOwner) -> Owner {
+    match owner {
+        StateOwner::Run(run) => Owner::Run(run.clone()),
+        StateOwner::Flow(flow) => Owner::Flow(flow.clone()),
+        StateOwner::Tenant => Owner::Tenant,
+    }
+}
+
+fn restored_job(number: u64, job: JobRow, token: Token) -> Job {
+    let JobRow { name, attempt, queue, need, priority, due, state, lines, released, .. } = job;
+    let lease = (state == JobState::Leased).then(|| Lease {
+        token,
+        worker: job.worker.unwrap_or_else(|| "".into()),
+        leased_at: job.leased_at.unwrap_or_default(),
+        expires: job.expires.unwrap_or_default(),
+        lines,
+        released,
+    });
+    let held = state == JobState::Held;
+    Job { number, name, attempt, lane: Lane { queue, need }, priority, due, held, lease }
+}
