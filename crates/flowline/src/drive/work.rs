@@ -132,7 +132,11 @@ impl<R> Driver<R> {
             }
             self.slots.end(&running.queue);
             self.ending.insert(token, running.queue);
-            entry.reply = Reply::Slot(token);
+            let caller = match entry.reply {
+                Reply::Caller(caller) => Some(caller),
+                _ => None,
+            };
+            entry.reply = Reply::Slot(token, caller);
         }
         self.ledger.offer(run, entry);
     }
