@@ -55,7 +55,7 @@ pub(crate) struct Walk {
     flow_name: Arc<str>,
     /// The number of the last event.
     pub(crate) seq: u64,
-    last_ms: i64,
+    pub(crate) last_ms: i64,
     pub(crate) ended: Option<EventType>,
     paused: bool,
     /// `fail_fast` has struck.

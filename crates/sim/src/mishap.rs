@@ -47,6 +47,8 @@ pub(crate) enum Fate {
 pub(crate) enum Kind {
     Read,
     Write,
+    /// A write of which nobody could tell that it came twice. No store sends a commit again without being asked.
+    Once,
 }
 
 /// Something that happens to a world at its time.
@@ -102,7 +104,7 @@ impl Weather {
         if *self == Weather::fair() {
             return Fate::Fine;
         }
-        let write = kind == Kind::Write;
+        let write = kind != Kind::Read;
         let mut at = rng.u32(0..1_000);
         let mut falls = |rate: u32| {
             let hit = at < rate;
@@ -115,7 +117,7 @@ impl Weather {
             Fate::AnswerLost
         } else if write && falls(self.refused) {
             Fate::Refused
-        } else if write && falls(self.doubled) {
+        } else if kind == Kind::Write && falls(self.doubled) {
             if rng.bool() {
                 Fate::Repeated
             } else {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_check::Source;
-use flowline_core::event::Slot;
+use flowline_core::event::{EventType, NewEvent, Slot};
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
@@ -98,6 +98,9 @@ impl Wire {
 #[async_trait]
 impl RunStore for Wire {
     async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
+        let pauses = |event: &NewEvent| matches!(event.kind, EventType::FlowPaused | EventType::FlowResumed);
+        let once = batch.iter().any(|commit| commit.events.iter().any(pauses));
+        let kind = if once { Kind::Once } else { Kind::Write };
         let act = move |inner: &mut Inner, who: &str| {
             let (at, now) = (inner.now, inner.store_now());
             let answers = inner.memory.commit(now, batch.clone());
@@ -109,7 +112,7 @@ impl RunStore for Wire {
             }
             answers
         };
-        self.cross(Kind::Write, "commit", act).await
+        self.cross(kind, "commit", act).await
     }
 
     async fn append(&self, batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError> {

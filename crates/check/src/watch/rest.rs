@@ -93,7 +93,8 @@ impl Watch {
                 let since = match &job.lease {
                     Some(lease) => lease.expires,
                     None if stopped => continue,
-                    None => job.due,
+                    // It may wait for a slot for as long as others of its run take them.
+                    None => job.due.max(Time::from_millis(run.walk.last_ms)),
                 };
                 if since.max(calm) + bound < now {
                     let message = || format!("nothing happened to {job_key:?} since {since}: {job:?}");
