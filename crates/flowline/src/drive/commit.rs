@@ -149,7 +149,10 @@ impl<R> Driver<R> {
         for (reply, outcome) in replies {
             match reply {
                 Reply::None => {}
-                Reply::Slot(token) => self.ended_attempt(token),
+                Reply::Slot(token, caller) => {
+                    self.ended_attempt(token);
+                    self.actions.extend(caller.map(|caller| Action::Reply(caller, outcome)));
+                }
                 Reply::Caller(caller) => self.actions.push(Action::Reply(caller, outcome)),
                 Reply::Launch(launch) => match outcome {
                     Outcome::Applied { .. } if planted::is(Bug::StartedAgain) => self.launch(*launch, false),

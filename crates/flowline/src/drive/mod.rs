@@ -132,8 +132,8 @@ pub enum Reply<R> {
     Caller(R),
     /// Start this attempt once its `step.started` is in the log.
     Launch(Box<Launch>),
-    /// Nobody; the slot of this attempt is free for anyone.
-    Slot(Token),
+    /// The slot of this attempt is free for anyone; and who else wants to know.
+    Slot(Token, Option<R>),
 }
 
 /// What a driver has done since it started.

@@ -135,7 +135,11 @@ impl<R> Driver<R> {
             }
             self.slots.end(&running.queue);
             self.ending.insert(token, running.queue);
-            entry.reply = Reply::Slot(token);
+            entry.reply = match entry.reply {
+                Reply::None => Reply::Slot(token, None),
+                Reply::Caller(caller) => Reply::Slot(token, Some(caller)),
+                other => other,
+            };
         }
         self.ledger.offer(run, entry);
     }
