@@ -1,8 +1,10 @@
 //! A run's row. The key `run:` holds what commits change, in three parts, the first two a line each:
 //!
-//!     VERSION STATUS EVENTS LAST ,KEYS OF JOBS, STARTED ENDED TRIMMED NUMBER FLOW
-//!     COMPLETED FAILED RETRIED {the failure}
-//!     the encoded run state
+//! ```text
+//! VERSION STATUS EVENTS LAST ,KEYS OF JOBS, STARTED ENDED TRIMMED NUMBER FLOW
+//! COMPLETED FAILED RETRIED {the failure}
+//! the encoded run state
+//! ```
 //!
 //! and the key `start:` what is said once: `CREATED LABELS {the rest}`. Scripts write them; here they are only read.
 
