@@ -15,6 +15,7 @@ use crate::answer::{list, maybe_text, number, score, text, texts};
 use crate::args::Args;
 use crate::encode::owner;
 use crate::names;
+use crate::row;
 use crate::script;
 use crate::shard::Shard;
 
@@ -122,9 +123,9 @@ impl RedisStore {
         let home = self.shard(&name);
         let flow = match scope {
             StateScope::Flow => {
-                let mut asked = redis::cmd("HGET");
-                asked.arg(home.key(&format!("run:{name}"))).arg("flow");
-                maybe_text(home.ask(&asked).await?)?
+                let mut asked = redis::cmd("GET");
+                asked.arg(home.key(&format!("run:{name}")));
+                row::read(run, home.ask(&asked).await?)?.map(|row| names::encode(&row.flow))
             }
             _ => None,
         };

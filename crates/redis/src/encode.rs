@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::definition::Priority;
-use flowline_core::{EventType, NewEvent, RunId, Time};
+use flowline_core::event::AttemptOf;
+use flowline_core::{EventType, Json, NewEvent, RunId, Time};
 use flowline_store::row::StateScope;
 use flowline_store::{
-    Append, AppendError, Base, Commit, CommitError, Committed, Failure, Index, JobKey, JobRow, JobState,
-    Lane, LeaseUse, NewJob, NewRun, Others, StoreError, Token,
+    Append, AppendError, Base, Commit, CommitError, Committed, Failure, Handoff, Index, JobKey, LeaseUse,
+    NewJob, NewRun, Others, StoreError, Token,
 };
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use crate::answer::number;
 use crate::args::Args;
 use crate::names;
 
-/// What is written once, at the start of a run: the field `start` of its hash.
+/// What is written once, at the start of a run: the end of its key `start:`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Start {
@@ -37,80 +37,141 @@ pub(crate) enum Kind {
     Mend,
 }
 
-const TERMINAL: u32 = 1;
-const STARTED: u32 = 2;
-const CLEAR: u32 = 4;
-const MEND: u32 = 8;
+const TERMINAL: u8 = 1;
+const STARTED: u8 = 2;
+const CLEAR: u8 = 4;
+const MEND: u8 = 8;
+const FAILURE: u8 = 16;
 
 /// Longer than any lease or time that makes sense, and small enough that sums stay whole numbers in a script.
 const LONGEST: u128 = 100 * 366 * 86_400_000;
 /// The farthest date that a score tells apart from the next.
 const FARTHEST: i64 = 1 << 52;
 
+/// What the caller of a commit knows, to read its answer with.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    expected: Option<u64>,
+    definition: Arc<str>,
+    /// Added jobs whose hand-off is asked for and possible.
+    handoffs: Vec<JobKey>,
+}
+
 /// Packs a commit; gives the number of commands that it makes the server run, too.
-pub(crate) fn commit(commit: Commit, kind: Kind, hint: u64) -> Result<(Args, usize), StoreError> {
+///
+/// The arguments: the shape (counts, flags, and what there is of numbers, for `struct.unpack`), the run, the version or
+/// nothing, the status, the end of the row; of a new run what is said at its start, and the definition; then two
+/// for each lease, one for each event, three for each job.
+pub(crate) fn commit(
+    commit: &Commit,
+    run: &str,
+    kind: Kind,
+    hint: u64,
+) -> Result<(Args, usize, Asked), StoreError> {
     let mut args = Args::new();
     let commands = 6 + commit.events.len() + 2 * (commit.leases.len() + commit.add.len());
-    let Commit { run, base, leases, events, state, index, others, add, clear_state } = commit;
-    let count = 13
-        + if matches!(base, Base::New(_)) { 4 } else { 0 }
-        + 4 * leases.len()
-        + 5 * events.len()
-        + 11 * add.len();
-    args.number(count).text(&names::run(&run));
-    match &base {
-        Base::New(_) => args.text(""),
-        Base::Version(version) => args.number(version),
+    shape(&mut args, commit, kind, hint);
+    args.text(run);
+    let expected = match &commit.base {
+        Base::New(_) => None,
+        Base::Version(version) => Some(*version),
     };
-    let mut flags = if clear_state { CLEAR } else { 0 } | if kind == Kind::Mend { MEND } else { 0 };
-    for event in &events {
+    match expected {
+        Some(version) => args.number(version),
+        None => args.text(""),
+    };
+    args.text(commit.index.status.as_str());
+    end_of_row(&mut args, &commit.index, &commit.state)?;
+    let definition = match &commit.base {
+        Base::New(new) => start(&mut args, run, new)?,
+        Base::Version(_) => "".into(),
+    };
+    for lease in &commit.leases {
+        lease_use(&mut args, lease);
+    }
+    for new in &commit.events {
+        event(&mut args, new);
+    }
+    for job in &commit.add {
+        new_job(&mut args, job);
+    }
+    let handed = commit.add.iter().filter(|job| handoff(job).is_some());
+    let handoffs = handed.map(|job| job.key).collect();
+    Ok((args, commands, Asked { expected, definition, handoffs }))
+}
+
+fn shape(args: &mut Args, commit: &Commit, kind: Kind, hint: u64) {
+    let mut flags = if commit.clear_state { CLEAR } else { 0 }
+        | if kind == Kind::Mend { MEND } else { 0 }
+        | if commit.index.failure.is_some() { FAILURE } else { 0 };
+    for event in &commit.events {
         flags |= if event.kind.is_terminal() { TERMINAL } else { 0 };
         flags |= if event.kind == EventType::StepStarted { STARTED } else { 0 };
     }
-    args.number(flags);
-    row(&mut args, &index, state)?;
-    args.text(match others {
-        Others::Leave => "",
-        Others::Drop => "D",
-        Others::Hold => "H",
-        Others::Release => "R",
-    });
-    args.number(leases.len()).number(events.len()).number(add.len()).number(hint);
-    if let Base::New(new) = base {
-        start(&mut args, new)?;
-    }
-    for lease in &leases {
-        lease_use(&mut args, lease, kind);
-    }
-    for new in events {
-        event(&mut args, &new);
-    }
-    for job in add {
-        new_job(&mut args, &job);
-    }
-    debug_assert_eq!(args.count(), count);
-    Ok((args, commands))
-}
-
-fn row(args: &mut Args, index: &Index, state: Vec<u8>) -> Result<(), StoreError> {
-    args.text(index.status.as_str());
-    args.text(&format!("{} {} {}", index.completed_steps, index.failed_steps, index.retries));
-    match &index.failure {
-        Some(failure) => args.text(&json(failure)?),
-        None => args.text(""),
+    let others = match commit.others {
+        Others::Leave => 0,
+        Others::Drop => 1,
+        Others::Hold => 2,
+        Others::Release => 3,
     };
-    args.bytes(state);
+    for count in [commit.leases.len(), commit.events.len(), commit.add.len()] {
+        args.part_bytes(&(count as u32).to_le_bytes());
+    }
+    args.part_bytes(&[others, flags]).part_bytes(&(hint as f64).to_le_bytes());
+    for lease in &commit.leases {
+        let (sign, lines) = match *lease {
+            LeaseUse::Finish { .. } => (b'F', 0),
+            LeaseUse::Keep { lines, .. } => (b'K', lines),
+            LeaseUse::Expired { .. } => (b'E', 0),
+            LeaseUse::Due { .. } => (b'D', 0),
+            LeaseUse::Unleased { .. } if kind == Kind::Mend => (b'R', 0),
+            LeaseUse::Unleased { .. } => (b'U', 0),
+        };
+        args.part_bytes(&[sign]).part_bytes(&lines.to_le_bytes());
+    }
+    for job in &commit.add {
+        let ttl = handoff(job).map_or(-1.0, |asked| millis(asked.ttl) as f64);
+        args.part_bytes(&(due(job) as f64).to_le_bytes()).part_bytes(&ttl.to_le_bytes());
+    }
+    args.end();
+}
+
+/// The end of a run's row, from its second line on.
+pub(crate) fn end_of_row(args: &mut Args, index: &Index, state: &[u8]) -> Result<(), StoreError> {
+    let Index { completed_steps, failed_steps, retries, failure, .. } = index;
+    args.part(format_args!("{completed_steps} {failed_steps} {retries} "));
+    if let Some(failure) = failure {
+        args.part_bytes(json(failure)?.as_bytes());
+    }
+    args.part_bytes(b"\n").bytes(state);
     Ok(())
 }
 
-fn start(args: &mut Args, new: NewRun) -> Result<(), StoreError> {
-    let NewRun { flow, definition, step_count, labels, input_digest, idempotency_key, retry_of } = new;
+/// What is said at the start of a run (its flow, its labels, the rest), and the definition, which is given back.
+pub(crate) fn start(args: &mut Args, run: &str, new: &NewRun) -> Result<Arc<str>, StoreError> {
+    let NewRun { flow, definition, step_count, labels, input_digest, idempotency_key, retry_of } =
+        new.clone();
+    args.part_name(&flow).part_bytes(b" ");
     let listed: Vec<String> = labels.iter().map(|(key, value)| label(key, value)).collect();
-    args.name(&flow);
-    let definition_name = names::encode(&definition);
+    match listed.is_empty() {
+        true => args.part_bytes(b"-"),
+        false => args.part_bytes(listed.join(",").as_bytes()),
+    };
+    let known = definition.clone();
     let start = Start { flow, definition, step_count, labels, input_digest, idempotency_key, retry_of };
-    args.text(&json(&start)?).text(&definition_name).text(&listed.join(" "));
-    Ok(())
+    args.part_bytes(b" ").text(&json(&start)?);
+    let tenant = run.split('/').next().unwrap_or_default();
+    args.part(format_args!("{tenant}/")).name(&known);
+    Ok(known)
+}
+
+/// The hand-off that a job asks for, where one can be granted at all.
+fn handoff(job: &NewJob) -> Option<&Handoff> {
+    job.handoff.as_ref().filter(|_| !job.held && matches!(job.key, JobKey::Step(_)))
+}
+
+fn due(job: &NewJob) -> i64 {
+    job.due.millis().clamp(-FARTHEST, FARTHEST)
 }
 
 /// A label as part of a key.
@@ -118,54 +179,77 @@ pub(crate) fn label(key: &str, value: &str) -> String {
     format!("{}={}", names::encode(key), names::encode(value))
 }
 
-fn lease_use(args: &mut Args, lease: &LeaseUse, kind: Kind) {
-    let key = lease.key().number();
-    let (sign, attempt, token, lines) = match *lease {
-        LeaseUse::Finish { attempt, token, .. } => ("F", attempt, Some(token), 0),
-        LeaseUse::Keep { attempt, token, lines, .. } => ("K", attempt, Some(token), lines),
-        LeaseUse::Expired { attempt, token, lines, .. } => ("E", attempt, Some(token), lines),
-        LeaseUse::Due { attempt, .. } => ("D", attempt, None, 0),
-        LeaseUse::Unleased { attempt, .. } if kind == Kind::Mend => ("R", attempt, None, 0),
-        LeaseUse::Unleased { attempt, .. } => ("U", attempt, None, 0),
+/// A job that a commit uses: its key, and what its text must begin with.
+fn lease_use(args: &mut Args, lease: &LeaseUse) {
+    args.number(lease.key().number());
+    match *lease {
+        LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
+            args.part(format_args!("{:032x} {attempt} ", token.0))
+        }
+        LeaseUse::Expired { attempt, token, lines, .. } => {
+            args.part(format_args!("{:032x} {attempt} {lines} ", token.0))
+        }
+        LeaseUse::Due { attempt, .. } | LeaseUse::Unleased { attempt, .. } => {
+            args.part(format_args!("- {attempt} "))
+        }
     };
-    // What the text of such a job begins with.
-    let token = token.map_or_else(|| "-".to_owned(), shown);
-    args.text(sign).number(key).text(&format!("{token} {attempt} ")).number(lines);
+    args.end();
 }
 
+/// An event as its entry in the log has it: `TYPE STEP ATTEMPT SLOT DATA`.
 pub(crate) fn event(args: &mut Args, event: &NewEvent) {
-    args.text(event.kind.as_str());
+    args.part_bytes(event.kind.as_str().as_bytes()).part_bytes(b" ");
     match &event.of {
-        Some(of) => args.text(&of.step).number(of.attempt),
-        None => args.text("").text(""),
+        Some(of) => args.part_name(&of.step).part(format_args!(" {}", of.attempt)),
+        None => args.part_bytes(b"- -"),
+    };
+    match event.slot {
+        Some(slot) => args.part(format_args!(" {} ", slot.number())),
+        None => args.part_bytes(b" - "),
     };
     args.text(event.data.as_ref().map_or("", |data| data.get()));
-    match event.slot {
-        Some(slot) => args.number(slot.number()),
-        None => args.text(""),
-    };
 }
 
+/// Reads an event back.
+pub(crate) fn read_event(text: &str) -> Option<NewEvent> {
+    let mut parts = text.splitn(5, ' ');
+    let (kind, step, attempt, _, data) =
+        (parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let of = match attempt {
+        "-" => None,
+        attempt => Some(AttemptOf { step: names::decode(step).ok()?.into(), attempt: number(attempt).ok()? }),
+    };
+    let data = Some(data).filter(|data| !data.is_empty()).map(|data| Json::composed(data.to_owned()));
+    Some(NewEvent { kind: EventType::parse(kind)?, of, data, slot: None })
+}
+
+/// A job to be added: its key, the beginning of its text, and the end; a script puts in between what the server knows.
 fn new_job(args: &mut Args, job: &NewJob) {
-    args.number(job.key.number()).number(job.attempt);
-    args.number(due(job.due)).text(if job.held { "1" } else { "0" });
-    args.number(job.priority as u8).name(&job.name).name(&job.lane.queue).name(&job.lane.need);
-    match &job.handoff {
-        Some(asked) => args.text(&shown(asked.token)).number(millis(asked.ttl)).name(&asked.worker),
-        None => args.text("").text("").text(""),
+    args.number(job.key.number());
+    match handoff(job) {
+        Some(asked) => args.part(format_args!("{:032x} {} 0 ", asked.token.0, job.attempt)),
+        None => args.part(format_args!("- {} 0 ", job.attempt)),
     };
+    args.end();
+    end_of_job(args, handoff(job).map(|asked| &*asked.worker), job);
 }
 
-/// When a job is due, as a score.
-pub(crate) fn due(due: Time) -> i64 {
-    due.millis().clamp(-FARTHEST, FARTHEST)
+/// The end of a job's text, from its worker on.
+pub(crate) fn end_of_job(args: &mut Args, worker: Option<&str>, job: &NewJob) {
+    match worker {
+        Some(worker) => args.part_name(worker),
+        None => args.part_bytes(b"-"),
+    };
+    args.part(format_args!(" {} {} {} ", job.priority as u8, due(job), u8::from(job.held)));
+    args.part_name(&job.name).part_bytes(b" ").part_name(&job.lane.queue).part_bytes(b" ");
+    args.name(&job.lane.need);
 }
 
 /// Packs an append. Without a hint the store has one shard, so that a deletion needs no trace.
 pub(crate) fn append(append: &Append, hint: u64) -> (Args, usize) {
     let mut args = Args::new();
     let commands = 4 + 3 * append.lines.len();
-    args.number(8 + 10 * append.lines.len()).text(&names::run(&append.run)).number(append.key.number());
+    args.number(8 + 6 * append.lines.len()).text(&names::run(&append.run)).number(append.key.number());
     args.number(append.attempt)
         .text(&shown(append.token))
         .number(append.from_line)
@@ -201,135 +285,62 @@ pub(crate) fn mend(
     events: u64,
 ) -> Result<Args, StoreError> {
     let mut args = Args::new();
-    args.text(run).number(version);
-    row(&mut args, index, state)?;
+    args.text(run).number(version).text(index.status.as_str());
+    args.part(format_args!("{} {} {}", index.completed_steps, index.failed_steps, index.retries)).end();
+    match &index.failure {
+        Some(failure) => args.text(&json(failure)?),
+        None => args.text(""),
+    };
+    args.bytes(&state);
     for date in dates {
         match date {
             Some(date) => args.number(date.millis()),
-            None => args.text(""),
+            None => args.text("-"),
         };
     }
     args.number(events);
     Ok(args)
 }
 
-/// Reads what became of a commit.
+/// Reads what became of a commit. `now` is the date of the call that it was in.
 pub(crate) fn committed(
     answer: &str,
-    expected: Option<u64>,
-    definition: &Arc<str>,
+    now: Time,
+    asked: Asked,
 ) -> Result<Result<Committed, CommitError>, StoreError> {
-    let strange = || StoreError::Damaged(format!("{answer:?} is not an answer to a commit"));
+    let Asked { expected, definition, handoffs } = asked;
     Ok(match answer.as_bytes().first() {
         Some(b'E') => Err(CommitError::Exists),
-        Some(b'D') => Err(CommitError::UnknownDefinition(definition.clone())),
-        Some(b'C') => {
-            let found = Some(&answer[1..]).filter(|text| !text.is_empty()).map(number).transpose()?;
-            Err(CommitError::Conflict { expected: expected.unwrap_or_default(), found })
-        }
+        Some(b'D') => Err(CommitError::UnknownDefinition(definition)),
+        Some(b'C') => Err(conflict(answer, expected.unwrap_or_default())?),
         Some(b'S') => Err(CommitError::StaleLease(JobKey::from_number(number(&answer[1..])?))),
         _ => {
-            let mut parts = answer.splitn(4, ' ');
-            let mut part = || parts.next().ok_or_else(strange);
-            let (version, first_seq) = (number(part()?)?, number(part()?)?);
-            let ts = Time::from_millis(number(part()?)?);
-            let granted = part()?.split(',').filter(|key| !key.is_empty());
-            let granted =
-                granted.map(|key| number(key).map(JobKey::from_number)).collect::<Result<_, _>>()?;
-            Ok(Committed { version, first_seq, ts, granted })
+            // The number of the last event before, and, where it went otherwise than asked, the date and the grants.
+            let mut parts = answer.splitn(3, ' ');
+            let events: u64 = number(parts.next().unwrap_or_default())?;
+            let (ts, granted) = match (parts.next(), parts.next()) {
+                (Some(ts), Some(keys)) => {
+                    let keys = keys.split(',').filter(|key| !key.is_empty());
+                    let keys = keys.map(|key| number(key).map(JobKey::from_number));
+                    (Time::from_millis(number(ts)?), keys.collect::<Result<_, _>>()?)
+                }
+                _ => (now, handoffs),
+            };
+            Ok(Committed { version: expected.unwrap_or(0) + 1, first_seq: events + 1, ts, granted })
         }
     })
+}
+
+/// Reads a refusal that names the version that is there.
+pub(crate) fn conflict(answer: &str, expected: u64) -> Result<CommitError, StoreError> {
+    let found = answer.get(1..).filter(|text| !text.is_empty()).map(number).transpose()?;
+    Ok(CommitError::Conflict { expected, found })
 }
 
 pub(crate) fn appended(answer: &str, key: JobKey) -> Result<Result<u32, AppendError>, StoreError> {
     match answer {
         "S" => Ok(Err(AppendError::StaleLease(key))),
         lines => number(lines).map(Ok),
-    }
-}
-
-/// A job as its field in the run's hash has it.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) token: Option<Token>,
-    pub(crate) lines: u32,
-    pub(crate) expires: Time,
-    pub(crate) released: bool,
-    pub(crate) worker: Arc<str>,
-    pub(crate) attempt: u32,
-    pub(crate) name: Arc<str>,
-    pub(crate) lane: Lane,
-    leased_at: Time,
-    priority: Priority,
-    due: Time,
-    held: bool,
-}
-
-impl Job {
-    pub(crate) fn read(text: &str) -> Result<Job, StoreError> {
-        let damaged = || StoreError::Damaged(format!("{text:?} is not a job"));
-        let parts: Vec<&str> = text.split(' ').collect();
-        let &[
-            token,
-            attempt,
-            lines,
-            expires,
-            released,
-            leased,
-            worker,
-            _,
-            priority,
-            due,
-            held,
-            name,
-            queue,
-            need,
-        ] = &parts[..]
-        else {
-            return Err(damaged());
-        };
-        let time = |text: &str| number(text).map(Time::from_millis);
-        let name_of = |part: &str| names::decode(part).map(Arc::from);
-        Ok(Job {
-            token: match token {
-                "-" => None,
-                hex => Some(Token(u128::from_str_radix(hex, 16).map_err(|_| damaged())?)),
-            },
-            lines: number(lines)?,
-            expires: time(expires)?,
-            released: released == "1",
-            worker: name_of(worker)?,
-            attempt: number(attempt)?,
-            name: name_of(name)?,
-            lane: Lane { queue: name_of(queue)?, need: name_of(need)? },
-            leased_at: time(leased)?,
-            priority: *Priority::ALL.get(number::<usize>(priority)?).ok_or_else(damaged)?,
-            due: time(due)?,
-            held: held == "1",
-        })
-    }
-
-    pub(crate) fn row(self, key: JobKey) -> JobRow {
-        let leased = self.token.is_some();
-        JobRow {
-            key,
-            name: self.name,
-            attempt: self.attempt,
-            queue: self.lane.queue,
-            need: self.lane.need,
-            priority: self.priority,
-            due: self.due,
-            state: match (leased, self.held) {
-                (true, _) => JobState::Leased,
-                (false, true) => JobState::Held,
-                (false, false) => JobState::Waiting,
-            },
-            worker: leased.then_some(self.worker),
-            leased_at: leased.then_some(self.leased_at),
-            expires: leased.then_some(self.expires),
-            lines: self.lines,
-            released: leased && self.released,
-        }
     }
 }
 
@@ -359,6 +370,6 @@ pub(crate) fn owner(run: &str, scope: StateScope, flow: Option<&str>) -> Option<
     })
 }
 
-pub(crate) fn json(value: &impl Serialize) -> Result<String, StoreError> {
+fn json(value: &impl Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|error| StoreError::Invalid(format!("cannot be stored: {error}")))
 }

@@ -4,9 +4,6 @@
 //!
 //! A cursor holds a place per shard: the entry, the run within it, and how many of its events were given.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use flowline_core::{Event, RunKey};
 use flowline_store::query::page_size;
 use flowline_store::{FeedFilter, FeedPage, StoreError};
@@ -16,6 +13,7 @@ use crate::RedisStore;
 use crate::answer::{list, maybe_text, number, text};
 use crate::names;
 use crate::read;
+use crate::row;
 use crate::runs::digits;
 use crate::shard::Shard;
 
@@ -54,9 +52,8 @@ impl RedisStore {
         };
         let size = page_size(limit);
         let mut page = FeedPage { events: Vec::new(), cursor: String::new(), more: false };
-        let mut flows = HashMap::new();
         for (shard, at) in self.shards.iter().zip(&mut places) {
-            page.more = read_shard(shard, filter, size, at, &mut page.events, &mut flows).await?;
+            page.more = read_shard(shard, filter, size, at, &mut page.events).await?;
             if page.more {
                 break;
             }
@@ -84,7 +81,6 @@ async fn read_shard(
     size: usize,
     at: &mut At,
     events: &mut Vec<Event>,
-    flows: &mut HashMap<String, Option<Arc<str>>>,
 ) -> Result<bool, StoreError> {
     loop {
         let mut asked = redis::cmd("XRANGE");
@@ -95,7 +91,7 @@ async fn read_shard(
             let (number, parts) = read_entry(entry)?;
             // A place within an entry that is gone means nothing for the one after it.
             let (runs, given) = if number == at.entry + 1 { (at.runs, at.events) } else { (0, 0) };
-            let found = read_parts(shard, &parts[parts.len().min(runs as usize)..], flows).await?;
+            let found = read_parts(shard, &parts[parts.len().min(runs as usize)..]).await?;
             for (n, of_run) in (runs..).zip(found) {
                 let skip = if n == runs { given } else { 0 };
                 for (k, event) in (0..).zip(of_run).skip(skip as usize) {
@@ -118,31 +114,27 @@ async fn read_shard(
 }
 
 /// The events that the parts of an entry lead to, as far as they are kept.
-async fn read_parts(
-    shard: &Shard,
-    parts: &[Part],
-    flows: &mut HashMap<String, Option<Arc<str>>>,
-) -> Result<Vec<Vec<Event>>, StoreError> {
+async fn read_parts(shard: &Shard, parts: &[Part]) -> Result<Vec<Vec<Event>>, StoreError> {
     let mut pipe = redis::pipe();
-    for part in parts {
-        pipe.cmd("HGET").arg(shard.key(&format!("run:{}", part.run))).arg("flow");
-        pipe.cmd("XRANGE").arg(shard.key(&format!("log:{}", part.run))).arg(&part.from).arg(&part.to);
+    // A run with many dates in an entry, as a move leaves them, has one row.
+    let by_run = || parts.chunk_by(|a, b| a.run == b.run);
+    for of_run in by_run() {
+        pipe.cmd("GET").arg(shard.key(&format!("run:{}", of_run[0].run)));
+        for part in of_run {
+            pipe.cmd("XRANGE").arg(shard.key(&format!("log:{}", part.run))).arg(&part.from).arg(&part.to);
+        }
     }
     let mut answers = shard.ask_all(&pipe).await?.into_iter();
     let mut found = Vec::with_capacity(parts.len());
-    for part in parts {
-        let flow = maybe_text(answers.next().unwrap_or_default())?;
-        let entries = answers.next().unwrap_or_default();
-        let Some(flow) = flow else {
-            found.push(Vec::new());
-            continue;
-        };
-        let run: RunKey = names::read_run(&part.run)?;
-        let flow =
-            flows.entry(flow.clone()).or_insert_with(|| names::decode(&flow).ok().map(Arc::from)).clone();
-        let flow =
-            flow.ok_or_else(|| StoreError::Damaged(format!("the flow of run {run} cannot be read")))?;
-        found.push(read::events(&run, &flow, entries)?);
+    for of_run in by_run() {
+        let run: RunKey = names::read_run(&of_run[0].run)?;
+        let row = row::read(&run, answers.next().unwrap_or_default())?;
+        for entries in answers.by_ref().take(of_run.len()) {
+            found.push(match &row {
+                Some(row) => read::events(&run, &row.flow, entries)?,
+                None => Vec::new(),
+            });
+        }
     }
     Ok(found)
 }

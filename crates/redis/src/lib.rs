@@ -14,12 +14,14 @@ mod catalog;
 mod check;
 mod encode;
 mod feed;
+mod job;
 mod lease;
 mod link;
 mod locks;
 mod names;
 mod read;
 mod retain;
+mod row;
 mod runs;
 mod script;
 mod shard;
@@ -45,7 +47,7 @@ use transfer::Places;
 use write::Writer;
 
 /// The layout that this build writes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// What to do where a server holds no store under the prefix yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,11 +114,7 @@ impl RedisStore {
     }
 
     fn shard_number(&self, run: &str) -> usize {
-        // FNV-1a: the place of a run must be the same in every build.
-        let hash = run.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        ((hash ^ (hash >> 32)) % self.shards.len() as u64) as usize
+        (hash(run) % self.shards.len() as u64) as usize
     }
 
     /// Sorts things by the shard of their run.
@@ -157,6 +155,14 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("at", &self.shown).finish_non_exhaustive()
     }
+}
+
+/// FNV-1a of a run as scripts name it: its place among the shards must be the same in every build.
+fn hash(run: &str) -> u64 {
+    let hash = run.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash ^ (hash >> 32)
 }
 
 /// Tells this process's messages from those of others.

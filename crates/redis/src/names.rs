@@ -7,25 +7,28 @@ use flowline_store::StoreError;
 /// Writes a text as part of a key: letters, digits, `.`, `_` and `-` stay, every other byte becomes `%XX`. The empty text
 /// is a lone `%`.
 pub fn encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
+    let mut out = Vec::with_capacity(text.len());
     encode_into(&mut out, text);
-    out
+    ascii(out)
 }
 
-pub fn encode_into(out: &mut String, text: &str) {
+pub fn encode_into(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     if text.is_empty() {
-        out.push('%');
+        out.push(b'%');
     }
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-') {
-            out.push(byte as char);
+            out.push(byte);
         } else {
-            out.push('%');
-            out.push(HEX[usize::from(byte >> 4)] as char);
-            out.push(HEX[usize::from(byte & 15)] as char);
+            out.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
         }
     }
+}
+
+/// What [`encode_into`] wrote is ASCII, so that nothing is lost here.
+fn ascii(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_default()
 }
 
 /// Reads a part of a key back.
@@ -51,11 +54,11 @@ pub fn decode(part: &str) -> Result<String, StoreError> {
 
 /// A run as scripts know it: `tenant/run`.
 pub fn run(key: &RunKey) -> String {
-    let mut out = String::with_capacity(48);
+    let mut out = Vec::with_capacity(48);
     encode_into(&mut out, key.tenant.as_str());
-    out.push('/');
+    out.push(b'/');
     encode_into(&mut out, key.run.as_str());
-    out
+    ascii(out)
 }
 
 pub fn read_run(text: &str) -> Result<RunKey, StoreError> {

@@ -2,40 +2,39 @@
 
 use std::sync::Arc;
 
-use flowline_core::event::{AttemptOf, Slot};
-use flowline_core::{Event, EventType, Json, NewEvent, RunKey, Status, Time};
+use flowline_core::event::Slot;
+use flowline_core::{Event, Json, RunKey};
 use flowline_store::query::page_size;
-use flowline_store::{EventPage, EventQuery, JobKey, JobRow, RunRow, Snapshot, StoreError};
+use flowline_store::{EventPage, EventQuery, JobRow, Snapshot, StoreError};
 use redis::Value;
 
 use crate::RedisStore;
-use crate::answer::{bytes, list, maybe_text, number, text};
+use crate::answer::{list, maybe_text, number, text};
 use crate::args::Args;
-use crate::encode::{Job, Start, failure};
+use crate::encode::read_event;
+use crate::job::Job;
 use crate::names;
+use crate::row::{self, snapshot};
 use crate::script;
 use crate::shard::Shard;
 
-/// Every so many events a run's hash keeps the date of one, as scripts do.
+/// Every so many events a run's marks keep the date of one, as scripts do.
 const MARK: u64 = 64;
-
-/// The fields of a run's hash that make its row, in the order that [`row`] reads them.
-pub(crate) const ROW: [&str; 11] = [
-    "start", "version", "status", "events", "created", "started", "ended", "steps", "failure", "trimmed",
-    "state",
-];
 
 impl RedisStore {
     pub(crate) async fn load_runs(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError> {
         let mut found: Vec<Option<Snapshot>> = vec![None; runs.len()];
         let by_shard = self.by_shard(runs.iter().enumerate(), |(_, run)| names::run(run));
         for (shard, runs) in by_shard {
-            let mut pipe = redis::pipe();
+            let mut asked = redis::cmd("MGET");
             for (_, run) in &runs {
-                pipe.cmd("HMGET").arg(shard.key(&format!("run:{}", names::run(run)))).arg(&ROW);
+                let name = names::run(run);
+                asked.arg(shard.key(&format!("run:{name}"))).arg(shard.key(&format!("start:{name}")));
             }
-            for ((n, run), answer) in runs.into_iter().zip(shard.ask_all(&pipe).await?) {
-                found[n] = snapshot(run, answer)?;
+            let mut answers = list(shard.ask(&asked).await?)?.into_iter();
+            for (n, run) in runs {
+                let mut part = || answers.next().unwrap_or_default();
+                found[n] = snapshot(run, part(), part())?;
             }
         }
         Ok(found)
@@ -70,17 +69,19 @@ impl RedisStore {
         let run = names::run(key);
         let shard = self.shard(&run);
         let mark = query.after / MARK;
-        let mut asked = redis::cmd("HMGET");
-        asked.arg(shard.key(&format!("run:{run}"))).arg("flow").arg("events").arg(format!("m{mark}"));
-        let mut row = list(shard.ask(&asked).await?)?.into_iter();
-        let mut field = || maybe_text(row.next().unwrap_or_default());
-        let (Some(flow), Some(events), began) = (field()?, field()?, field()?) else {
-            return Ok(EventPage { events: Vec::new(), more: false });
+        let mut pipe = redis::pipe();
+        pipe.cmd("GET").arg(shard.key(&format!("run:{run}")));
+        pipe.cmd("HGET").arg(shard.key(&format!("marks:{run}"))).arg(format!("m{mark}"));
+        let mut answers = shard.ask_all(&pipe).await?.into_iter();
+        let none = EventPage { events: Vec::new(), more: false };
+        let Some(row) = row::read(key, answers.next().unwrap_or_default())? else {
+            return Ok(none);
         };
-        if query.after >= number(&events)? {
-            return Ok(EventPage { events: Vec::new(), more: false });
+        let began = maybe_text(answers.next().unwrap_or_default())?;
+        if query.after >= row.events {
+            return Ok(none);
         }
-        let flow: Arc<str> = names::decode(&flow)?.into();
+        let flow = row.flow;
         // Ids rise with the number and with the date. From the date of a mark on, at most the events up to the next
         // mark come too early.
         let ms: i64 = began.filter(|_| mark > 0).map_or(Ok(0), |ms| number(&ms))?;
@@ -102,18 +103,26 @@ impl RedisStore {
         Ok(EventPage { events: found, more })
     }
 
-    pub(crate) async fn jobs_of(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError> {
-        let run = names::run(run);
+    pub(crate) async fn jobs_of(&self, key: &RunKey) -> Result<Vec<JobRow>, StoreError> {
+        let run = names::run(key);
         let shard = self.shard(&run);
-        let mut asked = redis::cmd("HGETALL");
+        let mut asked = redis::cmd("GET");
         asked.arg(shard.key(&format!("run:{run}")));
-        let mut rows = Vec::new();
-        let mut all = list(shard.ask(&asked).await?)?.into_iter();
-        while let (Some(field), Some(value)) = (all.next(), all.next()) {
-            let Some(field) = bytes(field)?.and_then(|field| String::from_utf8(field).ok()) else { continue };
-            let Some(Ok(key)) = field.strip_prefix('j').map(str::parse) else { continue };
-            let key = JobKey::from_number(key);
-            rows.push(Job::read(&text(value)?)?.row(key));
+        let jobs = row::read(key, shard.ask(&asked).await?)?.map(|row| row.jobs).unwrap_or_default();
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut asked = redis::cmd("HMGET");
+        asked.arg(shard.key("jobs"));
+        for job in &jobs {
+            asked.arg(format!("{}:{run}", job.number()));
+        }
+        let mut rows = Vec::with_capacity(jobs.len());
+        for (job, value) in jobs.into_iter().zip(list(shard.ask(&asked).await?)?) {
+            // One that went in between is gone.
+            if let Some(found) = maybe_text(value)? {
+                rows.push(Job::read(&found)?.row(job));
+            }
         }
         rows.sort_by_key(|row: &JobRow| row.key);
         Ok(rows)
@@ -142,61 +151,9 @@ pub(crate) fn events(run: &RunKey, flow: &Arc<str>, entries: Value) -> Result<Ve
         let damaged = || StoreError::Damaged(format!("event {id} of run {run} cannot be read"));
         let (ms, seq) = id.split_once('-').ok_or_else(damaged)?;
         let fields = list(entry.next().unwrap_or_default())?;
-        let [_, kind, _, step, _, attempt, _, data, ..] =
-            <[Value; 10]>::try_from(fields).map_err(|_| damaged())?;
-        let kind = EventType::parse(&text(kind)?).ok_or_else(damaged)?;
-        let (step, attempt, data) = (text(step)?, text(attempt)?, text(data)?);
-        let of = match attempt.as_str() {
-            "" => None,
-            attempt => Some(AttemptOf { step: step.into(), attempt: number(attempt)? }),
-        };
-        let data = Some(data).filter(|data| !data.is_empty()).map(Json::composed);
-        let new = NewEvent { kind, of, data, slot: None };
+        let event = text(fields.into_iter().nth(1).unwrap_or_default())?;
+        let new = read_event(&event).ok_or_else(damaged)?;
         Ok(Event::stored(&run.run, flow, &run.tenant, number(seq)?, number(ms)?, new))
     };
     list(entries)?.into_iter().map(read).collect()
-}
-
-/// A run's row and state from the fields of [`ROW`]; `None` where the run is not there.
-pub(crate) fn snapshot(run: &RunKey, fields: Value) -> Result<Option<Snapshot>, StoreError> {
-    let mut fields = list(fields)?.into_iter();
-    let Some(start) = maybe_text(fields.next().unwrap_or_default())? else { return Ok(None) };
-    let damaged = |error: serde_json::Error| StoreError::Damaged(format!("the start of run {run}: {error}"));
-    let start: Start = serde_json::from_str(&start).map_err(damaged)?;
-    let mut field = || maybe_text(fields.next().unwrap_or_default()).map(Option::unwrap_or_default);
-    let (version, status, events) = (number(&field()?)?, field()?, number(&field()?)?);
-    let time = |text: String| -> Result<Option<Time>, StoreError> {
-        Some(text).filter(|text| !text.is_empty()).map(|ms| number(&ms).map(Time::from_millis)).transpose()
-    };
-    let created_at = time(field()?)?.unwrap_or_default();
-    let (started_at, completed_at) = (time(field()?)?, time(field()?)?);
-    let steps = field()?;
-    let mut steps = steps.split(' ');
-    let mut count = || number(steps.next().unwrap_or_default());
-    let status = Status::ALL.into_iter().find(|known| known.as_str() == status);
-    let row = RunRow {
-        run_id: run.run.clone(),
-        flow_name: start.flow,
-        tenant: run.tenant.clone(),
-        definition: start.definition,
-        status: status.ok_or_else(|| StoreError::Damaged(format!("run {run} has an unknown status")))?,
-        created_at,
-        started_at,
-        completed_at,
-        duration: completed_at.map(|end| end.since(created_at).as_millis() as u64),
-        step_count: start.step_count,
-        completed_steps: count()?,
-        failed_steps: count()?,
-        retries: count()?,
-        failure: failure(&field()?)?,
-        labels: start.labels,
-        idempotency_key: start.idempotency_key,
-        retry_of: start.retry_of,
-        version,
-        events,
-        events_trimmed: field()? == "1",
-        input_digest: start.input_digest,
-    };
-    let state = bytes(fields.next().unwrap_or_default())?.unwrap_or_default();
-    Ok(Some(Snapshot { row, state }))
 }

@@ -32,14 +32,17 @@ impl RedisStore {
         done.removed = self.forget(Verb::Remove, before(policy.runs), limit).await? as u64;
         let left = limit.saturating_sub(done.removed as usize);
         done.trimmed = self.forget(Verb::Trim, before(policy.events), left).await? as u64;
-        let mut alone = Args::new();
-        alone.text(if self.shards.len() == 1 { "1" } else { "0" });
         for shard in &self.shards {
+            let mut at = "0".to_owned();
             loop {
-                let mut answer = shard.call(&script::PURGE, [&alone]).await?;
-                if text(answer.rest.next().unwrap_or_default())? != "1" {
+                let mut args = Args::new();
+                args.text(if self.shards.len() == 1 { "1" } else { "0" }).text(&at);
+                let mut answer = shard.call(&script::PURGE, [&args]).await?;
+                let mut part = || text(answer.rest.next().unwrap_or_default());
+                if part()? != "1" {
                     break;
                 }
+                at = part()?;
             }
         }
         Ok(done)
@@ -118,7 +121,7 @@ impl RedisStore {
                 self.wake();
                 match answer.as_str() {
                     "ok" => Ok(()),
-                    refused => encode::committed(refused, Some(version), &"".into())?.map(drop),
+                    refused => Err(encode::conflict(refused, version)?),
                 }
             }
             Repair::Events { run, version, events, state, index } => {

@@ -12,7 +12,7 @@ use crate::RedisStore;
 use crate::answer::{list, number, score, text};
 use crate::encode::label;
 use crate::names;
-use crate::read::{ROW, snapshot};
+use crate::row::snapshot;
 use crate::shard::Shard;
 
 /// Runs looked at in one go where every row has to be seen.
@@ -130,17 +130,21 @@ impl RedisStore {
         let tenant = names::encode(query.tenant.as_str());
         for (number, shard) in self.shards.iter().enumerate() {
             let here: Vec<_> = places.iter().filter(|(place, _)| place.shard == number).collect();
-            let mut pipe = redis::pipe();
-            for (_, id) in &here {
-                // The state is not part of a row.
-                pipe.cmd("HMGET").arg(shard.key(&format!("run:{tenant}/{id}"))).arg(&ROW[..ROW.len() - 1]);
+            if here.is_empty() {
+                continue;
             }
-            let answers = if here.is_empty() { Vec::new() } else { shard.ask_all(&pipe).await? };
-            for ((place, id), answer) in here.into_iter().zip(answers) {
+            let mut asked = redis::cmd("MGET");
+            for (_, id) in &here {
+                asked.arg(shard.key(&format!("run:{tenant}/{id}")));
+                asked.arg(shard.key(&format!("start:{tenant}/{id}")));
+            }
+            let mut answers = list(shard.ask(&asked).await?)?.into_iter();
+            for (place, id) in here {
+                let mut part = || answers.next().unwrap_or_default();
                 let damaged = |error| StoreError::Damaged(format!("{id:?} is not a run: {error}"));
                 let id = RunId::new(&names::decode(id)?).map_err(damaged)?;
                 let run = RunKey::new(query.tenant.clone(), id);
-                rows.extend(snapshot(&run, answer)?.map(|snapshot| (*place, snapshot.row)));
+                rows.extend(snapshot(&run, part(), part())?.map(|snapshot| (*place, snapshot.row)));
             }
         }
         rows.sort_by_key(|(place, _)| Reverse(*place));

@@ -7,15 +7,16 @@ use flowline_core::event::Slot;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
-    Acquired, Append, AppendError, Base, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
+    Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, LockRequest, LockRow,
     QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
 };
 use tokio::sync::{oneshot, watch};
 
-use crate::RedisStore;
 use crate::encode::{self, Kind};
 use crate::names;
+use crate::write::Reply;
+use crate::{RedisStore, hash};
 
 impl RedisStore {
     async fn write(
@@ -25,21 +26,18 @@ impl RedisStore {
     ) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
         let mut waiting = Vec::with_capacity(batch.len());
         for commit in batch {
-            let (expected, definition) = match &commit.base {
-                Base::Version(version) => (Some(*version), "".into()),
-                Base::New(new) => (None, new.definition.clone()),
-            };
-            let shard = self.shard_number(&names::run(&commit.run));
+            let run = names::run(&commit.run);
             let hint = self.hint(commit.add.len());
-            let (args, commands) = encode::commit(commit, kind, hint)?;
-            waiting.push((self.commits[shard].push(args, commands), expected, definition));
+            let (args, commands, asked) = encode::commit(&commit, &run, kind, hint)?;
+            let writer = &self.commits[self.shard_number(&run)];
+            waiting.push((writer.push(hash(&run), args, commands), asked));
         }
         // All are asked before the first is waited for, and all are waited for before one's failure is told.
         let mut answers = Vec::with_capacity(waiting.len());
         let mut failed = None;
-        for (answer, expected, definition) in waiting {
+        for (answer, asked) in waiting {
             match received(answer).await {
-                Ok(answer) => answers.push(encode::committed(&answer, expected, &definition)?),
+                Ok((answer, now)) => answers.push(encode::committed(&answer, now, asked)?),
                 Err(error) => failed = Some(worse(failed, error)),
             }
         }
@@ -71,7 +69,7 @@ impl RedisStore {
     }
 }
 
-async fn received(answer: oneshot::Receiver<Result<String, StoreError>>) -> Result<String, StoreError> {
+async fn received(answer: oneshot::Receiver<Reply>) -> Reply {
     answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the writer is gone".to_owned())))
 }
 
@@ -89,14 +87,15 @@ impl RunStore for RedisStore {
     async fn append(&self, batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError> {
         let mut waiting = Vec::with_capacity(batch.len());
         for append in &batch {
-            let shard = self.shard_number(&names::run(&append.run));
+            let run = names::run(&append.run);
             let (args, commands) = encode::append(append, self.hint(append.lines.len()));
-            waiting.push((self.appends[shard].push(args, commands), append.key));
+            let writer = &self.appends[self.shard_number(&run)];
+            waiting.push((writer.push(hash(&run), args, commands), append.key));
         }
         let (mut answers, mut failed) = (Vec::with_capacity(waiting.len()), None);
         for (answer, key) in waiting {
             match received(answer).await {
-                Ok(answer) => answers.push(encode::appended(&answer, key)?),
+                Ok((answer, _)) => answers.push(encode::appended(&answer, key)?),
                 Err(error) => failed = Some(worse(failed, error)),
             }
         }

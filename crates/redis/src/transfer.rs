@@ -7,15 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::{
-    CommitError, Filling, JobRow, JobState, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue,
-    StoreError, StoredDefinition, Token, Transfer,
+    CommitError, Filling, NewRun, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue, StoreError,
+    StoredDefinition, Transfer,
 };
 
 use crate::RedisStore;
 use crate::answer::{list, number, text, texts};
 use crate::args::Args;
 use crate::encode;
+use crate::job;
 use crate::names;
+use crate::row;
 use crate::script;
 use crate::shard::Shard;
 
@@ -169,36 +171,27 @@ impl RedisStore {
     }
 
     fn pack_run(&self, restored: RestoredRun) -> Result<Packed, StoreError> {
-        let RestoredRun { row, state, last, jobs, token } = restored;
+        let RestoredRun { row, jobs, token, .. } = &restored;
         let run = names::run(&row.key());
         let place = next_place(&self.places.runs, row.created_at, 1 + jobs.len() as u64);
         let mut args = Args::new();
-        args.number(20 + 15 * jobs.len()).text("R").text(&run).name(&row.definition).number(jobs.len());
-        args.number(place).number(row.version).text(row.status.as_str()).number(row.events);
-        args.number(last.millis()).number(row.created_at.millis());
-        for date in [row.started_at, row.completed_at] {
-            args.text(&date.map_or(String::new(), |date| date.millis().to_string()));
-        }
-        args.text(&format!("{} {} {}", row.completed_steps, row.failed_steps, row.retries));
-        args.text(&row.failure.as_ref().map_or(Ok(String::new()), encode::json)?);
-        args.text(if row.events_trimmed { "1" } else { "" }).bytes(state).name(&row.flow_name);
-        let labels: Vec<String> = row.labels.iter().map(|(key, value)| encode::label(key, value)).collect();
-        let definition = row.definition.clone();
-        let start = encode::Start {
-            flow: row.flow_name,
-            definition: row.definition,
+        args.number(7 + 2 * jobs.len()).text("R").text(&run).number(row.created_at.millis());
+        row::write(&mut args, &restored, place)?;
+        let new = NewRun {
+            flow: row.flow_name.clone(),
+            definition: row.definition.clone(),
             step_count: row.step_count,
-            labels: row.labels,
-            input_digest: row.input_digest,
-            idempotency_key: row.idempotency_key,
-            retry_of: row.retry_of,
+            labels: row.labels.clone(),
+            input_digest: row.input_digest.clone(),
+            idempotency_key: row.idempotency_key.clone(),
+            retry_of: row.retry_of.clone(),
         };
-        args.text(&encode::json(&start)?).text(&labels.join(" "));
-        let commands = 12 + 2 * jobs.len() + labels.len();
-        for (at, job) in (place + 1..).zip(&jobs) {
-            push_job(&mut args, job, token, at);
+        let definition = encode::start(&mut args, &run, &new)?;
+        for (at, job) in (place + 1..).zip(jobs) {
+            args.number(job.key.number());
+            job::write(&mut args, job, *token, at);
         }
-        debug_assert_eq!(args.count(), 20 + 15 * jobs.len());
+        let commands = 10 + 2 * jobs.len() + row.labels.len();
         Ok(Packed { shard: self.shard_number(&run), args, commands, definition })
     }
 
@@ -206,13 +199,13 @@ impl RedisStore {
         let run = names::run(run);
         let dates = RestoredEvent::by_date(events).count();
         let mut args = Args::new();
-        args.number(4 + 3 * dates + 5 * events.len()).text("E").text(&run).number(dates);
+        args.number(4 + 3 * dates + events.len()).text("E").text(&run).number(dates);
         for same in RestoredEvent::by_date(events) {
             let first = &same[0].event;
             args.number(first.ts.millis()).number(first.seq).number(same.len());
             same.iter().for_each(|event| encode::event(&mut args, &event.undated()));
         }
-        let commands = 3 + events.len();
+        let commands = 3 + 2 * events.len();
         Packed { shard: self.shard_number(&run), args, commands, definition: "".into() }
     }
 
@@ -252,22 +245,6 @@ fn next_place(last: &AtomicU64, created: Time, width: u64) -> u64 {
     let next = |last: u64| Some(wanted.max(last) + width);
     let before = last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     before.unwrap_or_else(|last| last).max(wanted)
-}
-
-fn push_job(args: &mut Args, job: &JobRow, token: Token, number: u64) {
-    let leased = job.state == JobState::Leased;
-    let millis = |date: Option<Time>| date.filter(|_| leased).unwrap_or_default().millis();
-    args.number(job.key.number());
-    args.text(&if leased { encode::shown(token) } else { "-".to_owned() });
-    args.number(job.attempt).number(job.lines).number(millis(job.expires));
-    args.text(if job.released { "1" } else { "0" }).number(millis(job.leased_at));
-    match job.worker.as_deref().filter(|_| leased) {
-        Some(worker) => args.name(worker),
-        None => args.text("-"),
-    };
-    args.number(number).number(job.priority as u8).number(encode::due(job.due));
-    args.text(if job.state == JobState::Held { "1" } else { "0" });
-    args.name(&job.name).name(&job.queue).name(&job.need);
 }
 
 /// Whose key-value state, as the end of its key.

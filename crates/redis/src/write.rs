@@ -7,6 +7,7 @@ use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
 
+use flowline_core::Time;
 use flowline_store::StoreError;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
@@ -23,12 +24,17 @@ const COMMANDS: usize = 2_000;
 /// Calls on their way at once. More gain nothing: Redis runs one at a time.
 const FLIGHTS: usize = 2;
 
+/// What the script answered to one write, and the date of the call.
+pub(crate) type Reply = Result<(String, Time), StoreError>;
+
 /// One write, packed, and who waits for its answer.
 pub(crate) struct Item {
+    /// Whose write it is: a call has one of a run, so that scripts can read all before they write.
+    run: u64,
     pub(crate) args: Args,
     /// Commands that it makes the server run.
     pub(crate) commands: usize,
-    pub(crate) reply: oneshot::Sender<Result<String, StoreError>>,
+    pub(crate) reply: oneshot::Sender<Reply>,
 }
 
 /// The writer of one script on one shard. Ends when it is dropped and all is written.
@@ -50,10 +56,10 @@ impl Writer {
     }
 
     /// Puts a write into the queue. Its answer comes as the script gave it.
-    pub(crate) fn push(&self, args: Args, commands: usize) -> oneshot::Receiver<Result<String, StoreError>> {
+    pub(crate) fn push(&self, run: u64, args: Args, commands: usize) -> oneshot::Receiver<Reply> {
         let (reply, answer) = oneshot::channel();
         // A writer that is gone drops the sender, which the receiver tells.
-        let _ = self.queue.send(Item { args, commands, reply });
+        let _ = self.queue.send(Item { run, args, commands, reply });
         answer
     }
 }
@@ -71,12 +77,12 @@ async fn work(
         // What comes in while both flights are away goes with the next.
         let Ok(permit) = flights.clone().acquire_owned().await else { return };
         let (mut bytes, mut commands) = (first.args.size(), first.commands);
-        let mut batch = vec![first];
+        let mut batch: Vec<Item> = vec![first];
         while batch.len() < ITEMS {
             let Ok(item) = pending.try_recv() else { break };
             bytes += item.args.size();
             commands += item.commands;
-            if bytes > BYTES || commands > COMMANDS {
+            if bytes > BYTES || commands > COMMANDS || batch.iter().any(|other| other.run == item.run) {
                 next = Some(item);
                 break;
             }
@@ -107,7 +113,7 @@ async fn send(shard: &Shard, script: &Script, who: &str, batch: Vec<Item>) {
             for item in batch {
                 let one = crate::answer::text(answer.rest.next().unwrap_or_default());
                 // Nobody waits any more where the receiver is gone.
-                let _ = item.reply.send(one);
+                let _ = item.reply.send(one.map(|text| (text, answer.now)));
             }
         }
         Err(error) => {

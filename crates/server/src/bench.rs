@@ -61,6 +61,8 @@ pub struct Answer {
     pub seconds: f64,
     pub runs_per_second: f64,
     pub steps_per_second: f64,
+    /// Starts and outcomes of steps that were made durable, however many went in one commit.
+    pub transitions_per_second: f64,
     pub commits: u64,
     pub commits_per_batch: f64,
     pub latency_ms: Latency,
@@ -90,6 +92,9 @@ pub struct Baseline {
     /// Scripts of one SET per second, 16 pipelined, by `redis-benchmark`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scripts_per_second: Option<f64>,
+    /// Flowline's transitions for each of those scripts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transitions_per_script: Option<f64>,
 }
 
 /// What one instance measured.
@@ -187,7 +192,7 @@ async fn on_disk(question: &Question, tell: Arc<AtomicU64>) -> anyhow::Result<An
     let baseline = Baseline {
         rows_per_second: Some((before.rows_per_second + after.rows_per_second) / 2.0),
         commits_per_second: Some((before.commits_per_second + after.commits_per_second) / 2.0),
-        scripts_per_second: None,
+        ..Baseline::default()
     };
     Ok(answer(question, part, bytes, baseline))
 }
@@ -297,7 +302,7 @@ async fn measure(question: &Question, store: Arc<dyn Store>, tell: Arc<AtomicU64
     })
 }
 
-fn answer(question: &Question, mut part: Part, bytes: u64, baseline: Baseline) -> Answer {
+fn answer(question: &Question, mut part: Part, bytes: u64, mut baseline: Baseline) -> Answer {
     part.latencies.sort_unstable_by(f64::total_cmp);
     let at = |percent: usize| {
         let rank = (part.latencies.len() * percent).div_ceil(100).max(1);
@@ -305,6 +310,8 @@ fn answer(question: &Question, mut part: Part, bytes: u64, baseline: Baseline) -
     };
     let runs = part.latencies.len() as u64;
     let steps = runs * question.shape.steps();
+    let transitions_per_second = (runs + steps) as f64 / part.seconds;
+    baseline.transitions_per_script = baseline.scripts_per_second.map(|raw| transitions_per_second / raw);
     Answer {
         flow: question.shape.name(),
         runs,
@@ -314,6 +321,7 @@ fn answer(question: &Question, mut part: Part, bytes: u64, baseline: Baseline) -
         seconds: part.seconds,
         runs_per_second: runs as f64 / part.seconds,
         steps_per_second: steps as f64 / part.seconds,
+        transitions_per_second,
         commits: part.commits,
         commits_per_batch: part.commits as f64 / part.batches.max(1) as f64,
         latency_ms: Latency { p50: at(50), p99: at(99) },

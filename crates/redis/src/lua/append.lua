@@ -1,13 +1,15 @@
 -- ARGV: seen, who, count, then each append with its number of arguments first.
+-- Arguments of a line: the event, and the scope, key, value and time to live of a change of state.
+local WIDTH = 6
 local function change(run, flow, at, order)
-  local scope, field, value, ttl = ARGV[at + 6], ARGV[at + 7], ARGV[at + 8], ARGV[at + 9]
+  local scope, field, value, ttl = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
   if scope == '' then return end
   local owner
   if scope == 'run' then owner = 'run:' .. run
   elseif scope == 'flow' then owner = 'flow:' .. match(run, '^[^/]+') .. '/' .. flow
   else owner = 'tenant:' .. match(run, '^[^/]+') end
   local key = base .. ':state:' .. owner
-  if value == '' and (scope == 'run' or ARGV[at + 10] == '1') then
+  if value == '' and (scope == 'run' or ARGV[at + 6] == '1') then
     call('HDEL', key, field)
     return
   end
@@ -21,34 +23,28 @@ end
 local function append(o)
   local run, job, attempt, token = ARGV[o + 2], ARGV[o + 3], ARGV[o + 4], ARGV[o + 5]
   local from, count, hint = tonumber(ARGV[o + 6]), tonumber(ARGV[o + 7]), tonumber(ARGV[o + 8])
-  local key = base .. ':run:' .. run
-  local row = call('HMGET', key, 'events', 'last', 'started', 'flow', 'j' .. job)
-  local prefix = token .. ' ' .. attempt .. ' '
-  if not row[5] or string.sub(row[5], 1, #prefix) ~= prefix then return 'S' end
-  local j = parse(row[5])
+  local text, prefix = call('HGET', JOBS, job .. ':' .. run), token .. ' ' .. attempt .. ' '
+  if not text or sub(text, 1, #prefix) ~= prefix then return 'S' end
+  local j, row = parse(text), read_row(run)
   local there = tonumber(j.lines)
   if from > there then return 'S' end
   local known = there - from
   if known >= count then return tostring(there) end
 
-  local lines = o + 8 + known * 10
+  local lines = o + 8 + known * WIDTH
   count = count - known
-  local set, ts = {}, format('%.0f', math.max(now, tonumber(row[2])))
+  local ts = format('%.0f', math.max(now, tonumber(row.last)))
   for i = 0, count - 1 do
     -- The caller's number, so that the order of its batch holds across shards; the clock where there is one shard.
-    change(run, row[4], lines + i * 10, hint > 0 and format('%.0f', hint + i) or tick())
-    if ARGV[lines + i * 10 + 1] == 'step.started' and not row[3] then
-      row[3] = ts
-      set[#set + 1] = 'started'
-      set[#set + 1] = ts
-    end
+    change(run, row.flow, lines + i * WIDTH, hint > 0 and format('%.0f', hint + i) or tick())
+    if row.started == '-' and match(ARGV[lines + i * WIDTH + 1], '^step%.started ') then row.started = ts end
   end
-  local first = tonumber(row[1]) + 1
-  local last = push(run, ts, first - 1, lines, count, 10, set)
-  feed(run, ts, first, last)
-  j.lines = there + count
-  for _, part in ipairs({ 'events', last, 'last', ts, 'j' .. job, render(j) }) do set[#set + 1] = part end
-  spread({ 'HSET', key }, set, 2)
+  local before = tonumber(row.events)
+  local after = push(run, ts, before, lines, count, WIDTH)
+  feed(run, ts, before + 1, after)
+  row.events, row.last, j.lines = text_of(after), ts, there + count
+  write_row(run, row)
+  call('HSET', JOBS, job .. ':' .. run, render(j))
   return tostring(there + count), true
 end
 

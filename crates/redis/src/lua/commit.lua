@@ -1,194 +1,229 @@
--- ARGV: seen, who, count, then each commit with its number of arguments first (see `encode.rs`).
+-- ARGV: seen, who, count, then each commit (see `encode.rs`). No two are of one run, so that all that has to be known is read
+-- in a few calls before the first is looked at, and rows, jobs and indexes are written in a few calls after the last.
 -- Here every microsecond counts: arguments come as they are stored, and texts are not taken apart without need.
-local FIXED = { 'version', 'status', 'events', 'last', 'jobs', 'started' }
-local FIXED_COUNT = #FIXED
-local paused
-local function is_paused(tenant, queue)
-  if not paused then
-    paused = {}
-    for _, name in ipairs(call('SMEMBERS', base .. ':paused')) do paused[name] = true end
+local byte, shape_of = string.byte, struct.unpack
+local SHAPE, FIXED, EACH_ADD = '<I4I4I4I1I1d', 22, '<dd'
+local LEAVE, DROP, RELEASE = 0, 1, 3
+-- What a commit does with a job: F, K, E, D, U, and R of a mend.
+local FINISH, KEEP, EXPIRED, DUE, REMOVE = 70, 75, 69, 68, 82
+
+local count = tonumber(ARGV[3])
+local begins, first_job = {}, {}
+local wanted_rows, wanted_jobs, known = {}, {}, {}
+do
+  local o, some = 3, nil
+  for i = 1, count do
+    local leases, events, adds = shape_of(SHAPE, ARGV[o + 1])
+    local run, new = ARGV[o + 2], ARGV[o + 3] == ''
+    begins[i], first_job[i] = o, #wanted_jobs
+    wanted_rows[i] = RUN .. run
+    if new then known[ARGV[o + 7]] = false; some = true end
+    local uses = o + (new and 7 or 5)
+    for at = uses + 1, uses + leases * 2, 2 do wanted_jobs[#wanted_jobs + 1] = ARGV[at] .. ':' .. run end
+    o = uses + leases * 2 + events + adds * 3
   end
-  return paused[tenant .. '/' .. queue]
+  if some then
+    for name in pairs(known) do known[name] = call('SISMEMBER', base .. ':known', name) == 1 end
+  end
+end
+local rows = call('MGET', unpack(wanted_rows))
+local jobs = #wanted_jobs > 0 and fetch(JOBS, wanted_jobs) or {}
+
+local paused = call('SMEMBERS', base .. ':paused')
+local any_paused = #paused > 0
+for _, name in ipairs(paused) do paused[name] = true end
+
+-- What is written at the end, in the order of these lists.
+local lease_gone, job_gone, job_set, lease_set, row_set = {}, {}, {}, {}, {}
+
+local function without(keys, key)
+  local from, to = find(keys, ',' .. key .. ',', 1, true)
+  return from and sub(keys, 1, from) .. sub(keys, to + 1) or keys
 end
 
 -- Whether a job is as the commit needs it. A job's text begins with its token and attempt.
-local function fits(kind, text, prefix, lines)
-  if kind == 'R' then return true end
+local function fits(kind, text, prefix)
+  if kind == REMOVE then return true end
   if not text or sub(text, 1, #prefix) ~= prefix then return false end
-  if kind == 'E' then
-    local there, expires = match(text, '^%S+ %d+ (%d+) (%d+)')
-    return there == lines and tonumber(expires) <= now
-  end
-  if kind == 'D' then
+  if kind == EXPIRED then return tonumber(match(text, '^%S+ %d+ %d+ (%d+)')) <= now end
+  if kind == DUE then
     local j = parse(text)
     return j.held == '0' and tonumber(j.due) <= now
   end
   return true
 end
 
--- Jobs that the commit does not name: dropped, held or released.
-local function change_others(run, key, others, named, set, gone)
-  local all, dropped = call('HGETALL', key), 0
-  for i = 1, #all, 2 do
-    local job = match(all[i], '^j(%-?%d+)$')
-    if job and not named[job] then
-      local j = parse(all[i + 1])
-      if others == 'D' then
-        unindex(run, job, j)
-        gone[#gone + 1] = all[i]
-        dropped = dropped + 1
-      elseif j.token == '-' and (j.held == '1') == (others == 'R') then
-        unindex(run, job, j)
-        j.held = others == 'R' and '0' or '1'
-        index(run, job, j)
-        set[#set + 1] = all[i]
-        set[#set + 1] = render(j)
+-- Jobs that the commit does not name: dropped, held or released. Gives the keys that are left.
+local function change_others(run, keys, others, kept)
+  local left = keys
+  for key in string.gmatch(keys, '[^,]+') do
+    local field = key .. ':' .. run
+    local text = not kept[key] and call('HGET', JOBS, field)
+    if text then
+      local j = parse(text)
+      if others == DROP then
+        unindex(run, key, j)
+        job_gone[#job_gone + 1] = field
+        left = without(left, key)
+      elseif j.token == '-' and (j.held == '1') == (others == RELEASE) then
+        unindex(run, key, j)
+        j.held = others == RELEASE and '0' or '1'
+        index(run, key, j)
+        job_set[#job_set + 1] = field
+        job_set[#job_set + 1] = render(j)
       end
     end
   end
-  return dropped
+  return left
 end
 
 -- Adds a job, leased right away where that is asked for and can be granted. True where it was.
-local function add_job(run, tenant, at, hint, set)
-  local job, due, held, number = ARGV[at + 1], ARGV[at + 3], ARGV[at + 4], next_stamp(hint)
-  local rest = number .. ' ' .. ARGV[at + 5] .. ' ' .. due .. ' ' .. held .. ' ' .. ARGV[at + 6] .. ' ' .. ARGV[at + 7] .. ' '
-    .. ARGV[at + 8]
-  set[#set + 1] = 'j' .. job
-  if ARGV[at + 9] ~= '' and sub(job, 1, 1) ~= '-' and held == '0' and tonumber(due) <= now
-    and not is_paused(tenant, ARGV[at + 7]) then
-    local expires = text_of(now + tonumber(ARGV[at + 10]))
-    put(LEASES, expires, job .. ':' .. run)
-    set[#set + 1] = ARGV[at + 9] .. ' ' .. ARGV[at + 2] .. ' 0 ' .. expires .. ' 0 ' .. now_text .. ' ' .. ARGV[at + 11]
-      .. ' ' .. rest
+local function add_job(run, at, due, ttl, hint)
+  local key, prefix, tail = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local field = key .. ':' .. run
+  local size = #job_set
+  job_set[size + 1] = field
+  if ttl >= 0 and due <= now
+    and not (any_paused and paused[match(run, '^[^/]+') .. '/' .. match(tail, '(%S+) %S+$')]) then
+    local expires = text_of(now + ttl)
+    lease_set[#lease_set + 1] = expires
+    lease_set[#lease_set + 1] = field
+    job_set[size + 2] = prefix .. expires .. ' 0 ' .. now_text .. ' 0 ' .. tail
     return true
   end
-  index(run, job, { token = '-', held = held, number = number, priority = ARGV[at + 5], due = due,
-    queue = ARGV[at + 7], need = ARGV[at + 8] })
-  set[#set + 1] = '- ' .. ARGV[at + 2] .. ' 0 0 0 0 - ' .. rest
+  local attempt = match(prefix, '(%d+) 0 $')
+  local text = '- ' .. attempt .. ' 0 0 0 0 ' .. next_stamp(hint) .. ' -' .. match(tail, '^%S+(.*)$')
+  job_set[size + 2] = text
+  index(run, key, parse(text))
 end
 
-local function commit(o)
-  local run, version, flags, status = ARGV[o + 2], ARGV[o + 3], tonumber(ARGV[o + 4]), ARGV[o + 5]
-  local others, leases, events, adds = ARGV[o + 9], tonumber(ARGV[o + 10]), tonumber(ARGV[o + 11]), tonumber(ARGV[o + 12])
-  local hint = tonumber(ARGV[o + 13])
-  local new = version == ''
-  local uses = o + (new and 17 or 13)
-  local pushed = uses + leases * 4
-  local added = pushed + events * 5
-  local key, tenant = base .. ':run:' .. run, match(run, '^[^/]+')
+-- Whether a job that is there stays where it is. `from` is where the commit's leases begin.
+local function stays(key, from, leases, kinds, others)
+  for k = 0, leases - 1 do
+    if ARGV[from + k * 2 + 1] == key then return byte(kinds, FIXED + 1 + k * 5) == KEEP end
+  end
+  return others ~= DROP
+end
 
-  local fields = { 'version', 'status', 'events', 'last', 'jobs', 'started' }
-  for i = 0, leases - 1 do fields[#fields + 1] = 'j' .. ARGV[uses + i * 4 + 2] end
-  for i = 0, adds - 1 do fields[#fields + 1] = 'j' .. ARGV[added + i * 11 + 1] end
-  local row = fetch(key, fields)
+local function commit(i)
+  local o = begins[i]
+  local kinds, run, version, status = ARGV[o + 1], ARGV[o + 2], ARGV[o + 3], ARGV[o + 4]
+  local leases, events, adds, others, flags, hint = shape_of(SHAPE, kinds)
+  local row, new = rows[i], version == ''
+  local uses = o + (new and 7 or 5)
+  local pushed = uses + leases * 2
+  local added = pushed + events
 
+  local there, was, seq, last, keys, tail, steps, failure, rest
   if new then
-    if row[1] then return 'E' end
-    if call('SISMEMBER', base .. ':known', tenant .. '/' .. ARGV[o + 16]) == 0 then return 'D' end
-  elseif row[1] ~= version then
-    return 'C' .. (row[1] or '')
+    if row then return 'E' end
+    if not known[ARGV[o + 7]] then return 'D' end
+    seq, keys, failure = '0', ',', ''
+  else
+    if not row then return 'C' end
+    there, was, seq, last, keys, tail, steps, failure, rest = match(row, ROW)
+    if there ~= version then return 'C' .. there end
   end
-  local named, kept, kept_count = {}, {}, 0
-  for i = 0, leases - 1 do
-    local at = uses + i * 4
-    local kind, job = ARGV[at + 1], ARGV[at + 2]
-    if not fits(kind, row[FIXED_COUNT + i + 1], ARGV[at + 3], ARGV[at + 4]) then return 'S' .. job end
-    named[job] = true
-    if kind == 'K' then kept[job] = true; kept_count = kept_count + 1 end
+  local job = first_job[i]
+  for k = 0, leases - 1 do
+    local at = uses + k * 2
+    if not fits(byte(kinds, FIXED + 1 + k * 5), jobs[job + k + 1], ARGV[at + 2]) then return 'S' .. ARGV[at + 1] end
   end
-  local twice = {}
-  for i = 0, adds - 1 do
-    local job = ARGV[added + i * 11 + 1]
-    local taken
-    if others == 'D' then
-      taken = kept[job]
-    else
-      taken = row[FIXED_COUNT + leases + i + 1] and (kept[job] or not named[job])
+  local twice = adds > 1 and {}
+  for k = 0, adds - 1 do
+    local key = ARGV[added + k * 3 + 1]
+    if find(keys, ',' .. key .. ',', 1, true) and stays(key, uses, leases, kinds, others) then return 'S' .. key end
+    if twice then
+      if twice[key] then return 'S' .. key end
+      twice[key] = true
     end
-    if taken or twice[job] then return 'S' .. job end
-    twice[job] = true
   end
 
   -- Nothing is refused from here on.
-  local set, gone, jobs = {}, {}, tonumber(row[5] or 0)
-  local number = new and next_stamp(hint)
-  for i = 0, leases - 1 do
-    local at, text = uses + i * 4, row[FIXED_COUNT + i + 1]
-    local kind, job = ARGV[at + 1], ARGV[at + 2]
-    if kind == 'K' then
+  local number, kept = new and next_stamp(hint), nil
+  for k = 0, leases - 1 do
+    local key, kind, text = ARGV[uses + k * 2 + 1], byte(kinds, FIXED + 1 + k * 5), jobs[job + k + 1]
+    local field = wanted_jobs[job + k + 1]
+    if kind == KEEP then
       local j = parse(text)
-      j.lines = tonumber(j.lines) + tonumber(ARGV[at + 4])
-      set[#set + 1] = 'j' .. job
-      set[#set + 1] = render(j)
+      j.lines = tonumber(j.lines) + shape_of('<I4', kinds, FIXED + 2 + k * 5)
+      job_set[#job_set + 1] = field
+      job_set[#job_set + 1] = render(j)
+      kept = kept or {}
+      kept[key] = true
     elseif text then
-      if kind == 'F' or kind == 'E' then drop(LEASES, job .. ':' .. run) else unindex(run, job, parse(text)) end
-      gone[#gone + 1] = 'j' .. job
-      jobs = jobs - 1
+      if kind == FINISH or kind == EXPIRED then lease_gone[#lease_gone + 1] = field else unindex(run, key, parse(text)) end
+      job_gone[#job_gone + 1] = field
+      keys = without(keys, key)
     end
   end
-  if others ~= '' and jobs > kept_count then jobs = jobs - change_others(run, key, others, named, set, gone) end
-  local granted = ''
-  for i = 0, adds - 1 do
-    local at = added + i * 11
-    if add_job(run, tenant, at, hint, set) then granted = granted .. ARGV[at + 1] .. ',' end
+  if others ~= LEAVE and keys ~= ',' then keys = change_others(run, keys, others, kept or {}) end
+  local denied, granted = false, nil
+  for k = 0, adds - 1 do
+    local due, ttl = shape_of(EACH_ADD, kinds, FIXED + 1 + leases * 5 + k * 16)
+    local at = added + k * 3
+    if add_job(run, at, due, ttl, hint) then
+      granted = granted and granted .. ',' .. ARGV[at + 1] or ARGV[at + 1]
+    elseif ttl >= 0 then
+      denied = true
+    end
+    keys = keys .. ARGV[at + 1] .. ','
   end
-  jobs = jobs + adds
 
-  local ts, ts_text = now, now_text
-  if row[4] and tonumber(row[4]) > now then ts, ts_text = tonumber(row[4]), row[4] end
-  local first = tonumber(row[3] or 0) + 1
-  local last = push(run, ts_text, first - 1, pushed, events, 5, set)
-  feed(run, ts_text, first, last)
-  local next_version = new and '1' or text_of(tonumber(version) + 1)
-  local size = #set
-  set[size + 1], set[size + 2], set[size + 3], set[size + 4] = 'version', next_version, 'jobs', text_of(jobs)
-  size = size + 4
-  if last >= first or new then
-    set[size + 1], set[size + 2], set[size + 3], set[size + 4] = 'events', text_of(last), 'last', ts_text
-    size = size + 4
-  end
+  local ts_text = now_text
+  if last and tonumber(last) > now then ts_text = last end
+  local before = tonumber(seq)
+  local after = push(run, ts_text, before, pushed, events, 1)
+  feed(run, ts_text, before + 1, after)
+  if after > before or new then last = ts_text end
+  local part = ARGV[o + 5]
   -- A mend of jobs leaves the row alone.
-  if flags % 16 < 8 then
-    set[size + 1], set[size + 2], set[size + 3], set[size + 4] = 'steps', ARGV[o + 6], 'state', ARGV[o + 8]
-    if ARGV[o + 7] ~= '' then set[#set + 1] = 'failure'; set[#set + 1] = ARGV[o + 7] end
-    if flags % 4 >= 2 and not row[6] then set[#set + 1] = 'started'; set[#set + 1] = ts_text end
-    local terminal = flags % 2 == 1
-    if terminal then set[#set + 1] = 'ended'; set[#set + 1] = ts_text end
-    if status ~= row[2] then set[#set + 1] = 'status'; set[#set + 1] = status end
-    local flow, ended = ARGV[o + 14], false
-    if new then
-      for field, value in pairs({ number = number, created = now_text, flow = flow, start = ARGV[o + 15],
-        labels = ARGV[o + 17] }) do
-        set[#set + 1] = field
-        set[#set + 1] = value
-      end
-      flows[tenant .. '/' .. flow] = true
-      for label in string.gmatch(ARGV[o + 17], '%S+') do
-        put(base .. ':label:' .. tenant .. ':' .. label, number, match(run, '/(.+)$'))
-      end
+  if flags % 16 >= 8 then
+    status, part = was, steps .. ' ' .. failure .. '\n' .. sub(row, rest)
+  else
+    if failure ~= '' and flags % 32 < 16 then
+      local from = find(part, '\n', 1, true)
+      part = sub(part, 1, from - 1) .. failure .. sub(part, from)
     end
-    if terminal or status ~= row[2] then
-      if not new then
-        local more = call('HMGET', key, 'flow', 'number', 'ended')
-        flow, number, ended = more[1], more[2], more[3]
+    local terminal = flags % 2 == 1
+    local starts = flags % 4 >= 2 and (new or byte(tail) == 45)
+    if new or terminal or starts or status ~= was then
+      local started, ended, trimmed, flow = '-', '-', '0', nil
+      if new then
+        row_set[#row_set + 1] = START .. run
+        flow, row_set[#row_set + 1] = new_run(run, number, now_text, ARGV[o + 6])
+      else
+        started, ended, trimmed, number, flow = match(tail, TAIL)
       end
-      relist(run, flow, number, row[2], ended, status, terminal and ts_text or ended, base .. ':ended')
+      if starts then started = ts_text end
+      local ended_before = ended ~= '-' and ended
+      if terminal then ended = ts_text end
+      tail = started .. ' ' .. ended .. ' ' .. trimmed .. ' ' .. number .. ' ' .. flow
+      if terminal or status ~= was then
+        relist(run, flow, number, was, ended_before, status, ended ~= '-' and ended, base .. ':ended')
+      end
     end
     if flags % 8 >= 4 then call('UNLINK', base .. ':state:run:' .. run) end
   end
-  if #gone > 0 then spread({ 'HDEL', key }, gone, 1) end
-  spread({ 'HSET', key }, set, 2)
-  return next_version .. ' ' .. text_of(first) .. ' ' .. ts_text .. ' ' .. granted
+  local next_version = new and '1' or text_of(tonumber(version) + 1)
+  local size = #row_set
+  row_set[size + 1] = wanted_rows[i]
+  row_set[size + 2] = next_version .. ' ' .. status .. ' ' .. text_of(after) .. ' ' .. last .. ' ' .. keys .. ' ' .. tail
+    .. '\n' .. part
+  -- The caller knows the rest where all went as it asked.
+  if not denied and ts_text == now_text then return seq end
+  return seq .. ' ' .. ts_text .. ' ' .. (granted or '')
 end
 
-local answers, landed, o = { '', format('%.0f', us) }, false, 3
-for i = 1, tonumber(ARGV[3]) do
-  local answer = commit(o)
-  answers[i + 2] = answer
-  if match(answer, '^%d') then landed = true end
-  o = o + tonumber(ARGV[o + 1])
+local answers = { '', format('%.0f', us) }
+for i = 1, count do answers[i + 2] = commit(i) end
+if #row_set > 0 then
+  call('MSET', unpack(row_set))
+  if #lease_gone > 0 then spread({ 'ZREM', LEASES }, lease_gone, 1) end
+  if #job_gone > 0 then spread({ 'HDEL', JOBS }, job_gone, 1) end
+  if #job_set > 0 then spread({ 'HSET', JOBS }, job_set, 2) end
+  finish(ARGV[2])
+  if #lease_set > 0 then spread({ 'ZADD', LEASES }, lease_set, 2) end
 end
-if landed then finish(ARGV[2]) end
 answers[1] = tostring(n)
 return answers

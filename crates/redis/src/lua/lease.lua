@@ -11,12 +11,12 @@ while o < #ARGV do
   end
   if member then
     local job, run = match(member, '^%d+:(%-?%d+):(.+)$')
-    local text = call('HGET', base .. ':run:' .. run, 'j' .. job)
+    local text = call('HGET', JOBS, job .. ':' .. run)
     if text then
       local j = parse(text)
       j.token, j.worker, j.leased, j.expires, j.lines, j.released = token, worker, now, expires, 0, 0
       text = render(j)
-      call('HSET', base .. ':run:' .. run, 'j' .. job, text)
+      call('HSET', JOBS, job .. ':' .. run, text)
       put(LEASES, expires, job .. ':' .. run)
       answer = job .. ' ' .. run .. ' ' .. text
     end

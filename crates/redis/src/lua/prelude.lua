@@ -1,13 +1,14 @@
 -- What every script begins with. KEYS[1] is the shard's `meta`; all other keys stand under the same hash tag.
 -- Scripts decode and check first and write last, because Lua does not roll back.
-local call, match, format, sub = redis.call, string.match, string.format, string.sub
-local ARGV = ARGV
+local call, match, format, sub, find = redis.call, string.match, string.format, string.sub, string.find
+local ARGV, tonumber = ARGV, tonumber
 local base = sub(KEYS[1], 1, -6)
 local clock = call('TIME')
 local us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local now = math.floor(us / 1000)
 local now_text = format('%.0f', now)
-local LEASES, TIMERS = base .. ':leases', base .. ':timers'
+local LEASES, TIMERS, JOBS = base .. ':leases', base .. ':timers', base .. ':jobs'
+local RUN, LOG, START = base .. ':run:', base .. ':log:', base .. ':start:'
 local TERMINAL = { completed = true, failed = true, cancelled = true }
 
 -- A shard that stands behind what the caller has seen went back in time.
@@ -103,11 +104,9 @@ local function flush()
 end
 
 -- The runs that this call wrote events of: one entry of the feed.
-local fed, refs, distinct = {}, {}, 0
+local refs = {}
 local function feed(run, ts, first, last)
-  if last < first then return end
-  refs[#refs + 1] = run .. ' ' .. ts .. ' ' .. text_of(first) .. ' ' .. text_of(last)
-  if not fed[run] then fed[run] = true; distinct = distinct + 1 end
+  if last >= first then refs[#refs + 1] = run .. ' ' .. ts .. ' ' .. text_of(first) .. ' ' .. text_of(last) end
 end
 
 -- Counts the shard on, enters the feed, and tells who watches. Gives the answer's first two elements.
@@ -115,24 +114,40 @@ local function finish(who)
   flush()
   n = n + 1
   call('HSET', KEYS[1], 'n', n, 'stamp', format('%.0f', stamp))
-  if #refs > 0 then
-    call('XADD', base .. ':feed', n .. '-0', 'runs', table.concat(refs, '\n'))
-    call('HSET', base .. ':feed:live', n, distinct)
-  end
+  if #refs > 0 then call('XADD', base .. ':feed', n .. '-0', 'runs', table.concat(refs, '\n')) end
   if who then call('PUBLISH', match(base, '^{(.*):%d+}$') .. ':wake', who) end
 end
 
--- A job as its field in the run's hash has it.
+-- A job as its field in `jobs` has it.
 local function parse(text)
   local j = {}
-  j.token, j.attempt, j.lines, j.expires, j.released, j.leased, j.worker, j.number, j.priority, j.due, j.held,
+  j.token, j.attempt, j.lines, j.expires, j.released, j.leased, j.number, j.worker, j.priority, j.due, j.held,
     j.name, j.queue, j.need = match(text,
-    '^(%S+) (%d+) (%d+) (%d+) (%d) (%d+) (%S+) (%d+) (%d) (%-?%d+) (%d) (%S+) (%S+) (%S+)$')
+    '^(%S+) (%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%S+) (%d) (%-?%d+) (%d) (%S+) (%S+) (%S+)$')
   return j
 end
 local function render(j)
-  return table.concat({ j.token, j.attempt, j.lines, j.expires, j.released, j.leased, j.worker, j.number, j.priority,
+  return table.concat({ j.token, j.attempt, j.lines, j.expires, j.released, j.leased, j.number, j.worker, j.priority,
     j.due, j.held, j.name, j.queue, j.need }, ' ')
+end
+
+-- A run's row: what commits look at; counts of steps and the failure, if any; the encoded state. `keys` holds the keys of
+-- its jobs between commas; `tail` is what is seldom needed.
+local ROW = '^(%d+) (%a+) (%d+) (%d+) (%S+) ([^\n]*)\n(%d+ %d+ %d+) ([^\n]*)\n()'
+local TAIL = '^(%S+) (%S+) (%d) (%d+) (%S+)$'
+local function read_row(run)
+  local text = call('GET', RUN .. run)
+  if not text then return end
+  local r, tail, state = {}, nil, nil
+  r.version, r.status, r.events, r.last, r.keys, tail, r.steps, r.failure, state = match(text, ROW)
+  r.started, r.ended, r.trimmed, r.number, r.flow = match(tail, TAIL)
+  r.state = sub(text, state)
+  return r
+end
+local function write_row(run, r)
+  local head = table.concat({ r.version, r.status, r.events, r.last, r.keys, r.started, r.ended, r.trimmed, r.number,
+    r.flow }, ' ')
+  call('SET', RUN .. run, head .. '\n' .. r.steps .. ' ' .. r.failure .. '\n' .. r.state)
 end
 
 local function lane_of(run, j) return match(run, '^[^/]+') .. '/' .. j.queue .. '/' .. j.need end
@@ -184,19 +199,32 @@ local function relist(run, flow, number, from, from_end, to, to_end, ended)
   if is then put(ended, to_end, run) elseif was then drop(ended, run) end
 end
 
--- Numbers, dates and writes events to a run's log; `set` gets what its hash has to remember of them.
+-- What is said once, at the start of a run: the flow, the labels, the rest. Lists the run by its labels; gives the flow and
+-- the text of its key `start:`.
+local function new_run(run, number, created, said)
+  local flow, labels = match(said, '^(%S+) (%S+)')
+  local tenant, id = match(run, '^([^/]+)/(.+)$')
+  flows[tenant .. '/' .. flow] = true
+  if labels ~= '-' then
+    for label in string.gmatch(labels, '[^,]+') do put(base .. ':label:' .. tenant .. ':' .. label, number, id) end
+  end
+  return flow, created .. sub(said, #flow + 1)
+end
+
+-- Numbers, dates and writes events to a run's log. The first `MARK` are found by looking through them; of the others the
+-- run's `marks` remember where a payload is, and where reading can begin without knowing the date of every event.
 local MARK = 64
-local commit_text = format('%.0f', n + 1)
-local function push(run, ts, seq, from, count, width, set)
-  local log = base .. ':log:' .. run
-  for at = from, from + (count - 1) * width, width do
+local function push(run, ts, seq, from, count, width)
+  local log, dash = LOG .. run, ts .. '-'
+  for at = from + 1, from + count * width, width do
     seq = seq + 1
-    local id = ts .. '-' .. text_of(seq)
-    call('XADD', log, id, 'type', ARGV[at + 1], 'step', ARGV[at + 2], 'attempt', ARGV[at + 3], 'data', ARGV[at + 4],
-      'commit', commit_text)
-    if ARGV[at + 5] ~= '' then set[#set + 1] = 's' .. ARGV[at + 5]; set[#set + 1] = id end
-    -- Where reading can begin without knowing the date of every event.
-    if seq % MARK == 1 and seq > 1 then set[#set + 1] = 'm' .. (seq - 1) / MARK; set[#set + 1] = ts end
+    local id = dash .. text_of(seq)
+    call('XADD', log, id, 'event', ARGV[at])
+    if seq > MARK then
+      local slot = match(ARGV[at], '^%S+ %S+ %S+ (%d+)')
+      if slot then call('HSET', base .. ':marks:' .. run, 's' .. slot, id) end
+      if seq % MARK == 1 then call('HSET', base .. ':marks:' .. run, 'm' .. (seq - 1) / MARK, ts) end
+    end
   end
   return seq
 end

@@ -1,31 +1,21 @@
--- One part of what retention left to be taken away: a long log, then key-value state past its time. ARGV: seen, whether the
--- store has one shard only.
-local PART = 500
-local more = 0
-local trash = call('HRANDFIELD', base .. ':trash')
-if trash then
-  local key, last = base .. ':trash:' .. trash, call('HGET', base .. ':trash', trash)
-  local entries = call('XRANGE', key, '-', '+', 'COUNT', PART)
-  for _, entry in ipairs(entries) do
-    local number = entry[2][10]
-    if number ~= last then
-      last = number
-      if call('HINCRBY', base .. ':feed:live', number, -1) <= 0 then
-        call('HDEL', base .. ':feed:live', number)
-        call('XDEL', base .. ':feed', number .. '-0')
-      end
-    end
+-- One part of what retention leaves to be taken away: entries of the feed that lead nowhere any more, and key-value state
+-- past its time. ARGV: seen, whether the store has one shard only, the entry to go on after. Gives whether there is more, and
+-- the entry that the feed was looked through to.
+local PART, ENTRIES = 500, 32
+local more, at, dead = '0', ARGV[3], {}
+for _, entry in ipairs(call('XRANGE', base .. ':feed', '(' .. at .. '-0', '+', 'COUNT', ENTRIES)) do
+  local logs = {}
+  for run in string.gmatch(entry[2][2], '([^\n ]+) [^\n]*') do logs[#logs + 1] = LOG .. run end
+  local alive = call('EXISTS', unpack(logs))
+  -- What comes after an entry that is needed whole is newer than what was forgotten: later calls begin anew.
+  if alive == #logs then
+    more = '0'
+    break
   end
-  if #entries < PART then
-    call('UNLINK', key)
-    call('HDEL', base .. ':trash', trash)
-  else
-    local ms, seq = match(entries[#entries][1], '^(%d+)-(%d+)$')
-    call('XTRIM', key, 'MINID', ms .. '-' .. format('%.0f', tonumber(seq) + 1))
-    call('HSET', base .. ':trash', trash, last)
-  end
-  more = 1
+  more, at = '1', match(entry[1], '^%d+')
+  if alive == 0 then dead[#dead + 1] = entry[1] end
 end
+if #dead > 0 then spread({ 'XDEL', base .. ':feed' }, dead, 1) end
 local expired = call('ZRANGEBYSCORE', base .. ':expiring', '-inf', now, 'LIMIT', 0, PART)
 for _, member in ipairs(expired) do
   local owner, field = match(member, '^(%S+) (.*)$')
@@ -43,6 +33,6 @@ for _, member in ipairs(expired) do
   end
   drop(base .. ':expiring', member)
 end
-if #expired == PART then more = 1 end
-if trash or #expired > 0 then finish() end
-return { tostring(n), format('%.0f', us), tostring(more) }
+if #expired == PART then more = '1' end
+if #dead > 0 or #expired > 0 then finish() end
+return { tostring(n), format('%.0f', us), more, at }

@@ -23,7 +23,7 @@ for i = 1, #waiting_back, 2 do row(waiting_back[i]).held = waiting_back[i + 1] e
 for _, member in ipairs(call('ZRANGE', LEASES, 0, -1)) do
   local job, run = match(member, '^(%-?%d+):(.+)$')
   if string.sub(run, 1, #prefix) == prefix then
-    local text = call('HGET', base .. ':run:' .. run, 'j' .. job)
+    local text = call('HGET', JOBS, job .. ':' .. run)
     if text then
       local r = row(lane_of(run, parse(text)))
       r.leased = r.leased + 1

@@ -14,51 +14,39 @@ end
 -- A definition that another shard holds: a start looks at its own shard alone.
 local function know(o) call('SADD', base .. ':known', ARGV[o + 3] .. '/' .. ARGV[o + 4]) end
 
-local FIELDS = { 'number', 'version', 'status', 'events', 'last', 'created', 'started', 'ended', 'steps', 'failure',
-  'trimmed', 'state', 'flow', 'start', 'labels' }
+-- Arguments: the run, when it was created, its row, what was said at its start, its definition, then key and text of each
+-- job. Written right away: what comes after it in the call looks for it.
 local function restore_run(o)
-  local run, definition, jobs = ARGV[o + 3], ARGV[o + 4], tonumber(ARGV[o + 5])
-  local key, tenant = base .. ':run:' .. run, match(run, '^[^/]+')
-  if call('EXISTS', key) == 1 then return 'E' end
-  if call('SISMEMBER', base .. ':known', tenant .. '/' .. definition) == 0 then return 'D' end
-  local row, set = {}, { 'jobs', jobs }
-  for i, field in ipairs(FIELDS) do
-    local value = ARGV[o + 5 + i]
-    row[field] = value
-    -- What is empty is absent, but for what every run has.
-    if value ~= '' or field == 'labels' or field == 'state' then set[#set + 1] = field; set[#set + 1] = value end
-  end
-  for i = 0, jobs - 1 do
-    local at = o + 5 + #FIELDS + i * 15
-    local j = { token = ARGV[at + 2], attempt = ARGV[at + 3], lines = ARGV[at + 4], expires = ARGV[at + 5],
-      released = ARGV[at + 6], leased = ARGV[at + 7], worker = ARGV[at + 8], number = ARGV[at + 9],
-      priority = ARGV[at + 10], due = ARGV[at + 11], held = ARGV[at + 12], name = ARGV[at + 13], queue = ARGV[at + 14],
-      need = ARGV[at + 15] }
-    index(run, ARGV[at + 1], j)
-    set[#set + 1] = 'j' .. ARGV[at + 1]
-    set[#set + 1] = render(j)
+  local run, row = ARGV[o + 3], ARGV[o + 5]
+  if call('EXISTS', RUN .. run) == 1 then return 'E' end
+  if call('SISMEMBER', base .. ':known', ARGV[o + 7]) == 0 then return 'D' end
+  local _, status, _, _, _, tail = match(row, ROW)
+  local _, ended, trimmed, number, flow = match(tail, TAIL)
+  local _, start = new_run(run, number, ARGV[o + 4], ARGV[o + 6])
+  call('MSET', RUN .. run, row, START .. run, start)
+  relist(run, flow, number, nil, nil, status, ended ~= '-' and ended, base .. (trimmed == '1' and ':trimmed' or ':ended'))
+  stamp = math.max(stamp, tonumber(number))
+  local set = {}
+  for at = o + 8, o + tonumber(ARGV[o + 1]), 2 do
+    local key, text = ARGV[at], ARGV[at + 1]
+    local j = parse(text)
+    index(run, key, j)
+    set[#set + 1] = key .. ':' .. run
+    set[#set + 1] = text
     stamp = math.max(stamp, tonumber(j.number))
   end
-  flows[tenant .. '/' .. row.flow] = true
-  for label in string.gmatch(row.labels, '%S+') do
-    put(base .. ':label:' .. tenant .. ':' .. label, row.number, match(run, '/(.+)$'))
-  end
-  local ended = row.ended ~= '' and row.ended
-  relist(run, row.flow, row.number, nil, nil, row.status, ended, base .. (row.trimmed ~= '' and ':trimmed' or ':ended'))
-  stamp = math.max(stamp, tonumber(row.number))
-  spread({ 'HSET', key }, set, 2)
+  if #set > 0 then spread({ 'HSET', JOBS }, set, 2) end
 end
 
+-- Arguments: the run, how many dates, then of each: itself, the number of its first event, how many, and the events.
 local function restore_events(o)
-  local run, dates = ARGV[o + 3], tonumber(ARGV[o + 4])
-  local key, at, set = base .. ':run:' .. run, o + 4, {}
-  if call('EXISTS', key) == 0 then return 'M' end
-  for _ = 1, dates do
+  local run, at = ARGV[o + 3], o + 4
+  if call('EXISTS', RUN .. run) == 0 then return 'M' end
+  for _ = 1, tonumber(ARGV[o + 4]) do
     local ts, first, count = ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-    feed(run, ts, first, push(run, ts, first - 1, at + 3, count, 5, set))
-    at = at + 3 + count * 5
+    feed(run, ts, first, push(run, ts, first - 1, at + 3, count, 1))
+    at = at + 3 + count
   end
-  if #set > 0 then spread({ 'HSET', key }, set, 2) end
 end
 
 local function restore_values(o)

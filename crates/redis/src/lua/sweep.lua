@@ -4,7 +4,7 @@ local function due(key)
   local members = call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[2])
   for i = 1, #members, 2 do
     local job, run = match(members[i], '^(%-?%d+):(.+)$')
-    local text = call('HGET', base .. ':run:' .. run, 'j' .. job)
+    local text = call('HGET', JOBS, job .. ':' .. run)
     if text then found[#found + 1] = members[i + 1] .. ' ' .. job .. ' ' .. run .. ' ' .. text end
   end
   return found

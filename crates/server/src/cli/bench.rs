@@ -123,7 +123,6 @@ fn tell(answer: &Answer) -> std::io::Result<()> {
         ("bytes per run", answer.bytes_per_run.to_string()),
         ("peak memory", format!("{:.0} MB", answer.peak_rss_mb)),
     ];
-    let commits_per_second = answer.commits as f64 / answer.seconds;
     if let Some(raw) = answer.baseline.rows_per_second {
         rows.push(("raw rows per second", format!("{raw:.0}")));
         rows.push(("steps per raw row", format!("{:.3}", answer.steps_per_second / raw)));
@@ -133,8 +132,11 @@ fn tell(answer: &Answer) -> std::io::Result<()> {
         rows.push(("p50 per raw commit", format!("{:.1}", answer.latency_ms.p50 * raw / 1e3)));
     }
     if let Some(raw) = answer.baseline.scripts_per_second {
+        rows.push(("transitions per second", format!("{:.0}", answer.transitions_per_second)));
         rows.push(("raw scripts per second", format!("{raw:.0}")));
-        rows.push(("commits per raw script", format!("{:.3}", commits_per_second / raw)));
+    }
+    if let Some(ratio) = answer.baseline.transitions_per_script {
+        rows.push(("transitions per script", format!("{ratio:.3}")));
     }
     rows.iter().try_for_each(|(name, value)| output::line(&format!("  {name:<24}{value}")))
 }

@@ -1,0 +1,174 @@
+//! A run that was moved here lies in the server as if it had been written here.
+
+#[allow(dead_code)]
+#[path = "place/server.rs"]
+mod server;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::event::Slot;
+use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant};
+use flowline_redis::{IfMissing, RedisStore};
+use flowline_store::conformance::{Fixture, given};
+use flowline_store::row::{Retention, StateScope};
+use flowline_store::{
+    Base, Commit, Failure, Filling, Index, NewJob, NewRun, Restored, RestoredEvent, RestoredRun, RunQuery,
+    StateOwner, Token, Transfer,
+};
+use server::Server;
+
+/// All keys under a prefix with what they hold, but for `meta`. Of the feed the runs and events count, not the entries.
+const DUMP: &str = r"
+local found = {}
+local head = '{' .. ARGV[1] .. ':0}:'
+for _, key in ipairs(redis.call('KEYS', head .. '*')) do
+  local name, kind, parts = string.sub(key, #head + 1), redis.call('TYPE', key).ok, {}
+  if kind == 'string' then parts = { redis.call('GET', key) }
+  elseif kind == 'set' then parts = redis.call('SMEMBERS', key); table.sort(parts)
+  elseif kind == 'zset' then parts = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'hash' then
+    local all = redis.call('HGETALL', key)
+    for i = 1, #all, 2 do parts[#parts + 1] = all[i] .. '=' .. all[i + 1] end
+    table.sort(parts)
+  else
+    for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
+      local said = table.concat(entry[2], '=')
+      if name == 'feed' then
+        for ref in string.gmatch(entry[2][2], '[^\n]+') do parts[#parts + 1] = ref end
+      else
+        parts[#parts + 1] = entry[1] .. ' ' .. said
+      end
+    end
+    if name == 'feed' then table.sort(parts) end
+  end
+  if name ~= 'meta' then found[#found + 1] = name .. ' (' .. kind .. '): ' .. table.concat(parts, ' | ') end
+end
+table.sort(found)
+return table.concat(found, '\n\n')";
+
+/// The token of every lease: a restored one gets it too.
+const TOKEN: u128 = 7;
+
+async fn open(server: &Server, prefix: &str) -> (Arc<RedisStore>, Fixture) {
+    let url = format!("{}?prefix={prefix}", server.url());
+    let store = RedisStore::open(&url, IfMissing::Make).await.expect("the store opens");
+    (store.clone(), Fixture::waiting(store))
+}
+
+/// What lies under a prefix. Numbers that order runs, jobs and values are microseconds of whoever wrote: they are not shown.
+fn dump(server: &Server, prefix: &str) -> String {
+    let found = server.ask(&["EVAL", DUMP, "0", prefix]);
+    let mut shown = String::new();
+    for part in found.split_inclusive(|sign: char| !sign.is_ascii_digit()) {
+        let digits = part.trim_end_matches(|sign: char| !sign.is_ascii_digit());
+        shown.push_str(if digits.len() == 16 { "NUMBER" } else { digits });
+        shown.push_str(&part[digits.len()..]);
+    }
+    shown
+}
+
+/// One of each: leased, held, waiting, due later, a timer, failed, with labels and state, long, trimmed.
+async fn fill(f: &Fixture) {
+    let ended = f.started("trimmed", vec![given::step(0)]).await;
+    f.commit(given::end(&ended, 1)).await;
+    f.pass(Duration::from_millis(20)).await;
+    let policy = Retention { events: Duration::from_millis(1), runs: given::TTL };
+    f.store.retain(policy, 10).await.expect("retains");
+
+    let run = f.started("leased", vec![given::step(0)]).await;
+    let job = f.claim(given::claim(&[TOKEN])).await.jobs.remove(0);
+    let value = |text: &str| Some(given::json(text.into()));
+    let lines = vec![
+        given::line(EventType::StepStarted),
+        given::state_line(StateScope::Run, "a key", value("x"), Some(given::TTL)),
+        given::state_line(StateScope::Flow, "f", value("y"), None),
+        given::log_line(given::STRANGE[4]),
+    ];
+    f.append(given::append(&job, 0, lines)).await.expect("appends");
+    f.commit(Commit {
+        leases: vec![given::keep(&job, 1)],
+        events: given::log_events(1),
+        ..given::next(&run, 1)
+    })
+    .await;
+
+    let labels = given::STRANGE.iter().map(|text| ((*text).to_owned(), (*text).to_owned()));
+    let new = NewRun {
+        labels: labels.collect::<BTreeMap<_, _>>(),
+        idempotency_key: Some("key".into()),
+        retry_of: Some(run.run),
+        ..given::new_run()
+    };
+    let failed = given::run("failed");
+    f.commit(Commit { base: Base::New(new), ..given::start(&failed) }).await;
+    let failure = Some(Failure { error: given::STRANGE[0].to_owned(), step: Some("step-0".into()) });
+    let index = Index { completed_steps: 2, failed_steps: 1, retries: 3, failure, status: Status::Failed };
+    let events = vec![NewEvent::run(EventType::FlowFailed, None)];
+    f.commit(Commit { index, events, state: vec![0, 10, 255, 32], ..given::next(&failed, 1) }).await;
+
+    let due = f.now().await + given::TTL;
+    let jobs = vec![
+        NewJob { held: true, ..given::step(0) },
+        given::step(1),
+        NewJob { due, lane: given::lane("a queue", "command"), ..given::step(2) },
+    ];
+    f.started("waiting", jobs).await;
+    f.started("timed", vec![given::timer(1, due)]).await;
+
+    let long = f.started("long", vec![]).await;
+    for version in 1..=20 {
+        let slots = (2 + (version as u32 - 1) * 7..).map(Slot::Emit);
+        let events =
+            given::log_events(7).into_iter().zip(slots).map(|(event, slot)| event.at(slot)).collect();
+        f.commit(Commit { events, ..given::next(&long, version) }).await;
+        f.pass(Duration::from_millis(version % 3)).await;
+    }
+}
+
+/// What a payload of the runs above is addressed by.
+fn slot(run: &RunKey, seq: u64) -> Option<Slot> {
+    (run.run.as_str() == "long" && seq > 1).then_some(Slot::Emit(seq as u32))
+}
+
+async fn carry(from: &Fixture, to: &RedisStore) {
+    let tenant = Tenant::default();
+    let mut parts: Vec<Restored> =
+        from.store.definitions(&tenant).await.expect("lists").into_iter().map(Restored::Definition).collect();
+    let mut owners = vec![StateOwner::Flow(given::FLOW.into())];
+    let page = from.store.runs(RunQuery { limit: 100, ..RunQuery::of(tenant.clone()) }).await.expect("lists");
+    for row in page.items.into_iter().rev() {
+        let run = row.key();
+        owners.push(StateOwner::Run(run.run.clone()));
+        let snapshot = from.store.load(std::slice::from_ref(&run)).await.expect("loads").remove(0);
+        let state = snapshot.expect("is there").state;
+        let (log, jobs) = (from.log(&run).await, from.jobs(&run).await);
+        let last = log.last().map(|event| event.ts).or(row.completed_at).unwrap_or(row.created_at);
+        parts.push(Restored::Run(Box::new(RestoredRun { row, state, last, jobs, token: Token(TOKEN) })));
+        let events = log.into_iter().map(|event| RestoredEvent { slot: slot(&run, event.seq), event });
+        parts.push(Restored::Events { events: events.collect(), run });
+    }
+    for owner in owners {
+        let values = from.store.values(&tenant, &owner).await.expect("tells");
+        parts.push(Restored::Values { tenant: tenant.clone(), owner, values });
+    }
+    assert_eq!(to.begin_filling().await, Ok(Filling::Begun));
+    to.restore(parts).await.expect("restores");
+    to.end_filling().await.expect("ends");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_store_holds_byte_for_byte_what_commits_left() {
+    let server = Server::start(&[]);
+    let (_, from) = open(&server, "from").await;
+    fill(&from).await;
+    let (to, _) = open(&server, "to").await;
+    carry(&from, &to).await;
+    let (there, here) = (dump(&server, "from"), dump(&server, "to"));
+    assert!(there.contains("marks:default/long"), "{there}");
+    for (there, here) in there.split("\n\n").zip(here.split("\n\n")) {
+        assert_eq!(here, there);
+    }
+    assert_eq!(here, there);
+}
