@@ -210,3 +210,23 @@ pub(crate) fn draw(
     }
     drawn
 }
+
+/// An instance that is stopped again and again, each time for a little longer than its leases last: what it wakes up to is
+/// being given up by others at that moment. Drawn apart, so that worlds without it stay what they are.
+pub(crate) fn stop_and_go(
+    seed: u64,
+    instances: usize,
+    lease: Duration,
+    calm: Duration,
+) -> Vec<(Duration, Mishap)> {
+    let mut rng = Rng::with_seed(seed);
+    let instance = rng.usize(0..instances);
+    let mut drawn = Vec::new();
+    let mut at = Duration::from_millis(rng.u64(1..1_000));
+    while at < calm && drawn.len() < 8 {
+        let pause = (lease + Duration::from_millis(rng.u64(0..1_500))).min(calm - at);
+        drawn.push((at, Mishap::Pause(instance, pause)));
+        at += pause + Duration::from_millis(rng.u64(10..1_500));
+    }
+    drawn
+}

@@ -21,7 +21,7 @@ use flowline_store::row::Retention;
 
 use crate::client::Client;
 use crate::instance::Instance;
-use crate::mishap::{LATEST_COPY, Mishap, Weather, draw};
+use crate::mishap::{LATEST_COPY, Mishap, Weather, draw, stop_and_go};
 use crate::model::{Seen, compare};
 use crate::program::{Op, Program};
 use crate::shared::{Owner, Place, Shared, TaskId, Wake, Work};
@@ -125,10 +125,13 @@ impl World {
         let calm =
             program.script.end().min(Duration::from_secs(60)) + Duration::from_millis(rng.u64(0..20_000));
         let weather = if options.faults { Weather::random(&mut rng) } else { Weather::fair() };
-        let mishaps = match options.faults {
+        let mut mishaps = match options.faults {
             true => draw(&mut rng, instances, lease, calm),
             false => vec![(calm, Mishap::Calm)],
         };
+        if options.faults && program.seed % 5 == 3 {
+            mishaps.extend(stop_and_go(program.seed, instances, lease, calm));
+        }
         let story = if options.tell { Story::told() } else { Story::silent() };
         let shared = Shared::new(rng, weather, Watch::new(options.checker), story);
         let program = Arc::new(program);
