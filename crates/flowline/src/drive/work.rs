@@ -1,5 +1,6 @@
 //! Work: jobs are claimed while there is room, and their attempts run.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use flowline_core::{Input, RunKey, Time};
@@ -152,10 +153,13 @@ impl<R> Driver<R> {
     /// Whether another instance is likely to be at work on a run that this attempt belonged to: some step is under way and
     /// not here. Only where commits of others have been met at all; alone, an instance need not ask.
     pub(super) fn is_shared(&self, run: &RunKey, done: JobKey) -> bool {
-        let here = |key| self.attempts.values().any(|running| running.key == key && running.run == *run);
-        let elsewhere = |step| JobKey::Step(step) != done && !here(JobKey::Step(step));
-        self.meters.conflicts.load(Ordering::Relaxed) > 0
-            && self.ledger.seen(run).is_some_and(|seen| seen.state.live().any(elsewhere))
+        if self.meters.conflicts.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let of_run = self.attempts.values().filter(|running| running.run == *run);
+        let here: BTreeSet<JobKey> = of_run.map(|running| running.key).chain([done]).collect();
+        let elsewhere = |step| !here.contains(&JobKey::Step(step));
+        self.ledger.seen(run).is_some_and(|seen| seen.state.live().any(elsewhere))
     }
 
     /// The lease of an attempt is gone: the attempt is stopped, and reports nothing.
