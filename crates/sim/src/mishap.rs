@@ -47,8 +47,9 @@ pub(crate) enum Fate {
 pub(crate) enum Kind {
     Read,
     Write,
-    /// A write of which nobody could tell that it came twice. No store sends a commit again without being asked.
-    Once,
+    /// A write of which nobody could tell from a second answer that it was carried out: where it arrives twice, the first
+    /// answer counts. No store sends a commit again before it has answered.
+    FirstAnswer,
 }
 
 /// Something that happens to a world at its time.
@@ -117,8 +118,8 @@ impl Weather {
             Fate::AnswerLost
         } else if write && falls(self.refused) {
             Fate::Refused
-        } else if kind == Kind::Write && falls(self.doubled) {
-            if rng.bool() {
+        } else if write && falls(self.doubled) {
+            if rng.bool() && kind == Kind::Write {
                 Fate::Repeated
             } else {
                 let most = pick(rng, &[Duration::from_millis(5), LATEST_COPY]);

@@ -98,9 +98,11 @@ impl Wire {
 #[async_trait]
 impl RunStore for Wire {
     async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
-        let pauses = |event: &NewEvent| matches!(event.kind, EventType::FlowPaused | EventType::FlowResumed);
-        let once = batch.iter().any(|commit| commit.events.iter().any(pauses));
-        let kind = if once { Kind::Once } else { Kind::Write };
+        let hidden = |event: &NewEvent| {
+            matches!(event.kind, EventType::FlowPaused | EventType::FlowResumed | EventType::StepRetry)
+        };
+        let hides = batch.iter().any(|commit| commit.events.iter().any(hidden));
+        let kind = if hides { Kind::FirstAnswer } else { Kind::Write };
         let act = move |inner: &mut Inner, who: &str| {
             let (at, now) = (inner.now, inner.store_now());
             let answers = inner.memory.commit(now, batch.clone());
