@@ -14,6 +14,7 @@ const REGRESSIONS: &[(u64, &str)] = &[
     (7_641, "an outcome that waited for the store was decided on nothing when its run was started once more"),
     (90_791, "a start that its schema refuses was looked up for ever"),
     (125_540, "a failure whose answer was lost was said to be refused, and was in the log"),
+    (667_375, "a delayed attempt's start and the loss of its lease were written by one commit"),
     (15_750, "a resume was answered from memory by an instance that had not seen the pause"),
 ];
 

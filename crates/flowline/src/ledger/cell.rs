@@ -102,6 +102,9 @@ impl<R> Cell<R> {
         };
         let mut draft = Draft::new(run, seen, base, now);
         while let Some(entry) = self.waiting.front() {
+            if draft.contradicts(entry) {
+                break;
+            }
             if drops(entry, &draft.entries) {
                 let (status, entry) = (draft.seen.state.status(), self.take());
                 replies.extend(entry.map(|entry| (entry.reply, Outcome::Applied { status })));

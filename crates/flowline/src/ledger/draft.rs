@@ -56,6 +56,14 @@ impl<'a, R> Draft<'a, R> {
         Cow::Owned(known)
     }
 
+    /// Whether an input must wait for a commit of its own: that a lease is lost was found before what its attempt says in
+    /// this commit was written.
+    pub(super) fn contradicts(&self, entry: &Entry<R>) -> bool {
+        let lost = |lease: &&LeaseUse| matches!(lease, LeaseUse::Expired { .. });
+        let key = entry.lease.as_ref().filter(lost).map(LeaseUse::key);
+        key.is_some_and(|key| self.leases.iter().any(|lease| lease.key() == key))
+    }
+
     /// Adds a decision. True where nothing may follow it in the same commit.
     pub(super) fn take(&mut self, mut entry: Entry<R>, decision: Decision) -> bool {
         self.leases.extend(entry.lease.clone());
