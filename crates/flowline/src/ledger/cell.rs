@@ -215,7 +215,16 @@ impl<R> Cell<R> {
         }
     }
 
-    pub(super) fn refuse(&mut self, error: CommitError, replies: &mut Vec<(R, Outcome)>) {
+    /// How many inputs are in the commit on its way.
+    pub(super) fn flown(&self) -> usize {
+        match &self.busy {
+            Busy::Committing(flight) => flight.entries.len(),
+            _ => 0,
+        }
+    }
+
+    /// A commit of the first `flown` that wait was refused.
+    pub(super) fn refuse(&mut self, error: CommitError, flown: usize, replies: &mut Vec<(R, Outcome)>) {
         match error {
             CommitError::Exists => {
                 self.new = None;
@@ -225,9 +234,10 @@ impl<R> Cell<R> {
                 }
             }
             CommitError::StaleLease(key) => {
-                let stale =
-                    self.waiting.iter().position(|e| e.lease.as_ref().is_some_and(|l| l.key() == key));
-                // A job that no input relied on (one that `fail_fast` drops) was taken meanwhile: look again.
+                let relies = |entry: &Entry<R>| entry.lease.as_ref().is_some_and(|lease| lease.key() == key);
+                let stale = self.waiting.iter().take(flown).position(relies);
+                // A job that no input relied on (one that `fail_fast` drops) was taken meanwhile: look again. What its
+                // attempt says since is not at fault.
                 if let Some(entry) = stale.and_then(|at| self.waiting.remove(at)) {
                     replies.push(entry.refused(Outcome::StaleLease));
                 }

@@ -339,8 +339,9 @@ impl<R> Ledger<R> {
         match result {
             Ok(committed) => cell.land(run, committed, &mut landed),
             Err(error) => {
+                let flown = cell.flown();
                 landed.unused = cell.unwind();
-                cell.refuse(error, &mut landed.replies);
+                cell.refuse(error, flown, &mut landed.replies);
             }
         }
         if cell.is_spent() || (cell.is_idle() && self.cells.len() > IDLE_CELLS) {
