@@ -124,6 +124,8 @@ impl World {
         let config = Config { slots, lease, role: Role::Work, tenant, ..Config::default() };
         let calm =
             program.script.end().min(Duration::from_secs(60)) + Duration::from_millis(rng.u64(0..20_000));
+        // Faults must have a moment of their own, or they would begin after their end.
+        let calm = calm.max(Duration::from_millis(1));
         let weather = if options.faults { Weather::random(&mut rng) } else { Weather::fair() };
         let mut mishaps = match options.faults {
             true => draw(&mut rng, instances, lease, calm),
