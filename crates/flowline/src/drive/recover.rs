@@ -29,16 +29,11 @@ impl<R> Driver<R> {
             let entry = Entry::new(Input::TimedOut, Vec::new(), Some(lease), Reply::None);
             self.ledger.offer(timer.run, entry);
         }
-        // Whoever stops has given its own attempts back, perhaps with a word of theirs still to be written: others recover.
-        let stopping = self.stop_by.is_some();
         let mut left_alone = false;
         for lease in swept.expired {
-            let ours = self.attempts.contains_key(&lease.token);
-            if ours {
+            if self.attempts.contains_key(&lease.token) {
                 // This very instance was stopped for longer than the lease. Nobody took the attempt over, so it goes on.
                 self.next_heartbeat = self.now;
-            }
-            if ours || stopping {
                 left_alone = true;
                 continue;
             }
