@@ -188,6 +188,7 @@ impl Client {
             body,
         };
         for _ in 0..TRIES {
+            let asked_at = self.shared.lock().now;
             let message = |ticket| opening.clone().message(run.clone(), at, digest.clone(), ticket);
             let told = match self.ask(message).await {
                 None => Told::Unasked,
@@ -198,7 +199,7 @@ impl Client {
                     Err(error) => Told::No(error),
                 },
             };
-            if self.record(&act, &told) || key.is_none() && !matches!(told, Told::Unasked) {
+            if self.record(&act, asked_at, &told) || key.is_none() && !matches!(told, Told::Unasked) {
                 return;
             }
             self.shared.sleep(AGAIN, Place::Home).await;
@@ -209,6 +210,7 @@ impl Client {
     async fn input(&self, run: RunKey, act: Act, input: Input) {
         let may_be_so_already = matches!(act, Act::Pause { .. } | Act::Resume { .. });
         for _ in 0..TRIES {
+            let asked_at = self.shared.lock().now;
             let asked = self.events(&run);
             let told = match self.ask(|ticket| offer(&run, input.clone(), ticket)).await {
                 None => Told::Unasked,
@@ -223,7 +225,7 @@ impl Client {
                 },
             };
             let again = matches!(told, Told::Unasked) || self.shared.lock().rng.bool();
-            if self.record(&act, &told) || !again {
+            if self.record(&act, asked_at, &told) || !again {
                 return;
             }
             self.shared.sleep(AGAIN, Place::Home).await;
@@ -253,9 +255,12 @@ impl Client {
     }
 
     /// Writes down what a client was told. True where it knows.
-    fn record(&self, act: &Act, told: &Told) -> bool {
+    fn record(&self, act: &Act, asked_at: Duration, told: &Told) -> bool {
         let mut inner = self.shared.lock();
+        let promised_since = inner.went_back.is_none_or(|at| at < asked_at);
         let outcome = match told {
+            // Said by a store that has gone back since, and promises no more.
+            Told::Yes | Told::Already { .. } if !promised_since => Outcome::Unknown,
             Told::Yes => Outcome::Acknowledged,
             Told::No(_) => Outcome::Refused,
             Told::Unknown => Outcome::Unknown,

@@ -82,6 +82,8 @@ pub(crate) struct Inner {
     pub(crate) up: Vec<Life>,
     /// How far the store's clock is ahead, in milliseconds.
     pub(crate) store_ahead: i64,
+    /// When the store lost what was not durable.
+    pub(crate) went_back: Option<Duration>,
     pub(crate) queue: BTreeMap<(Duration, u64), Wake>,
     pub(crate) mail: VecDeque<(Life, Message<Ticket>)>,
     /// Requests that were sent twice, on their second way.
@@ -110,6 +112,7 @@ impl Shared {
             acted: Vec::new(),
             up: Vec::new(),
             store_ahead: 0,
+            went_back: None,
             queue: BTreeMap::new(),
             mail: VecDeque::new(),
             spawned: Vec::new(),

@@ -16,6 +16,7 @@ const REGRESSIONS: &[(u64, &str)] = &[
     (125_540, "a failure whose answer was lost was said to be refused, and was in the log"),
     (667_375, "a delayed attempt's start and the loss of its lease were written by one commit"),
     (930_334, "a step was told that its lease is gone when another's failure met its job just claimed"),
+    (475_881, "a client took the word of a store for a promise that had gone back before it arrived"),
     (15_750, "a resume was answered from memory by an instance that had not seen the pause"),
 ];
 

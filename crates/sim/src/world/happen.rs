@@ -116,6 +116,7 @@ impl World {
         (0..self.instances.len()).for_each(|at| self.end(at));
         self.tasks.retain(|_, task| task.owner == Owner::Client);
         let mut inner = self.shared.lock();
+        inner.went_back = Some(inner.now);
         inner.memory = durable.memory;
         inner.watch = durable.watch;
         let slots = std::mem::take(&mut inner.effects.slots);
