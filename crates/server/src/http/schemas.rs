@@ -3,13 +3,14 @@
 
 use serde_json::{Map, Value, json};
 
+use super::bulk::ACTS;
 use super::codes;
 use super::run::EVENT_TYPES;
 use super::runs::{BATCH, STATUSES};
 
 /// Every schema by name.
 pub fn all() -> Map<String, Value> {
-    let groups = [problems(), flows(), runs(), acts()];
+    let groups = [problems(), flows(), runs(), acts(), queues(), overview()];
     groups.into_iter().flat_map(|group| group.as_object().cloned().unwrap_or_default()).collect()
 }
 
@@ -268,5 +269,72 @@ fn acts() -> Value {
         "Fail": object("", json!({ "error": text("For the log.") })),
         "Retry": object("", json!({ "from?": text("Do this step and all that follow from it again too.") })),
         "Retried": object("A run that repeats another.", json!({ "runId": text(""), "retryOf": text(""), "status": status() })),
+    })
+}
+
+fn queues() -> Value {
+    let page = json!({ "hasMore": flag(""), "next": maybe(text("`cursor` of the next page.")) });
+    let with_page = |mut fields: Value| {
+        page.as_object().into_iter().flatten().for_each(|(name, schema)| fields[name] = schema.clone());
+        fields
+    };
+    json!({
+        "QueueList": object("Queues.", json!({ "items": list("", object("A queue, by what a worker must be able to run.", json!({
+            "queue": text(""), "need": text("Empty for a paused queue without jobs."), "ready": count("Due and not leased."),
+            "delayed": count(""), "held": count("Of paused runs."), "leased": count("Under way."),
+            "oldest": maybe(time("Since when the oldest ready job is due.")), "paused": flag(""),
+        }))) })),
+        "QueueChanged": object("", json!({ "queue": text(""), "paused": flag("") })),
+        "DeadLetters": object("Failed runs.", with_page(json!({ "items": list("", object("A run.", run_fields(json!({})))) }))),
+        "Redrive": object("", json!({
+            "limit?": { "type": "integer", "minimum": 1, "maximum": 1000 }, "dryRun?": flag("Only say which."), "cursor?": text(""),
+        })),
+        "Redriven": object("What became of each.", with_page(json!({
+            "dryRun": flag(""),
+            "items": list("", object("", json!({
+                "runId": text("The dead one."), "flowName": text(""), "newRunId?": text(""), "error?": schema("Problem"),
+            }))),
+        }))),
+        "Bulk": object("An act on many runs.", json!({
+            "action": one_of("", ACTS),
+            "filter": object("Every filter narrows.", json!({
+                "flow?": text(""), "status?": status(), "label?": text("NAME=VALUE"),
+                "since?": text("Created at or after: a time, or so long ago."), "until?": text("Created before: a time, or so long ago."),
+            })),
+            "dryRun?": flag("Only say which."), "limit?": { "type": "integer", "minimum": 1, "maximum": 1000 },
+            "cursor?": text("`next` of the request before."), "reason?": text("Of a cancel, for the log."),
+        })),
+        "BulkDone": object("What became of each.", with_page(json!({
+            "dryRun": flag(""), "total?": count(""), "totalAtLeast?": count(""),
+            "items": list("", object("", json!({
+                "runId": text(""), "flowName": text(""), "status": status(), "changed?": flag("False where the run had it before."),
+                "newRunId?": text("Of a retry."), "error?": schema("Problem"),
+            }))),
+        }))),
+    })
+}
+
+fn overview() -> Value {
+    let percentiles = object(
+        "In milliseconds.",
+        json!({ "p50": maybe(count("")), "p95": maybe(count("")), "p99": maybe(count("")) }),
+    );
+    let summary = json!({
+        "runs": count(""), "byStatus": map("", count("")),
+        "successRate": { "type": ["number", "null"], "description": "Completed among completed and failed." },
+        "durationMs": percentiles.clone(), "retries": count(""),
+    });
+    let mut bucket = summary.clone();
+    bucket["start"] = time("");
+    json!({
+        "Stats": object("Figures.", json!({
+            "total": object("", summary.clone()), "flows": map("", object("", summary)), "buckets": list("", object("", bucket)),
+            "steps?": map("", object("", json!({ "completed": count(""), "failed": count(""), "retried": count(""), "durationMs": percentiles }))),
+            "stepsSampled": flag("Whether the step figures come from the newest runs only."),
+        })),
+        "Report": object("What a check found.", json!({
+            "runs": count(""), "events": count(""),
+            "violations": list("", json!({ "type": "object", "description": "What does not hold, with the run." })),
+        })),
     })
 }
