@@ -54,13 +54,13 @@ pub enum EngineError {
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
+    tenant: Tenant,
 }
 
 pub(crate) struct Shared {
     pub store: Arc<dyn Store>,
     pub plans: Arc<Plans>,
     pub config: Config,
-    pub tenant: Tenant,
     pub inbox: mpsc::UnboundedSender<Mail>,
     pub meters: Arc<Meters>,
     pub remote: Mind,
@@ -124,6 +124,11 @@ impl Engine {
         &*self.shared.store
     }
 
+    /// The plans of definitions that were used lately.
+    pub fn plans(&self) -> &Plans {
+        &self.shared.plans
+    }
+
     /// What this engine has done so far.
     pub fn meters(&self) -> &Meters {
         &self.shared.meters
@@ -140,7 +145,12 @@ impl Engine {
 
     /// The tenant that this handle acts for.
     pub fn tenant(&self) -> &Tenant {
-        &self.shared.tenant
+        &self.tenant
+    }
+
+    /// A handle on the same engine that acts for another tenant.
+    pub fn acting_for(&self, tenant: Tenant) -> Engine {
+        Engine { shared: self.shared.clone(), tenant }
     }
 
     /// Checks and stores a definition, so that runs can be started from it. `origin` is the folder that its commands
@@ -161,7 +171,7 @@ impl Engine {
         origin: Option<String>,
     ) -> Result<Arc<Plan>, EngineError> {
         let stored = StoredDefinition {
-            tenant: self.shared.tenant.clone(),
+            tenant: self.tenant.clone(),
             flow: plan.flow.clone(),
             hash: plan.hash.clone(),
             body: plan.definition.canonical(),
@@ -279,7 +289,6 @@ impl EngineBuilder {
         let shared = Shared {
             store,
             plans,
-            tenant: self.tenant,
             inbox,
             meters,
             remote: Mind::default(),
@@ -288,7 +297,7 @@ impl EngineBuilder {
             retain: Mutex::new(retain),
             config: self.config,
         };
-        let engine = Engine { shared: Arc::new(shared) };
+        let engine = Engine { shared: Arc::new(shared), tenant: self.tenant };
         for (definition, origin) in self.flows {
             engine.register(definition, origin).await?;
         }
