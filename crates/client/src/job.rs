@@ -192,6 +192,11 @@ impl Failure {
         Failure(wire::Failed { error, code: None, stack: None, retry, after_ms: None })
     }
 
+    /// As it goes over the wire.
+    pub fn failed(&self) -> &wire::Failed {
+        &self.0
+    }
+
     /// No retry can help.
     pub fn never(mut self) -> Failure {
         self.0.retry = wire::Retry::Never;

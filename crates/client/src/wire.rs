@@ -40,7 +40,6 @@ fn wait_ms() -> u64 {
 #[serde(rename_all = "camelCase")]
 pub struct ClaimAnswer {
     pub jobs: Vec<Assignment>,
-    #[serde(flatten)]
     pub times: Times,
 }
 
@@ -99,7 +98,6 @@ pub struct HeartbeatRequest {
 pub struct HeartbeatAnswer {
     /// In the order of the request.
     pub leases: Vec<LeaseState>,
-    #[serde(flatten)]
     pub times: Times,
 }
 
@@ -195,7 +193,6 @@ pub struct CompleteAnswer {
     pub results: Vec<Reported>,
     /// What was claimed along with it.
     pub jobs: Vec<Assignment>,
-    #[serde(flatten)]
     pub times: Times,
 }
 

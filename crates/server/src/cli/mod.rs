@@ -24,6 +24,7 @@ mod stats;
 mod validate;
 mod verify;
 mod work;
+mod worker;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -82,6 +83,7 @@ enum Command {
     Run(run::Args),
     Work(work::Args),
     Serve(serve::Args),
+    Worker(worker::Args),
     Start(start::Args),
     Send(act::Send),
     Cancel(act::Cancel),
@@ -221,6 +223,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Run(args) => work_on(run::run(context, args)),
         Command::Work(args) => work_on(work::run(context, args)),
         Command::Serve(args) => work_on(serve::run(context, args)),
+        Command::Worker(args) => work_on(worker::run(context, args)),
         Command::Start(args) => ask(start::run(context, args)),
         Command::Send(args) => ask(act::send(context, args)),
         Command::Cancel(args) => ask(act::cancel(context, args)),

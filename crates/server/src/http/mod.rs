@@ -15,6 +15,7 @@ pub mod route;
 pub mod run;
 pub mod runs;
 pub mod schemas;
+pub mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +60,9 @@ impl App {
 
 /// Every route there is.
 pub fn routes() -> impl Iterator<Item = &'static Route> {
-    [health::ROUTES, flows::ROUTES, runs::ROUTES, run::ROUTES, openapi::ROUTES].into_iter().flatten()
+    [health::ROUTES, flows::ROUTES, runs::ROUTES, run::ROUTES, work::ROUTES, openapi::ROUTES]
+        .into_iter()
+        .flatten()
 }
 
 pub fn router(app: App) -> Router {
