@@ -256,8 +256,13 @@ impl Engine {
     /// Repeats an ended run as a new one, with the steps that it had completed and their emits. With `from`, that step
     /// and everything after it are done again too.
     pub async fn retry(&self, run: &RunKey, from: Option<&str>) -> Result<RunHandle, EngineError> {
+        self.again(run, from).await?.await
+    }
+
+    /// As [`Engine::retry`], to be started by awaiting it: with a key of its own it happens once.
+    pub async fn again(&self, run: &RunKey, from: Option<&str>) -> Result<StartRequest, EngineError> {
         let opening = Opening::again(&*self.shared.store, &self.shared.plans, run, from).await?;
-        self.request(Ok(opening)).await
+        Ok(self.request(Ok(opening)))
     }
 }
 

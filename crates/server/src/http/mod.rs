@@ -4,12 +4,15 @@
 //! Nothing here decides anything about runs, and nothing is kept here that another instance would need.
 
 pub mod access;
+pub mod bulk;
 pub mod codes;
 pub mod flows;
 pub mod health;
 pub mod listen;
 pub mod openapi;
+pub mod overview;
 pub mod problem;
+pub mod queues;
 pub mod request;
 pub mod route;
 pub mod run;
@@ -60,9 +63,19 @@ impl App {
 
 /// Every route there is.
 pub fn routes() -> impl Iterator<Item = &'static Route> {
-    [health::ROUTES, flows::ROUTES, runs::ROUTES, run::ROUTES, work::ROUTES, openapi::ROUTES]
-        .into_iter()
-        .flatten()
+    [
+        health::ROUTES,
+        openapi::ROUTES,
+        flows::ROUTES,
+        runs::ROUTES,
+        bulk::ROUTES,
+        run::ROUTES,
+        queues::ROUTES,
+        overview::ROUTES,
+        work::ROUTES,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 pub fn router(app: App) -> Router {

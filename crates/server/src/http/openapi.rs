@@ -137,6 +137,7 @@ fn schema_of(kind: Kind) -> Value {
         Kind::Number(from, to) => json!({ "type": "integer", "minimum": from, "maximum": to }),
         Kind::Flag => json!({ "type": "boolean" }),
         Kind::Duration => json!({ "type": "string", "examples": ["30s"] }),
+        Kind::Span => json!({ "type": "string", "examples": ["1h"] }),
         Kind::Moment => json!({ "type": "string", "examples": ["2026-01-31T12:00:00Z", "24h"] }),
         Kind::OneOf(words) => json!({ "enum": words }),
         Kind::SomeOf(_) => json!({ "type": "string", "description": "Several, separated by commas." }),

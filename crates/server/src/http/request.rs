@@ -157,6 +157,10 @@ fn fits(kind: Kind, value: &str) -> Result<(), String> {
             Some(duration) if duration <= LONGEST_WAIT => Ok(()),
             _ => Err("a duration (500ms, 30s) of at most 60s".to_owned()),
         },
+        Kind::Span => match parse_duration(value) {
+            Some(duration) if !duration.is_zero() => Ok(()),
+            _ => Err("a duration (5m, 1h, 1d)".to_owned()),
+        },
         Kind::Moment => match moment(value, Time::default()) {
             Some(_) => Ok(()),
             None => Err("a time (2026-01-31T12:00:00Z) or a duration before now (24h)".to_owned()),
@@ -168,12 +172,9 @@ fn fits(kind: Kind, value: &str) -> Result<(), String> {
     }
 }
 
-fn moment(text: &str, now: Time) -> Option<Time> {
-    let ago = parse_duration(text).map(|ago| {
-        let ms = i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
-        Time::from_millis(now.millis().saturating_sub(ms))
-    });
-    ago.or_else(|| Time::parse(text))
+/// A time as it is, or a duration before now.
+pub fn moment(text: &str, now: Time) -> Option<Time> {
+    parse_duration(text).map(|ago| now.before(ago)).or_else(|| Time::parse(text))
 }
 
 /// A body as JSON of a type.

@@ -96,8 +96,10 @@ pub enum Kind {
     /// A whole number from the first to the second.
     Number(u64, u64),
     Flag,
-    /// `30s`, `5m`.
+    /// How long to wait: `500ms`, `30s`.
     Duration,
+    /// A stretch of time: `5m`, `1h`, `7d`.
+    Span,
     /// A time as RFC 3339 writes it, or a duration before now.
     Moment,
     OneOf(&'static [&'static str]),

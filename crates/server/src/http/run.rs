@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use flowline::StateScope;
@@ -15,6 +15,7 @@ use flowline::explain::explain;
 use flowline::operate::{Applied, RunOutcome};
 use flowline::store::query::PAGE;
 use flowline::store::{EventQuery, RunRow};
+use flowline::verify::{Report, verify_run};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -22,7 +23,7 @@ use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
 use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
-use super::runs::{LIMIT, WAIT};
+use super::runs::{LIMIT, WAIT, key_header};
 use crate::view::RunView;
 
 const SMALL: usize = 64 * 1024;
@@ -128,6 +129,13 @@ pub const ROUTES: &[Route] = &[
         || get(state),
     ),
     look(
+        "/v1/runs/{run}/verify",
+        "Check a run against its log",
+        &[],
+        &[Answer::json(200, "Report", "What does not hold; nothing, of a sound run.")],
+        || get(verify),
+    ),
+    look(
         "/v1/runs/{run}/explain",
         "Tell why a run does what it does",
         &[],
@@ -192,7 +200,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/runs/{run}/retry",
         access: Access::Needs(Scope::Operate),
         summary: "Repeat an ended run as a new one",
-        about: "The new run has what the old one had completed, and does the rest. With `from`, that step and all that follow from it are done again too.",
+        about: "The new run has what the old one had completed, and does the rest. With an `Idempotency-Key` it is repeated once, however often this is asked. With `from`, that step and all that follow from it are done again too.",
         query: &[],
         body: small("Retry", Required::No),
         answers: &[Answer::json(201, "Retried", "The new run.")],
@@ -308,6 +316,11 @@ async fn explanation(caller: Caller, params: Params) -> Result<Json<Value>, Prob
     Ok(Json(json!(explanation)))
 }
 
+async fn verify(caller: Caller, params: Params) -> Result<Json<Report>, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    Ok(Json(verify_run(caller.engine.store(), caller.engine.plans(), &row.key()).await?))
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Send {
@@ -389,10 +402,19 @@ struct Retry {
     from: Option<String>,
 }
 
-async fn retry(caller: Caller, params: Params, Given(given): Given<Retry>) -> Result<Response, Problem> {
+async fn retry(
+    caller: Caller,
+    params: Params,
+    headers: HeaderMap,
+    Given(given): Given<Retry>,
+) -> Result<Response, Problem> {
     let row = caller.row(params.path("run")).await?;
     check_retry(&caller, &row, given.from.as_deref()).await?;
-    let handle = caller.engine.retry(&row.key(), given.from.as_deref()).await?;
+    let mut request = caller.engine.again(&row.key(), given.from.as_deref()).await?;
+    if let Some(key) = key_header(&headers)? {
+        request = request.idempotency_key(key);
+    }
+    let handle = request.await?;
     let new = caller.engine.row(handle.key()).await?;
     let answer = json!({ "runId": new.run_id, "retryOf": row.run_id, "status": new.status });
     Ok((StatusCode::CREATED, [("location", format!("/v1/runs/{}", new.run_id))], Json(answer))

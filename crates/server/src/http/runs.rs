@@ -195,9 +195,7 @@ async fn start(
     headers: HeaderMap,
     Given(mut start): Given<Start>,
 ) -> Result<Response, Problem> {
-    if let Some(key) = headers.get(KEY_HEADER) {
-        let key =
-            key.to_str().map_err(|_| Problem::parameter(KEY_HEADER, "an idempotency key is plain text"))?;
+    if let Some(key) = key_header(&headers)? {
         if start.idempotency_key.as_deref().is_some_and(|other| other != key) {
             return Err(Problem::new(&codes::BAD_BODY, "the header has another idempotency key")
                 .at("/idempotencyKey"));
@@ -220,6 +218,12 @@ async fn start(
     }
     let location = format!("/v1/runs/{}", handle.id());
     Ok((status, [("location", location)], Json(answer)).into_response())
+}
+
+/// The idempotency key that a request names in its headers.
+pub fn key_header(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let key = headers.get(KEY_HEADER).map(|key| key.to_str());
+    key.transpose().map_err(|_| Problem::parameter(KEY_HEADER, "an idempotency key is plain text"))
 }
 
 async fn started(caller: &Caller, handle: &RunHandle) -> Result<Started, EngineError> {
@@ -295,10 +299,15 @@ async fn list(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
 /// A page of runs as it is written.
 pub fn page_json(page: &RunPage) -> Value {
     let mut answer = json!({ "items": page.items, "hasMore": page.next.is_some(), "next": page.next });
-    match page.total {
+    total_json(&mut answer, page.total);
+    answer
+}
+
+/// Adds a total to an answer, as far as it is known.
+pub fn total_json(answer: &mut Value, total: Option<Total>) {
+    match total {
         Some(Total::Exact(total)) => answer["total"] = json!(total),
         Some(Total::AtLeast(total)) => answer["totalAtLeast"] = json!(total),
         None => {}
     }
-    answer
 }

@@ -3,14 +3,15 @@
 
 use serde_json::{Map, Value, json};
 
+use super::bulk::ACTS;
 use super::codes;
 use super::run::EVENT_TYPES;
 use super::runs::{BATCH, STATUSES};
-use super::work::{LEASES, LINES, OUTCOMES};
+use super::work;
 
 /// Every schema by name.
 pub fn all() -> Map<String, Value> {
-    let groups = [problems(), flows(), runs(), acts(), work()];
+    let groups = [problems(), flows(), runs(), acts(), queues(), overview(), work::schemas()];
     groups.into_iter().flat_map(|group| group.as_object().cloned().unwrap_or_default()).collect()
 }
 
@@ -68,7 +69,7 @@ pub fn schema(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
-fn one_of(about: &str, words: &[&str]) -> Value {
+pub fn one_of(about: &str, words: &[&str]) -> Value {
     json!({ "enum": words, "description": about })
 }
 
@@ -272,101 +273,69 @@ fn acts() -> Value {
     })
 }
 
-/// What remote workers and the server say to each other.
-fn work() -> Value {
-    let lease = || text("As the claim gave it.");
-    let claim = || {
-        object(
-            "What a worker would take.",
-            json!({
-                "worker": text("Its own name."),
-                "queues": { "type": "array", "minItems": 1, "maxItems": 100, "items": { "type": "string" } },
-                "limit?": { "type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "At most so many jobs, up to 100; 1 where it is left out." },
-                "waitMs?": { "type": "integer", "minimum": 0, "description": "How long to wait for the first, up to 25000; 20000 where it is left out." },
-                "withState?": flag("Whether jobs come with the key-value state of their runs."),
-            }),
-        )
+fn queues() -> Value {
+    let page = json!({ "hasMore": flag(""), "next": maybe(text("`cursor` of the next page.")) });
+    let with_page = |mut fields: Value| {
+        page.as_object().into_iter().flatten().for_each(|(name, schema)| fields[name] = schema.clone());
+        fields
     };
-    let times = || {
-        object(
-            "How long leases last, in milliseconds.",
-            json!({
-                "leaseMs": count("After a heartbeat."), "heartbeatMs": count("How often to send one."),
-                "acknowledgeMs": count("After a claim, until the first heartbeat."),
-            }),
-        )
-    };
-    let job = || {
-        object(
-            "An attempt that a worker was given.",
-            json!({
-                "lease": text("By which the worker names it in all that it reports."), "runId": text(""), "flowName": text(""),
-                "tenant": text(""), "stepName": text(""), "stepId": text(""), "attempt": count("1, 2, 3 …"),
-                "idempotencyKey": text("The same for every attempt of this step in this run."), "queue": text(""),
-                "expires": time("The lease ends then, unless it is acknowledged."),
-                "deadline?": time("The attempt fails then with `timeout`."), "timeoutMs?": count("From the claim to the deadline."),
-                "state?": map("Key-value state of the run, where it was asked for.", any("")),
-                "stateOmitted?": flag("It was too large to come along."),
-                "traceparent": text("W3C Trace Context."), "input": any("As the step subscribes to it."),
-            }),
-        )
-    };
-    let outcome = object(
-        "How an attempt ended: one of `complete` and `fail`.",
-        json!({
-            "lease": lease(),
-            "complete?": { "oneOf": [{ "type": "null" }, object("It succeeded.", json!({
-                "result?": any(""),
-                "emits?": list("Published with it.", object("", json!({ "name": text(""), "payload?": any("") }))),
-            }))] },
-            "fail?": { "oneOf": [{ "type": "null" }, object("It failed.", json!({
-                "error": text(""), "code?": maybe(text("For `only` and `except` of the step's retry policy.")), "stack?": maybe(text("")),
-                "retry?": one_of("`policy` where it is left out.", &["policy", "never"]),
-                "afterMs?": maybe(count("The next try after this long, within the step's policy.")),
-            }))] },
-        }),
-    );
-    let reported = object(
-        "What became of an outcome.",
-        json!({
-            "status": json!({ "type": "integer", "description": "As the answer would have for this outcome alone." }),
-            "applied?": flag("Of 200: false where it was in the log already."), "runStatus?": status(),
-            "code?": text("Of anything else."), "detail?": text(""),
-        }),
-    );
-    let line = object(
-        "One of `log` and `state`.",
-        json!({
-            "log?": { "type": ["object", "null"], "description": "`level`, `message`, and whatever else is to be kept." },
-            "state?": { "oneOf": [{ "type": "null" }, object("A change of key-value state.", json!({
-                "set?": maybe(text("The key to write.")), "delete?": maybe(text("The key to remove.")), "value?": any(""),
-                "scope?": { "enum": ["run", "flow", "tenant", null], "description": "`run` where it is left out." },
-            }))] },
-        }),
-    );
     json!({
-        "WorkClaim": claim(),
-        "WorkClaimed": object("Jobs for a worker.", json!({ "jobs": list("", job()), "times": times() })),
-        "WorkHeartbeat": object("Leases of a worker.", json!({
-            "leases": { "type": "array", "maxItems": LEASES, "items": { "type": "string" } },
+        "QueueList": object("Queues.", json!({ "items": list("", object("A queue, by what a worker must be able to run.", json!({
+            "queue": text(""), "need": text("Empty for a paused queue without jobs."), "ready": count("Due and not leased."),
+            "delayed": count(""), "held": count("Of paused runs."), "leased": count("Under way."),
+            "oldest": maybe(time("Since when the oldest ready job is due.")), "paused": flag(""),
+        }))) })),
+        "QueueChanged": object("", json!({ "queue": text(""), "paused": flag("") })),
+        "DeadLetters": object("Failed runs.", with_page(json!({ "items": list("", object("A run.", run_fields(json!({})))) }))),
+        "Redrive": object("", json!({
+            "limit?": { "type": "integer", "minimum": 1, "maximum": 1000 }, "dryRun?": flag("Only say which."), "cursor?": text(""),
         })),
-        "WorkBeaten": object("What became of leases.", json!({
-            "leases": list("", object("", json!({ "lease": lease(), "state": one_of("", &["held", "cancelled", "lost", "timedOut"]) }))),
-            "times": times(),
+        "Redriven": object("What became of each.", with_page(json!({
+            "dryRun": flag(""),
+            "items": list("", object("", json!({
+                "runId": text("The dead one."), "flowName": text(""), "newRunId?": text(""), "error?": schema("Problem"),
+            }))),
+        }))),
+        "Bulk": object("An act on many runs.", json!({
+            "action": one_of("", ACTS),
+            "filter": object("Every filter narrows.", json!({
+                "flow?": text(""), "status?": status(), "label?": text("NAME=VALUE"),
+                "since?": text("Created at or after: a time, or so long ago."), "until?": text("Created before: a time, or so long ago."),
+            })),
+            "dryRun?": flag("Only say which."), "limit?": { "type": "integer", "minimum": 1, "maximum": 1000 },
+            "cursor?": text("`next` of the request before."), "reason?": text("Of a cancel, for the log."),
         })),
-        "WorkComplete": object("Outcomes of attempts.", json!({
-            "outcomes": { "type": "array", "maxItems": OUTCOMES, "items": outcome },
-            "claim?": { "oneOf": [{ "type": "null" }, claim()] },
+        "BulkDone": object("What became of each.", with_page(json!({
+            "dryRun": flag(""), "total?": count(""), "totalAtLeast?": count(""),
+            "items": list("", object("", json!({
+                "runId": text(""), "flowName": text(""), "status": status(), "changed?": flag("False where the run had it before."),
+                "newRunId?": text("Of a retry."), "error?": schema("Problem"),
+            }))),
+        }))),
+    })
+}
+
+fn overview() -> Value {
+    let percentiles = object(
+        "In milliseconds.",
+        json!({ "p50": maybe(count("")), "p95": maybe(count("")), "p99": maybe(count("")) }),
+    );
+    let summary = json!({
+        "runs": count(""), "byStatus": map("", count("")),
+        "successRate": { "type": ["number", "null"], "description": "Completed among completed and failed." },
+        "durationMs": percentiles.clone(), "retries": count(""),
+    });
+    let mut bucket = summary.clone();
+    bucket["start"] = time("");
+    json!({
+        "Stats": object("Figures.", json!({
+            "total": object("", summary.clone()), "flows": map("", object("", summary)), "buckets": list("", object("", bucket)),
+            "steps?": map("", object("", json!({ "completed": count(""), "failed": count(""), "retried": count(""), "durationMs": percentiles }))),
+            "stepsSampled": flag("Whether the step figures come from the newest runs only."),
         })),
-        "WorkCompleted": object("What became of outcomes, and the next jobs.", json!({
-            "results": list("", reported), "jobs": list("", job()), "times": times(),
+        "Report": object("What a check found.", json!({
+            "runs": count(""), "events": count(""),
+            "violations": list("", json!({ "type": "object", "description": "What does not hold, with the run." })),
         })),
-        "WorkAppend": object("Lines of an attempt.", json!({
-            "lease": lease(), "fromLine?": { "type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "0 where it is left out." },
-            "lines": { "type": "array", "maxItems": LINES, "items": line },
-        })),
-        "WorkAppended": object("", json!({ "lines": count("Lines of the attempt that are in the log now.") })),
-        "WorkEmit": object("An event.", json!({ "lease": lease(), "name": text(""), "payload?": any("") })),
-        "WorkEmitted": object("", json!({ "applied": flag("False where it was published already."), "runStatus": status() })),
     })
 }

@@ -1,6 +1,8 @@
 //! Work for remote workers: claim, heartbeat, append, emit, complete, release. docs/worker-protocol.md is the guide to these
 //! routes.
 
+mod schemas;
+
 use std::time::Duration;
 
 use axum::Json;
@@ -17,6 +19,8 @@ use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
 use super::route::{Access, Answer, Body, Content, Required, Route, Scope, Verb};
+
+pub use schemas::schemas;
 
 /// Leases that one request may name.
 pub const LEASES: usize = 1_000;
