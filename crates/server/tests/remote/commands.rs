@@ -77,7 +77,7 @@ fn a_program_says_to_a_remote_worker_what_it_says_to_an_engine() {
 }
 
 #[test]
-fn a_worker_without_a_server_says_so_and_waits() {
+fn a_worker_that_is_told_nonsense_says_what_is_wrong() {
     let here = Here::new();
     let said = here.flowline(&["worker", "--server", "localhost", "--queue", "depot", "--", "true"]);
     said.refused(2, &["no address of a server", "http://HOST:PORT"]);

@@ -69,7 +69,9 @@ fn lose_and_double_nothing(kind: Kind) {
         false => Size { workers: 6, kills: 8, pauses: 2 },
     };
     let here = Here::new();
-    [("hit.yaml", FLOW), ("job.sh", JOB), ("ledger", "")].map(|(name, text)| here.write(name, text));
+    for (name, text) in [("hit.yaml", FLOW), ("job.sh", JOB), ("ledger", "")] {
+        here.write(name, text);
+    }
     let place = Place::shared(kind);
     let mut client = Client::new(kind, &place.url);
     client.learn(&here, "hit.yaml");
