@@ -15,6 +15,7 @@ use crate::drive::host::{Host, Mail};
 use crate::drive::{Message, Meters};
 use crate::flow::Flow;
 use crate::plans::Plans;
+use crate::remote::Mind;
 use crate::runner::{Runner, Runners};
 
 /// What can go wrong with an engine, as its user sees it.
@@ -40,6 +41,9 @@ pub enum EngineError {
         "idempotency key {key:?} was used for run {run} with another input; use another key, or send the same input"
     )]
     KeyConflict { key: String, run: String },
+    /// A report about an attempt that is not its worker's any more. Nothing was written.
+    #[error("the lease is gone: {0}")]
+    StaleLease(String),
     #[error("{0}")]
     Invalid(String),
     #[error("the engine has stopped")]
@@ -59,6 +63,7 @@ pub(crate) struct Shared {
     pub config: Config,
     pub inbox: mpsc::UnboundedSender<Mail>,
     pub meters: Arc<Meters>,
+    pub remote: Mind,
     trouble: watch::Receiver<Option<StoreError>>,
     driver: Mutex<Option<JoinHandle<()>>>,
     retain: Mutex<Option<JoinHandle<()>>>,
@@ -194,6 +199,7 @@ impl Engine {
     pub async fn stop_within(&self, drain: Duration) {
         let take =
             |slot: &Mutex<Option<JoinHandle<()>>>| slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.shared.remote.room.close();
         if let Some(retain) = take(&self.shared.retain) {
             retain.abort();
         }
@@ -285,6 +291,7 @@ impl EngineBuilder {
             plans,
             inbox,
             meters,
+            remote: Mind::default(),
             trouble,
             driver: Mutex::new(None),
             retain: Mutex::new(retain),

@@ -25,6 +25,7 @@ mod token;
 mod validate;
 mod verify;
 mod work;
+mod worker;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -84,6 +85,7 @@ enum Command {
     Work(work::Args),
     Serve(serve::Args),
     Dev(serve::Dev),
+    Worker(worker::Args),
     Start(start::Args),
     Send(act::Send),
     Cancel(act::Cancel),
@@ -247,6 +249,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Work(args) => work_on(work::run(context, args)),
         Command::Serve(args) => work_on(serve::serve(context, args)),
         Command::Dev(args) => work_on(serve::dev(context, args)),
+        Command::Worker(args) => work_on(worker::run(context, args)),
         Command::Start(args) => ask(start::run(context, args)),
         Command::Send(args) => ask(act::send(context, args)),
         Command::Cancel(args) => ask(act::cancel(context, args)),

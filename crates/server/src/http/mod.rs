@@ -21,6 +21,7 @@ pub mod run;
 pub mod runs;
 pub mod schemas;
 pub mod tokens;
+pub mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,6 +75,7 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         queues::ROUTES,
         overview::ROUTES,
         tokens::ROUTES,
+        work::ROUTES,
     ]
     .into_iter()
     .flatten()

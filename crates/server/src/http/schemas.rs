@@ -8,10 +8,11 @@ use super::codes;
 use super::route::Scope;
 use super::run::EVENT_TYPES;
 use super::runs::{BATCH, STATUSES};
+use super::work;
 
 /// Every schema by name.
 pub fn all() -> Map<String, Value> {
-    let groups = [problems(), flows(), runs(), acts(), queues(), overview(), access()];
+    let groups = [problems(), flows(), runs(), acts(), queues(), overview(), access(), work::schemas()];
     groups.into_iter().flat_map(|group| group.as_object().cloned().unwrap_or_default()).collect()
 }
 
@@ -69,7 +70,7 @@ pub fn schema(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
-fn one_of(about: &str, words: &[&str]) -> Value {
+pub fn one_of(about: &str, words: &[&str]) -> Value {
     json!({ "enum": words, "description": about })
 }
 
