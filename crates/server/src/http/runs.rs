@@ -21,6 +21,7 @@ use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
 use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
+use crate::view::RunList;
 
 /// Runs that one request may start.
 pub const BATCH: usize = 1_000;
@@ -113,19 +114,19 @@ pub const LIMIT: Query = Query {
 };
 
 /// How a run starts.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Start {
+pub struct Start {
     /// In a batch; one run has it in the path.
-    flow: Option<String>,
-    input: Option<Raw>,
-    idempotency_key: Option<String>,
+    pub flow: Option<String>,
+    pub input: Option<Raw>,
+    pub idempotency_key: Option<String>,
     #[serde(default)]
-    labels: BTreeMap<String, String>,
-    delay: Option<String>,
-    priority: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub delay: Option<String>,
+    pub priority: Option<String>,
     /// A hash; the latest definition where it is left out.
-    version: Option<String>,
+    pub version: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -135,16 +136,22 @@ struct BatchStart {
 }
 
 /// A run that was started, and how it ended where that was waited for. Payloads pass through as they are.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Started {
-    run_id: RunId,
-    existed: bool,
-    status: Status,
-    #[serde(skip_serializing_if = "Option::is_none")]
+pub struct Started {
+    pub run_id: RunId,
+    pub existed: bool,
+    pub status: Status,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     result: Option<Raw>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+}
+
+impl Started {
+    pub fn of(handle: &RunHandle, status: Status) -> Started {
+        Started { run_id: handle.id().clone(), existed: handle.existed(), status, result: None, error: None }
+    }
 }
 
 impl Start {
@@ -227,9 +234,11 @@ pub fn key_header(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 }
 
 async fn started(caller: &Caller, handle: &RunHandle) -> Result<Started, EngineError> {
-    let status =
-        if handle.existed() { caller.engine.row(handle.key()).await?.status } else { Status::Running };
-    Ok(Started { run_id: handle.id().clone(), existed: handle.existed(), status, result: None, error: None })
+    let status = match handle.started_as() {
+        Some(status) => status,
+        None => caller.engine.row(handle.key()).await?.status,
+    };
+    Ok(Started::of(handle, status))
 }
 
 async fn batch(caller: Caller, _: Params, Given(batch): Given<BatchStart>) -> Result<Json<Value>, Problem> {
@@ -274,7 +283,7 @@ pub fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> Res
     })
 }
 
-async fn list(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+async fn list(caller: Caller, params: Params) -> Result<Json<RunList>, Problem> {
     let now = caller.engine.store().now().await?;
     let query = query(&caller, &params, now)?;
     let page = match &caller.principal.flows {
@@ -293,14 +302,7 @@ async fn list(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
         }
         _ => caller.engine.store().runs(query).await?,
     };
-    Ok(Json(page_json(&page)))
-}
-
-/// A page of runs as it is written.
-pub fn page_json(page: &RunPage) -> Value {
-    let mut answer = json!({ "items": page.items, "hasMore": page.next.is_some(), "next": page.next });
-    total_json(&mut answer, page.total);
-    answer
+    Ok(Json(page.into()))
 }
 
 /// Adds a total to an answer, as far as it is known.
