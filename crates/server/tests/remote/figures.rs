@@ -50,7 +50,7 @@ async fn latency(server: &Server) {
     let (mut started, mut committed) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let began = Instant::now();
-        client.heartbeat(Vec::new()).await.unwrap();
+        client.heartbeat(Vec::new(), Duration::from_secs(5)).await.unwrap();
         bare.push(began.elapsed());
         let waiting = tokio::spawn({
             let (client, claim) = (client.clone(), claim(20_000));
