@@ -21,6 +21,7 @@ mod show;
 mod simulate;
 mod start;
 mod stats;
+mod token;
 mod validate;
 mod verify;
 mod work;
@@ -83,6 +84,7 @@ enum Command {
     Run(run::Args),
     Work(work::Args),
     Serve(serve::Args),
+    Dev(serve::Dev),
     Worker(worker::Args),
     Start(start::Args),
     Send(act::Send),
@@ -109,6 +111,7 @@ enum Command {
     Move(relocate::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
+    Token(token::Args),
     Config(config::Args),
     Completions(completions::Args),
 }
@@ -162,21 +165,31 @@ impl Context {
 
     /// An engine that runs steps, and its store.
     pub async fn worker(&self, env: &[String]) -> Result<(Engine, Arc<dyn Store>), Failure> {
+        let tenant = self.settings.tenant.value.clone();
+        let config = Config { tenant: Some(tenant.clone()), ..self.work_config() };
+        let store = self.open(Access::Engine).await?;
+        let engine = Engine::on(store.clone()).config(config).runner("command", Arc::new(commands(env)));
+        Ok((engine.tenant(tenant).start().await?, store))
+    }
+
+    /// How an instance works.
+    fn work_config(&self) -> Config {
         let settings = &self.settings;
-        let config = Config {
+        Config {
             slots: settings.slots.value,
             queues: settings.queues.value.clone(),
-            tenant: Some(settings.tenant.value.clone()),
             lease: settings.lease.value,
             drain: settings.drain.value,
             ..Config::default()
-        };
-        let mut commands = flowline::runner::command::Command::default();
-        commands.pass_env.extend_from_slice(env);
-        let store = self.open(Access::Engine).await?;
-        let engine = Engine::on(store.clone()).config(config).runner("command", Arc::new(commands));
-        Ok((engine.tenant(settings.tenant.value.clone()).start().await?, store))
+        }
     }
+}
+
+/// Runs steps that are commands, which get these variables of the environment.
+fn commands(env: &[String]) -> flowline::runner::command::Command {
+    let mut commands = flowline::runner::command::Command::default();
+    commands.pass_env.extend_from_slice(env);
+    commands
 }
 
 /// What this binary's engines can run.
@@ -203,26 +216,39 @@ fn settle(global: Global, command: Command) -> Outcome {
         color: global.color,
         ..Flags::default()
     };
-    if let Command::Run(run::Args { work, .. })
-    | Command::Work(work::Args { work, .. })
-    | Command::Serve(serve::Args { work, .. }) = &command
-    {
-        flags.slots = work.slots.clone();
-        flags.queues = (!work.queues.is_empty()).then(|| work.queues.join(","));
-        flags.lease = work.lease.clone();
-        flags.drain = work.drain.clone();
-    }
+    command.fill(&mut flags);
     let settings = Settings::read(flags)?;
     output::set_color(settings.color.value);
     let context = Context { settings, json: global.json };
     dispatch(&context, command)
 }
 
+impl Command {
+    /// Writes down what the flags of this command say of settings.
+    fn fill(&self, flags: &mut Flags) {
+        let work = match self {
+            Command::Run(run::Args { work, .. }) | Command::Work(work::Args { work, .. }) => work,
+            Command::Serve(serve::Args { serve, .. }) | Command::Dev(serve::Dev { serve }) => {
+                flags.listen = serve.listen.clone();
+                flags.auth = serve.auth.clone();
+                flags.flows = serve.flows.clone();
+                &serve.work
+            }
+            _ => return,
+        };
+        flags.slots = work.slots.clone();
+        flags.queues = (!work.queues.is_empty()).then(|| work.queues.join(","));
+        flags.lease = work.lease.clone();
+        flags.drain = work.drain.clone();
+    }
+}
+
 fn dispatch(context: &Context, command: Command) -> Outcome {
     match command {
         Command::Run(args) => work_on(run::run(context, args)),
         Command::Work(args) => work_on(work::run(context, args)),
-        Command::Serve(args) => work_on(serve::run(context, args)),
+        Command::Serve(args) => work_on(serve::serve(context, args)),
+        Command::Dev(args) => work_on(serve::dev(context, args)),
         Command::Worker(args) => work_on(worker::run(context, args)),
         Command::Start(args) => ask(start::run(context, args)),
         Command::Send(args) => ask(act::send(context, args)),
@@ -249,6 +275,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Move(args) => work_on(relocate::run(context, args)),
         Command::Doctor(_) => ask(doctor::run(context)),
         Command::Bench(args) => work_on(bench::run(context, args)),
+        Command::Token(args) => ask(token::run(context, args)),
         Command::Config(_) => config::run(context),
         Command::Completions(args) => completions::run(args, Cli::command()),
     }
