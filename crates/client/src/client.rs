@@ -19,6 +19,7 @@ use crate::wire;
 
 /// How long an answer may take beyond what was asked to wait for.
 const ANSWER: Duration = Duration::from_secs(15);
+const SHORTEST_ANSWER: Duration = Duration::from_secs(1);
 /// The first pause before asking again; doubled up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -72,7 +73,7 @@ impl Client {
         wait: Duration,
     ) -> Result<A, ClientError> {
         let body = body(request)?;
-        self.try_post(path, body, wait).await
+        self.try_post(path, body, wait + ANSWER).await
     }
 
     /// Sends a request, again and again where that can help, for so long.
@@ -84,9 +85,11 @@ impl Client {
     ) -> Result<A, ClientError> {
         let body = body(request)?;
         let until = Instant::now() + patience;
+        // A server that hangs leaves time to ask another.
+        let within = (patience / 3).clamp(SHORTEST_ANSWER, ANSWER);
         let mut pause = PAUSE;
         loop {
-            let error = match self.try_post(path, body.clone(), Duration::ZERO).await {
+            let error = match self.try_post(path, body.clone(), within).await {
                 Err(error) if error.is_transient() => error,
                 answer => return answer,
             };
@@ -104,11 +107,11 @@ impl Client {
         &self,
         path: &str,
         body: Bytes,
-        wait: Duration,
+        within: Duration,
     ) -> Result<A, ClientError> {
         let at = self.at.load(Ordering::Relaxed) % self.servers.len();
         let server = &self.servers[at];
-        let answer = self.transport.post(server, path, body, wait + ANSWER).await;
+        let answer = self.transport.post(server, path, body, within).await;
         if answer.as_ref().is_err_and(ClientError::is_transient) {
             // Another may do better. Only the first to notice moves on, or many at once would skip some.
             let next = (at + 1) % self.servers.len();
@@ -129,8 +132,12 @@ impl Client {
     }
 
     /// Keeps leases alive, and hears which are gone.
-    pub async fn heartbeat(&self, leases: Vec<String>) -> Result<wire::HeartbeatAnswer, ClientError> {
-        self.post("/v1/work/heartbeat", &wire::HeartbeatRequest { leases }, Duration::ZERO).await
+    pub async fn heartbeat(
+        &self,
+        leases: Vec<String>,
+        patience: Duration,
+    ) -> Result<wire::HeartbeatAnswer, ClientError> {
+        self.post_for("/v1/work/heartbeat", &wire::HeartbeatRequest { leases }, patience).await
     }
 
     /// Reports how attempts ended.
