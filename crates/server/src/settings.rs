@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use crate::failure::Failure;
 pub const CONFIG_FILE: &str = "flowline.toml";
 const STORE: &str = "sqlite:.flowline/flowline.db";
 const SLOTS: usize = 256;
+const LISTEN: &str = "127.0.0.1:7400";
+const MAX_CONNECTIONS: usize = 10_000;
 const LEASE: Duration = Duration::from_secs(30);
 /// Short: whoever interrupts a command waits for it.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -68,6 +71,10 @@ pub struct Flags {
     pub queues: Option<String>,
     pub lease: Option<String>,
     pub drain: Option<String>,
+    pub listen: Option<String>,
+    pub tls_cert: Option<String>,
+    pub tls_key: Option<String>,
+    pub max_connections: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -79,11 +86,15 @@ pub struct Settings {
     pub queues: Setting<BTreeMap<String, usize>>,
     pub lease: Setting<Duration>,
     pub drain: Setting<Duration>,
+    pub listen: Setting<SocketAddr>,
+    pub tls_cert: Setting<Option<PathBuf>>,
+    pub tls_key: Setting<Option<PathBuf>>,
+    pub max_connections: Setting<usize>,
 }
 
 /// `flowline.toml`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FileSettings {
     store: Option<String>,
     tenant: Option<String>,
@@ -92,6 +103,10 @@ struct FileSettings {
     queues: Option<BTreeMap<String, usize>>,
     lease: Option<String>,
     drain: Option<String>,
+    listen: Option<String>,
+    tls_cert: Option<String>,
+    tls_key: Option<String>,
+    max_connections: Option<usize>,
 }
 
 impl Settings {
@@ -117,6 +132,16 @@ impl Settings {
             queues: lookup.find("queues", flags.queues, queues, "", read_queues)?,
             lease: lookup.find("lease", flags.lease, file.lease, &text_of(LEASE), lease)?,
             drain: lookup.find("drain", flags.drain, file.drain, &text_of(DRAIN), duration)?,
+            listen: lookup.find("listen", flags.listen, file.listen, LISTEN, address)?,
+            tls_cert: lookup.find("tls-cert", flags.tls_cert, file.tls_cert, "", file_name)?,
+            tls_key: lookup.find("tls-key", flags.tls_key, file.tls_key, "", file_name)?,
+            max_connections: lookup.find(
+                "max-connections",
+                flags.max_connections,
+                file.max_connections.map(|n| n.to_string()),
+                &MAX_CONNECTIONS.to_string(),
+                slots,
+            )?,
         })
     }
 }
@@ -135,7 +160,7 @@ impl Lookup {
         default: &str,
         read: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Setting<T>, Failure> {
-        let variable = format!("FLOWLINE_{}", name.to_uppercase());
+        let variable = format!("FLOWLINE_{}", name.to_uppercase().replace('-', "_"));
         let from_env = env::var(&variable).ok().filter(|text| !text.is_empty());
         let (text, source) = match (flag, from_env, file, &self.path) {
             (Some(text), ..) => (text, Source::Flag),
@@ -164,7 +189,7 @@ fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, FileSettings), Fa
     };
     let file = toml::from_str(&text).map_err(|error| {
         Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
-            .help("the keys are store, tenant, color, slots, queues, lease and drain")
+            .help("the keys are store, tenant, color, slots, queues, lease, drain, listen, tls-cert, tls-key and max-connections")
     })?;
     Ok((Some(path.to_owned()), file))
 }
@@ -176,6 +201,14 @@ fn color(text: &str) -> Result<Color, String> {
 
 fn slots(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("{text:?} is not a number from 1 on"))
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("{text:?} is not an address and port (127.0.0.1:7400, [::]:7400)"))
+}
+
+fn file_name(text: &str) -> Result<Option<PathBuf>, String> {
+    Ok((!text.is_empty()).then(|| text.into()))
 }
 
 /// `mail=2,reports=1`.

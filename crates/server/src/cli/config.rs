@@ -27,13 +27,17 @@ pub fn run(context: &Context) -> Outcome {
         Color::Always => "always",
         Color::Never => "never",
     };
-    let rows: [(&str, Value, &Source); 7] = [
+    let rows: [(&str, Value, &Source); 11] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         ("tenant", json!(settings.tenant.value), &settings.tenant.source),
         ("slots", json!(settings.slots.value), &settings.slots.source),
         ("queues", json!(settings.queues.value), &settings.queues.source),
         ("lease", json!(format_duration(settings.lease.value)), &settings.lease.source),
         ("drain", json!(format_duration(settings.drain.value)), &settings.drain.source),
+        ("listen", json!(settings.listen.value.to_string()), &settings.listen.source),
+        ("tls-cert", json!(settings.tls_cert.value), &settings.tls_cert.source),
+        ("tls-key", json!(settings.tls_key.value), &settings.tls_key.source),
+        ("max-connections", json!(settings.max_connections.value), &settings.max_connections.source),
         ("color", json!(color), &settings.color.source),
     ];
     if context.json {
@@ -50,6 +54,7 @@ pub fn run(context: &Context) -> Outcome {
             Value::Object(queues) => {
                 queues.iter().map(|(queue, slots)| format!("{queue}={slots}")).collect::<Vec<_>>().join(",")
             }
+            Value::Null => "none".to_owned(),
             other => other.to_string(),
         };
         vec![(*name).to_owned(), value, source.to_string()]

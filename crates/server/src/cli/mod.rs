@@ -210,6 +210,9 @@ fn settle(global: Global, command: Command) -> Outcome {
         flags.lease = work.lease.clone();
         flags.drain = work.drain.clone();
     }
+    if let Command::Serve(args) = &command {
+        args.tell(&mut flags);
+    }
     let settings = Settings::read(flags)?;
     output::set_color(settings.color.value);
     let context = Context { settings, json: global.json };

@@ -8,6 +8,7 @@ pub mod codes;
 pub mod flows;
 pub mod health;
 pub mod listen;
+pub mod live;
 pub mod openapi;
 pub mod problem;
 pub mod request;
@@ -15,6 +16,7 @@ pub mod route;
 pub mod run;
 pub mod runs;
 pub mod schemas;
+pub mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,7 @@ use axum::response::{IntoResponse, Response};
 use flowline::Engine;
 use flowline::core::Tenant;
 
+use live::Live;
 use problem::Problem;
 use route::Route;
 
@@ -42,6 +45,7 @@ pub struct Shared {
     pub engine: Engine,
     /// Of whoever names none.
     pub tenant: Tenant,
+    pub live: Live,
 }
 
 impl std::ops::Deref for App {
@@ -59,7 +63,9 @@ impl App {
 
 /// Every route there is.
 pub fn routes() -> impl Iterator<Item = &'static Route> {
-    [health::ROUTES, flows::ROUTES, runs::ROUTES, run::ROUTES, openapi::ROUTES].into_iter().flatten()
+    [health::ROUTES, flows::ROUTES, runs::ROUTES, run::ROUTES, live::ROUTES, openapi::ROUTES]
+        .into_iter()
+        .flatten()
 }
 
 pub fn router(app: App) -> Router {
