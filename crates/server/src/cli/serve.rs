@@ -49,7 +49,8 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         (None, None) => None,
         _ => return Err(Failure::usage("TLS needs both tls-cert and tls-key; one is missing")),
     };
-    let listener = listen::bind(settings.listen.value).await.map_err(|error| {
+    allow_files();
+    let listener = listen::bind(settings.listen.value).map_err(|error| {
         Failure::environment(format!("cannot listen on {}: {error}", settings.listen.value))
             .help("another server may run there; name another address with --listen")
     })?;
@@ -71,4 +72,16 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     signals.stop(&engine).await;
     let _ = served.await;
     Ok(Exit::Fine)
+}
+
+/// Every connection is an open file, and systems start processes with a low limit for the sake of old programs: takes as
+/// many as it may. Where that is refused, connections beyond the limit wait.
+fn allow_files() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = limit.maximum;
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
 }

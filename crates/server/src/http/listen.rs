@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
@@ -30,6 +30,10 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 const LINGER: Duration = Duration::from_secs(1);
 /// Headers of a request in all, and what of an answer waits to be sent.
 const BUFFER: usize = 32 * 1024;
+/// What the system keeps of an answer for its reader; some systems take it twice.
+const SEND_BUFFER: u32 = 128 * 1024;
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1_024;
 /// Pause after the system refused a connection, for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -95,9 +99,15 @@ where
     let _ = watcher.watch(connection).await;
 }
 
-/// Binds an address, with a word on why it cannot be where it cannot.
-pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
+/// Binds an address. What connections inherit from it bounds what the system keeps for one that does not read.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A server that starts again does not wait for the connections of the one before.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// A stream that is given up when its peer takes nothing for too long.

@@ -122,6 +122,10 @@ impl Tail {
     /// cursors have the same before them and after them, and nothing else is known of cursors.
     pub fn find(&self, cursor: &str) -> Option<u64> {
         let ring = self.ring();
+        // What is empty is no cursor yet, neither here nor there.
+        if cursor.is_empty() {
+            return None;
+        }
         if *ring.cursor == *cursor {
             return Some(ring.end());
         }
@@ -162,6 +166,9 @@ impl Tail {
             ring.first += 1;
         }
         ring.cursor = page.cursor.into();
+        if ring.messages.is_empty() {
+            ring.before = ring.cursor.clone();
+        }
         let end = ring.end();
         drop(ring);
         self.moved.send_if_modified(|moved| std::mem::replace(moved, end) != end);
@@ -176,5 +183,59 @@ impl Tail {
 impl Ring {
     fn end(&self) -> u64 {
         self.first + self.messages.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flowline::core::event::NewEvent;
+    use flowline::core::{Event, RunId, Tenant};
+    use flowline::store::FeedFilter;
+
+    /// A page of events with these numbers, whose cursors are the numbers, and a cursor after it.
+    fn page(numbers: std::ops::Range<u64>, size: usize, cursor: u64) -> FeedPage {
+        let run = RunId::new("r").unwrap();
+        let event = |seq: u64| {
+            let data = flowline::core::Json::of(&"x".repeat(size)).unwrap();
+            let new = NewEvent::run(EventType::Log, Some(data));
+            Event::stored(&run, &"f".into(), &Tenant::default(), seq, 5, new)
+        };
+        let cursors = numbers.clone().map(|number| number.to_string()).collect();
+        FeedPage { events: numbers.map(event).collect(), cursors, cursor: cursor.to_string(), more: false }
+    }
+
+    fn tail() -> Tail {
+        Tail::new(Source::Feed(FeedFilter::default()), Ids::Cursors, "")
+    }
+
+    #[test]
+    fn one_joins_by_the_cursor_of_a_message_of_the_start_and_of_the_end_and_by_no_other() {
+        let tail = tail();
+        assert_eq!(tail.find(""), None, "an empty cursor is the start of all");
+        tail.push(page(0..0, 0, 10));
+        assert_eq!((tail.find("10"), tail.find("9")), (Some(0), None));
+        tail.push(page(12..15, 1, 20));
+        for (cursor, position) in [("10", 0), ("12", 1), ("14", 3), ("20", 3)] {
+            assert_eq!(tail.find(cursor), Some(position), "{cursor}");
+        }
+        assert_eq!((tail.find("11"), tail.find("")), (None, None));
+    }
+
+    #[test]
+    fn a_ring_holds_no_more_than_its_followers_may_cost() {
+        let tail = tail();
+        let followers: Vec<_> = (0..3).map(|_| tail.follow()).collect();
+        tail.push(page(1..1_001, 200, 1_000));
+        let held = tail.ring().bytes;
+        assert!((EACH * 2..=EACH * followers.len()).contains(&held), "{held}");
+        assert!(matches!(tail.at(0), Found::Gone));
+        assert!(matches!(tail.at(999), Found::Message(message) if &*message.cursor == "1000"));
+        assert!(matches!(tail.at(1_000), Found::End(cursor) if &*cursor == "1000"));
+        // However large, the newest stays.
+        tail.push(page(1_001..1_002, 10 * EACH, 1_001));
+        assert!(matches!(tail.at(1_000), Found::Message(_)));
+        assert_eq!(tail.ring().messages.len(), 1);
+        assert_eq!(tail.find("1000"), Some(1_000));
     }
 }
