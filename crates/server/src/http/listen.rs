@@ -29,7 +29,7 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// and the answer with it.
 const LINGER: Duration = Duration::from_secs(1);
 /// Headers of a request in all, and what of an answer waits to be sent.
-const BUFFER: usize = 32 * 1024;
+const BUFFER: usize = 16 * 1024;
 /// What the system keeps of an answer for its reader; some systems take it twice.
 const SEND_BUFFER: u32 = 128 * 1024;
 /// Connections that may wait to be accepted.

@@ -110,6 +110,7 @@ pub struct Stream<W = BufReader<TcpStream>> {
     pub answer: Answer,
     /// What to come back with.
     pub last_id: String,
+    next_id: String,
     /// Comments that came so far.
     pub comments: usize,
     /// Text that came and is not a whole line yet, and whether the answer came to its end.
@@ -132,7 +133,15 @@ impl<W: Wire> Stream<W> {
         assert_eq!(answer.header("content-type"), Some("text/event-stream"));
         let last_id = headers.iter().find(|(name, _)| *name == "last-event-id");
         let last_id = last_id.map_or(String::new(), |(_, id)| (*id).to_owned());
-        Stream { wire, answer, last_id, comments: 0, text: String::new(), ended: false }
+        Stream {
+            wire,
+            answer,
+            next_id: last_id.clone(),
+            last_id,
+            comments: 0,
+            text: String::new(),
+            ended: false,
+        }
     }
 
     /// The next message; `None` at the end of the answer. One that breaks off is no end.
@@ -184,7 +193,10 @@ impl<W: Wire> Stream<W> {
                 let line = line.trim_end_matches('\n');
                 self.comments += usize::from(line.starts_with(':'));
                 if let Some(id) = line.strip_prefix("id:") {
-                    self.last_id = id.trim_start().to_owned();
+                    self.next_id = id.trim_start().to_owned();
+                }
+                if line.is_empty() {
+                    self.last_id.clone_from(&self.next_id);
                 }
                 return Ok(Some(line.to_owned()));
             }

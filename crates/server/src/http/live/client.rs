@@ -25,8 +25,11 @@ use super::tail::{Found, Tail};
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// How long to wait for a store that is away.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Bytes of messages kept that were read from the store, unless one alone is larger.
-const HELD: usize = 16 * 1024;
+/// Bytes of messages kept that were read from the store.
+const HELD: usize = 8 * 1024;
+/// A message that is larger is handed on in slices, copied as they are asked for: whoever stops reading holds one slice,
+/// not the message.
+const SLICE: usize = 8 * 1024;
 /// Events read from the store at a time, at first and at most.
 const FEW: usize = 16;
 const MANY: usize = 128;
@@ -43,6 +46,8 @@ pub struct Client {
     /// Everything before it was sent or is in `ready`.
     cursor: Arc<str>,
     ready: VecDeque<Bytes>,
+    /// The cursor of the message that is handed on in slices, and how much of it was.
+    part: Option<(Arc<str>, usize)>,
     /// How many events to read from the store, and whether the last read reached the end.
     limit: usize,
     near: bool,
@@ -75,6 +80,7 @@ impl Client {
             place: None,
             cursor: cursor.into(),
             ready: VecDeque::new(),
+            part: None,
             limit: FEW,
             near: false,
             over: false,
@@ -102,7 +108,8 @@ impl Client {
 
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if *self.stopping.borrow() {
+            // A message is not left half said.
+            if self.part.is_none() && *self.stopping.borrow() {
                 return None;
             }
             if let Some(text) = self.ready.pop_front() {
@@ -112,7 +119,7 @@ impl Client {
             if self.over {
                 return None;
             }
-            if Instant::now() >= self.heartbeat {
+            if self.part.is_none() && Instant::now() >= self.heartbeat {
                 self.ready.push_back(message::heartbeat(self.id()));
                 continue;
             }
@@ -138,8 +145,9 @@ impl Client {
     async fn pull(&mut self, position: u64) {
         match self.tail.at(position) {
             Found::Message(message) => {
-                self.place = Some(position + 1);
-                self.take(message);
+                if self.take(&message) == Taken::Whole {
+                    self.place = Some(position + 1);
+                }
             }
             Found::End(cursor) => {
                 self.cursor = cursor;
@@ -159,6 +167,11 @@ impl Client {
         }
         self.place = self.tail.find(&self.cursor);
         if self.place.is_some() {
+            return Ok(());
+        }
+        let part = self.part.as_ref().and_then(|(cursor, _)| self.live.large(&self.tail, cursor));
+        if let Some(message) = part {
+            self.take(&message);
             return Ok(());
         }
         let page = {
@@ -185,28 +198,49 @@ impl Client {
         for (count, (event, cursor)) in page.events.iter().zip(&page.cursors).enumerate() {
             let message = Message::of(event, cursor, ids);
             held += message.size();
-            if count > 0 && held > HELD {
-                (self.limit, self.near) = (count, false);
-                return;
+            let fits = count == 0 || held <= HELD;
+            if fits && self.take(&message) == Taken::Whole {
+                continue;
             }
-            self.take(message);
+            if fits {
+                self.live.keep_large(&self.tail, message);
+            }
+            (self.limit, self.near) = (count.max(1), false);
+            return;
         }
         self.cursor = page.cursor.into();
         (self.limit, self.near) = ((self.limit * 2).min(MANY), !page.more);
     }
 
-    fn take(&mut self, message: Message) {
+    /// Makes a message ready to be sent, or its next slice, where it is wanted.
+    fn take(&mut self, message: &Message) -> Taken {
         let Message { cursor, flow, kind, text } = message;
-        self.cursor = cursor;
-        let wanted = (self.wanted.kinds.is_empty() || self.wanted.kinds.contains(&kind))
-            && self.wanted.flows.as_ref().is_none_or(|flows| flows.contains(&flow));
-        if wanted {
-            self.ready.push_back(text);
+        let wanted = (self.wanted.kinds.is_empty() || self.wanted.kinds.contains(kind))
+            && self.wanted.flows.as_ref().is_none_or(|flows| flows.contains(flow));
+        if wanted && text.len() <= SLICE {
+            self.ready.push_back(text.clone());
+        } else if wanted {
+            let from = self.part.take().map_or(0, |(_, sent)| sent);
+            let to = text.len().min(from + SLICE);
+            self.ready.push_back(Bytes::copy_from_slice(&text[from..to]));
+            if to < text.len() {
+                self.part = Some((cursor.clone(), to));
+                return Taken::InPart;
+            }
         }
-        if let (Some(_), Some(status)) = (&self.wanted.run, message::ended_as(kind)) {
+        self.cursor = cursor.clone();
+        if let (Some(_), Some(status)) = (&self.wanted.run, message::ended_as(*kind)) {
             self.finish(status);
         }
+        Taken::Whole
     }
+}
+
+/// How much of a message is on its way.
+#[derive(Debug, PartialEq, Eq)]
+enum Taken {
+    Whole,
+    InPart,
 }
 
 /// Waits, but not beyond the next heartbeat nor the end of the server.

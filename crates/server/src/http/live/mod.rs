@@ -8,8 +8,9 @@ mod client;
 mod message;
 mod tail;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -31,13 +32,15 @@ use super::request::{Caller, Params};
 use super::route::{Access, Answer, Content, Kind, Query, Route, Scope, Verb};
 use super::run::EVENT_TYPES;
 use client::{Client, Wanted};
-use message::Ids;
+use message::{Ids, Message};
 use tail::Tail;
 
 /// The header by which a client that comes back says what it had.
 const LAST_EVENT_ID: &str = "last-event-id";
 /// Clients that read from the store at once.
 const READS: usize = 4;
+/// Bytes of large messages kept for those who are behind and take them in slices.
+const LARGE: usize = 16 * 1024 * 1024;
 /// How many events before its end the tail of a run starts: who comes early or late finds the same ones there.
 const BACK: u64 = 32;
 /// A tail that was read is left alone for this long, times the tails there are: all of them together read no more often
@@ -129,6 +132,9 @@ pub struct Shared {
     store: Arc<dyn Store>,
     tails: Mutex<HashMap<Key, Weak<Tail>>>,
     reads: Semaphore,
+    /// Each with the number of the tail that it is of.
+    large: Mutex<VecDeque<(u64, Message)>>,
+    numbers: AtomicU64,
     stopping: watch::Sender<bool>,
 }
 
@@ -158,6 +164,8 @@ impl Live {
             store,
             tails: Mutex::default(),
             reads: Semaphore::new(READS),
+            large: Mutex::default(),
+            numbers: AtomicU64::new(0),
             stopping: watch::Sender::new(false),
         }))
     }
@@ -184,10 +192,30 @@ impl Live {
                 (Source::Feed(FeedFilter { tenant, from_now: true, ..FeedFilter::default() }), Ids::Cursors)
             }
         };
-        let tail = Arc::new(Tail::new(source, ids, cursor));
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let tail = Arc::new(Tail::new(number, source, ids, cursor));
         tails.insert(key.clone(), Arc::downgrade(&tail));
         tokio::spawn(read(self.clone(), key, Arc::downgrade(&tail)));
         tail
+    }
+
+    /// A large message that was read lately, by its cursor.
+    fn large(&self, tail: &Tail, cursor: &str) -> Option<Message> {
+        let large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
+        let found =
+            large.iter().find(|(number, message)| *number == tail.number && *message.cursor == *cursor);
+        found.map(|(_, message)| message.clone())
+    }
+
+    /// Keeps a large message for whoever takes it in slices; the oldest make room, and are read again where need be.
+    fn keep_large(&self, tail: &Tail, message: Message) {
+        let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
+        large.push_back((tail.number, message));
+        let mut bytes: usize = large.iter().map(|(_, message)| message.size()).sum();
+        while bytes > LARGE {
+            let Some((_, oldest)) = large.pop_front() else { break };
+            bytes -= oldest.size();
+        }
     }
 
     fn tails(&self) -> MutexGuard<'_, HashMap<Key, Weak<Tail>>> {

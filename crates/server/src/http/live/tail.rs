@@ -23,6 +23,8 @@ const PAGE: usize = 64;
 
 #[derive(Debug)]
 pub struct Tail {
+    /// No other tail of this instance has it.
+    pub number: u64,
     source: Source,
     ids: Ids,
     ring: Mutex<Ring>,
@@ -58,7 +60,7 @@ pub enum Found {
 
 impl Tail {
     /// A tail that starts at a cursor. Nothing is read yet.
-    pub fn new(source: Source, ids: Ids, cursor: &str) -> Tail {
+    pub fn new(number: u64, source: Source, ids: Ids, cursor: &str) -> Tail {
         let ring = Ring {
             messages: VecDeque::new(),
             first: 0,
@@ -68,6 +70,7 @@ impl Tail {
             last: None,
         };
         Tail {
+            number,
             source,
             ids,
             ring: Mutex::new(ring),
@@ -206,7 +209,7 @@ mod tests {
     }
 
     fn tail() -> Tail {
-        Tail::new(Source::Feed(FeedFilter::default()), Ids::Cursors, "")
+        Tail::new(0, Source::Feed(FeedFilter::default()), Ids::Cursors, "")
     }
 
     #[test]
