@@ -40,6 +40,9 @@ pub enum EngineError {
         "idempotency key {key:?} was used for run {run} with another input; use another key, or send the same input"
     )]
     KeyConflict { key: String, run: String },
+    /// A report about an attempt that is not its worker's any more. Nothing was written.
+    #[error("the lease is gone: {0}")]
+    StaleLease(String),
     #[error("{0}")]
     Invalid(String),
     #[error("the engine has stopped")]
@@ -253,6 +256,12 @@ impl EngineBuilder {
     #[cfg(feature = "command")]
     pub fn commands(self) -> EngineBuilder {
         self.runner("command", Arc::new(crate::runner::command::Command::default()))
+    }
+
+    /// Lets this engine run `http` steps.
+    #[cfg(feature = "http")]
+    pub fn http(self, config: crate::runner::http::HttpConfig) -> EngineBuilder {
+        self.runner("http", Arc::new(crate::runner::http::Http::new(config)))
     }
 
     /// Opens the store, registers the flows and starts working.

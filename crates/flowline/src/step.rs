@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::decide::{Failure, Retryable};
-use flowline_core::ids::step_id;
+use flowline_core::ids::{digest, step_id};
 use flowline_core::{Json, RunId, Tenant, limits};
 use flowline_store::row::StateScope;
 use serde::Serialize;
@@ -47,7 +47,7 @@ impl Step {
 
     /// The same for every attempt of this step in this run: hand it to whatever must not do its work twice.
     pub fn idempotency_key(&self) -> String {
-        format!("{}__{}", self.run_id(), self.name())
+        idempotency_key(self.run_id(), self.name())
     }
 
     /// Publishes an event with the completion of this attempt. A failed attempt publishes nothing.
@@ -106,6 +106,17 @@ impl fmt::Debug for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Step({})", self.step_id())
     }
+}
+
+/// The idempotency key of a step in a run.
+pub fn idempotency_key(run: &RunId, step: &str) -> String {
+    format!("{run}__{step}")
+}
+
+/// W3C Trace Context of an attempt: one trace per run, one span per attempt.
+pub fn traceparent(run: &RunId, step_id: &str) -> String {
+    let (trace, span) = (digest(run.as_str().as_bytes()), digest(step_id.as_bytes()));
+    format!("00-{}-{}-01", &trace[..32], &span[..16])
 }
 
 fn payload_of(what: &str, value: &impl Serialize) -> Result<Json, StepError> {

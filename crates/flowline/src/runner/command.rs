@@ -11,7 +11,6 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use flowline_core::definition::Runner as Run;
-use flowline_core::ids::digest;
 use flowline_core::json::{self, Json, JsonError};
 use flowline_core::limits;
 use flowline_store::row::StateScope;
@@ -20,7 +19,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufRead
 
 use super::message::{self, Emit, Line, Odd, State};
 use super::{Attempt, Runner};
-use crate::step::{Level, Step, StepError};
+use crate::step::{Level, Step, StepError, traceparent};
 
 /// Passed on from the engine's own environment; everything else a step needs is named with `pass_env`.
 const PASSED: [&str; 8] = ["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "SHELL"];
@@ -138,8 +137,6 @@ async fn talk(child: &mut Child, step: &Step, envelope: Json) -> Result<Json, St
 /// What the program reads on stdin. State over the limit is left out, and said to be.
 fn envelope(step: &Step, input: &Json, states: &[(String, Json)]) -> Json {
     let text = |text: &str| json::string(text);
-    let trace = digest(step.run_id().as_str().as_bytes());
-    let span = digest(step.step_id().as_bytes());
     let state = json::object(states.iter().map(|(key, value)| (key.as_str(), Some(value))));
     let state = state.within("state", limits::PAYLOAD_BYTES).ok();
     let omitted = state.is_none().then(|| Json::from(true));
@@ -154,7 +151,7 @@ fn envelope(step: &Step, input: &Json, states: &[(String, Json)]) -> Json {
         ("state", state.as_ref()),
         ("stateOmitted", omitted.as_ref()),
         // These two last, so that a shell script can cut the input out.
-        ("traceparent", Some(&text(&format!("00-{}-{}-01", &trace[..32], &span[..16])))),
+        ("traceparent", Some(&text(&traceparent(step.run_id(), &step.step_id())))),
         ("input", Some(input)),
     ])
 }
