@@ -10,6 +10,7 @@ use std::time::Duration;
 use flowline::core::Tenant;
 use flowline::core::ids::check_name;
 use flowline::core::time::parse_duration;
+use flowline::runner::http::Allow;
 use serde::Deserialize;
 
 use crate::failure::Failure;
@@ -21,6 +22,8 @@ const SLOTS: usize = 256;
 const LEASE: Duration = Duration::from_secs(30);
 /// Short: whoever interrupts a command waits for it.
 const DRAIN: Duration = Duration::from_secs(10);
+/// Whoever runs a flow on their own machine can reach its ports and network anyway.
+const HTTP_ALLOW: &str = "private";
 /// Below this a heartbeat delayed by a busy machine costs the lease.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
@@ -68,6 +71,7 @@ pub struct Flags {
     pub queues: Option<String>,
     pub lease: Option<String>,
     pub drain: Option<String>,
+    pub http_allow: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -79,6 +83,7 @@ pub struct Settings {
     pub queues: Setting<BTreeMap<String, usize>>,
     pub lease: Setting<Duration>,
     pub drain: Setting<Duration>,
+    pub http_allow: Setting<Allow>,
 }
 
 /// `flowline.toml`.
@@ -92,6 +97,8 @@ struct FileSettings {
     queues: Option<BTreeMap<String, usize>>,
     lease: Option<String>,
     drain: Option<String>,
+    #[serde(rename = "http-allow")]
+    http_allow: Option<String>,
 }
 
 impl Settings {
@@ -117,6 +124,13 @@ impl Settings {
             queues: lookup.find("queues", flags.queues, queues, "", read_queues)?,
             lease: lookup.find("lease", flags.lease, file.lease, &text_of(LEASE), lease)?,
             drain: lookup.find("drain", flags.drain, file.drain, &text_of(DRAIN), duration)?,
+            http_allow: lookup.find(
+                "http-allow",
+                flags.http_allow,
+                file.http_allow,
+                HTTP_ALLOW,
+                str::parse,
+            )?,
         })
     }
 }
@@ -135,7 +149,7 @@ impl Lookup {
         default: &str,
         read: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Setting<T>, Failure> {
-        let variable = format!("FLOWLINE_{}", name.to_uppercase());
+        let variable = format!("FLOWLINE_{}", name.to_uppercase().replace('-', "_"));
         let from_env = env::var(&variable).ok().filter(|text| !text.is_empty());
         let (text, source) = match (flag, from_env, file, &self.path) {
             (Some(text), ..) => (text, Source::Flag),
@@ -164,7 +178,7 @@ fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, FileSettings), Fa
     };
     let file = toml::from_str(&text).map_err(|error| {
         Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
-            .help("the keys are store, tenant, color, slots, queues, lease and drain")
+            .help("the keys are store, tenant, color, slots, queues, lease, drain and http-allow")
     })?;
     Ok((Some(path.to_owned()), file))
 }

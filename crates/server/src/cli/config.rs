@@ -16,7 +16,7 @@ use crate::settings::{Color, Source};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  FLOWLINE_SLOTS=8 flowline config\n\n\
                         A settings file, flowline.toml:\n  store = \"sqlite:/var/lib/flowline/flowline.db\"\n  \
-                        tenant = \"default\"\n  slots = 64\n  lease = \"30s\"\n  drain = \"10s\"\n  color = \"auto\"\n\n  \
+                        tenant = \"default\"\n  slots = 64\n  lease = \"30s\"\n  drain = \"10s\"\n  http-allow = \"private\"\n  color = \"auto\"\n\n  \
                         [queues]\n  reports = 1")]
 pub struct Args {}
 
@@ -27,13 +27,14 @@ pub fn run(context: &Context) -> Outcome {
         Color::Always => "always",
         Color::Never => "never",
     };
-    let rows: [(&str, Value, &Source); 7] = [
+    let rows: [(&str, Value, &Source); 8] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         ("tenant", json!(settings.tenant.value), &settings.tenant.source),
         ("slots", json!(settings.slots.value), &settings.slots.source),
         ("queues", json!(settings.queues.value), &settings.queues.source),
         ("lease", json!(format_duration(settings.lease.value)), &settings.lease.source),
         ("drain", json!(format_duration(settings.drain.value)), &settings.drain.source),
+        ("http-allow", json!(settings.http_allow.value.to_string()), &settings.http_allow.source),
         ("color", json!(color), &settings.color.source),
     ];
     if context.json {

@@ -31,8 +31,9 @@ use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use flowline::core::{RunId, RunKey};
+use flowline::runner::http::Secrets;
 use flowline::store::Store;
-use flowline::{Config, Engine, Role};
+use flowline::{Config, Engine, HttpConfig, Role};
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::{self, Access};
@@ -127,6 +128,10 @@ pub struct WorkFlags {
     /// How long running steps may finish after a signal [env: FLOWLINE_DRAIN] [default: 10s]
     #[arg(long, value_name = "DURATION")]
     drain: Option<String>,
+    /// Whom http steps may call beside public addresses: none, private (loopback and private networks), or a list of
+    /// networks and host names [env: FLOWLINE_HTTP_ALLOW] [default: private]
+    #[arg(long, value_name = "WHOM")]
+    http_allow: Option<String>,
 }
 
 /// What every command knows.
@@ -170,13 +175,20 @@ impl Context {
         let mut commands = flowline::runner::command::Command::default();
         commands.pass_env.extend_from_slice(env);
         let store = self.open(Access::Engine).await?;
-        let engine = Engine::on(store.clone()).config(config).runner("command", Arc::new(commands));
+        let http = HttpConfig {
+            allow: settings.http_allow.value.clone(),
+            secrets: Secrets::from_env(),
+            // Nobody could call back: these commands listen to nothing.
+            callbacks: None,
+        };
+        let engine =
+            Engine::on(store.clone()).config(config).runner("command", Arc::new(commands)).http(http);
         Ok((engine.tenant(settings.tenant.value.clone()).start().await?, store))
     }
 }
 
 /// What this binary's engines can run.
-pub const NEEDS: [&str; 1] = ["command"];
+pub const NEEDS: [&str; 2] = ["command", "http"];
 
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -204,6 +216,7 @@ fn settle(global: Global, command: Command) -> Outcome {
         flags.queues = (!work.queues.is_empty()).then(|| work.queues.join(","));
         flags.lease = work.lease.clone();
         flags.drain = work.drain.clone();
+        flags.http_allow = work.http_allow.clone();
     }
     let settings = Settings::read(flags)?;
     output::set_color(settings.color.value);
