@@ -31,11 +31,8 @@ use connect::{Connector, Target};
 pub use address::Allow;
 pub use sign::Secrets;
 
-/// How long an answer may take where the step has no `timeout`.
-const ANSWER: Duration = Duration::from_secs(30);
-
 /// How an engine runs `http` steps.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct HttpConfig {
     /// Which addresses may be called beside public ones.
     pub allow: Allow,
@@ -44,6 +41,19 @@ pub struct HttpConfig {
     /// Where this engine's callbacks are reached from outside (`https://flows.example`); without it a step with
     /// `callback: true` fails.
     pub callbacks: Option<String>,
+    /// How long an answer may take where the step has no `timeout`, or waits for its callback after it.
+    pub patience: Duration,
+}
+
+impl Default for HttpConfig {
+    fn default() -> HttpConfig {
+        HttpConfig {
+            allow: Allow::default(),
+            secrets: Secrets::default(),
+            callbacks: None,
+            patience: Duration::from_secs(30),
+        }
+    }
 }
 
 /// Runs `http` steps.
@@ -55,13 +65,14 @@ struct Shared {
     connector: Connector,
     secrets: Secrets,
     callbacks: Option<String>,
+    patience: Duration,
 }
 
 impl Http {
     pub fn new(config: HttpConfig) -> Http {
-        let HttpConfig { allow, secrets, callbacks } = config;
+        let HttpConfig { allow, secrets, callbacks, patience } = config;
         let callbacks = callbacks.map(|base| base.trim_end_matches('/').to_owned());
-        Http(Arc::new(Shared { connector: Connector::new(allow), secrets, callbacks }))
+        Http(Arc::new(Shared { connector: Connector::new(allow), secrets, callbacks, patience }))
     }
 }
 
@@ -93,7 +104,7 @@ impl Shared {
         let limit = match definition.timeout {
             // The whole attempt is timed already.
             Some(_) if !request.callback => None,
-            _ => Some(ANSWER),
+            _ => Some(self.patience),
         };
         let asked = self.ask(&target, message, request);
         let answer = match limit {

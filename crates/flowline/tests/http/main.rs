@@ -5,6 +5,8 @@
 mod callback;
 mod place;
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flowline::core::Status;
@@ -191,6 +193,16 @@ async fn an_answer_that_does_not_come_in_time_is_a_time_out() {
         );
         let told = call(private(), &step, Value::Null).await;
         assert_eq!((told.outcome.status, told.row.retries), (Status::Completed, 1), "{partial:?}");
+    }
+    // Without a time of its own, and before a callback is awaited, the engine's patience counts.
+    for step in ["", ", timeout: 1h"] {
+        let callback = !step.is_empty();
+        let server = Server::new(vec![Answer::Hang(Vec::new())]).await;
+        let (callbacks, patience) = (Some("http://here.example".to_owned()), Duration::from_millis(300));
+        let config = HttpConfig { callbacks, patience, ..private() };
+        let step = format!("{{ post: '{}', callback: {callback} }}{step}", server.url());
+        let told = call(config, &step, Value::Null).await;
+        assert_eq!(told.code(), "timeout", "{step}");
     }
 }
 

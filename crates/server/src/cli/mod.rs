@@ -180,6 +180,7 @@ impl Context {
             secrets: Secrets::from_env(),
             // Nobody could call back: these commands listen to nothing.
             callbacks: None,
+            ..HttpConfig::default()
         };
         let engine =
             Engine::on(store.clone()).config(config).runner("command", Arc::new(commands)).http(http);
