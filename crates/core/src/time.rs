@@ -23,6 +23,11 @@ impl Time {
         Duration::from_millis(self.0.saturating_sub(earlier.0).max(0) as u64)
     }
 
+    /// So long before this, or the beginning of time.
+    pub fn before(self, by: Duration) -> Time {
+        Time(self.0.saturating_sub(i64::try_from(by.as_millis()).unwrap_or(i64::MAX)))
+    }
+
     /// Reads ISO-8601 with an offset or `Z`.
     pub fn parse(text: &str) -> Option<Time> {
         text.parse::<jiff::Timestamp>().ok().map(|t| Time(t.as_millisecond()))

@@ -53,13 +53,13 @@ pub enum EngineError {
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
+    tenant: Tenant,
 }
 
 pub(crate) struct Shared {
     pub store: Arc<dyn Store>,
     pub plans: Arc<Plans>,
     pub config: Config,
-    pub tenant: Tenant,
     pub inbox: mpsc::UnboundedSender<Mail>,
     pub meters: Arc<Meters>,
     trouble: watch::Receiver<Option<StoreError>>,
@@ -122,6 +122,11 @@ impl Engine {
         &*self.shared.store
     }
 
+    /// The plans of definitions that were used lately.
+    pub fn plans(&self) -> &Plans {
+        &self.shared.plans
+    }
+
     /// What this engine has done so far.
     pub fn meters(&self) -> &Meters {
         &self.shared.meters
@@ -138,7 +143,12 @@ impl Engine {
 
     /// The tenant that this handle acts for.
     pub fn tenant(&self) -> &Tenant {
-        &self.shared.tenant
+        &self.tenant
+    }
+
+    /// A handle on the same engine that acts for another tenant.
+    pub fn acting_for(&self, tenant: Tenant) -> Engine {
+        Engine { shared: self.shared.clone(), tenant }
     }
 
     /// Checks and stores a definition, so that runs can be started from it. `origin` is the folder that its commands
@@ -159,7 +169,7 @@ impl Engine {
         origin: Option<String>,
     ) -> Result<Arc<Plan>, EngineError> {
         let stored = StoredDefinition {
-            tenant: self.shared.tenant.clone(),
+            tenant: self.tenant.clone(),
             flow: plan.flow.clone(),
             hash: plan.hash.clone(),
             body: plan.definition.canonical(),
@@ -282,7 +292,6 @@ impl EngineBuilder {
         let shared = Shared {
             store,
             plans,
-            tenant: self.tenant,
             inbox,
             meters,
             trouble,
@@ -290,7 +299,7 @@ impl EngineBuilder {
             retain: Mutex::new(retain),
             config: self.config,
         };
-        let engine = Engine { shared: Arc::new(shared) };
+        let engine = Engine { shared: Arc::new(shared), tenant: self.tenant };
         for (definition, origin) in self.flows {
             engine.register(definition, origin).await?;
         }

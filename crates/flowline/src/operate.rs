@@ -105,7 +105,7 @@ impl StartRequest {
         let opening = self.opening?;
         check_start(opening.key.as_deref(), &opening.labels)?;
         let shared = &self.engine.shared;
-        let tenant = shared.tenant.clone();
+        let tenant = self.engine.tenant().clone();
         let run = match opening.named_run(&tenant) {
             Some(run) => run,
             None => RunId::new(&uuid::Uuid::now_v7().to_string())
@@ -160,9 +160,9 @@ impl Engine {
 
     /// Starts a run of the latest definition of a flow.
     pub async fn run_named(&self, flow: &str, input: Json) -> Result<StartRequest, EngineError> {
-        let stored = self.shared.store.latest(&self.shared.tenant, flow).await?;
+        let stored = self.shared.store.latest(self.tenant(), flow).await?;
         let hash = stored.ok_or_else(|| EngineError::NoSuchFlow(flow.to_owned()))?.hash;
-        let plan = self.shared.plans.get(&*self.shared.store, &self.shared.tenant, &hash).await?;
+        let plan = self.shared.plans.get(&*self.shared.store, self.tenant(), &hash).await?;
         Ok(self.request(Ok(Opening::of(plan, input))))
     }
 
@@ -171,7 +171,7 @@ impl Engine {
     }
 
     pub fn key(&self, run: &RunId) -> RunKey {
-        RunKey::new(self.shared.tenant.clone(), run.clone())
+        RunKey::new(self.tenant().clone(), run.clone())
     }
 
     /// The index row of a run.
@@ -256,8 +256,13 @@ impl Engine {
     /// Repeats an ended run as a new one, with the steps that it had completed and their emits. With `from`, that step
     /// and everything after it are done again too.
     pub async fn retry(&self, run: &RunKey, from: Option<&str>) -> Result<RunHandle, EngineError> {
+        self.again(run, from).await?.await
+    }
+
+    /// As [`Engine::retry`], to be started by awaiting it: with a key of its own it happens once.
+    pub async fn again(&self, run: &RunKey, from: Option<&str>) -> Result<StartRequest, EngineError> {
         let opening = Opening::again(&*self.shared.store, &self.shared.plans, run, from).await?;
-        self.request(Ok(opening)).await
+        Ok(self.request(Ok(opening)))
     }
 }
 

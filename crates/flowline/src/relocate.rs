@@ -6,9 +6,11 @@
 //!
 //! Leases are carried as they stand, under a token that nobody knows. Their holders are gone; when they run out, the
 //! target's engines find them and give the next attempt, as after any crash. Counters and lists are the target's own.
-//! Named locks stay behind: they are promises among living processes, and there are none.
+//! Named locks stay behind: they are promises among living processes, and there are none. Documents keep their end.
 //!
 //! The source is only read. What became of the target is checked against it before the target is called whole.
+
+mod documents;
 
 use flowline_core::run::Fact;
 use flowline_core::{Event, RunKey, Tenant, Time};
@@ -23,6 +25,7 @@ use serde::Serialize;
 use crate::plans::Plans;
 use crate::slots::Tokens;
 use crate::verify::Rows;
+use documents::Documents;
 
 /// Runs on a page.
 const RUNS: usize = 200;
@@ -59,6 +62,7 @@ pub struct Moved {
     pub jobs: u64,
     pub values: u64,
     pub paused_queues: u64,
+    pub documents: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -130,10 +134,14 @@ pub async fn relocate(
         cart.paused_queues(&pages.tenant).await?;
         cart.moved.tenants += 1;
     }
+    for collection in source.collections().await? {
+        cart.documents(&collection).await?;
+    }
     cart.send().await?;
     for pages in &survey.tenants {
         compare(source, target, &pages.tenant).await?;
     }
+    documents::compare(source, target).await?;
     Ok(cart.moved)
 }
 
@@ -255,6 +263,21 @@ impl Cart<'_> {
         Ok(())
     }
 
+    async fn documents(&mut self, collection: &str) -> Result<(), MoveError> {
+        let mut all = Documents::of(self.source, collection);
+        loop {
+            let documents = all.page().await?;
+            if documents.is_empty() {
+                return Ok(());
+            }
+            let count = documents.len();
+            self.moved.documents += count as u64;
+            let bytes = documents.iter().map(|document| document.id.len() + document.body.get().len()).sum();
+            let collection = collection.to_owned();
+            self.put(Restored::Documents { collection, documents }, bytes, count).await?;
+        }
+    }
+
     async fn put(&mut self, part: Restored, bytes: usize, rows: usize) -> Result<(), MoveError> {
         self.parcel.parts.push(part);
         self.parcel.bytes += bytes;
@@ -278,14 +301,15 @@ fn weight(event: &RestoredEvent) -> usize {
     event.event.data.as_ref().map_or(0, |data| data.get().len())
 }
 
+fn differs(what: String) -> MoveError {
+    MoveError::Differs(format!(
+        "{what} is not the same in both stores: something worked on one of them meanwhile; stop every engine and \
+         repeat the move"
+    ))
+}
+
 /// Both list the same definitions, runs and queues.
 async fn compare(source: &dyn Store, target: &dyn Store, tenant: &Tenant) -> Result<(), MoveError> {
-    let differs = |what: String| {
-        MoveError::Differs(format!(
-            "{what} is not the same in both stores: something worked on one of them meanwhile; stop every engine and \
-             repeat the move"
-        ))
-    };
     if source.definitions(tenant).await? != target.definitions(tenant).await? {
         return Err(differs(format!("the list of definitions of tenant {tenant}")));
     }

@@ -56,6 +56,12 @@ pub async fn verify(store: &dyn Store, plans: &Plans, only: Option<&Tenant>) -> 
     Ok(report)
 }
 
+/// Verifies one run.
+pub async fn verify_run(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<Report, StoreError> {
+    let looked = Lens::new(store, plans).look_until_still(run).await?;
+    Ok(Report { runs: 1, events: looked.events, violations: looked.violations })
+}
+
 /// Tenants that have runs.
 pub(crate) async fn tenants(
     store: &dyn Store,

@@ -10,6 +10,7 @@
 
 mod catalog;
 mod code;
+mod documents;
 mod fault;
 mod feed;
 mod lease;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use flowline_core::Tenant;
 use flowline_store::row::{Retained, Retention};
 
+use crate::documents;
 use crate::fault::Fault;
 use crate::pool::Seat;
 
@@ -32,6 +33,7 @@ pub(crate) async fn retain(seat: &mut Seat<'_>, policy: Retention, limit: usize)
     }
     seat.execute("delete from state where expires <= now_ms()", &[]).await?;
     seat.execute("delete from locks where until <= now_ms()", &[]).await?;
+    documents::forget_expired(seat).await?;
     Ok(done)
 }
 

@@ -15,7 +15,7 @@ use crate::target::Target;
 /// The format that this build writes.
 pub(crate) const FORMAT: u32 = STEPS.len() as u32;
 
-const STEPS: &[&str] = &[FIRST];
+const STEPS: &[&str] = &[FIRST, DOCUMENTS];
 
 /// `flow_runs` and `jobs` change all the time: room is left in their pages so that a changed row stays in its page and
 /// touches no index, and they are vacuumed early and without pauses. `events` only grows.
@@ -120,23 +120,36 @@ create view v_jobs as
     from jobs j join flow_runs r on r.id = j.run join lanes l on l.id = j.lane;
 ";
 
+const DOCUMENTS: &str = "
+create table documents (
+    collection text collate \"C\" not null, id text collate \"C\" not null, body text not null, expires bigint,
+    primary key (collection, id));
+create index documents_expiring on documents (expires) where expires is not null;
+";
+
 /// Makes the schema where it is missing and takes the steps that it lacks. Refuses one of a newer build. True where it is
 /// there, and up to date.
 pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMissing) -> Result<bool, Fault> {
     // Most starts find all done: they take no lock and need no right to create.
-    if format(seat, target).await? == Some(FORMAT) {
+    let found = format(seat, target).await?;
+    if found == Some(FORMAT) {
         return Ok(true);
     }
     if missing == IfMissing::Ignore {
         return Ok(false);
     }
     if missing == IfMissing::Refuse {
-        return Err(StoreError::Unavailable(format!(
-            "there is no up-to-date store in the schema {} of {} yet; `flowline run FILE` makes it, or name another \
-             with ?schema=",
-            target.schema,
-            target.place()
-        ))
+        let (schema, place) = (&target.schema, target.place());
+        return Err(StoreError::Unavailable(match found {
+            Some(found) => format!(
+                "the store in the schema {schema} of {place} has format {found}, and this build reads {FORMAT}; an engine of \
+                 this build brings it up to date: `flowline work --until-idle`"
+            ),
+            None => format!(
+                "there is no store in the schema {schema} of {place} yet; `flowline run FILE` makes it, or name another \
+                 with ?schema="
+            ),
+        })
         .into());
     }
     seat.begin().await?;

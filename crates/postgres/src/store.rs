@@ -5,18 +5,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use flowline_core::event::Slot;
 use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_store::document;
 use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
-    EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, LockRequest, LockRow,
-    QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
+    Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
+    Health, JobRow, LockRequest, LockRow, QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError,
+    StoredDefinition, Swept, Token,
 };
 use tokio::sync::watch;
 
 use crate::fault::Fault;
 use crate::pool::timely;
 use crate::write::{CHUNK, TRIES, pause};
-use crate::{PostgresStore, catalog, feed, lease, read, retain};
+use crate::{PostgresStore, catalog, documents, feed, lease, read, retain};
 
 /// Runs a read on a connection of the pool.
 macro_rules! reading {
@@ -170,6 +172,32 @@ impl Catalog for PostgresStore {
 
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
         reading!(self, |session| catalog::locks(&session, tenant))
+    }
+
+    async fn put_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        document::check_document(collection, id, &body)?;
+        writing!(self, |session| documents::put(&session, collection, id, &body, ttl))
+    }
+
+    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
+        document::check_address(collection, id)?;
+        reading!(self, |session| documents::get(&session, collection, id))
+    }
+
+    async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError> {
+        document::check_query(collection, &query)?;
+        reading!(self, |session| documents::page(&session, collection, &query))
+    }
+
+    async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
+        document::check_address(collection, id)?;
+        writing!(self, |session| documents::delete(&session, collection, id))
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

@@ -6,6 +6,7 @@ use flowline_store::{CommitError, Filling, Restored, StateOwner, StateValue, Sto
 
 use crate::PostgresStore;
 use crate::code;
+use crate::documents;
 use crate::fault::Fault;
 use crate::pool::{Seat, timely};
 use crate::schema;
@@ -22,6 +23,11 @@ impl Transfer for PostgresStore {
     async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError> {
         let seat = self.pool.take().await?;
         timely(values(&seat, tenant, owner)).await.map_err(Fault::of_read)
+    }
+
+    async fn collections(&self) -> Result<Vec<String>, StoreError> {
+        let seat = self.pool.take().await?;
+        timely(documents::collections(&seat)).await.map_err(Fault::of_read)
     }
 
     async fn begin_filling(&self) -> Result<Filling, StoreError> {
@@ -77,13 +83,13 @@ async fn values(session: &Session, tenant: &Tenant, owner: &StateOwner) -> Resul
 
 /// Lanes stay: they are only numbers of names, and instances remember them.
 const EMPTY: &str = "
-    truncate definitions, flow_runs, run_labels, run_counters, events, paused_queues, jobs, state, locks";
+    truncate definitions, flow_runs, run_labels, run_counters, events, paused_queues, jobs, state, locks, documents";
 
 async fn begin_filling(seat: &mut Seat<'_>) -> Result<Filling, Fault> {
     seat.begin_long().await?;
     if schema::is_filling(seat).await? {
         seat.run(EMPTY).await?;
-    } else if !tenants(seat).await?.is_empty() {
+    } else if !(tenants(seat).await?.is_empty() && documents::collections(seat).await?.is_empty()) {
         seat.commit().await?;
         return Ok(Filling::NotEmpty);
     }

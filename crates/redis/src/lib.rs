@@ -12,6 +12,7 @@ mod answer;
 mod args;
 mod catalog;
 mod check;
+mod documents;
 mod encode;
 mod feed;
 mod job;

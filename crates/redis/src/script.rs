@@ -23,6 +23,7 @@ scripts! {
     COMMIT = "lua/commit.lua",
     COUNTERS = "lua/counters.lua",
     DEFINE = "lua/define.lua",
+    DOCUMENT = "lua/document.lua",
     FORGET = "lua/forget.lua",
     HOLD = "lua/hold.lua",
     LEASE = "lua/lease.lua",

@@ -5,11 +5,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use flowline_core::event::Slot;
 use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_store::document;
 use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
-    EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, LockRequest, LockRow,
-    QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
+    Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
+    Health, JobRow, LockRequest, LockRow, QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError,
+    StoredDefinition, Swept, Token,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -203,6 +205,32 @@ impl Catalog for RedisStore {
 
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
         self.locks_of(tenant).await
+    }
+
+    async fn put_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        document::check_document(collection, id, &body)?;
+        self.keep_document(collection, id, &body, ttl).await
+    }
+
+    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
+        document::check_address(collection, id)?;
+        self.find_document(collection, id).await
+    }
+
+    async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError> {
+        document::check_query(collection, &query)?;
+        self.page_of_documents(collection, query).await
+    }
+
+    async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
+        document::check_address(collection, id)?;
+        self.drop_document(collection, id).await
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::{
-    CommitError, Filling, NewRun, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue, StoreError,
-    StoredDefinition, Transfer,
+    CommitError, Document, Filling, NewRun, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue,
+    StoreError, StoredDefinition, Transfer,
 };
 
 use crate::RedisStore;
@@ -90,6 +90,10 @@ impl Transfer for RedisStore {
         Ok(newest.into_values().map(|(_, value)| value).filter(live).collect())
     }
 
+    async fn collections(&self) -> Result<Vec<String>, StoreError> {
+        self.live_collections().await
+    }
+
     async fn begin_filling(&self) -> Result<Filling, StoreError> {
         let shard = &self.shards[0];
         let mut marked = redis::cmd("HEXISTS");
@@ -98,7 +102,7 @@ impl Transfer for RedisStore {
             for shard in &self.shards {
                 wipe(shard).await?;
             }
-        } else if !self.tenants().await?.is_empty() {
+        } else if !(self.tenants().await?.is_empty() && self.live_collections().await?.is_empty()) {
             return Ok(Filling::NotEmpty);
         }
         self.places.runs.store(0, Ordering::Relaxed);
@@ -149,6 +153,9 @@ impl RedisStore {
             }
             Restored::Values { tenant, owner, values } => {
                 values.iter().map(|value| self.pack_value(&tenant, &owner, value)).collect()
+            }
+            Restored::Documents { collection, documents } => {
+                documents.iter().map(|document| self.pack_document(&collection, document)).collect()
             }
         })
     }
@@ -219,6 +226,13 @@ impl RedisStore {
         args.text(&value.key).text(value.value.get());
         args.text(&value.expires.map_or_else(|| "-".to_owned(), |expires| expires.millis().to_string()));
         Packed { shard, args, commands: 2, definition: "".into() }
+    }
+
+    fn pack_document(&self, collection: &str, document: &Document) -> Packed {
+        let mut args = Args::new();
+        args.number(6).text("D").name(collection).text(&document.id).text(document.body.get());
+        args.text(&document.expires.map_or_else(|| "-".to_owned(), |expires| expires.millis().to_string()));
+        Packed { shard: self.home_number(collection), args, commands: 4, definition: "".into() }
     }
 
     async fn send(&self, call: Vec<Packed>) -> Result<(), CommitError> {

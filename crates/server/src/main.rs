@@ -7,6 +7,7 @@ mod definition;
 mod failure;
 mod findings;
 mod follow;
+mod http;
 mod open;
 mod output;
 mod progress;

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use flowline::EngineError;
 use flowline::core::event::EventType;
 use flowline::core::run::Phase;
 use flowline::core::{Event, Json, Plan, RunKey, RunState, Status, Time};
 use flowline::plans::Plans;
 use flowline::store::{EventQuery, JobRow, JobState, RunRow, Store, StoreError};
 use serde::{Deserialize, Serialize};
-
-use crate::failure::Failure;
 
 /// Events read at a time: `step.completed` carries results.
 const PAGE: usize = 200;
@@ -25,6 +24,20 @@ pub struct RunView {
     /// Of an ended run.
     pub result: Option<Json>,
     pub error: Option<String>,
+}
+
+/// A run as it is written for machines.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shown<'a> {
+    #[serde(flatten)]
+    row: &'a RunRow,
+    steps: &'a [StepView],
+    jobs: &'a [JobRow],
+    emitted_events: Vec<&'a str>,
+    awaits: Vec<&'a str>,
+    result: Option<&'a Json>,
+    error: Option<&'a str>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -70,11 +83,11 @@ impl Data {
 
 impl RunView {
     /// Reads a run. The log may move on meanwhile; what is shown is what was committed when each part was read.
-    pub async fn read(store: &dyn Store, run: &RunKey) -> Result<RunView, Failure> {
+    pub async fn read(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<RunView, EngineError> {
         let found = store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
-        let snapshot = found.ok_or_else(|| Failure::no_such_run(run.run.as_str()))?;
+        let snapshot = found.ok_or_else(|| EngineError::NoSuchRun(run.run.to_string()))?;
         let row = snapshot.row;
-        let plan = Plans::default().get(store, &row.tenant, &row.definition).await?;
+        let plan = plans.get(store, &row.tenant, &row.definition).await?;
         let state = RunState::decode(&plan, &snapshot.state)
             .map_err(|error| StoreError::Damaged(format!("the state of run {}: {error}", row.run_id)))?;
         let jobs = store.jobs(run).await?;
@@ -82,6 +95,19 @@ impl RunView {
         let steps = log.steps(&plan, &state, &jobs);
         let (result, error) = ending(store, run, &row).await?;
         Ok(RunView { row, plan, state, jobs, steps, result, error })
+    }
+
+    /// The run as JSON, in the API and on the command line alike.
+    pub fn shown(&self) -> Shown<'_> {
+        Shown {
+            row: &self.row,
+            steps: &self.steps,
+            jobs: &self.jobs,
+            emitted_events: self.emitted(),
+            awaits: self.awaited(),
+            result: self.result.as_ref(),
+            error: self.error.as_deref(),
+        }
     }
 
     /// Names of what was emitted, in the order of the definition.

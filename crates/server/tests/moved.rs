@@ -138,11 +138,31 @@ fn fill(here: &Here) -> Vec<String> {
     runs
 }
 
+/// The rows of a file's table of documents: collection, id, body, end.
+fn documents(here: &Here, file: &str) -> Vec<(String, String, String, Option<i64>)> {
+    let conn = rusqlite::Connection::open(here.path(file)).unwrap();
+    let mut rows = conn.prepare("select collection, id, body, expires from documents").unwrap();
+    let read = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)));
+    read.unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+/// More than a page of lines that end in the year 2100, and a token that does not.
+fn keep_documents(here: &Here, file: &str) {
+    let conn = rusqlite::Connection::open(here.path(file)).unwrap();
+    let lines = "with recursive n (n) as (select 1 union all select n + 1 from n where n < 250)
+        insert into documents select 'audit:default', printf('%05d {:}', n), json_object('n', n), 4102444800000 from n";
+    let token = "insert into documents values ('tokens', '../é', '{\"may\":  [\"ß\"]}', null)";
+    for sql in [lines, token] {
+        conn.execute(sql, []).unwrap();
+    }
+}
+
 #[test]
 fn everything_arrives_in_every_store_and_goes_on_in_the_last() {
     let here = Here::new();
     let runs = fill(&here);
     let first = "sqlite:.flowline/flowline.db";
+    keep_documents(&here, ".flowline/flowline.db");
     let before = said(&here, first, &runs);
     let leased = here.json(0, &["show", &runs[7]]);
     let stores =
@@ -151,10 +171,14 @@ fn everything_arrives_in_every_store_and_goes_on_in_the_last() {
         let answer = moves(&here, &pair[0], &pair[1]);
         assert_eq!(answer["moved"]["runs"], json!(runs.len()), "{answer}");
         assert_eq!(answer["moved"]["values"], json!(3), "{answer}");
+        assert_eq!(answer["moved"]["documents"], json!(251), "{answer}");
         assert_eq!(said(&here, &pair[1], &runs), before, "{} differs", pair[1]);
         assert_eq!(here.json(0, &["verify", "--store", &pair[1]])["violations"], json!([]));
         assert_eq!(said(&here, &pair[0], &runs), before, "the source has changed");
     }
+
+    let kept = documents(&here, "last.db");
+    assert_eq!((kept.len(), &kept), (251, &documents(&here, ".flowline/flowline.db")));
 
     // The same key is the same run, wherever it is.
     let last = ["--store", "sqlite:last.db"];
@@ -225,6 +249,10 @@ fn what_makes_no_sense_is_refused() {
         }
         std::fs::remove_file(here.path("new.db")).unwrap();
         assert!(Instant::now() < until, "the worker does not start: {said:?}");
+        // One that came while the file was being read was kept away itself.
+        if worker.try_wait().unwrap().is_some() {
+            worker = here.spawn(&["work"]);
+        }
     }
     worker.kill().unwrap();
     worker.wait().unwrap();

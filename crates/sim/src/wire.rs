@@ -14,9 +14,9 @@ use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
-    EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Filling, Health, JobRow, LockRequest,
-    LockRow, QueueRow, Restored, RunPage, RunQuery, RunStore, Snapshot, StateOwner, StateValue, StoreError,
-    StoredDefinition, Swept, Token, Transfer,
+    Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
+    Filling, Health, JobRow, LockRequest, LockRow, QueueRow, Restored, RunPage, RunQuery, RunStore, Snapshot,
+    StateOwner, StateValue, StoreError, StoredDefinition, Swept, Token, Transfer,
 };
 use tokio::sync::watch;
 
@@ -296,6 +296,40 @@ impl Catalog for Wire {
         self.read("locks", move |memory, now| memory.locks(now, &tenant)).await
     }
 
+    async fn put_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        let (collection, id) = (collection.to_owned(), id.to_owned());
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.put_document(now, &collection, &id, body.clone(), ttl)
+        };
+        self.cross(Kind::Write, "put document", act).await?
+    }
+
+    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
+        let (collection, id) = (collection.to_owned(), id.to_owned());
+        self.read("document", move |memory, now| memory.document(now, &collection, &id)).await?
+    }
+
+    async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError> {
+        let collection = collection.to_owned();
+        self.read("documents", move |memory, now| memory.documents(now, &collection, &query)).await?
+    }
+
+    async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
+        let (collection, id) = (collection.to_owned(), id.to_owned());
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.delete_document(now, &collection, &id)
+        };
+        self.cross(Kind::Write, "delete document", act).await?
+    }
+
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
         self.read("counters", |memory, _| memory.counters()).await
     }
@@ -345,9 +379,16 @@ impl Transfer for Wire {
         self.read("values", move |memory, now| memory.values(now, &tenant, &owner)).await
     }
 
+    async fn collections(&self) -> Result<Vec<String>, StoreError> {
+        self.read("collections", |memory, now| memory.collections(now)).await
+    }
+
     async fn begin_filling(&self) -> Result<Filling, StoreError> {
-        self.cross(Kind::Write, "begin filling", |inner: &mut Inner, _: &str| inner.memory.begin_filling())
-            .await
+        let act = |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.begin_filling(now)
+        };
+        self.cross(Kind::Write, "begin filling", act).await
     }
 
     async fn restore(&self, parts: Vec<Restored>) -> Result<(), CommitError> {

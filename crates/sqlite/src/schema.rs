@@ -14,7 +14,10 @@ pub(crate) const APPLICATION_ID: i32 = 0x466c_774c;
 /// The format that this build writes.
 pub(crate) const FORMAT: u32 = STEPS.len() as u32;
 
-const STEPS: &[&str] = &[FIRST, LOCKS];
+/// The first format that has documents.
+pub(crate) const WITH_DOCUMENTS: u32 = 3;
+
+const STEPS: &[&str] = &[FIRST, LOCKS, DOCUMENTS];
 
 /// The events of one commit are one row, numbered in commit order, so that writing touches the end of the table and the
 /// feed of all runs is the table itself. What is written once (`runs`) is apart from what changes with every commit
@@ -119,6 +122,13 @@ const LOCKS: &str = "
 create table locks (
     tenant integer not null, name text not null, owner text not null, token blob not null, since integer not null,
     until integer not null, primary key (tenant, name)) without rowid;
+";
+
+const DOCUMENTS: &str = "
+create table documents (
+    collection text not null, id text not null, body text not null, expires integer,
+    primary key (collection, id)) without rowid;
+create index documents_expiring on documents (expires) where expires is not null;
 ";
 
 /// The format of a file, `None` where it has no such cell.

@@ -5,11 +5,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use flowline_core::event::Slot;
 use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_store::document;
 use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
-    EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage, Health, JobRow, LockRequest, LockRow,
-    QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
+    Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
+    Health, JobRow, LockRequest, LockRow, QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError,
+    StoredDefinition, Swept, Token,
 };
 use tokio::sync::watch;
 
@@ -145,6 +147,36 @@ impl Catalog for SqliteStore {
         self.readers.read(move |reader| reader.locks(&tenant, now)).await
     }
 
+    async fn put_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        document::check_document(collection, id, &body)?;
+        let (collection, id) = (collection.to_owned(), id.to_owned());
+        self.writer()?.ask(move |writer| writer.put_document(&collection, &id, &body, ttl)).await
+    }
+
+    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
+        document::check_address(collection, id)?;
+        let (collection, id, now) = (collection.to_owned(), id.to_owned(), self.clock.now());
+        self.readers.read(move |reader| reader.document(&collection, &id, now)).await
+    }
+
+    async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError> {
+        document::check_query(collection, &query)?;
+        let (collection, now) = (collection.to_owned(), self.clock.now());
+        self.readers.read(move |reader| reader.documents(&collection, &query, now)).await
+    }
+
+    async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
+        document::check_address(collection, id)?;
+        let (collection, id) = (collection.to_owned(), id.to_owned());
+        self.writer()?.ask(move |writer| writer.delete_document(&collection, &id)).await
+    }
+
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
         self.readers.read(|reader| reader.counters()).await
     }
@@ -167,6 +199,7 @@ impl Catalog for SqliteStore {
                 break;
             }
         }
+        while writer.ask(|writer| writer.expire()).await? == More::Yes {}
         while writer.ask(|writer| writer.purge()).await? == More::Yes {}
         while writer.ask(|writer| writer.shrink()).await? == More::Yes {}
         Ok(done)

@@ -17,6 +17,11 @@ impl Transfer for SqliteStore {
         self.readers.read(move |reader| reader.values(&tenant, &owner, now)).await
     }
 
+    async fn collections(&self) -> Result<Vec<String>, StoreError> {
+        let now = self.clock.now();
+        self.readers.read(move |reader| reader.collections(now)).await
+    }
+
     async fn begin_filling(&self) -> Result<Filling, StoreError> {
         self.writer()?.ask(|writer| writer.begin_filling()).await
     }

@@ -10,7 +10,8 @@ use flowline_sqlite::{Mode, Options, SqliteStore};
 use flowline_store::conformance::given;
 use flowline_store::row::{Pause, Retention, StateScope};
 use flowline_store::{
-    Catalog, Clock, Commit, EventQuery, FeedFilter, LeaseUse, NewJob, RunQuery, RunStore, StoreError,
+    Catalog, Clock, Commit, DocumentQuery, EventQuery, FeedFilter, LeaseUse, NewJob, RunQuery, RunStore,
+    StoreError, Transfer,
 };
 
 const START: Time = Time::from_millis(1_800_000_000_000);
@@ -217,6 +218,30 @@ async fn a_client_reads_along_and_cannot_write() {
     drop(store);
     let alone = client(&path).unwrap();
     assert_eq!(version(&alone, &run).await, Some(2));
+}
+
+#[tokio::test]
+async fn a_file_of_a_format_before_is_read_as_it_is_and_brought_up_to_date_by_an_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let store = engine(&path);
+    let run = started(&store, "r", vec![]).await;
+    drop(store);
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch("drop table documents; update cells set value = 2 where name = 'format'").unwrap();
+    drop(conn);
+
+    let reader = client(&path).unwrap();
+    assert_eq!(reader.document("tokens", "t").await.unwrap(), None);
+    assert_eq!(reader.documents("tokens", DocumentQuery::default()).await.unwrap().items, []);
+    assert_eq!(reader.collections().await.unwrap(), Vec::<String>::new());
+    assert_eq!(reader.check().await.unwrap().format, 2);
+
+    let store = engine(&path);
+    assert_eq!(store.check().await.unwrap().format, 3);
+    assert_eq!(version(&store, &run).await, Some(1));
+    store.put_document("tokens", "t", given::json("x".into()), None).await.unwrap();
+    assert!(reader.document("tokens", "t").await.unwrap().is_some(), "a reader notices");
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ pub mod clock;
 pub mod commit;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod document;
 pub mod error;
 pub mod job;
 pub mod lock;
@@ -31,6 +32,7 @@ pub use commit::{
     Append, AppendError, Base, Commit, CommitError, Committed, Index, JobNow, LeaseNow, LeaseUse, Line,
     NewRun, Others, StateChange,
 };
+pub use document::{Document, DocumentPage, DocumentQuery, Order};
 pub use error::StoreError;
 pub use job::{
     Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, Handoff, JobKey, JobRow, JobState, Lane,
@@ -95,7 +97,7 @@ pub trait RunStore: Send + Sync + 'static {
     async fn now(&self) -> Result<Time, StoreError>;
 }
 
-/// Definitions, key-value state, queues, locks, and what operators need.
+/// Definitions, key-value state, queues, locks, documents, and what operators need.
 #[async_trait]
 pub trait Catalog: Send + Sync + 'static {
     /// Stores a definition. Only a hash never seen before becomes its flow's latest; an old one cannot turn it back.
@@ -139,13 +141,31 @@ pub trait Catalog: Send + Sync + 'static {
     /// The held locks of a tenant, by name.
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError>;
 
+    /// Writes a document, in place of the one under its id. With a `ttl` it is gone that long after now. A collection is
+    /// there as long as a document is. Names of collections and ids are texts of up to [`document::NAME_BYTES`] without NUL;
+    /// `Invalid` otherwise, here and below, and for a body beyond the limit of a payload.
+    async fn put_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError>;
+    /// One document; `None` where it is absent or expired.
+    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError>;
+    /// A page of the live documents of a collection, by id. Its cost does not grow with the place in the collection.
+    async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError>;
+    /// Takes a document away. False where it was absent or expired.
+    async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError>;
+
     /// Runs by (tenant, flow, status), as counted along with the commits. Zeros are left out.
     async fn counters(&self) -> Result<Vec<Counter>, StoreError>;
     /// The jobs of a run: waiting, held and leased. Steps by index, then timers by number.
     async fn jobs(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError>;
 
     /// Removes what is older than the policy keeps, up to `limit` runs (trimmed and removed together), those that ended
-    /// first before others, and runs before events. Runs that have not ended are never touched.
+    /// first before others, and runs before events. Runs that have not ended are never touched. Key-value state, locks and
+    /// documents past their time go along, however many.
     async fn retain(&self, policy: row::Retention, limit: usize) -> Result<row::Retained, StoreError>;
     /// Mends what `reconcile` found, guarded by the run's version, which goes up by one.
     async fn repair(&self, repair: row::Repair) -> Result<(), CommitError>;

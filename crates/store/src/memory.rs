@@ -5,6 +5,7 @@
 
 mod catalog;
 mod commit;
+mod documents;
 mod lease;
 mod locks;
 mod read;
@@ -22,6 +23,7 @@ use flowline_core::{Json, RunKey, Tenant, Time};
 use tokio::sync::watch;
 
 use crate::commit::{Append, AppendError, Commit, CommitError, Committed};
+use crate::document::{Document, DocumentPage, DocumentQuery};
 use crate::error::StoreError;
 use crate::job::{Claim, Claimed, Extend, Extended, JobRow, Swept, Token};
 use crate::lock::{Acquired, LockRequest, LockRow};
@@ -204,6 +206,28 @@ impl Catalog for MemoryStore {
         Ok(self.lock().locks(self.time(), tenant))
     }
 
+    async fn put_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        self.lock().put_document(self.time(), collection, id, body, ttl)
+    }
+
+    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
+        self.lock().document(self.time(), collection, id)
+    }
+
+    async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError> {
+        self.lock().documents(self.time(), collection, &query)
+    }
+
+    async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
+        self.lock().delete_document(self.time(), collection, id)
+    }
+
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
         Ok(self.lock().counters())
     }
@@ -237,8 +261,12 @@ impl Transfer for MemoryStore {
         Ok(self.lock().values(self.time(), tenant, owner))
     }
 
+    async fn collections(&self) -> Result<Vec<String>, StoreError> {
+        Ok(self.lock().collections(self.time()))
+    }
+
     async fn begin_filling(&self) -> Result<Filling, StoreError> {
-        Ok(self.lock().begin_filling())
+        Ok(self.lock().begin_filling(self.time()))
     }
 
     async fn restore(&self, parts: Vec<Restored>) -> Result<(), CommitError> {

@@ -13,19 +13,23 @@ use flowline_core::{Event, Json, NewEvent, RunId, RunKey, Tenant, Time};
 use std::sync::Arc;
 
 use crate::commit::CommitError;
+use crate::document::Document;
 use crate::error::StoreError;
 use crate::job::{JobRow, Token};
 use crate::row::{RunRow, StateScope, StoredDefinition};
 
-/// The verbs of a move. The source answers the first two, the target the others.
+/// The verbs of a move. The source answers the first three, the target the others.
 #[async_trait]
 pub trait Transfer: Send + Sync + 'static {
     /// Tenants that have a definition or a paused queue, by name: all that have anything, for no run is without a
-    /// definition, and definitions never go. A store without any is empty.
+    /// definition, and definitions never go. A store without any tenant or live document is empty.
     async fn tenants(&self) -> Result<Vec<Tenant>, StoreError>;
 
     /// The live key-value state of an owner, by key.
     async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError>;
+
+    /// Collections that hold a live document, by name.
+    async fn collections(&self) -> Result<Vec<String>, StoreError>;
 
     /// Marks an empty store as being filled. What a filling left that was broken off goes first.
     async fn begin_filling(&self) -> Result<Filling, StoreError>;
@@ -54,6 +58,7 @@ pub enum Restored {
     Run(Box<RestoredRun>),
     Events { run: RunKey, events: Vec<RestoredEvent> },
     Values { tenant: Tenant, owner: StateOwner, values: Vec<StateValue> },
+    Documents { collection: String, documents: Vec<Document> },
 }
 
 /// A run without its events.

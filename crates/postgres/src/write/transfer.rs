@@ -12,6 +12,7 @@ use flowline_store::{
 use super::flush::{self, column};
 use super::model::{EventRow, Job, Lease, Live, Model, Stored};
 use crate::code;
+use crate::documents;
 use crate::fault::Fault;
 use crate::names::Names;
 use crate::pool::Seat;
@@ -62,6 +63,9 @@ pub(crate) async fn restore(
                 }
             },
             Restored::Values { tenant, owner, values } => model.restored_values(tenant, owner, values),
+            Restored::Documents { collection, documents } => {
+                documents::restore(seat, collection, documents).await?;
+            }
             Restored::Definition(_) | Restored::Run(_) => {}
         }
     }

@@ -103,6 +103,20 @@ local function flush()
   if #new > 0 then spread({ 'SADD', base .. ':flows' }, new, 1) end
 end
 
+-- A document, and what finds it: its place among the ids of its collection, its end, and the set of collections.
+local function put_document(collection, id, till, body)
+  call('HSET', base .. ':doc:' .. collection, id, till .. ' ' .. body)
+  call('ZADD', base .. ':ids:' .. collection, 0, id)
+  call('SADD', base .. ':docs', collection)
+  put(base .. ':doc-ends', till ~= '-' and till, collection .. ' ' .. id)
+end
+local function drop_document(collection, id)
+  call('HDEL', base .. ':doc:' .. collection, id)
+  call('ZREM', base .. ':ids:' .. collection, id)
+  if call('EXISTS', base .. ':doc:' .. collection) == 0 then call('SREM', base .. ':docs', collection) end
+  drop(base .. ':doc-ends', collection .. ' ' .. id)
+end
+
 -- The runs that this call wrote events of: one entry of the feed.
 local refs = {}
 local function feed(run, ts, first, last)

@@ -1,6 +1,6 @@
--- One part of what retention leaves to be taken away: entries of the feed that lead nowhere any more, and key-value state
--- past its time. ARGV: seen, whether the store has one shard only, the entry to go on after. Gives whether there is more, and
--- the entry that the feed was looked through to.
+-- One part of what retention leaves to be taken away: entries of the feed that lead nowhere any more, and key-value state,
+-- locks and documents past their time. ARGV: seen, whether the store has one shard only, the entry to go on after. Gives
+-- whether there is more, and the entry that the feed was looked through to.
 local PART, ENTRIES = 500, 32
 local more, at, dead = '0', ARGV[3], {}
 for _, entry in ipairs(call('XRANGE', base .. ':feed', '(' .. at .. '-0', '+', 'COUNT', ENTRIES)) do
@@ -33,6 +33,8 @@ for _, member in ipairs(expired) do
   end
   drop(base .. ':expiring', member)
 end
-if #expired == PART then more = '1' end
-if #dead > 0 or #expired > 0 then finish() end
+local ended = call('ZRANGEBYSCORE', base .. ':doc-ends', '-inf', now, 'LIMIT', 0, PART)
+for _, member in ipairs(ended) do drop_document(match(member, '^(%S+) (.*)$')) end
+if #expired == PART or #ended == PART then more = '1' end
+if #dead > 0 or #expired > 0 or #ended > 0 then finish() end
 return { tostring(n), format('%.0f', us), more, at }

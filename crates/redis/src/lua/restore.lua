@@ -59,7 +59,9 @@ local function restore_values(o)
   end
 end
 
-local KINDS = { F = define, K = know, R = restore_run, E = restore_events, V = restore_values }
+local function restore_document(o) put_document(ARGV[o + 3], ARGV[o + 4], ARGV[o + 6], ARGV[o + 5]) end
+
+local KINDS = { F = define, K = know, R = restore_run, E = restore_events, V = restore_values, D = restore_document }
 local refused, o = '', 3
 for _ = 1, tonumber(ARGV[3]) do
   refused = KINDS[ARGV[o + 2]](o) or ''

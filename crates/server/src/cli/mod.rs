@@ -16,6 +16,7 @@ mod retain;
 mod run;
 mod runs;
 mod schema;
+mod serve;
 mod show;
 mod simulate;
 mod start;
@@ -81,6 +82,7 @@ pub struct Global {
 enum Command {
     Run(run::Args),
     Work(work::Args),
+    Serve(serve::Args),
     Start(start::Args),
     Send(act::Send),
     Cancel(act::Cancel),
@@ -212,7 +214,10 @@ fn settle(global: Global, command: Command) -> Outcome {
         color: global.color,
         ..Flags::default()
     };
-    if let Command::Run(run::Args { work, .. }) | Command::Work(work::Args { work, .. }) = &command {
+    if let Command::Run(run::Args { work, .. })
+    | Command::Work(work::Args { work, .. })
+    | Command::Serve(serve::Args { work, .. }) = &command
+    {
         flags.slots = work.slots.clone();
         flags.queues = (!work.queues.is_empty()).then(|| work.queues.join(","));
         flags.lease = work.lease.clone();
@@ -229,6 +234,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
     match command {
         Command::Run(args) => work_on(run::run(context, args)),
         Command::Work(args) => work_on(work::run(context, args)),
+        Command::Serve(args) => work_on(serve::run(context, args)),
         Command::Start(args) => ask(start::run(context, args)),
         Command::Send(args) => ask(act::send(context, args)),
         Command::Cancel(args) => ask(act::cancel(context, args)),

@@ -82,6 +82,7 @@ fn report(context: &Context, args: &Args, moved: &Moved, took: Duration) -> Outc
         output::count(moved.events, "event"),
         output::count(moved.jobs, "job"),
         output::count(moved.values, "value"),
+        output::count(moved.documents, "document"),
     ];
     output::line(&format!("{from} → {to}: {} in {}", parts.join(", "), output::duration(took)))?;
     output::note(

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use flowline::core::time::show_duration;
 use flowline::core::{RunKey, Status, Time};
+use flowline::plans::Plans;
 use flowline::store::job::JobKey;
 use flowline::store::{EventQuery, JobRow, JobState, Store};
 use flowline::{Engine, RunHandle};
@@ -183,7 +184,7 @@ async fn stands(
                 job.name, job.need
             ));
         }
-        let view = RunView::read(&**store, run).await?;
+        let view = RunView::read(&**store, &Plans::default(), run).await?;
         let awaited = view.awaited();
         let Some(event) = awaited.first() else { continue };
         return Ok(format!(
@@ -216,7 +217,7 @@ async fn paused_queues(
 }
 
 async fn report(context: &Context, store: &dyn Store, run: &RunKey, ending: Ending) -> Outcome {
-    let view = RunView::read(store, run).await?;
+    let view = RunView::read(store, &Plans::default(), run).await?;
     let row = &view.row;
     let exit = match (&ending, row.status) {
         (_, Status::Completed) => Exit::Fine,

@@ -10,7 +10,6 @@ use super::start::label;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::Access;
 use crate::output;
-use crate::settings;
 
 /// List runs, newest first
 #[derive(Debug, clap::Args)]
@@ -117,11 +116,7 @@ fn cells(row: &RunRow) -> Vec<String> {
 
 /// A time as it is, or a duration before now.
 fn moment(flag: &str, text: &str, now: Time) -> Result<Time, Failure> {
-    if let Ok(ago) = settings::duration(text) {
-        let ms = i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
-        return Ok(Time::from_millis(now.millis().saturating_sub(ms)));
-    }
-    Time::parse(text).ok_or_else(|| {
+    crate::http::request::moment(text, now).ok_or_else(|| {
         Failure::usage(format!("{flag} {text:?} is neither a time nor a duration"))
             .help("write 2026-01-31T12:00:00Z, or 24h for a day ago")
     })

@@ -1,7 +1,7 @@
 //! `flowline show`: one run, whole.
 
+use flowline::plans::Plans;
 use flowline::store::{JobRow, JobState};
-use serde_json::json;
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
@@ -19,16 +19,9 @@ pub struct Args {
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
     let store = context.open(Access::Reader).await?;
-    let view = RunView::read(&*store, &run).await?;
+    let view = RunView::read(&*store, &Plans::default(), &run).await?;
     if context.json {
-        let mut answer = json!(view.row);
-        answer["steps"] = json!(view.steps);
-        answer["jobs"] = json!(view.jobs);
-        answer["emittedEvents"] = json!(view.emitted());
-        answer["awaits"] = json!(view.awaited());
-        answer["result"] = json!(view.result);
-        answer["error"] = json!(view.error);
-        output::json(&answer)?;
+        output::json(&view.shown())?;
     } else {
         print(&view)?;
     }

@@ -4,6 +4,7 @@
 //! being copied back.
 
 pub(crate) mod catalog;
+pub(crate) mod documents;
 pub(crate) mod events;
 pub(crate) mod feed;
 pub(crate) mod leases;

@@ -1,9 +1,10 @@
 //! The reads that must stay flat however much is stored: shown by SQLite's own plan, not by the time they take.
 
 use flowline_core::Tenant;
-use flowline_store::RunQuery;
+use flowline_store::{DocumentQuery, Order, RunQuery};
 use rusqlite::Connection;
 
+use super::documents;
 use super::events::LOG_FROM;
 use super::runs::page_sql;
 use crate::schema;
@@ -52,6 +53,18 @@ fn a_page_of_runs_is_read_in_the_order_of_an_index() {
         ),
     ] {
         assert_flat(&plan(&conn, &page_sql(&query)), index);
+    }
+}
+
+#[test]
+fn a_page_of_documents_begins_by_key_wherever_it_lies() {
+    let conn = empty();
+    for (order, key) in [(Order::Ascending, "id>?"), (Order::Descending, "id<?")] {
+        let query = DocumentQuery { order, after: Some("a".to_owned()), limit: 10 };
+        let key = format!("SEARCH documents USING PRIMARY KEY (collection=? AND {key})");
+        assert_flat(&plan(&conn, &documents::page_sql(&query)), &key);
+        let first = documents::page_sql(&DocumentQuery { after: None, ..query });
+        assert_flat(&plan(&conn, &first), "SEARCH documents USING PRIMARY KEY (collection=?)");
     }
 }
 

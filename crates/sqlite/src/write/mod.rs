@@ -8,6 +8,7 @@
 mod append;
 mod catalog;
 mod commit;
+mod documents;
 mod lease;
 mod live;
 mod locks;

@@ -49,14 +49,25 @@ impl Writer<'_> {
             self.purge_later(id, last_seq)?;
             done.trimmed += 1;
         }
-        let gone = self.conn.execute(
-            "delete from kv where (scope, owner, key) in
-                (select scope, owner, key from kv where expires <= ?1 limit ?2)",
-            params![now.millis(), EVENTS as i64],
-        )?;
-        self.conn.execute("delete from locks where until <= ?1", [now.millis()])?;
-        let full = (done.removed + done.trimmed) as usize == chunk || gone == EVENTS;
+        let full = (done.removed + done.trimmed) as usize == chunk;
         Ok((done, if full { More::Yes } else { More::No }))
+    }
+
+    /// Deletes key-value state, documents and locks that are past their time.
+    pub(crate) fn expire(&mut self) -> Result<More, Fault> {
+        let now = self.clock.now().millis();
+        let values = "delete from kv where (scope, owner, key) in
+            (select scope, owner, key from kv where expires <= ?1 limit ?2)";
+        let documents = "delete from documents where (collection, id) in
+            (select collection, id from documents where expires <= ?1 limit ?2)";
+        let mut more = More::No;
+        for sql in [values, documents] {
+            if self.conn.prepare_cached(sql)?.execute(params![now, EVENTS as i64])? == EVENTS {
+                more = More::Yes;
+            }
+        }
+        self.conn.execute("delete from locks where until <= ?1", [now])?;
+        Ok(more)
     }
 
     /// Deletes events of runs that were trimmed or removed.

@@ -16,7 +16,7 @@ use crate::names::Names;
 use crate::schema;
 
 /// Everything but the cells.
-const TABLES: [&str; 16] = [
+const TABLES: [&str; 17] = [
     "tenants",
     "flows",
     "definitions",
@@ -33,18 +33,20 @@ const TABLES: [&str; 16] = [
     "leases",
     "kv",
     "locks",
+    "documents",
 ];
 
 impl Writer<'_> {
     pub(crate) fn begin_filling(&mut self) -> Result<Filling, Fault> {
-        let there = "select exists (select 1 from definitions) or exists (select 1 from paused_queues)";
+        let there = "select exists (select 1 from definitions) or exists (select 1 from paused_queues)
+            or exists (select 1 from documents where expires is null or expires > ?1)";
         if schema::is_filling(self.conn)? {
             for table in TABLES {
                 self.conn.execute(&format!("delete from {table}"), [])?;
             }
             self.live = LiveRuns::default();
             self.names = Names::load(self.conn)?;
-        } else if self.conn.query_row(there, [], |row| row.get(0))? {
+        } else if self.conn.query_row(there, [self.clock.now().millis()], |row| row.get(0))? {
             return Ok(Filling::NotEmpty);
         }
         self.conn.execute("insert or replace into cells (name, value) values ('filling', 1)", [])?;
@@ -64,6 +66,9 @@ impl Writer<'_> {
                 Restored::Events { run, events } => self.restore_events(run, events)?,
                 Restored::Values { tenant, owner, values } => {
                     self.restore_values(tenant, owner, values).map(Ok)?
+                }
+                Restored::Documents { collection, documents } => {
+                    self.restore_documents(collection, documents).map(Ok)?
                 }
             };
             if refused.is_err() {

@@ -15,7 +15,7 @@ use super::Fixture;
 use super::ops::{Held, LOCK, Maker, Op};
 use crate::memory::MemoryStore;
 use crate::row::StateScope;
-use crate::{Clock, FeedFilter, RunQuery, Store, StoreError};
+use crate::{Clock, DocumentQuery, FeedFilter, RunQuery, Store, StoreError};
 
 /// Calls per seed.
 const CALLS: usize = 200;
@@ -189,6 +189,14 @@ impl Side {
                 format!("{:#?}", store.release_lock(&tenant, LOCK, token).await?)
             }
             Op::Locks(tenant) => format!("{:#?}", store.locks(&tenant).await?),
+            Op::PutDocument(collection, id, body, ttl) => {
+                format!("{:#?}", store.put_document(collection, &id, body, ttl).await?)
+            }
+            Op::Document(collection, id) => format!("{:#?}", store.document(collection, &id).await?),
+            Op::DeleteDocument(collection, id) => {
+                format!("{:#?}", store.delete_document(collection, &id).await?)
+            }
+            Op::Documents(collection, query) => self.all_documents(collection, query).await?,
             Op::Definitions(tenant) => format!("{:#?}", store.definitions(&tenant).await?),
         })
     }
@@ -202,6 +210,18 @@ impl Side {
                 return Ok(shown);
             }
             query.cursor = page.next;
+        }
+    }
+
+    async fn all_documents(&self, collection: &str, mut query: DocumentQuery) -> Result<String, StoreError> {
+        let mut shown = String::new();
+        loop {
+            let page = self.store.documents(collection, query.clone()).await?;
+            shown.push_str(&format!("{page:#?}\n"));
+            if !page.more {
+                return Ok(shown);
+            }
+            query.after = page.items.last().map(|last| last.id.clone());
         }
     }
 

@@ -16,6 +16,7 @@ pub mod claims;
 pub mod commit;
 pub mod definitions;
 mod differ;
+pub mod documents;
 pub mod events;
 pub mod feed;
 mod fixture;
@@ -100,6 +101,25 @@ macro_rules! conformance {
                 the_origin_is_replaced_on_every_call_and_nothing_else
                 one_hash_in_two_tenants_is_two_definitions
                 definitions_are_listed_by_flow_and_newest_first
+            ]
+            documents: [
+                a_document_comes_back_as_it_was_put
+                a_document_that_is_not_there_is_none
+                a_document_put_again_takes_the_place_of_the_one_before
+                a_deleted_document_is_gone
+                documents_are_listed_by_the_bytes_of_their_ids
+                pages_of_documents_join_without_gap_or_repeat
+                a_page_of_documents_is_bounded
+                a_document_is_gone_when_its_time_is_over
+                a_document_put_again_lives_by_its_new_time
+                a_time_to_live_beyond_all_measure_is_kept
+                pages_pass_over_any_number_of_documents_past_their_time
+                strange_names_are_kept_apart
+                a_name_that_no_store_can_keep_is_refused
+                a_body_is_as_large_as_a_payload_and_no_larger
+                collections_do_not_see_each_other
+                of_racing_puts_of_one_document_one_stays_whole
+                retention_removes_documents_past_their_time_and_no_other
             ]
             events: [
                 seq_is_contiguous_across_commits_and_appends
@@ -244,6 +264,7 @@ macro_rules! conformance {
                 a_run_that_is_there_is_not_restored_over
                 a_run_without_its_definition_is_not_restored
                 values_are_told_with_their_end
+                documents_are_carried_with_their_end
                 a_store_with_anything_in_it_is_not_filled
                 a_filling_that_was_broken_off_begins_anew
             ]
@@ -274,6 +295,7 @@ mod tests {
             include_str!("claims.rs"),
             include_str!("commit.rs"),
             include_str!("definitions.rs"),
+            include_str!("documents.rs"),
             include_str!("events.rs"),
             include_str!("feed.rs"),
             include_str!("leases.rs"),

@@ -12,9 +12,9 @@ use crate::memory::MemoryStore;
 use crate::query::WantTotal;
 use crate::row::{Pause, Repair, Retention, StateScope};
 use crate::{
-    Append, Base, Catalog, Claim, Commit, EventQuery, Extend, Failure, Handoff, Index, JobKey, JobRow,
-    JobState, LeaseUse, Line, LockRequest, NewJob, Others, RunQuery, RunRow, RunStore, StateChange,
-    StoredDefinition, Token,
+    Append, Base, Catalog, Claim, Commit, DocumentQuery, EventQuery, Extend, Failure, Handoff, Index, JobKey,
+    JobRow, JobState, LeaseUse, Line, LockRequest, NewJob, Order, Others, RunQuery, RunRow, RunStore,
+    StateChange, StoredDefinition, Token,
 };
 
 /// One call, with all its arguments.
@@ -48,6 +48,11 @@ pub(super) enum Op {
     ExtendLock(Tenant, Token, Duration),
     ReleaseLock(Tenant, Token),
     Locks(Tenant),
+    PutDocument(&'static str, String, Json, Option<Duration>),
+    Document(&'static str, String),
+    DeleteDocument(&'static str, String),
+    /// All pages of this size.
+    Documents(&'static str, DocumentQuery),
 }
 
 /// A lease that was given out at some time.
@@ -107,6 +112,7 @@ const QUEUES: [&str; 2] = ["q0", "q1"];
 const LANES: [(&str, &str); 3] = [("q0", "n0"), ("q1", "n1"), ("q0", "n2")];
 const TENANTS: [&str; 2] = ["default", "other"];
 pub(super) const LOCK: &str = given::STRANGE[0];
+const COLLECTIONS: [&str; 2] = ["tokens", "audit:{x}"];
 const HOUR: Duration = Duration::from_secs(3_600);
 
 impl Maker {
@@ -134,6 +140,7 @@ impl Maker {
             ops.push(Op::Locks(tenant.clone()));
             ops.push(Op::Definitions(tenant));
         }
+        ops.extend(COLLECTIONS.map(|collection| Op::Documents(collection, DocumentQuery::default())));
         for run in &self.runs {
             ops.push(Op::Events(run.clone(), EventQuery::default()));
             ops.push(Op::Jobs(run.clone()));
@@ -144,7 +151,7 @@ impl Maker {
 
     pub(super) async fn next(&mut self, held: &[Held]) -> Op {
         let run = self.run();
-        match self.rng.below(104) {
+        match self.rng.below(110) {
             0..34 => self.commits(held).await,
             34..44 => self.appends(held).await,
             44..56 => Op::Claim(self.claim()),
@@ -172,7 +179,8 @@ impl Maker {
             96 => self.define(run.tenant),
             97 => self.retain(),
             98..100 => self.repair(run).await,
-            _ => self.lock(run.tenant),
+            100..104 => self.lock(run.tenant),
+            _ => self.document(),
         }
     }
 
@@ -519,6 +527,24 @@ impl Maker {
             4 => Op::ExtendLock(tenant, token, ttl),
             5 | 6 => Op::ReleaseLock(tenant, token),
             _ => Op::Locks(tenant),
+        }
+    }
+
+    /// A few ids, so that calls meet.
+    fn document(&mut self) -> Op {
+        let collection = self.rng.pick(&COLLECTIONS);
+        let id = format!("d{}", self.rng.below(6));
+        match self.rng.below(8) {
+            0..4 => {
+                let ttl = self.rng.percent(50).then(|| self.ttl());
+                Op::PutDocument(collection, id, given::json(self.rng.below(100).into()), ttl)
+            }
+            4 | 5 => Op::DeleteDocument(collection, id),
+            6 => Op::Document(collection, id),
+            _ => {
+                let order = self.rng.pick(&[Order::Ascending, Order::Descending]);
+                Op::Documents(collection, DocumentQuery { order, after: None, limit: 1 + self.rng.below(4) })
+            }
         }
     }
 

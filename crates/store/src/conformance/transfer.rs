@@ -11,9 +11,9 @@ use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant, Time};
 use super::{Fixture, given};
 use crate::row::{Pause, Retention, StateScope};
 use crate::{
-    Base, Claim, Clock, Commit, CommitError, Failure, FeedFilter, Filling, Index, JobState, LeaseUse,
-    MemoryStore, NewJob, NewRun, Restored, RestoredEvent, RestoredRun, RunQuery, StateOwner, StateValue,
-    Store, Token,
+    Base, Claim, Clock, Commit, CommitError, Document, DocumentQuery, Failure, FeedFilter, Filling, Index,
+    JobState, LeaseUse, MemoryStore, NewJob, NewRun, Restored, RestoredEvent, RestoredRun, RunQuery,
+    StateOwner, StateValue, Store, Token,
 };
 
 /// The token that restored leases get.
@@ -48,6 +48,20 @@ async fn carry(from: &Fixture, to: &Fixture) {
             to.store.pause_queue(&tenant, &queue.queue, Pause::Paused).await.expect("pauses");
         }
     }
+    for (collection, documents) in documents(from).await {
+        restore(to, vec![Restored::Documents { collection, documents }]).await;
+    }
+}
+
+/// Every collection and what is in it.
+async fn documents(f: &Fixture) -> Vec<(String, Vec<Document>)> {
+    let mut all = Vec::new();
+    for collection in f.store.collections().await.expect("tells its collections") {
+        let query = DocumentQuery { limit: 1_000, ..DocumentQuery::default() };
+        let page = f.store.documents(&collection, query).await.expect("lists");
+        all.push((collection, page.items));
+    }
+    all
 }
 
 async fn restore(f: &Fixture, parts: Vec<Restored>) {
@@ -122,6 +136,12 @@ async fn fill(f: &Fixture) -> Vec<RunKey> {
     f.commit(Commit { base: Base::New(new), events, add, ..given::start(&run) }).await;
     f.store.pause_queue(&other, "default", Pause::Paused).await.expect("pauses");
     f.store.pause_queue(&other, "idle", Pause::Paused).await.expect("pauses");
+    for (collection, ttl) in [("tokens", None), ("audit:é {x}", None), ("workers", Some(given::TTL))] {
+        for text in given::STRANGE.iter().filter(|text| !text.contains('\0')) {
+            let body = given::json((*text).into());
+            f.store.put_document(collection, text, body, ttl).await.expect("is stored");
+        }
+    }
     runs.push(run);
     runs
 }
@@ -155,6 +175,7 @@ async fn said(f: &Fixture, tenant: &Tenant, runs: &[RunKey]) -> Vec<String> {
 async fn alike(f: &Fixture, from: &Fixture, runs: &[RunKey]) {
     let tenants = from.store.tenants().await.expect("tells");
     assert_eq!(f.store.tenants().await.expect("tells"), tenants);
+    assert_eq!(documents(f).await, documents(from).await);
     for tenant in &tenants {
         let (here, there) = (said(f, tenant, runs).await, said(from, tenant, runs).await);
         here.iter().zip(&there).for_each(|(here, there)| assert_eq!(here, there));
@@ -376,12 +397,35 @@ pub async fn values_are_told_with_their_end(f: Fixture) {
     assert_eq!(told(StateOwner::Flow("none".into())).await, []);
 }
 
+pub async fn documents_are_carried_with_their_end(f: Fixture) {
+    let from = source(&f).await;
+    let day = Duration::from_secs(86_400);
+    for (id, ttl) in [("a", None), ("b", Some(day)), ("c", Some(given::SHORT))] {
+        from.store.put_document("tokens", id, given::json(id.into()), ttl).await.expect("is stored");
+    }
+    carry(&from, &f).await;
+    let carried = documents(&f).await;
+    assert_eq!(carried[0].1[..2], documents(&from).await[0].1[..2]);
+    assert_eq!(carried[0].1[1].expires, Some(from.now().await + day), "not a day from the move on");
+    f.pass(given::LATER).await;
+    assert_eq!(f.store.document("tokens", "c").await.expect("answers"), None, "its time is over here too");
+    // Carried again, as after a parcel that was sent twice: what comes last counts.
+    carry(&from, &f).await;
+    assert_eq!(documents(&f).await[0].1.len(), 2);
+}
+
 pub async fn a_store_with_anything_in_it_is_not_filled(f: Fixture) {
     assert_eq!(f.store.tenants().await.expect("tells"), []);
     let tenant = given::tenant("other");
     f.store.pause_queue(&tenant, "mail", Pause::Paused).await.expect("pauses");
     assert_eq!(f.store.begin_filling().await, Ok(Filling::NotEmpty), "a paused queue");
     f.store.pause_queue(&tenant, "mail", Pause::Open).await.expect("opens");
+    f.store.put_document("tokens", "t", given::json("x".into()), None).await.expect("is stored");
+    assert_eq!(f.store.begin_filling().await, Ok(Filling::NotEmpty), "a document");
+    assert!(f.store.delete_document("tokens", "t").await.expect("answers"));
+    let over = Some(Duration::ZERO);
+    f.store.put_document("workers", "w", given::json("x".into()), over).await.expect("is stored");
+    assert_eq!(f.store.collections().await.expect("tells"), Vec::<String>::new());
     assert_eq!(f.store.tenants().await.expect("tells"), []);
     let run = f.started("r", vec![given::step(0)]).await;
     let before = (f.row(&run).await, f.log(&run).await, f.jobs(&run).await);
@@ -397,6 +441,7 @@ pub async fn a_filling_that_was_broken_off_begins_anew(f: Fixture) {
     carry(&from, &f).await;
     assert_eq!(f.store.begin_filling().await, Ok(Filling::Begun), "it was not ended");
     assert_eq!(f.store.tenants().await.expect("tells"), [], "all is gone");
+    assert_eq!(documents(&f).await, []);
     assert_eq!(f.store.counters().await.expect("counts"), []);
     for run in &runs {
         assert_eq!((f.try_row(run).await, f.log(run).await), (None, vec![]));

@@ -11,7 +11,8 @@ use crate::job::{JobKey, NewJob};
 use crate::row::{Repair, Retained, Retention, StateScope};
 
 impl Memory {
-    /// Removes runs first, then events; those that ended first go first. Expired key-value state and locks go along.
+    /// Removes runs first, then events; those that ended first go first. Key-value state, locks and documents past
+    /// their time go along.
     pub fn retain(&mut self, now: Time, policy: Retention, limit: usize) -> Retained {
         let mut done = Retained::default();
         for run in self.ended_by(&self.ended, |end| end + policy.runs <= now, limit) {
@@ -37,6 +38,7 @@ impl Memory {
             !values.is_empty()
         });
         self.locks.retain(|_, held| now < held.until);
+        self.forget_expired_documents(now);
         done
     }
 

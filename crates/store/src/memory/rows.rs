@@ -13,6 +13,7 @@ use flowline_core::planted::{self, Bug};
 use flowline_core::{Event, Json, NewEvent, RunId, RunKey, Status, Tenant, Time};
 
 use crate::commit::{JobNow, LeaseNow};
+use crate::document::Document;
 use crate::job::{JobKey, JobRow, JobState, Lane, NewJob, Token};
 use crate::row::{RunRow, StateScope, StoredDefinition};
 
@@ -41,6 +42,8 @@ pub struct Memory {
     pub(super) states: BTreeMap<(Tenant, Owner), BTreeMap<String, StateValue>>,
     pub(super) definitions: BTreeMap<(Tenant, Arc<str>), (u64, StoredDefinition)>,
     pub(super) locks: BTreeMap<(Tenant, String), Lock>,
+    /// By collection and id.
+    pub(super) documents: BTreeMap<String, BTreeMap<String, Document>>,
     /// A move into it is under way.
     pub(super) filling: bool,
 

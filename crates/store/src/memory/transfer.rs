@@ -28,8 +28,9 @@ impl Memory {
         kept.filter(|(_, kept)| kept.live(now)).map(value).collect()
     }
 
-    pub fn begin_filling(&mut self) -> Filling {
-        if !self.filling && !self.tenants().is_empty() {
+    pub fn begin_filling(&mut self, now: Time) -> Filling {
+        let empty = self.tenants().is_empty() && self.collections(now).is_empty();
+        if !self.filling && !empty {
             return Filling::NotEmpty;
         }
         *self = Memory { filling: true, ..Memory::default() };
@@ -51,6 +52,11 @@ impl Memory {
                     let kept = self.states.entry((tenant, owned(&owner))).or_default();
                     let keep = |StateValue { key, value, expires }| (key, Kept { value, expires });
                     kept.extend(values.into_iter().map(keep));
+                }
+                Restored::Documents { documents, .. } if documents.is_empty() => {}
+                Restored::Documents { collection, documents } => {
+                    let kept = self.documents.entry(collection).or_default();
+                    kept.extend(documents.into_iter().map(|document| (document.id.clone(), document)));
                 }
             }
         }

@@ -37,10 +37,12 @@ pub(crate) enum Fault {
     ForgetsToClear,
     /// A lock is released without its token.
     ReleasesForAnyone,
+    /// A deleted document is still there.
+    KeepsDocuments,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 14] = [
+    pub(crate) const ALL: [Fault; 15] = [
         Fault::DropsTheFence,
         Fault::IgnoresTheVersion,
         Fault::ExpiresEarly,
@@ -55,6 +57,7 @@ impl Fault {
         Fault::SplitsTheCommit,
         Fault::ForgetsToClear,
         Fault::ReleasesForAnyone,
+        Fault::KeepsDocuments,
     ];
 }
 
@@ -223,6 +226,27 @@ impl Catalog for Broken {
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
         self.store.locks(tenant).await
     }
+    async fn put_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        self.store.put_document(collection, id, body, ttl).await
+    }
+    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
+        self.store.document(collection, id).await
+    }
+    async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError> {
+        self.store.documents(collection, query).await
+    }
+    async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
+        match self.fault {
+            Fault::KeepsDocuments => Ok(self.store.document(collection, id).await?.is_some()),
+            _ => self.store.delete_document(collection, id).await,
+        }
+    }
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
         self.store.counters().await
     }
@@ -247,6 +271,9 @@ impl Transfer for Broken {
     }
     async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError> {
         self.store.values(tenant, owner).await
+    }
+    async fn collections(&self) -> Result<Vec<String>, StoreError> {
+        self.store.collections().await
     }
     async fn begin_filling(&self) -> Result<Filling, StoreError> {
         self.store.begin_filling().await

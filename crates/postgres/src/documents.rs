@@ -1,0 +1,112 @@
+//! Documents. One whose time is over counts as gone; its row is replaced, or goes with the next retention.
+//!
+//! Names have no NUL in them, so the columns hold them as they are, and sort them by their bytes.
+
+use std::time::Duration;
+
+use flowline_core::{Json, Time};
+use flowline_store::query::page_size;
+use flowline_store::{Document, DocumentPage, DocumentQuery, Order};
+use tokio_postgres::Row;
+
+use crate::fault::Fault;
+use crate::session::Session;
+
+/// Rows that go in one statement: short, so that nobody waits long for what it locks.
+const PART: i64 = 1_000;
+
+pub(crate) async fn put(
+    session: &Session,
+    collection: &str,
+    id: &str,
+    body: &Json,
+    ttl: Option<Duration>,
+) -> Result<(), Fault> {
+    let sql = "insert into documents (collection, id, body, expires) values ($1, $2, $3, now_ms() + $4)
+        on conflict (collection, id) do update set body = excluded.body, expires = excluded.expires";
+    let ttl = ttl.map(|ttl| i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4));
+    session.execute(sql, &[&collection, &id, &body.get(), &ttl]).await.map(drop)
+}
+
+pub(crate) async fn get(session: &Session, collection: &str, id: &str) -> Result<Option<Document>, Fault> {
+    let sql = "select id, body, expires from documents
+        where collection = $1 and id = $2 and (expires is null or expires > now_ms())";
+    session.query_opt(sql, &[&collection, &id]).await?.as_ref().map(read).transpose()
+}
+
+pub(crate) async fn page(
+    session: &Session,
+    collection: &str,
+    query: &DocumentQuery,
+) -> Result<DocumentPage, Fault> {
+    let limit = page_size(query.limit);
+    let (compare, order) = match query.order {
+        Order::Ascending => (">", "asc"),
+        Order::Descending => ("<", "desc"),
+    };
+    let after = query.after.as_ref().map(|_| format!("and id {compare} $3")).unwrap_or_default();
+    let sql = format!(
+        "select id, body, expires from documents where collection = $1
+            and (expires is null or expires > now_ms()) {after} order by id {order} limit $2"
+    );
+    let most = limit as i64 + 1;
+    let rows = match &query.after {
+        Some(after) => session.query(&sql, &[&collection, &most, after]).await?,
+        None => session.query(&sql, &[&collection, &most]).await?,
+    };
+    let found = rows.iter().map(read).collect::<Result<_, Fault>>()?;
+    Ok(DocumentPage::of(found, limit))
+}
+
+/// True where it was there and its time was not over.
+pub(crate) async fn delete(session: &Session, collection: &str, id: &str) -> Result<bool, Fault> {
+    let sql = "delete from documents where collection = $1 and id = $2
+        returning expires is null or expires > now_ms()";
+    let gone = session.query_opt(sql, &[&collection, &id]).await?;
+    Ok(gone.map(|row| row.try_get(0)).transpose()?.unwrap_or(false))
+}
+
+/// Goes from the first document of a collection to that of the next: how many a collection holds does not matter.
+pub(crate) async fn collections(session: &Session) -> Result<Vec<String>, Fault> {
+    let sql = "with recursive every (name) as (
+            select min(collection) from documents
+            union all
+            select (select min(collection) from documents where collection > name) from every where name is not null)
+        select name from every where exists (select 1 from documents
+            where collection = name and (expires is null or expires > now_ms())) order by name";
+    let rows = session.query(sql, &[]).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// Writes documents with the end that they have.
+pub(crate) async fn restore(
+    session: &Session,
+    collection: &str,
+    documents: &[Document],
+) -> Result<(), Fault> {
+    let sql = "insert into documents (collection, id, body, expires)
+        select $1, u.* from unnest($2::text[], $3::text[], $4::bigint[]) u
+        on conflict (collection, id) do update set body = excluded.body, expires = excluded.expires";
+    let ids: Vec<&str> = documents.iter().map(|document| document.id.as_str()).collect();
+    let bodies: Vec<&str> = documents.iter().map(|document| document.body.get()).collect();
+    let ends: Vec<Option<i64>> =
+        documents.iter().map(|document| document.expires.map(|time| time.millis())).collect();
+    session.execute(sql, &[&collection, &ids, &bodies, &ends]).await.map(drop)
+}
+
+/// Deletes those whose time is over. One that is put anew meanwhile stays: a row that had to be waited for is looked at
+/// again by the outer condition.
+pub(crate) async fn forget_expired(session: &Session) -> Result<(), Fault> {
+    let sql = "delete from documents where expires <= now_ms() and (collection, id) in
+        (select collection, id from documents where expires <= now_ms() order by expires limit $1)";
+    while session.execute(sql, &[&PART]).await? == PART as u64 {}
+    Ok(())
+}
+
+fn read(row: &Row) -> Result<Document, Fault> {
+    Ok(Document {
+        id: row.try_get(0)?,
+        body: Json::composed(row.try_get(1)?),
+        expires: row.try_get::<_, Option<i64>>(2)?.map(Time::from_millis),
+    })
+}

@@ -1,0 +1,150 @@
+//! One act on many runs, chosen by the filters of a list.
+
+use axum::Json;
+use axum::routing::post;
+use flowline::core::{Input, Status, Time};
+use flowline::store::query::{MAX_PAGE, WantTotal};
+use flowline::store::{RunQuery, RunRow};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::codes;
+use super::problem::Problem;
+use super::request::{Caller, Given, Params, moment};
+use super::route::{Access, Answer, Body, Required, Route, Scope, Verb};
+use super::runs::total_json;
+
+pub const ACTS: &[&str] = &["cancel", "pause", "resume", "retry"];
+
+pub const ROUTES: &[Route] = &[Route {
+    verb: Verb::Post,
+    path: "/v1/runs/bulk",
+    access: Access::Needs(Scope::Operate),
+    summary: "Cancel, pause, resume or retry many runs",
+    about: "Takes up to `limit` of the runs that the filter lets through, the newest first. With `dryRun` it only says which. A run that cannot take the act is reported and does not stop the others. While `next` is not null there are more: ask again with it as `cursor`. Retries have a key derived from their run, so a repeated request retries none twice.",
+    query: &[],
+    body: Some(Body { schema: "Bulk", limit: 64 * 1024, required: Required::Yes, also: &[] }),
+    answers: &[Answer::json(200, "BulkDone", "What became of each.")],
+    problems: &[],
+    handler: || post(bulk),
+}];
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Bulk {
+    action: Action,
+    filter: Filter,
+    #[serde(default)]
+    dry_run: bool,
+    limit: Option<usize>,
+    cursor: Option<String>,
+    reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Action {
+    Cancel,
+    Pause,
+    Resume,
+    Retry,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Filter {
+    flow: Option<String>,
+    status: Option<String>,
+    label: Option<String>,
+    since: Option<String>,
+    until: Option<String>,
+}
+
+impl Filter {
+    fn query(self, caller: &Caller, now: Time) -> Result<RunQuery, Problem> {
+        let wrong =
+            |name: &str, what: &str| Problem::new(&codes::BAD_BODY, what).at(&format!("/filter/{name}"));
+        let time = |name: &str, text: Option<String>| match text.map(|text| moment(&text, now)) {
+            None => Ok(None),
+            Some(Some(time)) => Ok(Some(time)),
+            Some(None) => {
+                Err(wrong(name, "neither a time (2026-01-31T12:00:00Z) nor a duration before now (24h)"))
+            }
+        };
+        let status = match self.status.as_deref().map(Status::parse) {
+            Some(None) => {
+                return Err(wrong("status", "none of running, waiting, paused, completed, failed, cancelled"));
+            }
+            status => status.flatten(),
+        };
+        let label = match self.label.as_deref().map(|label| label.split_once('=')) {
+            Some(None) => return Err(wrong("label", "a label is NAME=VALUE")),
+            label => label.flatten().map(|(name, value)| (name.to_owned(), value.to_owned())),
+        };
+        if let Some(flow) = &self.flow {
+            caller.check_flow(flow)?;
+        } else if caller.principal.flows.is_some() {
+            return Err(wrong("flow", "this token is bound to flows: name one of them"));
+        }
+        Ok(RunQuery {
+            flow: self.flow,
+            status,
+            label,
+            since: time("since", self.since)?,
+            until: time("until", self.until)?,
+            ..RunQuery::of(caller.engine.tenant().clone())
+        })
+    }
+}
+
+async fn bulk(caller: Caller, _: Params, Given(bulk): Given<Bulk>) -> Result<Json<Value>, Problem> {
+    let limit = bulk.limit.unwrap_or(MAX_PAGE);
+    if !(1..=MAX_PAGE).contains(&limit) {
+        return Err(Problem::new(&codes::BAD_BODY, format!("a limit is from 1 to {MAX_PAGE}")).at("/limit"));
+    }
+    let now = caller.engine.store().now().await?;
+    let query =
+        RunQuery { cursor: bulk.cursor, limit, total: WantTotal::Yes, ..bulk.filter.query(&caller, now)? };
+    let page = caller.engine.store().runs(query).await?;
+    let mut answer = json!({ "dryRun": bulk.dry_run, "hasMore": page.next.is_some(), "next": page.next });
+    total_json(&mut answer, page.total);
+    let acts = page.items.iter().map(|row| {
+        let (caller, reason) = (&caller, bulk.reason.clone());
+        async move {
+            let item = json!({ "runId": row.run_id, "flowName": row.flow_name, "status": row.status });
+            if bulk.dry_run { item } else { done(item, act(caller, row, bulk.action, reason).await) }
+        }
+    });
+    answer["items"] = futures_util::future::join_all(acts).await.into();
+    Ok(Json(answer))
+}
+
+fn done(mut item: Value, outcome: Result<Value, Problem>) -> Value {
+    match outcome {
+        Ok(changes) => {
+            changes.as_object().into_iter().flatten().for_each(|(name, value)| item[name] = value.clone())
+        }
+        Err(problem) => item["error"] = problem.to_json(),
+    }
+    item
+}
+
+async fn act(
+    caller: &Caller,
+    row: &RunRow,
+    action: Action,
+    reason: Option<String>,
+) -> Result<Value, Problem> {
+    let input = match action {
+        Action::Cancel => Input::Cancel { reason },
+        Action::Pause => Input::Pause,
+        Action::Resume => Input::Resume,
+        Action::Retry => {
+            let request = caller.engine.again(&row.key(), None).await?;
+            let handle = request.idempotency_key(format!("retry:{}", row.run_id)).await?;
+            return Ok(json!({ "newRunId": handle.id(), "changed": !handle.existed() }));
+        }
+    };
+    let applied = caller.engine.input(&row.key(), input).await?;
+    Ok(json!({ "changed": applied.changed, "status": applied.status }))
+}

@@ -1,0 +1,221 @@
+//! Definitions: register, look at, check, draw.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use flowline::EngineError;
+use flowline::core::definition::{self, Diagnostics, Format, Read, read};
+use flowline::core::{Plan, limits};
+use flowline::store::StoredDefinition;
+use serde_json::{Value, json};
+
+use super::codes;
+use super::problem::Problem;
+use super::request::{Caller, Params, Text, is_json};
+use super::route::{Access, Answer, Body, Content, Kind, Query, Required, Route, Scope, Verb};
+
+const DEFINITION: Body = Body {
+    schema: "Definition",
+    limit: limits::DEFINITION_BYTES,
+    required: Required::Yes,
+    also: &["application/yaml", "application/toml"],
+};
+const VERSION: Query = Query {
+    name: "version",
+    kind: Kind::Text,
+    about: "A hash of a definition; the latest where it is left out.",
+};
+
+pub const ROUTES: &[Route] = &[
+    Route {
+        verb: Verb::Post,
+        path: "/v1/flows",
+        access: Access::Needs(Scope::Operate),
+        summary: "Register a definition",
+        about: "As JSON, YAML or TOML, told apart by Content-Type. A definition is known by its content: registering it again changes nothing, and a new one becomes the latest of its flow.",
+        query: &[],
+        body: Some(DEFINITION),
+        answers: &[
+            Answer::json(200, "Registered", "It was there already."),
+            Answer::json(201, "Registered", "It is stored, and the latest of its flow."),
+        ],
+        problems: &[&codes::DEFINITION, &codes::TOO_LARGE],
+        handler: || post(register),
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/flows/validate",
+        access: Access::Needs(Scope::Read),
+        summary: "Check a definition without storing it",
+        about: "",
+        query: &[],
+        body: Some(DEFINITION),
+        answers: &[Answer::json(200, "Validated", "What is right and wrong with it.")],
+        problems: &[&codes::TOO_LARGE],
+        handler: || post(validate),
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/flows",
+        access: Access::Needs(Scope::Read),
+        summary: "List the flows, each by its latest definition",
+        about: "",
+        query: &[],
+        body: None,
+        answers: &[Answer::json(200, "FlowList", "By name, with their runs by status.")],
+        problems: &[],
+        handler: || get(list),
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/flows/{flow}",
+        access: Access::Needs(Scope::Read),
+        summary: "Show a definition of a flow",
+        about: "",
+        query: &[VERSION],
+        body: None,
+        answers: &[Answer::json(200, "Flow", "The definition, whole.")],
+        problems: &[&codes::NO_SUCH_FLOW],
+        handler: || get(show),
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/flows/{flow}/versions",
+        access: Access::Needs(Scope::Read),
+        summary: "List all definitions of a flow",
+        about: "",
+        query: &[],
+        body: None,
+        answers: &[Answer::json(200, "FlowList", "The newest first.")],
+        problems: &[&codes::NO_SUCH_FLOW],
+        handler: || get(versions),
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/flows/{flow}/graph",
+        access: Access::Needs(Scope::Read),
+        summary: "Draw a flow",
+        about: "As nodes and edges in JSON, or as text for Mermaid or Graphviz.",
+        query: &[
+            VERSION,
+            Query {
+                name: "format",
+                kind: Kind::OneOf(&["json", "mermaid", "dot"]),
+                about: "`json` where it is left out.",
+            },
+        ],
+        body: None,
+        answers: &[
+            Answer::json(200, "Graph", "The graph."),
+            Answer { status: 200, about: "The graph as text.", content: Content::Other("text/plain") },
+        ],
+        problems: &[&codes::NO_SUCH_FLOW],
+        handler: || get(draw),
+    },
+];
+
+fn parse(body: &Text) -> Result<Result<Read, Diagnostics>, Problem> {
+    let (name, format) = match body.kind.as_str() {
+        kind if is_json(kind) => ("definition.json", Format::Json),
+        "application/yaml" | "application/x-yaml" | "text/yaml" => ("definition.yaml", Format::Yaml),
+        "application/toml" | "text/toml" => ("definition.toml", Format::Toml),
+        other => {
+            let detail = format!(
+                "{other:?} is not taken here; send application/json, application/yaml or application/toml"
+            );
+            return Err(Problem::new(&codes::UNSUPPORTED_MEDIA_TYPE, detail));
+        }
+    };
+    Ok(read(name, &body.text, format))
+}
+
+async fn register(caller: Caller, _: Params, body: Text) -> Result<Response, Problem> {
+    let read = parse(&body)?.map_err(|wrong| EngineError::Definition(Box::new(wrong)))?;
+    let flow = read.definition.flow.clone();
+    caller.check_flow(&flow)?;
+    let store = caller.engine.store();
+    let plan = Plan::build(read.definition).map_err(EngineError::from)?;
+    let known = store.definition(caller.engine.tenant(), &plan.hash).await?;
+    let plan = caller
+        .engine
+        .register_plan(plan.into(), known.as_ref().and_then(|known| known.origin.clone()))
+        .await?;
+    let status = if known.is_some() { StatusCode::OK } else { StatusCode::CREATED };
+    let answer = json!({
+        "flow": &*plan.flow, "hash": &*plan.hash, "created": known.is_none(), "warnings": read.warnings.to_json(),
+    });
+    Ok((status, Json(answer)).into_response())
+}
+
+async fn validate(_: Caller, _: Params, body: Text) -> Result<Json<Value>, Problem> {
+    Ok(Json(match parse(&body)? {
+        Ok(read) => {
+            json!({ "valid": true, "flow": read.definition.flow, "diagnostics": read.warnings.to_json() })
+        }
+        Err(wrong) => json!({ "valid": false, "diagnostics": wrong.to_json() }),
+    }))
+}
+
+async fn list(caller: Caller, _: Params) -> Result<Json<Value>, Problem> {
+    let tenant = caller.engine.tenant();
+    let mut definitions = caller.engine.store().definitions(tenant).await?;
+    definitions.retain(|definition| definition.latest && caller.principal.may_see_flow(&definition.flow));
+    let counters = caller.engine.store().counters().await?;
+    let items: Vec<Value> = definitions
+        .iter()
+        .map(|definition| {
+            let mut item = json!(definition);
+            let of_flow = counters
+                .iter()
+                .filter(|counter| counter.tenant == *tenant && counter.flow_name == definition.flow);
+            item["runs"] = of_flow
+                .map(|counter| (counter.status.to_string(), json!(counter.count)))
+                .collect::<serde_json::Map<_, _>>()
+                .into();
+            item
+        })
+        .collect();
+    Ok(Json(json!({ "items": items })))
+}
+
+/// The definition that the path and `version` name.
+async fn find(caller: &Caller, params: &Params) -> Result<StoredDefinition, Problem> {
+    let flow = params.path("flow");
+    caller.check_flow(flow)?;
+    let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
+    let found = match params.text("version") {
+        Some(hash) => store.definition(tenant, hash).await?.filter(|found| &*found.flow == flow),
+        None => store.latest(tenant, flow).await?,
+    };
+    found.ok_or_else(|| Problem::no_such_flow(flow))
+}
+
+async fn show(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+    let stored = find(&caller, &params).await?;
+    let mut answer = json!(stored);
+    answer["definition"] = serde_json::from_str(&stored.body)
+        .map_err(|error| Problem::new(&codes::STORE, format!("definition {}: {error}", stored.hash)))?;
+    Ok(Json(answer))
+}
+
+async fn versions(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+    let flow = params.path("flow");
+    caller.check_flow(flow)?;
+    let mut definitions = caller.engine.store().definitions(caller.engine.tenant()).await?;
+    definitions.retain(|definition| &*definition.flow == flow);
+    if definitions.is_empty() {
+        return Err(Problem::no_such_flow(flow));
+    }
+    Ok(Json(json!({ "items": definitions })))
+}
+
+async fn draw(caller: Caller, params: Params) -> Result<Response, Problem> {
+    let stored = find(&caller, &params).await?;
+    let plan = caller.engine.plans().get(caller.engine.store(), caller.engine.tenant(), &stored.hash).await?;
+    Ok(match params.text("format") {
+        Some("mermaid") => definition::mermaid(&plan.definition).into_response(),
+        Some("dot") => definition::dot(&plan.definition).into_response(),
+        _ => Json(json!(definition::graph(&plan.definition))).into_response(),
+    })
+}

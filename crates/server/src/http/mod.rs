@@ -1,0 +1,115 @@
+//! The HTTP API: thin handlers over the engine and the store. Each file here is a group of routes with its handlers; a
+//! route declares all about itself ([`route::Route`]), and the router, the scopes and the OpenAPI document follow from that.
+//!
+//! Nothing here decides anything about runs, and nothing is kept here that another instance would need.
+
+pub mod access;
+pub mod bulk;
+pub mod codes;
+pub mod flows;
+pub mod health;
+pub mod listen;
+pub mod openapi;
+pub mod overview;
+pub mod problem;
+pub mod queues;
+pub mod request;
+pub mod route;
+pub mod run;
+pub mod runs;
+pub mod schemas;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use flowline::Engine;
+use flowline::core::Tenant;
+
+use problem::Problem;
+use route::Route;
+
+/// A handler that has not begun to answer by then is given up. Longer than any wait that a request may ask for.
+const HANDLER_TIME: Duration = Duration::from_secs(90);
+
+/// What handlers share. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct App(Arc<Shared>);
+
+#[derive(Debug)]
+pub struct Shared {
+    pub engine: Engine,
+    /// Of whoever names none.
+    pub tenant: Tenant,
+}
+
+impl std::ops::Deref for App {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl App {
+    pub fn new(shared: Shared) -> App {
+        App(Arc::new(shared))
+    }
+}
+
+/// Every route there is.
+pub fn routes() -> impl Iterator<Item = &'static Route> {
+    [
+        health::ROUTES,
+        openapi::ROUTES,
+        flows::ROUTES,
+        runs::ROUTES,
+        bulk::ROUTES,
+        run::ROUTES,
+        queues::ROUTES,
+        overview::ROUTES,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+pub fn router(app: App) -> Router {
+    let mut router = Router::new();
+    for route in routes() {
+        let handler = (route.handler)()
+            .route_layer(middleware::from_fn_with_state((app.clone(), route), access::check));
+        router = router.route(route.path, handler);
+    }
+    router.layer(middleware::from_fn(in_time)).layer(middleware::from_fn(problem::shape)).with_state(app)
+}
+
+async fn in_time(request: Request<Body>, next: Next) -> Response {
+    match tokio::time::timeout(HANDLER_TIME, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Problem::new(&codes::TIMEOUT, "no answer within 90s").into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn no_two_routes_have_the_same_verb_and_path() {
+        let mut seen = BTreeSet::new();
+        for route in routes() {
+            assert!(seen.insert((route.path, route.verb.as_str())), "{:?} {}", route.verb, route.path);
+        }
+    }
+
+    #[test]
+    fn every_route_under_v1_names_a_scope() {
+        for route in routes().filter(|route| route.path.starts_with("/v1/")) {
+            assert!(matches!(route.access, route::Access::Needs(_)), "{}", route.path);
+        }
+    }
+}

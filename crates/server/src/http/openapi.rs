@@ -1,0 +1,145 @@
+//! The OpenAPI document, made from the routes and the schemas.
+
+use axum::Json;
+use axum::routing::get;
+use serde_json::{Map, Value, json};
+
+use super::codes::{self, Code};
+use super::problem::PROBLEM_JSON;
+use super::route::{Access, Answer, Content, Kind, Required, Route, Verb, path_parameters};
+use super::{routes, schemas};
+
+pub const ROUTES: &[Route] = &[Route {
+    verb: Verb::Get,
+    path: "/openapi.json",
+    access: Access::Open,
+    summary: "Get this description of the API",
+    about: "",
+    query: &[],
+    body: None,
+    answers: &[Answer { status: 200, about: "OpenAPI 3.1.", content: Content::Other("application/json") }],
+    problems: &[],
+    handler: || get(|| async { Json(document()) }),
+}];
+
+/// Problems that any route can answer with.
+const ANYWHERE: &[&Code] =
+    &[&codes::BAD_REQUEST, &codes::BAD_PARAMETER, &codes::INTERNAL, &codes::UNAVAILABLE, &codes::TIMEOUT];
+/// Problems of routes that need a token.
+const GUARDED: &[&Code] = &[&codes::UNAUTHORIZED, &codes::FORBIDDEN];
+/// Problems of routes that take a body.
+const WITH_BODY: &[&Code] =
+    &[&codes::BAD_BODY, &codes::TOO_LARGE, &codes::UNSUPPORTED_MEDIA_TYPE, &codes::REQUEST_TIMEOUT];
+
+/// The whole document.
+pub fn document() -> Value {
+    let mut paths: Map<String, Value> = Map::new();
+    for route in routes() {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.verb.as_str()] = operation(route);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Flowline",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Durable flows: register definitions, start and steer runs, follow their events, work on their jobs.",
+            "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
+        },
+        "servers": [{ "url": "/", "description": "This server" }],
+        "tags": [],
+        "paths": paths,
+        "components": {
+            "schemas": schemas::all(),
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+        },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let mut operation = json!({
+        "operationId": operation_id(route),
+        "summary": route.summary,
+        "responses": responses(route),
+    });
+    if !route.about.is_empty() {
+        operation["description"] = route.about.into();
+    }
+    let in_path = path_parameters(route.path).map(|name| {
+        json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } })
+    });
+    let in_query = route.query.iter().map(|query| {
+        json!({ "name": query.name, "in": "query", "description": query.about, "schema": schema_of(query.kind) })
+    });
+    let parameters: Vec<Value> = in_path.chain(in_query).collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
+    if let Some(body) = &route.body {
+        let mut content = json!({ "application/json": { "schema": reference(body.schema) } });
+        for kind in body.also {
+            content[kind] = json!({ "schema": { "type": "string" } });
+        }
+        operation["requestBody"] = json!({ "required": body.required == Required::Yes, "content": content });
+    }
+    if let Access::Needs(scope) = route.access {
+        operation["security"] = json!([{ "token": [] }, {}]);
+        operation["x-scope"] = scope.as_str().into();
+    }
+    operation
+}
+
+/// `get /v1/runs/{run}/events` is `getV1RunsRunEvents`, without the version.
+fn operation_id(route: &Route) -> String {
+    let words = route.path.split(['/', '{', '}', '.', '-']).filter(|word| !word.is_empty() && *word != "v1");
+    let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
+    std::iter::once(route.verb.as_str().to_owned()).chain(words.map(capital)).collect()
+}
+
+fn responses(route: &Route) -> Value {
+    let mut responses: Map<String, Value> = Map::new();
+    for answer in route.answers {
+        let response = responses
+            .entry(answer.status.to_string())
+            .or_insert_with(|| json!({ "description": answer.about }));
+        match answer.content {
+            Content::None => {}
+            Content::Json(schema) => {
+                response["content"]["application/json"] = json!({ "schema": reference(schema) })
+            }
+            Content::Other(kind) => response["content"][kind] = json!({}),
+        }
+    }
+    let guarded = matches!(route.access, Access::Needs(_)).then_some(GUARDED).unwrap_or_default();
+    let with_body = route.body.as_ref().map_or(&[][..], |_| WITH_BODY);
+    let problems: Vec<&&Code> =
+        [ANYWHERE, guarded, with_body, route.problems].into_iter().flatten().collect();
+    for problem in &problems {
+        let same: Vec<String> = problems
+            .iter()
+            .filter(|other| other.status == problem.status)
+            .map(|code| format!("`{}`", code.code))
+            .collect();
+        responses.entry(problem.status.to_string()).or_insert_with(|| {
+            json!({ "description": same.join(", "), "content": { PROBLEM_JSON: { "schema": reference("Problem") } } })
+        });
+    }
+    Value::Object(responses)
+}
+
+fn reference(schema: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{schema}") })
+}
+
+fn schema_of(kind: Kind) -> Value {
+    match kind {
+        Kind::Text => json!({ "type": "string" }),
+        Kind::Number(from, to) => json!({ "type": "integer", "minimum": from, "maximum": to }),
+        Kind::Flag => json!({ "type": "boolean" }),
+        Kind::Duration => json!({ "type": "string", "examples": ["30s"] }),
+        Kind::Span => json!({ "type": "string", "examples": ["1h"] }),
+        Kind::Moment => json!({ "type": "string", "examples": ["2026-01-31T12:00:00Z", "24h"] }),
+        Kind::OneOf(words) => json!({ "enum": words }),
+        Kind::SomeOf(_) => json!({ "type": "string", "description": "Several, separated by commas." }),
+    }
+}

@@ -1,0 +1,93 @@
+//! Figures and checks over all runs of a tenant.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::routing::{get, post};
+use flowline::stats::{BUCKETS, Depth, Question, Stats, stats};
+use flowline::verify::{Report, verify};
+
+use super::problem::Problem;
+use super::request::{Caller, Params};
+use super::route::{Access, Answer, Kind, Query, Route, Scope, Verb};
+
+/// How far back figures go where nothing is said.
+const SINCE: Duration = Duration::from_secs(24 * 3600);
+
+pub const ROUTES: &[Route] = &[
+    Route {
+        verb: Verb::Get,
+        path: "/v1/stats",
+        access: Access::Needs(Scope::Read),
+        summary: "Count runs and steps and how long they took",
+        about: "Its cost grows with the runs that it covers: by default those of the last day.",
+        query: &[
+            Query { name: "flow", kind: Kind::Text, about: "Only runs of this flow." },
+            Query {
+                name: "since",
+                kind: Kind::Moment,
+                about: "Created at or after: a time, or so long ago; 24h where it is left out.",
+            },
+            Query {
+                name: "bucket",
+                kind: Kind::Span,
+                about: "Width of the time buckets; 1h where it is left out.",
+            },
+            Query {
+                name: "steps",
+                kind: Kind::Flag,
+                about: "Also look into the logs, for the durations of steps.",
+            },
+        ],
+        body: None,
+        answers: &[Answer::json(200, "Stats", "")],
+        problems: &[],
+        handler: || get(count),
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/verify",
+        access: Access::Needs(Scope::Operate),
+        summary: "Check all runs of the tenant against their logs",
+        about: "Reads every log: on a large store use `flowline verify`, which has no time limit.",
+        query: &[],
+        body: None,
+        answers: &[Answer::json(200, "Report", "What does not hold; nothing, of a sound store.")],
+        problems: &[],
+        handler: || post(check),
+    },
+];
+
+async fn count(caller: Caller, params: Params) -> Result<Json<Stats>, Problem> {
+    let store = caller.engine.store();
+    let now = store.now().await?;
+    let since = params.moment("since", now).unwrap_or_else(|| now.before(SINCE));
+    let bucket = params.duration("bucket").unwrap_or(Duration::from_secs(3600));
+    if now.since(since).as_millis() / bucket.as_millis().max(1) >= BUCKETS as u128 {
+        return Err(Problem::parameter(
+            "bucket",
+            format!("that makes over {BUCKETS} buckets; ask for wider ones, or a later `since`"),
+        ));
+    }
+    let flow = params.text("flow");
+    match flow {
+        Some(flow) => caller.check_flow(flow)?,
+        None if caller.principal.flows.is_some() => {
+            return Err(Problem::parameter("flow", "this token is bound to flows: name one of them"));
+        }
+        None => {}
+    }
+    let steps = if params.flag("steps") { Depth::Steps } else { Depth::Runs };
+    let question = Question {
+        tenant: caller.engine.tenant().clone(),
+        flow: flow.map(str::to_owned),
+        since: Some(since),
+        bucket,
+        steps,
+    };
+    Ok(Json(stats(store, &question).await?))
+}
+
+async fn check(caller: Caller, _: Params) -> Result<Json<Report>, Problem> {
+    Ok(Json(verify(caller.engine.store(), caller.engine.plans(), Some(caller.engine.tenant())).await?))
+}

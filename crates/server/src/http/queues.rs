@@ -1,0 +1,256 @@
+//! Queues: how deep they are, what died in them, stop and open them.
+//!
+//! A dead letter is a run that failed at a step of the queue and was not driven again. That it was driven again shows in
+//! the run that this made: its key is derived from the dead one, so that it happens once.
+
+use axum::Json;
+use axum::routing::{get, post};
+use flowline::core::ids::check_name;
+use flowline::core::{RunId, RunKey, Status};
+use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
+use flowline::store::row::Pause;
+use flowline::store::{QueueRow, RunQuery, RunRow};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::codes;
+use super::problem::Problem;
+use super::request::{Caller, Given, Params};
+use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
+use super::runs::LIMIT;
+
+/// Failed runs that one request looks through for dead letters.
+const LOOKED_AT: usize = 2_000;
+
+pub const ROUTES: &[Route] = &[
+    Route {
+        verb: Verb::Get,
+        path: "/v1/queues",
+        access: Access::Needs(Scope::Read),
+        summary: "List the queues",
+        about: "Those that hold a job or are paused, by name and by what a worker must be able to run.",
+        query: &[],
+        body: None,
+        answers: &[Answer::json(200, "QueueList", "")],
+        problems: &[],
+        handler: || get(list),
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/queues/{queue}",
+        access: Access::Needs(Scope::Read),
+        summary: "Show a queue",
+        about: "",
+        query: &[],
+        body: None,
+        answers: &[Answer::json(200, "QueueList", "A row for each thing that a worker must be able to run.")],
+        problems: &[&codes::NO_SUCH_QUEUE],
+        handler: || get(show),
+    },
+    change(
+        "/v1/queues/{queue}/pause",
+        "Pause a queue",
+        "No more of its jobs are claimed; leased ones run on.",
+        || post(pause),
+    ),
+    change("/v1/queues/{queue}/resume", "Resume a queue", "", || post(resume)),
+    Route {
+        verb: Verb::Get,
+        path: "/v1/queues/{queue}/dead",
+        access: Access::Needs(Scope::Read),
+        summary: "List the dead letters of a queue",
+        about: "Runs that failed at a step of this queue and were not driven again, the newest first. A page may hold fewer than asked for, or none, and still have a `next`: failed runs of other queues were passed over.",
+        query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the page before." }],
+        body: None,
+        answers: &[Answer::json(200, "DeadLetters", "")],
+        problems: &[],
+        handler: || get(dead),
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/queues/{queue}/redrive",
+        access: Access::Needs(Scope::Operate),
+        summary: "Drive the dead letters of a queue again",
+        about: "Each becomes a new run with what it had completed. Asked again it finds only those that are left, so it can be repeated until `next` is null.",
+        query: &[],
+        body: Some(Body { schema: "Redrive", limit: 64 * 1024, required: Required::No, also: &[] }),
+        answers: &[Answer::json(200, "Redriven", "")],
+        problems: &[],
+        handler: || post(redrive),
+    },
+];
+
+const fn change(
+    path: &'static str,
+    summary: &'static str,
+    about: &'static str,
+    handler: fn() -> axum::routing::MethodRouter<super::App>,
+) -> Route {
+    Route {
+        verb: Verb::Post,
+        path,
+        access: Access::Needs(Scope::Operate),
+        summary,
+        about,
+        query: &[],
+        body: None,
+        answers: CHANGED,
+        problems: &[&codes::NO_SUCH_QUEUE],
+        handler,
+    }
+}
+
+const CHANGED: &[Answer] = &[Answer::json(200, "QueueChanged", "")];
+
+async fn rows(caller: &Caller) -> Result<Vec<QueueRow>, Problem> {
+    let mut rows = caller.engine.store().queues(caller.engine.tenant()).await?;
+    rows.retain(|row| caller.principal.may_see_queue(&row.queue));
+    Ok(rows)
+}
+
+/// The queue of the path, where the caller may know of it.
+fn queue<'a>(caller: &Caller, params: &'a Params) -> Result<&'a str, Problem> {
+    let queue = params.path("queue");
+    let no_such = || Problem::new(&codes::NO_SUCH_QUEUE, format!("there is no queue {queue:?}"));
+    check_name("queue", queue).map_err(|_| no_such())?;
+    if caller.principal.may_see_queue(queue) { Ok(queue) } else { Err(no_such()) }
+}
+
+async fn list(caller: Caller, _: Params) -> Result<Json<Value>, Problem> {
+    Ok(Json(json!({ "items": rows(&caller).await? })))
+}
+
+async fn show(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+    let queue = queue(&caller, &params)?;
+    let mut rows = rows(&caller).await?;
+    rows.retain(|row| &*row.queue == queue);
+    if rows.is_empty() {
+        return Err(Problem::new(
+            &codes::NO_SUCH_QUEUE,
+            format!("no job is in queue {queue:?}, and it is not paused"),
+        ));
+    }
+    Ok(Json(json!({ "items": rows })))
+}
+
+async fn pause(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+    set(&caller, &params, Pause::Paused).await
+}
+
+async fn resume(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+    set(&caller, &params, Pause::Open).await
+}
+
+async fn set(caller: &Caller, params: &Params, pause: Pause) -> Result<Json<Value>, Problem> {
+    let queue = queue(caller, params)?;
+    caller.engine.store().pause_queue(caller.engine.tenant(), queue, pause).await?;
+    Ok(Json(json!({ "queue": queue, "paused": pause == Pause::Paused })))
+}
+
+/// Dead letters, and where to look on.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DeadLetters {
+    items: Vec<RunRow>,
+    has_more: bool,
+    next: Option<String>,
+}
+
+async fn dead(caller: Caller, params: Params) -> Result<Json<DeadLetters>, Problem> {
+    let queue = queue(&caller, &params)?;
+    let limit = params.number("limit").map_or(PAGE, |limit| limit as usize);
+    Ok(Json(find_dead(&caller, queue, params.text("cursor"), limit).await?))
+}
+
+async fn find_dead(
+    caller: &Caller,
+    queue: &str,
+    cursor: Option<&str>,
+    limit: usize,
+) -> Result<DeadLetters, Problem> {
+    let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
+    let mut query = RunQuery {
+        status: Some(Status::Failed),
+        cursor: cursor.map(str::to_owned),
+        // A page is taken whole, or the cursor would pass over what was not.
+        limit,
+        total: WantTotal::No,
+        ..RunQuery::of(tenant.clone())
+    };
+    let mut items = Vec::new();
+    let mut looked_at = 0;
+    loop {
+        let page = store.runs(query.clone()).await?;
+        looked_at += page.items.len();
+        let again: Vec<RunKey> = page.items.iter().map(driven_again).collect();
+        let driven = store.load(&again).await?;
+        for (row, driven) in page.items.into_iter().zip(driven) {
+            if driven.is_none()
+                && caller.principal.may_see_flow(&row.flow_name)
+                && died_in(caller, &row, queue).await?
+            {
+                items.push(row);
+            }
+        }
+        query.cursor = page.next;
+        // What is left of the page to fill, so that the next one begins where this one ends.
+        query.limit = limit.saturating_sub(items.len()).max(1);
+        if query.cursor.is_none() || items.len() >= limit || looked_at >= LOOKED_AT {
+            return Ok(DeadLetters { items, has_more: query.cursor.is_some(), next: query.cursor });
+        }
+    }
+}
+
+/// The run that driving this one again makes.
+fn driven_again(row: &RunRow) -> RunKey {
+    RunKey::new(row.tenant.clone(), RunId::from_key(&row.tenant, &row.flow_name, &redrive_key(row)))
+}
+
+fn redrive_key(row: &RunRow) -> String {
+    format!("redrive:{}", row.run_id)
+}
+
+async fn died_in(caller: &Caller, row: &RunRow, queue: &str) -> Result<bool, Problem> {
+    let Some(step) = row.failure.as_ref().and_then(|failure| failure.step.as_ref()) else { return Ok(false) };
+    let plan = caller.engine.plans().get(caller.engine.store(), &row.tenant, &row.definition).await?;
+    Ok(plan.steps.iter().any(|known| known.name == *step && &*known.queue == queue))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Redrive {
+    limit: Option<usize>,
+    #[serde(default)]
+    dry_run: bool,
+    cursor: Option<String>,
+}
+
+async fn redrive(
+    caller: Caller,
+    params: Params,
+    Given(given): Given<Redrive>,
+) -> Result<Json<Value>, Problem> {
+    let queue = queue(&caller, &params)?;
+    let limit = given.limit.unwrap_or(PAGE);
+    if !(1..=MAX_PAGE).contains(&limit) {
+        return Err(Problem::new(&codes::BAD_BODY, format!("a limit is from 1 to {MAX_PAGE}")).at("/limit"));
+    }
+    let dead = find_dead(&caller, queue, given.cursor.as_deref(), limit).await?;
+    let mut items = Vec::new();
+    for row in &dead.items {
+        let mut item = json!({ "runId": row.run_id, "flowName": row.flow_name });
+        if !given.dry_run {
+            match drive_again(&caller, row).await {
+                Ok(run) => item["newRunId"] = json!(run),
+                Err(problem) => item["error"] = problem.to_json(),
+            }
+        }
+        items.push(item);
+    }
+    Ok(Json(json!({ "items": items, "dryRun": given.dry_run, "hasMore": dead.has_more, "next": dead.next })))
+}
+
+async fn drive_again(caller: &Caller, row: &RunRow) -> Result<RunId, Problem> {
+    let request = caller.engine.again(&row.key(), None).await?;
+    Ok(request.idempotency_key(redrive_key(row)).await?.id().clone())
+}

@@ -1,0 +1,284 @@
+//! What a handler gets out of a request, checked before it is handed on: who asks, the parameters, the body.
+
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequest, FromRequestParts, RawPathParams};
+use axum::http::request::Parts;
+use axum::http::{Request, header};
+use flowline::Engine;
+use flowline::core::time::parse_duration;
+use flowline::core::{Json, RunId, RunKey, Time};
+use flowline::store::RunRow;
+use serde::de::DeserializeOwned;
+
+use super::App;
+use super::access::Principal;
+use super::codes;
+use super::problem::Problem;
+use super::route::{Kind, Query, Required, Route};
+
+/// How long a body may take to arrive.
+const BODY_TIME: Duration = Duration::from_secs(30);
+/// The longest that a request may wait for a run.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Who asks, and the engine acting for the tenant of that.
+#[derive(Debug)]
+pub struct Caller {
+    pub principal: Principal,
+    pub engine: Engine,
+}
+
+impl Caller {
+    /// The address of a run as the path names it. A name that no run can have is a run that is not there.
+    pub fn run_key(&self, run: &str) -> Result<RunKey, Problem> {
+        let id = RunId::new(run).map_err(|_| Problem::no_such_run(run))?;
+        Ok(self.engine.key(&id))
+    }
+
+    /// The index row of a run that this caller may know of.
+    pub async fn row(&self, run: &str) -> Result<RunRow, Problem> {
+        let row = self.engine.row(&self.run_key(run)?).await?;
+        if self.principal.may_see_flow(&row.flow_name) { Ok(row) } else { Err(Problem::no_such_run(run)) }
+    }
+
+    pub fn check_flow(&self, flow: &str) -> Result<(), Problem> {
+        if self.principal.may_see_flow(flow) { Ok(()) } else { Err(Problem::no_such_flow(flow)) }
+    }
+}
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Caller, Problem> {
+        let principal = parts.extensions.get::<Principal>().cloned();
+        let principal = principal.ok_or_else(|| Problem::new(&codes::INTERNAL, "nobody asked who asks"))?;
+        let engine = app.engine.acting_for(principal.tenant.clone());
+        Ok(Caller { principal, engine })
+    }
+}
+
+/// The parameters of the path and of the query. Those of the query are the ones that the route declares; each is checked
+/// before the handler runs.
+#[derive(Debug)]
+pub struct Params {
+    path: Vec<(String, String)>,
+    query: Vec<(String, String)>,
+}
+
+impl Params {
+    /// A parameter of the path.
+    pub fn path(&self, name: &str) -> &str {
+        self.path.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.query.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.text(name)?.parse().ok()
+    }
+
+    pub fn flag(&self, name: &str) -> bool {
+        matches!(self.text(name), Some("true" | ""))
+    }
+
+    pub fn duration(&self, name: &str) -> Option<Duration> {
+        parse_duration(self.text(name)?)
+    }
+
+    pub fn moment(&self, name: &str, now: Time) -> Option<Time> {
+        moment(self.text(name)?, now)
+    }
+
+    /// The parts of a list.
+    pub fn list(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.text(name).into_iter().flat_map(|text| text.split(',')).filter(|part| !part.is_empty())
+    }
+}
+
+impl FromRequestParts<App> for Params {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Params, Problem> {
+        let raw = RawPathParams::from_request_parts(parts, app)
+            .await
+            .map_err(|error| Problem::new(&codes::BAD_REQUEST, error.to_string()))?;
+        let path = raw.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let query = parts.uri.query().unwrap_or_default();
+        let query = form_urlencoded::parse(query.as_bytes())
+            .map(|(name, value)| (name.into_owned(), value.into_owned()))
+            .collect();
+        let params = Params { path, query };
+        let declared = parts.extensions.get::<&'static Route>().map_or(&[][..], |route| route.query);
+        params.check(declared)?;
+        Ok(params)
+    }
+}
+
+impl Params {
+    fn check(&self, declared: &[Query]) -> Result<(), Problem> {
+        for (at, (name, value)) in self.query.iter().enumerate() {
+            let Some(query) = declared.iter().find(|query| query.name == name) else {
+                let known: Vec<&str> = declared.iter().map(|query| query.name).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                return Err(Problem::parameter(
+                    name,
+                    format!("{name:?} is no parameter of this route; it has {known}"),
+                ));
+            };
+            if self.query[..at].iter().any(|(other, _)| other == name) {
+                return Err(Problem::parameter(name, format!("{name} is given twice")));
+            }
+            if let Err(expected) = fits(query.kind, value) {
+                return Err(Problem::parameter(name, format!("{name}: {value:?} is not {expected}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a value is of a kind; if not, what the kind looks like.
+fn fits(kind: Kind, value: &str) -> Result<(), String> {
+    let known = |words: &'static [&'static str], value: &str| {
+        if words.contains(&value) { Ok(()) } else { Err(format!("one of {}", words.join(", "))) }
+    };
+    match kind {
+        Kind::Text if value.contains('\0') => Err("a text without NUL".to_owned()),
+        Kind::Text => Ok(()),
+        Kind::Number(from, to) => match value.parse::<u64>() {
+            Ok(number) if (from..=to).contains(&number) => Ok(()),
+            _ => Err(format!("a whole number from {from} to {to}")),
+        },
+        Kind::Flag => known(&["", "true", "false"], value).map_err(|_| "true or false".to_owned()),
+        Kind::Duration => match parse_duration(value) {
+            Some(duration) if duration <= LONGEST_WAIT => Ok(()),
+            _ => Err("a duration (500ms, 30s) of at most 60s".to_owned()),
+        },
+        Kind::Span => match parse_duration(value) {
+            Some(duration) if !duration.is_zero() => Ok(()),
+            _ => Err("a duration (5m, 1h, 1d)".to_owned()),
+        },
+        Kind::Moment => match moment(value, Time::default()) {
+            Some(_) => Ok(()),
+            None => Err("a time (2026-01-31T12:00:00Z) or a duration before now (24h)".to_owned()),
+        },
+        Kind::OneOf(words) => known(words, value),
+        Kind::SomeOf(words) => {
+            value.split(',').filter(|part| !part.is_empty()).try_for_each(|part| known(words, part))
+        }
+    }
+}
+
+/// A time as it is, or a duration before now.
+pub fn moment(text: &str, now: Time) -> Option<Time> {
+    parse_duration(text).map(|ago| now.before(ago)).or_else(|| Time::parse(text))
+}
+
+/// A body as JSON of a type.
+#[derive(Debug)]
+pub struct Given<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<App> for Given<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request<Body>, _: &App) -> Result<Given<T>, Problem> {
+        let (kind, text) = read_text(request).await?;
+        if !is_json(&kind) {
+            return Err(Problem::new(
+                &codes::UNSUPPORTED_MEDIA_TYPE,
+                format!("{kind:?} is not taken here; send application/json"),
+            ));
+        }
+        from_json(&text).map(Given)
+    }
+}
+
+/// A body as text, with its media type without parameters; where there is none, an empty JSON object.
+#[derive(Debug)]
+pub struct Text {
+    pub kind: String,
+    pub text: String,
+}
+
+impl FromRequest<App> for Text {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request<Body>, _: &App) -> Result<Text, Problem> {
+        let (kind, text) = read_text(request).await?;
+        Ok(Text { kind, text })
+    }
+}
+
+pub fn is_json(kind: &str) -> bool {
+    kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json")
+}
+
+/// Reads JSON from outside into a type. A misfit is named by its JSON pointer.
+pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
+    // Before anything recurses over it.
+    Json::parse(text)?;
+    let mut reader = serde_json::Deserializer::from_str(text);
+    serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let pointer = pointer(error.path());
+        let detail = error.inner().to_string();
+        let detail = detail.split(" at line ").next().unwrap_or_default();
+        Problem::new(&codes::BAD_BODY, detail).at(&pointer)
+    })
+}
+
+fn pointer(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    let part = |segment: &Segment| match segment {
+        Segment::Seq { index } => format!("/{index}"),
+        Segment::Map { key } => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
+        Segment::Enum { variant } => format!("/{variant}"),
+        Segment::Unknown => String::new(),
+    };
+    path.iter().map(part).collect()
+}
+
+async fn read_text(request: Request<Body>) -> Result<(String, String), Problem> {
+    let body = request.extensions().get::<&'static Route>().and_then(|route| route.body.as_ref());
+    let (limit, required) = body.map_or((0, Required::No), |body| (body.limit, body.required));
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind =
+        kind.and_then(|kind| kind.split(';').next()).map_or(String::new(), |kind| kind.trim().to_lowercase());
+    let too_large =
+        || Problem::new(&codes::TOO_LARGE, format!("the body is over {limit} bytes, the limit here"));
+    let length =
+        request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    if length.is_some_and(|length: usize| length > limit) {
+        return Err(too_large());
+    }
+    let bytes = match tokio::time::timeout(BODY_TIME, to_bytes(request.into_body(), limit)).await {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(error)) if is_length_limit(&error) => return Err(too_large()),
+        Ok(Err(error)) => {
+            return Err(Problem::new(&codes::BAD_REQUEST, format!("the body broke off: {error}")));
+        }
+        Err(_) => return Err(Problem::new(&codes::REQUEST_TIMEOUT, "the body took over 30s to arrive")),
+    };
+    if bytes.is_empty() {
+        return match required {
+            Required::No => Ok(("application/json".to_owned(), "{}".to_owned())),
+            Required::Yes => Err(Problem::new(&codes::BAD_BODY, "the body is missing").at("")),
+        };
+    }
+    let text = String::from_utf8(bytes.into())
+        .map_err(|error| Problem::new(&codes::BAD_BODY, format!("the body is not UTF-8: {error}")))?;
+    Ok((kind, text))
+}
+
+fn is_length_limit(error: &axum::Error) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        if error.is::<http_body_util::LengthLimitError>() {
+            return true;
+        }
+        source = error.source();
+    }
+    false
+}

@@ -1,0 +1,155 @@
+//! A route says everything about itself in one place: its path, who may use it, what it takes and what it answers. The
+//! router, the check of the scope, the check of the query and the OpenAPI document are all made from it.
+
+use axum::routing::MethodRouter;
+
+use super::App;
+
+#[derive(Debug)]
+pub struct Route {
+    pub verb: Verb,
+    /// As axum and OpenAPI write it: `/v1/runs/{run}`.
+    pub path: &'static str,
+    pub access: Access,
+    /// A short imperative sentence.
+    pub summary: &'static str,
+    /// What it does beyond the summary; empty where that says all.
+    pub about: &'static str,
+    pub query: &'static [Query],
+    pub body: Option<Body>,
+    pub answers: &'static [Answer],
+    /// Codes of problems beyond those that every route can answer with.
+    pub problems: &'static [&'static super::codes::Code],
+    pub handler: fn() -> MethodRouter<App>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Get,
+    Post,
+    Delete,
+}
+
+impl Verb {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verb::Get => "get",
+            Verb::Post => "post",
+            Verb::Delete => "delete",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Anybody who reaches the port.
+    Open,
+    /// A token with this scope, where tokens are asked for.
+    Needs(Scope),
+}
+
+/// What a token allows. `admin` allows everything; the others stand for themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// Look at definitions, runs, events, queues.
+    Read,
+    /// Start runs and send events into them.
+    Start,
+    /// Take jobs and report their outcomes.
+    Work,
+    /// Steer runs and queues, register definitions.
+    Operate,
+    /// Everything, tokens and the audit log too.
+    Admin,
+}
+
+impl Scope {
+    pub const ALL: [Scope; 5] = [Scope::Read, Scope::Start, Scope::Work, Scope::Operate, Scope::Admin];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Start => "start",
+            Scope::Work => "work",
+            Scope::Operate => "operate",
+            Scope::Admin => "admin",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Scope> {
+        Scope::ALL.into_iter().find(|scope| scope.as_str() == text)
+    }
+}
+
+/// A parameter of the query string.
+#[derive(Debug)]
+pub struct Query {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub about: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    /// A whole number from the first to the second.
+    Number(u64, u64),
+    Flag,
+    /// How long to wait: `500ms`, `30s`.
+    Duration,
+    /// A stretch of time: `5m`, `1h`, `7d`.
+    Span,
+    /// A time as RFC 3339 writes it, or a duration before now.
+    Moment,
+    OneOf(&'static [&'static str]),
+    /// Several of these, separated by commas.
+    SomeOf(&'static [&'static str]),
+}
+
+/// What a request carries.
+#[derive(Debug)]
+pub struct Body {
+    /// A schema of the OpenAPI document.
+    pub schema: &'static str,
+    /// The most bytes taken.
+    pub limit: usize,
+    pub required: Required,
+    /// Media types beside `application/json`.
+    pub also: &'static [&'static str],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Required {
+    Yes,
+    /// Left out it means an object with nothing in it.
+    No,
+}
+
+/// A good answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub about: &'static str,
+    pub content: Content,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Content {
+    None,
+    /// JSON of this schema.
+    Json(&'static str),
+    /// Something else, by media type.
+    Other(&'static str),
+}
+
+impl Answer {
+    pub const fn json(status: u16, schema: &'static str, about: &'static str) -> Answer {
+        Answer { status, about, content: Content::Json(schema) }
+    }
+}
+
+/// The parameters of a path template, in order.
+pub fn path_parameters(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+}

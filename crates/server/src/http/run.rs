@@ -1,0 +1,437 @@
+//! One run: look at it, steer it, send it events.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use flowline::StateScope;
+use flowline::core::decide::Finish;
+use flowline::core::event::EventType;
+use flowline::core::{Event, Input, Json as Raw, RunId, Status, limits};
+use flowline::explain::explain;
+use flowline::operate::{Applied, RunOutcome};
+use flowline::store::query::PAGE;
+use flowline::store::{EventQuery, RunRow};
+use flowline::verify::{Report, verify_run};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::codes;
+use super::problem::Problem;
+use super::request::{Caller, Given, Params};
+use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
+use super::runs::{LIMIT, WAIT, key_header};
+use crate::view::RunView;
+
+const SMALL: usize = 64 * 1024;
+
+const APPLIED: &[Answer] =
+    &[Answer::json(200, "Applied", "The run has it; `changed` is false where it had it before.")];
+
+/// A route that carries an input into a run.
+const fn act(
+    path: &'static str,
+    summary: &'static str,
+    about: &'static str,
+    body: Option<Body>,
+    handler: fn() -> axum::routing::MethodRouter<super::App>,
+) -> Route {
+    Route {
+        verb: Verb::Post,
+        path,
+        access: Access::Needs(Scope::Operate),
+        summary,
+        about,
+        query: &[],
+        body,
+        answers: APPLIED,
+        problems: &[&codes::NO_SUCH_RUN, &codes::RUN_ENDED, &codes::REFUSED],
+        handler,
+    }
+}
+
+const fn look(
+    path: &'static str,
+    summary: &'static str,
+    query: &'static [Query],
+    answers: &'static [Answer],
+    handler: fn() -> axum::routing::MethodRouter<super::App>,
+) -> Route {
+    Route {
+        verb: Verb::Get,
+        path,
+        access: Access::Needs(Scope::Read),
+        summary,
+        about: "",
+        query,
+        body: None,
+        answers,
+        problems: &[&codes::NO_SUCH_RUN],
+        handler,
+    }
+}
+
+const fn small(schema: &'static str, required: Required) -> Option<Body> {
+    Some(Body { schema, limit: SMALL, required, also: &[] })
+}
+
+pub const ROUTES: &[Route] = &[
+    look(
+        "/v1/runs/{run}",
+        "Show a run",
+        &[],
+        &[Answer::json(200, "Run", "The run with its steps and jobs.")],
+        || get(show),
+    ),
+    look(
+        "/v1/runs/{run}/events",
+        "Read the log of a run",
+        &[
+            Query {
+                name: "after",
+                kind: Kind::Number(0, u64::MAX),
+                about: "Only events with a greater `seq`.",
+            },
+            Query { name: "type", kind: Kind::SomeOf(EVENT_TYPES), about: "Only these types." },
+            Query { name: "step", kind: Kind::Text, about: "Only events of this step." },
+            Query {
+                name: "attempt",
+                kind: Kind::Number(0, u32::MAX as u64),
+                about: "Only events of this attempt.",
+            },
+            LIMIT,
+        ],
+        &[Answer::json(200, "EventPage", "In order. The log of a run that retention has trimmed is empty.")],
+        || get(events),
+    ),
+    look(
+        "/v1/runs/{run}/result",
+        "Get the outcome of a run",
+        &[WAIT],
+        &[
+            Answer::json(200, "Outcome", "It has ended."),
+            Answer::json(202, "Outcome", "It has not ended yet."),
+        ],
+        || get(result),
+    ),
+    look(
+        "/v1/runs/{run}/state",
+        "Read the key-value state of a run",
+        &[Query {
+            name: "scope",
+            kind: Kind::OneOf(&["run", "flow", "tenant"]),
+            about: "Whose; the run's own where it is left out.",
+        }],
+        &[Answer::json(200, "State", "All keys with their values.")],
+        || get(state),
+    ),
+    look(
+        "/v1/runs/{run}/verify",
+        "Check a run against its log",
+        &[],
+        &[Answer::json(200, "Report", "What does not hold; nothing, of a sound run.")],
+        || get(verify),
+    ),
+    look(
+        "/v1/runs/{run}/explain",
+        "Tell why a run does what it does",
+        &[],
+        &[Answer::json(200, "Explanation", "What each step waits for.")],
+        || get(explanation),
+    ),
+    Route {
+        verb: Verb::Post,
+        path: "/v1/runs/{run}/events",
+        access: Access::Needs(Scope::Start),
+        summary: "Send an event from outside into a run",
+        about: "The event is durable when this answers. With an `eventId` of one's own it can be repeated without harm.",
+        query: &[],
+        body: Some(Body {
+            schema: "Send",
+            limit: 2 * limits::PAYLOAD_BYTES,
+            required: Required::Yes,
+            also: &[],
+        }),
+        answers: &[Answer::json(200, "Sent", "The run has it; `changed` is false where it had it before.")],
+        problems: &[
+            &codes::NO_SUCH_RUN,
+            &codes::NO_SUCH_EVENT,
+            &codes::RUN_ENDED,
+            &codes::SCHEMA,
+            &codes::TOO_LARGE,
+        ],
+        handler: || post(send),
+    },
+    act(
+        "/v1/runs/{run}/cancel",
+        "Cancel a run",
+        "What runs is told to stop.",
+        small("Cancel", Required::No),
+        || post(cancel),
+    ),
+    act(
+        "/v1/runs/{run}/pause",
+        "Pause a run",
+        "What runs goes on to its end; nothing new starts.",
+        None,
+        || post(pause),
+    ),
+    act("/v1/runs/{run}/resume", "Resume a paused run", "", None, || post(resume)),
+    act(
+        "/v1/runs/{run}/complete",
+        "End a run by hand as completed",
+        "",
+        Some(Body {
+            schema: "Complete",
+            limit: 2 * limits::PAYLOAD_BYTES,
+            required: Required::No,
+            also: &[],
+        }),
+        || post(complete),
+    ),
+    act("/v1/runs/{run}/fail", "End a run by hand as failed", "", small("Fail", Required::Yes), || {
+        post(fail)
+    }),
+    Route {
+        verb: Verb::Post,
+        path: "/v1/runs/{run}/retry",
+        access: Access::Needs(Scope::Operate),
+        summary: "Repeat an ended run as a new one",
+        about: "The new run has what the old one had completed, and does the rest. With an `Idempotency-Key` it is repeated once, however often this is asked. With `from`, that step and all that follow from it are done again too.",
+        query: &[],
+        body: small("Retry", Required::No),
+        answers: &[Answer::json(201, "Retried", "The new run.")],
+        problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_STEP, &codes::RUN_NOT_ENDED],
+        handler: || post(retry),
+    },
+];
+
+pub const EVENT_TYPES: &[&str] = &[
+    "flow.start",
+    "flow.completed",
+    "flow.failed",
+    "flow.cancelled",
+    "flow.paused",
+    "flow.resumed",
+    "step.started",
+    "step.completed",
+    "step.retry",
+    "step.failed",
+    "step.skipped",
+    "emit",
+    "log",
+    "state",
+];
+
+async fn show(caller: Caller, params: Params) -> Result<Response, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    let view = RunView::read(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
+    Ok(Json(view.shown()).into_response())
+}
+
+/// A page of a log. Payloads pass through as they are.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Events {
+    items: Vec<Event>,
+    has_more: bool,
+    next: Option<u64>,
+    /// Events of the run, whatever the filters.
+    total: u64,
+    events_trimmed: bool,
+}
+
+/// How a run ended, if it has.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Outcome {
+    run_id: RunId,
+    status: Status,
+    result: Option<Raw>,
+    error: Option<String>,
+}
+
+async fn events(caller: Caller, params: Params) -> Result<Json<Events>, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    let query = EventQuery {
+        after: params.number("after").unwrap_or(0),
+        kinds: params.list("type").filter_map(EventType::parse).collect(),
+        step: params.text("step").map(str::to_owned),
+        attempt: params.number("attempt").map(|attempt| attempt as u32),
+        limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
+    };
+    let page = caller.engine.store().events(&row.key(), query).await?;
+    Ok(Json(Events {
+        next: page.events.last().filter(|_| page.more).map(|event| event.seq),
+        items: page.events,
+        has_more: page.more,
+        total: row.events,
+        events_trimmed: row.events_trimmed,
+    }))
+}
+
+async fn result(caller: Caller, params: Params) -> Result<Response, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    let wait = params.duration("wait").unwrap_or(Duration::ZERO);
+    let ended = match row.status.is_terminal() {
+        true => Some(caller.engine.outcome(&row.key(), &row).await?),
+        false if wait.is_zero() => None,
+        false => tokio::time::timeout(wait, caller.engine.wait(&row.key())).await.ok().transpose()?,
+    };
+    Ok(match ended {
+        Some(RunOutcome { status, result, error }) => {
+            Json(Outcome { run_id: row.run_id, status, result, error }).into_response()
+        }
+        None => {
+            let row = caller.row(params.path("run")).await?;
+            let answer = Outcome { run_id: row.run_id, status: row.status, result: None, error: None };
+            (StatusCode::ACCEPTED, Json(answer)).into_response()
+        }
+    })
+}
+
+#[derive(Debug, Serialize)]
+struct State {
+    scope: &'static str,
+    values: BTreeMap<String, Raw>,
+}
+
+async fn state(caller: Caller, params: Params) -> Result<Json<State>, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    let scope = match params.text("scope") {
+        Some("flow") => StateScope::Flow,
+        Some("tenant") => StateScope::Tenant,
+        _ => StateScope::Run,
+    };
+    let values = caller.engine.store().states(&row.key(), scope).await?;
+    Ok(Json(State { scope: scope.as_str(), values: values.into_iter().collect() }))
+}
+
+async fn explanation(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    let explanation = explain(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
+    Ok(Json(json!(explanation)))
+}
+
+async fn verify(caller: Caller, params: Params) -> Result<Json<Report>, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    Ok(Json(verify_run(caller.engine.store(), caller.engine.plans(), &row.key()).await?))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Send {
+    name: String,
+    payload: Option<Raw>,
+    event_id: Option<String>,
+}
+
+async fn send(caller: Caller, params: Params, Given(send): Given<Send>) -> Result<Json<Value>, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    if send.event_id.as_deref().is_some_and(|id| id.is_empty() || id.len() > limits::KEY_BYTES) {
+        let detail = format!("an event id has 1 to {} bytes", limits::KEY_BYTES);
+        return Err(Problem::new(&codes::BAD_BODY, detail).at("/eventId"));
+    }
+    let event_id = send.event_id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
+    let payload = send.payload.unwrap_or_else(Raw::null);
+    let input = Input::External { name: send.name, payload, event_id: Some(event_id.clone()) };
+    let Applied { changed, status } = caller.engine.input(&row.key(), input).await?;
+    Ok(Json(json!({ "runId": row.run_id, "eventId": event_id, "changed": changed, "status": status })))
+}
+
+/// Carries an input into a run that the caller may know of.
+async fn apply(caller: &Caller, params: &Params, input: Input) -> Result<Json<Value>, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    let Applied { changed, status } = caller.engine.input(&row.key(), input).await?;
+    Ok(Json(json!({ "runId": row.run_id, "changed": changed, "status": status })))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cancel {
+    reason: Option<String>,
+}
+
+async fn cancel(
+    caller: Caller,
+    params: Params,
+    Given(cancel): Given<Cancel>,
+) -> Result<Json<Value>, Problem> {
+    apply(&caller, &params, Input::Cancel { reason: cancel.reason }).await
+}
+
+async fn pause(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+    apply(&caller, &params, Input::Pause).await
+}
+
+async fn resume(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+    apply(&caller, &params, Input::Resume).await
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Complete {
+    result: Option<Raw>,
+}
+
+async fn complete(
+    caller: Caller,
+    params: Params,
+    Given(given): Given<Complete>,
+) -> Result<Json<Value>, Problem> {
+    let result = given.result.unwrap_or_else(Raw::null);
+    apply(&caller, &params, Input::Finish(Finish::Completed { result })).await
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fail {
+    error: String,
+}
+
+async fn fail(caller: Caller, params: Params, Given(given): Given<Fail>) -> Result<Json<Value>, Problem> {
+    apply(&caller, &params, Input::Finish(Finish::Failed { error: given.error })).await
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Retry {
+    from: Option<String>,
+}
+
+async fn retry(
+    caller: Caller,
+    params: Params,
+    headers: HeaderMap,
+    Given(given): Given<Retry>,
+) -> Result<Response, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    check_retry(&caller, &row, given.from.as_deref()).await?;
+    let mut request = caller.engine.again(&row.key(), given.from.as_deref()).await?;
+    if let Some(key) = key_header(&headers)? {
+        request = request.idempotency_key(key);
+    }
+    let handle = request.await?;
+    let new = caller.engine.row(handle.key()).await?;
+    let answer = json!({ "runId": new.run_id, "retryOf": row.run_id, "status": new.status });
+    Ok((StatusCode::CREATED, [("location", format!("/v1/runs/{}", new.run_id))], Json(answer))
+        .into_response())
+}
+
+async fn check_retry(caller: &Caller, row: &RunRow, from: Option<&str>) -> Result<(), Problem> {
+    if !matches!(row.status, Status::Completed | Status::Failed | Status::Cancelled) {
+        return Err(Problem::new(&codes::RUN_NOT_ENDED, format!("run {} is {}", row.run_id, row.status)));
+    }
+    let Some(from) = from else { return Ok(()) };
+    let plan = caller.engine.plans().get(caller.engine.store(), &row.tenant, &row.definition).await?;
+    match plan.steps.iter().any(|step| &*step.name == from) {
+        true => Ok(()),
+        false => {
+            Err(Problem::new(&codes::NO_SUCH_STEP, format!("flow {} has no step {from:?}", row.flow_name))
+                .at("/from"))
+        }
+    }
+}

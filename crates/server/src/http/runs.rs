@@ -1,0 +1,313 @@
+//! Runs in number: start one or many, list them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use flowline::core::definition::Priority;
+use flowline::core::time::parse_duration;
+use flowline::core::{Json as Raw, RunId, Status, limits};
+use flowline::operate::RunHandle;
+use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
+use flowline::store::{RunPage, RunQuery, Total};
+use flowline::{EngineError, StartRequest};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::codes;
+use super::problem::Problem;
+use super::request::{Caller, Given, Params};
+use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
+
+/// Runs that one request may start.
+pub const BATCH: usize = 1_000;
+/// The header that names an idempotency key.
+const KEY_HEADER: &str = "idempotency-key";
+pub const STATUSES: &[&str] = &["running", "waiting", "paused", "completed", "failed", "cancelled"];
+
+pub const ROUTES: &[Route] = &[
+    Route {
+        verb: Verb::Post,
+        path: "/v1/flows/{flow}/runs",
+        access: Access::Needs(Scope::Start),
+        summary: "Start a run",
+        about: "The run is durable when this answers. With an idempotency key (in the body or as `Idempotency-Key`) it can be repeated without harm: the same key and input give the same run. With `wait` it answers when the run has ended, or after that time with the run as it is then.",
+        query: &[WAIT],
+        body: Some(Body {
+            schema: "Start",
+            limit: 2 * limits::PAYLOAD_BYTES,
+            required: Required::No,
+            also: &[],
+        }),
+        answers: &[
+            Answer::json(
+                200,
+                "Started",
+                "The key named a run that was there, or the run has ended within `wait`.",
+            ),
+            Answer::json(201, "Started", "It is started."),
+        ],
+        problems: &[&codes::NO_SUCH_FLOW, &codes::SCHEMA, &codes::KEY_CONFLICT, &codes::TOO_LARGE],
+        handler: || post(start),
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/runs/batch",
+        access: Access::Needs(Scope::Start),
+        summary: "Start many runs",
+        about: "Each stands for itself: one that is refused does not keep the others from starting. Answers come in the order of the request.",
+        query: &[],
+        body: Some(Body {
+            schema: "BatchStart",
+            limit: 16 * limits::PAYLOAD_BYTES,
+            required: Required::Yes,
+            also: &[],
+        }),
+        answers: &[Answer::json(200, "BatchStarted", "What became of each.")],
+        problems: &[&codes::TOO_LARGE],
+        handler: || post(batch),
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/runs",
+        access: Access::Needs(Scope::Read),
+        summary: "List runs, the newest first",
+        about: "Every filter narrows. `total` is exact where only `flow` and `status` are given, and otherwise up to 10,000; beyond that there is `totalAtLeast`.",
+        query: &[
+            Query { name: "flow", kind: Kind::Text, about: "Only runs of this flow." },
+            Query { name: "status", kind: Kind::OneOf(STATUSES), about: "Only runs with this status." },
+            Query { name: "label", kind: Kind::Text, about: "Only runs with this label: NAME=VALUE." },
+            Query {
+                name: "since",
+                kind: Kind::Moment,
+                about: "Created at or after: a time, or so long ago.",
+            },
+            Query { name: "until", kind: Kind::Moment, about: "Created before: a time, or so long ago." },
+            Query { name: "cursor", kind: Kind::Text, about: "`next` of the page before." },
+            LIMIT,
+            Query {
+                name: "total",
+                kind: Kind::Flag,
+                about: "`false` leaves the total out, which costs a count under some filters.",
+            },
+        ],
+        body: None,
+        answers: &[Answer::json(200, "RunPage", "A page of runs.")],
+        problems: &[],
+        handler: || get(list),
+    },
+];
+
+pub const WAIT: Query = Query {
+    name: "wait",
+    kind: Kind::Duration,
+    about: "How long to wait for the end of the run, at most 60s.",
+};
+pub const LIMIT: Query = Query {
+    name: "limit",
+    kind: Kind::Number(1, MAX_PAGE as u64),
+    about: "Items on a page; 50 where it is left out.",
+};
+
+/// How a run starts.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Start {
+    /// In a batch; one run has it in the path.
+    flow: Option<String>,
+    input: Option<Raw>,
+    idempotency_key: Option<String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    delay: Option<String>,
+    priority: Option<String>,
+    /// A hash; the latest definition where it is left out.
+    version: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct BatchStart {
+    runs: Vec<Start>,
+}
+
+/// A run that was started, and how it ended where that was waited for. Payloads pass through as they are.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Started {
+    run_id: RunId,
+    existed: bool,
+    status: Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Raw>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl Start {
+    async fn request(self, caller: &Caller, flow: &str) -> Result<StartRequest, Problem> {
+        caller.check_flow(flow)?;
+        let delay = match self.delay.as_deref().map(|text| (text, parse_duration(text))) {
+            None => Duration::ZERO,
+            Some((_, Some(delay))) => delay,
+            Some((text, None)) => {
+                return Err(Problem::new(
+                    &codes::BAD_BODY,
+                    format!("{text:?} is not a duration (30s, 5m, 1h30m)"),
+                )
+                .at("/delay"));
+            }
+        };
+        let priority = match self.priority.as_deref().map(Priority::parse) {
+            None => Priority::default(),
+            Some(Some(priority)) => priority,
+            Some(None) => {
+                return Err(Problem::new(&codes::BAD_BODY, "a priority is low, normal, high or urgent")
+                    .at("/priority"));
+            }
+        };
+        let input = self.input.unwrap_or_else(Raw::null);
+        let mut request = match self.version {
+            None => caller.engine.run_named(flow, input).await?,
+            Some(hash) => {
+                let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
+                let found = store.definition(tenant, &hash).await?.filter(|found| &*found.flow == flow);
+                let found = found.ok_or_else(|| Problem::no_such_flow(flow))?;
+                caller.engine.run_plan(caller.engine.plans().get(store, tenant, &found.hash).await?, input)
+            }
+        };
+        if let Some(key) = self.idempotency_key {
+            request = request.idempotency_key(key);
+        }
+        for (name, value) in self.labels {
+            request = request.label(name, value);
+        }
+        Ok(request.priority(priority).delay(delay))
+    }
+}
+
+async fn start(
+    caller: Caller,
+    params: Params,
+    headers: HeaderMap,
+    Given(mut start): Given<Start>,
+) -> Result<Response, Problem> {
+    if let Some(key) = key_header(&headers)? {
+        if start.idempotency_key.as_deref().is_some_and(|other| other != key) {
+            return Err(Problem::new(&codes::BAD_BODY, "the header has another idempotency key")
+                .at("/idempotencyKey"));
+        }
+        start.idempotency_key = Some(key.to_owned());
+    }
+    if start.flow.as_deref().is_some_and(|flow| flow != params.path("flow")) {
+        return Err(Problem::new(&codes::BAD_BODY, "the path names another flow").at("/flow"));
+    }
+    let handle = start.request(&caller, params.path("flow")).await?.await?;
+    let ended = match params.duration("wait") {
+        Some(wait) => tokio::time::timeout(wait, handle.wait()).await.ok().transpose()?,
+        None => None,
+    };
+    let mut answer = started(&caller, &handle).await?;
+    let mut status = if handle.existed() { StatusCode::OK } else { StatusCode::CREATED };
+    if let Some(outcome) = ended {
+        status = StatusCode::OK;
+        (answer.status, answer.result, answer.error) = (outcome.status, outcome.result, outcome.error);
+    }
+    let location = format!("/v1/runs/{}", handle.id());
+    Ok((status, [("location", location)], Json(answer)).into_response())
+}
+
+/// The idempotency key that a request names in its headers.
+pub fn key_header(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let key = headers.get(KEY_HEADER).map(|key| key.to_str());
+    key.transpose().map_err(|_| Problem::parameter(KEY_HEADER, "an idempotency key is plain text"))
+}
+
+async fn started(caller: &Caller, handle: &RunHandle) -> Result<Started, EngineError> {
+    let status =
+        if handle.existed() { caller.engine.row(handle.key()).await?.status } else { Status::Running };
+    Ok(Started { run_id: handle.id().clone(), existed: handle.existed(), status, result: None, error: None })
+}
+
+async fn batch(caller: Caller, _: Params, Given(batch): Given<BatchStart>) -> Result<Json<Value>, Problem> {
+    if batch.runs.len() > BATCH {
+        let detail = format!("a batch starts at most {BATCH} runs, and this one has {}", batch.runs.len());
+        return Err(Problem::new(&codes::TOO_LARGE, detail).at("/runs"));
+    }
+    // All are on their way together, so that they share commits.
+    let starts = batch.runs.into_iter().map(|item| start_one(&caller, item));
+    let answers = futures_util::future::join_all(starts).await;
+    let items: Vec<Value> = answers
+        .into_iter()
+        .map(|answer| answer.unwrap_or_else(|problem| json!({ "error": problem.to_json() })))
+        .collect();
+    Ok(Json(json!({ "items": items })))
+}
+
+async fn start_one(caller: &Caller, mut start: Start) -> Result<Value, Problem> {
+    let missing = || Problem::new(&codes::BAD_BODY, "missing field `flow`").at("/flow");
+    let flow = start.flow.take().ok_or_else(missing)?;
+    let handle = start.request(caller, &flow).await?.await?;
+    Ok(json!(started(caller, &handle).await?))
+}
+
+/// Reads the filters that lists and bulk requests share.
+pub fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> Result<RunQuery, Problem> {
+    let label = match params.text("label").map(|label| label.split_once('=')) {
+        None => None,
+        Some(Some((name, value))) => Some((name.to_owned(), value.to_owned())),
+        Some(None) => return Err(Problem::parameter("label", "a label is NAME=VALUE")),
+    };
+    Ok(RunQuery {
+        flow: params.text("flow").map(str::to_owned),
+        status: params.text("status").and_then(Status::parse),
+        label,
+        since: params.moment("since", now),
+        until: params.moment("until", now),
+        cursor: params.text("cursor").map(str::to_owned),
+        limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
+        total: if params.text("total") == Some("false") { WantTotal::No } else { WantTotal::Yes },
+        ..RunQuery::of(caller.engine.tenant().clone())
+    })
+}
+
+async fn list(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+    let now = caller.engine.store().now().await?;
+    let query = query(&caller, &params, now)?;
+    let page = match &caller.principal.flows {
+        // A token that is bound to flows asks for one of them, or for nothing.
+        Some(flows) if query.flow.is_none() => match &flows[..] {
+            [flow] => caller.engine.store().runs(RunQuery { flow: Some(flow.clone()), ..query }).await?,
+            _ => {
+                return Err(Problem::parameter(
+                    "flow",
+                    format!("this token is bound to flows: name one of {}", flows.join(", ")),
+                ));
+            }
+        },
+        Some(_) if !query.flow.as_deref().is_some_and(|flow| caller.principal.may_see_flow(flow)) => {
+            RunPage { items: Vec::new(), total: Some(Total::Exact(0)), next: None }
+        }
+        _ => caller.engine.store().runs(query).await?,
+    };
+    Ok(Json(page_json(&page)))
+}
+
+/// A page of runs as it is written.
+pub fn page_json(page: &RunPage) -> Value {
+    let mut answer = json!({ "items": page.items, "hasMore": page.next.is_some(), "next": page.next });
+    total_json(&mut answer, page.total);
+    answer
+}
+
+/// Adds a total to an answer, as far as it is known.
+pub fn total_json(answer: &mut Value, total: Option<Total>) {
+    match total {
+        Some(Total::Exact(total)) => answer["total"] = json!(total),
+        Some(Total::AtLeast(total)) => answer["totalAtLeast"] = json!(total),
+        None => {}
+    }
+}

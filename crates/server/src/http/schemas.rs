@@ -1,0 +1,340 @@
+//! The schemas of what the API takes and gives. Answers are closed (`additionalProperties: false`), so that the contract
+//! tests notice a field that nobody wrote down.
+
+use serde_json::{Map, Value, json};
+
+use super::bulk::ACTS;
+use super::codes;
+use super::run::EVENT_TYPES;
+use super::runs::{BATCH, STATUSES};
+
+/// Every schema by name.
+pub fn all() -> Map<String, Value> {
+    let groups = [problems(), flows(), runs(), acts(), queues(), overview()];
+    groups.into_iter().flat_map(|group| group.as_object().cloned().unwrap_or_default()).collect()
+}
+
+/// An object with these fields and no others; those that end in `?` may be left out.
+pub fn object(about: &str, fields: Value) -> Value {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for (name, schema) in fields.as_object().cloned().unwrap_or_default() {
+        let optional = name.strip_suffix('?');
+        if optional.is_none() {
+            required.push(name.clone());
+        }
+        properties.insert(optional.unwrap_or(&name).to_owned(), schema);
+    }
+    json!({
+        "type": "object", "description": about, "properties": properties, "required": required,
+        "additionalProperties": false,
+    })
+}
+
+pub fn text(about: &str) -> Value {
+    json!({ "type": "string", "description": about })
+}
+
+pub fn count(about: &str) -> Value {
+    json!({ "type": "integer", "minimum": 0, "description": about })
+}
+
+pub fn flag(about: &str) -> Value {
+    json!({ "type": "boolean", "description": about })
+}
+
+pub fn time(about: &str) -> Value {
+    json!({ "type": "string", "format": "date-time", "description": about })
+}
+
+pub fn any(about: &str) -> Value {
+    json!({ "description": about })
+}
+
+pub fn maybe(mut schema: Value) -> Value {
+    schema["type"] = json!([schema["type"], "null"]);
+    schema
+}
+
+pub fn list(about: &str, items: Value) -> Value {
+    json!({ "type": "array", "description": about, "items": items })
+}
+
+pub fn map(about: &str, values: Value) -> Value {
+    json!({ "type": "object", "description": about, "additionalProperties": values })
+}
+
+pub fn schema(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+fn one_of(about: &str, words: &[&str]) -> Value {
+    json!({ "enum": words, "description": about })
+}
+
+pub fn status() -> Value {
+    one_of("Where the run is in its life.", STATUSES)
+}
+
+fn problems() -> Value {
+    let words: Vec<&str> = codes::ALL.iter().map(|code| code.code).collect();
+    json!({
+        "Problem": object("What went wrong, as RFC 9457 writes it.", json!({
+            "type": text("The address of the page of the code."),
+            "title": text("The code in words."),
+            "status": json!({ "type": "integer", "minimum": 400, "maximum": 599 }),
+            "detail": text("What is wrong with this very request."),
+            "code": one_of("Stable, for machines.", &words),
+            "errors?": list("Places in the request.", object("A place.", json!({
+                "pointer?": text("A JSON pointer into the body."),
+                "parameter?": text("A parameter or header."),
+                "detail": text("What is wrong there."),
+            }))),
+            "diagnostics?": schema("Diagnostics"),
+        })),
+        "Diagnostics": any("What is wrong with a definition: each with its severity, code, message, line, column and remedy."),
+        "Health": object("How this instance is.", json!({ "status": text("`ok`."), "instance?": text("Its name.") })),
+    })
+}
+
+fn flows() -> Value {
+    let stored = |more: Value| {
+        let mut fields = json!({
+            "tenant": text("Whose it is."),
+            "flow": text("The name of the flow."),
+            "hash": text("Known by its content."),
+            "origin": maybe(text("The folder that its commands run in.")),
+            "createdAt": time("When it was first registered."),
+            "latest": flag("Whether new runs use it."),
+        });
+        for (name, schema) in more.as_object().cloned().unwrap_or_default() {
+            fields[name] = schema;
+        }
+        fields
+    };
+    json!({
+        "Definition": { "type": "object", "description": "A flow. `flowline schema` prints the whole schema.", "required": ["flow"] },
+        "Registered": object("A definition that is stored.", json!({
+            "flow": text("The name of the flow."),
+            "hash": text("Known by its content."),
+            "created": flag("Whether it was new."),
+            "warnings": schema("Diagnostics"),
+        })),
+        "Validated": object("What is right and wrong with a definition.", json!({
+            "valid": flag("Whether it could be registered."),
+            "flow?": text("The name of the flow."),
+            "diagnostics": schema("Diagnostics"),
+        })),
+        "Flow": object("A definition.", stored(json!({ "definition": schema("Definition") }))),
+        "FlowList": object("Definitions.", json!({
+            "items": list("", object("A definition.", stored(json!({ "runs?": map("Runs of the flow by status.", count("")) })))),
+        })),
+        "Graph": object("A flow as a graph.", json!({
+            "flow": text("The name of the flow."),
+            "nodes": list("Steps, and events from outside.", object("A node.", json!({
+                "id": text("Within this graph."), "kind": one_of("", &["step", "entry", "event"]), "name": text(""),
+                "runner?": text("How a step runs."), "if?": text("The step's condition."),
+            }))),
+            "edges": list("", object("What a node waits for.", json!({
+                "from": text(""), "to": text(""), "event?": text("The event waited for."), "join": one_of("", &["all", "any"]),
+            }))),
+        })),
+    })
+}
+
+fn run_fields(more: Value) -> Value {
+    let mut fields = json!({
+        "runId": text("Its id."),
+        "flowName": text("Its flow."),
+        "tenant": text("Whose it is."),
+        "definition": text("The hash of the definition that it is pinned to."),
+        "status": status(),
+        "createdAt": time("When it was started."),
+        "startedAt": maybe(time("When its first step began.")),
+        "completedAt": maybe(time("When it ended.")),
+        "duration": maybe(count("From createdAt to completedAt, in milliseconds.")),
+        "stepCount": count("Steps of its definition."),
+        "completedSteps": count(""),
+        "failedSteps": count(""),
+        "retries": count("Attempts that were tried again."),
+        "failure": { "oneOf": [{ "type": "null" }, object("Why it failed, or will fail.", json!({ "error": text(""), "step?": text("") }))] },
+        "labels": map("", text("")),
+        "idempotencyKey": maybe(text("")),
+        "retryOf": maybe(text("The run that it repeats.")),
+        "version": count("Counts its commits."),
+        "events": count("Events in its log."),
+        "eventsTrimmed": flag("Whether retention has removed its log."),
+    });
+    for (name, schema) in more.as_object().cloned().unwrap_or_default() {
+        fields[name] = schema;
+    }
+    fields
+}
+
+fn runs() -> Value {
+    let start = |more: Value| {
+        let mut fields = json!({
+            "flow?": text("The flow; needed in a batch."),
+            "input?": any("The run's input; null where it is left out."),
+            "idempotencyKey?": { "type": "string", "minLength": 1, "description": "One key makes one run." },
+            "labels?": map("To find the run by.", text("")),
+            "delay?": json!({ "type": "string", "description": "Start the first steps no sooner than this from now.", "examples": ["30s"] }),
+            "priority?": one_of("", &["low", "normal", "high", "urgent"]),
+            "version?": text("A hash of a definition; the latest where it is left out."),
+        });
+        for (name, schema) in more.as_object().cloned().unwrap_or_default() {
+            fields[name] = schema;
+        }
+        fields
+    };
+    let started = json!({
+        "runId": text("Its id."), "existed": flag("Whether the key named a run that was there."), "status": status(),
+        "result?": any("Of a completed run that was waited for."), "error?": text("Of a failed run that was waited for."),
+    });
+    let job = json!({
+        "name": text("The step."), "attempt": count(""), "queue": text(""), "need": text("What a worker must be able to run."),
+        "priority": any(""), "due": time(""), "state": one_of("", &["waiting", "held", "leased"]),
+        "worker?": text("Who holds its lease."), "leasedAt?": time(""), "expires?": time("When its lease runs out."),
+    });
+    json!({
+        "Start": object("How a run starts.", start(json!({}))),
+        "Started": object("A run that was started.", started.clone()),
+        "BatchStart": object("Runs to start.", json!({
+            "runs": { "type": "array", "maxItems": BATCH, "items": object("How a run starts.", start(json!({}))) },
+        })),
+        "BatchStarted": object("What became of each, in the order of the request.", json!({
+            "items": list("", json!({ "oneOf": [
+                object("It is started.", started),
+                object("It was refused.", json!({ "error": schema("Problem") })),
+            ] })),
+        })),
+        "RunPage": object("A page of runs, the newest first.", json!({
+            "items": list("", object("A run.", run_fields(json!({})))),
+            "hasMore": flag(""), "next": maybe(text("`cursor` of the next page.")),
+            "total?": count("All that the filters let through."), "totalAtLeast?": count("In place of a total that was not counted to its end."),
+        })),
+        "Job": object("A job: work that waits or is under way.", job),
+        "Run": object("A run, whole.", run_fields(json!({
+            "steps": list("", object("A step.", json!({
+                "name": text(""), "status": text(""), "attempts": count(""),
+                "durationMs": maybe(count("From its first start to its end.")),
+            }))),
+            "jobs": list("", schema("Job")),
+            "emittedEvents": list("", text("")),
+            "awaits": list("Events from outside that a step waits for.", text("")),
+            "result": any("Of a completed run."),
+            "error": maybe(text("Of a failed run.")),
+        }))),
+        "Event": object("One thing that happened to a run.", json!({
+            "id": text("`<ms>-<seq>`, the cursor within the run."), "seq": count("1, 2, 3 … without gaps."), "ts": time(""),
+            "type": one_of("", EVENT_TYPES), "runId": text(""), "flowName": text(""), "tenant": text(""),
+            "stepName?": text(""), "stepId?": text(""), "attempt?": count(""), "data?": any("As the type says."), "v": count(""),
+        })),
+        "EventPage": object("A page of a log.", json!({
+            "items": list("", schema("Event")), "hasMore": flag(""), "next": maybe(count("`after` of the next page.")),
+            "total": count("Events of the run, whatever the filters."), "eventsTrimmed": flag("Whether retention has removed the log."),
+        })),
+        "Outcome": object("How a run ended, if it has.", json!({
+            "runId": text(""), "status": status(), "result": any("Of a completed run."), "error": maybe(text("Of a failed run.")),
+        })),
+        "State": object("Key-value state.", json!({ "scope": one_of("", &["run", "flow", "tenant"]), "values": map("", any("")) })),
+        "Explanation": object("Why a run is not further.", run_fields(json!({
+            "summary": text("One sentence on the run as a whole."),
+            "steps": list("", object("A step.", json!({
+                "step": text(""), "state": text(""), "attempt?": count(""), "reason": text("Why it is not further."),
+                "missing?": list("What its subscription lacks.", object("", json!({
+                    "event": text(""), "emittedBy": list("", text("")), "external": flag("Whether it comes from outside."),
+                }))),
+                "job?": schema("Job"),
+            }))),
+            "accepts": list("Events from outside that the run could still take.", text("")),
+        }))),
+    })
+}
+
+fn acts() -> Value {
+    json!({
+        "Applied": object("What an input did to its run.", json!({
+            "runId": text(""), "changed": flag("False where the run had it before."), "status": status(),
+        })),
+        "Send": object("An event from outside.", json!({
+            "name": text("As `accepts` of the definition lists it."), "payload?": any(""),
+            "eventId?": { "type": "string", "minLength": 1, "description": "Sent again with the same id it does nothing." },
+        })),
+        "Sent": object("What an event did to its run.", json!({
+            "runId": text(""), "eventId": text(""), "changed": flag("False where the run had it before."), "status": status(),
+        })),
+        "Cancel": object("", json!({ "reason?": text("For the log.") })),
+        "Complete": object("", json!({ "result?": any("The run's result.") })),
+        "Fail": object("", json!({ "error": text("For the log.") })),
+        "Retry": object("", json!({ "from?": text("Do this step and all that follow from it again too.") })),
+        "Retried": object("A run that repeats another.", json!({ "runId": text(""), "retryOf": text(""), "status": status() })),
+    })
+}
+
+fn queues() -> Value {
+    let page = json!({ "hasMore": flag(""), "next": maybe(text("`cursor` of the next page.")) });
+    let with_page = |mut fields: Value| {
+        page.as_object().into_iter().flatten().for_each(|(name, schema)| fields[name] = schema.clone());
+        fields
+    };
+    json!({
+        "QueueList": object("Queues.", json!({ "items": list("", object("A queue, by what a worker must be able to run.", json!({
+            "queue": text(""), "need": text("Empty for a paused queue without jobs."), "ready": count("Due and not leased."),
+            "delayed": count(""), "held": count("Of paused runs."), "leased": count("Under way."),
+            "oldest": maybe(time("Since when the oldest ready job is due.")), "paused": flag(""),
+        }))) })),
+        "QueueChanged": object("", json!({ "queue": text(""), "paused": flag("") })),
+        "DeadLetters": object("Failed runs.", with_page(json!({ "items": list("", object("A run.", run_fields(json!({})))) }))),
+        "Redrive": object("", json!({
+            "limit?": { "type": "integer", "minimum": 1, "maximum": 1000 }, "dryRun?": flag("Only say which."), "cursor?": text(""),
+        })),
+        "Redriven": object("What became of each.", with_page(json!({
+            "dryRun": flag(""),
+            "items": list("", object("", json!({
+                "runId": text("The dead one."), "flowName": text(""), "newRunId?": text(""), "error?": schema("Problem"),
+            }))),
+        }))),
+        "Bulk": object("An act on many runs.", json!({
+            "action": one_of("", ACTS),
+            "filter": object("Every filter narrows.", json!({
+                "flow?": text(""), "status?": status(), "label?": text("NAME=VALUE"),
+                "since?": text("Created at or after: a time, or so long ago."), "until?": text("Created before: a time, or so long ago."),
+            })),
+            "dryRun?": flag("Only say which."), "limit?": { "type": "integer", "minimum": 1, "maximum": 1000 },
+            "cursor?": text("`next` of the request before."), "reason?": text("Of a cancel, for the log."),
+        })),
+        "BulkDone": object("What became of each.", with_page(json!({
+            "dryRun": flag(""), "total?": count(""), "totalAtLeast?": count(""),
+            "items": list("", object("", json!({
+                "runId": text(""), "flowName": text(""), "status": status(), "changed?": flag("False where the run had it before."),
+                "newRunId?": text("Of a retry."), "error?": schema("Problem"),
+            }))),
+        }))),
+    })
+}
+
+fn overview() -> Value {
+    let percentiles = object(
+        "In milliseconds.",
+        json!({ "p50": maybe(count("")), "p95": maybe(count("")), "p99": maybe(count("")) }),
+    );
+    let summary = json!({
+        "runs": count(""), "byStatus": map("", count("")),
+        "successRate": { "type": ["number", "null"], "description": "Completed among completed and failed." },
+        "durationMs": percentiles.clone(), "retries": count(""),
+    });
+    let mut bucket = summary.clone();
+    bucket["start"] = time("");
+    json!({
+        "Stats": object("Figures.", json!({
+            "total": object("", summary.clone()), "flows": map("", object("", summary)), "buckets": list("", object("", bucket)),
+            "steps?": map("", object("", json!({ "completed": count(""), "failed": count(""), "retried": count(""), "durationMs": percentiles }))),
+            "stepsSampled": flag("Whether the step figures come from the newest runs only."),
+        })),
+        "Report": object("What a check found.", json!({
+            "runs": count(""), "events": count(""),
+            "violations": list("", json!({ "type": "object", "description": "What does not hold, with the run." })),
+        })),
+    })
+}
