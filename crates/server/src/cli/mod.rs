@@ -32,14 +32,14 @@ use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use flowline::core::{RunId, RunKey};
-use flowline::runner::http::Secrets;
+use flowline::runner::http::{Allow, Secrets};
 use flowline::store::Store;
 use flowline::{Config, Engine, HttpConfig, Role};
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::{self, Access};
 use crate::output::{self, BOLD, CYAN, RED, RESET};
-use crate::settings::{Flags, Settings};
+use crate::settings::{Flags, Settings, Source};
 
 /// Durable flows: steps wired by events, run from one file.
 #[derive(Debug, Parser)]
@@ -131,7 +131,8 @@ pub struct WorkFlags {
     #[arg(long, value_name = "DURATION")]
     drain: Option<String>,
     /// Whom http steps may call beside public addresses: none, private (loopback and private networks), or a list of
-    /// networks and host names [env: FLOWLINE_HTTP_ALLOW] [default: private]
+    /// networks and host names [env: FLOWLINE_HTTP_ALLOW] [default: private; none
+    /// for serve]
     #[arg(long, value_name = "WHOM")]
     http_allow: Option<String>,
 }
@@ -163,8 +164,12 @@ impl Context {
         Ok(engine.tenant(self.settings.tenant.value.clone()).start().await?)
     }
 
-    /// An engine that runs steps, and its store.
-    pub async fn worker(&self, env: &[String]) -> Result<(Engine, Arc<dyn Store>), Failure> {
+    /// An engine that runs steps, and its store. `callbacks` is where it is reached, if it listens.
+    pub async fn worker(
+        &self,
+        env: &[String],
+        callbacks: Option<String>,
+    ) -> Result<(Engine, Arc<dyn Store>), Failure> {
         let settings = &self.settings;
         let config = Config {
             slots: settings.slots.value,
@@ -177,13 +182,12 @@ impl Context {
         let mut commands = flowline::runner::command::Command::default();
         commands.pass_env.extend_from_slice(env);
         let store = self.open(Access::Engine).await?;
-        let http = HttpConfig {
-            allow: settings.http_allow.value.clone(),
-            secrets: Secrets::from_env(),
-            // Nobody could call back: these commands listen to nothing.
-            callbacks: None,
-            ..HttpConfig::default()
+        let allow = match (&callbacks, &settings.http_allow.source) {
+            // Whoever serves runs the flows of others, who should not reach what this machine can.
+            (Some(_), Source::Default) => Allow::default(),
+            _ => settings.http_allow.value.clone(),
         };
+        let http = HttpConfig { allow, secrets: Secrets::from_env(), callbacks, ..HttpConfig::default() };
         let engine =
             Engine::on(store.clone()).config(config).runner("command", Arc::new(commands)).http(http);
         Ok((engine.tenant(settings.tenant.value.clone()).start().await?, store))

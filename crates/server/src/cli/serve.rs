@@ -21,6 +21,9 @@ pub struct Args {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7400")]
     listen: SocketAddr,
+    /// Where this server is reached from outside, for callbacks of http steps [default: the address it listens on]
+    #[arg(long, value_name = "URL")]
+    public_url: Option<String>,
     #[command(flatten)]
     pub work: WorkFlags,
 }
@@ -32,7 +35,8 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
             .help("another server may run there; name another address with --listen")
     })?;
     let address = listener.local_addr().map_err(|error| Failure::environment(error.to_string()))?;
-    let (engine, _) = context.worker(&args.work.env).await?;
+    let callbacks = args.public_url.unwrap_or_else(|| format!("http://{address}"));
+    let (engine, _) = context.worker(&args.work.env, Some(callbacks)).await?;
     let app = App::new(Shared { engine: engine.clone(), tenant: context.settings.tenant.value.clone() });
     output::note(&format!("serving {} on http://{address}", shown(&context.settings.store.value)));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

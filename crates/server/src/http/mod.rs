@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod bulk;
+pub mod callbacks;
 pub mod codes;
 pub mod flows;
 pub mod health;
@@ -71,6 +72,7 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         run::ROUTES,
         queues::ROUTES,
         overview::ROUTES,
+        callbacks::ROUTES,
     ]
     .into_iter()
     .flatten()
@@ -107,8 +109,9 @@ mod tests {
     }
 
     #[test]
-    fn every_route_under_v1_names_a_scope() {
-        for route in routes().filter(|route| route.path.starts_with("/v1/")) {
+    fn every_route_under_v1_names_a_scope_or_has_its_credential_in_the_path() {
+        let v1 = routes().filter(|route| route.path.starts_with("/v1/"));
+        for route in v1.filter(|route| route.path != "/v1/callbacks/{reference}") {
             assert!(matches!(route.access, route::Access::Needs(_)), "{}", route.path);
         }
     }

@@ -113,6 +113,7 @@ impl From<EngineError> for Problem {
             EngineError::NoSuchFlow(_) => &codes::NO_SUCH_FLOW,
             EngineError::Refused(refusal) => return refusal.into(),
             EngineError::KeyConflict { .. } => &codes::KEY_CONFLICT,
+            EngineError::StaleLease(_) => &codes::STALE_LEASE,
             EngineError::Stopped => &codes::STOPPING,
             _ => &codes::INVALID,
         };

@@ -264,6 +264,16 @@ fn acts() -> Value {
         "Sent": object("What an event did to its run.", json!({
             "runId": text(""), "eventId": text(""), "changed": flag("False where the run had it before."), "status": status(),
         })),
+        "Callback": object("The outcome of a step: one of these. None of them is a result of null.", json!({
+            "result?": any("The step's result."),
+            "fail?": object("It failed, and no retry can help.", json!({
+                "error": text("For the log."), "code?": text("The kind of error."),
+            })),
+            "retry?": object("It failed; the step's policy may try it again.", json!({
+                "error": text("For the log."), "code?": text("For `only` and `except` of the policy."),
+                "after?": text("No sooner than after this duration."),
+            })),
+        })),
         "Cancel": object("", json!({ "reason?": text("For the log.") })),
         "Complete": object("", json!({ "result?": any("The run's result.") })),
         "Fail": object("", json!({ "error": text("For the log.") })),

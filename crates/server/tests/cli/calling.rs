@@ -1,7 +1,8 @@
 //! `http` steps of flows that are run from files.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Child;
 
 use super::place::Here;
 
@@ -65,4 +66,74 @@ fn a_waiting_request_is_said_to_need_a_worker_and_gets_one() {
     assert!(why.ends_with("it needs flowline work"), "{why}");
     here.json(0, &["work", "--until-idle"]);
     assert_eq!(here.json(0, &["show", run])["status"], "completed");
+}
+
+/// A server that does not outlive its test.
+struct Serving(Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Reads one request with its body; its head and its stream.
+fn request(listener: &TcpListener) -> (String, TcpStream) {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut text = String::new();
+    let mut buffer = [0; 4096];
+    while !text.ends_with("null") {
+        let read = stream.read(&mut buffer).unwrap();
+        text.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+    }
+    (text, stream)
+}
+
+/// Posts JSON; the status and the answer.
+fn post(address: &str, path: &str, kind: &str, body: &str) -> (u16, serde_json::Value) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    let head =
+        format!("POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: {kind}");
+    stream.write_all(format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
+}
+
+#[test]
+fn a_served_step_ends_with_what_is_called_back() {
+    let here = Here::new();
+    let mut serving =
+        Serving(here.spawn(&["serve", "--listen", "127.0.0.1:0", "--http-allow", "127.0.0.0/8"]));
+    let mut line = String::new();
+    BufReader::new(serving.0.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().rsplit_once("http://").unwrap().1;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/jobs", listener.local_addr().unwrap());
+    let flow = format!("flow: later\nsteps:\n  ask: {{ http: {{ post: '{url}', callback: true }} }}\n");
+    assert_eq!(post(address, "/v1/flows", "application/yaml", &flow).0, 201);
+    let json = "application/json";
+    let started = post(address, "/v1/flows/later/runs", json, "{}").1;
+
+    let (asked, mut stream) = request(&listener);
+    stream.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n").unwrap();
+    let callback = asked.lines().find_map(|line| line.strip_prefix("flowline-callback-url: ")).unwrap();
+    let path = callback.strip_prefix(&format!("http://{address}")).expect("it is reached where it listens");
+    let (status, problem) = post(address, path, json, r#"{"result": 1, "fail": {"error": "both"}}"#);
+    assert_eq!((status, &problem["code"]), (400, &"bad-body".into()));
+    let (status, problem) = post(address, "/v1/callbacks/made-up", json, "{}");
+    assert_eq!((status, &problem["errors"][0]["parameter"]), (400, &"reference".into()));
+    let (status, done) = post(address, path, json, r#"{"result": {"label": 7}}"#);
+    assert_eq!(
+        (status, &done["changed"], &done["status"]),
+        (200, &true.into(), &"completed".into()),
+        "{done}"
+    );
+    assert_eq!(done["runId"], started["runId"]);
+    assert_eq!(post(address, path, json, r#"{"result": {"label": 7}}"#).1["changed"], false);
+    let (status, problem) = post(address, path, json, r#"{"fail": {"error": "late"}}"#);
+    assert_eq!((status, &problem["code"]), (409, &"run-ended".into()), "{problem}");
 }
