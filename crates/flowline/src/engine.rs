@@ -15,6 +15,7 @@ use crate::drive::host::{Host, Mail};
 use crate::drive::{Message, Meters};
 use crate::flow::Flow;
 use crate::plans::Plans;
+use crate::remote::Mind;
 use crate::runner::{Runner, Runners};
 
 /// What can go wrong with an engine, as its user sees it.
@@ -62,6 +63,7 @@ pub(crate) struct Shared {
     pub config: Config,
     pub inbox: mpsc::UnboundedSender<Mail>,
     pub meters: Arc<Meters>,
+    pub remote: Mind,
     trouble: watch::Receiver<Option<StoreError>>,
     driver: Mutex<Option<JoinHandle<()>>>,
     retain: Mutex<Option<JoinHandle<()>>>,
@@ -197,6 +199,7 @@ impl Engine {
     pub async fn stop_within(&self, drain: Duration) {
         let take =
             |slot: &Mutex<Option<JoinHandle<()>>>| slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.shared.remote.room.close();
         if let Some(retain) = take(&self.shared.retain) {
             retain.abort();
         }
@@ -294,6 +297,7 @@ impl EngineBuilder {
             plans,
             inbox,
             meters,
+            remote: Mind::default(),
             trouble,
             driver: Mutex::new(None),
             retain: Mutex::new(retain),

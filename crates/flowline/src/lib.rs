@@ -42,6 +42,7 @@ pub mod operate;
 pub mod plans;
 pub mod reconcile;
 pub mod relocate;
+pub mod remote;
 pub mod retain;
 pub mod runner;
 pub mod slots;

@@ -182,6 +182,11 @@ impl StepError {
         self
     }
 
+    /// What it says: the text, the code, and whether to try again.
+    pub fn failure(&self) -> &Failure {
+        &self.0
+    }
+
     pub fn stack(mut self, stack: String) -> StepError {
         self.0.stack = Some(stack);
         self

@@ -6,6 +6,7 @@ mod cli;
 mod definition;
 mod failure;
 mod findings;
+mod flows_dir;
 mod follow;
 mod http;
 mod open;
@@ -13,6 +14,7 @@ mod output;
 mod progress;
 mod settings;
 mod signals;
+mod token;
 mod trouble;
 mod view;
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::failure::Failure;
 /// The file read where `--config` names none.
 pub const CONFIG_FILE: &str = "flowline.toml";
 const STORE: &str = "sqlite:.flowline/flowline.db";
+const LISTEN: &str = "127.0.0.1:7400";
 const SLOTS: usize = 256;
 const LEASE: Duration = Duration::from_secs(30);
 /// Short: whoever interrupts a command waits for it.
@@ -33,6 +35,15 @@ pub enum Color {
     Auto,
     Always,
     Never,
+}
+
+/// Whether a server asks for tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Auth {
+    /// On addresses that others can reach.
+    Auto,
+    None,
+    Tokens,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +82,11 @@ pub struct Flags {
     pub queues: Option<String>,
     pub lease: Option<String>,
     pub drain: Option<String>,
+    pub listen: Option<String>,
+    pub auth: Option<String>,
+    pub flows: Option<PathBuf>,
     pub http_allow: Option<String>,
+    pub public_url: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -83,7 +98,14 @@ pub struct Settings {
     pub queues: Setting<BTreeMap<String, usize>>,
     pub lease: Setting<Duration>,
     pub drain: Setting<Duration>,
+    pub listen: Setting<SocketAddr>,
+    pub auth: Setting<Auth>,
+    /// A folder with definitions.
+    pub flows: Setting<Option<PathBuf>>,
+    /// Whom http steps may call beside public addresses.
     pub http_allow: Setting<Allow>,
+    /// Where a server is reached from outside.
+    pub public_url: Setting<Option<String>>,
 }
 
 /// `flowline.toml`.
@@ -97,14 +119,20 @@ struct FileSettings {
     queues: Option<BTreeMap<String, usize>>,
     lease: Option<String>,
     drain: Option<String>,
+    listen: Option<String>,
+    auth: Option<String>,
+    flows: Option<String>,
     #[serde(rename = "http-allow")]
     http_allow: Option<String>,
+    #[serde(rename = "public-url")]
+    public_url: Option<String>,
 }
 
 impl Settings {
     pub fn read(flags: Flags) -> Result<Settings, Failure> {
         let (path, file) = read_file(flags.config.as_deref())?;
         let lookup = Lookup { path };
+        let folder = flags.flows.map(|folder| folder.display().to_string());
         let queues = file.queues.map(|queues| {
             queues.iter().map(|(queue, slots)| format!("{queue}={slots}")).collect::<Vec<_>>().join(",")
         });
@@ -124,6 +152,11 @@ impl Settings {
             queues: lookup.find("queues", flags.queues, queues, "", read_queues)?,
             lease: lookup.find("lease", flags.lease, file.lease, &text_of(LEASE), lease)?,
             drain: lookup.find("drain", flags.drain, file.drain, &text_of(DRAIN), duration)?,
+            listen: lookup.find("listen", flags.listen, file.listen, LISTEN, address)?,
+            auth: lookup.find("auth", flags.auth, file.auth, "auto", auth)?,
+            flows: lookup.find("flows", folder, file.flows, "", |text| {
+                Ok((!text.is_empty()).then(|| PathBuf::from(text)))
+            })?,
             http_allow: lookup.find(
                 "http-allow",
                 flags.http_allow,
@@ -131,6 +164,7 @@ impl Settings {
                 HTTP_ALLOW,
                 str::parse,
             )?,
+            public_url: lookup.find("public-url", flags.public_url, file.public_url, "", public_url)?,
         })
     }
 }
@@ -178,7 +212,7 @@ fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, FileSettings), Fa
     };
     let file = toml::from_str(&text).map_err(|error| {
         Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
-            .help("the keys are store, tenant, color, slots, queues, lease, drain and http-allow")
+            .help("the keys are store, tenant, color, slots, queues, lease, drain, listen, auth, flows, http-allow and public-url")
     })?;
     Ok((Some(path.to_owned()), file))
 }
@@ -186,6 +220,24 @@ fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, FileSettings), Fa
 fn color(text: &str) -> Result<Color, String> {
     <Color as clap::ValueEnum>::from_str(text, true)
         .map_err(|_| format!("{text:?} is none of auto, always, never"))
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is not ADDRESS:PORT (127.0.0.1:7400, 0.0.0.0:7400, [::1]:7400)"))
+}
+
+fn auth(text: &str) -> Result<Auth, String> {
+    <Auth as clap::ValueEnum>::from_str(text, true)
+        .map_err(|_| format!("{text:?} is none of auto, none, tokens"))
+}
+
+fn public_url(text: &str) -> Result<Option<String>, String> {
+    match text.starts_with("http://") || text.starts_with("https://") {
+        true => Ok(Some(text.to_owned())),
+        false if text.is_empty() => Ok(None),
+        false => Err(format!("{text:?} is not a URL (https://flows.example)")),
+    }
 }
 
 fn slots(text: &str) -> Result<usize, String> {

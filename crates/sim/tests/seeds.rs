@@ -17,6 +17,7 @@ const REGRESSIONS: &[(u64, &str)] = &[
     (667_375, "a delayed attempt's start and the loss of its lease were written by one commit"),
     (930_334, "a step was told that its lease is gone when another's failure met its job just claimed"),
     (475_881, "a client took the word of a store for a promise that had gone back before it arrived"),
+    (590_187, "a drain that outlived the faults kept the only instance from its jobs"),
     (15_750, "a resume was answered from memory by an instance that had not seen the pause"),
 ];
 

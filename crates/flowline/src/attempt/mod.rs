@@ -278,10 +278,11 @@ impl Attempt {
     }
 }
 
-/// The data of `step.started`; `began` is left out where only the lease is known.
-pub fn started_data(instance: &Json, began: Option<Time>) -> Json {
+/// The data of `step.started`: who works, the instance that it was claimed from, and when it began, which is left out where
+/// only the lease is known.
+pub fn started_data(worker: &Json, instance: &Json, began: Option<Time>) -> Json {
     let at = began.map(|at| json::string(&at.to_string()));
-    json::object([("worker", Some(instance)), ("instance", Some(instance)), ("at", at.as_ref())])
+    json::object([("worker", Some(worker)), ("instance", Some(instance)), ("at", at.as_ref())])
 }
 
 /// The attempt took longer than its step allows.

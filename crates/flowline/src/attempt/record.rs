@@ -41,7 +41,18 @@ impl Record {
     /// The record of an attempt that begins now by the store's clock: a line is dated when it is written, which can be
     /// later.
     pub fn new(launch: &Launch, instance: &Json, began: Time) -> Record {
-        let mut record = Record {
+        let mut record = Record::after(launch, u32::from(launch.started));
+        if !launch.started {
+            let data = started_data(instance, instance, Some(began));
+            let event = record.event(EventType::StepStarted, data);
+            record.lines.push(Line { event, state: None });
+        }
+        record
+    }
+
+    /// The record of an attempt of which so many lines are in the log.
+    pub fn after(launch: &Launch, written: u32) -> Record {
+        Record {
             run: launch.run.clone(),
             plan: launch.plan.clone(),
             step: launch.step,
@@ -49,16 +60,11 @@ impl Record {
             token: launch.token,
             lines: Vec::new(),
             sent: Vec::new(),
-            written: u32::from(launch.started),
+            written,
             unsure: false,
             emits: Vec::new(),
             broken: None,
-        };
-        if !launch.started {
-            let event = record.event(EventType::StepStarted, started_data(instance, Some(began)));
-            record.lines.push(Line { event, state: None });
         }
-        record
     }
 
     /// Lines that wait to be written.

@@ -42,7 +42,7 @@ pub async fn see(store: &dyn Store, plans: &Plans, snapshot: Snapshot) -> Result
 }
 
 /// Loads what claimed jobs need to start: plan, state, input. Those that could not be loaded come back as they are.
-pub(super) async fn prepare(
+pub async fn prepare(
     store: &dyn Store,
     plans: &Plans,
     jobs: Vec<LeasedJob>,

@@ -32,7 +32,7 @@ use crate::config::{Config, Role};
 use crate::ledger::{Entry, Ledger, Outcome, Seen};
 use crate::slots::Slots;
 
-pub(crate) use load::see;
+pub(crate) use load::{prepare, see};
 
 /// Batches of commits on their way to the store at once.
 const FLIGHTS: usize = 16;

@@ -8,6 +8,8 @@ use flowline_store::{ExpiredLease, Extend, JobKey, LeaseUse, StoreError, Swept};
 use super::{Call, Driver, Reply, SWEEP};
 use crate::attempt::started_data;
 use crate::ledger::Entry;
+use crate::remote::UNACKNOWLEDGED;
+use crate::remote::lease::remote_holder;
 
 impl<R> Driver<R> {
     pub(super) fn sweep(&mut self) {
@@ -59,19 +61,23 @@ impl<R> Driver<R> {
     }
 }
 
-/// A lease that ran out becomes an input of its run. What the attempt did not get to write is written for it.
+/// A lease that ran out becomes an input of its run. What the attempt did not get to write is written for it. A remote
+/// worker that never spoke of its assignment did not begin: that is no loss.
 fn recover<R>(lease: ExpiredLease) -> (RunKey, Entry<Reply<R>>) {
     let attempt = lease.attempt;
+    let remote = remote_holder(&lease.worker);
+    let unheard = remote.is_some() && lease.lines == 0 && attempt < UNACKNOWLEDGED;
     let mut lines = Vec::new();
     if lease.lines == 0 {
-        let data = started_data(&json::string(&lease.worker), None);
+        let (worker, instance) = remote.unwrap_or((&lease.worker, &lease.worker));
+        let data = started_data(&json::string(worker), &json::string(instance), None);
         lines.push(NewEvent::step(EventType::StepStarted, &lease.name, attempt, Some(data)));
     }
     let step = match lease.key {
         JobKey::Step(step) => step,
         JobKey::Timer(_) => u32::MAX,
     };
-    let input = Input::LeaseLost { step, attempt, released: lease.released };
+    let input = Input::LeaseLost { step, attempt, released: lease.released || unheard };
     let expired = LeaseUse::Expired { key: lease.key, attempt, token: lease.token, lines: lease.lines };
     (lease.run, Entry::new(input, lines, Some(expired), Reply::None))
 }

@@ -111,7 +111,7 @@ impl<R> Driver<R> {
         if delayed {
             // The log must say that the wait is over, for the run's status follows from the log.
             let (run, step, attempt, token) = (launch.run.clone(), launch.step, launch.attempt, launch.token);
-            let data = started_data(&self.instance, Some(self.store_now()));
+            let data = started_data(&self.instance, &self.instance, Some(self.store_now()));
             let input = Input::Started { step, attempt, data };
             let lease = LeaseUse::Keep { key, attempt, token, lines: 1 };
             let reply = Reply::Launch(Box::new(launch));
@@ -138,6 +138,9 @@ impl<R> Driver<R> {
                 _ => None,
             };
             entry.reply = Reply::Slot(token, caller);
+        } else if self.meters.conflicts.load(Ordering::Relaxed) > 0 {
+            // A remote worker's: what came before may have gone through another instance.
+            self.ledger.doubt(&run);
         }
         self.ledger.offer(run, entry);
     }

@@ -30,6 +30,63 @@ const MEANT: [&str; 4] = ["{\"emit\"", "{\"emit_now\"", "{\"result\"", "{\"state
 /// Longest line: a payload at its limit with room for its envelope.
 const LINE: usize = limits::PAYLOAD_BYTES + 4096;
 
+/// What a program is told of the attempt that it runs for.
+#[derive(Debug, Clone)]
+pub struct About {
+    pub run_id: String,
+    pub flow: String,
+    pub tenant: String,
+    pub step: String,
+    pub step_id: String,
+    pub attempt: u32,
+    pub idempotency_key: String,
+    pub traceparent: String,
+}
+
+/// A program for one attempt.
+#[derive(Debug, Clone, Copy)]
+pub struct Program<'a> {
+    pub argv: &'a [String],
+    /// Where it runs, and where a relative path to it starts.
+    pub folder: Option<&'a Path>,
+    /// Variables that are passed on beside the usual ones.
+    pub pass_env: &'a [String],
+}
+
+/// Who hears what a program says.
+pub trait Listener: Sync {
+    /// Waits where lines come faster than they can be written.
+    fn log(
+        &self,
+        level: Level,
+        message: &str,
+        fields: serde_json::Map<String, serde_json::Value>,
+    ) -> impl Future<Output = Result<(), StepError>> + Send;
+    fn emit(&self, name: &str, payload: Json) -> Result<(), StepError>;
+    fn emit_now(&self, name: &str, payload: Json) -> impl Future<Output = Result<(), StepError>> + Send;
+    /// Writes key-value state, or with no value deletes it.
+    fn state(
+        &self,
+        scope: StateScope,
+        key: &str,
+        value: Option<Json>,
+    ) -> impl Future<Output = Result<(), StepError>> + Send;
+}
+
+impl Program<'_> {
+    /// Runs it to its end: its result, or why it failed. Dropping the future kills it with all that it started.
+    pub async fn run(
+        &self,
+        about: &About,
+        state: Option<&Json>,
+        input: &Json,
+        listener: &impl Listener,
+    ) -> Result<Json, StepError> {
+        let mut child = spawn(self, about)?;
+        talk(&mut child, listener, envelope(about, state, input)).await
+    }
+}
+
 /// Runs `command` steps.
 #[derive(Debug, Default)]
 pub struct Command {
@@ -47,10 +104,52 @@ impl Runner for Command {
             let Run::Command(argv) = &step.attempt.plan.step_definition(step.attempt.step).runner else {
                 return Err(StepError::fatal("this step runs no command"));
             };
-            let envelope = envelope(&step, &input, &step.attempt.states().await?);
-            let mut child = spawn(argv, folder.as_deref(), &pass_env, &step)?;
-            talk(&mut child, &step, envelope).await
+            let states = step.attempt.states().await?;
+            let state = json::object(states.iter().map(|(key, value)| (key.as_str(), Some(value))));
+            let state = state.within("state", limits::PAYLOAD_BYTES).ok();
+            let program = Program { argv, folder: folder.as_deref(), pass_env: &pass_env };
+            program.run(&about(&step), state.as_ref(), &input, &step).await
         })
+    }
+}
+
+fn about(step: &Step) -> About {
+    About {
+        run_id: step.run_id().to_string(),
+        flow: step.flow().to_owned(),
+        tenant: step.tenant().to_string(),
+        step: step.name().to_owned(),
+        step_id: step.step_id(),
+        attempt: step.attempt(),
+        idempotency_key: step.idempotency_key(),
+        traceparent: traceparent(step.run_id(), &step.step_id()),
+    }
+}
+
+impl Listener for Step {
+    async fn log(
+        &self,
+        level: Level,
+        message: &str,
+        fields: serde_json::Map<String, serde_json::Value>,
+    ) -> Result<(), StepError> {
+        self.log_with(level, message, fields);
+        self.attempt.make_room().await
+    }
+
+    fn emit(&self, name: &str, payload: Json) -> Result<(), StepError> {
+        Step::emit(self, name, payload)
+    }
+
+    async fn emit_now(&self, name: &str, payload: Json) -> Result<(), StepError> {
+        Step::emit_now(self, name, payload).await
+    }
+
+    async fn state(&self, scope: StateScope, key: &str, value: Option<Json>) -> Result<(), StepError> {
+        match value {
+            Some(value) => self.set(scope, key, value).await,
+            None => self.delete(scope, key).await,
+        }
     }
 }
 
@@ -79,12 +178,8 @@ impl Drop for Child {
     }
 }
 
-fn spawn(
-    argv: &[String],
-    folder: Option<&Path>,
-    pass_env: &[String],
-    step: &Step,
-) -> Result<Child, StepError> {
+fn spawn(program: &Program<'_>, about: &About) -> Result<Child, StepError> {
+    let Program { argv, folder, pass_env } = *program;
     let Some((program, arguments)) = argv.split_first() else {
         return Err(StepError::fatal("the command is empty").code("spawn"));
     };
@@ -97,9 +192,9 @@ fn spawn(
     command.args(arguments).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let passed = PASSED.iter().copied().chain(pass_env.iter().map(String::as_str));
     command.envs(passed.filter_map(|name| Some((name, std::env::var_os(name)?))));
-    command.env("FLOWLINE_RUN_ID", step.run_id().as_str()).env("FLOWLINE_STEP", step.name());
-    command.env("FLOWLINE_ATTEMPT", step.attempt().to_string());
-    command.env("FLOWLINE_IDEMPOTENCY_KEY", step.idempotency_key());
+    command.env("FLOWLINE_RUN_ID", &about.run_id).env("FLOWLINE_STEP", &about.step);
+    command.env("FLOWLINE_ATTEMPT", about.attempt.to_string());
+    command.env("FLOWLINE_IDEMPOTENCY_KEY", &about.idempotency_key);
     if let Some(folder) = folder {
         command.current_dir(folder);
     }
@@ -115,7 +210,7 @@ fn spawn(
     })
 }
 
-async fn talk(child: &mut Child, step: &Step, envelope: Json) -> Result<Json, StepError> {
+async fn talk(child: &mut Child, listener: &impl Listener, envelope: Json) -> Result<Json, StepError> {
     let (Some(mut stdin), Some(stdout), Some(stderr)) =
         (child.0.stdin().take(), child.0.stdout().take(), child.0.stderr().take())
     else {
@@ -129,29 +224,27 @@ async fn talk(child: &mut Child, step: &Step, envelope: Json) -> Result<Json, St
     };
     let mut said = Said::default();
     // The first breach of the protocol ends the conversation: the program is dropped, and so killed.
-    let ((), (), last) = tokio::try_join!(write, said.read(step, stdout), read_stderr(step, stderr))?;
+    let ((), (), last) = tokio::try_join!(write, said.read(listener, stdout), read_stderr(listener, stderr))?;
     let status = child.0.wait().await?;
     said.outcome(status, &last)
 }
 
-/// What the program reads on stdin. State over the limit is left out, and said to be.
-fn envelope(step: &Step, input: &Json, states: &[(String, Json)]) -> Json {
+/// What the program reads on stdin. State that is left out is said to be.
+fn envelope(about: &About, state: Option<&Json>, input: &Json) -> Json {
     let text = |text: &str| json::string(text);
-    let state = json::object(states.iter().map(|(key, value)| (key.as_str(), Some(value))));
-    let state = state.within("state", limits::PAYLOAD_BYTES).ok();
     let omitted = state.is_none().then(|| Json::from(true));
     json::object([
-        ("runId", Some(&text(step.run_id().as_str()))),
-        ("flowName", Some(&text(step.flow()))),
-        ("tenant", Some(&text(step.tenant().as_str()))),
-        ("stepName", Some(&text(step.name()))),
-        ("stepId", Some(&text(&step.step_id()))),
-        ("attempt", Some(&json::number(i64::from(step.attempt())))),
-        ("idempotencyKey", Some(&text(&step.idempotency_key()))),
-        ("state", state.as_ref()),
+        ("runId", Some(&text(&about.run_id))),
+        ("flowName", Some(&text(&about.flow))),
+        ("tenant", Some(&text(&about.tenant))),
+        ("stepName", Some(&text(&about.step))),
+        ("stepId", Some(&text(&about.step_id))),
+        ("attempt", Some(&json::number(i64::from(about.attempt)))),
+        ("idempotencyKey", Some(&text(&about.idempotency_key))),
+        ("state", state),
         ("stateOmitted", omitted.as_ref()),
         // These two last, so that a shell script can cut the input out.
-        ("traceparent", Some(&text(&traceparent(step.run_id(), &step.step_id())))),
+        ("traceparent", Some(&text(&about.traceparent))),
         ("input", Some(input)),
     ])
 }
@@ -164,16 +257,19 @@ struct Said {
 }
 
 impl Said {
-    async fn read(&mut self, step: &Step, stdout: impl AsyncRead + Unpin) -> Result<(), StepError> {
+    async fn read(
+        &mut self,
+        listener: &impl Listener,
+        stdout: impl AsyncRead + Unpin,
+    ) -> Result<(), StepError> {
         let mut lines = BufReader::new(stdout);
         while let Some(line) = next_line(&mut lines).await? {
-            self.line(step, &line).await?;
-            step.attempt.make_room().await?;
+            self.line(listener, &line).await?;
         }
         Ok(())
     }
 
-    async fn line(&mut self, step: &Step, text: &str) -> Result<(), StepError> {
+    async fn line(&mut self, listener: &impl Listener, text: &str) -> Result<(), StepError> {
         // Taken for a log line, an emit or a result would be lost without a word.
         if MEANT.iter().any(|key| text.starts_with(key)) && Json::parse(text) == Err(JsonError::Depth) {
             return Err(StepError::fatal(JsonError::Depth).code("invalid_payload"));
@@ -181,23 +277,23 @@ impl Said {
         let mut line = match message::read(text) {
             Line::Message(message) => message,
             Line::Odd(Odd { why, failure }) => {
-                step.log(Level::Warn, format!("not a message ({why}): {}", text.trim()));
                 self.failure = failure.or(self.failure.take());
-                return Ok(());
+                let text = format!("not a message ({why}): {}", text.trim());
+                return listener.log(Level::Warn, &text, Default::default()).await;
             }
             Line::Text => {
                 if !text.trim().is_empty() {
-                    step.log(Level::Info, text);
+                    listener.log(Level::Info, text, Default::default()).await?;
                 }
                 return Ok(());
             }
         };
         self.failure = line.failure().or(self.failure.take());
         if let Some(Emit { name, payload }) = line.emit {
-            step.emit(&name, payload)?;
+            listener.emit(&name, payload)?;
         }
         if let Some(Emit { name, payload }) = line.emit_now {
-            step.emit_now(&name, payload).await?;
+            listener.emit_now(&name, payload).await?;
         }
         if let Some(mut fields) = line.log {
             let level = fields.remove("level").and_then(|level| Level::parse(level.as_str()?));
@@ -206,10 +302,10 @@ impl Said {
                 Some(other) => other.to_string(),
                 None => String::new(),
             };
-            step.log_with(level.unwrap_or(Level::Info), message, fields);
+            listener.log(level.unwrap_or(Level::Info), &message, fields).await?;
         }
         if let Some(state) = line.state {
-            self.state(step, state).await?;
+            self.state(listener, state).await?;
         }
         if let Some(result) = line.result {
             self.result = Some(result);
@@ -217,15 +313,15 @@ impl Said {
         Ok(())
     }
 
-    async fn state(&self, step: &Step, state: State) -> Result<(), StepError> {
+    async fn state(&self, listener: &impl Listener, state: State) -> Result<(), StepError> {
         let scope = state.scope.as_deref().unwrap_or("run");
         let Some(scope) = StateScope::parse(scope) else {
             let text = format!("state scope {scope:?} is none of run, flow, tenant");
             return Err(StepError::fatal(text).code("protocol"));
         };
         match (state.set, state.delete) {
-            (Some(key), None) => step.set(scope, &key, state.value).await,
-            (None, Some(key)) => step.delete(scope, &key).await,
+            (Some(key), None) => listener.state(scope, &key, Some(state.value)).await,
+            (None, Some(key)) => listener.state(scope, &key, None).await,
             _ => Err(StepError::fatal("a state line has either \"set\" or \"delete\"").code("protocol")),
         }
     }
@@ -254,14 +350,16 @@ fn ended(status: ExitStatus) -> (String, String) {
 }
 
 /// Logs stderr to its end; its last lines.
-async fn read_stderr(step: &Step, stderr: impl AsyncRead + Unpin) -> Result<VecDeque<String>, StepError> {
+async fn read_stderr(
+    listener: &impl Listener,
+    stderr: impl AsyncRead + Unpin,
+) -> Result<VecDeque<String>, StepError> {
     let (mut lines, mut last) = (BufReader::new(stderr), VecDeque::new());
     while let Some(line) = next_line(&mut lines).await? {
         if line.trim().is_empty() {
             continue;
         }
-        step.log(Level::Warn, &line);
-        step.attempt.make_room().await?;
+        listener.log(Level::Warn, &line, Default::default()).await?;
         if last.len() == LAST_LINES {
             last.pop_front();
         }

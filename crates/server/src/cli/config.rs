@@ -7,7 +7,7 @@ use super::Context;
 use crate::failure::{Exit, Outcome};
 use crate::open::shown;
 use crate::output;
-use crate::settings::{Color, Source};
+use crate::settings::{Auth, Color, Source};
 
 /// Show the settings in force and where each comes from
 ///
@@ -16,7 +16,7 @@ use crate::settings::{Color, Source};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  FLOWLINE_SLOTS=8 flowline config\n\n\
                         A settings file, flowline.toml:\n  store = \"sqlite:/var/lib/flowline/flowline.db\"\n  \
-                        tenant = \"default\"\n  slots = 64\n  lease = \"30s\"\n  drain = \"10s\"\n  http-allow = \"private\"\n  color = \"auto\"\n\n  \
+                        tenant = \"default\"\n  slots = 64\n  lease = \"30s\"\n  drain = \"10s\"\n  color = \"auto\"\n  listen = \"127.0.0.1:7400\"\n  flows = \"flows\"\n  http-allow = \"private\"\n\n  \
                         [queues]\n  reports = 1")]
 pub struct Args {}
 
@@ -27,14 +27,28 @@ pub fn run(context: &Context) -> Outcome {
         Color::Always => "always",
         Color::Never => "never",
     };
-    let rows: [(&str, Value, &Source); 8] = [
+    let auth = match settings.auth.value {
+        Auth::Auto => "auto",
+        Auth::None => "none",
+        Auth::Tokens => "tokens",
+    };
+    let flows = settings.flows.value.as_ref().map_or(String::new(), |folder| folder.display().to_string());
+    let rows: [(&str, Value, &Source); 12] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         ("tenant", json!(settings.tenant.value), &settings.tenant.source),
         ("slots", json!(settings.slots.value), &settings.slots.source),
         ("queues", json!(settings.queues.value), &settings.queues.source),
         ("lease", json!(format_duration(settings.lease.value)), &settings.lease.source),
         ("drain", json!(format_duration(settings.drain.value)), &settings.drain.source),
+        ("listen", json!(settings.listen.value.to_string()), &settings.listen.source),
+        ("auth", json!(auth), &settings.auth.source),
+        ("flows", json!(flows), &settings.flows.source),
         ("http-allow", json!(settings.http_allow.value.to_string()), &settings.http_allow.source),
+        (
+            "public-url",
+            json!(settings.public_url.value.as_deref().unwrap_or_default()),
+            &settings.public_url.source,
+        ),
         ("color", json!(color), &settings.color.source),
     ];
     if context.json {

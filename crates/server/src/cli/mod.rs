@@ -21,9 +21,11 @@ mod show;
 mod simulate;
 mod start;
 mod stats;
+mod token;
 mod validate;
 mod verify;
 mod work;
+mod worker;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -32,14 +34,14 @@ use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use flowline::core::{RunId, RunKey};
-use flowline::runner::http::{Allow, Secrets};
+use flowline::runner::http::Secrets;
 use flowline::store::Store;
 use flowline::{Config, Engine, HttpConfig, Role};
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::{self, Access};
 use crate::output::{self, BOLD, CYAN, RED, RESET};
-use crate::settings::{Flags, Settings, Source};
+use crate::settings::{Flags, Settings};
 
 /// Durable flows: steps wired by events, run from one file.
 #[derive(Debug, Parser)]
@@ -83,6 +85,8 @@ enum Command {
     Run(run::Args),
     Work(work::Args),
     Serve(serve::Args),
+    Dev(serve::Dev),
+    Worker(worker::Args),
     Start(start::Args),
     Send(act::Send),
     Cancel(act::Cancel),
@@ -108,6 +112,7 @@ enum Command {
     Move(relocate::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
+    Token(token::Args),
     Config(config::Args),
     Completions(completions::Args),
 }
@@ -131,8 +136,7 @@ pub struct WorkFlags {
     #[arg(long, value_name = "DURATION")]
     drain: Option<String>,
     /// Whom http steps may call beside public addresses: none, private (loopback and private networks), or a list of
-    /// networks and host names [env: FLOWLINE_HTTP_ALLOW] [default: private; none
-    /// for serve]
+    /// networks and host names [env: FLOWLINE_HTTP_ALLOW] [default: private; none for serve]
     #[arg(long, value_name = "WHOM")]
     http_allow: Option<String>,
 }
@@ -164,34 +168,40 @@ impl Context {
         Ok(engine.tenant(self.settings.tenant.value.clone()).start().await?)
     }
 
-    /// An engine that runs steps, and its store. `callbacks` is where it is reached, if it listens.
-    pub async fn worker(
-        &self,
-        env: &[String],
-        callbacks: Option<String>,
-    ) -> Result<(Engine, Arc<dyn Store>), Failure> {
+    /// An engine that runs steps, and its store.
+    pub async fn worker(&self, env: &[String]) -> Result<(Engine, Arc<dyn Store>), Failure> {
+        let tenant = self.settings.tenant.value.clone();
+        let config = Config { tenant: Some(tenant.clone()), ..self.work_config() };
+        let store = self.open(Access::Engine).await?;
+        let http = HttpConfig { allow: self.settings.http_allow.value.clone(), ..http_config() };
+        let engine = Engine::on(store.clone()).config(config).runner("command", Arc::new(commands(env)));
+        let engine = engine.http(http);
+        Ok((engine.tenant(tenant).start().await?, store))
+    }
+
+    /// How an instance works.
+    fn work_config(&self) -> Config {
         let settings = &self.settings;
-        let config = Config {
+        Config {
             slots: settings.slots.value,
             queues: settings.queues.value.clone(),
-            tenant: Some(settings.tenant.value.clone()),
             lease: settings.lease.value,
             drain: settings.drain.value,
             ..Config::default()
-        };
-        let mut commands = flowline::runner::command::Command::default();
-        commands.pass_env.extend_from_slice(env);
-        let store = self.open(Access::Engine).await?;
-        let allow = match (&callbacks, &settings.http_allow.source) {
-            // Whoever serves runs the flows of others, who should not reach what this machine can.
-            (Some(_), Source::Default) => Allow::default(),
-            _ => settings.http_allow.value.clone(),
-        };
-        let http = HttpConfig { allow, secrets: Secrets::from_env(), callbacks, ..HttpConfig::default() };
-        let engine =
-            Engine::on(store.clone()).config(config).runner("command", Arc::new(commands)).http(http);
-        Ok((engine.tenant(settings.tenant.value.clone()).start().await?, store))
+        }
     }
+}
+
+/// Runs steps that are commands, which get these variables of the environment.
+fn commands(env: &[String]) -> flowline::runner::command::Command {
+    let mut commands = flowline::runner::command::Command::default();
+    commands.pass_env.extend_from_slice(env);
+    commands
+}
+
+/// Runs steps that are requests, with the secrets of this process.
+fn http_config() -> HttpConfig {
+    HttpConfig { secrets: Secrets::from_env(), ..HttpConfig::default() }
 }
 
 /// What this binary's engines can run.
@@ -218,27 +228,42 @@ fn settle(global: Global, command: Command) -> Outcome {
         color: global.color,
         ..Flags::default()
     };
-    if let Command::Run(run::Args { work, .. })
-    | Command::Work(work::Args { work, .. })
-    | Command::Serve(serve::Args { work, .. }) = &command
-    {
-        flags.slots = work.slots.clone();
-        flags.queues = (!work.queues.is_empty()).then(|| work.queues.join(","));
-        flags.lease = work.lease.clone();
-        flags.drain = work.drain.clone();
-        flags.http_allow = work.http_allow.clone();
-    }
+    command.fill(&mut flags);
     let settings = Settings::read(flags)?;
     output::set_color(settings.color.value);
     let context = Context { settings, json: global.json };
     dispatch(&context, command)
 }
 
+impl Command {
+    /// Writes down what the flags of this command say of settings.
+    fn fill(&self, flags: &mut Flags) {
+        let work = match self {
+            Command::Run(run::Args { work, .. }) | Command::Work(work::Args { work, .. }) => work,
+            Command::Serve(serve::Args { serve, .. }) | Command::Dev(serve::Dev { serve }) => {
+                flags.listen = serve.listen.clone();
+                flags.auth = serve.auth.clone();
+                flags.flows = serve.flows.clone();
+                flags.public_url = serve.public_url.clone();
+                &serve.work
+            }
+            _ => return,
+        };
+        flags.slots = work.slots.clone();
+        flags.queues = (!work.queues.is_empty()).then(|| work.queues.join(","));
+        flags.lease = work.lease.clone();
+        flags.drain = work.drain.clone();
+        flags.http_allow = work.http_allow.clone();
+    }
+}
+
 fn dispatch(context: &Context, command: Command) -> Outcome {
     match command {
         Command::Run(args) => work_on(run::run(context, args)),
         Command::Work(args) => work_on(work::run(context, args)),
-        Command::Serve(args) => work_on(serve::run(context, args)),
+        Command::Serve(args) => work_on(serve::serve(context, args)),
+        Command::Dev(args) => work_on(serve::dev(context, args)),
+        Command::Worker(args) => work_on(worker::run(context, args)),
         Command::Start(args) => ask(start::run(context, args)),
         Command::Send(args) => ask(act::send(context, args)),
         Command::Cancel(args) => ask(act::cancel(context, args)),
@@ -264,6 +289,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Move(args) => work_on(relocate::run(context, args)),
         Command::Doctor(_) => ask(doctor::run(context)),
         Command::Bench(args) => work_on(bench::run(context, args)),
+        Command::Token(args) => ask(token::run(context, args)),
         Command::Config(_) => config::run(context),
         Command::Completions(args) => completions::run(args, Cli::command()),
     }

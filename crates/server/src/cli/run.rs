@@ -70,7 +70,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
     let mut progress = if args.no_progress { Progress::silent() } else { Progress::new(Names::Step, width) };
 
-    let (engine, store) = context.worker(&args.work.env, None).await?;
+    let (engine, store) = context.worker(&args.work.env).await?;
     let begun = async {
         let plan = engine.register_plan(plan, Some(origin)).await?;
         Ok::<_, Failure>(args.start.apply(engine.run_plan(plan, input)).await?)

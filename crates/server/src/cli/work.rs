@@ -55,7 +55,7 @@ struct Tally {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
-    let (engine, store) = context.worker(&args.work.env, None).await?;
+    let (engine, store) = context.worker(&args.work.env).await?;
     let tenant = Some(context.settings.tenant.value.clone());
     // Work begins with the engine: events committed before this are not shown.
     let from_now = FeedFilter { tenant: tenant.clone(), from_now: true, ..FeedFilter::default() };

@@ -1,21 +1,29 @@
 //! Who may do what: every request has a principal, and every route names the scope that it needs.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Request};
+use axum::http::{HeaderMap, Request, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use flowline::core::Tenant;
+use flowline::store::{Store, StoreError};
 
 use super::App;
-use super::codes;
 use super::problem::Problem;
 use super::route::{self, Route, Scope};
+use super::{audit, codes};
+use crate::token::{self, TokenRow};
 
 /// The header by which somebody who needs no token names a tenant.
 pub const TENANT_HEADER: &str = "flowline-tenant";
+/// How long what the store said of a token is believed.
+const BELIEVED: Duration = Duration::from_secs(2);
+/// Tokens believed at once; beyond it all are asked for again.
+const REMEMBERED: usize = 10_000;
 
 /// Somebody who asks.
 #[derive(Debug, Clone)]
@@ -24,6 +32,7 @@ pub struct Principal {
     /// For the audit log and for steps that ask who did it.
     pub subject: Arc<str>,
     pub scopes: Arc<[Scope]>,
+    pub roles: Arc<[String]>,
     /// Only these flows, where it is bound to some.
     pub flows: Option<Arc<[String]>>,
     /// Only these queues, where it is bound to some.
@@ -32,13 +41,25 @@ pub struct Principal {
 
 impl Principal {
     /// Whoever reaches a server that asks for no tokens.
-    pub fn anyone(tenant: Tenant) -> Principal {
+    fn anyone(tenant: Tenant) -> Principal {
         Principal {
             tenant,
             subject: "anyone".into(),
             scopes: [Scope::Admin].into(),
+            roles: [].into(),
             flows: None,
             queues: None,
+        }
+    }
+
+    fn of(row: TokenRow) -> Principal {
+        Principal {
+            tenant: row.tenant,
+            subject: row.subject.into(),
+            scopes: row.scopes.into(),
+            roles: row.roles.into(),
+            flows: row.flows.map(Into::into),
+            queues: row.queues.map(Into::into),
         }
     }
 
@@ -55,35 +76,144 @@ impl Principal {
     }
 }
 
+/// Whom a server lets in.
+#[derive(Debug)]
+pub enum Door {
+    /// Anybody who reaches the port: a person's own machine.
+    Open {
+        /// Of whoever names none.
+        tenant: Tenant,
+        /// Only requests for this machine by its own names, so that no web page elsewhere can send them.
+        loopback: bool,
+    },
+    Tokens(Remembered),
+}
+
+/// What the store said of tokens lately, by their hashes.
+#[derive(Debug, Default)]
+pub struct Remembered(Mutex<HashMap<String, (Instant, Option<Principal>)>>);
+
+impl Remembered {
+    async fn find(&self, store: &dyn Store, secret: &str) -> Result<Option<Principal>, StoreError> {
+        let hash = token::hash(secret);
+        let known = self.lock().get(&hash).filter(|(at, _)| at.elapsed() < BELIEVED).cloned();
+        if let Some((_, principal)) = known {
+            return Ok(principal);
+        }
+        let principal = token::find(store, &hash).await?.map(Principal::of);
+        let mut remembered = self.lock();
+        if remembered.len() >= REMEMBERED {
+            remembered.clear();
+        }
+        remembered.insert(hash, (Instant::now(), principal.clone()));
+        Ok(principal)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Instant, Option<Principal>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Lets a request through to its handler, with its principal and its route, or says why not.
 pub async fn check(
     State((app, route)): State<(App, &'static Route)>,
     mut request: Request<Body>,
     next: Next,
 ) -> Response {
-    if let route::Access::Needs(scope) = route.access {
-        let principal = match identify(&app, request.headers()).await {
-            Ok(principal) => principal,
-            Err(problem) => return problem.into_response(),
-        };
-        if !principal.has(scope) {
-            let detail = format!("this needs a token with scope `{}`", scope.as_str());
-            return Problem::new(&codes::FORBIDDEN, detail).into_response();
-        }
-        request.extensions_mut().insert(principal);
-    }
     request.extensions_mut().insert(route);
-    next.run(request).await
+    let route::Access::Needs(scope) = route.access else { return next.run(request).await };
+    let principal = match identify(&app, request.headers()).await {
+        Ok(principal) => principal,
+        Err(problem) => return problem.into_response(),
+    };
+    let path = request.uri().path().to_owned();
+    let response = if principal.has(scope) {
+        request.extensions_mut().insert(principal.clone());
+        next.run(request).await
+    } else {
+        let detail = format!("this needs a token with scope `{}`", scope.as_str());
+        Problem::new(&codes::FORBIDDEN, detail).into_response()
+    };
+    if audit::is_audited(route) {
+        audit::write(app.engine.store(), &principal, route, &path, response.status().as_u16()).await;
+    }
+    response
 }
 
 async fn identify(app: &App, headers: &HeaderMap) -> Result<Principal, Problem> {
-    let tenant = match headers.get(TENANT_HEADER) {
-        None => app.tenant.clone(),
-        Some(name) => {
-            let name = name.to_str().unwrap_or_default();
-            Tenant::new(name)
-                .map_err(|error| Problem::new(&codes::BAD_REQUEST, format!("{TENANT_HEADER}: {error}")))?
+    match &app.door {
+        Door::Tokens(remembered) => {
+            let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+            let secret =
+                given.and_then(|given| given.strip_prefix("Bearer ").or(given.strip_prefix("bearer ")));
+            let missing = || Problem::new(&codes::UNAUTHORIZED, "send `Authorization: Bearer TOKEN`");
+            let found = remembered.find(app.engine.store(), secret.ok_or_else(missing)?.trim()).await?;
+            found
+                .ok_or_else(|| Problem::new(&codes::UNAUTHORIZED, "the token is unknown, revoked or expired"))
         }
+        Door::Open { tenant, loopback } => {
+            if *loopback {
+                is_meant_for_here(headers)?;
+            }
+            let tenant = match headers.get(TENANT_HEADER) {
+                None => tenant.clone(),
+                Some(name) => Tenant::new(name.to_str().unwrap_or_default())
+                    .map_err(|error| Problem::parameter(TENANT_HEADER, error.to_string()))?,
+            };
+            Ok(Principal::anyone(tenant))
+        }
+    }
+}
+
+/// Without tokens, a web page of somewhere else must not act through the browser of whoever runs this server: its requests
+/// carry its origin, or by a name that it made point here.
+fn is_meant_for_here(headers: &HeaderMap) -> Result<(), Problem> {
+    let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
+    let refuse = |what: &str| {
+        Err(Problem::new(&codes::FORBIDDEN, format!("without tokens this server takes no requests {what}")))
     };
-    Ok(Principal::anyone(tenant))
+    let host = text(header::HOST).unwrap_or_default();
+    if !is_local(host) {
+        return refuse("under another name than localhost");
+    }
+    match text(header::ORIGIN) {
+        Some(origin) if origin.split_once("://").is_none_or(|(_, origin)| !is_local(origin)) => {
+            refuse("from web pages of elsewhere")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_local(authority: &str) -> bool {
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => authority,
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_local() {
+        for local in
+            ["localhost", "localhost:7400", "127.0.0.1:7400", "127.1.2.3", "[::1]:7400", "LOCALHOST:1"]
+        {
+            assert!(is_local(local), "{local}");
+        }
+        for other in [
+            "",
+            "evil.example",
+            "localhost.evil.example:7400",
+            "10.0.0.1:7400",
+            "127.0.0.1.evil:1",
+            "[::2]:1",
+        ] {
+            assert!(!is_local(other), "{other}");
+        }
+    }
 }

@@ -73,7 +73,10 @@ impl Filter {
         };
         let status = match self.status.as_deref().map(Status::parse) {
             Some(None) => {
-                return Err(wrong("status", "none of running, waiting, paused, completed, failed, cancelled"));
+                return Err(wrong(
+                    "status",
+                    "none of running, waiting, paused, completed, failed, cancelled",
+                ));
             }
             status => status.flatten(),
         };

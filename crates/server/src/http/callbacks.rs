@@ -30,7 +30,13 @@ pub const ROUTES: &[Route] = &[Route {
     query: &[],
     body: Some(Body { schema: "Callback", limit: LIMIT, required: Required::No, also: &[] }),
     answers: &[Answer::json(200, "Applied", "The run has it; `changed` is false where it had it before.")],
-    problems: &[&codes::NO_SUCH_RUN, &codes::STALE_LEASE, &codes::RUN_ENDED, &codes::REFUSED],
+    problems: &[
+        &codes::NOT_FOUND,
+        &codes::NO_SUCH_RUN,
+        &codes::STALE_LEASE,
+        &codes::RUN_ENDED,
+        &codes::REFUSED,
+    ],
     handler: || post(settle),
 }];
 
@@ -63,10 +69,8 @@ async fn settle(
     params: Params,
     Given(callback): Given<Callback>,
 ) -> Result<Json<Value>, Problem> {
-    let lease: LeaseRef =
-        params.path("reference").parse().map_err(|error: flowline::lease_ref::NoLeaseRef| {
-            Problem::parameter("reference", error.to_string())
-        })?;
+    let lease = params.path("reference").parse::<LeaseRef>();
+    let lease = lease.map_err(|error| Problem::new(&codes::NOT_FOUND, error.to_string()))?;
     let Applied { changed, status } = app.engine.settle(&lease, callback.outcome()?).await?;
     Ok(Json(json!({ "runId": lease.run.run, "changed": changed, "status": status })))
 }

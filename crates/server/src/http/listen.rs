@@ -2,7 +2,6 @@
 //! headers or to take its answer is cut off.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -70,11 +69,6 @@ pub async fn serve(
     }
     drop(listener);
     let _ = tokio::time::timeout(drain, graceful.shutdown()).await;
-}
-
-/// Binds an address, with a word on why it cannot be where it cannot.
-pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
 }
 
 /// A stream that is given up when its peer takes nothing for too long.

@@ -4,6 +4,7 @@
 //! Nothing here decides anything about runs, and nothing is kept here that another instance would need.
 
 pub mod access;
+pub mod audit;
 pub mod bulk;
 pub mod callbacks;
 pub mod codes;
@@ -12,6 +13,7 @@ pub mod health;
 pub mod listen;
 pub mod openapi;
 pub mod overview;
+pub mod pages;
 pub mod problem;
 pub mod queues;
 pub mod request;
@@ -19,6 +21,8 @@ pub mod route;
 pub mod run;
 pub mod runs;
 pub mod schemas;
+pub mod tokens;
+pub mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +33,6 @@ use axum::http::Request;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use flowline::Engine;
-use flowline::core::Tenant;
 
 use problem::Problem;
 use route::Route;
@@ -44,8 +47,7 @@ pub struct App(Arc<Shared>);
 #[derive(Debug)]
 pub struct Shared {
     pub engine: Engine,
-    /// Of whoever names none.
-    pub tenant: Tenant,
+    pub door: access::Door,
 }
 
 impl std::ops::Deref for App {
@@ -66,12 +68,15 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
     [
         health::ROUTES,
         openapi::ROUTES,
+        pages::ROUTES,
         flows::ROUTES,
         runs::ROUTES,
         bulk::ROUTES,
         run::ROUTES,
         queues::ROUTES,
         overview::ROUTES,
+        tokens::ROUTES,
+        work::ROUTES,
         callbacks::ROUTES,
     ]
     .into_iter()

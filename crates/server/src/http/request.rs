@@ -220,6 +220,10 @@ pub fn is_json(kind: &str) -> bool {
 pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     // Before anything recurses over it.
     Json::parse(text)?;
+    // Or a list would be taken for the fields in their order.
+    if !text.trim_start().starts_with('{') {
+        return Err(Problem::new(&codes::BAD_BODY, "the body is not an object").at(""));
+    }
     let mut reader = serde_json::Deserializer::from_str(text);
     serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let pointer = pointer(error.path());

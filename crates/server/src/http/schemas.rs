@@ -5,12 +5,14 @@ use serde_json::{Map, Value, json};
 
 use super::bulk::ACTS;
 use super::codes;
+use super::route::Scope;
 use super::run::EVENT_TYPES;
 use super::runs::{BATCH, STATUSES};
+use super::work;
 
 /// Every schema by name.
 pub fn all() -> Map<String, Value> {
-    let groups = [problems(), flows(), runs(), acts(), queues(), overview()];
+    let groups = [problems(), flows(), runs(), acts(), queues(), overview(), access(), work::schemas()];
     groups.into_iter().flat_map(|group| group.as_object().cloned().unwrap_or_default()).collect()
 }
 
@@ -68,7 +70,7 @@ pub fn schema(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
-fn one_of(about: &str, words: &[&str]) -> Value {
+pub fn one_of(about: &str, words: &[&str]) -> Value {
     json!({ "enum": words, "description": about })
 }
 
@@ -345,6 +347,42 @@ fn overview() -> Value {
         "Report": object("What a check found.", json!({
             "runs": count(""), "events": count(""),
             "violations": list("", json!({ "type": "object", "description": "What does not hold, with the run." })),
+        })),
+    })
+}
+
+fn access() -> Value {
+    let words = Scope::ALL.map(Scope::as_str);
+    let scopes = list("What it allows.", one_of("", &words));
+    let row = |more: Value| {
+        let mut fields = json!({
+            "id": text("To name it by."), "tenant": text(""), "subject": text("Who uses it."), "scopes": scopes.clone(),
+            "roles": list("", text("")), "flows?": list("Only these.", text("")), "queues?": list("Only these.", text("")),
+            "createdAt": time(""), "expiresAt": maybe(time("")),
+        });
+        more.as_object().into_iter().flatten().for_each(|(name, schema)| fields[name] = schema.clone());
+        fields
+    };
+    json!({
+        "NewToken": object("A token to be made.", json!({
+            "subject": { "type": "string", "minLength": 1, "maxLength": 256, "description": "Who will use it." },
+            "scopes": { "type": "array", "minItems": 1, "items": one_of("", &words) },
+            "roles?": list("", text("")), "flows?": list("Only these; all where it is left out.", text("")),
+            "queues?": list("Only these; all where it is left out.", text("")),
+            "expires?": json!({ "type": "string", "description": "It lasts until it is revoked where this is left out.", "examples": ["90d"] }),
+        })),
+        "MadeToken": object("A token with its secret.", row(json!({ "token": text("The secret, shown this once.") }))),
+        "TokenList": object("Tokens.", json!({ "items": list("", object("A token.", row(json!({})))) })),
+        "AuditPage": object("A page of the audit log.", json!({
+            "items": list("", object("A line.", json!({
+                "id": text(""), "at": time(""), "subject": text("Who."), "action": text("What, in words."), "method": text(""),
+                "path": text(""), "status": count("What it was answered with."),
+            }))),
+            "hasMore": flag(""), "next": maybe(text("`cursor` of the next page.")),
+        })),
+        "Principal": object("Who one is.", json!({
+            "tenant": text(""), "subject": text(""), "scopes": scopes, "roles": list("", text("")),
+            "flows": { "type": ["array", "null"], "items": text("") }, "queues": { "type": ["array", "null"], "items": text("") },
         })),
     })
 }

@@ -125,7 +125,7 @@ fn a_served_step_ends_with_what_is_called_back() {
     let (status, problem) = post(address, path, json, r#"{"result": 1, "fail": {"error": "both"}}"#);
     assert_eq!((status, &problem["code"]), (400, &"bad-body".into()));
     let (status, problem) = post(address, "/v1/callbacks/made-up", json, "{}");
-    assert_eq!((status, &problem["errors"][0]["parameter"]), (400, &"reference".into()));
+    assert_eq!((status, &problem["code"]), (404, &"not-found".into()));
     let (status, done) = post(address, path, json, r#"{"result": {"label": 7}}"#);
     assert_eq!(
         (status, &done["changed"], &done["status"]),

@@ -137,6 +137,10 @@ impl World {
     pub(super) fn calm_down(&mut self) {
         for at in 0..self.instances.len() {
             self.go_on(at);
+            // One that drains takes nothing on: where it is the only one, everything would wait for it.
+            if self.instances[at].as_ref().is_some_and(|instance| instance.draining) {
+                self.end(at);
+            }
             self.start(at);
         }
         let mut inner = self.shared.lock();

@@ -1,0 +1,190 @@
+//! The client: asks a server, or one of several that share a store, and asks again where that can help.
+//!
+//! Every request of the worker protocol may be repeated: the server knows what it has done already. So an answer that got
+//! lost is no reason to give up, only to ask again, elsewhere if there is an elsewhere.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::body::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use crate::error::ClientError;
+use crate::transport::{Encrypted, Transport};
+use crate::wire;
+
+/// How long an answer may take beyond what was asked to wait for.
+const ANSWER: Duration = Duration::from_secs(15);
+/// The first pause before asking again; doubled up to [`LONGEST_PAUSE`].
+const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// A Flowline server, as its clients see it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    servers: Arc<[String]>,
+    /// The server that answered last.
+    at: Arc<AtomicUsize>,
+    transport: Transport,
+}
+
+impl Client {
+    /// A client of the server at this address: `http://HOST:PORT`. Several, separated by commas, are instances on one
+    /// store: where one cannot be reached the next is asked.
+    pub fn new(servers: &str) -> Result<Client, ClientError> {
+        let servers: Vec<String> =
+            servers.split(',').map(|server| server.trim().trim_end_matches('/').to_owned()).collect();
+        for server in &servers {
+            let uri: Option<Uri> = server.parse().ok();
+            let scheme = uri.as_ref().and_then(Uri::scheme_str);
+            if !matches!(scheme, Some("http" | "https")) || uri.as_ref().and_then(Uri::host).is_none() {
+                return Err(ClientError::Address(server.clone()));
+            }
+        }
+        let tls = servers.iter().any(|server| server.starts_with("https:"));
+        let encrypted = if tls { Encrypted::Yes } else { Encrypted::No };
+        // Not all workers at the first: which one does not matter.
+        let at = Arc::new(AtomicUsize::new(fastrand::usize(..servers.len())));
+        Ok(Client { servers: servers.into(), at, transport: Transport::new(encrypted) })
+    }
+
+    /// Shows this token with every request.
+    pub fn token(mut self, token: &str) -> Result<Client, ClientError> {
+        self.transport.token(token)?;
+        Ok(self)
+    }
+
+    /// Acts for this tenant, on a server that asks for no token.
+    pub fn tenant(mut self, tenant: &str) -> Result<Client, ClientError> {
+        self.transport.header("flowline-tenant", tenant)?;
+        Ok(self)
+    }
+
+    /// Sends a request once.
+    pub async fn post<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &impl Serialize,
+        wait: Duration,
+    ) -> Result<A, ClientError> {
+        let body = body(request)?;
+        self.try_post(path, body, wait).await
+    }
+
+    /// Sends a request, again and again where that can help, for so long.
+    pub async fn post_for<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &impl Serialize,
+        patience: Duration,
+    ) -> Result<A, ClientError> {
+        let body = body(request)?;
+        let until = Instant::now() + patience;
+        let mut pause = PAUSE;
+        loop {
+            let error = match self.try_post(path, body.clone(), Duration::ZERO).await {
+                Err(error) if error.is_transient() => error,
+                answer => return answer,
+            };
+            let jittered =
+                pause.mul_f64(0.5 + fastrand::f64() / 2.0).max(error.retry_after().unwrap_or_default());
+            if Instant::now() + jittered > until {
+                return Err(error);
+            }
+            tokio::time::sleep(jittered).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn try_post<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: Bytes,
+        wait: Duration,
+    ) -> Result<A, ClientError> {
+        let at = self.at.load(Ordering::Relaxed) % self.servers.len();
+        let server = &self.servers[at];
+        let answer = self.transport.post(server, path, body, wait + ANSWER).await;
+        if answer.as_ref().is_err_and(ClientError::is_transient) {
+            // Another may do better. Only the first to notice moves on, or many at once would skip some.
+            let next = (at + 1) % self.servers.len();
+            let _ = self.at.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        let answer = answer?;
+        let answer = if answer.is_empty() { Bytes::from_static(b"null") } else { answer };
+        let misread = |error: serde_json::Error| ClientError::Answer {
+            server: server.clone(),
+            problem: error.to_string(),
+        };
+        serde_json::from_slice(&answer).map_err(misread)
+    }
+
+    /// Asks for work once.
+    pub async fn claim(&self, request: &wire::ClaimRequest) -> Result<wire::ClaimAnswer, ClientError> {
+        self.post("/v1/work/claim", request, Duration::from_millis(request.wait_ms)).await
+    }
+
+    /// Keeps leases alive, and hears which are gone.
+    pub async fn heartbeat(&self, leases: Vec<String>) -> Result<wire::HeartbeatAnswer, ClientError> {
+        self.post("/v1/work/heartbeat", &wire::HeartbeatRequest { leases }, Duration::ZERO).await
+    }
+
+    /// Reports how attempts ended.
+    pub async fn complete(
+        &self,
+        request: &wire::CompleteRequest,
+        patience: Duration,
+    ) -> Result<wire::CompleteAnswer, ClientError> {
+        self.post_for("/v1/work/complete", request, patience).await
+    }
+
+    /// Adds lines to the log of an attempt.
+    pub async fn append(
+        &self,
+        request: &wire::AppendRequest,
+        patience: Duration,
+    ) -> Result<wire::AppendAnswer, ClientError> {
+        self.post_for("/v1/work/append", request, patience).await
+    }
+
+    /// Publishes an event in the middle of an attempt.
+    pub async fn emit(
+        &self,
+        request: &wire::EmitRequest,
+        patience: Duration,
+    ) -> Result<wire::EmitAnswer, ClientError> {
+        self.post_for("/v1/work/emit", request, patience).await
+    }
+
+    /// Gives attempts back.
+    pub async fn release(&self, leases: Vec<String>, patience: Duration) -> Result<(), ClientError> {
+        self.post_for("/v1/work/release", &wire::ReleaseRequest { leases }, patience).await
+    }
+}
+
+fn body(request: &impl Serialize) -> Result<Bytes, ClientError> {
+    let unfit = |error: serde_json::Error| ClientError::Answer {
+        server: "this client".to_owned(),
+        problem: error.to_string(),
+    };
+    serde_json::to_vec(request).map(Bytes::from).map_err(unfit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_checked_before_anything_is_asked() {
+        for bad in ["", "localhost:7400", "ftp://a", "http://", "http://a,,http://b"] {
+            assert!(matches!(Client::new(bad), Err(ClientError::Address(_))), "{bad:?}");
+        }
+        for good in ["http://localhost:7400", "https://a.example/", "http://a:1, http://b:2"] {
+            assert!(Client::new(good).is_ok(), "{good:?}");
+        }
+    }
+}

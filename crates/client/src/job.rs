@@ -1,0 +1,229 @@
+//! A job as the code that does it sees it: what it is, and ways to log, to emit and to keep state.
+//!
+//! Lines are kept here and sent together, by the worker's loop every now and then and in any case before the outcome; so
+//! a quick job costs no request of its own.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use flowline_core::Json;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::wire;
+
+/// Lines that a job may be ahead of the server.
+const BUFFERED: usize = 500;
+/// Lines in one request, in bytes; a request holds at least one.
+const APPEND_BYTES: usize = 512 << 10;
+
+/// One attempt of a step that this worker was given. Cheap to clone.
+#[derive(Clone)]
+pub struct Job(Arc<Inner>);
+
+struct Inner {
+    assignment: wire::Assignment,
+    client: Client,
+    /// How long to try to be heard: as long as the lease lasts.
+    patience: Duration,
+    said: Mutex<Said>,
+    /// Held while lines are on their way, so that they arrive in order.
+    sending: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Said {
+    lines: Vec<wire::Line>,
+    /// Lines that are in the log.
+    written: u32,
+    emits: Vec<wire::Emit>,
+}
+
+impl Job {
+    pub(crate) fn new(assignment: wire::Assignment, client: Client, patience: Duration) -> Job {
+        let (said, sending) = (Mutex::default(), tokio::sync::Mutex::new(()));
+        Job(Arc::new(Inner { assignment, client, patience, said, sending }))
+    }
+
+    /// Everything that came with it.
+    pub fn assignment(&self) -> &wire::Assignment {
+        &self.0.assignment
+    }
+
+    pub fn input(&self) -> &Json {
+        &self.0.assignment.input
+    }
+
+    /// The same for every attempt of this step in this run: hand it to whatever must not do its work twice.
+    pub fn idempotency_key(&self) -> &str {
+        &self.0.assignment.idempotency_key
+    }
+
+    /// Adds a line to the run's log.
+    pub async fn log(&self, message: impl fmt::Display) {
+        let line = Map::from_iter([
+            ("level".to_owned(), Value::from("info")),
+            ("message".to_owned(), Value::from(message.to_string())),
+        ]);
+        self.log_with(line).await;
+    }
+
+    /// Adds a line with `level`, `message` and further fields. A job that logs faster than the server writes is slowed down.
+    pub async fn log_with(&self, line: Map<String, Value>) {
+        let waiting = {
+            let mut said = self.said();
+            said.lines.push(wire::Line { log: Some(line), state: None });
+            said.lines.len()
+        };
+        if waiting >= BUFFERED {
+            // Where this fails the loop will find out.
+            let _ = self.flush().await;
+        }
+    }
+
+    /// Publishes an event with the completion of this attempt.
+    pub fn emit(&self, name: &str, payload: &impl Serialize) -> Result<(), Failure> {
+        let payload = payload_of(payload)?;
+        self.said().emits.push(wire::Emit { name: name.to_owned(), payload });
+        Ok(())
+    }
+
+    /// Publishes an event at once. It stays published if the attempt fails.
+    pub async fn emit_now(&self, name: &str, payload: &impl Serialize) -> Result<(), Failure> {
+        let payload = payload_of(payload)?;
+        self.flush().await?;
+        let request =
+            wire::EmitRequest { lease: self.0.assignment.lease.clone(), name: name.to_owned(), payload };
+        match self.0.client.emit(&request, self.0.patience).await {
+            Ok(_) => Ok(()),
+            Err(error @ ClientError::Refused { .. }) if !error.is_stale() => {
+                Err(Failure::new(error).never().code("emit_refused"))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes key-value state of scope `run`, `flow` or `tenant`. It stays written if the attempt fails.
+    pub async fn set(&self, scope: &str, key: &str, value: &impl Serialize) -> Result<(), Failure> {
+        let value = Some(payload_of(value)?);
+        let (set, delete, scope) = (Some(key.to_owned()), None, Some(scope.to_owned()));
+        self.change(wire::State { set, delete, value, scope }).await
+    }
+
+    pub async fn delete(&self, scope: &str, key: &str) -> Result<(), Failure> {
+        let (set, delete, scope) = (None, Some(key.to_owned()), Some(scope.to_owned()));
+        self.change(wire::State { set, delete, value: None, scope }).await
+    }
+
+    async fn change(&self, state: wire::State) -> Result<(), Failure> {
+        self.said().lines.push(wire::Line { log: None, state: Some(state) });
+        self.flush().await.map_err(Failure::from)
+    }
+
+    /// Sends the lines that wait.
+    pub(crate) async fn flush(&self) -> Result<(), ClientError> {
+        let _order = self.0.sending.lock().await;
+        loop {
+            let request = {
+                let said = self.said();
+                let lines = some(&said.lines);
+                wire::AppendRequest {
+                    lease: self.0.assignment.lease.clone(),
+                    from_line: said.written,
+                    lines: lines.to_vec(),
+                }
+            };
+            if request.lines.is_empty() {
+                return Ok(());
+            }
+            // Lines stay until they are known to be there: one that was dropped could never be told from one that came.
+            let answer = self.0.client.append(&request, self.0.patience).await;
+            let mut said = self.said();
+            let refused = matches!(&answer, Err(ClientError::Refused { .. }));
+            if answer.is_ok() || refused {
+                let sent = request.lines.len().min(said.lines.len());
+                said.lines.drain(..sent);
+            }
+            said.written = answer?.lines;
+        }
+    }
+
+    /// What is published with the completion.
+    pub(crate) fn emits(&self) -> Vec<wire::Emit> {
+        std::mem::take(&mut self.said().emits)
+    }
+
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.0.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Job({})", self.0.assignment.step_id)
+    }
+}
+
+/// As many of the lines as one request takes.
+fn some(lines: &[wire::Line]) -> &[wire::Line] {
+    let mut bytes = 0;
+    let fits = lines.iter().take_while(|line| {
+        bytes += serde_json::to_string(line).map_or(0, |text| text.len());
+        bytes <= APPEND_BYTES
+    });
+    let count = fits.count().max(1).min(lines.len());
+    &lines[..count]
+}
+
+fn payload_of(value: &impl Serialize) -> Result<Json, Failure> {
+    Json::of(value).map_err(|error| Failure::new(error).never().code("invalid_payload"))
+}
+
+/// Why an attempt failed. Made by `?` from any error, which is then retried as the step's policy says.
+#[derive(Debug)]
+pub struct Failure(pub(crate) wire::Failed);
+
+impl Failure {
+    pub fn new(error: impl fmt::Display) -> Failure {
+        let (error, retry) = (error.to_string(), wire::Retry::Policy);
+        Failure(wire::Failed { error, code: None, stack: None, retry, after_ms: None })
+    }
+
+    /// As it goes over the wire.
+    pub fn failed(&self) -> &wire::Failed {
+        &self.0
+    }
+
+    /// No retry can help.
+    pub fn never(mut self) -> Failure {
+        self.0.retry = wire::Retry::Never;
+        self
+    }
+
+    /// Names the kind of error, for `only` and `except` of the step's retry policy.
+    pub fn code(mut self, code: &str) -> Failure {
+        self.0.code = Some(code.to_owned());
+        self
+    }
+
+    /// Asks for the next try after this long, within the step's policy.
+    pub fn retry_after(mut self, delay: Duration) -> Failure {
+        self.0.after_ms = Some(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            text.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
+        Failure::new(text)
+    }
+}

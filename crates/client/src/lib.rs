@@ -1,0 +1,35 @@
+//! Speaks to a Flowline server: the types on the wire, a client that retries what can be retried, and the loop of a
+//! remote worker.
+//!
+//! ```no_run
+//! use flowline_client::{Client, Worker};
+//! use serde_json::json;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::new("http://127.0.0.1:7400")?.token("TOKEN")?;
+//! Worker::new(client)
+//!     .queue("depot")
+//!     .handler(|job| async move {
+//!         job.log("packing").await;
+//!         Ok(json!({ "packed": job.input().get() }))
+//!     })
+//!     .run()
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! It knows nothing of stores and engines: what it needs of a job comes with the job.
+
+pub mod client;
+pub mod error;
+pub mod job;
+mod transport;
+pub mod wire;
+pub mod worker;
+
+pub use client::Client;
+pub use error::ClientError;
+pub use flowline_core as core;
+pub use job::{Failure, Job};
+pub use worker::Worker;

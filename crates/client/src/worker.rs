@@ -1,0 +1,134 @@
+//! The loop of a remote worker: asks for work while it has room, does it, keeps its leases alive and reports.
+//!
+//! At most one request of each kind is under way: a long poll for work, a heartbeat, a report. Outcomes that are ready while
+//! a report is on its way go together in the next, which asks for the next jobs in the same breath. An attempt is
+//! acknowledged after a moment, unless its outcome comes first. What the server says is lost is dropped where it stands.
+
+mod attempt;
+mod rounds;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::Json;
+use serde::Serialize;
+
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::job::{Failure, Job};
+use crate::wire;
+
+use rounds::Rounds;
+
+/// The future of one attempt.
+type Work = Pin<Box<dyn Future<Output = Result<Json, Failure>> + Send>>;
+type Handler = Arc<dyn Fn(Job) -> Work + Send + Sync>;
+type Stop = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A worker to be run.
+pub struct Worker {
+    client: Client,
+    name: String,
+    queues: Vec<String>,
+    slots: usize,
+    with_state: bool,
+    drain: Duration,
+    handler: Option<Handler>,
+    stop: Option<Stop>,
+}
+
+impl Worker {
+    /// A worker with one slot, no queue and a name of its own.
+    pub fn new(client: Client) -> Worker {
+        Worker {
+            client,
+            name: format!("worker-{}-{:08x}", std::process::id(), fastrand::u32(..)),
+            queues: Vec::new(),
+            slots: 1,
+            with_state: false,
+            drain: Duration::from_secs(30),
+            handler: None,
+            stop: None,
+        }
+    }
+
+    /// Takes jobs of this queue, beside others.
+    pub fn queue(mut self, queue: &str) -> Worker {
+        self.queues.push(queue.to_owned());
+        self
+    }
+
+    /// The name in leases and events. No two workers should have the same.
+    pub fn name(mut self, name: &str) -> Worker {
+        self.name = name.to_owned();
+        self
+    }
+
+    /// Attempts that run at once.
+    pub fn slots(mut self, slots: usize) -> Worker {
+        self.slots = slots.max(1);
+        self
+    }
+
+    /// Gets the key-value state of its run with each job.
+    pub fn with_state(mut self) -> Worker {
+        self.with_state = true;
+        self
+    }
+
+    /// How long a stopping worker waits for what it has begun, before it gives it back.
+    pub fn drain(mut self, drain: Duration) -> Worker {
+        self.drain = drain;
+        self
+    }
+
+    /// What to do with a job. Its value is the step's result.
+    pub fn handler<F, T, W>(mut self, handler: F) -> Worker
+    where
+        F: Fn(Job) -> W + Send + Sync + 'static,
+        W: Future<Output = Result<T, Failure>> + Send + 'static,
+        T: Serialize,
+    {
+        self.handler = Some(Arc::new(move |job| {
+            let work = handler(job);
+            Box::pin(async move {
+                let value = work.await?;
+                Json::of(&value).map_err(|error| Failure::new(error).never().code("invalid_payload"))
+            })
+        }));
+        self
+    }
+
+    /// Stops when this is ready: takes no more work, waits for what it has begun, gives back the rest.
+    pub fn until(mut self, stop: impl Future<Output = ()> + Send + 'static) -> Worker {
+        self.stop = Some(Box::pin(stop));
+        self
+    }
+
+    /// Works until it is told to stop, or the server refuses it for good.
+    pub async fn run(self) -> Result<(), ClientError> {
+        let stop = self.stop.unwrap_or_else(|| Box::pin(std::future::pending()));
+        let handler = self.handler.unwrap_or_else(|| {
+            Arc::new(|_| {
+                Box::pin(async { Err(Failure::new("this worker has no handler").code("no_runner")) })
+            })
+        });
+        let ask = wire::ClaimRequest {
+            worker: self.name,
+            queues: self.queues,
+            limit: 1,
+            wait_ms: wire::WAIT_MS,
+            with_state: self.with_state,
+        };
+        Rounds::new(self.client, ask, self.slots, self.drain, handler).run(stop).await
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Worker({} for {:?})", self.name, self.queues)
+    }
+}

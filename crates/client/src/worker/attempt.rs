@@ -1,0 +1,60 @@
+//! One attempt: the work, with its lines sent now and then, until it ends or its time is up.
+
+use std::time::Duration;
+
+use crate::error::ClientError;
+use crate::job::{Failure, Job};
+use crate::wire;
+
+/// How long lines wait for others, or for the outcome.
+const FLUSH: Duration = Duration::from_millis(50);
+
+/// Runs an attempt to its end. The lease instead of an outcome means that it is not this worker's any more.
+pub(super) async fn run(job: Job, work: super::Work) -> Result<wire::Outcome, String> {
+    let assignment = job.assignment();
+    let lease = assignment.lease.clone();
+    let limit = assignment.timeout_ms.map(Duration::from_millis);
+    let out_of_time = async {
+        match limit {
+            Some(limit) => tokio::time::sleep(limit).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut outcome = tokio::select! {
+        biased;
+        outcome = work => outcome,
+        failure = flush_lines(&job) => match failure {
+            Some(failure) => Err(failure),
+            None => return Err(lease),
+        },
+        () = out_of_time => {
+            let limit = flowline_core::time::format_duration(limit.unwrap_or_default());
+            Err(Failure::new(format!("the attempt took longer than {limit}")).code("timeout"))
+        }
+    };
+    match job.flush().await {
+        Ok(()) => {}
+        Err(error) if error.is_stale() => return Err(lease),
+        Err(error) => outcome = outcome.and(Err(error.into())),
+    }
+    let (complete, fail) = match outcome {
+        Ok(result) => (Some(wire::Completed { result, emits: job.emits() }), None),
+        Err(Failure(failed)) => (None, Some(failed)),
+    };
+    Ok(wire::Outcome { lease, complete, fail })
+}
+
+/// Sends lines as they come. Ends with the lease, or with a failure where the server refused what the attempt said.
+async fn flush_lines(job: &Job) -> Option<Failure> {
+    loop {
+        tokio::time::sleep(FLUSH).await;
+        match job.flush().await {
+            Ok(()) => {}
+            Err(error) if error.is_stale() => return None,
+            Err(error @ ClientError::Refused { .. }) if !error.is_transient() => {
+                return Some(Failure::new(error).never().code("protocol"));
+            }
+            Err(_) => {}
+        }
+    }
+}

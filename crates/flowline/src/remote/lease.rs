@@ -1,0 +1,134 @@
+//! The reference by which a remote worker names an attempt that it holds: everything that an instance needs to know of
+//! it, so that any instance can take any report. To workers it is a text without a meaning.
+//!
+//! It is not a secret kept from its holder and it is not signed: what fences is the token in it, which only the store can
+//! confirm. Whoever changes the rest can only spoil reports of an attempt that it holds anyway.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use flowline_core::ids::check_name;
+use flowline_core::{RunId, Time};
+use flowline_store::Token;
+
+/// The longest reference that is read: three names of the longest kind, numbers, and room for an instance's name.
+const LONGEST: usize = 1024;
+/// The first word of a reference; another one is of a format that this build does not read.
+const FORMAT: &str = "1";
+const FIELDS: usize = 10;
+
+/// An attempt that a worker holds, as its reference says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Lease {
+    pub(super) run: RunId,
+    pub(super) step: u32,
+    pub(super) attempt: u32,
+    pub(super) token: Token,
+    /// When it was claimed, by the store's clock.
+    pub(super) claimed: Time,
+    /// When the time of the attempt is up.
+    pub(super) deadline: Option<Time>,
+    /// Whether the run waited for it: the log must say that the wait is over.
+    pub(super) delayed: bool,
+    pub(super) worker: Arc<str>,
+    /// The instance that claimed it.
+    pub(super) instance: Arc<str>,
+}
+
+impl Lease {
+    pub(super) fn encode(&self) -> String {
+        let Lease { run, step, attempt, token, claimed, deadline, delayed, worker, instance } = self;
+        let (claimed, delayed) = (claimed.millis(), u8::from(*delayed));
+        let deadline = deadline.map_or_else(|| "-".to_owned(), |at| at.millis().to_string());
+        // The instance last: nobody checks its name.
+        let text = format!(
+            "{FORMAT} {run} {step} {attempt} {:032x} {claimed} {deadline} {delayed} {worker} {instance}",
+            token.0
+        );
+        URL_SAFE_NO_PAD.encode(text)
+    }
+
+    /// `None` where the text is no reference.
+    pub(super) fn decode(text: &str) -> Option<Lease> {
+        if text.len() > LONGEST {
+            return None;
+        }
+        let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
+        let fields: Vec<&str> = text.splitn(FIELDS, ' ').collect();
+        let [format, run, step, attempt, token, claimed, deadline, delayed, worker, instance] = fields[..]
+        else {
+            return None;
+        };
+        let time = |text: &str| text.parse().ok().map(Time::from_millis);
+        if format != FORMAT {
+            return None;
+        }
+        check_name("worker", worker).ok()?;
+        Some(Lease {
+            run: RunId::new(run).ok()?,
+            step: step.parse().ok()?,
+            attempt: attempt.parse().ok()?,
+            token: Token(u128::from_str_radix(token, 16).ok()?),
+            claimed: time(claimed)?,
+            deadline: if deadline == "-" { None } else { Some(time(deadline)?) },
+            delayed: delayed == "1",
+            worker: worker.into(),
+            instance: instance.into(),
+        })
+    }
+}
+
+/// Who holds a remote lease, as the store keeps it: the worker, and the instance that claimed it.
+pub(super) fn holder(worker: &str, instance: &str) -> Arc<str> {
+    format!("{worker}@{instance}").into()
+}
+
+/// The worker and the instance, where a lease is a remote one.
+pub(crate) fn remote_holder(holder: &str) -> Option<(&str, &str)> {
+    holder.split_once('@')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease() -> Lease {
+        Lease {
+            run: RunId::new("r-1").unwrap(),
+            step: 3,
+            attempt: 2,
+            token: Token(7 << 100 | 5),
+            claimed: Time::from_millis(1_761_754_554_834),
+            deadline: Some(Time::from_millis(1_761_754_564_834)),
+            delayed: true,
+            worker: "depot-1".into(),
+            instance: "any thing".into(),
+        }
+    }
+
+    #[test]
+    fn a_reference_survives_its_text() {
+        for lease in [lease(), Lease { deadline: None, delayed: false, ..lease() }] {
+            assert_eq!(Lease::decode(&lease.encode()), Some(lease));
+        }
+    }
+
+    #[test]
+    fn a_reference_at_every_limit_can_be_read() {
+        let name = "x".repeat(flowline_core::limits::NAME_BYTES);
+        let (run, worker) = (RunId::new(&name).unwrap(), Arc::from(name.as_str()));
+        let lease =
+            Lease { run, worker, step: u32::MAX, attempt: u32::MAX, token: Token(u128::MAX), ..lease() };
+        assert_eq!(Lease::decode(&lease.encode()), Some(lease));
+    }
+
+    #[test]
+    fn what_is_no_reference_is_none() {
+        let whole = lease().encode();
+        let other_format = URL_SAFE_NO_PAD.encode("2 r 0 1 0 0 - 0 w i");
+        for text in ["", "????", "AAAA", &whole[..whole.len() / 2], &other_format, &"A".repeat(LONGEST + 1)] {
+            assert_eq!(Lease::decode(text), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Remote workers: attempts of steps with `worker: QUEUE`, leased to processes elsewhere that report over some wire.
+//!
+//! Nothing of an attempt lives in this process. Its lease is in the store, under the worker's own name; what else is to be
+//! known of it travels in the reference that the worker was given ([`lease`]). So any instance takes any report, and an
+//! instance that dies loses nothing. Every report is fenced in the store by the lease's token: one that is late writes
+//! nothing.
+//!
+//! A claim leases for [`ACKNOWLEDGE`] only. The first word of the worker (a heartbeat, a line, an emit, an outcome) writes
+//! `step.started`, line 0 of the attempt's record, and a heartbeat extends the lease to its full length. An assignment that
+//! never arrived therefore comes back soon; and since nothing was begun, recovery takes a lease without lines as given
+//! back, not as lost, so that answers lost on the way do not use up the step's lost leases. A worker should speak up before
+//! it begins, for one that dies without a word looks the same.
+//!
+//! The time of an attempt counts from its claim. Its worker is told the deadline and should fail the attempt itself. A
+//! heartbeat later than the deadline fails it with `timeout`, and no lease is extended much beyond the deadline
+//! ([`report`]): a worker that neither reports nor sends a heartbeat loses it like any that died. A result that comes after the
+//! deadline, before anyone noticed, still counts: the first outcome to be committed does.
+//!
+//! Waiting for work is in [`room`], claiming in [`claim`], reporting in [`report`].
+
+mod claim;
+pub(crate) mod lease;
+mod report;
+mod room;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use flowline_core::{Json, Plan, RunId, RunKey, Status, Tenant, Time};
+use flowline_store::Token;
+use flowline_store::row::StateScope;
+use serde::Serialize;
+
+use crate::engine::{Engine, EngineError};
+use crate::slots::Tokens;
+use crate::step::{Level, StepError};
+
+/// What lanes of remote steps need.
+pub const REMOTE: &str = "remote";
+/// How long a worker has for its first word about an assignment.
+pub const ACKNOWLEDGE: Duration = Duration::from_secs(5);
+/// The longest that a claim waits for work.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(25);
+/// The most jobs that one claim gets.
+pub const CLAIM: usize = 100;
+/// Tries of a step up to which an assignment that nobody acknowledged counts as given back. Beyond, something takes it and
+/// dies without a word, again and again: that is a lost lease.
+pub(crate) const UNACKNOWLEDGED: u32 = 50;
+/// Runs whose plans, and attempts whose first lines, are kept in mind; beyond that all are forgotten and read again.
+const KEPT: usize = 50_000;
+
+/// What a worker would take.
+#[derive(Debug, Clone)]
+pub struct WorkRequest {
+    /// The worker's own name.
+    pub worker: String,
+    /// The queues that it serves.
+    pub queues: Vec<String>,
+    /// At most so many jobs, up to [`CLAIM`].
+    pub limit: usize,
+    /// How long to wait for the first one, up to [`LONGEST_WAIT`].
+    pub wait: Duration,
+    /// Whether to load the key-value state of each job's run.
+    pub with_state: bool,
+}
+
+/// An attempt that was given to a worker.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Assignment {
+    /// By which the worker names it in all that it reports.
+    pub lease: String,
+    pub run_id: RunId,
+    pub flow_name: Arc<str>,
+    pub tenant: Tenant,
+    pub step_name: Arc<str>,
+    pub step_id: String,
+    pub attempt: u32,
+    pub idempotency_key: String,
+    pub queue: Arc<str>,
+    /// The lease ends then, unless it is acknowledged.
+    pub expires: Time,
+    /// The attempt fails then with `timeout`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
+    /// From the claim to the deadline, for those without the store's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// Key-value state of the run, where it was asked for. Left out, and said to be, where it is over the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<BTreeMap<String, Json>>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub state_omitted: bool,
+    pub traceparent: String,
+    pub input: Json,
+}
+
+/// What became of an attempt that a worker believes to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Beat {
+    /// It goes on.
+    Held,
+    /// The run has ended: stop.
+    Cancelled,
+    /// The lease is gone: stop.
+    Lost,
+    /// The attempt's time was up, and it has failed: stop.
+    TimedOut,
+}
+
+/// A line of a running attempt.
+#[derive(Debug, Clone)]
+pub enum Said {
+    Log { level: Level, message: String, fields: serde_json::Map<String, serde_json::Value> },
+    Set { scope: StateScope, key: String, value: Json },
+    Delete { scope: StateScope, key: String },
+}
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub struct Ending {
+    pub lease: String,
+    /// The result, or why it failed.
+    pub outcome: Result<Json, StepError>,
+    /// Published with the result.
+    pub emits: Vec<(String, Json)>,
+}
+
+/// What became of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reported {
+    /// False where it was in the log already.
+    pub applied: bool,
+    /// The run's status after it.
+    pub run_status: Status,
+}
+
+/// Work for remote workers of one tenant. Cheap to make; see [`Engine::remote`].
+#[derive(Debug, Clone)]
+pub struct Remote {
+    engine: Engine,
+}
+
+impl Engine {
+    /// Work for remote workers of this handle's tenant.
+    pub fn remote(&self) -> Remote {
+        Remote { engine: self.clone() }
+    }
+}
+
+/// What an instance keeps in mind for its workers. All of it can be forgotten at any time.
+#[derive(Debug)]
+pub(crate) struct Mind {
+    pub(crate) room: room::Room,
+    tokens: Mutex<Tokens>,
+    /// A run is pinned to its plan for life.
+    plans: Mutex<HashMap<RunKey, Arc<Plan>>>,
+    /// Attempts whose first line is known to be in the log.
+    begun: Mutex<HashSet<Token>>,
+}
+
+impl Default for Mind {
+    fn default() -> Mind {
+        Mind {
+            room: room::Room::default(),
+            tokens: Mutex::new(Tokens::random()),
+            plans: Mutex::default(),
+            begun: Mutex::default(),
+        }
+    }
+}
+
+impl Mind {
+    fn plan(&self, run: &RunKey) -> Option<Arc<Plan>> {
+        locked(&self.plans).get(run).cloned()
+    }
+
+    fn keep_plan(&self, run: &RunKey, plan: &Arc<Plan>) {
+        let mut plans = locked(&self.plans);
+        if plans.len() >= KEPT {
+            plans.clear();
+        }
+        plans.insert(run.clone(), plan.clone());
+    }
+
+    fn has_begun(&self, token: Token) -> bool {
+        locked(&self.begun).contains(&token)
+    }
+
+    fn keep_begun(&self, token: Token) {
+        let mut begun = locked(&self.begun);
+        if begun.len() >= KEPT {
+            begun.clear();
+        }
+        begun.insert(token);
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A report about an attempt that is not its worker's any more.
+fn stale(why: &str) -> EngineError {
+    EngineError::StaleLease(why.to_owned())
+}

@@ -1,0 +1,353 @@
+//! What workers report: heartbeats, lines, emits, outcomes, and what they give back.
+//!
+//! Each is fenced by the lease and may be repeated: lines say where they start, emits and outcomes name themselves by the
+//! attempt. `step.started` is written by whichever comes first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::event::{EventType, NewEvent};
+use flowline_core::{Input, Json, Plan, RunKey, Time, json, limits};
+use flowline_store::{Append, Extend, Extended, Gone, JobKey, LeaseUse, Line};
+use tokio::sync::oneshot;
+
+use super::lease::Lease;
+use super::{Beat, Ending, REMOTE, Remote, Reported, Said, locked, stale};
+use crate::attempt::{Launch, Record, out_of_time_error, started_data};
+use crate::drive::host::Mail;
+use crate::drive::{Message, Reply};
+use crate::engine::EngineError;
+use crate::ledger::{Entry, Outcome};
+
+/// Beyond a deadline a lease is kept for one more heartbeat and this long, so that it is the heartbeat that finds the time
+/// to be up.
+const LATE: Duration = Duration::from_secs(2);
+/// How long a report waits for a store that is in trouble.
+const TROUBLE: Duration = Duration::from_secs(2);
+
+/// An attempt that somebody believes to hold.
+struct Attempt {
+    lease: Lease,
+    run: RunKey,
+    plan: Arc<Plan>,
+}
+
+impl Remote {
+    /// Keeps leases alive, acknowledges those that are new, and tells which are gone. In order.
+    pub async fn heartbeat(&self, leases: &[String]) -> Result<Vec<Beat>, EngineError> {
+        let mut beats = vec![Beat::Lost; leases.len()];
+        let mut held = Vec::with_capacity(leases.len());
+        for (at, lease) in leases.iter().enumerate() {
+            match self.open(lease).await {
+                Ok(attempt) => held.push((at, attempt)),
+                Err(EngineError::StaleLease(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let now = match held.iter().any(|(_, attempt)| attempt.lease.deadline.is_some()) {
+            true => self.engine.shared.store.now().await?,
+            false => Time::default(),
+        };
+        let late = |attempt: &Attempt| attempt.lease.deadline.is_some_and(|deadline| deadline <= now);
+        let (late, held): (Vec<_>, Vec<_>) = held.into_iter().partition(|(_, attempt)| late(attempt));
+        for (at, attempt) in late {
+            beats[at] = self.time_out(attempt).await?;
+        }
+        self.keep(held, now, &mut beats).await?;
+        Ok(beats)
+    }
+
+    async fn keep(
+        &self,
+        held: Vec<(usize, Attempt)>,
+        now: Time,
+        beats: &mut [Beat],
+    ) -> Result<(), EngineError> {
+        let attempts: Vec<&Attempt> = held.iter().map(|(_, attempt)| attempt).collect();
+        let begun = self.begin(&attempts).await?;
+        let lease = self.engine.shared.config.lease;
+        let until = |attempt: &Attempt| match attempt.lease.deadline {
+            Some(deadline) => lease.min((deadline + lease / 3 + LATE).since(now)),
+            None => lease,
+        };
+        let mut by_length: std::collections::BTreeMap<Duration, Vec<(usize, bool, Extend)>> =
+            Default::default();
+        for ((at, attempt), begun) in held.iter().zip(begun) {
+            let extend = Extend { run: attempt.run.clone(), key: attempt.key(), token: attempt.lease.token };
+            by_length.entry(until(attempt)).or_default().push((*at, begun.is_ok(), extend));
+        }
+        for (length, group) in by_length {
+            let leases = group.iter().map(|(.., extend)| extend.clone()).collect();
+            let extended = self.engine.shared.store.extend(leases, length).await?;
+            for ((at, begun, _), extended) in group.into_iter().zip(extended) {
+                beats[at] = match extended {
+                    Extended::Held if begun => Beat::Held,
+                    Extended::Gone(Gone::RunEnded) => Beat::Cancelled,
+                    _ => Beat::Lost,
+                };
+            }
+        }
+        Ok(())
+    }
+
+    async fn time_out(&self, attempt: Attempt) -> Result<Beat, EngineError> {
+        let timeout = attempt.plan.step_definition(attempt.lease.step).timeout.unwrap_or_default();
+        let ending = Ending {
+            lease: attempt.lease.encode(),
+            outcome: Err(out_of_time_error(timeout)),
+            emits: Vec::new(),
+        };
+        match self.complete(vec![ending]).await.pop() {
+            Some(Ok(_)) => Ok(Beat::TimedOut),
+            Some(Err(EngineError::StaleLease(_))) | None => Ok(Beat::Lost),
+            Some(Err(error)) => Err(error),
+        }
+    }
+
+    /// Adds lines to the log of an attempt. `from_line` is how many of its lines its worker knows to be there: those sent
+    /// again are skipped. Gives how many are there now.
+    pub async fn append(&self, lease: &str, from_line: u32, lines: Vec<Said>) -> Result<u32, EngineError> {
+        let attempt = self.open(lease).await?;
+        self.begin(&[&attempt]).await?.into_iter().collect::<Result<Vec<()>, _>>()?;
+        // Line 0 is `step.started`, which the worker does not count.
+        let mut record = attempt.record(from_line.saturating_add(1));
+        for line in lines {
+            match line {
+                Said::Log { level, message, fields } => record.log(level, &message, Some(fields)),
+                Said::Set { scope, key, value } => {
+                    let value = value.within(&format!("state {key:?}"), limits::PAYLOAD_BYTES);
+                    let value = value.map_err(|error| EngineError::Refused(error.into()))?;
+                    record
+                        .set(scope, &key, Some(value))
+                        .map_err(|error| EngineError::Invalid(error.0.error))?;
+                }
+                Said::Delete { scope, key } => {
+                    record.set(scope, &key, None).map_err(|error| EngineError::Invalid(error.0.error))?;
+                }
+            }
+        }
+        let Some(append) = record.append() else { return Ok(from_line) };
+        let written = self.engine.shared.store.append(vec![append]).await?.pop();
+        match written {
+            Some(Ok(written)) => Ok(written.saturating_sub(1)),
+            _ => Err(stale("it is not held, or lines before these are missing")),
+        }
+    }
+
+    /// Publishes an event in the middle of an attempt.
+    pub async fn emit(&self, lease: &str, name: &str, payload: Json) -> Result<Reported, EngineError> {
+        let attempt = self.open(lease).await?;
+        self.begin(&[&attempt]).await?.into_iter().collect::<Result<Vec<()>, _>>()?;
+        let entry = |reply| attempt.record(1).emit_now(name, payload, reply);
+        self.offer(&attempt, entry).await
+    }
+
+    /// Reports how attempts ended. Each is answered once it is committed, in order; one that is in the log already changes
+    /// nothing.
+    pub async fn complete(&self, endings: Vec<Ending>) -> Vec<Result<Reported, EngineError>> {
+        let mut opened = Vec::with_capacity(endings.len());
+        for ending in endings {
+            opened.push(self.open(&ending.lease).await.map(|attempt| (attempt, ending)));
+        }
+        let attempts: Vec<&Attempt> = opened.iter().flatten().map(|(attempt, _)| attempt).collect();
+        let mut begun = match self.begin(&attempts).await {
+            Ok(begun) => begun.into_iter(),
+            Err(error) => return opened.iter().map(|_| Err(again(&error))).collect(),
+        };
+        let mut answers = Vec::with_capacity(opened.len());
+        for opened in opened {
+            answers.push(opened.and_then(|(attempt, Ending { outcome, emits, .. })| {
+                match begun.next() {
+                    // The outcome will be refused in the same way; or it is in the log already.
+                    Some(Ok(()) | Err(EngineError::StaleLease(_))) | None => {}
+                    Some(Err(error)) => return Err(error),
+                }
+                let mut record = attempt.record(1);
+                emits.into_iter().for_each(|(name, payload)| record.emit(&name, payload));
+                locked(&self.engine.shared.remote.begun).remove(&attempt.lease.token);
+                let (reply, answer) = oneshot::channel();
+                let entry = record.finish(outcome, Reply::Caller(reply));
+                self.mail(Message::Finished(attempt.lease.token, attempt.run, entry));
+                Ok(answer)
+            }));
+        }
+        let mut reported = Vec::with_capacity(answers.len());
+        for answer in answers {
+            reported.push(match answer {
+                Ok(answer) => self.outcome(answer).await,
+                Err(error) => Err(error),
+            });
+        }
+        reported
+    }
+
+    /// Gives attempts back. Their next ones start elsewhere and count neither as failed nor as lost.
+    pub async fn release(&self, leases: &[String]) -> Result<(), EngineError> {
+        let lease = |lease: &String| Lease::decode(lease);
+        let extend = |lease: Lease| Extend {
+            run: self.engine.key(&lease.run),
+            key: JobKey::Step(lease.step),
+            token: lease.token,
+        };
+        let leases: Vec<Extend> = leases.iter().filter_map(lease).map(extend).collect();
+        if !leases.is_empty() {
+            self.engine.shared.store.release(leases).await?;
+        }
+        Ok(())
+    }
+
+    /// The attempt that a reference names. Whether it is held is for the store to say.
+    async fn open(&self, lease: &str) -> Result<Attempt, EngineError> {
+        let lease = Lease::decode(lease).ok_or_else(|| stale("this is no reference to a lease"))?;
+        let run = self.engine.key(&lease.run);
+        let plan = self.plan_of(&run).await?;
+        let step = plan.steps.get(lease.step as usize);
+        if step.is_none_or(|step| *step.need != *REMOTE) {
+            return Err(stale("this is no reference to a lease"));
+        }
+        Ok(Attempt { lease, run, plan })
+    }
+
+    async fn plan_of(&self, run: &RunKey) -> Result<Arc<Plan>, EngineError> {
+        let shared = &self.engine.shared;
+        if let Some(plan) = shared.remote.plan(run) {
+            return Ok(plan);
+        }
+        let found = shared.store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
+        let row = found.ok_or_else(|| stale("its run is not there"))?.row;
+        let plan = shared.plans.get(&*shared.store, &run.tenant, &row.definition).await?;
+        shared.remote.keep_plan(run, &plan);
+        Ok(plan)
+    }
+
+    /// Writes `step.started` for those attempts that have not said a word yet. In order.
+    async fn begin(&self, attempts: &[&Attempt]) -> Result<Vec<Result<(), EngineError>>, EngineError> {
+        let shared = &self.engine.shared;
+        let mut begun: Vec<Result<(), EngineError>> = Vec::with_capacity(attempts.len());
+        let (mut appends, mut places) = (Vec::new(), Vec::new());
+        for (at, attempt) in attempts.iter().enumerate() {
+            begun.push(Ok(()));
+            if shared.remote.has_begun(attempt.lease.token) {
+                continue;
+            }
+            if attempt.lease.delayed {
+                begun[at] = self.end_wait(attempt).await;
+                continue;
+            }
+            appends.push(attempt.first_line());
+            places.push(at);
+        }
+        if !appends.is_empty() {
+            for (at, answer) in places.into_iter().zip(shared.store.append(appends).await?) {
+                begun[at] = answer.map(|_| ()).map_err(|_| stale("it is not held"));
+            }
+        }
+        for (attempt, _) in attempts.iter().zip(&begun).filter(|(_, begun)| begun.is_ok()) {
+            shared.remote.keep_begun(attempt.lease.token);
+        }
+        Ok(begun)
+    }
+
+    /// The first line of a delayed attempt is a commit: the run's status follows from it.
+    async fn end_wait(&self, attempt: &Attempt) -> Result<(), EngineError> {
+        let Lease { step, attempt: number, token, .. } = attempt.lease;
+        let input = Input::Started { step, attempt: number, data: attempt.started() };
+        let lease = LeaseUse::Keep { key: attempt.key(), attempt: number, token, lines: 1 };
+        self.offer(attempt, |reply| Entry::new(input, Vec::new(), Some(lease), reply)).await.map(|_| ())
+    }
+
+    async fn offer(
+        &self,
+        attempt: &Attempt,
+        entry: impl FnOnce(Reply<oneshot::Sender<Outcome>>) -> Entry<Reply<oneshot::Sender<Outcome>>>,
+    ) -> Result<Reported, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        let entry = entry(Reply::Caller(reply));
+        self.mail(Message::Offer(attempt.run.clone(), entry));
+        self.outcome(answer).await
+    }
+
+    /// Where the engine has stopped the caller's end of the answer says so.
+    fn mail(&self, message: Message<oneshot::Sender<Outcome>>) {
+        let _ = self.engine.shared.inbox.send(Mail::Message(message));
+    }
+
+    /// Waits for what became of an input; while the store takes no writes not for long, for the report can be repeated.
+    async fn outcome(&self, mut answer: oneshot::Receiver<Outcome>) -> Result<Reported, EngineError> {
+        let outcome = loop {
+            match tokio::time::timeout(TROUBLE, &mut answer).await {
+                Ok(outcome) => break outcome.map_err(|_| EngineError::Stopped)?,
+                Err(_) => {
+                    if let Some(trouble) = self.engine.trouble().borrow().clone() {
+                        return Err(EngineError::Store(trouble));
+                    }
+                }
+            }
+        };
+        match outcome {
+            Outcome::Committed { status } => Ok(Reported { applied: true, run_status: status }),
+            Outcome::Applied { status } => Ok(Reported { applied: false, run_status: status }),
+            Outcome::StaleLease => Err(stale("it is not held")),
+            Outcome::NotFound => Err(stale("its run is not there")),
+            Outcome::Failed(error) => Err(EngineError::Store(error)),
+            Outcome::Refused(refusal) => Err(refused(refusal)),
+            Outcome::Exists => Err(stale("its run was just started")),
+        }
+    }
+}
+
+impl Attempt {
+    fn key(&self) -> JobKey {
+        JobKey::Step(self.lease.step)
+    }
+
+    /// Its record, with so many lines in the log.
+    fn record(&self, written: u32) -> Record {
+        let launch = Launch {
+            run: self.run.clone(),
+            plan: self.plan.clone(),
+            step: self.lease.step,
+            attempt: self.lease.attempt,
+            token: self.lease.token,
+            input: Json::null(),
+            started: true,
+        };
+        Record::after(&launch, written)
+    }
+
+    fn started(&self) -> Json {
+        let Lease { worker, instance, claimed, .. } = &self.lease;
+        started_data(&json::string(worker), &json::string(instance), Some(*claimed))
+    }
+
+    fn first_line(&self) -> Append {
+        let name = &self.plan.step(self.lease.step).name;
+        let event = NewEvent::step(EventType::StepStarted, name, self.lease.attempt, Some(self.started()));
+        Append {
+            run: self.run.clone(),
+            key: self.key(),
+            attempt: self.lease.attempt,
+            token: self.lease.token,
+            from_line: 0,
+            lines: vec![Line { event, state: None }],
+        }
+    }
+}
+
+/// A refusal that says that the attempt is over is a lease that is gone.
+fn refused(refusal: flowline_core::decide::Refusal) -> EngineError {
+    use flowline_core::decide::Refusal;
+    match refusal {
+        Refusal::Ended(_) | Refusal::StaleAttempt { .. } | Refusal::NotStarted => stale(&refusal.to_string()),
+        refusal => EngineError::Refused(refusal),
+    }
+}
+
+/// The same trouble, for each report of a batch.
+fn again(error: &EngineError) -> EngineError {
+    match error {
+        EngineError::Store(error) => EngineError::Store(error.clone()),
+        EngineError::Stopped => EngineError::Stopped,
+        other => EngineError::Invalid(other.to_string()),
+    }
+}

@@ -1,0 +1,144 @@
+//! `flowline token`: make, list and revoke API tokens.
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::http::route::Scope;
+use crate::open::Access;
+use crate::output;
+use crate::token::{self, NewToken};
+
+/// Make, list and revoke tokens of the HTTP API
+///
+/// A token is bound to the tenant that --tenant names. Its secret is printed once; the store keeps only a hash.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  flowline token create --subject ci --scope start --scope read --expires 90d"
+)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Change,
+}
+
+#[derive(Debug, Subcommand)]
+enum Change {
+    /// Make a token and print its secret
+    #[command(
+        after_help = "Example:\n  flowline token create --subject depot --scope work --bind-queue depot"
+    )]
+    Create(Create),
+    /// List the live tokens, without their secrets
+    #[command(after_help = "Example:\n  flowline token list --json")]
+    List,
+    /// Take a token away
+    #[command(after_help = "Example:\n  flowline token revoke 0f3a9c2d4b5e6f70")]
+    Revoke { id: String },
+}
+
+#[derive(Debug, clap::Args)]
+struct Create {
+    /// Who will use it
+    #[arg(long, value_name = "NAME")]
+    subject: String,
+    /// read, start, work, operate or admin; may be repeated
+    #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = scope)]
+    scopes: Vec<Scope>,
+    /// A role of the subject; may be repeated
+    #[arg(long = "role", value_name = "ROLE")]
+    roles: Vec<String>,
+    /// Only this flow; may be repeated
+    #[arg(long = "bind-flow", value_name = "FLOW")]
+    flows: Vec<String>,
+    /// Only this queue; may be repeated
+    #[arg(long = "bind-queue", value_name = "QUEUE")]
+    queues: Vec<String>,
+    /// How long it lasts; until it is revoked, unless given
+    #[arg(long, value_name = "DURATION")]
+    expires: Option<String>,
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    match args.command {
+        Change::Create(create) => make(context, create).await,
+        Change::List => list(context).await,
+        Change::Revoke { id } => revoke(context, &id).await,
+    }
+}
+
+async fn make(context: &Context, create: Create) -> Outcome {
+    let some = |names: Vec<String>| (!names.is_empty()).then_some(names);
+    let new = NewToken {
+        subject: create.subject,
+        scopes: create.scopes,
+        roles: create.roles,
+        flows: some(create.flows),
+        queues: some(create.queues),
+        expires: create.expires,
+    };
+    new.check()
+        .map_err(|(field, wrong)| Failure::usage(format!("--{}: {wrong}", field.trim_end_matches('s'))))?;
+    let store = context.open(Access::Engine).await?;
+    let (secret, row) = token::create(&*store, &context.settings.tenant.value, new).await?;
+    if context.json {
+        let mut answer = json!(row);
+        answer["token"] = secret.into();
+        output::json(&answer)?;
+    } else {
+        output::line(&secret)?;
+        output::note(&format!(
+            "token {} of {} for tenant {}; it is not shown again",
+            row.id, row.subject, row.tenant
+        ));
+    }
+    Ok(Exit::Fine)
+}
+
+async fn list(context: &Context) -> Outcome {
+    let store = context.open(Access::Reader).await?;
+    let rows = token::list(&*store, Some(&context.settings.tenant.value)).await?;
+    if context.json {
+        output::json(&json!({ "items": rows }))?;
+    } else if rows.is_empty() {
+        output::note("there are no tokens; `flowline token create` makes one");
+    } else {
+        let words =
+            |names: &Option<Vec<String>>| names.as_ref().map_or("all".to_owned(), |names| names.join(" "));
+        let cells = rows.iter().map(|row| {
+            let scopes: Vec<&str> = row.scopes.iter().map(|scope| scope.as_str()).collect();
+            vec![
+                row.id.clone(),
+                output::clip(&row.subject, 40),
+                scopes.join(" "),
+                words(&row.flows),
+                words(&row.queues),
+                output::date(row.created_at),
+                row.expires_at.map_or(String::new(), output::date),
+            ]
+        });
+        output::table(
+            &["id", "subject", "scopes", "flows", "queues", "created", "expires"],
+            cells.collect(),
+        )?;
+    }
+    Ok(Exit::Fine)
+}
+
+async fn revoke(context: &Context, id: &str) -> Outcome {
+    let store = context.open(Access::Existing).await?;
+    if !token::revoke(&*store, &context.settings.tenant.value, id).await? {
+        return Err(Failure::new(Exit::Usage, "no-such-token", format!("there is no token {id}"))
+            .help("`flowline token list` lists them; check --store and --tenant"));
+    }
+    if context.json {
+        output::json(&json!({ "id": id, "revoked": true }))?;
+    } else {
+        output::line(&format!("token {id} is revoked"))?;
+    }
+    Ok(Exit::Fine)
+}
+
+fn scope(text: &str) -> Result<Scope, String> {
+    Scope::parse(text).ok_or_else(|| "it is none of read, start, work, operate, admin".to_owned())
+}

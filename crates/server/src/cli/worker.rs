@@ -1,0 +1,173 @@
+//! `flowline worker`: takes jobs of `worker: QUEUE` steps from a server and runs a program for each.
+
+use std::time::Duration;
+
+use flowline::core::Json;
+use flowline::core::decide::Retryable;
+use flowline::core::json;
+use flowline::runner::command::{About, Listener, Program};
+use flowline::{Level, StateScope, StepError};
+use flowline_client::wire::Retry;
+use flowline_client::{Client, ClientError, Failure as JobFailure, Job, Worker};
+use serde_json::{Map, Value};
+
+use super::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::signals::Signals;
+use crate::{output, settings};
+
+/// Take jobs from a server and run a program for each
+///
+/// The program is spoken to as one of a `command` step is: one JSON object on stdin, messages on stdout (see
+/// docs/command-protocol.md). Steps say `worker: QUEUE` to be run like this. The server needs no access to this machine.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  flowline worker --server http://127.0.0.1:7400 --queue depot --slots 4 -- ./pack.py --fast"
+)]
+pub struct Args {
+    /// The server; several, with commas, are instances on one store
+    #[arg(long, value_name = "URL", env = "FLOWLINE_SERVER")]
+    server: String,
+    /// A token with scope `work`
+    #[arg(long, value_name = "TOKEN", env = "FLOWLINE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Take jobs of this queue; may be repeated
+    #[arg(long = "queue", value_name = "QUEUE", required = true)]
+    queues: Vec<String>,
+    /// Programs that run at once
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    slots: u16,
+    /// The name of this worker in leases and events [default: made up]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Pass this environment variable on to the program; may be repeated
+    #[arg(long, value_name = "NAME")]
+    env: Vec<String>,
+    /// How long running programs may finish after a signal
+    #[arg(long, value_name = "DURATION", value_parser = settings::duration, default_value = "10s")]
+    drain: Duration,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
+    let mut client = Client::new(&args.server).map_err(unfit)?;
+    client = match &args.token {
+        Some(token) => client.token(token).map_err(unfit)?,
+        None => client.tenant(context.settings.tenant.value.as_str()).map_err(unfit)?,
+    };
+    let (command, env) = (args.command.clone(), args.env.clone());
+    let mut worker = Worker::new(client)
+        .slots(args.slots.into())
+        .drain(args.drain)
+        .with_state()
+        .handler(move |job| attempt(job, command.clone(), env.clone()))
+        .until(async move {
+            signals.next().await;
+            output::note("stopping: running programs may finish; a second signal ends at once");
+            tokio::spawn(async move {
+                signals.next().await;
+                std::process::exit(Exit::Interrupted as i32);
+            });
+        });
+    if let Some(name) = &args.name {
+        worker = worker.name(name);
+    }
+    for queue in &args.queues {
+        worker = worker.queue(queue);
+    }
+    output::note(&format!("working on {} of {}; a signal stops it", args.queues.join(", "), args.server));
+    worker.run().await.map_err(refused)?;
+    Ok(Exit::Fine)
+}
+
+fn unfit(error: ClientError) -> Failure {
+    Failure::usage(error.to_string())
+}
+
+fn refused(error: ClientError) -> Failure {
+    let failure = Failure::environment(error.to_string());
+    match error {
+        ClientError::Refused { status: 401 | 403, .. } => {
+            failure.help("name a token with scope `work` by --token or FLOWLINE_TOKEN")
+        }
+        _ => failure,
+    }
+}
+
+async fn attempt(job: Job, command: Vec<String>, env: Vec<String>) -> Result<Json, JobFailure> {
+    let given = job.assignment();
+    let about = About {
+        run_id: given.run_id.to_string(),
+        flow: given.flow_name.clone(),
+        tenant: given.tenant.to_string(),
+        step: given.step_name.clone(),
+        step_id: given.step_id.clone(),
+        attempt: given.attempt,
+        idempotency_key: given.idempotency_key.clone(),
+        traceparent: given.traceparent.clone(),
+    };
+    let state = (!given.state_omitted).then(|| {
+        let values = given.state.iter().flatten();
+        json::object(values.map(|(key, value)| (key.as_str(), Some(value))))
+    });
+    let program = Program { argv: &command, folder: None, pass_env: &env };
+    program.run(&about, state.as_ref(), job.input(), &Ear(&job)).await.map_err(|error| to_job(&error))
+}
+
+/// Passes on to the server what a program says.
+struct Ear<'a>(&'a Job);
+
+impl Listener for Ear<'_> {
+    async fn log(&self, level: Level, message: &str, fields: Map<String, Value>) -> Result<(), StepError> {
+        let mut line = fields;
+        line.insert("level".to_owned(), level.as_str().into());
+        line.insert("message".to_owned(), message.into());
+        self.0.log_with(line).await;
+        Ok(())
+    }
+
+    fn emit(&self, name: &str, payload: Json) -> Result<(), StepError> {
+        self.0.emit(name, &payload).map_err(|failure| to_step(&failure))
+    }
+
+    async fn emit_now(&self, name: &str, payload: Json) -> Result<(), StepError> {
+        self.0.emit_now(name, &payload).await.map_err(|failure| to_step(&failure))
+    }
+
+    async fn state(&self, scope: StateScope, key: &str, value: Option<Json>) -> Result<(), StepError> {
+        let changed = match value {
+            Some(value) => self.0.set(scope.as_str(), key, &value).await,
+            None => self.0.delete(scope.as_str(), key).await,
+        };
+        changed.map_err(|failure| to_step(&failure))
+    }
+}
+
+fn to_step(failure: &JobFailure) -> StepError {
+    let failed = failure.failed();
+    let error = match failed.retry {
+        Retry::Never => StepError::fatal(&failed.error),
+        Retry::Policy => StepError::new(&failed.error),
+    };
+    match &failed.code {
+        Some(code) => error.code(code),
+        None => error,
+    }
+}
+
+fn to_job(error: &StepError) -> JobFailure {
+    let failed = error.failure();
+    let mut failure = JobFailure::new(&failed.error);
+    failure = match failed.retry {
+        Retryable::ByPolicy => failure,
+        Retryable::Never => failure.never(),
+        Retryable::After(delay) => failure.retry_after(delay),
+    };
+    match &failed.code {
+        Some(code) => failure.code(code),
+        None => failure,
+    }
+}

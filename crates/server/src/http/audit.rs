@@ -1,0 +1,37 @@
+//! The audit log: who steered what. A line is written for every request to a route that needs `operate` or `admin`, whether
+//! it was let through or not; starts and the work of workers are in the logs of their runs.
+
+use std::time::Duration;
+
+use flowline::core::{Json, Tenant};
+use flowline::store::Store;
+use serde_json::json;
+
+use super::access::Principal;
+use super::route::{Access, Route, Scope};
+
+/// How long a line is kept.
+const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
+
+pub fn is_audited(route: &Route) -> bool {
+    matches!(route.access, Access::Needs(Scope::Operate | Scope::Admin))
+        && route.verb != super::route::Verb::Get
+}
+
+pub fn collection(tenant: &Tenant) -> String {
+    format!("audit:{tenant}")
+}
+
+/// Writes a line. That it cannot be written does not undo what was done: it is said in the server's log.
+pub async fn write(store: &dyn Store, principal: &Principal, route: &Route, path: &str, status: u16) {
+    let id = uuid::Uuid::now_v7().to_string();
+    let Ok(now) = store.now().await else { return };
+    let line = json!({
+        "id": id, "at": now, "subject": &*principal.subject, "action": route.summary, "method": route.verb.as_str().to_uppercase(),
+        "path": path, "status": status,
+    });
+    let written = store.put_document(&collection(&principal.tenant), &id, Json::from(line), Some(KEPT)).await;
+    if let Err(error) = written {
+        tracing::warn!(%error, path, "a line of the audit log could not be written");
+    }
+}

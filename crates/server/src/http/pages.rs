@@ -1,0 +1,154 @@
+//! Pages for people: the API from its own description, and a page per code of a problem. Plain HTML made here, with one
+//! style sheet: nothing is loaded from anywhere else, and no script runs.
+
+use std::fmt::Write as _;
+
+use axum::extract::Path;
+use axum::http::header;
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::routing::get;
+
+use super::codes::{self, Code};
+use super::problem::Problem;
+use super::route::{Access, Answer, Content, Route, Verb};
+use super::routes;
+
+const STYLE: &str = include_str!("style.css");
+/// Nothing but our own style sheet.
+const POLICY: &str =
+    "default-src 'none'; style-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+
+const fn page(
+    path: &'static str,
+    summary: &'static str,
+    kind: &'static [Answer],
+    handler: fn() -> axum::routing::MethodRouter<super::App>,
+) -> Route {
+    Route {
+        verb: Verb::Get,
+        path,
+        access: Access::Open,
+        summary,
+        about: "",
+        query: &[],
+        body: None,
+        answers: kind,
+        problems: &[],
+        handler,
+    }
+}
+
+const HTML: &[Answer] = &[Answer { status: 200, about: "A page.", content: Content::Other("text/html") }];
+const CSS: &[Answer] =
+    &[Answer { status: 200, about: "A style sheet.", content: Content::Other("text/css") }];
+const ELSEWHERE: &[Answer] = &[Answer { status: 307, about: "To /docs.", content: Content::None }];
+
+pub const ROUTES: &[Route] = &[
+    page("/", "Go to the documentation", ELSEWHERE, || get(|| async { Redirect::temporary("/docs") })),
+    page("/docs", "Read about the API", HTML, || get(|| async { html("Flowline API", &api()) })),
+    page("/docs/style.css", "Get the style sheet of the pages", CSS, || {
+        get(|| async { ([(header::CONTENT_TYPE, "text/css; charset=utf-8")], STYLE) })
+    }),
+    page("/errors", "List the codes of problems", HTML, || get(|| async { html("Problems", &problems()) })),
+    Route {
+        problems: &[&codes::NOT_FOUND],
+        ..page("/errors/{code}", "Read about a code of a problem", HTML, || get(problem))
+    },
+];
+
+async fn problem(Path(code): Path<String>) -> Result<Response, Problem> {
+    let code = Code::find(&code)
+        .ok_or_else(|| Problem::new(&codes::NOT_FOUND, format!("there is no problem {code:?}")))?;
+    Ok(html(code.code, &about(code)))
+}
+
+fn html(title: &str, body: &str) -> Response {
+    let page = format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
+         <title>{}</title><link rel=\"stylesheet\" href=\"/docs/style.css\"></head><body><main>{body}</main></body></html>",
+        escape(title)
+    );
+    let headers = [(header::CONTENT_SECURITY_POLICY, POLICY), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (headers, Html(page)).into_response()
+}
+
+/// The API, a section per route.
+fn api() -> String {
+    let mut page = String::from(
+        "<h1>Flowline API</h1><p>The same as a document for machines: <a href=\"/openapi.json\">OpenAPI 3.1</a>. \
+         What can go wrong: <a href=\"/errors\">problems</a>.</p>",
+    );
+    for route in routes() {
+        let scope = match route.access {
+            Access::Open => "open to all".to_owned(),
+            Access::Needs(scope) => format!("scope <code>{}</code>", scope.as_str()),
+        };
+        let _ = write!(
+            page,
+            "<section><h2><span class=\"verb\">{}</span> {}</h2><p><strong>{}</strong>, {scope}. {}</p>",
+            route.verb.as_str().to_uppercase(),
+            escape(route.path),
+            escape(route.summary),
+            escape(route.about),
+        );
+        if !route.query.is_empty() {
+            page.push_str("<table><tr><th>parameter</th><th></th></tr>");
+            for query in route.query {
+                let _ = write!(
+                    page,
+                    "<tr><td><code>{}</code></td><td>{}</td></tr>",
+                    query.name,
+                    escape(query.about)
+                );
+            }
+            page.push_str("</table>");
+        }
+        page.push_str("<table><tr><th>answer</th><th></th></tr>");
+        for answer in route.answers {
+            let what = match answer.content {
+                Content::None => String::new(),
+                Content::Json(schema) => format!("<code>{schema}</code> "),
+                Content::Other(kind) => format!("<code>{kind}</code> "),
+            };
+            let _ =
+                write!(page, "<tr><td>{}</td><td>{what}{}</td></tr>", answer.status, escape(answer.about));
+        }
+        for code in route.problems {
+            let _ = write!(page, "<tr><td>{}</td><td>{}</td></tr>", code.status, link(code));
+        }
+        page.push_str("</table></section>");
+    }
+    page
+}
+
+fn problems() -> String {
+    let mut page = String::from("<h1>Problems</h1><table><tr><th>status</th><th>code</th><th></th></tr>");
+    for code in codes::ALL {
+        let _ = write!(
+            page,
+            "<tr><td>{}</td><td>{}</td><td>{}</td></tr>",
+            code.status,
+            link(code),
+            escape(code.title)
+        );
+    }
+    page + "</table>"
+}
+
+fn about(code: &Code) -> String {
+    format!(
+        "<h1>{}</h1><p>Status {}, code <code>{}</code>.</p><p>{}</p><p><a href=\"/errors\">All problems</a></p>",
+        escape(code.title),
+        code.status,
+        code.code,
+        escape(code.about)
+    )
+}
+
+fn link(code: &Code) -> String {
+    format!("<a href=\"/errors/{0}\">{0}</a>", code.code)
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,335 @@
+//! Work for remote workers: claim, heartbeat, append, emit, complete, release. docs/worker-protocol.md is the guide to these
+//! routes.
+
+mod schemas;
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use flowline::core::limits;
+use flowline::remote::{self, Assignment, Ending, Said, WorkRequest};
+use flowline::{EngineError, Level, StateScope, StepError};
+use flowline_client::wire;
+use serde::Serialize;
+
+use super::codes;
+use super::problem::Problem;
+use super::request::{Caller, Given, Params};
+use super::route::{Access, Answer, Body, Content, Required, Route, Scope, Verb};
+
+pub use schemas::schemas;
+
+/// Leases that one request may name.
+pub const LEASES: usize = 1_000;
+/// Outcomes that one request may report.
+pub const OUTCOMES: usize = 100;
+/// Lines that one request may add.
+pub const LINES: usize = 1_000;
+
+const fn body(schema: &'static str, limit: usize) -> Option<Body> {
+    Some(Body { schema, limit, required: Required::Yes, also: &[] })
+}
+
+pub const ROUTES: &[Route] = &[
+    Route {
+        verb: Verb::Post,
+        path: "/v1/work/claim",
+        access: Access::Needs(Scope::Work),
+        summary: "Take jobs",
+        about: "Answers at once with the jobs that are there, else waits for the first. A job is leased for a few seconds only, until a heartbeat acknowledges it or its outcome is reported.",
+        query: &[],
+        body: body("WorkClaim", 64 << 10),
+        answers: &[Answer::json(200, "WorkClaimed", "The jobs; none where the time was up.")],
+        problems: &[&codes::INVALID],
+        handler: || post(claim),
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/work/heartbeat",
+        access: Access::Needs(Scope::Work),
+        summary: "Keep leases alive",
+        about: "Acknowledges leases that are new, extends all, and tells which are gone and why.",
+        query: &[],
+        body: body("WorkHeartbeat", 2 << 20),
+        answers: &[Answer::json(200, "WorkBeaten", "What became of each, in the order of the request.")],
+        problems: &[&codes::INVALID],
+        handler: || post(heartbeat),
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/work/complete",
+        access: Access::Needs(Scope::Work),
+        summary: "Report how attempts ended",
+        about: "Each outcome is committed when this answers. Repeating a report changes nothing. With several outcomes the answer is 200 and each result has a status of its own; a single one that is refused is the answer.",
+        query: &[],
+        body: body("WorkComplete", limits::JOIN_BYTES),
+        answers: &[Answer::json(
+            200,
+            "WorkCompleted",
+            "What became of each, in the order of the request, and the next jobs.",
+        )],
+        problems: &[&codes::INVALID, &codes::STALE_LEASE],
+        handler: || post(complete),
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/work/append",
+        access: Access::Needs(Scope::Work),
+        summary: "Add lines to the log of an attempt",
+        about: "Log lines and changes of key-value state. `fromLine` is how many lines of the attempt the worker knows to be there, so that lines sent again are skipped.",
+        query: &[],
+        body: body("WorkAppend", 4 * limits::PAYLOAD_BYTES),
+        answers: &[Answer::json(200, "WorkAppended", "They are in the log.")],
+        problems: &[&codes::INVALID, &codes::STALE_LEASE],
+        handler: || post(append),
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/work/emit",
+        access: Access::Needs(Scope::Work),
+        summary: "Publish an event in the middle of an attempt",
+        about: "It stays published if the attempt fails. Repeating it changes nothing.",
+        query: &[],
+        body: body("WorkEmit", 2 * limits::PAYLOAD_BYTES),
+        answers: &[Answer::json(200, "WorkEmitted", "It is published.")],
+        problems: &[&codes::REFUSED, &codes::SCHEMA, &codes::STALE_LEASE],
+        handler: || post(emit),
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/work/release",
+        access: Access::Needs(Scope::Work),
+        summary: "Give attempts back",
+        about: "The next attempt of each can start elsewhere; it counts neither as failed nor as lost. Leases that are gone are passed over.",
+        query: &[],
+        body: body("WorkHeartbeat", 2 << 20),
+        answers: &[Answer { status: 204, about: "They are given back.", content: Content::None }],
+        problems: &[&codes::INVALID],
+        handler: || post(release),
+    },
+];
+
+#[derive(Debug, Serialize)]
+struct Claimed {
+    jobs: Vec<Assignment>,
+    times: wire::Times,
+}
+
+#[derive(Debug, Serialize)]
+struct Completed {
+    results: Vec<wire::Reported>,
+    jobs: Vec<Assignment>,
+    times: wire::Times,
+}
+
+async fn claim(
+    caller: Caller,
+    _: Params,
+    Given(asked): Given<wire::ClaimRequest>,
+) -> Result<Response, Problem> {
+    let jobs = caller.engine.remote().claim(request(&caller, asked)?).await?;
+    Ok(Json(Claimed { jobs, times: times(&caller) }).into_response())
+}
+
+/// What a worker may ask for.
+fn request(caller: &Caller, asked: wire::ClaimRequest) -> Result<WorkRequest, Problem> {
+    let principal = &caller.principal;
+    if principal.flows.is_some() && principal.queues.is_none() {
+        // Jobs of other flows can wait in the same queue.
+        let detail = "this token is bound to flows, and a queue can hold jobs of any; bind it to queues too";
+        return Err(Problem::new(&codes::FORBIDDEN, detail));
+    }
+    if let Some(queue) = asked.queues.iter().find(|queue| !principal.may_see_queue(queue)) {
+        let detail = format!("this token is bound to queues, and {queue:?} is none of them");
+        return Err(Problem::new(&codes::FORBIDDEN, detail));
+    }
+    Ok(WorkRequest {
+        worker: asked.worker,
+        queues: asked.queues,
+        limit: asked.limit as usize,
+        wait: Duration::from_millis(asked.wait_ms),
+        with_state: asked.with_state,
+    })
+}
+
+async fn heartbeat(
+    caller: Caller,
+    _: Params,
+    Given(asked): Given<wire::HeartbeatRequest>,
+) -> Result<Json<wire::HeartbeatAnswer>, Problem> {
+    at_most("/leases", asked.leases.len(), LEASES)?;
+    let beats = caller.engine.remote().heartbeat(&asked.leases).await?;
+    let state = |beat| match beat {
+        remote::Beat::Held => wire::Beat::Held,
+        remote::Beat::Cancelled => wire::Beat::Cancelled,
+        remote::Beat::Lost => wire::Beat::Lost,
+        remote::Beat::TimedOut => wire::Beat::TimedOut,
+    };
+    let leases = asked.leases.into_iter().zip(beats);
+    let leases = leases.map(|(lease, beat)| wire::LeaseState { lease, state: state(beat) }).collect();
+    Ok(Json(wire::HeartbeatAnswer { leases, times: times(&caller) }))
+}
+
+async fn complete(
+    caller: Caller,
+    _: Params,
+    Given(asked): Given<wire::CompleteRequest>,
+) -> Result<Response, Problem> {
+    at_most("/outcomes", asked.outcomes.len(), OUTCOMES)?;
+    let next = asked.claim.map(|claim| request(&caller, claim)).transpose()?;
+    let endings = asked.outcomes.into_iter().enumerate().map(ending).collect::<Result<Vec<Ending>, _>>()?;
+    let remote = caller.engine.remote();
+    let mut reports = remote.complete(endings).await;
+    if let [Err(_)] = reports[..]
+        && let Some(Err(error)) = reports.pop()
+    {
+        return Err(error.into());
+    }
+    let jobs = match next {
+        // What was reported is reported: that there is no work to be had is said by the next claim.
+        Some(next) => remote.claim(WorkRequest { wait: Duration::ZERO, ..next }).await.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    let results = reports.into_iter().map(reported).collect();
+    Ok(Json(Completed { results, jobs, times: times(&caller) }).into_response())
+}
+
+fn ending((at, outcome): (usize, wire::Outcome)) -> Result<Ending, Problem> {
+    let wire::Outcome { lease, complete, fail } = outcome;
+    match (complete, fail) {
+        (Some(wire::Completed { result, emits }), None) => {
+            let emits = emits.into_iter().map(|emit| (emit.name, emit.payload)).collect();
+            Ok(Ending { lease, outcome: Ok(result), emits })
+        }
+        (None, Some(failed)) => Ok(Ending { lease, outcome: Err(failure(failed)), emits: Vec::new() }),
+        _ => Err(Problem::new(&codes::BAD_BODY, "an outcome has one of `complete` and `fail`")
+            .at(&format!("/outcomes/{at}"))),
+    }
+}
+
+fn failure(failed: wire::Failed) -> StepError {
+    let wire::Failed { error, code, stack, retry, after_ms } = failed;
+    let mut failure = match (retry, after_ms) {
+        (wire::Retry::Never, _) => StepError::fatal(error),
+        (wire::Retry::Policy, Some(ms)) => {
+            StepError::new(error).retry_after(Duration::from_millis(ms.max(1)))
+        }
+        (wire::Retry::Policy, None) => StepError::new(error),
+    };
+    if let Some(code) = code {
+        failure = failure.code(&code);
+    }
+    match stack {
+        Some(stack) => failure.stack(stack),
+        None => failure,
+    }
+}
+
+fn reported(report: Result<remote::Reported, EngineError>) -> wire::Reported {
+    match report {
+        Ok(remote::Reported { applied, run_status }) => wire::Reported {
+            status: 200,
+            applied: Some(applied),
+            run_status: Some(run_status),
+            code: None,
+            detail: None,
+        },
+        Err(error) => {
+            let Problem { code, detail, .. } = Problem::from(error);
+            let (status, code) = (code.status, Some(code.code.to_owned()));
+            wire::Reported { status, applied: None, run_status: None, code, detail: Some(detail) }
+        }
+    }
+}
+
+async fn append(
+    caller: Caller,
+    _: Params,
+    Given(asked): Given<wire::AppendRequest>,
+) -> Result<Json<wire::AppendAnswer>, Problem> {
+    at_most("/lines", asked.lines.len(), LINES)?;
+    let lines = asked.lines.into_iter().enumerate().map(said).collect::<Result<Vec<Said>, _>>()?;
+    let lines = caller.engine.remote().append(&asked.lease, asked.from_line, lines).await?;
+    Ok(Json(wire::AppendAnswer { lines }))
+}
+
+fn said((at, line): (usize, wire::Line)) -> Result<Said, Problem> {
+    let wrong = |place: &str, detail: String| {
+        Err(Problem::new(&codes::BAD_BODY, detail).at(&format!("/lines/{at}{place}")))
+    };
+    match (line.log, line.state) {
+        (Some(mut fields), None) => {
+            let level = match fields.remove("level") {
+                None => Level::Info,
+                Some(level) => match level.as_str().and_then(Level::parse) {
+                    Some(level) => level,
+                    None => {
+                        return wrong("/log/level", format!("{level} is none of debug, info, warn, error"));
+                    }
+                },
+            };
+            let message = match fields.remove("message") {
+                Some(serde_json::Value::String(message)) => message,
+                Some(other) => other.to_string(),
+                None => String::new(),
+            };
+            Ok(Said::Log { level, message, fields })
+        }
+        (None, Some(wire::State { set, delete, value, scope })) => {
+            let scope = scope.as_deref().unwrap_or("run");
+            let Some(scope) = StateScope::parse(scope) else {
+                return wrong("/state/scope", format!("{scope:?} is none of run, flow, tenant"));
+            };
+            match (set, delete, value) {
+                (Some(key), None, value) => {
+                    let value = value.unwrap_or_else(flowline::core::Json::null);
+                    Ok(Said::Set { scope, key, value })
+                }
+                (None, Some(key), None) => Ok(Said::Delete { scope, key }),
+                _ => wrong("/state", "a change has `set` with a `value`, or `delete`".to_owned()),
+            }
+        }
+        _ => wrong("", "a line has one of `log` and `state`".to_owned()),
+    }
+}
+
+async fn emit(
+    caller: Caller,
+    _: Params,
+    Given(asked): Given<wire::EmitRequest>,
+) -> Result<Json<wire::EmitAnswer>, Problem> {
+    let remote::Reported { applied, run_status } =
+        caller.engine.remote().emit(&asked.lease, &asked.name, asked.payload).await?;
+    Ok(Json(wire::EmitAnswer { applied, run_status }))
+}
+
+async fn release(
+    caller: Caller,
+    _: Params,
+    Given(asked): Given<wire::ReleaseRequest>,
+) -> Result<StatusCode, Problem> {
+    at_most("/leases", asked.leases.len(), LEASES)?;
+    caller.engine.remote().release(&asked.leases).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn times(caller: &Caller) -> wire::Times {
+    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let lease = caller.engine.config().lease;
+    wire::Times {
+        lease_ms: ms(lease),
+        heartbeat_ms: ms(lease / 3),
+        acknowledge_ms: ms(remote::ACKNOWLEDGE.min(lease)),
+    }
+}
+
+fn at_most(place: &str, count: usize, most: usize) -> Result<(), Problem> {
+    if count <= most {
+        return Ok(());
+    }
+    Err(Problem::new(&codes::BAD_BODY, format!("{count} are too many at once; up to {most} are taken"))
+        .at(place))
+}

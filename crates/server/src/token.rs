@@ -1,0 +1,176 @@
+//! API tokens: made once and shown once, kept as a hash.
+//!
+//! A token is `fl_` and 256 random bits. The store knows its SHA-256 alone, as the id of a document; whoever reads the
+//! store cannot use what is there.
+
+use flowline::core::ids::check_name;
+use flowline::core::{Json, Tenant, Time};
+use flowline::store::query::MAX_PAGE;
+use flowline::store::{DocumentQuery, Store, StoreError};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::http::route::Scope;
+
+/// The collection of the store that tokens are in.
+const COLLECTION: &str = "tokens";
+const PREFIX: &str = "fl_";
+/// Subjects and roles are names that people read.
+const LONGEST_SUBJECT: usize = 256;
+
+/// What is known of a token, beside its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenRow {
+    /// To name it by; tells nothing of the secret.
+    pub id: String,
+    pub tenant: Tenant,
+    /// Who uses it: in the audit log, and for steps that ask who did it.
+    pub subject: String,
+    pub scopes: Vec<Scope>,
+    #[serde(default)]
+    pub roles: Vec<String>,
+    /// Only these flows; absent for all.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub flows: Option<Vec<String>>,
+    /// Only these queues; absent for all.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub queues: Option<Vec<String>>,
+    pub created_at: Time,
+    pub expires_at: Option<Time>,
+}
+
+/// A token to be made.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NewToken {
+    pub subject: String,
+    pub scopes: Vec<Scope>,
+    #[serde(default)]
+    pub roles: Vec<String>,
+    pub flows: Option<Vec<String>>,
+    pub queues: Option<Vec<String>>,
+    /// A duration (`90d`); without it the token lasts until it is revoked.
+    pub expires: Option<String>,
+}
+
+impl NewToken {
+    /// What is wrong with it: the field and the reason.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        if self.subject.is_empty()
+            || self.subject.len() > LONGEST_SUBJECT
+            || self.subject.chars().any(char::is_control)
+        {
+            return Err((
+                "subject",
+                format!("a subject has 1 to {LONGEST_SUBJECT} bytes and no control characters"),
+            ));
+        }
+        if self.scopes.is_empty() {
+            return Err(("scopes", "a token needs a scope: read, start, work, operate or admin".to_owned()));
+        }
+        let names = |field: &'static str, kind: &'static str, names: &[String]| {
+            let wrong = names.iter().find_map(|name| check_name(kind, name).err());
+            wrong.map_or(Ok(()), |error| Err((field, error.to_string())))
+        };
+        names("roles", "role", &self.roles)?;
+        names("flows", "flow", self.flows.as_deref().unwrap_or_default())?;
+        names("queues", "queue", self.queues.as_deref().unwrap_or_default())?;
+        if let Some(expires) = &self.expires {
+            crate::settings::duration(expires).map_err(|problem| ("expires", problem))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a token and gives its secret, this once.
+pub async fn create(
+    store: &dyn Store,
+    tenant: &Tenant,
+    new: NewToken,
+) -> Result<(String, TokenRow), StoreError> {
+    let mut bytes = [0u8; 32];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| StoreError::Unavailable(format!("no randomness: {error}")))?;
+    let secret = format!("{PREFIX}{}", hex(&bytes));
+    let hash = hash(&secret);
+    let ttl = new.expires.as_deref().and_then(|text| crate::settings::duration(text).ok());
+    let now = store.now().await?;
+    let row = TokenRow {
+        // Of the hash, so that the same id is never given twice.
+        id: hash[..16].to_owned(),
+        tenant: tenant.clone(),
+        subject: new.subject,
+        scopes: new.scopes,
+        roles: new.roles,
+        flows: new.flows,
+        queues: new.queues,
+        created_at: now,
+        expires_at: ttl.map(|ttl| now + ttl),
+    };
+    let body = Json::of(&row).map_err(|error| StoreError::Invalid(error.to_string()))?;
+    store.put_document(COLLECTION, &hash, body, ttl).await?;
+    Ok((secret, row))
+}
+
+/// What a secret with this hash stands for; `None` where no live token has it.
+pub async fn find(store: &dyn Store, hash: &str) -> Result<Option<TokenRow>, StoreError> {
+    let found = store.document(COLLECTION, hash).await?;
+    // The store found it by its index; nothing is granted on that alone.
+    let found = found.filter(|found| same(found.id.as_bytes(), hash.as_bytes()));
+    found.map(|found| read(&found.body)).transpose()
+}
+
+/// The live tokens of a tenant, or of all.
+pub async fn list(store: &dyn Store, tenant: Option<&Tenant>) -> Result<Vec<TokenRow>, StoreError> {
+    let mut query = DocumentQuery { limit: MAX_PAGE, ..DocumentQuery::default() };
+    let mut rows = Vec::new();
+    loop {
+        let page = store.documents(COLLECTION, query.clone()).await?;
+        for document in &page.items {
+            let row = read(&document.body)?;
+            if tenant.is_none_or(|tenant| row.tenant == *tenant) {
+                rows.push(row);
+            }
+        }
+        match page.items.last() {
+            Some(last) if page.more => query.after = Some(last.id.clone()),
+            _ => break,
+        }
+    }
+    rows.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+    Ok(rows)
+}
+
+/// Takes a token away. False where this tenant has none of that id.
+pub async fn revoke(store: &dyn Store, tenant: &Tenant, id: &str) -> Result<bool, StoreError> {
+    // An id is the beginning of its document's; the rest is read off the next one in order.
+    if id.len() != 16 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(false);
+    }
+    let query = DocumentQuery { after: Some(id.to_owned()), limit: 1, ..DocumentQuery::default() };
+    let page = store.documents(COLLECTION, query).await?;
+    let Some(found) = page.items.first().filter(|found| found.id.starts_with(id)) else { return Ok(false) };
+    if read(&found.body)?.tenant != *tenant {
+        return Ok(false);
+    }
+    store.delete_document(COLLECTION, &found.id).await
+}
+
+fn read(body: &Json) -> Result<TokenRow, StoreError> {
+    body.to().map_err(|error| StoreError::Damaged(format!("a token: {error}")))
+}
+
+/// What the store knows a secret by.
+pub fn hash(secret: &str) -> String {
+    hex(&Sha256::digest(secret.as_bytes()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Compares in a time that does not depend on where they differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}

@@ -1,0 +1,246 @@
+//! Who may do what: tokens, scopes, tenants, and a machine's own door.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::served::{Reply, Served};
+
+const FLOW: &str = "flow: greet\naccepts: { go: {} }\nsteps:\n  wait: { worker: depot, subscribes: [go] }\n";
+
+fn flowline(folder: &Path, arguments: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_flowline"))
+        .current_dir(folder)
+        .args(arguments)
+        .arg("--json")
+        .output();
+    let output = output.expect("the binary is built");
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// Makes a token with these scopes, before the server has the store.
+fn token(folder: &Path, tenant: &str, more: &[&str]) -> String {
+    let made =
+        flowline(folder, &[&["token", "create", "--tenant", tenant, "--subject", "tester"], more].concat());
+    made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
+}
+
+fn as_(served: &Served, token: &str, method: &str, path: &str, body: &Value) -> Reply {
+    let bearer = format!("Bearer {token}");
+    let body = if method == "GET" { String::new() } else { body.to_string() };
+    served.send(method, path, &[("authorization", &bearer), ("content-type", "application/json")], &body)
+}
+
+fn definition() -> Value {
+    json!({ "flow": "greet", "accepts": { "go": {} }, "steps": { "wait": { "worker": "depot", "subscribes": ["go"] } } })
+}
+
+#[test]
+fn every_route_refuses_a_request_without_a_token_and_a_token_without_its_scope() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = ["read", "start", "work", "operate", "admin"];
+    let tokens: Vec<(&str, String)> =
+        all.iter().map(|scope| (*scope, token(folder.path(), "default", &["--scope", scope]))).collect();
+    let served = Served::start(folder.path(), &["--auth", "tokens"]);
+    let document = served.get("/openapi.json").json();
+    let mut checked = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let Some(needed) = operation["x-scope"].as_str() else { continue };
+            let path = path.replace('{', "").replace('}', "");
+            let method = method.to_uppercase();
+            assert_eq!(served.send(&method, &path, &[], "").code(), "unauthorized", "{method} {path}");
+            let made_up = as_(&served, &format!("fl_{}", "0".repeat(64)), &method, &path, &json!({}));
+            assert_eq!(made_up.code(), "unauthorized", "{method} {path}");
+            for (scope, token) in tokens.iter().filter(|(scope, _)| *scope != needed && *scope != "admin") {
+                let reply = as_(&served, token, &method, &path, &json!({}));
+                assert_eq!(
+                    (reply.status, reply.code().as_str()),
+                    (403, "forbidden"),
+                    "{method} {path} with {scope}"
+                );
+                assert!(reply.json()["detail"].as_str().unwrap().contains(needed));
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 60, "{checked}");
+}
+
+#[test]
+fn another_tenants_token_finds_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let ours = token(folder.path(), "ours", &["--scope", "admin"]);
+    let theirs = token(folder.path(), "theirs", &["--scope", "admin"]);
+    let served = Served::start(folder.path(), &["--auth", "tokens"]);
+    assert_eq!(as_(&served, &ours, "POST", "/v1/flows", &definition()).status, 201);
+    let run = as_(&served, &ours, "POST", "/v1/flows/greet/runs", &json!({})).json()["runId"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    for path in ["", "/events", "/result", "/state", "/explain", "/verify"] {
+        let path = format!("/v1/runs/{run}{path}");
+        assert_eq!(as_(&served, &ours, "GET", &path, &json!({})).status / 100, 2, "{path}");
+        assert_eq!(as_(&served, &theirs, "GET", &path, &json!({})).code(), "no-such-run", "{path}");
+    }
+    for (path, body) in [
+        ("cancel", json!({})),
+        ("pause", json!({})),
+        ("resume", json!({})),
+        ("retry", json!({})),
+        ("complete", json!({})),
+        ("fail", json!({ "error": "no" })),
+        ("events", json!({ "name": "go" })),
+    ] {
+        assert_eq!(
+            as_(&served, &theirs, "POST", &format!("/v1/runs/{run}/{path}"), &body).code(),
+            "no-such-run",
+            "{path}"
+        );
+    }
+    for path in ["/v1/flows/greet", "/v1/flows/greet/versions", "/v1/flows/greet/graph"] {
+        assert_eq!(as_(&served, &theirs, "GET", path, &json!({})).code(), "no-such-flow", "{path}");
+    }
+    assert_eq!(as_(&served, &theirs, "POST", "/v1/flows/greet/runs", &json!({})).code(), "no-such-flow");
+    for path in ["/v1/runs", "/v1/flows", "/v1/queues", "/v1/audit"] {
+        let items = as_(&served, &theirs, "GET", path, &json!({})).json()["items"].clone();
+        let foreign = items.as_array().unwrap().iter().filter(|item| item["subject"].is_null()).count();
+        assert_eq!(foreign, 0, "{path}: {items}");
+    }
+    assert_eq!(as_(&served, &theirs, "GET", "/v1/stats", &json!({})).json()["total"]["runs"], 0);
+    let tokens = as_(&served, &theirs, "GET", "/v1/tokens", &json!({})).json()["items"].clone();
+    assert_eq!(tokens.as_array().unwrap().len(), 1);
+    let bulk = json!({ "action": "cancel", "filter": {} });
+    assert_eq!(as_(&served, &theirs, "POST", "/v1/runs/bulk", &bulk).json()["items"], json!([]));
+    assert_eq!(
+        as_(&served, &ours, "GET", &format!("/v1/runs/{run}"), &json!({})).json()["status"],
+        "waiting"
+    );
+}
+
+#[test]
+fn a_token_bound_to_a_flow_sees_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = token(folder.path(), "default", &["--scope", "admin"]);
+    let bound = token(folder.path(), "default", &["--scope", "admin", "--bind-flow", "other"]);
+    let served = Served::start(folder.path(), &["--auth", "tokens"]);
+    assert_eq!(as_(&served, &all, "POST", "/v1/flows", &definition()).status, 201);
+    let run = as_(&served, &all, "POST", "/v1/flows/greet/runs", &json!({})).json()["runId"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(as_(&served, &bound, "POST", "/v1/flows", &definition()).code(), "no-such-flow");
+    assert_eq!(as_(&served, &bound, "POST", "/v1/flows/greet/runs", &json!({})).code(), "no-such-flow");
+    assert_eq!(as_(&served, &bound, "GET", &format!("/v1/runs/{run}"), &json!({})).code(), "no-such-run");
+    assert_eq!(
+        as_(&served, &bound, "POST", &format!("/v1/runs/{run}/cancel"), &json!({})).code(),
+        "no-such-run"
+    );
+    assert_eq!(as_(&served, &bound, "GET", "/v1/flows", &json!({})).json()["items"], json!([]));
+    assert_eq!(as_(&served, &bound, "GET", "/v1/runs", &json!({})).json()["items"], json!([]));
+}
+
+#[test]
+fn a_revoked_token_is_refused_soon_and_an_expired_one_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let admin = token(folder.path(), "default", &["--scope", "admin"]);
+    let served = Served::start(folder.path(), &["--auth", "tokens"]);
+    let short = json!({ "subject": "short", "scopes": ["read"], "expires": "1ms" });
+    let short = as_(&served, &admin, "POST", "/v1/tokens", &short).json();
+    assert_eq!(
+        as_(&served, short["token"].as_str().unwrap(), "GET", "/v1/whoami", &json!({})).code(),
+        "unauthorized"
+    );
+    let made = as_(&served, &admin, "POST", "/v1/tokens", &json!({ "subject": "ci", "scopes": ["read"] }));
+    assert_eq!((made.status, made.header("cache-control")), (201, Some("no-store")));
+    let made = made.json();
+    let (id, secret) = (made["id"].as_str().unwrap(), made["token"].as_str().unwrap());
+    assert_eq!(as_(&served, secret, "GET", "/v1/whoami", &json!({})).json()["subject"], "ci");
+    assert!(!as_(&served, &admin, "GET", "/v1/tokens", &json!({})).body.contains(secret));
+    assert_eq!(as_(&served, &admin, "DELETE", &format!("/v1/tokens/{id}"), &json!({})).status, 204);
+    assert_eq!(
+        as_(&served, &admin, "DELETE", &format!("/v1/tokens/{id}"), &json!({})).code(),
+        "no-such-token"
+    );
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while as_(&served, secret, "GET", "/v1/whoami", &json!({})).status != 401 {
+        assert!(std::time::Instant::now() < until, "it is still let in");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let log = as_(&served, &admin, "GET", "/v1/audit", &json!({})).json();
+    let actions: Vec<&str> =
+        log["items"].as_array().unwrap().iter().map(|line| line["action"].as_str().unwrap()).collect();
+    assert_eq!(actions, ["Revoke a token", "Revoke a token", "Make a token", "Make a token"]);
+}
+
+#[test]
+fn no_secret_is_in_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = token(folder.path(), "default", &["--scope", "admin"]);
+    let needle = secret.as_bytes();
+    let mut files = 0;
+    for entry in std::fs::read_dir(folder.path().join(".flowline")).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        assert!(!bytes.windows(needle.len()).any(|window| window == needle));
+        files += 1;
+    }
+    assert!(files > 0);
+}
+
+#[test]
+fn an_address_that_others_can_reach_needs_a_token_unless_told_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let said =
+        Served::command(folder.path(), &["serve", "--listen", "0.0.0.0:0"]).err().expect("it is refused");
+    assert!(said.contains("flowline token create") && said.contains("--auth none"), "{said}");
+    let open = Served::command(folder.path(), &["serve", "--listen", "0.0.0.0:0", "--auth", "none"]).unwrap();
+    drop(open);
+    let secret = token(folder.path(), "default", &["--scope", "read"]);
+    let served = Served::command(folder.path(), &["serve", "--listen", "0.0.0.0:0"]).unwrap();
+    assert_eq!(served.get("/v1/runs").code(), "unauthorized");
+    assert_eq!(as_(&served, &secret, "GET", "/v1/runs", &json!({})).status, 200);
+}
+
+#[test]
+fn without_tokens_no_web_page_of_elsewhere_gets_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    served.register(FLOW);
+    assert_eq!(served.get("/v1/runs").status, 200);
+    let own = format!("http://{}", served.address);
+    assert_eq!(served.send("GET", "/v1/runs", &[("origin", &own)], "").status, 200);
+    assert_eq!(served.send("GET", "/v1/runs", &[("origin", "https://evil.example")], "").code(), "forbidden");
+    assert_eq!(served.send("GET", "/v1/runs", &[("origin", "null")], "").code(), "forbidden");
+    assert_eq!(served.send("GET", "/v1/runs", &[("host", "evil.example:7400")], "").code(), "forbidden");
+    assert_eq!(served.get("/v1/runs").header("access-control-allow-origin"), None);
+}
+
+#[test]
+fn without_tokens_a_tenant_is_named_by_a_header() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    served.register(FLOW);
+    assert_eq!(served.get("/v1/flows").json()["items"].as_array().unwrap().len(), 1);
+    let other = served.send("GET", "/v1/flows", &[("flowline-tenant", "other")], "").json();
+    assert_eq!(other["items"], json!([]));
+    assert_eq!(served.send("GET", "/v1/flows", &[("flowline-tenant", "../x")], "").code(), "bad-parameter");
+}
+
+#[test]
+fn commands_run_only_where_they_are_allowed() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = "flow: shell\nsteps:\n  say: { command: [sh, -c, 'echo {\\\"result\\\":1}'] }\n"
+        .replace("\\\"", "\"");
+    let served = Served::start(folder.path(), &[]);
+    served.register(&flow);
+    let run = served.post("/v1/flows/shell/runs?wait=500ms", &json!({})).json();
+    assert_eq!(run["status"], "running");
+    let explained = served.get(&format!("/v1/runs/{}/explain", run["runId"].as_str().unwrap())).json();
+    assert!(explained["steps"][0]["reason"].as_str().unwrap().contains("nobody has taken it"), "{explained}");
+    drop(served);
+    let allowed = Served::start(folder.path(), &["--allow-commands"]);
+    let ended = allowed.get(&format!("/v1/runs/{}/result?wait=30s", run["runId"].as_str().unwrap())).json();
+    assert_eq!(ended["status"], "completed");
+}

@@ -1,0 +1,430 @@
+//! Every route as its own description has it: good answers fit their schemas, bad requests get the problem that they should.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::served::{Reply, Served};
+
+const FLOW: &str = r#"
+flow: order
+input: { type: object, required: [total], properties: { total: { type: integer } } }
+accepts: { approval.given: { type: object } }
+steps:
+  check: { command: [sh, -c, 'echo "{\"result\": {\"ok\": true}}"'], returns: order.checked }
+  ship: { subscribes: [order.checked, approval.given], worker: depot }
+"#;
+const DOOMED: &str = "flow: doomed\nsteps:\n  fall: { command: [sh, -c, 'exit 4'], queue: cliff }\n";
+
+/// Served elsewhere in these tests: streams and the protocol of workers have tests of their own.
+const ELSEWHERE: &[&str] =
+    &["/v1/stream", "/v1/runs/{run}/stream", "/v1/flows/{flow}/stream", "/metrics", "/v1/callbacks/{token}"];
+
+struct Contract {
+    served: Served,
+    _folder: tempfile::TempDir,
+    document: Value,
+    /// What was asked for with success.
+    seen: RefCell<BTreeSet<String>>,
+}
+
+impl Contract {
+    fn new() -> Contract {
+        let folder = tempfile::tempdir().unwrap();
+        let served = Served::start(folder.path(), &["--allow-commands"]);
+        served.register(FLOW);
+        served.register(DOOMED);
+        let document = served.get("/openapi.json").json();
+        Contract { served, _folder: folder, document, seen: RefCell::default() }
+    }
+
+    /// The template of a path.
+    fn template(&self, method: &str, path: &str) -> String {
+        let path = path.split('?').next().unwrap();
+        let fits = |template: &str| {
+            let (a, b): (Vec<&str>, Vec<&str>) = (template.split('/').collect(), path.split('/').collect());
+            a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| a == b || a.starts_with('{'))
+        };
+        let paths = self.document["paths"].as_object().unwrap();
+        let has = |template: &&String| !paths[*template][&method.to_lowercase()].is_null();
+        let exact = paths.keys().filter(has).find(|template| *template == path);
+        exact
+            .or_else(|| paths.keys().filter(has).find(|template| fits(template)))
+            .cloned()
+            .unwrap_or_else(|| panic!("no route {method} {path}"))
+    }
+
+    /// The answer, held against the schema that the document has for its status.
+    fn check(&self, method: &str, path: &str, reply: Reply) -> Reply {
+        let template = self.template(method, path);
+        let operation = &self.document["paths"][&template][method.to_lowercase()];
+        let response = &operation["responses"][reply.status.to_string()];
+        assert!(
+            !response.is_null(),
+            "{method} {path} answers with an undeclared {}: {}",
+            reply.status,
+            reply.body
+        );
+        let kind = reply.header("content-type").unwrap_or_default().split(';').next().unwrap().to_owned();
+        let schema = &response["content"][&kind]["schema"];
+        if schema.is_object() {
+            let schema = json!({ "$ref": schema["$ref"], "components": self.document["components"] });
+            let validator = jsonschema::validator_for(&schema).unwrap();
+            let value = reply.json();
+            let wrong: Vec<String> = validator
+                .iter_errors(&value)
+                .map(|error| format!("{} at {}", error, error.instance_path()))
+                .collect();
+            assert!(wrong.is_empty(), "{method} {path}: {wrong:?} in {value}");
+        }
+        if reply.status < 400 {
+            self.seen.borrow_mut().insert(format!("{method} {template}"));
+        }
+        reply
+    }
+
+    fn get(&self, path: &str) -> Reply {
+        self.check("GET", path, self.served.get(path))
+    }
+
+    fn post(&self, path: &str, body: Value) -> Reply {
+        self.check("POST", path, self.served.post(path, &body))
+    }
+
+    fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+        self.check(method, path, self.served.send(method, path, headers, body))
+    }
+
+    fn start(&self, flow: &str, body: Value) -> String {
+        self.post(&format!("/v1/flows/{flow}/runs"), body).json()["runId"].as_str().unwrap().to_owned()
+    }
+
+    /// Each operation: method, template, and its description.
+    fn operations(&self) -> impl Iterator<Item = (String, &str, &Value)> {
+        let paths = self.document["paths"].as_object().unwrap();
+        paths.iter().flat_map(|(path, methods)| {
+            methods
+                .as_object()
+                .unwrap()
+                .iter()
+                .map(move |(method, of)| (method.to_uppercase(), path.as_str(), of))
+        })
+    }
+}
+
+#[test]
+fn every_route_answers_as_it_declares() {
+    let api = Contract::new();
+    for path in
+        ["/livez", "/readyz", "/openapi.json", "/docs", "/docs/style.css", "/errors", "/errors/invalid", "/"]
+    {
+        assert!(api.get(path).status < 400, "{path}");
+    }
+    definitions(&api);
+    runs(&api);
+    steering(&api);
+    queues(&api);
+    administration(&api);
+    let missed: Vec<String> = api
+        .operations()
+        .filter(|(_, path, _)| !ELSEWHERE.contains(path) && !path.starts_with("/v1/work/"))
+        // Called back for real where http steps are tested.
+        .filter(|(_, path, _)| !path.starts_with("/v1/callbacks/"))
+        .map(|(method, path, _)| format!("{method} {path}"))
+        .filter(|operation| !api.seen.borrow().contains(operation))
+        .collect();
+    assert_eq!(missed, Vec::<String>::new());
+}
+
+fn definitions(api: &Contract) {
+    let toml = "flow = \"tiny\"\n[steps.a]\nworker = \"depot\"\n";
+    let made = api.send("POST", "/v1/flows", &[("content-type", "application/toml")], toml);
+    assert_eq!((made.status, made.json()["created"].clone()), (201, json!(true)));
+    let again = api.send("POST", "/v1/flows", &[("content-type", "application/toml")], toml);
+    assert_eq!((again.status, again.json()["created"].clone()), (200, json!(false)));
+    let hash = made.json()["hash"].as_str().unwrap().to_owned();
+    let wrong = json!({ "flow": "tiny", "steps": { "a": { "worker": "depot", "subscribes": ["nothing"] } } });
+    assert_eq!(api.post("/v1/flows", wrong.clone()).code(), "definition");
+    assert_eq!(api.post("/v1/flows/validate", wrong).json()["valid"], false);
+    assert_eq!(
+        api.post("/v1/flows/validate", json!({ "flow": "x", "steps": { "a": { "worker": "q" } } })).json()["valid"],
+        true
+    );
+    assert_eq!(api.get("/v1/flows").json()["items"].as_array().unwrap().len(), 3);
+    assert_eq!(api.get("/v1/flows/tiny").json()["definition"]["flow"], "tiny");
+    assert_eq!(api.get(&format!("/v1/flows/tiny?version={hash}")).status, 200);
+    assert_eq!(api.get("/v1/flows/tiny?version=none").code(), "no-such-flow");
+    assert_eq!(api.get("/v1/flows/tiny/versions").json()["items"].as_array().unwrap().len(), 1);
+    assert_eq!(api.get("/v1/flows/order/graph").json()["flow"], "order");
+    for format in ["mermaid", "dot"] {
+        assert!(api.get(&format!("/v1/flows/order/graph?format={format}")).body.contains("ship"));
+    }
+}
+
+fn runs(api: &Contract) {
+    let made = api.send(
+        "POST",
+        "/v1/flows/order/runs",
+        &[("content-type", "application/json"), ("idempotency-key", "k1")],
+        r#"{"input":{"total":1},"labels":{"team":"a"}}"#,
+    );
+    assert_eq!(made.status, 201);
+    let run = made.json()["runId"].as_str().unwrap().to_owned();
+    assert_eq!(made.header("location"), Some(format!("/v1/runs/{run}").as_str()));
+    let again = api.post("/v1/flows/order/runs", json!({ "input": { "total": 1 }, "idempotencyKey": "k1" }));
+    assert_eq!((again.status, again.json()["runId"].as_str().unwrap().to_owned()), (200, run.clone()));
+    assert_eq!(
+        api.post("/v1/flows/order/runs", json!({ "input": { "total": 2 }, "idempotencyKey": "k1" })).code(),
+        "key-conflict"
+    );
+    let misfit = api.post("/v1/flows/order/runs", json!({ "input": { "total": "x" } }));
+    assert_eq!((misfit.status, misfit.code().as_str()), (400, "schema"));
+    assert_eq!(misfit.json()["errors"][0]["pointer"], "/input/total");
+    for (body, pointer) in [
+        (json!({ "delay": "soon" }), "/delay"),
+        (json!({ "priority": "most" }), "/priority"),
+        (json!({ "labels": { "a": 1 } }), "/labels/a"),
+        (json!({ "flow": "other" }), "/flow"),
+    ] {
+        let reply = api.post("/v1/flows/order/runs", body);
+        assert_eq!(
+            (reply.code().as_str(), reply.json()["errors"][0]["pointer"].as_str()),
+            ("bad-body", Some(pointer))
+        );
+    }
+    let batch = api.post(
+        "/v1/runs/batch",
+        json!({ "runs": [
+        { "flow": "order", "input": { "total": 3 } }, { "flow": "nothing" }, { "flow": "order", "input": {} },
+    ] }),
+    );
+    let items = batch.json()["items"].clone();
+    assert!(items[0]["runId"].is_string());
+    assert_eq!(
+        (&items[1]["error"]["code"], &items[2]["error"]["code"]),
+        (&json!("no-such-flow"), &json!("schema"))
+    );
+    let many: Vec<Value> = (0..1_001).map(|_| json!({ "flow": "order" })).collect();
+    assert_eq!(api.post("/v1/runs/batch", json!({ "runs": many })).code(), "too-large");
+    assert_eq!(
+        api.post("/v1/runs/batch", json!({ "runs": many[..1_000] })).json()["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1_000
+    );
+    let page = api.get("/v1/runs?flow=order&limit=1").json();
+    assert_eq!((page["total"].clone(), page["hasMore"].clone()), (json!(2), json!(true)));
+    let next = page["next"].as_str().unwrap();
+    assert_eq!(api.get(&format!("/v1/runs?flow=order&limit=1&cursor={next}")).json()["hasMore"], false);
+    assert_eq!(
+        api.get("/v1/runs?label=team%3Da&since=1h&total=false").json()["items"].as_array().unwrap().len(),
+        1
+    );
+    assert_eq!(api.get("/v1/runs?cursor=made-up").code(), "invalid");
+    assert_eq!(api.get(&format!("/v1/runs/{run}")).json()["stepCount"], 2);
+    assert_eq!(api.get(&format!("/v1/runs/{run}/result")).status, 202);
+    assert_eq!(api.get(&format!("/v1/runs/{run}/state")).json()["values"], json!({}));
+    assert!(api.get(&format!("/v1/runs/{run}/explain")).json()["summary"].is_string());
+    assert_eq!(api.get(&format!("/v1/runs/{run}/verify")).json()["violations"], json!([]));
+    let events = api.get(&format!("/v1/runs/{run}/events?type=flow.start,step.started&limit=1")).json();
+    assert_eq!(events["items"][0]["type"], "flow.start");
+    assert_eq!(api.get(&format!("/v1/runs/{run}/events?after=1&step=check&attempt=1")).status, 200);
+}
+
+fn steering(api: &Contract) {
+    let run = api.start("order", json!({ "input": { "total": 1 } }));
+    let path = |act: &str| format!("/v1/runs/{run}/{act}");
+    assert_eq!(api.post(&path("pause"), json!({})).json()["status"], "paused");
+    assert_eq!(api.post(&path("pause"), json!({})).json()["changed"], false);
+    assert!(api.post(&path("resume"), json!({})).json()["changed"].as_bool().unwrap());
+    assert_eq!(api.post(&path("retry"), json!({})).code(), "run-not-ended");
+    assert_eq!(api.post(&path("events"), json!({ "name": "nothing" })).code(), "no-such-event");
+    assert_eq!(api.post(&path("events"), json!({ "name": "approval.given", "payload": 1 })).code(), "schema");
+    let gone = api.start("order", json!({ "input": { "total": 1 } }));
+    assert_eq!(api.send("POST", &format!("/v1/runs/{gone}/cancel"), &[], "").json()["status"], "cancelled");
+    let late =
+        api.post(&format!("/v1/runs/{gone}/events"), json!({ "name": "approval.given", "payload": {} }));
+    assert_eq!(late.code(), "run-ended");
+    let sent = api.post(&path("events"), json!({ "name": "approval.given", "payload": {}, "eventId": "e1" }));
+    assert_eq!(sent.json()["changed"], true);
+    let again =
+        api.post(&path("events"), json!({ "name": "approval.given", "payload": {}, "eventId": "e1" }));
+    assert_eq!(again.json()["changed"], false);
+    assert_eq!(api.send("POST", &path("cancel"), &[], "").json()["status"], "cancelled");
+    assert_eq!(api.post(&path("complete"), json!({})).code(), "run-ended");
+    assert_eq!(api.get(&path("result?wait=1s")).json()["status"], "cancelled");
+    assert_eq!(api.post(&path("retry"), json!({ "from": "nowhere" })).code(), "no-such-step");
+    let retried = api.post(&path("retry"), json!({ "from": "check" }));
+    assert_eq!((retried.status, retried.json()["retryOf"].clone()), (201, json!(run)));
+    let done = api.start("order", json!({ "input": { "total": 1 } }));
+    // More digits than a double holds: payloads pass through as they are.
+    let result = r#"{"result":{"big":12345678901234567890123}}"#;
+    let reply = api.send(
+        "POST",
+        &format!("/v1/runs/{done}/complete"),
+        &[("content-type", "application/json")],
+        result,
+    );
+    assert_eq!(reply.json()["status"], "completed");
+    assert!(api.get(&format!("/v1/runs/{done}/result")).body.contains("12345678901234567890123"));
+    assert!(api.get(&format!("/v1/runs/{done}")).body.contains("12345678901234567890123"));
+    let failed = api.start("order", json!({ "input": { "total": 1 } }));
+    assert_eq!(
+        api.post(&format!("/v1/runs/{failed}/fail"), json!({})).json()["errors"][0]["detail"],
+        "missing field `error`"
+    );
+    assert_eq!(
+        api.post(&format!("/v1/runs/{failed}/fail"), json!({ "error": "no" })).json()["status"],
+        "failed"
+    );
+    let dry = api.post(
+        "/v1/runs/bulk",
+        json!({ "action": "cancel", "filter": { "flow": "order", "status": "waiting" }, "dryRun": true }),
+    );
+    assert!(!dry.json()["items"].as_array().unwrap().is_empty());
+    let bulk = api.post(
+        "/v1/runs/bulk",
+        json!({ "action": "retry", "filter": { "flow": "order", "status": "failed" }, "limit": 5 }),
+    );
+    assert!(bulk.json()["items"][0]["newRunId"].is_string(), "{}", bulk.body);
+    let wrong = api.post("/v1/runs/bulk", json!({ "action": "cancel", "filter": { "status": "gone" } }));
+    assert_eq!(wrong.json()["errors"][0]["pointer"], "/filter/status");
+}
+
+fn queues(api: &Contract) {
+    let dead = api.post("/v1/flows/doomed/runs?wait=30s", json!({})).json();
+    assert_eq!(dead["status"], "failed");
+    api.start("tiny", json!({}));
+    let depths = api.get("/v1/queues").json();
+    assert!(depths["items"].as_array().unwrap().iter().any(|row| row["queue"] == "depot"), "{depths}");
+    assert_eq!(api.get("/v1/queues/depot").json()["items"][0]["need"], "remote");
+    assert_eq!(api.get("/v1/queues/nothing").code(), "no-such-queue");
+    assert_eq!(api.send("POST", "/v1/queues/depot/pause", &[], "").json()["paused"], true);
+    assert_eq!(api.send("POST", "/v1/queues/depot/resume", &[], "").json()["paused"], false);
+    let letters = api.get("/v1/queues/cliff/dead").json();
+    assert_eq!(letters["items"][0]["runId"], dead["runId"]);
+    assert_eq!(api.get("/v1/queues/depot/dead").json()["items"], json!([]));
+    assert_eq!(
+        api.post("/v1/queues/cliff/redrive", json!({ "dryRun": true })).json()["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    let driven = api.post("/v1/queues/cliff/redrive", json!({})).json();
+    let new = driven["items"][0]["newRunId"].as_str().unwrap();
+    assert_eq!(api.get(&format!("/v1/runs/{new}/result?wait=30s")).json()["status"], "failed");
+    let left = api.get("/v1/queues/cliff/dead").json();
+    assert_eq!(left["items"].as_array().unwrap().len(), 1);
+    assert_eq!(left["items"][0]["runId"], new, "the first one is driven again, the second is dead now");
+}
+
+fn administration(api: &Contract) {
+    assert_eq!(api.get("/v1/stats?steps=true&bucket=10m").json()["total"]["byStatus"]["failed"], 3);
+    assert_eq!(api.get("/v1/stats?since=365d&bucket=1m").code(), "bad-parameter");
+    let report = api.send("POST", "/v1/verify", &[], "").json();
+    assert_eq!(report["violations"], json!([]));
+    let made = api
+        .post(
+            "/v1/tokens",
+            json!({ "subject": "ci", "scopes": ["read"], "roles": ["manager"], "expires": "1h" }),
+        )
+        .json();
+    assert_eq!(
+        api.post("/v1/tokens", json!({ "subject": "ci", "scopes": [] })).json()["errors"][0]["pointer"],
+        "/scopes"
+    );
+    assert_eq!(api.get("/v1/tokens").json()["items"][0]["id"], made["id"]);
+    let revoked = api.send("DELETE", &format!("/v1/tokens/{}", made["id"].as_str().unwrap()), &[], "");
+    assert_eq!(revoked.status, 204);
+    assert!(!api.get("/v1/audit?limit=3").json()["items"].as_array().unwrap().is_empty());
+    assert_eq!(api.get("/v1/whoami").json()["scopes"], json!(["admin"]));
+}
+
+#[test]
+fn every_route_refuses_what_it_does_not_take() {
+    let api = Contract::new();
+    let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
+    let mut with_body = 0;
+    for (method, path, operation) in api.operations() {
+        let address = path.replace('{', "").replace('}', "");
+        let wrong = api.served.send("PATCH", &address, &[], "");
+        assert_eq!((wrong.status, wrong.code().as_str()), (405, "method-not-allowed"), "{path}");
+        assert!(wrong.header("allow").unwrap().contains(&method), "{path}");
+        if !path.starts_with("/v1/") {
+            continue;
+        }
+        let json = [("content-type", "application/json")];
+        let body = if operation["requestBody"].is_object() { "{}" } else { "" };
+        let unknown = api.send(&method, &format!("{address}?nonsense=1"), &json, body);
+        assert_eq!(unknown.code(), "bad-parameter", "{method} {path}");
+        if !operation["requestBody"].is_object() {
+            continue;
+        }
+        with_body += 1;
+        for (headers, body, code) in [
+            (&json[..], "{", "bad-body"),
+            (&json[..], deep.as_str(), "bad-body"),
+            (&json[..], "[1]", "bad-body"),
+            (&[("content-type", "text/plain")][..], "{}", "unsupported-media-type"),
+            (&[][..], "{}", "unsupported-media-type"),
+        ] {
+            // A definition that is no object is a definition with errors.
+            let reply = api.send(&method, &address, headers, body);
+            let expected = if address == "/v1/flows" && code == "bad-body" { "definition" } else { code };
+            if address == "/v1/flows/validate" && code == "bad-body" {
+                assert_eq!(reply.json()["valid"], false, "{body:.20}");
+                continue;
+            }
+            assert_eq!(reply.code(), expected, "{method} {path} {body:.20}");
+        }
+        let large = format!(
+            "{method} {address} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 104857600\r\n\r\n{{",
+            api.served.address
+        );
+        let reply = api.check(&method, &address, api.served.raw(large.as_bytes()));
+        assert_eq!((reply.status, reply.code().as_str()), (413, "too-large"), "{method} {path}");
+    }
+    assert!(with_body > 10, "{with_body}");
+}
+
+#[test]
+fn what_is_not_there_is_a_404_whatever_it_is_called() {
+    let api = Contract::new();
+    let names = [
+        "none",
+        "%2e%2e%2f%2e%2e%2fetc",
+        "%00",
+        "%E2%80%AEtxt",
+        "%7B%7D",
+        "a%3Ab",
+        "%ff",
+        &"x".repeat(2_000),
+    ];
+    for (method, path, operation) in
+        api.operations().filter(|(_, path, _)| path.starts_with("/v1/") && path.contains('{'))
+    {
+        if path.starts_with("/v1/queues") || ELSEWHERE.contains(&path) {
+            continue;
+        }
+        for name in names {
+            let address = path
+                .split('/')
+                .map(|part| if part.starts_with('{') { name } else { part })
+                .collect::<Vec<_>>()
+                .join("/");
+            let body = match operation["requestBody"].is_object() {
+                true if path.ends_with("/events") => r#"{"name":"x"}"#,
+                true if path.ends_with("/fail") => r#"{"error":"x"}"#,
+                true => "{}",
+                false => "",
+            };
+            let reply = api.served.send(&method, &address, &[("content-type", "application/json")], body);
+            let bad_name = reply.status == 400 && name == "%ff";
+            assert!(reply.status == 404 || bad_name, "{method} {address}: {reply:?}");
+            reply.code();
+        }
+    }
+}

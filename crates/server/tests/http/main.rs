@@ -1,0 +1,6 @@
+//! The HTTP API over real sockets: every route against the schema that it declares, and who may do what.
+
+mod access;
+mod contract;
+mod pages;
+mod served;

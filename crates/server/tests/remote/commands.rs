@@ -1,0 +1,87 @@
+//! `flowline worker`: a program does remotely what it does as a `command` step.
+
+use serde_json::{Value, json};
+
+use crate::crowd::{Running, Server};
+use crate::place::Here;
+
+const FLOW: &str = "
+flow: odd
+steps:
+  say: { worker: depot, returns: said, emits: [early, later] }
+  see: { worker: depot, subscribes: [said] }
+  flaky: { worker: depot, subscribes: [early], retry: { attempts: 2, delay: 1ms } }
+  slow: { worker: depot, subscribes: [later], timeout: 300ms, on_failure: continue }
+  hopeless: { worker: depot, subscribes: [later], retry: { attempts: 5 }, on_failure: continue }
+";
+
+const JOB: &str = r#"
+read -r job
+case $FLOWLINE_STEP in
+  say)
+    echo plain
+    echo '{"log": {"level": "warn", "message": "loud", "extra": 1}}'
+    echo '{"resutl": 1}'
+    echo '{"emit_now": {"name": "early", "payload": 1}}'
+    echo '{"emit": {"name": "later", "payload": 2}}'
+    echo '{"state": {"set": "colour", "value": "blue"}}'
+    echo "{\"result\": \"$FLOWLINE_IDEMPOTENCY_KEY\"}" ;;
+  see) echo "{\"result\": $job}" ;;
+  flaky) [ "$FLOWLINE_ATTEMPT" = 2 ] || { echo broken >&2; exit 3; } ;;
+  slow) sleep 30 ;;
+  hopeless) echo '{"fail": {"error": "no way", "code": "no_way"}}' ;;
+esac
+"#;
+
+#[test]
+fn a_program_says_to_a_remote_worker_what_it_says_to_an_engine() {
+    let here = Here::new();
+    here.write("job.sh", JOB);
+    let server = Server::start(&here, 0, "sqlite:flowline.db", &["--drain", "1s"]);
+    server.learn(FLOW);
+    let url = server.url();
+    let arguments = ["worker", "--server", &url, "--queue", "depot", "--slots", "4", "--", "sh", "job.sh"];
+    let mut worker = Running::start(&here, "worker", &arguments);
+    let run = server.begin("odd", &json!({ "n": 1 }));
+    let row = server.outcome(&run);
+    assert_eq!(row["status"], "completed", "{row}");
+    let log = server.log(&run);
+    let of = |kind: &str, step: &str| -> Vec<Value> {
+        let found = log.iter().filter(|(found, of, _)| found == kind && of == step);
+        found.map(|(.., data)| data.clone()).collect()
+    };
+    let lines = of("log", "say");
+    assert_eq!(lines[0], json!({ "level": "info", "message": "plain" }));
+    assert_eq!(lines[1], json!({ "level": "warn", "message": "loud", "extra": 1 }));
+    assert_eq!(lines[2]["level"], "warn", "a slip is named: {}", lines[2]);
+    assert_eq!(of("state", "say")[0]["value"], "blue");
+    assert_eq!(
+        of("emit", "say").iter().map(|emit| &emit["name"]).collect::<Vec<_>>(),
+        ["early", "later", "said"]
+    );
+    let seen = &of("step.completed", "see")[0]["result"];
+    assert_eq!(seen["input"], json!({ "said": format!("{run}__say") }));
+    assert_eq!(seen["state"], json!({ "colour": "blue" }));
+    assert_eq!(seen["stepId"], format!("{run}__see__attempt-1"));
+    assert_eq!(of("step.retry", "flaky")[0]["code"], "exit_3");
+    assert!(of("step.retry", "flaky")[0]["error"].as_str().unwrap().ends_with("broken"));
+    assert_eq!(of("step.failed", "slow")[0]["code"], "timeout");
+    let hopeless = of("step.failed", "hopeless");
+    assert_eq!((&hopeless[0]["error"], &hopeless[0]["code"]), (&json!("no way"), &json!("no_way")));
+    for step in ["say", "see", "slow", "hopeless"] {
+        assert_eq!(of("step.started", step).len(), 1, "{step}");
+    }
+    worker.signal("TERM");
+    assert_eq!(worker.wait(), Some(0));
+    assert_eq!(here.json(0, &["verify", "--store", "sqlite:flowline.db"])["violations"], json!([]));
+}
+
+#[test]
+fn a_worker_that_is_told_nonsense_says_what_is_wrong() {
+    let here = Here::new();
+    let said = here.flowline(&["worker", "--server", "localhost", "--queue", "depot", "--", "true"]);
+    said.refused(2, &["no address of a server", "http://HOST:PORT"]);
+    let said = here.flowline(&["worker", "--server", "http://localhost:1", "--", "true"]);
+    assert_eq!(said.exit, 2, "{said:?}");
+    assert!(said.err.contains("--queue"), "{said:?}");
+}
