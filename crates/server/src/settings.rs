@@ -11,6 +11,7 @@ use std::time::Duration;
 use flowline::core::Tenant;
 use flowline::core::ids::check_name;
 use flowline::core::time::parse_duration;
+use flowline::runner::http::Allow;
 use serde::Deserialize;
 
 use crate::failure::Failure;
@@ -24,6 +25,8 @@ const MAX_CONNECTIONS: usize = 10_000;
 const LEASE: Duration = Duration::from_secs(30);
 /// Short: whoever interrupts a command waits for it.
 const DRAIN: Duration = Duration::from_secs(10);
+/// Whoever runs a flow on their own machine can reach its ports and network anyway.
+const HTTP_ALLOW: &str = "private";
 /// Below this a heartbeat delayed by a busy machine costs the lease.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
@@ -86,6 +89,8 @@ pub struct Flags {
     pub tls_cert: Option<String>,
     pub tls_key: Option<String>,
     pub max_connections: Option<String>,
+    pub http_allow: Option<String>,
+    pub public_url: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -104,6 +109,10 @@ pub struct Settings {
     pub tls_cert: Setting<Option<PathBuf>>,
     pub tls_key: Setting<Option<PathBuf>>,
     pub max_connections: Setting<usize>,
+    /// Whom http steps may call beside public addresses.
+    pub http_allow: Setting<Allow>,
+    /// Where a server is reached from outside.
+    pub public_url: Setting<Option<String>>,
 }
 
 /// `flowline.toml`.
@@ -123,6 +132,8 @@ struct FileSettings {
     tls_cert: Option<String>,
     tls_key: Option<String>,
     max_connections: Option<usize>,
+    http_allow: Option<String>,
+    public_url: Option<String>,
 }
 
 impl Settings {
@@ -161,6 +172,14 @@ impl Settings {
                 &MAX_CONNECTIONS.to_string(),
                 slots,
             )?,
+            http_allow: lookup.find(
+                "http-allow",
+                flags.http_allow,
+                file.http_allow,
+                HTTP_ALLOW,
+                str::parse,
+            )?,
+            public_url: lookup.find("public-url", flags.public_url, file.public_url, "", public_url)?,
         })
     }
 }
@@ -226,6 +245,14 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 fn auth(text: &str) -> Result<Auth, String> {
     <Auth as clap::ValueEnum>::from_str(text, true)
         .map_err(|_| format!("{text:?} is none of auto, none, tokens"))
+}
+
+fn public_url(text: &str) -> Result<Option<String>, String> {
+    match text.starts_with("http://") || text.starts_with("https://") {
+        true => Ok(Some(text.to_owned())),
+        false if text.is_empty() => Ok(None),
+        false => Err(format!("{text:?} is not a URL (https://flows.example)")),
+    }
 }
 
 fn slots(text: &str) -> Result<usize, String> {

@@ -16,7 +16,7 @@ use crate::settings::{Auth, Color, Source};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  FLOWLINE_SLOTS=8 flowline config\n\n\
                         A settings file, flowline.toml:\n  store = \"sqlite:/var/lib/flowline/flowline.db\"\n  \
-                        tenant = \"default\"\n  slots = 64\n  lease = \"30s\"\n  drain = \"10s\"\n  color = \"auto\"\n  listen = \"127.0.0.1:7400\"\n  flows = \"flows\"\n\n  \
+                        tenant = \"default\"\n  slots = 64\n  lease = \"30s\"\n  drain = \"10s\"\n  color = \"auto\"\n  listen = \"127.0.0.1:7400\"\n  flows = \"flows\"\n  http-allow = \"private\"\n\n  \
                         [queues]\n  reports = 1")]
 pub struct Args {}
 
@@ -33,7 +33,7 @@ pub fn run(context: &Context) -> Outcome {
         Auth::Tokens => "tokens",
     };
     let flows = settings.flows.value.as_ref().map_or(String::new(), |folder| folder.display().to_string());
-    let rows: [(&str, Value, &Source); 13] = [
+    let rows: [(&str, Value, &Source); 15] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         ("tenant", json!(settings.tenant.value), &settings.tenant.source),
         ("slots", json!(settings.slots.value), &settings.slots.source),
@@ -46,6 +46,12 @@ pub fn run(context: &Context) -> Outcome {
         ("tls-cert", json!(settings.tls_cert.value), &settings.tls_cert.source),
         ("tls-key", json!(settings.tls_key.value), &settings.tls_key.source),
         ("max-connections", json!(settings.max_connections.value), &settings.max_connections.source),
+        ("http-allow", json!(settings.http_allow.value.to_string()), &settings.http_allow.source),
+        (
+            "public-url",
+            json!(settings.public_url.value.as_deref().unwrap_or_default()),
+            &settings.public_url.source,
+        ),
         ("color", json!(color), &settings.color.source),
     ];
     if context.json {

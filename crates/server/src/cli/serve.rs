@@ -1,10 +1,12 @@
 //! `flowline serve` and `flowline dev`: the API, and an instance that works.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use flowline::runner::http::Allow;
 use flowline::store::Store;
-use flowline::{Config, Engine};
+use flowline::{Config, Engine, HttpConfig};
 
 use super::{Context, WorkFlags};
 use crate::failure::{Exit, Failure, Outcome};
@@ -15,7 +17,7 @@ use crate::http::live::Live;
 use crate::http::{self, App, Shared, tls};
 use crate::open::{Access, shown};
 use crate::output;
-use crate::settings::{Auth, Flags};
+use crate::settings::{Auth, Flags, Source};
 use crate::signals::Signals;
 use crate::token;
 
@@ -65,6 +67,10 @@ pub struct ServeFlags {
     /// Connections taken at once; more wait [env: FLOWLINE_MAX_CONNECTIONS] [default: 10000]
     #[arg(long, value_name = "N")]
     max_connections: Option<String>,
+    /// Where this server is reached from outside, for callbacks of http steps [env: FLOWLINE_PUBLIC_URL] [default: the
+    /// address it listens on]
+    #[arg(long, value_name = "URL")]
+    pub public_url: Option<String>,
     #[command(flatten)]
     pub work: WorkFlags,
 }
@@ -75,6 +81,7 @@ impl ServeFlags {
         flags.listen.clone_from(&self.listen);
         flags.auth.clone_from(&self.auth);
         flags.flows.clone_from(&self.flows);
+        flags.public_url.clone_from(&self.public_url);
         flags.tls_cert.clone_from(&self.tls_cert);
         flags.tls_key.clone_from(&self.tls_key);
         flags.max_connections.clone_from(&self.max_connections);
@@ -113,7 +120,7 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     let store = context.open(Access::Engine).await?;
     let door = door(context, &*store, address.ip().is_loopback()).await?;
     let live = Live::new(store.clone());
-    let engine = engine(context, store, &flags.work.env, mode).await?;
+    let engine = engine(context, store, &flags.work.env, mode, address).await?;
     let folder = settings.flows.value.clone();
     if let Some(folder) = &folder {
         let number = flows_dir::register(&engine, folder).await?;
@@ -176,9 +183,18 @@ async fn engine(
     store: Arc<dyn Store>,
     env: &[String],
     mode: Mode,
+    address: SocketAddr,
 ) -> Result<Engine, Failure> {
+    let settings = &context.settings;
     let config = Config { tenant: None, ..context.work_config() };
-    let mut engine = Engine::on(store).config(config);
+    let allow = match (&settings.http_allow.source, mode) {
+        // The flows of others should not reach what this machine can.
+        (Source::Default, Mode::Serve { .. }) => Allow::default(),
+        _ => settings.http_allow.value.clone(),
+    };
+    let callbacks = settings.public_url.value.clone().unwrap_or_else(|| format!("http://{address}"));
+    let http = HttpConfig { allow, callbacks: Some(callbacks), ..super::http_config() };
+    let mut engine = Engine::on(store).config(config).http(http);
     if mode != (Mode::Serve { commands: false }) {
         engine = engine.runner("command", Arc::new(super::commands(env)));
     }

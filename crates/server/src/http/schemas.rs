@@ -286,6 +286,16 @@ fn acts() -> Value {
         "Sent": object("What an event did to its run.", json!({
             "runId": text(""), "eventId": text(""), "changed": flag("False where the run had it before."), "status": status(),
         })),
+        "Callback": taken("The outcome of a step: one of these. None of them is a result of null.", json!({
+            "result?": any("The step's result."),
+            "fail?": taken("It failed, and no retry can help.", json!({
+                "error": text("For the log."), "code?": text("The kind of error."),
+            })),
+            "retry?": taken("It failed; the step's policy may try it again.", json!({
+                "error": text("For the log."), "code?": text("For `only` and `except` of the policy."),
+                "after?": text("No sooner than after this duration."),
+            })),
+        })),
         "Cancel": taken("", json!({ "reason?": text("For the log.") })),
         "Complete": taken("", json!({ "result?": any("The run's result.") })),
         "Fail": taken("", json!({ "error": text("For the log.") })),
