@@ -223,9 +223,8 @@ impl View<'_> {
                     return ("queued", format!("ready for {since}, but {stop}"));
                 }
                 let who = match &*job.need {
-                    "command" => "flowline work".to_owned(),
+                    "command" | "http" => "flowline work".to_owned(),
                     "remote" => format!("a worker on queue {:?}", job.queue),
-                    "http" => "flowline serve".to_owned(),
                     need => format!("an engine that has {need:?}"),
                 };
                 (

@@ -11,6 +11,7 @@ use std::time::Duration;
 use flowline::core::Tenant;
 use flowline::core::ids::check_name;
 use flowline::core::time::parse_duration;
+use flowline::runner::http::Allow;
 use serde::Deserialize;
 
 use crate::failure::Failure;
@@ -20,9 +21,12 @@ pub const CONFIG_FILE: &str = "flowline.toml";
 const STORE: &str = "sqlite:.flowline/flowline.db";
 const LISTEN: &str = "127.0.0.1:7400";
 const SLOTS: usize = 256;
+const MAX_CONNECTIONS: usize = 10_000;
 const LEASE: Duration = Duration::from_secs(30);
 /// Short: whoever interrupts a command waits for it.
 const DRAIN: Duration = Duration::from_secs(10);
+/// Whoever runs a flow on their own machine can reach its ports and network anyway.
+const HTTP_ALLOW: &str = "private";
 /// Below this a heartbeat delayed by a busy machine costs the lease.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
@@ -96,6 +100,11 @@ pub struct Flags {
     pub listen: Option<String>,
     pub auth: Option<String>,
     pub flows: Option<PathBuf>,
+    pub tls_cert: Option<String>,
+    pub tls_key: Option<String>,
+    pub max_connections: Option<String>,
+    pub http_allow: Option<String>,
+    pub public_url: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -115,11 +124,18 @@ pub struct Settings {
     pub auth: Setting<Auth>,
     /// A folder with definitions.
     pub flows: Setting<Option<PathBuf>>,
+    pub tls_cert: Setting<Option<PathBuf>>,
+    pub tls_key: Setting<Option<PathBuf>>,
+    pub max_connections: Setting<usize>,
+    /// Whom http steps may call beside public addresses.
+    pub http_allow: Setting<Allow>,
+    /// Where a server is reached from outside.
+    pub public_url: Setting<Option<String>>,
 }
 
 /// `flowline.toml`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FileSettings {
     store: Option<String>,
     server: Option<String>,
@@ -133,6 +149,11 @@ struct FileSettings {
     listen: Option<String>,
     auth: Option<String>,
     flows: Option<String>,
+    tls_cert: Option<String>,
+    tls_key: Option<String>,
+    max_connections: Option<usize>,
+    http_allow: Option<String>,
+    public_url: Option<String>,
 }
 
 impl Settings {
@@ -167,8 +188,24 @@ impl Settings {
             drain: lookup.find("drain", flags.drain, file.drain, &text_of(DRAIN), duration)?,
             listen: lookup.find("listen", flags.listen, file.listen, LISTEN, address)?,
             auth: lookup.find("auth", flags.auth, file.auth, "auto", auth)?,
-            flows: lookup
-                .find("flows", folder, file.flows, "", |text| Ok(if_any(text)?.map(PathBuf::from)))?,
+            flows: lookup.find("flows", folder, file.flows, "", file_name)?,
+            tls_cert: lookup.find("tls-cert", flags.tls_cert, file.tls_cert, "", file_name)?,
+            tls_key: lookup.find("tls-key", flags.tls_key, file.tls_key, "", file_name)?,
+            max_connections: lookup.find(
+                "max-connections",
+                flags.max_connections,
+                file.max_connections.map(|n| n.to_string()),
+                &MAX_CONNECTIONS.to_string(),
+                slots,
+            )?,
+            http_allow: lookup.find(
+                "http-allow",
+                flags.http_allow,
+                file.http_allow,
+                HTTP_ALLOW,
+                str::parse,
+            )?,
+            public_url: lookup.find("public-url", flags.public_url, file.public_url, "", public_url)?,
         })
     }
 
@@ -193,7 +230,7 @@ impl Lookup {
         default: &str,
         read: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Setting<T>, Failure> {
-        let variable = format!("FLOWLINE_{}", name.to_uppercase());
+        let variable = format!("FLOWLINE_{}", name.to_uppercase().replace('-', "_"));
         let from_env = env::var(&variable).ok().filter(|text| !text.is_empty());
         let (text, source) = match (flag, from_env, file, &self.path) {
             (Some(text), ..) => (text, Source::Flag),
@@ -222,7 +259,7 @@ fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, FileSettings), Fa
     };
     let file = toml::from_str(&text).map_err(|error| {
         Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
-            .help("the keys are store, server, token, tenant, color, slots, queues, lease, drain, listen, auth and flows")
+            .help("`flowline config` lists the keys")
     })?;
     Ok((Some(path.to_owned()), file))
 }
@@ -246,8 +283,20 @@ fn auth(text: &str) -> Result<Auth, String> {
         .map_err(|_| format!("{text:?} is none of auto, none, tokens"))
 }
 
+fn public_url(text: &str) -> Result<Option<String>, String> {
+    match text.starts_with("http://") || text.starts_with("https://") {
+        true => Ok(Some(text.to_owned())),
+        false if text.is_empty() => Ok(None),
+        false => Err(format!("{text:?} is not a URL (https://flows.example)")),
+    }
+}
+
 fn slots(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("{text:?} is not a number from 1 on"))
+}
+
+fn file_name(text: &str) -> Result<Option<PathBuf>, String> {
+    Ok((!text.is_empty()).then(|| text.into()))
 }
 
 /// `mail=2,reports=1`.

@@ -51,6 +51,10 @@ pub struct Lane {
     pub need: Arc<str>,
 }
 
+/// What lanes need whose jobs are done by processes elsewhere. Such a lease is the worker's, not that of the engine which
+/// claimed it: it outlives the engine.
+pub const REMOTE: &str = "remote";
+
 /// A job to be added by a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewJob {

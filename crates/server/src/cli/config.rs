@@ -16,7 +16,7 @@ use crate::settings::{Auth, Color, Source};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  FLOWLINE_SLOTS=8 flowline config\n\n\
                         A settings file, flowline.toml:\n  store = \"sqlite:/var/lib/flowline/flowline.db\"\n  \
-                        tenant = \"default\"\n  slots = 64\n  lease = \"30s\"\n  drain = \"10s\"\n  color = \"auto\"\n  listen = \"127.0.0.1:7400\"\n  flows = \"flows\"\n\n  \
+                        tenant = \"default\"\n  slots = 64\n  lease = \"30s\"\n  drain = \"10s\"\n  color = \"auto\"\n  listen = \"127.0.0.1:7400\"\n  flows = \"flows\"\n  http-allow = \"private\"\n\n  \
                         [queues]\n  reports = 1")]
 pub struct Args {}
 
@@ -33,7 +33,7 @@ pub fn run(context: &Context) -> Outcome {
         Auth::Tokens => "tokens",
     };
     let flows = settings.flows.value.as_ref().map_or(String::new(), |folder| folder.display().to_string());
-    let rows: [(&str, Value, &Source); 12] = [
+    let rows: [(&str, Value, &Source); 17] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         (
             "server",
@@ -49,6 +49,15 @@ pub fn run(context: &Context) -> Outcome {
         ("listen", json!(settings.listen.value.to_string()), &settings.listen.source),
         ("auth", json!(auth), &settings.auth.source),
         ("flows", json!(flows), &settings.flows.source),
+        ("tls-cert", json!(settings.tls_cert.value), &settings.tls_cert.source),
+        ("tls-key", json!(settings.tls_key.value), &settings.tls_key.source),
+        ("max-connections", json!(settings.max_connections.value), &settings.max_connections.source),
+        ("http-allow", json!(settings.http_allow.value.to_string()), &settings.http_allow.source),
+        (
+            "public-url",
+            json!(settings.public_url.value.as_deref().unwrap_or_default()),
+            &settings.public_url.source,
+        ),
         ("color", json!(color), &settings.color.source),
     ];
     if context.json {
@@ -65,6 +74,7 @@ pub fn run(context: &Context) -> Outcome {
             Value::Object(queues) => {
                 queues.iter().map(|(queue, slots)| format!("{queue}={slots}")).collect::<Vec<_>>().join(",")
             }
+            Value::Null => "none".to_owned(),
             other => other.to_string(),
         };
         vec![(*name).to_owned(), value, source.to_string()]

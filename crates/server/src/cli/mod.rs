@@ -34,8 +34,9 @@ use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use flowline::core::{RunId, RunKey};
+use flowline::runner::http::Secrets;
 use flowline::store::Store;
-use flowline::{Config, Engine, Role};
+use flowline::{Config, Engine, HttpConfig, Role};
 use flowline_client::Client;
 
 use crate::failure::{Exit, Failure, Outcome};
@@ -142,6 +143,10 @@ pub struct WorkFlags {
     /// How long running steps may finish after a signal [env: FLOWLINE_DRAIN] [default: 10s]
     #[arg(long, value_name = "DURATION")]
     drain: Option<String>,
+    /// Whom http steps may call beside public addresses: none, private (loopback and private networks), or a list of
+    /// networks and host names [env: FLOWLINE_HTTP_ALLOW] [default: private; none for serve]
+    #[arg(long, value_name = "WHOM")]
+    http_allow: Option<String>,
 }
 
 /// What every command knows.
@@ -205,7 +210,9 @@ impl Context {
         let tenant = self.settings.tenant.value.clone();
         let config = Config { tenant: Some(tenant.clone()), ..self.work_config() };
         let store = self.open(Access::Engine).await?;
+        let http = HttpConfig { allow: self.settings.http_allow.value.clone(), ..http_config() };
         let engine = Engine::on(store.clone()).config(config).runner("command", Arc::new(commands(env)));
+        let engine = engine.http(http);
         Ok((engine.tenant(tenant).start().await?, store))
     }
 
@@ -229,8 +236,13 @@ fn commands(env: &[String]) -> flowline::runner::command::Command {
     commands
 }
 
+/// Runs steps that are requests, with the secrets of this process.
+fn http_config() -> HttpConfig {
+    HttpConfig { secrets: Secrets::from_env(), ..HttpConfig::default() }
+}
+
 /// What this binary's engines can run.
-pub const NEEDS: [&str; 1] = ["command"];
+pub const NEEDS: [&str; 2] = ["command", "http"];
 
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -269,9 +281,7 @@ impl Command {
         let work = match self {
             Command::Run(run::Args { work, .. }) | Command::Work(work::Args { work, .. }) => work,
             Command::Serve(serve::Args { serve, .. }) | Command::Dev(serve::Dev { serve }) => {
-                flags.listen = serve.listen.clone();
-                flags.auth = serve.auth.clone();
-                flags.flows = serve.flows.clone();
+                serve.fill(flags);
                 &serve.work
             }
             _ => return,
@@ -280,6 +290,7 @@ impl Command {
         flags.queues = (!work.queues.is_empty()).then(|| work.queues.join(","));
         flags.lease = work.lease.clone();
         flags.drain = work.drain.clone();
+        flags.http_allow = work.http_allow.clone();
     }
 
     /// Refuses to go to a server with what only a store can do, rather than to do it elsewhere.

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use flowline::StartRequest;
 use flowline::core::definition::{Format, Priority};
-use flowline::core::time::format_duration;
 use flowline::core::{Json, Plan, limits};
 use flowline::operate::check_start;
 use serde::de::IgnoredAny;
@@ -149,8 +148,8 @@ async fn ask(server: &Server, args: &Args, planned: Planned<'_>, input: Json) ->
         input: Some(input),
         idempotency_key: flags.idempotency_key.clone(),
         labels: flags.labels.iter().cloned().collect(),
-        delay: flags.delay.map(format_duration),
-        priority: flags.priority.map(|priority| priority.as_str().to_owned()),
+        delay: flags.delay.unwrap_or_default(),
+        priority: flags.priority.unwrap_or_default(),
         version,
     };
     server.post(&format!("/v1/flows/{}/runs", part(&flow)), &start).await

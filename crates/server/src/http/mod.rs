@@ -6,10 +6,12 @@
 pub mod access;
 pub mod audit;
 pub mod bulk;
+pub mod callbacks;
 pub mod codes;
 pub mod flows;
 pub mod health;
 pub mod listen;
+pub mod live;
 pub mod openapi;
 pub mod overview;
 pub mod pages;
@@ -20,6 +22,7 @@ pub mod route;
 pub mod run;
 pub mod runs;
 pub mod schemas;
+pub mod tls;
 pub mod tokens;
 pub mod work;
 
@@ -33,6 +36,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use flowline::Engine;
 
+use live::Live;
 use problem::Problem;
 use route::Route;
 
@@ -47,6 +51,7 @@ pub struct App(Arc<Shared>);
 pub struct Shared {
     pub engine: Engine,
     pub door: access::Door,
+    pub live: Live,
 }
 
 impl std::ops::Deref for App {
@@ -72,10 +77,12 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         runs::ROUTES,
         bulk::ROUTES,
         run::ROUTES,
+        live::ROUTES,
         queues::ROUTES,
         overview::ROUTES,
         tokens::ROUTES,
         work::ROUTES,
+        callbacks::ROUTES,
     ]
     .into_iter()
     .flatten()
@@ -112,8 +119,9 @@ mod tests {
     }
 
     #[test]
-    fn every_route_under_v1_names_a_scope() {
-        for route in routes().filter(|route| route.path.starts_with("/v1/")) {
+    fn every_route_under_v1_names_a_scope_or_has_its_credential_in_the_path() {
+        let v1 = routes().filter(|route| route.path.starts_with("/v1/"));
+        for route in v1.filter(|route| route.path != "/v1/callbacks/{reference}") {
             assert!(matches!(route.access, route::Access::Needs(_)), "{}", route.path);
         }
     }

@@ -330,6 +330,6 @@ fn at_most(place: &str, count: usize, most: usize) -> Result<(), Problem> {
     if count <= most {
         return Ok(());
     }
-    Err(Problem::new(&codes::BAD_BODY, format!("{count} are too many at once; up to {most} are taken"))
+    Err(Problem::new(&codes::TOO_LARGE, format!("{count} are too many at once; up to {most} are taken"))
         .at(place))
 }

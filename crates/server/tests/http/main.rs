@@ -3,4 +3,5 @@
 mod access;
 mod contract;
 mod pages;
+#[allow(dead_code)]
 mod served;
