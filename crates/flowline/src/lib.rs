@@ -59,7 +59,7 @@ pub use flowline_store as store;
 pub use flowline_store::row::StateScope;
 pub use operate::{RunHandle, RunOutcome, StartRequest};
 pub use step::{Level, Step, StepError};
-pub use subscribe::Subscription;
+pub use subscribe::{Source, Subscription};
 
 /// The Rust of the guides compiles and runs.
 #[cfg(doctest)]

@@ -20,6 +20,7 @@ pub const CONFIG_FILE: &str = "flowline.toml";
 const STORE: &str = "sqlite:.flowline/flowline.db";
 const LISTEN: &str = "127.0.0.1:7400";
 const SLOTS: usize = 256;
+const MAX_CONNECTIONS: usize = 10_000;
 const LEASE: Duration = Duration::from_secs(30);
 /// Short: whoever interrupts a command waits for it.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -82,6 +83,9 @@ pub struct Flags {
     pub listen: Option<String>,
     pub auth: Option<String>,
     pub flows: Option<PathBuf>,
+    pub tls_cert: Option<String>,
+    pub tls_key: Option<String>,
+    pub max_connections: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -97,11 +101,14 @@ pub struct Settings {
     pub auth: Setting<Auth>,
     /// A folder with definitions.
     pub flows: Setting<Option<PathBuf>>,
+    pub tls_cert: Setting<Option<PathBuf>>,
+    pub tls_key: Setting<Option<PathBuf>>,
+    pub max_connections: Setting<usize>,
 }
 
 /// `flowline.toml`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FileSettings {
     store: Option<String>,
     tenant: Option<String>,
@@ -113,6 +120,9 @@ struct FileSettings {
     listen: Option<String>,
     auth: Option<String>,
     flows: Option<String>,
+    tls_cert: Option<String>,
+    tls_key: Option<String>,
+    max_connections: Option<usize>,
 }
 
 impl Settings {
@@ -141,9 +151,16 @@ impl Settings {
             drain: lookup.find("drain", flags.drain, file.drain, &text_of(DRAIN), duration)?,
             listen: lookup.find("listen", flags.listen, file.listen, LISTEN, address)?,
             auth: lookup.find("auth", flags.auth, file.auth, "auto", auth)?,
-            flows: lookup.find("flows", folder, file.flows, "", |text| {
-                Ok((!text.is_empty()).then(|| PathBuf::from(text)))
-            })?,
+            flows: lookup.find("flows", folder, file.flows, "", file_name)?,
+            tls_cert: lookup.find("tls-cert", flags.tls_cert, file.tls_cert, "", file_name)?,
+            tls_key: lookup.find("tls-key", flags.tls_key, file.tls_key, "", file_name)?,
+            max_connections: lookup.find(
+                "max-connections",
+                flags.max_connections,
+                file.max_connections.map(|n| n.to_string()),
+                &MAX_CONNECTIONS.to_string(),
+                slots,
+            )?,
         })
     }
 }
@@ -162,7 +179,7 @@ impl Lookup {
         default: &str,
         read: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Setting<T>, Failure> {
-        let variable = format!("FLOWLINE_{}", name.to_uppercase());
+        let variable = format!("FLOWLINE_{}", name.to_uppercase().replace('-', "_"));
         let from_env = env::var(&variable).ok().filter(|text| !text.is_empty());
         let (text, source) = match (flag, from_env, file, &self.path) {
             (Some(text), ..) => (text, Source::Flag),
@@ -191,7 +208,7 @@ fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, FileSettings), Fa
     };
     let file = toml::from_str(&text).map_err(|error| {
         Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
-            .help("the keys are store, tenant, color, slots, queues, lease, drain, listen, auth and flows")
+            .help("`flowline config` lists the keys")
     })?;
     Ok((Some(path.to_owned()), file))
 }
@@ -213,6 +230,10 @@ fn auth(text: &str) -> Result<Auth, String> {
 
 fn slots(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("{text:?} is not a number from 1 on"))
+}
+
+fn file_name(text: &str) -> Result<Option<PathBuf>, String> {
+    Ok((!text.is_empty()).then(|| text.into()))
 }
 
 /// `mail=2,reports=1`.

@@ -33,7 +33,7 @@ pub fn run(context: &Context) -> Outcome {
         Auth::Tokens => "tokens",
     };
     let flows = settings.flows.value.as_ref().map_or(String::new(), |folder| folder.display().to_string());
-    let rows: [(&str, Value, &Source); 10] = [
+    let rows: [(&str, Value, &Source); 13] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         ("tenant", json!(settings.tenant.value), &settings.tenant.source),
         ("slots", json!(settings.slots.value), &settings.slots.source),
@@ -43,6 +43,9 @@ pub fn run(context: &Context) -> Outcome {
         ("listen", json!(settings.listen.value.to_string()), &settings.listen.source),
         ("auth", json!(auth), &settings.auth.source),
         ("flows", json!(flows), &settings.flows.source),
+        ("tls-cert", json!(settings.tls_cert.value), &settings.tls_cert.source),
+        ("tls-key", json!(settings.tls_key.value), &settings.tls_key.source),
+        ("max-connections", json!(settings.max_connections.value), &settings.max_connections.source),
         ("color", json!(color), &settings.color.source),
     ];
     if context.json {
@@ -59,6 +62,7 @@ pub fn run(context: &Context) -> Outcome {
             Value::Object(queues) => {
                 queues.iter().map(|(queue, slots)| format!("{queue}={slots}")).collect::<Vec<_>>().join(",")
             }
+            Value::Null => "none".to_owned(),
             other => other.to_string(),
         };
         vec![(*name).to_owned(), value, source.to_string()]

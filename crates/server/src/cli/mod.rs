@@ -229,9 +229,7 @@ impl Command {
         let work = match self {
             Command::Run(run::Args { work, .. }) | Command::Work(work::Args { work, .. }) => work,
             Command::Serve(serve::Args { serve, .. }) | Command::Dev(serve::Dev { serve }) => {
-                flags.listen = serve.listen.clone();
-                flags.auth = serve.auth.clone();
-                flags.flows = serve.flows.clone();
+                serve.fill(flags);
                 &serve.work
             }
             _ => return,

@@ -10,6 +10,7 @@ pub mod codes;
 pub mod flows;
 pub mod health;
 pub mod listen;
+pub mod live;
 pub mod openapi;
 pub mod overview;
 pub mod pages;
@@ -20,6 +21,7 @@ pub mod route;
 pub mod run;
 pub mod runs;
 pub mod schemas;
+pub mod tls;
 pub mod tokens;
 pub mod work;
 
@@ -33,6 +35,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use flowline::Engine;
 
+use live::Live;
 use problem::Problem;
 use route::Route;
 
@@ -47,6 +50,7 @@ pub struct App(Arc<Shared>);
 pub struct Shared {
     pub engine: Engine,
     pub door: access::Door,
+    pub live: Live,
 }
 
 impl std::ops::Deref for App {
@@ -72,6 +76,7 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         runs::ROUTES,
         bulk::ROUTES,
         run::ROUTES,
+        live::ROUTES,
         queues::ROUTES,
         overview::ROUTES,
         tokens::ROUTES,

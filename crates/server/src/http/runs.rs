@@ -14,7 +14,8 @@ use flowline::operate::RunHandle;
 use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
 use flowline::store::{RunPage, RunQuery, Total};
 use flowline::{EngineError, StartRequest};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 use super::codes;
@@ -79,7 +80,7 @@ pub const ROUTES: &[Route] = &[
         query: &[
             Query { name: "flow", kind: Kind::Text, about: "Only runs of this flow." },
             Query { name: "status", kind: Kind::OneOf(STATUSES), about: "Only runs with this status." },
-            Query { name: "label", kind: Kind::Text, about: "Only runs with this label: NAME=VALUE." },
+            Query { name: "label", kind: Kind::Label, about: "Only runs with this label: NAME=VALUE." },
             Query {
                 name: "since",
                 kind: Kind::Moment,
@@ -122,8 +123,10 @@ struct Start {
     idempotency_key: Option<String>,
     #[serde(default)]
     labels: BTreeMap<String, String>,
-    delay: Option<String>,
-    priority: Option<String>,
+    #[serde(default, deserialize_with = "delay")]
+    delay: Duration,
+    #[serde(default, deserialize_with = "priority")]
+    priority: Priority,
     /// A hash; the latest definition where it is left out.
     version: Option<String>,
 }
@@ -132,6 +135,17 @@ struct Start {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct BatchStart {
     runs: Vec<Start>,
+}
+
+fn delay<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(Duration::ZERO) };
+    parse_duration(&text)
+        .ok_or_else(|| D::Error::custom(format!("{text:?} is not a duration (30s, 5m, 1h30m)")))
+}
+
+fn priority<'de, D: Deserializer<'de>>(from: D) -> Result<Priority, D::Error> {
+    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(Priority::default()) };
+    Priority::parse(&text).ok_or_else(|| D::Error::custom("a priority is low, normal, high or urgent"))
 }
 
 /// A run that was started, and how it ended where that was waited for. Payloads pass through as they are.
@@ -150,25 +164,6 @@ struct Started {
 impl Start {
     async fn request(self, caller: &Caller, flow: &str) -> Result<StartRequest, Problem> {
         caller.check_flow(flow)?;
-        let delay = match self.delay.as_deref().map(|text| (text, parse_duration(text))) {
-            None => Duration::ZERO,
-            Some((_, Some(delay))) => delay,
-            Some((text, None)) => {
-                return Err(Problem::new(
-                    &codes::BAD_BODY,
-                    format!("{text:?} is not a duration (30s, 5m, 1h30m)"),
-                )
-                .at("/delay"));
-            }
-        };
-        let priority = match self.priority.as_deref().map(Priority::parse) {
-            None => Priority::default(),
-            Some(Some(priority)) => priority,
-            Some(None) => {
-                return Err(Problem::new(&codes::BAD_BODY, "a priority is low, normal, high or urgent")
-                    .at("/priority"));
-            }
-        };
         let input = self.input.unwrap_or_else(Raw::null);
         let mut request = match self.version {
             None => caller.engine.run_named(flow, input).await?,
@@ -185,7 +180,7 @@ impl Start {
         for (name, value) in self.labels {
             request = request.label(name, value);
         }
-        Ok(request.priority(priority).delay(delay))
+        Ok(request.priority(self.priority).delay(self.delay))
     }
 }
 
@@ -237,6 +232,9 @@ async fn batch(caller: Caller, _: Params, Given(batch): Given<BatchStart>) -> Re
         let detail = format!("a batch starts at most {BATCH} runs, and this one has {}", batch.runs.len());
         return Err(Problem::new(&codes::TOO_LARGE, detail).at("/runs"));
     }
+    if let Some(at) = batch.runs.iter().position(|start| start.flow.is_none()) {
+        return Err(Problem::new(&codes::BAD_BODY, "missing field `flow`").at(&format!("/runs/{at}/flow")));
+    }
     // All are on their way together, so that they share commits.
     let starts = batch.runs.into_iter().map(|item| start_one(&caller, item));
     let answers = futures_util::future::join_all(starts).await;
@@ -248,35 +246,30 @@ async fn batch(caller: Caller, _: Params, Given(batch): Given<BatchStart>) -> Re
 }
 
 async fn start_one(caller: &Caller, mut start: Start) -> Result<Value, Problem> {
-    let missing = || Problem::new(&codes::BAD_BODY, "missing field `flow`").at("/flow");
-    let flow = start.flow.take().ok_or_else(missing)?;
+    let flow = start.flow.take().unwrap_or_default();
     let handle = start.request(caller, &flow).await?.await?;
     Ok(json!(started(caller, &handle).await?))
 }
 
-/// Reads the filters that lists and bulk requests share.
-pub fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> Result<RunQuery, Problem> {
-    let label = match params.text("label").map(|label| label.split_once('=')) {
-        None => None,
-        Some(Some((name, value))) => Some((name.to_owned(), value.to_owned())),
-        Some(None) => return Err(Problem::parameter("label", "a label is NAME=VALUE")),
-    };
-    Ok(RunQuery {
+/// Reads the filters of a list.
+fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> RunQuery {
+    let label = params.text("label").and_then(|label| label.split_once('='));
+    RunQuery {
         flow: params.text("flow").map(str::to_owned),
         status: params.text("status").and_then(Status::parse),
-        label,
+        label: label.map(|(name, value)| (name.to_owned(), value.to_owned())),
         since: params.moment("since", now),
         until: params.moment("until", now),
         cursor: params.text("cursor").map(str::to_owned),
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
         total: if params.text("total") == Some("false") { WantTotal::No } else { WantTotal::Yes },
         ..RunQuery::of(caller.engine.tenant().clone())
-    })
+    }
 }
 
 async fn list(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
     let now = caller.engine.store().now().await?;
-    let query = query(&caller, &params, now)?;
+    let query = query(&caller, &params, now);
     let page = match &caller.principal.flows {
         // A token that is bound to flows asks for one of them, or for nothing.
         Some(flows) if query.flow.is_none() => match &flows[..] {

@@ -45,7 +45,7 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         verb: Verb::Delete,
-        path: "/v1/tokens/{token}",
+        path: "/v1/tokens/{id}",
         access: Access::Needs(Scope::Admin),
         summary: "Revoke a token",
         about: "Every instance refuses it within two seconds.",
@@ -95,7 +95,7 @@ async fn list(caller: Caller, _: Params) -> Result<Json<Value>, Problem> {
 }
 
 async fn revoke(caller: Caller, params: Params) -> Result<StatusCode, Problem> {
-    let id = params.path("token");
+    let id = params.path("id");
     match token::revoke(caller.engine.store(), caller.engine.tenant(), id).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(Problem::new(&codes::NO_SUCH_TOKEN, format!("there is no token {id}"))),

@@ -33,10 +33,11 @@ impl Reader<'_> {
         )?;
         let mut rows = statement.query([after])?;
         let mut logs: HashMap<i64, Option<Log>> = HashMap::new();
-        let (mut events, mut last, mut looked_at) = (Vec::new(), after, 0);
+        let (mut events, mut cursors) = (Vec::new(), Vec::new());
+        let (mut last, mut looked_at) = (after, 0);
         while let Some(row) = rows.next()? {
             if looked_at >= LOOKED_AT {
-                return Ok(FeedPage { events, cursor: last.to_string(), more: true });
+                return Ok(FeedPage { events, cursors, cursor: last.to_string(), more: true });
             }
             let (first_n, run) = (row.get::<_, i64>(0)?, row.get::<_, i64>(1)?);
             let (first_seq, ms) = (row.get::<_, i64>(2)? as u64, row.get(3)?);
@@ -54,14 +55,15 @@ impl Reader<'_> {
                 });
                 if let Some(log) = wanted {
                     if events.len() == size {
-                        return Ok(FeedPage { events, cursor: last.to_string(), more: true });
+                        return Ok(FeedPage { events, cursors, cursor: last.to_string(), more: true });
                     }
                     events.push(Event::stored(&log.run, &log.flow, &log.tenant, seq, ms, event.event()));
+                    cursors.push(n.to_string());
                 }
                 last = n;
             }
         }
-        Ok(FeedPage { events, cursor: after.max(end).to_string(), more: false })
+        Ok(FeedPage { events, cursors, cursor: after.max(end).to_string(), more: false })
     }
 
     /// `None` where the run's events are not wanted, or the run has gone.

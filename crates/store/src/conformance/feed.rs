@@ -65,6 +65,24 @@ pub async fn a_page_within_a_commit_goes_on_within_it(f: Fixture) {
     assert_eq!(rest, f.log(&run).await[3..]);
 }
 
+pub async fn every_event_has_a_cursor_that_goes_on_right_after_it(f: Fixture) {
+    let (a, b) = (f.started("a", vec![]).await, f.started("b", vec![]).await);
+    for version in 1..4 {
+        f.commit(Commit { events: given::log_events(3), ..given::next(&a, version) }).await;
+        f.commit(Commit { events: given::log_events(1), ..given::next(&b, version) }).await;
+    }
+    let logs = FeedFilter { kinds: vec![EventType::Log], ..Default::default() };
+    for (filter, limit) in [(FeedFilter::default(), 1_000), (FeedFilter::default(), 4), (logs, 1_000)] {
+        let page = read(&f, &filter, "", limit).await;
+        let (all, _) = drain(&f, &filter, String::new(), 1_000).await;
+        assert_eq!(page.cursors.len(), page.events.len());
+        for (given, cursor) in (1..).zip(page.cursors) {
+            let (rest, _) = drain(&f, &filter, cursor.clone(), 1_000).await;
+            assert_eq!(rest, all[given..], "after {cursor}");
+        }
+    }
+}
+
 pub async fn from_now_gives_only_the_end(f: Fixture) {
     let run = f.started("r", vec![]).await;
     let from_now = FeedFilter { from_now: true, ..FeedFilter::default() };

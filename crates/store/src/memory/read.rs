@@ -82,7 +82,8 @@ impl Memory {
             cursor => number(cursor)?,
         };
         let size = page_size(limit);
-        let mut page = FeedPage { events: Vec::new(), cursor: after.max(end).to_string(), more: false };
+        let cursor = after.max(end).to_string();
+        let mut page = FeedPage { events: Vec::new(), cursors: Vec::new(), cursor, more: false };
         for (number, (run, seq)) in self.feed.range((Bound::Excluded(after), Bound::Unbounded)) {
             let Some(logged) = self.runs.get(run).and_then(|run| run.log.get(seq)) else { continue };
             if !filter.matches(&logged.event) {
@@ -93,12 +94,10 @@ impl Memory {
                 break;
             }
             page.events.push(logged.event.clone());
-            if page.events.len() == size {
-                page.cursor = number.to_string();
-            }
+            page.cursors.push(number.to_string());
         }
-        if !page.more {
-            page.cursor = after.max(end).to_string();
+        if page.more {
+            page.cursor = page.cursors.last().cloned().unwrap_or_default();
         }
         Ok(page)
     }
