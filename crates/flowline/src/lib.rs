@@ -36,6 +36,7 @@ pub mod engine;
 pub mod explain;
 pub mod flow;
 pub mod ledger;
+pub mod meters;
 pub mod opening;
 pub mod operate;
 pub mod plans;
@@ -47,6 +48,7 @@ pub mod runner;
 pub mod slots;
 pub mod stats;
 pub mod step;
+pub mod stuck;
 pub mod subscribe;
 pub mod verify;
 

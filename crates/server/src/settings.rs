@@ -20,6 +20,7 @@ pub const CONFIG_FILE: &str = "flowline.toml";
 const STORE: &str = "sqlite:.flowline/flowline.db";
 const LISTEN: &str = "127.0.0.1:7400";
 const SLOTS: usize = 256;
+const STUCK_AFTER: Duration = Duration::from_secs(15 * 60);
 const LEASE: Duration = Duration::from_secs(30);
 /// Short: whoever interrupts a command waits for it.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -82,6 +83,7 @@ pub struct Flags {
     pub listen: Option<String>,
     pub auth: Option<String>,
     pub flows: Option<PathBuf>,
+    pub stuck_after: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -97,11 +99,13 @@ pub struct Settings {
     pub auth: Setting<Auth>,
     /// A folder with definitions.
     pub flows: Setting<Option<PathBuf>>,
+    /// Without progress for so long a run counts as stuck.
+    pub stuck_after: Setting<Duration>,
 }
 
 /// `flowline.toml`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FileSettings {
     store: Option<String>,
     tenant: Option<String>,
@@ -113,6 +117,7 @@ struct FileSettings {
     listen: Option<String>,
     auth: Option<String>,
     flows: Option<String>,
+    stuck_after: Option<String>,
 }
 
 impl Settings {
@@ -144,6 +149,13 @@ impl Settings {
             flows: lookup.find("flows", folder, file.flows, "", |text| {
                 Ok((!text.is_empty()).then(|| PathBuf::from(text)))
             })?,
+            stuck_after: lookup.find(
+                "stuck-after",
+                flags.stuck_after,
+                file.stuck_after,
+                &text_of(STUCK_AFTER),
+                duration,
+            )?,
         })
     }
 }
@@ -162,7 +174,7 @@ impl Lookup {
         default: &str,
         read: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Setting<T>, Failure> {
-        let variable = format!("FLOWLINE_{}", name.to_uppercase());
+        let variable = format!("FLOWLINE_{}", name.to_uppercase().replace('-', "_"));
         let from_env = env::var(&variable).ok().filter(|text| !text.is_empty());
         let (text, source) = match (flag, from_env, file, &self.path) {
             (Some(text), ..) => (text, Source::Flag),
@@ -191,7 +203,7 @@ fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, FileSettings), Fa
     };
     let file = toml::from_str(&text).map_err(|error| {
         Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
-            .help("the keys are store, tenant, color, slots, queues, lease, drain, listen, auth and flows")
+            .help("the keys are store, tenant, color, slots, queues, lease, drain, listen, auth, flows and stuck-after")
     })?;
     Ok((Some(path.to_owned()), file))
 }

@@ -33,7 +33,7 @@ pub fn run(context: &Context) -> Outcome {
         Auth::Tokens => "tokens",
     };
     let flows = settings.flows.value.as_ref().map_or(String::new(), |folder| folder.display().to_string());
-    let rows: [(&str, Value, &Source); 10] = [
+    let rows: [(&str, Value, &Source); 11] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         ("tenant", json!(settings.tenant.value), &settings.tenant.source),
         ("slots", json!(settings.slots.value), &settings.slots.source),
@@ -43,6 +43,7 @@ pub fn run(context: &Context) -> Outcome {
         ("listen", json!(settings.listen.value.to_string()), &settings.listen.source),
         ("auth", json!(auth), &settings.auth.source),
         ("flows", json!(flows), &settings.flows.source),
+        ("stuck-after", json!(format_duration(settings.stuck_after.value)), &settings.stuck_after.source),
         ("color", json!(color), &settings.color.source),
     ];
     if context.json {

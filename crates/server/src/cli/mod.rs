@@ -232,6 +232,7 @@ impl Command {
                 flags.listen = serve.listen.clone();
                 flags.auth = serve.auth.clone();
                 flags.flows = serve.flows.clone();
+                flags.stuck_after = serve.stuck_after.clone();
                 &serve.work
             }
             _ => return,

@@ -11,6 +11,7 @@ use super::{Context, WorkFlags};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::flows_dir;
 use crate::http::access::{Door, Remembered};
+use crate::http::metrics::Watched;
 use crate::http::{self, App, Shared, listen};
 use crate::open::{Access, shown};
 use crate::output;
@@ -55,6 +56,9 @@ pub struct ServeFlags {
     /// Whether tokens are asked for: auto, none or tokens [env: FLOWLINE_AUTH] [default: auto]
     #[arg(long, value_name = "HOW")]
     pub auth: Option<String>,
+    /// After how long without progress a run counts as stuck in the metrics [env: FLOWLINE_STUCK_AFTER] [default: 15m]
+    #[arg(long, value_name = "DURATION")]
+    pub stuck_after: Option<String>,
     /// A folder with definitions to register [env: FLOWLINE_FLOWS]
     #[arg(long, value_name = "DIR")]
     pub flows: Option<PathBuf>,
@@ -93,7 +97,8 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
         let number = flows_dir::register(&engine, folder).await?;
         output::note(&format!("{} from {}", output::count(number as u64, "flow"), folder.display()));
     }
-    let app = App::new(Shared { engine: engine.clone(), door });
+    let watched = Watched::new(context.settings.stuck_after.value);
+    let app = App::new(Shared { engine: engine.clone(), door, watched });
     output::note(&format!("serving {} on http://{address}", shown(&context.settings.store.value)));
     if mode == Mode::Dev {
         output::note(&format!("  API   http://{address}/docs\n  live  http://{address}/v1/stream"));

@@ -2,5 +2,6 @@
 
 mod access;
 mod contract;
+mod metrics;
 mod pages;
 mod served;
