@@ -4,6 +4,7 @@ mod base;
 mod bench;
 mod cli;
 mod definition;
+mod exposition;
 mod failure;
 mod findings;
 mod flows_dir;

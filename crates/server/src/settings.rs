@@ -22,6 +22,7 @@ const STORE: &str = "sqlite:.flowline/flowline.db";
 const LISTEN: &str = "127.0.0.1:7400";
 const SLOTS: usize = 256;
 const MAX_CONNECTIONS: usize = 10_000;
+const STUCK_AFTER: Duration = Duration::from_secs(15 * 60);
 const LEASE: Duration = Duration::from_secs(30);
 /// Short: whoever interrupts a command waits for it.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -91,6 +92,7 @@ pub struct Flags {
     pub max_connections: Option<String>,
     pub http_allow: Option<String>,
     pub public_url: Option<String>,
+    pub stuck_after: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -113,6 +115,8 @@ pub struct Settings {
     pub http_allow: Setting<Allow>,
     /// Where a server is reached from outside.
     pub public_url: Setting<Option<String>>,
+    /// Without progress for so long a run counts as stuck.
+    pub stuck_after: Setting<Duration>,
 }
 
 /// `flowline.toml`.
@@ -134,6 +138,7 @@ struct FileSettings {
     max_connections: Option<usize>,
     http_allow: Option<String>,
     public_url: Option<String>,
+    stuck_after: Option<String>,
 }
 
 impl Settings {
@@ -180,6 +185,13 @@ impl Settings {
                 str::parse,
             )?,
             public_url: lookup.find("public-url", flags.public_url, file.public_url, "", public_url)?,
+            stuck_after: lookup.find(
+                "stuck-after",
+                flags.stuck_after,
+                file.stuck_after,
+                &text_of(STUCK_AFTER),
+                duration,
+            )?,
         })
     }
 }

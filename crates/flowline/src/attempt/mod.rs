@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::drive::host::Mail;
 use crate::drive::{Message, Reply};
+use crate::meters::Meters;
 use crate::runner::Runner;
 use crate::step::{Level, Step, StepError};
 
@@ -79,7 +80,9 @@ impl Launch {
         inbox: mpsc::UnboundedSender<Mail>,
         instance: Json,
         began: Time,
+        meters: Arc<Meters>,
     ) {
+        let start = std::time::Instant::now();
         let record = Mutex::new(Record::new(&self, &instance, began));
         let timeout = self.plan.step_definition(self.step).timeout;
         let attempt = Arc::new(Attempt {
@@ -105,6 +108,8 @@ impl Launch {
             }
             (Err(error), _) => Err(StepError::fatal(error).code("too_large")),
         };
+        let meter = if outcome.is_ok() { &meters.completed } else { &meters.failed };
+        meter.observe(start.elapsed());
         attempt.finish(outcome).await;
     }
 }

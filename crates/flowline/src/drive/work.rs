@@ -56,6 +56,9 @@ impl<R> Driver<R> {
             }
         };
         self.adjust(claimed.now);
+        for job in &claimed.jobs {
+            self.meters.queue_wait.observe(claimed.now.since(job.due));
+        }
         self.slots.claimed(claimed.jobs.iter().map(|job| &job.lane.queue));
         if self.stop_by.is_none() {
             // Somebody else's commit can make a job ready too: look again now and then.

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use flowline_core::decide::{Known, Missing, Moment};
 use flowline_core::event::Slot;
 use flowline_core::planted::{self, Bug};
+use flowline_core::run::Phase;
 use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
 use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, NewRun, StoreError};
 
 use super::draft::Draft;
-use super::{Ask, CACHED_PAYLOADS, Entry, Handed, Landed, Outcome, Room, Seen, input_of};
+use super::{Ask, CACHED_PAYLOADS, Ended, Entry, Handed, Landed, Outcome, Room, Seen, input_of};
 
 #[derive(Debug)]
 pub(super) struct Cell<R> {
@@ -179,7 +180,13 @@ impl<R> Cell<R> {
         }
         let status = flight.after.state.status();
         if status.is_terminal() {
-            landed.ended = Some((status, flight.terminal));
+            landed.ended = Some(Ended {
+                status,
+                data: flight.terminal,
+                flow: flight.after.plan.flow.clone(),
+                created_at: flight.after.created_at,
+                ended_at: committed.ts,
+            });
         }
         self.keep(flight.payloads);
         landed.waiting = flight.waiting;
@@ -213,6 +220,16 @@ impl<R> Cell<R> {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// The steps that the commit on its way triggers, by name.
+    pub(super) fn triggered(&self) -> Vec<Arc<str>> {
+        let Busy::Committing(flight) = &self.busy else { return Vec::new() };
+        let after = &flight.after;
+        let idle = |step: &u32| {
+            self.seen.as_ref().is_none_or(|before| before.state.step(*step).phase == Phase::Idle)
+        };
+        after.state.live().filter(idle).map(|step| after.plan.step(step).name.clone()).collect()
     }
 
     /// How many inputs are in the commit on its way.

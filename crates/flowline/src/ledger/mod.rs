@@ -101,8 +101,19 @@ pub struct Landed<R> {
     pub unused: Vec<Arc<str>>,
     /// Whether the commit left jobs for anyone to claim, and the earliest time one is due.
     pub waiting: Option<Time>,
-    /// Set when the commit ended the run: how, and the data of the terminal event.
-    pub ended: Option<(Status, Option<Json>)>,
+    /// Set when the commit ended the run.
+    pub ended: Option<Ended>,
+}
+
+/// How a run ended, and which it was.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    pub status: Status,
+    /// Of the terminal event.
+    pub data: Option<Json>,
+    pub flow: Arc<str>,
+    pub created_at: Time,
+    pub ended_at: Time,
 }
 
 /// An attempt that this instance may start at once.
@@ -180,6 +191,18 @@ impl<R> Ledger<R> {
     /// What is known of a run, which may be out of date.
     pub fn seen(&self, run: &RunKey) -> Option<&Seen> {
         self.cells.get(run)?.seen.as_ref()
+    }
+
+    /// The flow of a run, where that is in mind.
+    pub fn flow(&self, run: &RunKey) -> Option<Arc<str>> {
+        let cell = self.cells.get(run)?;
+        let plan = cell.seen.as_ref().map(|seen| &seen.plan).or(cell.new.as_ref().map(|(plan, _)| plan))?;
+        Some(plan.flow.clone())
+    }
+
+    /// The steps that the commit on its way triggers, by name.
+    pub fn triggered(&self, run: &RunKey) -> Vec<Arc<str>> {
+        self.cells.get(run).map(Cell::triggered).unwrap_or_default()
     }
 
     /// The plan and input of a claimed job's attempt, and whether its wait must be ended in the log, where all of that is

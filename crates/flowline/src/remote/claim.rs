@@ -79,6 +79,9 @@ impl Remote {
         if claimed.jobs.is_empty() {
             return Ok(Look { found: Vec::new(), due_in });
         }
+        for job in &claimed.jobs {
+            shared.meters.queue_wait.observe(claimed.now.since(job.due));
+        }
         let found = self.assign(request, claimed.jobs, claimed.now).await?;
         Ok(Look { found, due_in })
     }

@@ -33,7 +33,7 @@ pub fn run(context: &Context) -> Outcome {
         Auth::Tokens => "tokens",
     };
     let flows = settings.flows.value.as_ref().map_or(String::new(), |folder| folder.display().to_string());
-    let rows: [(&str, Value, &Source); 15] = [
+    let rows: [(&str, Value, &Source); 16] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         ("tenant", json!(settings.tenant.value), &settings.tenant.source),
         ("slots", json!(settings.slots.value), &settings.slots.source),
@@ -52,6 +52,7 @@ pub fn run(context: &Context) -> Outcome {
             json!(settings.public_url.value.as_deref().unwrap_or_default()),
             &settings.public_url.source,
         ),
+        ("stuck-after", json!(format_duration(settings.stuck_after.value)), &settings.stuck_after.source),
         ("color", json!(color), &settings.color.source),
     ];
     if context.json {

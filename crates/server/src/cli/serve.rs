@@ -14,6 +14,7 @@ use crate::flows_dir;
 use crate::http::access::{Door, Remembered};
 use crate::http::listen::{self, Listening};
 use crate::http::live::Live;
+use crate::http::metrics::Watched;
 use crate::http::{self, App, Shared, tls};
 use crate::open::{Access, shown};
 use crate::output;
@@ -55,6 +56,9 @@ pub struct ServeFlags {
     /// Whether tokens are asked for: auto, none or tokens [env: FLOWLINE_AUTH] [default: auto]
     #[arg(long, value_name = "HOW")]
     pub auth: Option<String>,
+    /// After how long without progress a run counts as stuck in the metrics [env: FLOWLINE_STUCK_AFTER] [default: 15m]
+    #[arg(long, value_name = "DURATION")]
+    pub stuck_after: Option<String>,
     /// A folder with definitions to register [env: FLOWLINE_FLOWS]
     #[arg(long, value_name = "DIR")]
     pub flows: Option<PathBuf>,
@@ -85,6 +89,7 @@ impl ServeFlags {
         flags.tls_cert.clone_from(&self.tls_cert);
         flags.tls_key.clone_from(&self.tls_key);
         flags.max_connections.clone_from(&self.max_connections);
+        flags.stuck_after.clone_from(&self.stuck_after);
     }
 }
 
@@ -126,7 +131,8 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
         let number = flows_dir::register(&engine, folder).await?;
         output::note(&format!("{} from {}", output::count(number as u64, "flow"), folder.display()));
     }
-    let app = App::new(Shared { engine: engine.clone(), door, live: live.clone() });
+    let watched = Watched::new(settings.stuck_after.value);
+    let app = App::new(Shared { engine: engine.clone(), door, live: live.clone(), watched });
     let scheme = if tls.is_some() { "https" } else { "http" };
     output::note(&format!("serving {} on {scheme}://{address}", shown(&settings.store.value)));
     if mode == Mode::Dev {

@@ -21,7 +21,7 @@ fn flowline(folder: &Path, arguments: &[&str]) -> Value {
 }
 
 /// Makes a token with these scopes, before the server has the store.
-fn token(folder: &Path, tenant: &str, more: &[&str]) -> String {
+pub fn token(folder: &Path, tenant: &str, more: &[&str]) -> String {
     let made =
         flowline(folder, &[&["token", "create", "--tenant", tenant, "--subject", "tester"], more].concat());
     made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()

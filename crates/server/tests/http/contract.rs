@@ -18,8 +18,13 @@ steps:
 const DOOMED: &str = "flow: doomed\nsteps:\n  fall: { command: [sh, -c, 'exit 4'], queue: cliff }\n";
 
 /// Served elsewhere in these tests: streams and the protocol of workers have tests of their own.
-const ELSEWHERE: &[&str] =
-    &["/v1/stream", "/v1/runs/{run}/stream", "/v1/flows/{flow}/stream", "/metrics", "/v1/callbacks/{reference}"];
+const ELSEWHERE: &[&str] = &[
+    "/v1/stream",
+    "/v1/runs/{run}/stream",
+    "/v1/flows/{flow}/stream",
+    "/metrics",
+    "/v1/callbacks/{reference}",
+];
 
 struct Contract {
     served: Served,

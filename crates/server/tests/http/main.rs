@@ -2,6 +2,7 @@
 
 mod access;
 mod contract;
+mod metrics;
 mod pages;
 #[allow(dead_code)]
 mod served;
