@@ -56,6 +56,18 @@ pub enum Source {
     Default,
 }
 
+impl Source {
+    /// How far from the command: what is nearer counts.
+    fn distance(&self) -> u8 {
+        match self {
+            Source::Flag => 0,
+            Source::Env(_) => 1,
+            Source::File(_) => 2,
+            Source::Default => 3,
+        }
+    }
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -78,6 +90,8 @@ pub struct Setting<T> {
 pub struct Flags {
     pub config: Option<PathBuf>,
     pub store: Option<String>,
+    pub server: Option<String>,
+    pub token: Option<String>,
     pub tenant: Option<String>,
     pub color: Option<String>,
     pub slots: Option<String>,
@@ -98,6 +112,10 @@ pub struct Flags {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub store: Setting<String>,
+    /// Asked in place of the store, where there is one.
+    pub server: Setting<Option<String>>,
+    /// Shown to the server. A secret.
+    pub token: Setting<Option<String>>,
     pub tenant: Setting<Tenant>,
     pub color: Setting<Color>,
     pub slots: Setting<usize>,
@@ -124,6 +142,8 @@ pub struct Settings {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FileSettings {
     store: Option<String>,
+    server: Option<String>,
+    token: Option<String>,
     tenant: Option<String>,
     color: Option<String>,
     slots: Option<usize>,
@@ -143,6 +163,10 @@ struct FileSettings {
 
 impl Settings {
     pub fn read(flags: Flags) -> Result<Settings, Failure> {
+        if flags.store.is_some() && flags.server.is_some() {
+            return Err(Failure::usage("--store and --server name two places to look for runs")
+                .help("leave one of them out: a server has a store of its own"));
+        }
         let (path, file) = read_file(flags.config.as_deref())?;
         let lookup = Lookup { path };
         let folder = flags.flows.map(|folder| folder.display().to_string());
@@ -151,6 +175,8 @@ impl Settings {
         });
         Ok(Settings {
             store: lookup.find("store", flags.store, file.store, STORE, |text| Ok(text.to_owned()))?,
+            server: lookup.find("server", flags.server, file.server, "", if_any)?,
+            token: lookup.find("token", flags.token, file.token, "", if_any)?,
             tenant: lookup.find("tenant", flags.tenant, file.tenant, "default", |text| {
                 Tenant::new(text).map_err(|error| error.to_string())
             })?,
@@ -193,6 +219,12 @@ impl Settings {
                 duration,
             )?,
         })
+    }
+
+    /// The server to ask, unless a store is named nearer to the command.
+    pub fn server(&self) -> Option<&str> {
+        let nearer = self.server.source.distance() <= self.store.source.distance();
+        self.server.value.as_deref().filter(|_| nearer)
     }
 }
 
@@ -242,6 +274,10 @@ fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, FileSettings), Fa
             .help("`flowline config` lists the keys")
     })?;
     Ok((Some(path.to_owned()), file))
+}
+
+fn if_any(text: &str) -> Result<Option<String>, String> {
+    Ok((!text.is_empty()).then(|| text.to_owned()))
 }
 
 fn color(text: &str) -> Result<Color, String> {

@@ -33,8 +33,14 @@ pub fn run(context: &Context) -> Outcome {
         Auth::Tokens => "tokens",
     };
     let flows = settings.flows.value.as_ref().map_or(String::new(), |folder| folder.display().to_string());
-    let rows: [(&str, Value, &Source); 16] = [
+    let rows: [(&str, Value, &Source); 18] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
+        (
+            "server",
+            json!(shown(settings.server.value.as_deref().unwrap_or_default())),
+            &settings.server.source,
+        ),
+        ("token", json!(settings.token.value.as_ref().map_or("", |_| "***")), &settings.token.source),
         ("tenant", json!(settings.tenant.value), &settings.tenant.source),
         ("slots", json!(settings.slots.value), &settings.slots.source),
         ("queues", json!(settings.queues.value), &settings.queues.source),

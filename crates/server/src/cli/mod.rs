@@ -37,11 +37,13 @@ use flowline::core::{RunId, RunKey};
 use flowline::runner::http::Secrets;
 use flowline::store::Store;
 use flowline::{Config, Engine, HttpConfig, Role};
+use flowline_client::Client;
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::{self, Access};
 use crate::output::{self, BOLD, CYAN, RED, RESET};
-use crate::settings::{Flags, Settings};
+use crate::settings::{Flags, Settings, Source};
+use crate::target::{Server, Target};
 
 /// Durable flows: steps wired by events, run from one file.
 #[derive(Debug, Parser)]
@@ -66,6 +68,12 @@ pub struct Global {
     /// Where runs are kept: sqlite:PATH, postgres://…, redis://…, memory: [env: FLOWLINE_STORE] [default: sqlite:.flowline/flowline.db]
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     store: Option<String>,
+    /// Ask this server in place of a store: http://HOST:PORT; several, with commas, are instances on one store [env: FLOWLINE_SERVER]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
+    server: Option<String>,
+    /// What the server knows you by; better in the environment, where others do not see it [env: FLOWLINE_TOKEN]
+    #[arg(long, global = true, value_name = "TOKEN", help_heading = "Global options")]
+    token: Option<String>,
     /// Whose runs [env: FLOWLINE_TENANT] [default: default]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Global options")]
     tenant: Option<String>,
@@ -153,11 +161,40 @@ impl Context {
         open::open(&self.settings.store.value, access).await
     }
 
+    /// Where the runs are.
+    pub fn target(&self) -> Result<Target, Failure> {
+        match self.settings.server() {
+            Some(server) => Ok(Target::Server(Server::new(self.client(server)?))),
+            None => Ok(Target::Store),
+        }
+    }
+
+    /// A client of a server, for the token's tenant, or without a token for the one that is named.
+    pub fn client(&self, server: &str) -> Result<Client, Failure> {
+        let (token, tenant) = (&self.settings.token, &self.settings.tenant);
+        let client = Client::new(server)?;
+        Ok(match &token.value {
+            Some(_) if tenant.source == Source::Flag => {
+                return Err(Failure::usage("a token is for one tenant, so --tenant has no say beside it")
+                    .help("leave --tenant out, or use a token of that tenant"));
+            }
+            Some(token) => client.token(token)?,
+            None if tenant.source == Source::Default => client,
+            None => client.tenant(tenant.value.as_str())?,
+        })
+    }
+
+    /// Who runs the steps of a run that was started.
+    pub fn who_works(&self, what: &str) -> String {
+        match self.settings.server() {
+            Some(_) => format!("the server and its workers run {what}"),
+            None => format!("`flowline work` runs {what}"),
+        }
+    }
+
     /// The address of a run as the user typed it.
     pub fn run_key(&self, id: &str) -> Result<RunKey, Failure> {
-        let run = RunId::new(id).map_err(|error| {
-            Failure::new(Exit::Usage, "no-such-run", error.to_string()).help("`flowline runs` lists the runs")
-        })?;
+        let run = RunId::new(id).map_err(|error| Failure::refusal("no-such-run", error.to_string()))?;
         Ok(RunKey::new(self.settings.tenant.value.clone(), run))
     }
 
@@ -224,6 +261,8 @@ fn settle(global: Global, command: Command) -> Outcome {
     let mut flags = Flags {
         config: global.config,
         store: global.store,
+        server: global.server,
+        token: global.token,
         tenant: global.tenant,
         color: global.color,
         ..Flags::default()
@@ -231,6 +270,7 @@ fn settle(global: Global, command: Command) -> Outcome {
     command.fill(&mut flags);
     let settings = Settings::read(flags)?;
     output::set_color(settings.color.value);
+    command.check_reach(&settings)?;
     let context = Context { settings, json: global.json };
     dispatch(&context, command)
 }
@@ -251,6 +291,35 @@ impl Command {
         flags.lease = work.lease.clone();
         flags.drain = work.drain.clone();
         flags.http_allow = work.http_allow.clone();
+    }
+
+    /// Refuses to go to a server with what only a store can do, rather than to do it elsewhere.
+    fn check_reach(&self, settings: &Settings) -> Result<(), Failure> {
+        let refuse = |what: &str, help: &str| Err(Failure::usage(what).help(help));
+        let flag = settings.server.source == Source::Flag;
+        match self {
+            Command::Run(_)
+            | Command::Work(_)
+            | Command::Reconcile(_)
+            | Command::Retain(_)
+            | Command::Doctor(_)
+                if settings.server().is_some() =>
+            {
+                refuse(
+                    "this command works on a store itself, and no server does it for it",
+                    "name the store with --store; a server is asked by start, the commands that steer runs and those \
+                     that look, and runs steps for `flowline worker`",
+                )
+            }
+            Command::Serve(_) | Command::Dev(_) | Command::Bench(_) if flag => refuse(
+                "this command asks no other server",
+                "leave --server out, and name the store with --store",
+            ),
+            Command::Move(_) if flag => {
+                refuse("stores are moved, not servers", "leave --server out: --from and --to name the stores")
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -43,7 +43,7 @@ use problem::Problem;
 use route::Route;
 
 /// A handler that has not begun to answer by then is given up. Longer than any wait that a request may ask for.
-const HANDLER_TIME: Duration = Duration::from_secs(90);
+pub const HANDLER_TIME: Duration = Duration::from_secs(90);
 
 /// What handlers share. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -8,20 +8,21 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use flowline::core::definition::Priority;
-use flowline::core::time::parse_duration;
+use flowline::core::time::{format_duration, parse_duration};
 use flowline::core::{Json as Raw, RunId, Status, limits};
 use flowline::operate::RunHandle;
 use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
 use flowline::store::{RunPage, RunQuery, Total};
 use flowline::{EngineError, StartRequest};
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
 use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
+use crate::view::RunList;
 
 /// Runs that one request may start.
 pub const BATCH: usize = 1_000;
@@ -114,21 +115,21 @@ pub const LIMIT: Query = Query {
 };
 
 /// How a run starts.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Start {
+pub struct Start {
     /// In a batch; one run has it in the path.
-    flow: Option<String>,
-    input: Option<Raw>,
-    idempotency_key: Option<String>,
+    pub flow: Option<String>,
+    pub input: Option<Raw>,
+    pub idempotency_key: Option<String>,
     #[serde(default)]
-    labels: BTreeMap<String, String>,
-    #[serde(default, deserialize_with = "delay")]
-    delay: Duration,
+    pub labels: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "delay", serialize_with = "delay_text")]
+    pub delay: Duration,
     #[serde(default, deserialize_with = "priority")]
-    priority: Priority,
+    pub priority: Priority,
     /// A hash; the latest definition where it is left out.
-    version: Option<String>,
+    pub version: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -143,22 +144,32 @@ fn delay<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         .ok_or_else(|| D::Error::custom(format!("{text:?} is not a duration (30s, 5m, 1h30m)")))
 }
 
+fn delay_text<S: Serializer>(delay: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&format_duration(*delay))
+}
+
 fn priority<'de, D: Deserializer<'de>>(from: D) -> Result<Priority, D::Error> {
     let Some(text) = Option::<String>::deserialize(from)? else { return Ok(Priority::default()) };
     Priority::parse(&text).ok_or_else(|| D::Error::custom("a priority is low, normal, high or urgent"))
 }
 
 /// A run that was started, and how it ended where that was waited for. Payloads pass through as they are.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Started {
-    run_id: RunId,
-    existed: bool,
-    status: Status,
-    #[serde(skip_serializing_if = "Option::is_none")]
+pub struct Started {
+    pub run_id: RunId,
+    pub existed: bool,
+    pub status: Status,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     result: Option<Raw>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+}
+
+impl Started {
+    pub fn of(handle: &RunHandle, status: Status) -> Started {
+        Started { run_id: handle.id().clone(), existed: handle.existed(), status, result: None, error: None }
+    }
 }
 
 impl Start {
@@ -222,9 +233,11 @@ pub fn key_header(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 }
 
 async fn started(caller: &Caller, handle: &RunHandle) -> Result<Started, EngineError> {
-    let status =
-        if handle.existed() { caller.engine.row(handle.key()).await?.status } else { Status::Running };
-    Ok(Started { run_id: handle.id().clone(), existed: handle.existed(), status, result: None, error: None })
+    let status = match handle.started_as() {
+        Some(status) => status,
+        None => caller.engine.row(handle.key()).await?.status,
+    };
+    Ok(Started::of(handle, status))
 }
 
 async fn batch(caller: Caller, _: Params, Given(batch): Given<BatchStart>) -> Result<Json<Value>, Problem> {
@@ -267,7 +280,7 @@ fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> RunQuer
     }
 }
 
-async fn list(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+async fn list(caller: Caller, params: Params) -> Result<Json<RunList>, Problem> {
     let now = caller.engine.store().now().await?;
     let query = query(&caller, &params, now);
     let page = match &caller.principal.flows {
@@ -286,14 +299,7 @@ async fn list(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
         }
         _ => caller.engine.store().runs(query).await?,
     };
-    Ok(Json(page_json(&page)))
-}
-
-/// A page of runs as it is written.
-pub fn page_json(page: &RunPage) -> Value {
-    let mut answer = json!({ "items": page.items, "hasMore": page.next.is_some(), "next": page.next });
-    total_json(&mut answer, page.total);
-    answer
+    Ok(Json(page.into()))
 }
 
 /// Adds a total to an answer, as far as it is known.

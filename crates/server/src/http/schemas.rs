@@ -240,6 +240,7 @@ fn runs() -> Value {
             "steps": list("", object("A step.", json!({
                 "name": text(""), "status": text(""), "attempts": count(""),
                 "durationMs": maybe(count("From its first start to its end.")),
+                "error?": text("Of its last try that failed, or why it was skipped."),
             }))),
             "jobs": list("", schema("Job")),
             "emittedEvents": list("", text("")),
@@ -300,7 +301,9 @@ fn acts() -> Value {
         "Complete": taken("", json!({ "result?": any("The run's result.") })),
         "Fail": taken("", json!({ "error": text("For the log.") })),
         "Retry": taken("", json!({ "from?": text("Do this step and all that follow from it again too.") })),
-        "Retried": object("A run that repeats another.", json!({ "runId": text(""), "retryOf": text(""), "status": status() })),
+        "Retried": object("A run that repeats another.", json!({
+            "runId": text(""), "retryOf": text(""), "status": status(), "completedSteps": count("What it has of the other."),
+        })),
     })
 }
 

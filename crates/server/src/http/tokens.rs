@@ -83,10 +83,8 @@ pub const ROUTES: &[Route] = &[
 
 async fn make(caller: Caller, _: Params, Given(new): Given<NewToken>) -> Result<Response, Problem> {
     new.check().map_err(|(field, wrong)| Problem::new(&codes::BAD_BODY, wrong).at(&format!("/{field}")))?;
-    let (secret, row) = token::create(caller.engine.store(), caller.engine.tenant(), new).await?;
-    let mut answer = json!(row);
-    answer["token"] = secret.into();
-    Ok((StatusCode::CREATED, [("cache-control", "no-store")], Json(answer)).into_response())
+    let made = token::create(caller.engine.store(), caller.engine.tenant(), new).await?;
+    Ok((StatusCode::CREATED, [("cache-control", "no-store")], Json(made)).into_response())
 }
 
 async fn list(caller: Caller, _: Params) -> Result<Json<Value>, Problem> {

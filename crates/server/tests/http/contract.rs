@@ -368,7 +368,9 @@ fn work(api: &Contract) {
 
 fn administration(api: &Contract) {
     assert_eq!(api.get("/v1/stats?steps=true&bucket=10m").json()["total"]["byStatus"]["failed"], 3);
-    assert_eq!(api.get("/v1/stats?since=365d&bucket=1m").code(), "bad-parameter");
+    let year = api.get("/v1/stats?since=365d&bucket=1m").json();
+    assert!(year["buckets"].as_array().unwrap().len() < 10, "only those that hold a run: {year}");
+    assert_eq!(api.get("/v1/stats?bucket=0s").code(), "bad-parameter");
     let report = api.send("POST", "/v1/verify", &[], "").json();
     assert_eq!(report["violations"], json!([]));
     let made = api
