@@ -233,6 +233,9 @@ impl Command {
                 flags.auth = serve.auth.clone();
                 flags.flows = serve.flows.clone();
                 flags.stuck_after = serve.stuck_after.clone();
+                flags.log = serve.log.clone();
+                flags.log_format = serve.log_format.clone();
+                flags.otlp_endpoint = serve.otlp_endpoint.clone();
                 &serve.work
             }
             _ => return,

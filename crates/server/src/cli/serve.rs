@@ -13,7 +13,9 @@ use crate::flows_dir;
 use crate::http::access::{Door, Remembered};
 use crate::http::metrics::Watched;
 use crate::http::{self, App, Shared, listen};
+use crate::log::{self, Habit};
 use crate::open::{Access, shown};
+use crate::otlp::Export;
 use crate::output;
 use crate::settings::Auth;
 use crate::signals::Signals;
@@ -59,6 +61,15 @@ pub struct ServeFlags {
     /// After how long without progress a run counts as stuck in the metrics [env: FLOWLINE_STUCK_AFTER] [default: 15m]
     #[arg(long, value_name = "DURATION")]
     pub stuck_after: Option<String>,
+    /// What is logged: error, warn, info, debug or trace, or levels by part (info,flowline::drive=debug) [env: FLOWLINE_LOG] [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
+    /// How it is logged: pretty or json; pretty on a terminal and in `dev` where it is left out [env: FLOWLINE_LOG_FORMAT]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+    /// Send spans to this OpenTelemetry collector, by OTLP over HTTP (http://127.0.0.1:4318) [env: FLOWLINE_OTLP_ENDPOINT]
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
     /// A folder with definitions to register [env: FLOWLINE_FLOWS]
     #[arg(long, value_name = "DIR")]
     pub flows: Option<PathBuf>,
@@ -82,6 +93,8 @@ pub async fn dev(context: &Context, args: Dev) -> Outcome {
 }
 
 async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
+    let habit = if mode == Mode::Dev { Habit::ForPeople } else { Habit::ByTerminal };
+    log::start(&context.settings.log.value, context.settings.log_format.value, habit);
     let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
     let wanted = context.settings.listen.value;
     let listener = TcpListener::bind(wanted).await.map_err(|error| {
@@ -91,18 +104,23 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     let address = listener.local_addr().map_err(|error| Failure::environment(error.to_string()))?;
     let store = context.open(Access::Engine).await?;
     let door = door(context, &*store, address.ip().is_loopback()).await?;
-    let engine = engine(context, store, &flags.work.env, mode).await?;
+    let config = Config { tenant: None, ..context.work_config() };
+    let instance = config.instance.clone();
+    let export = context.settings.otlp_endpoint.value.clone().map(|to| Export::start(to, &instance));
+    let (export, sender) = export.unzip();
+    let engine = engine(context, store, config, &flags.work.env, (mode, export.as_ref())).await?;
     let folder = context.settings.flows.value.clone();
     if let Some(folder) = &folder {
         let number = flows_dir::register(&engine, folder).await?;
         output::note(&format!("{} from {}", output::count(number as u64, "flow"), folder.display()));
     }
-    let watched = Watched::new(context.settings.stuck_after.value);
+    let watched = Watched::new(context.settings.stuck_after.value, export);
     let app = App::new(Shared { engine: engine.clone(), door, watched });
     output::note(&format!("serving {} on http://{address}", shown(&context.settings.store.value)));
     if mode == Mode::Dev {
         output::note(&format!("  API   http://{address}/docs\n  live  http://{address}/v1/stream"));
     }
+    tracing::info!(instanceId = &*instance, version = env!("CARGO_PKG_VERSION"), "instance started");
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let until = async {
         let _ = stopped.await;
@@ -116,6 +134,10 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     let _ = stop.send(());
     signals.stop(&engine).await;
     let _ = served.await;
+    if let Some(sender) = sender {
+        sender.stop().await;
+    }
+    tracing::info!(instanceId = &*instance, "instance stopped");
     Ok(Exit::Fine)
 }
 
@@ -152,11 +174,14 @@ async fn door(context: &Context, store: &dyn Store, loopback: bool) -> Result<Do
 async fn engine(
     context: &Context,
     store: Arc<dyn Store>,
+    config: Config,
     env: &[String],
-    mode: Mode,
+    (mode, export): (Mode, Option<&Export>),
 ) -> Result<Engine, Failure> {
-    let config = Config { tenant: None, ..context.work_config() };
     let mut engine = Engine::on(store).config(config);
+    if let Some(export) = export {
+        engine = engine.spans(export.spans.clone());
+    }
     if mode != (Mode::Serve { commands: false }) {
         engine = engine.runner("command", Arc::new(super::commands(env)));
     }

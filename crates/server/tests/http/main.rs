@@ -2,6 +2,8 @@
 
 mod access;
 mod contract;
+mod logs;
 mod metrics;
 mod pages;
 mod served;
+mod traces;

@@ -15,7 +15,7 @@ pub struct Served {
     child: Child,
     pub address: SocketAddr,
     /// Kept open, or the server's next line would fail.
-    _stderr: BufReader<ChildStderr>,
+    stderr: BufReader<ChildStderr>,
 }
 
 /// An answer, read whole.
@@ -68,9 +68,11 @@ impl Served {
                 let _ = child.wait();
                 return Err(said);
             }
-            if let Some(address) = line.trim().rsplit_once(" on http://").and_then(|(_, at)| at.parse().ok())
-            {
-                return Ok(Served { child, address, _stderr: stderr });
+            // A line of the log, where that is JSON.
+            let logged: Option<Value> = serde_json::from_str(&line).ok();
+            let text = logged.as_ref().and_then(|line| line["message"].as_str()).unwrap_or(&line).trim();
+            if let Some(address) = text.rsplit_once(" on http://").and_then(|(_, at)| at.parse().ok()) {
+                return Ok(Served { child, address, stderr });
             }
             said.push_str(&line);
         }
@@ -115,6 +117,12 @@ impl Served {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Asks it to stop; what it has said on stderr since it listened, by line.
+    pub fn said(mut self) -> Vec<String> {
+        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        self.stderr.by_ref().lines().map(|line| line.expect("text")).collect()
     }
 
     /// Asks it to stop, and waits until it has.
