@@ -4,6 +4,7 @@
 //! place and the remedy.
 
 mod mutants;
+mod probe;
 mod services;
 mod simulate;
 mod stage;
@@ -16,6 +17,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 use mutants::Mutants;
+use probe::Probe;
 use simulate::Simulate;
 use stage::{Install, Stage};
 
@@ -46,6 +48,8 @@ enum Command {
     Simulate(Simulate),
     /// Hunt the planted bugs: each must break an invariant within so many seeds
     Mutants(Mutants),
+    /// Hold the HTTP API against its own description with made-up requests (needs Python)
+    Probe(Probe),
     /// What CI runs: `test`, then licences and sources of dependencies, then the docs
     Ci {
         /// Install cargo-deny first if it is missing (takes minutes)
@@ -81,6 +85,7 @@ fn run(command: Command) -> Result<()> {
         Command::Services { command } => return serve(&root, command),
         Command::Simulate(simulate) => return simulate.run(&root),
         Command::Mutants(mutants) => return mutants.run(&root),
+        Command::Probe(probe) => return probe.run(&root),
         Command::Test { fast: true } => stage::run_all(&root, [Stage::tidy(), Stage::tests()])?,
         Command::Test { fast: false } => {
             stage::run_all(&root, [Stage::format(), Stage::tidy(), Stage::lints(), Stage::tests()])?;

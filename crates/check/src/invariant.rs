@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! invariants {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
@@ -85,6 +85,13 @@ impl fmt::Display for Invariant {
 impl Serialize for Invariant {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Invariant {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Invariant, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Invariant::parse(&text).ok_or_else(|| serde::de::Error::custom(format!("{text:?} is no invariant")))
     }
 }
 

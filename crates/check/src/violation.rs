@@ -3,12 +3,12 @@
 use std::fmt;
 
 use flowline_core::{RunId, RunKey, Tenant};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::invariant::Invariant;
 
 /// Something that must always hold, and does not. Its JSON is a contract.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Violation {
     pub tenant: Tenant,
@@ -21,7 +21,7 @@ pub struct Violation {
 }
 
 /// What a violation is about, which is what would have to be mended. Ordered by what is worth mending first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Subject {
     /// Row or state differ from the log.
     Row,
@@ -30,7 +30,9 @@ pub enum Subject {
     /// Nothing is left to do, and no terminal event says so.
     End,
     Counters,
-    /// The log itself is wrong: nothing to derive the truth from.
+    /// The log itself is wrong: nothing to derive the truth from. Also of one that was read from JSON, where nothing can be
+    /// mended.
+    #[default]
     Log,
     /// A call to the store that should have been refused, or that did something else than it said.
     Call,

@@ -7,21 +7,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hyper::Uri;
 use hyper::body::Bytes;
+use hyper::{Method, Uri};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::error::ClientError;
-use crate::transport::{Encrypted, Transport};
+use crate::transport::{Asked, Encrypted, Transport};
 use crate::wire;
 
 /// How long an answer may take beyond what was asked to wait for.
 const ANSWER: Duration = Duration::from_secs(15);
+const SHORTEST_ANSWER: Duration = Duration::from_secs(1);
 /// The first pause before asking again; doubled up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const JSON: &str = "application/json";
 
 /// A Flowline server, as its clients see it. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -71,8 +73,40 @@ impl Client {
         request: &impl Serialize,
         wait: Duration,
     ) -> Result<A, ClientError> {
-        let body = body(request)?;
-        self.try_post(path, body, wait).await
+        let asked = Asked { method: Method::POST, path: path.to_owned(), body: Some((JSON, body(request)?)) };
+        self.try_once(&asked, wait + ANSWER).await
+    }
+
+    /// Looks at something. Several servers are asked in turn, until one answers.
+    pub async fn get<A: DeserializeOwned>(&self, path: &str, wait: Duration) -> Result<A, ClientError> {
+        self.request(Method::GET, path, None, wait).await
+    }
+
+    /// Removes something.
+    pub async fn delete<A: DeserializeOwned>(&self, path: &str, wait: Duration) -> Result<A, ClientError> {
+        self.request(Method::DELETE, path, None, wait).await
+    }
+
+    /// Sends a request of any kind; a body comes with its media type. A server that is not there is passed over for the
+    /// next; where an answer got lost, only what changes nothing is asked again.
+    pub async fn request<A: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Vec<u8>)>,
+        wait: Duration,
+    ) -> Result<A, ClientError> {
+        let looks = method == Method::GET;
+        let body = body.map(|(kind, bytes)| (kind, Bytes::from(bytes)));
+        let asked = Asked { method, path: path.to_owned(), body };
+        for _ in 1..self.servers.len() {
+            match self.try_once(&asked, wait + ANSWER).await {
+                Err(ClientError::Unconnected { .. }) => {}
+                Err(error) if looks && error.is_transient() => {}
+                answer => return answer,
+            }
+        }
+        self.try_once(&asked, wait + ANSWER).await
     }
 
     /// Sends a request, again and again where that can help, for so long.
@@ -82,11 +116,13 @@ impl Client {
         request: &impl Serialize,
         patience: Duration,
     ) -> Result<A, ClientError> {
-        let body = body(request)?;
+        let asked = Asked { method: Method::POST, path: path.to_owned(), body: Some((JSON, body(request)?)) };
         let until = Instant::now() + patience;
+        // A server that hangs leaves time to ask another.
+        let within = (patience / 3).clamp(SHORTEST_ANSWER, ANSWER);
         let mut pause = PAUSE;
         loop {
-            let error = match self.try_post(path, body.clone(), Duration::ZERO).await {
+            let error = match self.try_once(&asked, within).await {
                 Err(error) if error.is_transient() => error,
                 answer => return answer,
             };
@@ -100,15 +136,10 @@ impl Client {
         }
     }
 
-    async fn try_post<A: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: Bytes,
-        wait: Duration,
-    ) -> Result<A, ClientError> {
+    async fn try_once<A: DeserializeOwned>(&self, asked: &Asked, within: Duration) -> Result<A, ClientError> {
         let at = self.at.load(Ordering::Relaxed) % self.servers.len();
         let server = &self.servers[at];
-        let answer = self.transport.post(server, path, body, wait + ANSWER).await;
+        let answer = self.transport.send(server, asked, within).await;
         if answer.as_ref().is_err_and(ClientError::is_transient) {
             // Another may do better. Only the first to notice moves on, or many at once would skip some.
             let next = (at + 1) % self.servers.len();
@@ -129,8 +160,12 @@ impl Client {
     }
 
     /// Keeps leases alive, and hears which are gone.
-    pub async fn heartbeat(&self, leases: Vec<String>) -> Result<wire::HeartbeatAnswer, ClientError> {
-        self.post("/v1/work/heartbeat", &wire::HeartbeatRequest { leases }, Duration::ZERO).await
+    pub async fn heartbeat(
+        &self,
+        leases: Vec<String>,
+        patience: Duration,
+    ) -> Result<wire::HeartbeatAnswer, ClientError> {
+        self.post_for("/v1/work/heartbeat", &wire::HeartbeatRequest { leases }, patience).await
     }
 
     /// Reports how attempts ended.

@@ -9,8 +9,11 @@ pub enum ClientError {
     Address(String),
     #[error("a token has printable ASCII characters only")]
     Token,
-    /// No answer: whether the server did what it was asked is unknown.
+    /// Nobody was there, so nothing was asked.
     #[error("{server} cannot be reached: {problem}")]
+    Unconnected { server: String, problem: String },
+    /// No answer: whether the server did what it was asked is unknown.
+    #[error("{server} broke off: {problem}")]
     Unreachable { server: String, problem: String },
     #[error("{server} did not answer within {0}", flowline_core::time::show_duration(*.within))]
     Late { server: String, within: Duration },
@@ -31,7 +34,9 @@ impl ClientError {
     /// Whether asking again can help.
     pub fn is_transient(&self) -> bool {
         match self {
-            ClientError::Unreachable { .. } | ClientError::Late { .. } => true,
+            ClientError::Unconnected { .. } | ClientError::Unreachable { .. } | ClientError::Late { .. } => {
+                true
+            }
             ClientError::Refused { status, .. } => matches!(status, 429 | 502 | 503 | 504),
             _ => false,
         }

@@ -31,5 +31,6 @@ pub mod worker;
 pub use client::Client;
 pub use error::ClientError;
 pub use flowline_core as core;
+pub use hyper::Method;
 pub use job::{Failure, Job};
 pub use worker::Worker;

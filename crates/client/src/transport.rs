@@ -31,6 +31,23 @@ pub(crate) enum Encrypted {
     No,
 }
 
+/// A request, but for whom it is sent to.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) method: Method,
+    /// With the query, if there is one.
+    pub(crate) path: String,
+    /// Its media type and the bytes.
+    pub(crate) body: Option<(&'static str, Bytes)>,
+}
+
+/// There is no answer.
+enum Lost {
+    /// Nothing was sent.
+    Before(String),
+    Since(String),
+}
+
 /// Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Transport {
@@ -51,7 +68,6 @@ impl Transport {
             .pool_idle_timeout(KEEP)
             .build(connector);
         let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, application/problem+json"));
         Transport { pool, headers }
     }
@@ -69,24 +85,31 @@ impl Transport {
         Ok(())
     }
 
-    /// Sends a body and reads the answer, within a time.
-    pub(crate) async fn post(
+    /// Sends a request to a server and reads the answer, within a time.
+    pub(crate) async fn send(
         &self,
         server: &str,
-        path: &str,
-        body: Bytes,
+        asked: &Asked,
         within: Duration,
     ) -> Result<Bytes, ClientError> {
         let server = || server.to_owned();
-        let uri: Uri = format!("{}{path}", server()).parse().map_err(|_| ClientError::Address(server()))?;
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = Method::POST;
+        let uri = format!("{}{}", server(), asked.path);
+        let uri: Uri = uri.parse().map_err(|_| ClientError::Address(server()))?;
+        let (kind, body) = asked.body.clone().unzip();
+        let mut request = Request::new(Full::new(body.unwrap_or_default()));
+        *request.method_mut() = asked.method.clone();
         *request.uri_mut() = uri;
         *request.headers_mut() = self.headers.clone();
+        if let Some(kind) = kind {
+            request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        }
         let answer = tokio::time::timeout(within, self.exchange(request)).await;
         let (status, headers, body) = answer
             .map_err(|_| ClientError::Late { server: server(), within })?
-            .map_err(|problem| ClientError::Unreachable { server: server(), problem })?;
+            .map_err(|lost| match lost {
+                Lost::Before(problem) => ClientError::Unconnected { server: server(), problem },
+                Lost::Since(problem) => ClientError::Unreachable { server: server(), problem },
+            })?;
         if status.is_success() {
             return Ok(body);
         }
@@ -101,13 +124,14 @@ impl Transport {
         })
     }
 
-    async fn exchange(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<(StatusCode, HeaderMap, Bytes), String> {
-        let answer = self.pool.request(request).await.map_err(|error| chain(&error))?;
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, HeaderMap, Bytes), Lost> {
+        let answer = self.pool.request(request).await.map_err(|error| match error.is_connect() {
+            true => Lost::Before(chain(&error)),
+            false => Lost::Since(chain(&error)),
+        })?;
         let (parts, body) = answer.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES).collect().await.map_err(|error| chain(&*error))?;
+        let body = Limited::new(body, ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| Lost::Since(chain(&*error)))?;
         Ok((parts.status, parts.headers, body.to_bytes()))
     }
 }

@@ -1,6 +1,6 @@
-//! CEL expressions: conditions (`if`) and outputs (`output`).
+//! CEL expressions: conditions (`if`), outputs (`output`), and those in the [templates](crate::template) of a request.
 //!
-//! CEL is not Turing complete, so evaluating one in `decide` is bounded. The variables are `input`, `events` and
+//! CEL is not Turing complete, so evaluating one in `decide` is bounded. There the variables are `input`, `events` and
 //! `results`; an expression is parsed once and knows which of them it reads, so that nothing else is loaded for it.
 
 use std::collections::BTreeMap;
@@ -58,6 +58,19 @@ pub struct Scope {
     pub results: BTreeMap<String, Json>,
 }
 
+/// Named values, made once for many expressions.
+pub(crate) struct Variables(Context<'static, 'static>);
+
+impl Variables {
+    pub(crate) fn of<'a>(values: impl IntoIterator<Item = (&'a str, serde_json::Value)>) -> Variables {
+        let mut context = Context::with_env(ENV.clone());
+        for (name, value) in values {
+            context.add_variable_from_value(name, value_to_cel(value));
+        }
+        Variables(context)
+    }
+}
+
 impl Expr {
     /// Parses an expression. One that the parser could not take on a small stack is refused before it sees it.
     pub fn parse(text: &str) -> Result<Expr, ExprError> {
@@ -84,13 +97,13 @@ impl Expr {
         self.reads
     }
 
-    /// Names that the expression reads and nothing defines, except those that a macro such as `map` binds.
-    pub fn unknown_variables(&self) -> Vec<String> {
+    /// Names that the expression reads beside the `known` ones and those that a macro such as `map` binds.
+    pub fn unknown_variables(&self, known: &[&str]) -> Vec<String> {
         let references = self.program.references();
         let mut unknown: Vec<String> = references
             .variables()
             .into_iter()
-            .filter(|name| !VARIABLES.contains(name) && !name.starts_with('@') && !self.binds(name))
+            .filter(|name| !known.contains(name) && !name.starts_with('@') && !self.binds(name))
             .map(str::to_owned)
             .collect();
         unknown.sort();
@@ -105,6 +118,12 @@ impl Expr {
                 after.strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with(','))
             })
         })
+    }
+
+    /// Evaluates over variables of one's own.
+    pub(crate) fn evaluate_in(&self, variables: &Variables) -> Result<serde_json::Value, String> {
+        let value = self.program.execute(&variables.0).map_err(|error| error.to_string())?;
+        value.json().map_err(|error| error.to_string())
     }
 
     pub fn evaluate(&self, scope: &Scope) -> Result<serde_json::Value, String> {
@@ -208,7 +227,7 @@ mod tests {
     fn a_condition_reads_the_input() {
         let expr = Expr::parse("input.total > 0 && input.items.all(i, i.qty >= 1)").unwrap();
         assert_eq!(expr.reads(), Reads { input: true, ..Reads::default() });
-        assert_eq!(expr.unknown_variables(), Vec::<String>::new());
+        assert_eq!(expr.unknown_variables(&VARIABLES), Vec::<String>::new());
         assert_eq!(expr.test(&scope(r#"{"total":5,"items":[{"qty":1}]}"#)), Ok(true));
         assert_eq!(expr.test(&scope(r#"{"total":0.0,"items":[]}"#)), Ok(false));
     }
@@ -224,7 +243,7 @@ mod tests {
 
     #[test]
     fn unknown_variables_are_found() {
-        assert_eq!(Expr::parse("inptu.total > 0").unwrap().unknown_variables(), ["inptu"]);
+        assert_eq!(Expr::parse("inptu.total > 0").unwrap().unknown_variables(&VARIABLES), ["inptu"]);
         assert!(Expr::parse("input.total >").is_err());
     }
 

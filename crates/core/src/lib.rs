@@ -17,8 +17,10 @@ pub mod json;
 pub mod limits;
 pub mod plan;
 pub mod planted;
+pub mod request;
 pub mod run;
 pub mod schema;
+pub mod template;
 pub mod time;
 
 pub use decide::{Decided, Decision, Input, decide};

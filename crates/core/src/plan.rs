@@ -11,6 +11,7 @@ use crate::event::Slot;
 use crate::expr::Expr;
 use crate::limits;
 use crate::planted::{self, Bug};
+use crate::request::RequestTemplate;
 use crate::run::RunState;
 use crate::schema::Schema;
 
@@ -37,6 +38,8 @@ pub struct PlanStep {
     /// What a worker must be able to run.
     pub need: Arc<str>,
     pub condition: Option<Expr>,
+    /// What an `http` step sends. Boxed, for most steps have none.
+    pub request: Option<Box<RequestTemplate>>,
     /// What this step may emit, with the compiled schema.
     pub emits: BTreeMap<u32, Option<Schema>>,
     pub returns: Option<u32>,
@@ -284,6 +287,10 @@ impl PlanStep {
             Some(text) => Some(Expr::parse(text).map_err(|problem| format!("if: {problem}"))?),
             None => None,
         };
+        let request = match &step.runner {
+            Runner::Http(request) => Some(Box::new(RequestTemplate::compile(request)?)),
+            _ => None,
+        };
         let (wants, inputs) = match &step.subscribes {
             None => (Wants::Start, Vec::new()),
             Some(subscribes) => names.wants(subscribes)?,
@@ -293,6 +300,7 @@ impl PlanStep {
             queue: step.queue.as_str().into(),
             need: need(&step.runner).into(),
             condition,
+            request,
             emits,
             returns,
             inputs,

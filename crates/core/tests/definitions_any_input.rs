@@ -117,19 +117,18 @@ fn runner() -> impl Strategy<Value = Runner> {
         Just(Runner::Worker("default".to_owned())),
         "[a-z][a-z.-]{0,8}".prop_map(Runner::Function),
         (
-            prop::collection::btree_map("[a-z-]{1,5}", "[ -~]{0,6}", 0..3),
+            prop::collection::btree_map("x[a-z-]{1,5}", "[ -#%-~]{0,6}(\\$\\{input\\})?", 0..3),
             prop::option::of(any::<f64>()),
-            0usize..5
+            0usize..5,
+            prop::option::of("[A-Z_]{1,5}"),
+            any::<bool>()
         )
-            .prop_map(|(headers, body, method)| {
+            .prop_map(|(headers, body, method, secret, callback)| {
                 let method = ["GET", "POST", "PUT", "PATCH", "DELETE"][method].to_owned();
+                let body = body.filter(|_| method != "GET");
                 let body = body.map(|n| serde_json::json!({ "n": n, "list": [null, true, "x\u{0}"] }));
-                Runner::Http(HttpRequest {
-                    method,
-                    url: "https://example.com/a?b=c".to_owned(),
-                    headers,
-                    body,
-                })
+                let url = "https://example.com/a?b=${input}".to_owned();
+                Runner::Http(HttpRequest { method, url, headers, body, secret, callback })
             }),
     ]
 }

@@ -280,6 +280,12 @@ impl EngineBuilder {
         self.runner("command", Arc::new(crate::runner::command::Command::default()))
     }
 
+    /// Lets this engine run `http` steps.
+    #[cfg(feature = "http")]
+    pub fn http(self, config: crate::runner::http::HttpConfig) -> EngineBuilder {
+        self.runner("http", Arc::new(crate::runner::http::Http::new(config)))
+    }
+
     /// Opens the store, registers the flows and starts working.
     pub async fn start(self) -> Result<Engine, EngineError> {
         let store = self.place.open()?;

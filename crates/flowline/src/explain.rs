@@ -1,5 +1,6 @@
 //! Explain: why a run is not further, in words, from its state and its jobs.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -8,13 +9,13 @@ use flowline_core::run::Phase;
 use flowline_core::time::show_duration;
 use flowline_core::{Plan, RunKey, RunState, Status, Time};
 use flowline_store::{JobKey, JobRow, JobState, RunRow, Store};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::drive::see;
 use crate::engine::EngineError;
 use crate::plans::Plans;
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     #[serde(flatten)]
@@ -26,23 +27,23 @@ pub struct Explanation {
     pub accepts: Vec<Arc<str>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StepExplanation {
     pub step: Arc<str>,
-    pub state: &'static str,
-    #[serde(skip_serializing_if = "is_zero")]
+    pub state: Cow<'static, str>,
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub attempt: u32,
     /// Why it is not further; empty for a step that is done.
     pub reason: String,
     /// What its subscription lacks.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<MissingEvent>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<JobRow>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MissingEvent {
     pub event: String,
@@ -113,7 +114,7 @@ impl View<'_> {
         let planned = self.plan.step(step);
         StepExplanation {
             step: planned.name.clone(),
-            state: name,
+            state: name.into(),
             attempt: state.attempt,
             reason,
             missing,
@@ -222,9 +223,8 @@ impl View<'_> {
                     return ("queued", format!("ready for {since}, but {stop}"));
                 }
                 let who = match &*job.need {
-                    "command" => "flowline work".to_owned(),
+                    "command" | "http" => "flowline work".to_owned(),
                     "remote" => format!("a worker on queue {:?}", job.queue),
-                    "http" => "flowline serve".to_owned(),
                     need => format!("an engine that has {need:?}"),
                 };
                 (

@@ -35,6 +35,7 @@ pub mod drive;
 pub mod engine;
 pub mod explain;
 pub mod flow;
+pub mod lease_ref;
 pub mod ledger;
 pub mod meters;
 pub mod opening;
@@ -60,9 +61,12 @@ pub use flowline_core as core;
 pub use flowline_core::definition::{Backoff, OnFailure, Priority, Retry};
 pub use flowline_store as store;
 pub use flowline_store::row::StateScope;
+pub use lease_ref::LeaseRef;
 pub use operate::{RunHandle, RunOutcome, StartRequest};
+#[cfg(feature = "http")]
+pub use runner::http::HttpConfig;
 pub use step::{Level, Step, StepError};
-pub use subscribe::Subscription;
+pub use subscribe::{Source, Subscription};
 
 /// The Rust of the guides compiles and runs.
 #[cfg(doctest)]

@@ -9,7 +9,7 @@ use flowline_core::decide::Finish;
 use flowline_core::definition::Priority;
 use flowline_core::{Input, Json, Plan, RunId, RunKey, Status};
 use flowline_store::{EventQuery, RunRow};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::drive::Ended;
@@ -36,7 +36,8 @@ pub struct StartRequest {
 pub struct RunHandle {
     engine: Engine,
     key: RunKey,
-    existed: bool,
+    /// As the commit that started it left it; none where the run was there already.
+    status: Option<Status>,
     /// Told when this engine ends the run. Taken by the first to wait.
     ended: Mutex<Option<oneshot::Receiver<Ended>>>,
 }
@@ -62,7 +63,12 @@ impl RunHandle {
 
     /// Whether the idempotency key named a run that was there already.
     pub fn existed(&self) -> bool {
-        self.existed
+        self.status.is_none()
+    }
+
+    /// The status that the start left the run with; `None` where it was there already.
+    pub fn started_as(&self) -> Option<Status> {
+        self.status
     }
 
     /// Waits for the end of the run.
@@ -119,10 +125,14 @@ impl StartRequest {
         let message = opening.message(key.clone(), at, digest.clone(), reply);
         shared.inbox.send(Mail::Start(key.clone(), message, tell)).map_err(|_| EngineError::Stopped)?;
         let outcome = answer.await.map_err(|_| EngineError::Stopped)?;
+        let status = match &outcome {
+            Outcome::Committed { status } => Some(*status),
+            _ => None,
+        };
         let existed = opened(&*shared.store, &key, &digest, outcome).await?;
         // A run that was there may have ended before anybody listened.
         let ended = Mutex::new((!existed).then_some(told));
-        Ok(RunHandle { engine: self.engine, key, existed, ended })
+        Ok(RunHandle { engine: self.engine, key, status, ended })
     }
 }
 
@@ -136,7 +146,7 @@ impl IntoFuture for StartRequest {
 }
 
 /// Whether an input changed its run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Applied {
     /// False where the run had taken the same input before.

@@ -8,7 +8,7 @@ use flowline_core::event::EventType;
 use flowline_core::{Status, Tenant, Time};
 use flowline_store::query::WantTotal;
 use flowline_store::{EventQuery, RunQuery, RunRow, Store, StoreError};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What to count.
 #[derive(Debug, Clone)]
@@ -34,20 +34,20 @@ pub const STEP_RUNS: u64 = 5_000;
 /// Buckets in an answer; beyond it the question is too fine.
 pub const BUCKETS: usize = 1_000;
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stats {
     pub total: Summary,
     pub flows: BTreeMap<Arc<str>, Summary>,
     pub buckets: Vec<Bucket>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steps: BTreeMap<String, StepSummary>,
     /// Whether the step figures come from the newest runs only.
     pub steps_sampled: bool,
 }
 
 /// Runs by status, and how long the ended ones took.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     pub runs: u64,
@@ -60,7 +60,7 @@ pub struct Summary {
     durations: Vec<u64>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bucket {
     pub start: Time,
@@ -68,7 +68,7 @@ pub struct Bucket {
     pub summary: Summary,
 }
 
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StepSummary {
     pub completed: u64,
@@ -79,7 +79,7 @@ pub struct StepSummary {
     durations: Vec<u64>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Percentiles {
     pub p50: Option<u64>,
     pub p95: Option<u64>,

@@ -1,10 +1,12 @@
-//! Events of many runs as they are committed, for user code.
+//! Events as they are committed: of many runs, or of one.
+//!
+//! A hint says when to read; reading is the truth. So a hint that is lost costs time and no event.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use flowline_core::Event;
-use flowline_store::FeedFilter;
+use flowline_core::{Event, EventType, RunKey};
+use flowline_store::{EventQuery, FeedFilter, FeedPage, Store, StoreError};
 use tokio::sync::watch;
 
 use crate::engine::{Engine, EngineError};
@@ -14,16 +16,66 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Events read at a time.
 const PAGE: usize = 500;
 
+/// What is followed.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// Events of many runs. A cursor is one that the store gave.
+    Feed(FeedFilter),
+    /// The log of a run, only these types or all. A cursor is the number of an event.
+    Log(RunKey, Vec<EventType>),
+}
+
+impl Source {
+    /// The next events after a cursor, as far as they are there now. An empty cursor stands before the oldest event
+    /// kept, or at the end with [`FeedFilter::from_now`].
+    pub async fn read(&self, store: &dyn Store, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
+        let (run, kinds) = match self {
+            Source::Feed(filter) => return store.feed(filter.clone(), cursor, limit).await,
+            Source::Log(run, kinds) => (run, kinds.clone()),
+        };
+        let after = if cursor.is_empty() { Ok(0) } else { cursor.parse() };
+        let after = after.map_err(|_| StoreError::Invalid(format!("cursor {cursor:?} is not a number")))?;
+        let page = store.events(run, EventQuery { after, kinds, limit, ..EventQuery::default() }).await?;
+        let cursors: Vec<String> = page.events.iter().map(|event| event.seq.to_string()).collect();
+        let cursor = cursors.last().cloned().unwrap_or_else(|| after.to_string());
+        Ok(FeedPage { events: page.events, cursors, cursor, more: page.more })
+    }
+}
+
+/// Tells when reading again may give something.
+#[derive(Debug)]
+pub struct Hint(watch::Receiver<u64>);
+
+impl Hint {
+    pub fn of(store: &dyn Store) -> Hint {
+        Hint(store.watch())
+    }
+
+    /// To be called before reading, so that what is committed meanwhile is not waited for.
+    pub fn reset(&mut self) {
+        self.0.borrow_and_update();
+    }
+
+    /// Waits for a commit since the last reset, or for some time.
+    pub async fn changed(&mut self) {
+        if tokio::time::timeout(LOOK, self.0.changed()).await.is_ok_and(|changed| changed.is_err()) {
+            // No more hints will come.
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
 /// A stream of events. Keep [`Subscription::cursor`] to go on later, or elsewhere, where it left off.
 #[derive(Debug)]
 pub struct Subscription {
     engine: Engine,
-    filter: FeedFilter,
+    source: Source,
     /// Where the buffered events end.
     read_to: String,
     cursor: String,
-    buffer: VecDeque<Event>,
-    hint: watch::Receiver<u64>,
+    /// Each event with the cursor right after it.
+    buffer: VecDeque<(Event, String)>,
+    hint: Hint,
 }
 
 impl Engine {
@@ -32,11 +84,11 @@ impl Engine {
     pub fn subscribe(&self, filter: FeedFilter, cursor: &str) -> Subscription {
         Subscription {
             engine: self.clone(),
-            filter,
+            source: Source::Feed(filter),
             read_to: cursor.to_owned(),
             cursor: cursor.to_owned(),
             buffer: VecDeque::new(),
-            hint: self.shared.store.watch(),
+            hint: Hint::of(self.store()),
         }
     }
 }
@@ -46,35 +98,30 @@ impl Subscription {
     /// [`Engine::trouble`] tells.
     pub async fn next(&mut self) -> Result<Event, EngineError> {
         loop {
-            if let Some(event) = self.buffer.pop_front() {
-                if self.buffer.is_empty() {
-                    self.cursor = self.read_to.clone();
-                }
+            if let Some((event, after)) = self.buffer.pop_front() {
+                self.cursor = after;
                 return Ok(event);
             }
-            // Before reading, so that what is committed meanwhile is not waited for.
-            self.hint.borrow_and_update();
-            let page = match self.engine.shared.store.feed(self.filter.clone(), &self.read_to, PAGE).await {
+            self.hint.reset();
+            let page = match self.source.read(self.engine.store(), &self.read_to, PAGE).await {
                 Err(error) if error.is_transient() => {
                     tokio::time::sleep(LOOK).await;
                     continue;
                 }
                 page => page?,
             };
-            self.filter.from_now = false;
             self.read_to = page.cursor;
             if page.events.is_empty() {
-                self.cursor = self.read_to.clone();
+                self.cursor.clone_from(&self.read_to);
                 if !page.more {
-                    let _ = tokio::time::timeout(LOOK, self.hint.changed()).await;
+                    self.hint.changed().await;
                 }
             }
-            self.buffer.extend(page.events);
+            self.buffer.extend(page.events.into_iter().zip(page.cursors));
         }
     }
 
-    /// Where to go on: everything before it was given by [`Subscription::next`]. Events of the page that was not read
-    /// to its end come again.
+    /// Where to go on: right after what [`Subscription::next`] gave last.
     pub fn cursor(&self) -> &str {
         &self.cursor
     }

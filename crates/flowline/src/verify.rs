@@ -11,7 +11,7 @@ use flowline_core::run::{Fact, FoldError, RunState};
 use flowline_core::{Event, Plan, RunKey, Status, Tenant, Time};
 use flowline_store::query::WantTotal;
 use flowline_store::{EventQuery, Index, JobRow, RunQuery, Snapshot, Store, StoreError};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ledger::index_of;
 use crate::plans::Plans;
@@ -19,7 +19,7 @@ use crate::plans::Plans;
 pub use flowline_check::{Subject, Violation};
 
 /// What a verification found.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub runs: u64,
     pub events: u64,

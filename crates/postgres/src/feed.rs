@@ -15,7 +15,7 @@ use flowline_store::{FeedFilter, FeedPage};
 
 use crate::code;
 use crate::fault::Fault;
-use crate::read::{EVENT, event, number};
+use crate::read::{EVENT, event, number, unknown};
 use crate::session::Session;
 
 /// Numbers looked at in one call: bounds its cost where the filter leaves most out.
@@ -42,12 +42,25 @@ pub(crate) async fn feed(
 ) -> Result<FeedPage, Fault> {
     let after = if cursor.is_empty() { 0 } else { number(cursor)? };
     let last: i64 = session.query_one(LAST, &[]).await?.try_get(0)?;
-    let page = |events, cursor: i64, more| Ok(FeedPage { events, cursor: cursor.to_string(), more });
-    if last <= after || !settled(session).await? {
-        return page(Vec::new(), after, false);
+    let empty = |cursor: i64, more| FeedPage {
+        events: Vec::new(),
+        cursors: Vec::new(),
+        cursor: cursor.to_string(),
+        more,
+    };
+    if last < after {
+        return Err(unknown(cursor));
     }
-    if cursor.is_empty() && filter.from_now {
-        return page(Vec::new(), last, false);
+    if last == after {
+        return Ok(empty(after, false));
+    }
+    let is_settled = settled(session).await?;
+    match cursor.is_empty() && filter.from_now {
+        // Any cursor that could be given now would skip what commits late, or begin at the oldest event.
+        true if !is_settled => return Err(Fault::Late),
+        true => return Ok(empty(last, false)),
+        false if !is_settled => return Ok(empty(after, true)),
+        false => {}
     }
     let size = page_size(limit);
     let end = last.min(after.saturating_add(LOOKED_AT));
@@ -62,15 +75,16 @@ pub(crate) async fn feed(
         .then(|| filter.kinds.iter().map(|kind| kind.as_str()).collect::<Vec<&str>>());
     let (flow, limit) = (filter.flow.as_deref(), size as i64 + 1);
     let rows = session.query(&sql, &[&after, &end, &tenant, &flow, &kinds, &limit]).await?;
-    let mut events = Vec::with_capacity(rows.len().min(size));
+    let mut page = empty(end, end < last);
     for row in rows.iter().take(size) {
         let (tenant, run) = (code::tenant(row.try_get(7)?)?, code::run_id(row.try_get(8)?)?);
-        events.push(event(row, &run, &row.try_get::<_, &str>(9)?.into(), &tenant)?);
+        page.events.push(event(row, &run, &row.try_get::<_, &str>(9)?.into(), &tenant)?);
+        page.cursors.push(row.try_get::<_, i64>(6)?.to_string());
     }
-    match rows.get(size.saturating_sub(1)).filter(|_| rows.len() > size) {
-        Some(row) => page(events, row.try_get(6)?, true),
-        None => page(events, end, end < last),
+    if rows.len() > size {
+        (page.cursor, page.more) = (page.cursors.last().cloned().unwrap_or_default(), true);
     }
+    Ok(page)
 }
 
 /// Waits until every transaction that may be writing events now has ended. False where one takes too long.

@@ -51,9 +51,9 @@ impl RedisStore {
             cursor => read_cursor(cursor, self.shards.len())?,
         };
         let size = page_size(limit);
-        let mut page = FeedPage { events: Vec::new(), cursor: String::new(), more: false };
-        for (shard, at) in self.shards.iter().zip(&mut places) {
-            page.more = read_shard(shard, filter, size, at, &mut page.events).await?;
+        let mut page = empty(&places);
+        for (number, shard) in self.shards.iter().enumerate() {
+            page.more = read_shard(shard, filter, size, &mut places, number, &mut page).await?;
             if page.more {
                 break;
             }
@@ -70,22 +70,36 @@ impl RedisStore {
             let entry = maybe_text(shard.ask(&asked).await?)?.map_or(Ok(0), |text| number(&text))?;
             places.push(At { entry, ..At::default() });
         }
-        Ok(FeedPage { events: Vec::new(), cursor: write_cursor(&places), more: false })
+        Ok(empty(&places))
     }
 }
 
-/// Reads a shard on from `at` until the page is full or the shard's end. True where it has at least one more event.
+fn empty(places: &[At]) -> FeedPage {
+    FeedPage { events: Vec::new(), cursors: Vec::new(), cursor: write_cursor(places), more: false }
+}
+
+/// Reads the shard of this number on from its place until the page is full or the shard's end. True where it has at
+/// least one more event.
 async fn read_shard(
     shard: &Shard,
     filter: &FeedFilter,
     size: usize,
-    at: &mut At,
-    events: &mut Vec<Event>,
+    places: &mut [At],
+    shard_number: usize,
+    page: &mut FeedPage,
 ) -> Result<bool, StoreError> {
     loop {
-        let mut asked = redis::cmd("XRANGE");
-        asked.arg(shard.key("feed")).arg(format!("{}-0", at.entry + 1)).arg("+").arg("COUNT").arg(PART);
-        let entries = list(shard.ask(&asked).await?)?;
+        let at = places[shard_number];
+        let from = format!("{}-0", at.entry + 1);
+        let mut asked = redis::pipe();
+        asked.cmd("XRANGE").arg(shard.key("feed")).arg(from).arg("+").arg("COUNT").arg(PART);
+        asked.cmd("HGET").arg(shard.meta()).arg("n");
+        let mut answers = shard.ask_all(&asked).await?.into_iter();
+        let entries = list(answers.next().unwrap_or_default())?;
+        let written = maybe_text(answers.next().unwrap_or_default())?.map_or(Ok(0), |text| number(&text))?;
+        if at.entry > written {
+            return Err(unknown(&write_cursor(places)));
+        }
         let last = entries.len() < PART;
         for entry in entries {
             let (number, parts) = read_entry(entry)?;
@@ -98,14 +112,16 @@ async fn read_shard(
                     if !filter.matches(&event) {
                         continue;
                     }
-                    if events.len() == size {
-                        *at = At { entry: number - 1, runs: n, events: k };
+                    if page.events.len() == size {
+                        places[shard_number] = At { entry: number - 1, runs: n, events: k };
                         return Ok(true);
                     }
-                    events.push(event);
+                    places[shard_number] = At { entry: number - 1, runs: n, events: k + 1 };
+                    page.cursors.push(write_cursor(places));
+                    page.events.push(event);
                 }
             }
-            *at = At { entry: number, ..At::default() };
+            places[shard_number] = At { entry: number, ..At::default() };
         }
         if last {
             return Ok(false);
@@ -167,11 +183,11 @@ fn read_cursor(cursor: &str, shards: usize) -> Result<Vec<At>, StoreError> {
         parts.next().is_none().then_some(at)
     };
     let places: Option<Vec<At>> = cursor.split('_').map(place).collect();
-    places.filter(|places| places.len() == shards).ok_or_else(|| {
-        StoreError::Invalid(format!(
-            "cursor {cursor:?} is not one that this store gave; begin without a cursor"
-        ))
-    })
+    places.filter(|places| places.len() == shards).ok_or_else(|| unknown(cursor))
+}
+
+fn unknown(cursor: &str) -> StoreError {
+    StoreError::Invalid(format!("cursor {cursor:?} is not one that this store gave; begin without a cursor"))
 }
 
 #[cfg(test)]

@@ -23,12 +23,25 @@ pub fn load(path: &Path) -> Result<Read, Failure> {
 
 /// Reads a definition; the inner error is what is wrong with it, the outer that it cannot be read at all.
 pub fn check(path: &Path) -> Result<Result<Read, Diagnostics>, Failure> {
+    let format = format(path)?;
+    Ok(read(&path.display().to_string(), &text(path)?, format))
+}
+
+/// What the API calls the language of a definition file.
+pub fn media_type(path: &Path) -> Result<&'static str, Failure> {
+    Ok(match format(path)? {
+        Format::Json => "application/json",
+        Format::Yaml => "application/yaml",
+        Format::Toml => "application/toml",
+    })
+}
+
+fn format(path: &Path) -> Result<Format, Failure> {
     let name = path.display().to_string();
-    let Some(format) = Format::of_path(&name) else {
-        return Err(Failure::new(Exit::Usage, "definition", format!("{name} is no definition file"))
-            .help("definitions are written in YAML, TOML or JSON and end in .yaml, .yml, .toml or .json"));
-    };
-    Ok(read(&name, &text(path)?, format))
+    Format::of_path(&name).ok_or_else(|| {
+        Failure::new(Exit::Usage, "definition", format!("{name} is no definition file"))
+            .help("definitions are written in YAML, TOML or JSON and end in .yaml, .yml, .toml or .json")
+    })
 }
 
 /// The plan of a definition that a run with this input can be started from.
@@ -53,7 +66,7 @@ pub fn origin(path: &Path) -> Result<String, Failure> {
     })
 }
 
-fn text(path: &Path) -> Result<String, Failure> {
+pub fn text(path: &Path) -> Result<String, Failure> {
     let cannot = |error: std::io::Error| {
         Failure::new(Exit::Usage, "definition", format!("cannot read {}: {error}", path.display()))
             .help("name a definition file that exists, relative to the working directory")

@@ -54,8 +54,26 @@ impl Failure {
     }
 
     pub fn no_such_run(run: &str) -> Failure {
-        Failure::new(Exit::Usage, "no-such-run", format!("there is no run {run}"))
-            .help("`flowline runs` lists the runs of this tenant and store; check --store and --tenant")
+        Failure::refusal("no-such-run", format!("there is no run {run}"))
+    }
+
+    /// Something that was understood and cannot be done, with the remedy of its kind.
+    pub fn refusal(code: &'static str, message: impl Into<String>) -> Failure {
+        let failure = Failure::new(Exit::Usage, code, message);
+        match code {
+            "no-such-run" => {
+                failure.help("`flowline runs` lists the runs; check --tenant, and --store or --server")
+            }
+            "no-such-flow" => failure.help(
+                "`flowline flows` lists them; a file is taken by its path (`flowline start ./order.yaml`)",
+            ),
+            "no-such-token" => {
+                failure.help("`flowline token list` lists them; check --tenant, and --store or --server")
+            }
+            "run-ended" => failure.help("`flowline retry RUN` repeats an ended run as a new one"),
+            "schema" => failure.help("change the JSON, or the schema in the definition"),
+            _ => failure,
+        }
     }
 
     pub fn help(mut self, help: impl Into<String>) -> Failure {
@@ -109,7 +127,10 @@ impl From<StoreError> for Failure {
             StoreError::InUse(_) => (
                 Exit::Store,
                 "store-in-use",
-                Some("runs, show, events, explain, stats and other reading commands work meanwhile"),
+                Some(
+                    "runs, show, events, explain, stats and other reading commands work meanwhile; where \
+                     `flowline serve` holds it, --server URL takes the others too",
+                ),
             ),
             StoreError::Incompatible(_) => {
                 (Exit::Store, "store-incompatible", Some("name another store with --store"))
@@ -138,12 +159,7 @@ impl From<EngineError> for Failure {
             EngineError::Definition(diagnostics) => Failure::definition(*diagnostics),
             EngineError::Plan(_) => Failure::new(Exit::Usage, "definition", text),
             EngineError::NoSuchRun(run) => Failure::no_such_run(&run),
-            EngineError::NoSuchFlow(flow) => Failure::new(
-                Exit::Usage,
-                "no-such-flow",
-                format!("there is no flow {flow:?} in this store"),
-            )
-            .help("`flowline flows` lists them; a file is taken by its path (`flowline start ./order.yaml`)"),
+            EngineError::NoSuchFlow(_) => Failure::refusal("no-such-flow", text),
             EngineError::Refused(refusal) => refused(&refusal, text),
             EngineError::KeyConflict { .. } => Failure::new(Exit::Usage, "key-conflict", text),
             EngineError::Stopped => Failure::environment(text),
@@ -154,13 +170,10 @@ impl From<EngineError> for Failure {
 
 fn refused(refusal: &Refusal, text: String) -> Failure {
     match refusal {
-        Refusal::Ended(_) => Failure::new(Exit::Usage, "run-ended", text)
-            .help("`flowline retry RUN` repeats an ended run as a new one"),
-        Refusal::NotAccepted { .. } => Failure::new(Exit::Usage, "not-accepted", text),
-        Refusal::Schema { .. } => {
-            Failure::new(Exit::Usage, "schema", text).help("change the JSON, or the schema in the definition")
-        }
-        Refusal::Payload(_) => Failure::new(Exit::Usage, "limit", text),
-        _ => Failure::new(Exit::Usage, "refused", text),
+        Refusal::Ended(_) => Failure::refusal("run-ended", text),
+        Refusal::NotAccepted { .. } => Failure::refusal("not-accepted", text),
+        Refusal::Schema { .. } => Failure::refusal("schema", text),
+        Refusal::Payload(_) => Failure::refusal("limit", text),
+        _ => Failure::refusal("refused", text),
     }
 }

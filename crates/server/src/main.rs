@@ -17,6 +17,7 @@ mod output;
 mod progress;
 mod settings;
 mod signals;
+mod target;
 mod token;
 mod trouble;
 mod view;

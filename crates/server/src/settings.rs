@@ -11,6 +11,7 @@ use std::time::Duration;
 use flowline::core::Tenant;
 use flowline::core::ids::check_name;
 use flowline::core::time::parse_duration;
+use flowline::runner::http::Allow;
 use serde::Deserialize;
 use tracing_subscriber::filter::Targets;
 
@@ -22,10 +23,13 @@ pub const CONFIG_FILE: &str = "flowline.toml";
 const STORE: &str = "sqlite:.flowline/flowline.db";
 const LISTEN: &str = "127.0.0.1:7400";
 const SLOTS: usize = 256;
+const MAX_CONNECTIONS: usize = 10_000;
 const STUCK_AFTER: Duration = Duration::from_secs(15 * 60);
 const LEASE: Duration = Duration::from_secs(30);
 /// Short: whoever interrupts a command waits for it.
 const DRAIN: Duration = Duration::from_secs(10);
+/// Whoever runs a flow on their own machine can reach its ports and network anyway.
+const HTTP_ALLOW: &str = "private";
 /// Below this a heartbeat delayed by a busy machine costs the lease.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
@@ -63,6 +67,18 @@ pub enum Source {
     Default,
 }
 
+impl Source {
+    /// How far from the command: what is nearer counts.
+    fn distance(&self) -> u8 {
+        match self {
+            Source::Flag => 0,
+            Source::Env(_) => 1,
+            Source::File(_) => 2,
+            Source::Default => 3,
+        }
+    }
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -85,6 +101,8 @@ pub struct Setting<T> {
 pub struct Flags {
     pub config: Option<PathBuf>,
     pub store: Option<String>,
+    pub server: Option<String>,
+    pub token: Option<String>,
     pub tenant: Option<String>,
     pub color: Option<String>,
     pub slots: Option<String>,
@@ -94,6 +112,11 @@ pub struct Flags {
     pub listen: Option<String>,
     pub auth: Option<String>,
     pub flows: Option<PathBuf>,
+    pub tls_cert: Option<String>,
+    pub tls_key: Option<String>,
+    pub max_connections: Option<String>,
+    pub http_allow: Option<String>,
+    pub public_url: Option<String>,
     pub stuck_after: Option<String>,
     pub log: Option<String>,
     pub log_format: Option<String>,
@@ -103,6 +126,10 @@ pub struct Flags {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub store: Setting<String>,
+    /// Asked in place of the store, where there is one.
+    pub server: Setting<Option<String>>,
+    /// Shown to the server. A secret.
+    pub token: Setting<Option<String>>,
     pub tenant: Setting<Tenant>,
     pub color: Setting<Color>,
     pub slots: Setting<usize>,
@@ -113,6 +140,13 @@ pub struct Settings {
     pub auth: Setting<Auth>,
     /// A folder with definitions.
     pub flows: Setting<Option<PathBuf>>,
+    pub tls_cert: Setting<Option<PathBuf>>,
+    pub tls_key: Setting<Option<PathBuf>>,
+    pub max_connections: Setting<usize>,
+    /// Whom http steps may call beside public addresses.
+    pub http_allow: Setting<Allow>,
+    /// Where a server is reached from outside.
+    pub public_url: Setting<Option<String>>,
     /// Without progress for so long a run counts as stuck.
     pub stuck_after: Setting<Duration>,
     pub log: Setting<Targets>,
@@ -126,6 +160,8 @@ pub struct Settings {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FileSettings {
     store: Option<String>,
+    server: Option<String>,
+    token: Option<String>,
     tenant: Option<String>,
     color: Option<String>,
     slots: Option<usize>,
@@ -135,6 +171,11 @@ struct FileSettings {
     listen: Option<String>,
     auth: Option<String>,
     flows: Option<String>,
+    tls_cert: Option<String>,
+    tls_key: Option<String>,
+    max_connections: Option<usize>,
+    http_allow: Option<String>,
+    public_url: Option<String>,
     stuck_after: Option<String>,
     log: Option<String>,
     log_format: Option<String>,
@@ -143,6 +184,10 @@ struct FileSettings {
 
 impl Settings {
     pub fn read(flags: Flags) -> Result<Settings, Failure> {
+        if flags.store.is_some() && flags.server.is_some() {
+            return Err(Failure::usage("--store and --server name two places to look for runs")
+                .help("leave one of them out: a server has a store of its own"));
+        }
         let (path, file) = read_file(flags.config.as_deref())?;
         let lookup = Lookup { path };
         let folder = flags.flows.map(|folder| folder.display().to_string());
@@ -151,6 +196,8 @@ impl Settings {
         });
         Ok(Settings {
             store: lookup.find("store", flags.store, file.store, STORE, |text| Ok(text.to_owned()))?,
+            server: lookup.find("server", flags.server, file.server, "", if_any)?,
+            token: lookup.find("token", flags.token, file.token, "", if_any)?,
             tenant: lookup.find("tenant", flags.tenant, file.tenant, "default", |text| {
                 Tenant::new(text).map_err(|error| error.to_string())
             })?,
@@ -167,9 +214,24 @@ impl Settings {
             drain: lookup.find("drain", flags.drain, file.drain, &text_of(DRAIN), duration)?,
             listen: lookup.find("listen", flags.listen, file.listen, LISTEN, address)?,
             auth: lookup.find("auth", flags.auth, file.auth, "auto", auth)?,
-            flows: lookup.find("flows", folder, file.flows, "", |text| {
-                Ok((!text.is_empty()).then(|| PathBuf::from(text)))
-            })?,
+            flows: lookup.find("flows", folder, file.flows, "", file_name)?,
+            tls_cert: lookup.find("tls-cert", flags.tls_cert, file.tls_cert, "", file_name)?,
+            tls_key: lookup.find("tls-key", flags.tls_key, file.tls_key, "", file_name)?,
+            max_connections: lookup.find(
+                "max-connections",
+                flags.max_connections,
+                file.max_connections.map(|n| n.to_string()),
+                &MAX_CONNECTIONS.to_string(),
+                slots,
+            )?,
+            http_allow: lookup.find(
+                "http-allow",
+                flags.http_allow,
+                file.http_allow,
+                HTTP_ALLOW,
+                str::parse,
+            )?,
+            public_url: lookup.find("public-url", flags.public_url, file.public_url, "", public_url)?,
             stuck_after: lookup.find(
                 "stuck-after",
                 flags.stuck_after,
@@ -187,6 +249,12 @@ impl Settings {
                 |text| (!text.is_empty()).then(|| text.parse()).transpose(),
             )?,
         })
+    }
+
+    /// The server to ask, unless a store is named nearer to the command.
+    pub fn server(&self) -> Option<&str> {
+        let nearer = self.server.source.distance() <= self.store.source.distance();
+        self.server.value.as_deref().filter(|_| nearer)
     }
 }
 
@@ -233,9 +301,13 @@ fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, FileSettings), Fa
     };
     let file = toml::from_str(&text).map_err(|error| {
         Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
-            .help("the keys are store, tenant, color, slots, queues, lease, drain, listen, auth, flows, stuck-after, log, log-format and otlp-endpoint")
+            .help("`flowline config` lists the keys")
     })?;
     Ok((Some(path.to_owned()), file))
+}
+
+fn if_any(text: &str) -> Result<Option<String>, String> {
+    Ok((!text.is_empty()).then(|| text.to_owned()))
 }
 
 fn color(text: &str) -> Result<Color, String> {
@@ -275,8 +347,20 @@ fn log_format(text: &str) -> Result<LogFormat, String> {
         .map_err(|_| format!("{text:?} is none of auto, pretty, json"))
 }
 
+fn public_url(text: &str) -> Result<Option<String>, String> {
+    match text.starts_with("http://") || text.starts_with("https://") {
+        true => Ok(Some(text.to_owned())),
+        false if text.is_empty() => Ok(None),
+        false => Err(format!("{text:?} is not a URL (https://flows.example)")),
+    }
+}
+
 fn slots(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("{text:?} is not a number from 1 on"))
+}
+
+fn file_name(text: &str) -> Result<Option<PathBuf>, String> {
+    Ok((!text.is_empty()).then(|| text.into()))
 }
 
 /// `mail=2,reports=1`.

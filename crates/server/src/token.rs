@@ -40,8 +40,16 @@ pub struct TokenRow {
     pub expires_at: Option<Time>,
 }
 
+/// A token that was made, with its secret.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MadeToken {
+    #[serde(flatten)]
+    pub row: TokenRow,
+    pub token: String,
+}
+
 /// A token to be made.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NewToken {
     pub subject: String,
@@ -84,11 +92,7 @@ impl NewToken {
 }
 
 /// Makes a token and gives its secret, this once.
-pub async fn create(
-    store: &dyn Store,
-    tenant: &Tenant,
-    new: NewToken,
-) -> Result<(String, TokenRow), StoreError> {
+pub async fn create(store: &dyn Store, tenant: &Tenant, new: NewToken) -> Result<MadeToken, StoreError> {
     let mut bytes = [0u8; 32];
     getrandom::fill(&mut bytes)
         .map_err(|error| StoreError::Unavailable(format!("no randomness: {error}")))?;
@@ -110,7 +114,7 @@ pub async fn create(
     };
     let body = Json::of(&row).map_err(|error| StoreError::Invalid(error.to_string()))?;
     store.put_document(COLLECTION, &hash, body, ttl).await?;
-    Ok((secret, row))
+    Ok(MadeToken { row, token: secret })
 }
 
 /// What a secret with this hash stands for; `None` where no live token has it.

@@ -1,56 +1,117 @@
 //! A run as people look at it: its steps with times, what it emitted, how it ended.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flowline::EngineError;
 use flowline::core::event::EventType;
 use flowline::core::run::Phase;
-use flowline::core::{Event, Json, Plan, RunKey, RunState, Status, Time};
+use flowline::core::{Event, Json, Plan, RunKey, RunState, Status, Tenant, Time};
 use flowline::plans::Plans;
-use flowline::store::{EventQuery, JobRow, JobState, RunRow, Store, StoreError};
+use flowline::store::{
+    EventQuery, JobRow, JobState, RunPage, RunRow, Store, StoreError, StoredDefinition, Total,
+};
 use serde::{Deserialize, Serialize};
 
 /// Events read at a time: `step.completed` carries results.
 const PAGE: usize = 200;
 
-#[derive(Debug)]
+/// A page of runs. Its JSON is the same in the API and on the command line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunList {
+    pub items: Vec<RunRow>,
+    pub has_more: bool,
+    pub next: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_at_least: Option<u64>,
+}
+
+impl From<RunPage> for RunList {
+    fn from(page: RunPage) -> RunList {
+        let (total, total_at_least) = match page.total {
+            Some(Total::Exact(n)) => (Some(n), None),
+            Some(Total::AtLeast(n)) => (None, Some(n)),
+            None => (None, None),
+        };
+        RunList { has_more: page.next.is_some(), items: page.items, next: page.next, total, total_at_least }
+    }
+}
+
+/// A definition, and the runs of its flow by status.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FlowView {
+    #[serde(flatten)]
+    pub definition: StoredDefinition,
+    pub runs: BTreeMap<Status, u64>,
+}
+
+/// Which definitions of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Versions {
+    Latest,
+    All,
+}
+
+impl FlowView {
+    pub async fn list(
+        store: &dyn Store,
+        tenant: &Tenant,
+        versions: Versions,
+    ) -> Result<Vec<FlowView>, StoreError> {
+        let mut definitions = store.definitions(tenant).await?;
+        definitions.retain(|definition| versions == Versions::All || definition.latest);
+        let counters = store.counters().await?;
+        let view = |definition: StoredDefinition| {
+            let of_flow =
+                counters.iter().filter(|of| of.tenant == *tenant && of.flow_name == definition.flow);
+            let runs = of_flow.map(|counter| (counter.status, counter.count)).collect();
+            FlowView { definition, runs }
+        };
+        Ok(definitions.into_iter().map(view).collect())
+    }
+}
+
+/// A run, whole. Its JSON is the same in the API and on the command line.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RunView {
+    #[serde(flatten)]
     pub row: RunRow,
-    pub plan: Arc<Plan>,
-    pub state: RunState,
-    pub jobs: Vec<JobRow>,
+    #[serde(flatten)]
+    pub parts: RunParts,
+}
+
+/// What is shown of a run beside its row.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunParts {
     pub steps: Vec<StepView>,
+    pub jobs: Vec<JobRow>,
+    /// Names of what was emitted, in the order of the definition.
+    pub emitted_events: Vec<Arc<str>>,
+    /// Events from outside that have not come and that a step still waits for.
+    pub awaits: Vec<Arc<str>>,
     /// Of an ended run.
     pub result: Option<Json>,
     pub error: Option<String>,
 }
 
-/// A run as it is written for machines.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Shown<'a> {
-    #[serde(flatten)]
-    row: &'a RunRow,
-    steps: &'a [StepView],
-    jobs: &'a [JobRow],
-    emitted_events: Vec<&'a str>,
-    awaits: Vec<&'a str>,
-    result: Option<&'a Json>,
-    error: Option<&'a str>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StepView {
     pub name: Arc<str>,
     /// `pending`, `delayed`, `queued`, `running`, `completed`, `failed` or `skipped`; `dropped` where the run
     /// ended before.
-    pub status: &'static str,
+    pub status: Cow<'static, str>,
     pub attempts: u32,
     /// From its first `step.started` to its end.
     pub duration_ms: Option<u64>,
-    #[serde(skip)]
+    /// Of its last try that failed, or why it was skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
@@ -94,44 +155,34 @@ impl RunView {
         let log = StepLog::read(store, run).await?;
         let steps = log.steps(&plan, &state, &jobs);
         let (result, error) = ending(store, run, &row).await?;
-        Ok(RunView { row, plan, state, jobs, steps, result, error })
+        let (emitted_events, awaits) = (emitted(&plan, &state), awaited(&plan, &state));
+        let parts = RunParts { steps, jobs, emitted_events, awaits, result, error };
+        Ok(RunView { row, parts })
     }
 
-    /// The run as JSON, in the API and on the command line alike.
-    pub fn shown(&self) -> Shown<'_> {
-        Shown {
-            row: &self.row,
-            steps: &self.steps,
-            jobs: &self.jobs,
-            emitted_events: self.emitted(),
-            awaits: self.awaited(),
-            result: self.result.as_ref(),
-            error: self.error.as_deref(),
-        }
+    /// Reads what [`RunView`] is written as. In two goes: one that takes row and parts apart as it reads would lose the
+    /// digits of a result.
+    pub fn from_json(json: &Json) -> Result<RunView, serde_json::Error> {
+        Ok(RunView { row: json.to()?, parts: json.to()? })
     }
+}
 
-    /// Names of what was emitted, in the order of the definition.
-    pub fn emitted(&self) -> Vec<&str> {
-        let events = self.plan.events.iter().enumerate();
-        events
-            .filter(|(at, _)| self.state.emitted.contains(*at as u32))
-            .map(|(_, event)| &*event.name)
-            .collect()
-    }
+fn emitted(plan: &Plan, state: &RunState) -> Vec<Arc<str>> {
+    let events = plan.events.iter().enumerate();
+    events.filter(|(at, _)| state.emitted.contains(*at as u32)).map(|(_, event)| event.name.clone()).collect()
+}
 
-    /// Events from outside that have not come and that a step still waits for.
-    pub fn awaited(&self) -> Vec<&str> {
-        let idle = |step: &u32| self.state.step(*step).phase == Phase::Idle;
-        let events = self.plan.events.iter().enumerate();
-        events
-            .filter(|(at, event)| {
-                event.accepted.is_some()
-                    && !self.state.emitted.contains(*at as u32)
-                    && event.listeners.iter().any(idle)
-            })
-            .map(|(_, event)| &*event.name)
-            .collect()
-    }
+fn awaited(plan: &Plan, state: &RunState) -> Vec<Arc<str>> {
+    let idle = |step: &u32| state.step(*step).phase == Phase::Idle;
+    let events = plan.events.iter().enumerate();
+    events
+        .filter(|(at, event)| {
+            event.accepted.is_some()
+                && !state.emitted.contains(*at as u32)
+                && event.listeners.iter().any(idle)
+        })
+        .map(|(_, event)| event.name.clone())
+        .collect()
 }
 
 /// The result of a completed run, or why it did not complete.
@@ -214,7 +265,7 @@ impl StepLog {
             };
             StepView {
                 name: step.name.clone(),
-                status,
+                status: status.into(),
                 attempts: now.attempt,
                 duration_ms: times.and_then(|t| Some(t.ended?.since(t.started?).as_millis() as u64)),
                 error: times.and_then(|t| t.error.clone()),

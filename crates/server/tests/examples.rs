@@ -1,6 +1,7 @@
 //! Every example runs as a reader of it would run it, and every flow in the documentation is a flow.
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -35,6 +36,8 @@ fn complete() -> Vec<(&'static str, Value, Value)> {
 
 /// The one that waits for somebody.
 const APPROVAL: &str = "approval.yaml";
+/// The one that calls a server.
+const CALL: &str = "call.yaml";
 
 /// A folder for the store, so that nothing is written beside the examples.
 struct Place(TempDir);
@@ -47,7 +50,7 @@ impl Place {
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).current_dir(root());
-        for variable in ["TENANT", "SLOTS", "QUEUES", "LEASE", "DRAIN", "COLOR"] {
+        for variable in ["TENANT", "SLOTS", "QUEUES", "LEASE", "DRAIN", "HTTP_ALLOW", "COLOR"] {
             command.env_remove(format!("FLOWLINE_{variable}"));
         }
         command.env("FLOWLINE_STORE", format!("sqlite:{}", self.0.path().join("flowline.db").display()));
@@ -108,8 +111,25 @@ fn the_approval_example_waits_for_its_event_and_then_completes() {
 }
 
 #[test]
+fn the_call_example_hands_on_what_a_server_answers() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let asked = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 4096];
+        let read = stream.read(&mut request).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\na page").unwrap();
+        String::from_utf8_lossy(&request[..read]).into_owned()
+    });
+    let place = Place::new();
+    let done = place.json(&["run", "examples/call.yaml", "--input", &json!({ "url": url }).to_string()]);
+    assert_eq!(done["result"], json!({ "keep": { "page.fetched": "a page" } }));
+    assert!(asked.join().unwrap().contains("\r\nx-asked-by: call\r\n"));
+}
+
+#[test]
 fn every_example_is_among_those_that_run_here() {
-    let run: BTreeSet<&str> = complete().iter().map(|(file, ..)| *file).chain([APPROVAL]).collect();
+    let run: BTreeSet<&str> = complete().iter().map(|(file, ..)| *file).chain([APPROVAL, CALL]).collect();
     let there: Vec<PathBuf> = in_folder("examples");
     let there: BTreeSet<&str> = there
         .iter()

@@ -10,8 +10,8 @@ use flowline_sqlite::{Mode, Options, SqliteStore};
 use flowline_store::conformance::given;
 use flowline_store::row::{Pause, Retention, StateScope};
 use flowline_store::{
-    Catalog, Clock, Commit, DocumentQuery, EventQuery, FeedFilter, LeaseUse, NewJob, RunQuery, RunStore,
-    StoreError, Transfer,
+    Catalog, Clock, Commit, DocumentQuery, EventQuery, FeedFilter, Lane, LeaseUse, NewJob, RunQuery,
+    RunStore, StoreError, Transfer,
 };
 
 const START: Time = Time::from_millis(1_800_000_000_000);
@@ -110,6 +110,22 @@ async fn opening_ends_the_leases_of_the_dead_engine_at_once_as_lost() {
     let lost = LeaseUse::Expired { key, attempt: 1, token, lines: 0 };
     commit(&store, Commit { leases: vec![lost], ..given::next(&run, 1) }).await;
     assert!(store.jobs(&run).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn opening_leaves_the_leases_of_remote_workers_to_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let store = engine(&path);
+    let step = given::step(0);
+    let lane = Lane { need: flowline_store::job::REMOTE.into(), ..step.lane.clone() };
+    let run = started(&store, "r", vec![NewJob { lane, handoff: given::handoff(7), ..step }]).await;
+    let held = store.jobs(&run).await.unwrap();
+    drop(store);
+
+    let store = engine(&path);
+    assert!(store.sweep(10).await.unwrap().expired.is_empty());
+    assert_eq!(store.jobs(&run).await.unwrap(), held);
 }
 
 #[tokio::test]

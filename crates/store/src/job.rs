@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flowline_core::definition::Priority;
 use flowline_core::{RunKey, Tenant, Time};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Which job of a run. A run has at most one job per key, whatever the attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,6 +50,10 @@ pub struct Lane {
     pub queue: Arc<str>,
     pub need: Arc<str>,
 }
+
+/// What lanes need whose jobs are done by processes elsewhere. Such a lease is the worker's, not that of the engine which
+/// claimed it: it outlives the engine.
+pub const REMOTE: &str = "remote";
 
 /// A job to be added by a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,11 +180,12 @@ pub struct DueTimer {
     pub attempt: u32,
 }
 
-/// A job as operators see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A job as operators see it. What is not in its JSON is for the store's own side: read back from JSON it is not to be
+/// relied on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobRow {
-    #[serde(skip)]
+    #[serde(skip, default = "unsaid")]
     pub key: JobKey,
     pub name: Arc<str>,
     pub attempt: u32,
@@ -203,9 +208,13 @@ pub struct JobRow {
     pub released: bool,
 }
 
+fn unsaid() -> JobKey {
+    JobKey::Step(u32::MAX)
+}
+
 /// What moves a job on: a `waiting` one is claimed when it is due, a `held` one waits for its run to be resumed, a
 /// `leased` one is finished by its holder or found by a sweep after it expired.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
     Waiting,

@@ -144,7 +144,9 @@ impl FeedFilter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeedPage {
     pub events: Vec<Event>,
-    /// Where to go on; opaque.
+    /// For each event, where to go on right after it; opaque.
+    pub cursors: Vec<String>,
+    /// Where to go on after the page, past what the filter left out; opaque.
     pub cursor: String,
     /// Whether reading on at once would give more.
     pub more: bool,

@@ -66,7 +66,7 @@ pub struct Snapshot {
     pub state: Vec<u8>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredDefinition {
     pub tenant: Tenant,
@@ -115,7 +115,7 @@ pub enum Pause {
 }
 
 /// Depths of one lane.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueRow {
     pub queue: Arc<str>,

@@ -291,8 +291,8 @@ impl Rounds {
         self.acknowledge_at = None;
         leases.retain(|lease| self.held.contains_key(lease));
         if !leases.is_empty() {
-            let client = self.client.clone();
-            self.beat = Some(Box::pin(async move { client.heartbeat(leases).await }));
+            let (client, patience) = (self.client.clone(), self.lease() / 2);
+            self.beat = Some(Box::pin(async move { client.heartbeat(leases, patience).await }));
         }
     }
 

@@ -5,6 +5,7 @@
 //! definition.
 
 mod expressions;
+mod http;
 mod joins;
 mod network;
 mod parts;

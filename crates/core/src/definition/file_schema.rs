@@ -109,11 +109,11 @@ fn subscribes() -> Value {
 }
 
 fn http() -> Value {
-    let method = |name: &str| json!({ "type": "string", "format": "uri", "description": format!("URL of a {name} request.") });
+    let method = |name: &str| json!({ "type": "string", "description": format!("URL of a {name} request; it may hold ${{CEL}}.") });
     let methods = ["get", "post", "put", "patch", "delete"];
     json!({
         "type": "object",
-        "description": "An HTTP request: one method with its URL. The body is the step's input unless given.",
+        "description": "An HTTP request: one method with its URL. Text may hold ${CEL} over `input`, `run` and `step`.",
         "additionalProperties": false,
         "oneOf": methods.map(|method| json!({ "required": [method] })),
         "properties": {
@@ -122,7 +122,15 @@ fn http() -> Value {
             "headers": {
                 "type": "object", "description": "Headers to send.", "additionalProperties": { "type": "string" }
             },
-            "body": { "description": "The body to send, in place of the step's input." }
+            "body": { "description": "The body to send, in place of the step's input." },
+            "secret": {
+                "type": "string", "pattern": "^[A-Za-z0-9_]+$",
+                "description": "Sign the request with the secret of this name, from the environment variable FLOWLINE_SECRET_NAME."
+            },
+            "callback": {
+                "type": "boolean", "default": false,
+                "description": "An answer 202 means that the outcome comes later, to the URL in the header flowline-callback-url."
+            }
         }
     })
 }

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::ids::digest;
 use crate::time::format_duration;
@@ -114,12 +114,34 @@ pub struct HttpRequest {
     pub method: String,
     pub url: String,
     pub headers: BTreeMap<String, String>,
-    /// The body to send; the step's input where none is given.
+    /// The body to send; where none is given, the step's input with methods that have one.
     pub body: Option<serde_json::Value>,
+    /// The name of the secret that the request is signed with.
+    pub secret: Option<String>,
+    /// A 202 answer means that the outcome comes later, to a URL that the request names.
+    pub callback: bool,
 }
 
 /// The keys of `http` that name a method.
 pub(crate) const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
+
+impl HttpRequest {
+    pub fn new(method: &str, url: &str) -> HttpRequest {
+        HttpRequest {
+            method: method.to_owned(),
+            url: url.to_owned(),
+            headers: BTreeMap::new(),
+            body: None,
+            secret: None,
+            callback: false,
+        }
+    }
+
+    /// Whether its method carries a body.
+    pub fn has_body(&self) -> bool {
+        matches!(self.method.as_str(), "POST" | "PUT" | "PATCH")
+    }
+}
 
 impl Serialize for HttpRequest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -130,6 +152,12 @@ impl Serialize for HttpRequest {
         }
         if let Some(body) = &self.body {
             map.serialize_entry("body", body)?;
+        }
+        if let Some(secret) = &self.secret {
+            map.serialize_entry("secret", secret)?;
+        }
+        if self.callback {
+            map.serialize_entry("callback", &true)?;
         }
         map.end()
     }
@@ -233,7 +261,7 @@ pub enum OnFailure {
 }
 
 /// Which of the jobs in a lane goes first. The order is the rank: urgent jobs sort last and are claimed first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
     Low,

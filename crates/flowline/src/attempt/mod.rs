@@ -39,6 +39,9 @@ pub struct Attempt {
     pub step: u32,
     pub attempt: u32,
     token: Token,
+    /// By the store's clock.
+    #[cfg(feature = "http")]
+    began: Time,
     store: Arc<dyn Store>,
     inbox: mpsc::UnboundedSender<Mail>,
     record: Mutex<Record>,
@@ -94,6 +97,8 @@ impl Launch {
             step: self.step,
             attempt: self.attempt,
             token: self.token,
+            #[cfg(feature = "http")]
+            began,
             store,
             inbox,
             record,
@@ -198,6 +203,20 @@ impl Attempt {
         }
         let order = self.flushing.lock().await;
         self.write_lines(&order).await
+    }
+
+    /// Writes what has been said so far, and waits for that.
+    #[cfg(feature = "http")]
+    pub(crate) async fn flush(&self) -> Result<(), StepError> {
+        let order = self.flushing.lock().await;
+        self.write_lines(&order).await
+    }
+
+    /// By which anyone who is told can say the outcome of this attempt.
+    #[cfg(feature = "http")]
+    pub(crate) fn lease_ref(&self) -> crate::LeaseRef {
+        let (run, token, claimed) = (self.run.clone(), self.token, self.began);
+        crate::LeaseRef { run, step: self.step, attempt: self.attempt, token, claimed }
     }
 
     /// Writes the buffered lines to the log. An error means that the lease is gone.

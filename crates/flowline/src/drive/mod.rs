@@ -54,6 +54,8 @@ pub enum Message<R> {
     Start(RunKey, Arc<Plan>, Box<NewRun>, Entry<Reply<R>>),
     /// An attempt is over; its slot is free for what follows from it.
     Finished(Token, RunKey, Entry<Reply<R>>),
+    /// The outcome of an attempt was committed by way of its reference: whoever still runs it here stops.
+    Settled(Token),
     /// No new attempts; what still runs after this long is given back.
     Stop(Duration),
     /// The store has changed, perhaps by another instance.
@@ -248,6 +250,7 @@ impl<R> Driver<R> {
             Message::Offer(run, entry) => self.ledger.offer(run, entry),
             Message::Start(run, plan, new, entry) => self.ledger.offer_new(run, plan, *new, entry),
             Message::Finished(token, run, entry) => self.finished(token, run, entry),
+            Message::Settled(token) => self.lost(token),
             Message::Stop(drain) => {
                 self.slots.close();
                 self.stop_by = Some(self.now.saturating_add(drain));

@@ -24,11 +24,14 @@ const QUEUES: usize = 100;
 
 impl Remote {
     /// Leases jobs to a worker: those that are there, at once; else it waits for the first. None where the time is up, or
-    /// this instance stops. Who drops the future takes nothing: what was leased meanwhile is given back.
+    /// this instance stops meanwhile. Who drops the future takes nothing: what was leased meanwhile is given back.
     pub async fn claim(&self, request: WorkRequest) -> Result<Vec<Assignment>, EngineError> {
         let mut request = checked(request)?;
         request.queues.sort();
         request.queues.dedup();
+        if self.engine.shared.remote.room.is_closed() {
+            return Err(EngineError::Stopped);
+        }
         let look = || self.look(request.clone());
         if request.wait.is_zero() {
             return Ok(look().await?.found);

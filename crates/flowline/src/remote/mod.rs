@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use flowline_core::{Json, Plan, RunId, RunKey, Status, Tenant, Time};
 use flowline_store::Token;
+pub use flowline_store::job::REMOTE;
 use flowline_store::row::StateScope;
 use serde::Serialize;
 
@@ -36,8 +37,6 @@ use crate::engine::{Engine, EngineError};
 use crate::slots::Tokens;
 use crate::step::{Level, StepError};
 
-/// What lanes of remote steps need.
-pub const REMOTE: &str = "remote";
 /// How long a worker has for its first word about an assignment.
 pub const ACKNOWLEDGE: Duration = Duration::from_secs(5);
 /// The longest that a claim waits for work.

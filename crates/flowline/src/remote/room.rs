@@ -68,6 +68,10 @@ impl Room {
         self.closed.send_replace(true);
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
     /// Looks, in turn with the others in line, until something is found or the time is up.
     pub(super) async fn wait<T, E, F>(
         &self,

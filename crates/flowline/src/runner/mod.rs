@@ -1,7 +1,9 @@
-//! How a job runs: a function of this process, or a program.
+//! How a job runs: a function of this process, a program, or a request.
 
 #[cfg(feature = "command")]
 pub mod command;
+#[cfg(feature = "http")]
+pub mod http;
 #[cfg(feature = "command")]
 mod message;
 
@@ -33,7 +35,7 @@ where
     }
 }
 
-/// The runners of an instance by what they can run (`command`, `function:NAME`).
+/// The runners of an instance by what they can run (`command`, `http`, `function:NAME`).
 #[derive(Default)]
 pub struct Runners {
     by_need: HashMap<Arc<str>, Arc<dyn Runner>>,

@@ -1,16 +1,19 @@
 //! What is done to one run from outside: send, cancel, pause, resume, complete, fail, retry.
 
+use flowline::EngineError;
 use flowline::core::decide::Finish;
-use flowline::core::{Json, RunKey};
+use flowline::core::json::{object, string};
+use flowline::core::{Input, Json, RunKey};
 use flowline::operate::Applied;
-use flowline::{Engine, EngineError};
 use serde_json::json;
 
 use super::Context;
 use super::start::parse_json;
-use crate::failure::{Exit, Outcome};
+use crate::failure::{Exit, Failure, Outcome};
+use crate::http::run::Retried;
 use crate::open::Access;
 use crate::output;
+use crate::target::Target;
 
 /// Send an event from outside into a run
 ///
@@ -83,74 +86,106 @@ pub struct Retry {
     from: Option<String>,
 }
 
+/// One input, as an engine takes it and as the API does.
+struct Act {
+    input: Input,
+    /// The last part of the route.
+    route: &'static str,
+    body: Json,
+    /// What it does, for people.
+    done: &'static str,
+}
+
 pub async fn send(context: &Context, args: Send) -> Outcome {
     let payload = parse_json("--payload", &args.payload)?;
-    apply(context, &args.run, "taken", async |engine, run| engine.send(run, &args.event, payload).await).await
+    let event_id = Some(uuid::Uuid::now_v7().to_string());
+    let body = object([("name", Some(&string(&args.event))), ("payload", Some(&payload))]);
+    let input = Input::External { name: args.event, payload, event_id };
+    apply(context, &args.run, Act { input, route: "events", body, done: "taken" }).await
 }
 
 pub async fn cancel(context: &Context, args: Cancel) -> Outcome {
-    apply(context, &args.run, "cancelled", async |engine, run| engine.cancel(run, args.reason).await).await
+    let body = object([("reason", args.reason.as_deref().map(string).as_ref())]);
+    let input = Input::Cancel { reason: args.reason };
+    apply(context, &args.run, Act { input, route: "cancel", body, done: "cancelled" }).await
 }
 
 pub async fn pause(context: &Context, args: Pause) -> Outcome {
-    apply(context, &args.run, "paused", async |engine, run| engine.pause(run).await).await
+    let act = Act { input: Input::Pause, route: "pause", body: object([]), done: "paused" };
+    apply(context, &args.run, act).await
 }
 
 pub async fn resume(context: &Context, args: Resume) -> Outcome {
-    apply(context, &args.run, "resumed", async |engine, run| engine.resume(run).await).await
+    let act = Act { input: Input::Resume, route: "resume", body: object([]), done: "resumed" };
+    apply(context, &args.run, act).await
 }
 
 pub async fn complete(context: &Context, args: Complete) -> Outcome {
     let result: Json = parse_json("--result", &args.result)?;
-    let finish = Finish::Completed { result };
-    apply(context, &args.run, "completed", async |engine, run| engine.finish(run, finish).await).await
+    let body = object([("result", Some(&result))]);
+    let input = Input::Finish(Finish::Completed { result });
+    apply(context, &args.run, Act { input, route: "complete", body, done: "completed" }).await
 }
 
 pub async fn fail(context: &Context, args: Fail) -> Outcome {
-    let finish = Finish::Failed { error: args.error };
-    apply(context, &args.run, "failed", async |engine, run| engine.finish(run, finish).await).await
+    let body = object([("error", Some(&string(&args.error)))]);
+    let input = Input::Finish(Finish::Failed { error: args.error });
+    apply(context, &args.run, Act { input, route: "fail", body, done: "failed" }).await
 }
 
 pub async fn retry(context: &Context, args: Retry) -> Outcome {
     let run = context.run_key(&args.run)?;
-    let engine = context.operator(Access::Existing).await?;
-    let retried = async {
-        let handle = engine.retry(&run, args.from.as_deref()).await?;
-        let row = engine.row(handle.key()).await?;
-        Ok::<_, EngineError>(row)
+    let retried = match context.target()? {
+        Target::Store => retry_here(context, &run, args.from.as_deref()).await?,
+        Target::Server(server) => {
+            let body = object([("from", args.from.as_deref().map(string).as_ref())]);
+            server.post(&format!("/v1/runs/{}/retry", run.run), &body).await?
+        }
     };
-    let retried = retried.await;
-    engine.stop().await;
-    let row = retried?;
+    let Retried { run_id, retry_of, status, completed_steps } = &retried;
     if context.json {
-        output::json(
-            &json!({ "runId": row.run_id, "retryOf": run.run, "changed": true, "status": row.status }),
-        )?;
+        output::json(&json!({ "runId": run_id, "retryOf": retry_of, "changed": true, "status": status }))?;
     } else {
-        output::line(row.run_id.as_str())?;
+        output::line(run_id.as_str())?;
+        let kept = output::count(u64::from(*completed_steps), "step");
         output::note(&format!(
-            "run {} repeats {}, {} kept; `flowline work` runs the rest",
-            row.run_id,
-            run.run,
-            output::count(u64::from(row.completed_steps), "step")
+            "run {run_id} repeats {retry_of}, {kept} kept; {}",
+            context.who_works("the rest")
         ));
     }
     Ok(Exit::Fine)
 }
 
-/// Carries one input into a run and says what it did.
-async fn apply<F>(context: &Context, id: &str, done: &str, act: F) -> Outcome
-where
-    F: AsyncFnOnce(&Engine, &RunKey) -> Result<Applied, EngineError>,
-{
-    let run = context.run_key(id)?;
+async fn retry_here(context: &Context, run: &RunKey, from: Option<&str>) -> Result<Retried, Failure> {
     let engine = context.operator(Access::Existing).await?;
-    let applied = act(&engine, &run).await;
+    let retried = async {
+        let handle = engine.retry(run, from).await?;
+        let row = engine.row(handle.key()).await?;
+        Ok::<_, EngineError>(Retried::of(&row, &run.run))
+    };
+    let retried = retried.await;
     engine.stop().await;
-    let Applied { changed, status } = applied?;
+    Ok(retried?)
+}
+
+/// Carries one input into a run and says what it did.
+async fn apply(context: &Context, id: &str, act: Act) -> Outcome {
+    let run = context.run_key(id)?;
+    let Applied { changed, status } = match context.target()? {
+        Target::Store => {
+            let engine = context.operator(Access::Existing).await?;
+            let applied = engine.input(&run, act.input).await;
+            engine.stop().await;
+            applied?
+        }
+        Target::Server(server) => {
+            server.post(&format!("/v1/runs/{}/{}", run.run, act.route), &act.body).await?
+        }
+    };
     if context.json {
         output::json(&json!({ "runId": run.run, "changed": changed, "status": status }))?;
     } else {
+        let done = act.done;
         let done = if changed { done.to_owned() } else { format!("{done} before; nothing changed") };
         output::line(&format!("run {}: {done} (now {})", run.run, output::status(status)))?;
     }

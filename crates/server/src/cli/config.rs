@@ -16,7 +16,7 @@ use crate::settings::{Auth, Color, LogFormat, Source};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  FLOWLINE_SLOTS=8 flowline config\n\n\
                         A settings file, flowline.toml:\n  store = \"sqlite:/var/lib/flowline/flowline.db\"\n  \
-                        tenant = \"default\"\n  slots = 64\n  lease = \"30s\"\n  drain = \"10s\"\n  color = \"auto\"\n  listen = \"127.0.0.1:7400\"\n  flows = \"flows\"\n\n  \
+                        tenant = \"default\"\n  slots = 64\n  lease = \"30s\"\n  drain = \"10s\"\n  color = \"auto\"\n  listen = \"127.0.0.1:7400\"\n  flows = \"flows\"\n  http-allow = \"private\"\n\n  \
                         [queues]\n  reports = 1")]
 pub struct Args {}
 
@@ -39,8 +39,14 @@ pub fn run(context: &Context) -> Outcome {
         LogFormat::Json => "json",
     };
     let collector = settings.otlp_endpoint.value.as_ref().map_or(String::new(), ToString::to_string);
-    let rows: [(&str, Value, &Source); 14] = [
+    let rows: [(&str, Value, &Source); 21] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
+        (
+            "server",
+            json!(shown(settings.server.value.as_deref().unwrap_or_default())),
+            &settings.server.source,
+        ),
+        ("token", json!(settings.token.value.as_ref().map_or("", |_| "***")), &settings.token.source),
         ("tenant", json!(settings.tenant.value), &settings.tenant.source),
         ("slots", json!(settings.slots.value), &settings.slots.source),
         ("queues", json!(settings.queues.value), &settings.queues.source),
@@ -49,6 +55,15 @@ pub fn run(context: &Context) -> Outcome {
         ("listen", json!(settings.listen.value.to_string()), &settings.listen.source),
         ("auth", json!(auth), &settings.auth.source),
         ("flows", json!(flows), &settings.flows.source),
+        ("tls-cert", json!(settings.tls_cert.value), &settings.tls_cert.source),
+        ("tls-key", json!(settings.tls_key.value), &settings.tls_key.source),
+        ("max-connections", json!(settings.max_connections.value), &settings.max_connections.source),
+        ("http-allow", json!(settings.http_allow.value.to_string()), &settings.http_allow.source),
+        (
+            "public-url",
+            json!(settings.public_url.value.as_deref().unwrap_or_default()),
+            &settings.public_url.source,
+        ),
         ("stuck-after", json!(format_duration(settings.stuck_after.value)), &settings.stuck_after.source),
         ("log", json!(settings.log.value.to_string()), &settings.log.source),
         ("log-format", json!(log_format), &settings.log_format.source),
@@ -69,6 +84,7 @@ pub fn run(context: &Context) -> Outcome {
             Value::Object(queues) => {
                 queues.iter().map(|(queue, slots)| format!("{queue}={slots}")).collect::<Vec<_>>().join(",")
             }
+            Value::Null => "none".to_owned(),
             other => other.to_string(),
         };
         vec![(*name).to_owned(), value, source.to_string()]

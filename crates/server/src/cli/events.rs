@@ -6,9 +6,10 @@ use flowline::store::EventQuery;
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::follow::Tail;
+use crate::follow::Log;
 use crate::open::Access;
 use crate::output::{self, BOLD, DIM, RESET};
+use crate::target::Target;
 use crate::view::Data;
 
 /// Characters of a payload on a line for people; --json has it whole.
@@ -44,14 +45,6 @@ pub struct Args {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
-    let store = context.open(Access::Reader).await?;
-    let load = async || {
-        let found = store.load(std::slice::from_ref(&run)).await?.into_iter().next().flatten();
-        found.map(|snapshot| snapshot.row).ok_or_else(|| Failure::no_such_run(run.run.as_str()))
-    };
-    if load().await?.events_trimmed {
-        output::note("the events of this run were removed by retention");
-    }
     let query = EventQuery {
         after: args.after.unwrap_or(0),
         kinds: args.kinds,
@@ -59,23 +52,24 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         attempt: args.attempt,
         ..EventQuery::default()
     };
-    let mut tail = Tail::new(store.clone(), run.clone(), query);
+    let mut log = match context.target()? {
+        Target::Store => Log::of_store(context.open(Access::Reader).await?, run, query).await?,
+        Target::Server(server) => Log::of_server(server, &run, query).await?,
+    };
+    if log.is_trimmed() {
+        output::note("the events of this run were removed by retention");
+    }
     let mut left = args.limit.unwrap_or(u64::MAX);
     // Whether the run had ended before the log was last read to its end.
     let mut ended = !args.follow;
     while left > 0 {
-        match tail.ready().await? {
+        match log.ready().await? {
             Some(event) => {
                 show(context, &event)?;
                 left -= 1;
             }
             None if ended => break,
-            None => {
-                ended = load().await?.status.is_terminal();
-                if !ended {
-                    tail.changed().await;
-                }
-            }
+            None => ended = log.wait().await?,
         }
     }
     Ok(Exit::Fine)

@@ -7,6 +7,7 @@ use super::Context;
 use crate::failure::{Exit, Outcome};
 use crate::open::Access;
 use crate::output;
+use crate::target::Target;
 
 /// Say why a run is not further
 ///
@@ -21,8 +22,13 @@ pub struct Args {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
-    let store = context.open(Access::Reader).await?;
-    let explanation = explain(&*store, &Plans::default(), &run).await?;
+    let explanation = match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Reader).await?;
+            explain(&*store, &Plans::default(), &run).await?
+        }
+        Target::Server(server) => server.get(&format!("/v1/runs/{}/explain", run.run)).await?,
+    };
     if context.json {
         output::json(&explanation)?;
     } else {
@@ -37,7 +43,7 @@ fn tell(explanation: &Explanation) -> std::io::Result<()> {
     output::line(&output::clean(&explanation.summary))?;
     let rows = explanation.steps.iter().map(|step| {
         let attempt = if step.attempt == 0 { String::new() } else { step.attempt.to_string() };
-        vec![step.step.to_string(), step.state.to_owned(), attempt, output::clean(&step.reason).into_owned()]
+        vec![step.step.to_string(), step.state.to_string(), attempt, output::clean(&step.reason).into_owned()]
     });
     output::line("")?;
     output::table(&["step", "state", "attempt", "why"], rows.collect())

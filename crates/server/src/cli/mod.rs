@@ -34,13 +34,16 @@ use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use flowline::core::{RunId, RunKey};
+use flowline::runner::http::Secrets;
 use flowline::store::Store;
-use flowline::{Config, Engine, Role};
+use flowline::{Config, Engine, HttpConfig, Role};
+use flowline_client::Client;
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::{self, Access};
 use crate::output::{self, BOLD, CYAN, RED, RESET};
-use crate::settings::{Flags, Settings};
+use crate::settings::{Flags, Settings, Source};
+use crate::target::{Server, Target};
 
 /// Durable flows: steps wired by events, run from one file.
 #[derive(Debug, Parser)]
@@ -65,6 +68,12 @@ pub struct Global {
     /// Where runs are kept: sqlite:PATH, postgres://…, redis://…, memory: [env: FLOWLINE_STORE] [default: sqlite:.flowline/flowline.db]
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     store: Option<String>,
+    /// Ask this server in place of a store: http://HOST:PORT; several, with commas, are instances on one store [env: FLOWLINE_SERVER]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
+    server: Option<String>,
+    /// What the server knows you by; better in the environment, where others do not see it [env: FLOWLINE_TOKEN]
+    #[arg(long, global = true, value_name = "TOKEN", help_heading = "Global options")]
+    token: Option<String>,
     /// Whose runs [env: FLOWLINE_TENANT] [default: default]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Global options")]
     tenant: Option<String>,
@@ -134,6 +143,10 @@ pub struct WorkFlags {
     /// How long running steps may finish after a signal [env: FLOWLINE_DRAIN] [default: 10s]
     #[arg(long, value_name = "DURATION")]
     drain: Option<String>,
+    /// Whom http steps may call beside public addresses: none, private (loopback and private networks), or a list of
+    /// networks and host names [env: FLOWLINE_HTTP_ALLOW] [default: private; none for serve]
+    #[arg(long, value_name = "WHOM")]
+    http_allow: Option<String>,
 }
 
 /// What every command knows.
@@ -148,11 +161,40 @@ impl Context {
         open::open(&self.settings.store.value, access).await
     }
 
+    /// Where the runs are.
+    pub fn target(&self) -> Result<Target, Failure> {
+        match self.settings.server() {
+            Some(server) => Ok(Target::Server(Server::new(self.client(server)?))),
+            None => Ok(Target::Store),
+        }
+    }
+
+    /// A client of a server, for the token's tenant, or without a token for the one that is named.
+    pub fn client(&self, server: &str) -> Result<Client, Failure> {
+        let (token, tenant) = (&self.settings.token, &self.settings.tenant);
+        let client = Client::new(server)?;
+        Ok(match &token.value {
+            Some(_) if tenant.source == Source::Flag => {
+                return Err(Failure::usage("a token is for one tenant, so --tenant has no say beside it")
+                    .help("leave --tenant out, or use a token of that tenant"));
+            }
+            Some(token) => client.token(token)?,
+            None if tenant.source == Source::Default => client,
+            None => client.tenant(tenant.value.as_str())?,
+        })
+    }
+
+    /// Who runs the steps of a run that was started.
+    pub fn who_works(&self, what: &str) -> String {
+        match self.settings.server() {
+            Some(_) => format!("the server and its workers run {what}"),
+            None => format!("`flowline work` runs {what}"),
+        }
+    }
+
     /// The address of a run as the user typed it.
     pub fn run_key(&self, id: &str) -> Result<RunKey, Failure> {
-        let run = RunId::new(id).map_err(|error| {
-            Failure::new(Exit::Usage, "no-such-run", error.to_string()).help("`flowline runs` lists the runs")
-        })?;
+        let run = RunId::new(id).map_err(|error| Failure::refusal("no-such-run", error.to_string()))?;
         Ok(RunKey::new(self.settings.tenant.value.clone(), run))
     }
 
@@ -168,7 +210,9 @@ impl Context {
         let tenant = self.settings.tenant.value.clone();
         let config = Config { tenant: Some(tenant.clone()), ..self.work_config() };
         let store = self.open(Access::Engine).await?;
+        let http = HttpConfig { allow: self.settings.http_allow.value.clone(), ..http_config() };
         let engine = Engine::on(store.clone()).config(config).runner("command", Arc::new(commands(env)));
+        let engine = engine.http(http);
         Ok((engine.tenant(tenant).start().await?, store))
     }
 
@@ -192,8 +236,13 @@ fn commands(env: &[String]) -> flowline::runner::command::Command {
     commands
 }
 
+/// Runs steps that are requests, with the secrets of this process.
+fn http_config() -> HttpConfig {
+    HttpConfig { secrets: Secrets::from_env(), ..HttpConfig::default() }
+}
+
 /// What this binary's engines can run.
-pub const NEEDS: [&str; 1] = ["command"];
+pub const NEEDS: [&str; 2] = ["command", "http"];
 
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -212,6 +261,8 @@ fn settle(global: Global, command: Command) -> Outcome {
     let mut flags = Flags {
         config: global.config,
         store: global.store,
+        server: global.server,
+        token: global.token,
         tenant: global.tenant,
         color: global.color,
         ..Flags::default()
@@ -219,6 +270,7 @@ fn settle(global: Global, command: Command) -> Outcome {
     command.fill(&mut flags);
     let settings = Settings::read(flags)?;
     output::set_color(settings.color.value);
+    command.check_reach(&settings)?;
     let context = Context { settings, json: global.json };
     dispatch(&context, command)
 }
@@ -229,13 +281,7 @@ impl Command {
         let work = match self {
             Command::Run(run::Args { work, .. }) | Command::Work(work::Args { work, .. }) => work,
             Command::Serve(serve::Args { serve, .. }) | Command::Dev(serve::Dev { serve }) => {
-                flags.listen = serve.listen.clone();
-                flags.auth = serve.auth.clone();
-                flags.flows = serve.flows.clone();
-                flags.stuck_after = serve.stuck_after.clone();
-                flags.log = serve.log.clone();
-                flags.log_format = serve.log_format.clone();
-                flags.otlp_endpoint = serve.otlp_endpoint.clone();
+                serve.fill(flags);
                 &serve.work
             }
             _ => return,
@@ -244,6 +290,36 @@ impl Command {
         flags.queues = (!work.queues.is_empty()).then(|| work.queues.join(","));
         flags.lease = work.lease.clone();
         flags.drain = work.drain.clone();
+        flags.http_allow = work.http_allow.clone();
+    }
+
+    /// Refuses to go to a server with what only a store can do, rather than to do it elsewhere.
+    fn check_reach(&self, settings: &Settings) -> Result<(), Failure> {
+        let refuse = |what: &str, help: &str| Err(Failure::usage(what).help(help));
+        let flag = settings.server.source == Source::Flag;
+        match self {
+            Command::Run(_)
+            | Command::Work(_)
+            | Command::Reconcile(_)
+            | Command::Retain(_)
+            | Command::Doctor(_)
+                if settings.server().is_some() =>
+            {
+                refuse(
+                    "this command works on a store itself, and no server does it for it",
+                    "name the store with --store; a server is asked by start, the commands that steer runs and those \
+                     that look, and runs steps for `flowline worker`",
+                )
+            }
+            Command::Serve(_) | Command::Dev(_) | Command::Bench(_) if flag => refuse(
+                "this command asks no other server",
+                "leave --server out, and name the store with --store",
+            ),
+            Command::Move(_) if flag => {
+                refuse("stores are moved, not servers", "leave --server out: --from and --to name the stores")
+            }
+            _ => Ok(()),
+        }
     }
 }
 

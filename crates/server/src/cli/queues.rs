@@ -4,12 +4,14 @@ use clap::Subcommand;
 use flowline::core::ids::check_name;
 use flowline::store::QueueRow;
 use flowline::store::row::Pause;
+use serde::de::IgnoredAny;
 use serde_json::json;
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::Access;
 use crate::output;
+use crate::target::{Items, Target};
 
 /// Show the depths of queues, or stop and open one
 #[derive(Debug, clap::Args)]
@@ -38,15 +40,17 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 }
 
 async fn list(context: &Context) -> Outcome {
-    let store = context.open(Access::Reader).await?;
-    let rows = store.queues(&context.settings.tenant.value).await?;
+    let items: Vec<QueueRow> = match context.target()? {
+        Target::Store => context.open(Access::Reader).await?.queues(&context.settings.tenant.value).await?,
+        Target::Server(server) => server.get::<Items<_>>("/v1/queues").await?.items,
+    };
     if context.json {
-        output::json(&json!({ "items": rows }))?;
-    } else if rows.is_empty() {
+        output::json(&Items { items })?;
+    } else if items.is_empty() {
         output::note("no queue holds a job or is paused");
     } else {
         let head = ["queue", "needs", "ready", "delayed", "held", "leased", "oldest", "paused"];
-        output::table(&head, rows.iter().map(cells).collect())?;
+        output::table(&head, items.iter().map(cells).collect())?;
     }
     Ok(Exit::Fine)
 }
@@ -61,9 +65,17 @@ fn cells(row: &QueueRow) -> Vec<String> {
 
 async fn change(context: &Context, queue: &str, pause: Pause) -> Outcome {
     check_name("queue", queue).map_err(|error| Failure::usage(error.to_string()))?;
-    let store = context.open(Access::Existing).await?;
-    store.pause_queue(&context.settings.tenant.value, queue, pause).await?;
     let paused = pause == Pause::Paused;
+    match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Existing).await?;
+            store.pause_queue(&context.settings.tenant.value, queue, pause).await?;
+        }
+        Target::Server(server) => {
+            let act = if paused { "pause" } else { "resume" };
+            let _: IgnoredAny = server.post(&format!("/v1/queues/{queue}/{act}"), &json!({})).await?;
+        }
+    }
     if context.json {
         output::json(&json!({ "queue": queue, "paused": paused }))?;
     } else {

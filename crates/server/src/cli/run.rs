@@ -185,7 +185,7 @@ async fn stands(
             ));
         }
         let view = RunView::read(&**store, &Plans::default(), run).await?;
-        let awaited = view.awaited();
+        let awaited = view.parts.awaits;
         let Some(event) = awaited.first() else { continue };
         return Ok(format!(
             "waits for {}; go on with `flowline send {} {event} --payload JSON`, then `flowline work --until-idle`",
@@ -231,14 +231,14 @@ async fn report(context: &Context, store: &dyn Store, run: &RunKey, ending: Endi
             "runId": row.run_id,
             "flowName": row.flow_name,
             "status": row.status,
-            "result": view.result,
-            "error": view.error,
+            "result": view.parts.result,
+            "error": view.parts.error,
             "duration": row.duration,
-            "steps": view.steps,
-            "awaits": view.awaited(),
+            "steps": view.parts.steps,
+            "awaits": view.parts.awaits,
         }))
     } else {
-        match &view.result {
+        match &view.parts.result {
             Some(result) if !result.is_null() => pretty(result),
             _ => Ok(()),
         }
@@ -264,8 +264,11 @@ fn summary(view: &RunView, ending: &Ending, now: Time) {
     match (row.status, ending) {
         (Status::Completed, _) => output::note(&format!("run {run} {status}{took}, {steps}")),
         (Status::Failed | Status::Cancelled, _) => {
-            let why =
-                view.error.as_deref().map_or(String::new(), |error| format!(": {}", output::clean(error)));
+            let why = view
+                .parts
+                .error
+                .as_deref()
+                .map_or(String::new(), |error| format!(": {}", output::clean(error)));
             let step = row.failure.as_ref().and_then(|failure| failure.step.as_deref());
             let step = step.map_or(String::new(), |step| format!(" at step {step:?}"));
             output::note(&format!("run {run} {status}{took}{step}{why}"));
@@ -274,8 +277,13 @@ fn summary(view: &RunView, ending: &Ending, now: Time) {
             ));
         }
         (_, Ending::Interrupted) => {
-            let soonest =
-                view.jobs.iter().filter(|job| matches!(job.key, JobKey::Step(_))).map(|job| job.due).min();
+            let soonest = view
+                .parts
+                .jobs
+                .iter()
+                .filter(|job| matches!(job.key, JobKey::Step(_)))
+                .map(|job| job.due)
+                .min();
             let how = match soonest.map(|due| (due, due.since(now))) {
                 // Until idle a worker does not wait that long.
                 Some((due, left)) if left > PATIENCE => {

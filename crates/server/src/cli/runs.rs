@@ -2,14 +2,15 @@
 
 use flowline::core::{Status, Time};
 use flowline::store::query::WantTotal;
-use flowline::store::{RunQuery, RunRow, Store, Total};
-use serde_json::{Value, json};
+use flowline::store::{RunQuery, RunRow};
 
 use super::Context;
 use super::start::label;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::Access;
 use crate::output;
+use crate::target::{Server, Target};
+use crate::view::RunList;
 
 /// List runs, newest first
 #[derive(Debug, clap::Args)]
@@ -42,6 +43,33 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
+    let page = match context.target()? {
+        Target::Store => read(context, args).await?,
+        Target::Server(server) => ask(&server, args).await?,
+    };
+    if context.json {
+        output::json(&page)?;
+        return Ok(Exit::Fine);
+    }
+    if page.items.is_empty() {
+        output::note("there are no such runs");
+        return Ok(Exit::Fine);
+    }
+    output::table(
+        &["run", "flow", "status", "created", "duration", "steps", "labels"],
+        page.items.iter().map(cells).collect(),
+    )?;
+    let of = match (page.total, page.total_at_least) {
+        (Some(n), _) => format!(" of {n}"),
+        (None, Some(n)) => format!(" of at least {n}"),
+        (None, None) => String::new(),
+    };
+    let more = page.next.map_or(String::new(), |next| format!("; more with --cursor {next} or --all"));
+    output::note(&format!("{}{of}{more}", page.items.len()));
+    Ok(Exit::Fine)
+}
+
+async fn read(context: &Context, args: Args) -> Result<RunList, Failure> {
     let store = context.open(Access::Reader).await?;
     let now = store.now().await?;
     let mut query = RunQuery {
@@ -54,51 +82,49 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         limit: usize::from(args.limit),
         ..RunQuery::of(context.settings.tenant.value.clone())
     };
-    let (items, total, next) = read(&*store, &mut query, args.all).await?;
-    if context.json {
-        let mut answer = json!({ "items": items, "hasMore": next.is_some(), "next": next });
-        match total {
-            Some(Total::Exact(n)) => answer["total"] = json!(n),
-            Some(Total::AtLeast(n)) => answer["totalAtLeast"] = json!(n),
-            None => answer["total"] = Value::Null,
-        }
-        output::json(&answer)?;
-        return Ok(Exit::Fine);
-    }
-    if items.is_empty() {
-        output::note("there are no such runs");
-        return Ok(Exit::Fine);
-    }
-    let shown = items.len();
-    output::table(
-        &["run", "flow", "status", "created", "duration", "steps", "labels"],
-        items.iter().map(cells).collect(),
-    )?;
-    let of = match total {
-        Some(Total::Exact(n)) => format!(" of {n}"),
-        Some(Total::AtLeast(n)) => format!(" of at least {n}"),
-        None => String::new(),
-    };
-    let more = next.map_or(String::new(), |next| format!("; more with --cursor {next} or --all"));
-    output::note(&format!("{shown}{of}{more}"));
-    Ok(Exit::Fine)
+    let first = store.runs(query.clone()).await?.into();
+    pages(first, args.all, async |cursor| {
+        query.cursor = Some(cursor);
+        query.total = WantTotal::No;
+        Ok(store.runs(query.clone()).await?.into())
+    })
+    .await
 }
 
-async fn read(
-    store: &dyn Store,
-    query: &mut RunQuery,
-    all: bool,
-) -> Result<(Vec<RunRow>, Option<Total>, Option<String>), Failure> {
-    let first = store.runs(query.clone()).await?;
-    let (mut items, total, mut next) = (first.items, first.total, first.next);
-    query.total = WantTotal::No;
-    while all && next.is_some() {
-        query.cursor = next;
-        let page = store.runs(query.clone()).await?;
-        items.extend(page.items);
-        next = page.next;
+async fn ask(server: &Server, args: Args) -> Result<RunList, Failure> {
+    for (flag, text) in [("--since", &args.since), ("--until", &args.until)] {
+        text.as_deref().map(|text| moment(flag, text, Time::default())).transpose()?;
     }
-    Ok((items, total, next))
+    let page = async |cursor: Option<String>, total: Option<&str>| {
+        let label = args.label.as_ref().map(|(name, value)| format!("{name}={value}"));
+        let parameters = [
+            ("flow", args.flow.clone()),
+            ("status", args.status.map(|status| status.to_string())),
+            ("label", label),
+            ("since", args.since.clone()),
+            ("until", args.until.clone()),
+            ("limit", Some(args.limit.to_string())),
+            ("cursor", cursor),
+            ("total", total.map(str::to_owned)),
+        ];
+        server.find("/v1/runs", &parameters).await
+    };
+    let first = page(args.cursor.clone(), None).await?;
+    pages(first, args.all, async |cursor| page(Some(cursor), Some("false")).await).await
+}
+
+/// The first page, and where all are asked for the others on it too.
+async fn pages(
+    mut first: RunList,
+    all: bool,
+    mut next: impl AsyncFnMut(String) -> Result<RunList, Failure>,
+) -> Result<RunList, Failure> {
+    while all && let Some(cursor) = first.next.take() {
+        let page = next(cursor).await?;
+        first.items.extend(page.items);
+        (first.next, first.has_more) = (page.next, page.has_more);
+    }
+    Ok(first)
 }
 
 fn cells(row: &RunRow) -> Vec<String> {

@@ -1,28 +1,28 @@
 //! `flowline serve` and `flowline dev`: the API, and an instance that works.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use flowline::runner::http::Allow;
 use flowline::store::Store;
-use flowline::{Config, Engine};
-use tokio::net::TcpListener;
+use flowline::{Config, Engine, EngineBuilder, HttpConfig};
 
 use super::{Context, WorkFlags};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::flows_dir;
 use crate::http::access::{Door, Remembered};
+use crate::http::listen::{self, Listening};
+use crate::http::live::Live;
 use crate::http::metrics::Watched;
-use crate::http::{self, App, Shared, listen};
+use crate::http::{self, App, Shared, tls};
 use crate::log::{self, Habit};
 use crate::open::{Access, shown};
 use crate::otlp::Export;
 use crate::output;
-use crate::settings::Auth;
+use crate::settings::{Auth, Flags, Source};
 use crate::signals::Signals;
 use crate::token;
-
-/// Connections that one instance takes at once.
-const CONNECTIONS: usize = 10_000;
 
 /// Serve the HTTP API and run steps
 ///
@@ -73,8 +73,38 @@ pub struct ServeFlags {
     /// A folder with definitions to register [env: FLOWLINE_FLOWS]
     #[arg(long, value_name = "DIR")]
     pub flows: Option<PathBuf>,
+    /// Speak TLS with this certificate and those that lead to it, in PEM [env: FLOWLINE_TLS_CERT]
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<String>,
+    /// The private key of the certificate, in PEM [env: FLOWLINE_TLS_KEY]
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
+    /// Connections taken at once; more wait [env: FLOWLINE_MAX_CONNECTIONS] [default: 10000]
+    #[arg(long, value_name = "N")]
+    max_connections: Option<String>,
+    /// Where this server is reached from outside, for callbacks of http steps [env: FLOWLINE_PUBLIC_URL] [default: the
+    /// address it listens on]
+    #[arg(long, value_name = "URL")]
+    pub public_url: Option<String>,
     #[command(flatten)]
     pub work: WorkFlags,
+}
+
+impl ServeFlags {
+    /// Writes down what these flags say of settings.
+    pub fn fill(&self, flags: &mut Flags) {
+        flags.listen.clone_from(&self.listen);
+        flags.auth.clone_from(&self.auth);
+        flags.flows.clone_from(&self.flows);
+        flags.public_url.clone_from(&self.public_url);
+        flags.tls_cert.clone_from(&self.tls_cert);
+        flags.tls_key.clone_from(&self.tls_key);
+        flags.max_connections.clone_from(&self.max_connections);
+        flags.stuck_after.clone_from(&self.stuck_after);
+        flags.log.clone_from(&self.log);
+        flags.log_format.clone_from(&self.log_format);
+        flags.otlp_endpoint.clone_from(&self.otlp_endpoint);
+    }
 }
 
 /// What differs between serving and developing.
@@ -93,44 +123,56 @@ pub async fn dev(context: &Context, args: Dev) -> Outcome {
 }
 
 async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
+    let settings = &context.settings;
     let habit = if mode == Mode::Dev { Habit::ForPeople } else { Habit::ByTerminal };
-    log::start(&context.settings.log.value, context.settings.log_format.value, habit);
+    log::start(&settings.log.value, settings.log_format.value, habit);
     let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
-    let wanted = context.settings.listen.value;
-    let listener = TcpListener::bind(wanted).await.map_err(|error| {
-        Failure::environment(format!("cannot listen on {wanted}: {error}"))
+    let tls = match (&settings.tls_cert.value, &settings.tls_key.value) {
+        (Some(cert), Some(key)) => Some(tls::acceptor(cert, key).map_err(Failure::usage)?),
+        (None, None) => None,
+        _ => return Err(Failure::usage("TLS needs both tls-cert and tls-key; one is missing")),
+    };
+    allow_files();
+    let listener = listen::bind(settings.listen.value).map_err(|error| {
+        Failure::environment(format!("cannot listen on {}: {error}", settings.listen.value))
             .help("another server may run there; name another address with --listen")
     })?;
     let address = listener.local_addr().map_err(|error| Failure::environment(error.to_string()))?;
     let store = context.open(Access::Engine).await?;
     let door = door(context, &*store, address.ip().is_loopback()).await?;
+    let live = Live::new(store.clone());
     let config = Config { tenant: None, ..context.work_config() };
     let instance = config.instance.clone();
-    let export = context.settings.otlp_endpoint.value.clone().map(|to| Export::start(to, &instance));
+    let export = settings.otlp_endpoint.value.clone().map(|to| Export::start(to, &instance));
     let (export, sender) = export.unzip();
-    let engine = engine(context, store, config, &flags.work.env, (mode, export.as_ref())).await?;
-    let folder = context.settings.flows.value.clone();
+    let mut builder = Engine::on(store).config(config);
+    if let Some(export) = &export {
+        builder = builder.spans(export.spans.clone());
+    }
+    let engine = engine(context, builder, &flags.work.env, mode, address).await?;
+    let folder = settings.flows.value.clone();
     if let Some(folder) = &folder {
         let number = flows_dir::register(&engine, folder).await?;
         output::note(&format!("{} from {}", output::count(number as u64, "flow"), folder.display()));
     }
-    let watched = Watched::new(context.settings.stuck_after.value, export);
-    let app = App::new(Shared { engine: engine.clone(), door, watched });
-    output::note(&format!("serving {} on http://{address}", shown(&context.settings.store.value)));
+    let watched = Watched::new(settings.stuck_after.value, export);
+    let app = App::new(Shared { engine: engine.clone(), door, live: live.clone(), watched });
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    output::note(&format!("serving {} on {scheme}://{address}", shown(&settings.store.value)));
     if mode == Mode::Dev {
-        output::note(&format!("  API   http://{address}/docs\n  live  http://{address}/v1/stream"));
+        output::note(&format!("  API   {scheme}://{address}/docs\n  live  {scheme}://{address}/v1/stream"));
     }
     tracing::info!(instanceId = &*instance, version = env!("CARGO_PKG_VERSION"), "instance started");
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let until = async {
+    let how = Listening { most: settings.max_connections.value, tls, drain: engine.config().drain };
+    let served = tokio::spawn(listen::serve(listener, http::router(app), how, async {
         let _ = stopped.await;
-    };
-    let drain = engine.config().drain;
-    let served = tokio::spawn(listen::serve(listener, http::router(app), CONNECTIONS, until, drain));
+    }));
     tokio::select! {
         () = signals.next() => {}
         () = follow(&engine, folder, mode) => {}
     }
+    live.stop();
     let _ = stop.send(());
     signals.stop(&engine).await;
     let _ = served.await;
@@ -173,17 +215,34 @@ async fn door(context: &Context, store: &dyn Store, loopback: bool) -> Result<Do
 /// The engine of a server: it serves every tenant.
 async fn engine(
     context: &Context,
-    store: Arc<dyn Store>,
-    config: Config,
+    engine: EngineBuilder,
     env: &[String],
-    (mode, export): (Mode, Option<&Export>),
+    mode: Mode,
+    address: SocketAddr,
 ) -> Result<Engine, Failure> {
-    let mut engine = Engine::on(store).config(config);
-    if let Some(export) = export {
-        engine = engine.spans(export.spans.clone());
-    }
+    let settings = &context.settings;
+    let allow = match (&settings.http_allow.source, mode) {
+        // The flows of others should not reach what this machine can.
+        (Source::Default, Mode::Serve { .. }) => Allow::default(),
+        _ => settings.http_allow.value.clone(),
+    };
+    let callbacks = settings.public_url.value.clone().unwrap_or_else(|| format!("http://{address}"));
+    let http = HttpConfig { allow, callbacks: Some(callbacks), ..super::http_config() };
+    let mut engine = engine.http(http);
     if mode != (Mode::Serve { commands: false }) {
         engine = engine.runner("command", Arc::new(super::commands(env)));
     }
     Ok(engine.tenant(context.settings.tenant.value.clone()).start().await?)
+}
+
+/// Every connection is an open file, and systems start processes with a low limit for the sake of old programs: takes as
+/// many as it may. Where that is refused, connections beyond the limit wait.
+fn allow_files() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = limit.maximum;
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
 }

@@ -1,5 +1,6 @@
 //! `flowline show`: one run, whole.
 
+use flowline::core::Json;
 use flowline::plans::Plans;
 use flowline::store::{JobRow, JobState};
 
@@ -7,6 +8,7 @@ use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::Access;
 use crate::output::{self, BOLD, RESET};
+use crate::target::{Target, misread};
 use crate::view::{RunView, StepView};
 
 /// Show a run: its steps, jobs, labels, emitted events and how it ended
@@ -18,10 +20,19 @@ pub struct Args {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
-    let store = context.open(Access::Reader).await?;
-    let view = RunView::read(&*store, &Plans::default(), &run).await?;
+    let view = match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Reader).await?;
+            RunView::read(&*store, &Plans::default(), &run).await?
+        }
+        Target::Server(server) => {
+            let path = format!("/v1/runs/{}", run.run);
+            let answer: Json = server.get(&path).await?;
+            RunView::from_json(&answer).map_err(|error| misread(&path, &error))?
+        }
+    };
     if context.json {
-        output::json(&view.shown())?;
+        output::json(&view)?;
     } else {
         print(&view)?;
     }
@@ -29,7 +40,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 }
 
 fn print(view: &RunView) -> Result<(), Failure> {
-    let row = &view.row;
+    let RunView { row, parts } = view;
     let field = |name: &str, value: String| match value.is_empty() {
         true => Ok(()),
         false => output::line(&format!("{BOLD}{name:<12}{RESET}{value}")),
@@ -46,21 +57,21 @@ fn print(view: &RunView) -> Result<(), Failure> {
     field("labels", output::clean(&labels.join(" ")).into_owned())?;
     field("key", row.idempotency_key.as_deref().map_or(String::new(), |key| output::clip(key, 256)))?;
     field("retry of", row.retry_of.as_ref().map_or(String::new(), ToString::to_string))?;
-    field("emitted", view.emitted().join(", "))?;
-    field("awaits", if row.status.is_terminal() { String::new() } else { view.awaited().join(", ") })?;
+    field("emitted", parts.emitted_events.join(", "))?;
+    field("awaits", if row.status.is_terminal() { String::new() } else { parts.awaits.join(", ") })?;
     let trimmed = if row.events_trimmed { " (removed by retention)" } else { "" };
     field("events", format!("{}{trimmed}", row.events))?;
-    field("error", view.error.as_deref().map_or(String::new(), |error| output::clip(error, 2000)))?;
-    field("result", view.result.as_ref().map_or(String::new(), |result| output::clip(result.get(), 2000)))?;
+    field("error", parts.error.as_deref().map_or(String::new(), |error| output::clip(error, 2000)))?;
+    field("result", parts.result.as_ref().map_or(String::new(), |result| output::clip(result.get(), 2000)))?;
     output::line("")?;
     output::table(
         &["step", "status", "attempts", "duration", "said"],
-        view.steps.iter().map(step).collect(),
+        parts.steps.iter().map(step).collect(),
     )?;
-    if !view.jobs.is_empty() {
+    if !parts.jobs.is_empty() {
         output::line("")?;
         let head = ["job", "state", "attempt", "queue", "needs", "due", "worker", "lease until"];
-        output::table(&head, view.jobs.iter().map(job).collect())?;
+        output::table(&head, parts.jobs.iter().map(job).collect())?;
     }
     Ok(())
 }
@@ -68,7 +79,7 @@ fn print(view: &RunView) -> Result<(), Failure> {
 fn step(step: &StepView) -> Vec<String> {
     vec![
         step.name.to_string(),
-        step.status.to_owned(),
+        step.status.to_string(),
         if step.attempts == 0 { String::new() } else { step.attempts.to_string() },
         step.duration_ms.map_or(String::new(), output::millis),
         step.error.as_deref().map_or(String::new(), |error| output::clip(error, 80)),

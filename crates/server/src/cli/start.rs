@@ -5,23 +5,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use flowline::StartRequest;
 use flowline::core::definition::{Format, Priority};
 use flowline::core::{Json, Plan, limits};
 use flowline::operate::check_start;
-use flowline::{Engine, StartRequest};
+use serde::de::IgnoredAny;
 use serde_json::json;
 
 use super::Context;
 use crate::definition;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::http::runs::{Start, Started};
 use crate::open::Access;
 use crate::output;
 use crate::settings;
+use crate::target::{Server, Target, part};
 
 /// Start a run without working on it
 ///
 /// Takes a definition file, which is stored first, or the name of a flow that is in the store already. Prints the id
-/// of the run. Steps are run by `flowline work`.
+/// of the run. Steps are run by `flowline work`. With --server the file is registered there; the folder that it is in does
+/// not travel, so its commands are looked for in the server's own.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline start fulfil-order --input '{\"total\": 19}' --idempotency-key order-42"
@@ -81,40 +85,74 @@ impl StartFlags {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let input = args.start.input()?;
-    let file = as_file(&args.flow);
     // What would be refused leaves no new store behind.
-    let planned = match file {
-        Some(path) => Some((definition::plan(definition::load(path)?, &input)?, definition::origin(path)?)),
+    let planned = match as_file(&args.flow) {
+        Some(path) => Some((definition::plan(definition::load(path)?, &input)?, path)),
         None => None,
     };
-    let access = if file.is_some() { Access::Engine } else { Access::Existing };
-    let engine = context.operator(access).await?;
-    let started = begin(&engine, &args, planned, input).await;
-    engine.stop().await;
-    let (run, flow, existed, status) = started?;
+    let flow = planned.as_ref().map_or(args.flow.clone(), |(plan, _)| plan.flow.to_string());
+    let started = match context.target()? {
+        Target::Store => begin(context, &args, planned, input).await?,
+        Target::Server(server) => ask(&server, &args, planned, input).await?,
+    };
+    let Started { run_id: run, existed, status, .. } = started;
     if context.json {
         output::json(&json!({ "runId": run, "flowName": flow, "status": status, "existed": existed }))?;
     } else {
-        output::line(&run)?;
+        output::line(run.as_str())?;
         let text = if existed { "was started before" } else { "started" };
-        output::note(&format!("run {run} of {flow} {text}; `flowline work` runs its steps"));
+        output::note(&format!("run {run} of {flow} {text}; {}", context.who_works("its steps")));
     }
     Ok(Exit::Fine)
 }
 
+/// A checked definition, and the file that it is in.
+type Planned<'a> = Option<(Arc<Plan>, &'a Path)>;
+
 async fn begin(
-    engine: &Engine,
+    context: &Context,
     args: &Args,
-    planned: Option<(Arc<Plan>, String)>,
+    planned: Planned<'_>,
     input: Json,
-) -> Result<(String, String, bool, flowline::core::Status), Failure> {
-    let request = match planned {
-        Some((plan, origin)) => engine.run_plan(engine.register_plan(plan, Some(origin)).await?, input),
-        None => engine.run_named(&args.flow, input).await?,
+) -> Result<Started, Failure> {
+    let origin = planned.as_ref().map(|(_, path)| definition::origin(path)).transpose()?;
+    let access = if planned.is_some() { Access::Engine } else { Access::Existing };
+    let engine = context.operator(access).await?;
+    let started = async {
+        let request = match planned {
+            Some((plan, _)) => engine.run_plan(engine.register_plan(plan, origin).await?, input),
+            None => engine.run_named(&args.flow, input).await?,
+        };
+        let handle = args.start.apply(request).await?;
+        let status = engine.row(handle.key()).await?.status;
+        Ok::<_, Failure>(Started::of(&handle, status))
     };
-    let handle = args.start.apply(request).await?;
-    let row = engine.row(handle.key()).await?;
-    Ok((row.run_id.to_string(), row.flow_name.to_string(), handle.existed(), row.status))
+    let started = started.await;
+    engine.stop().await;
+    started
+}
+
+/// Starts it at a server, by the version that the file holds.
+async fn ask(server: &Server, args: &Args, planned: Planned<'_>, input: Json) -> Result<Started, Failure> {
+    let (flow, version) = match planned {
+        Some((plan, path)) => {
+            let kind = definition::media_type(path)?;
+            let _: IgnoredAny = server.send("/v1/flows", kind, definition::text(path)?.into_bytes()).await?;
+            (plan.flow.to_string(), Some(plan.hash.to_string()))
+        }
+        None => (args.flow.clone(), None),
+    };
+    let flags = &args.start;
+    let start = Start {
+        flow: None,
+        input: Some(input),
+        idempotency_key: flags.idempotency_key.clone(),
+        labels: flags.labels.iter().cloned().collect(),
+        delay: flags.delay.unwrap_or_default(),
+        priority: flags.priority.unwrap_or_default(),
+        version,
+    };
+    server.post(&format!("/v1/flows/{}/runs", part(&flow)), &start).await
 }
 
 /// A path where something is there, or where only a definition file is called like that.

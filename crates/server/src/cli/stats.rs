@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
+use flowline::core::Time;
+use flowline::core::time::format_duration;
 use flowline::stats::{Depth, Percentiles, Question, Stats, Summary, stats};
 
 use super::Context;
-use crate::failure::{Exit, Outcome};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::open::Access;
 use crate::output;
 use crate::settings;
+use crate::target::{Server, Target};
 
 /// Count runs by status and show how long they took
 #[derive(Debug, clap::Args)]
@@ -31,12 +34,22 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
+    let stats = match context.target()? {
+        Target::Store => read(context, args).await?,
+        Target::Server(server) => ask(&server, args).await?,
+    };
+    if context.json {
+        output::json(&stats)?;
+    } else {
+        tell(&stats)?;
+    }
+    Ok(Exit::Fine)
+}
+
+async fn read(context: &Context, args: Args) -> Result<Stats, Failure> {
     let store = context.open(Access::Reader).await?;
     let since = match args.since {
-        Some(ago) => {
-            let now = store.now().await?;
-            Some(flowline::core::Time::from_millis(now.millis().saturating_sub(ago.as_millis() as i64)))
-        }
+        Some(ago) => Some(store.now().await?.before(ago)),
         None => None,
     };
     let question = Question {
@@ -46,13 +59,19 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         bucket: args.bucket,
         steps: if args.steps { Depth::Steps } else { Depth::Runs },
     };
-    let stats = stats(&*store, &question).await?;
-    if context.json {
-        output::json(&stats)?;
-    } else {
-        tell(&stats)?;
-    }
-    Ok(Exit::Fine)
+    Ok(stats(&*store, &question).await?)
+}
+
+async fn ask(server: &Server, args: Args) -> Result<Stats, Failure> {
+    // A server that is told nothing goes back a day.
+    let since = args.since.map_or_else(|| Time::from_millis(0).to_string(), format_duration);
+    let parameters = [
+        ("flow", args.flow),
+        ("since", Some(since)),
+        ("bucket", Some(format_duration(args.bucket))),
+        ("steps", args.steps.then(|| "true".to_owned())),
+    ];
+    server.find("/v1/stats", &parameters).await
 }
 
 const HEAD: [&str; 9] =

@@ -8,11 +8,12 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::http::route::Scope;
 use crate::open::Access;
 use crate::output;
-use crate::token::{self, NewToken};
+use crate::target::{Items, Target, part};
+use crate::token::{self, MadeToken, NewToken, TokenRow};
 
 /// Make, list and revoke tokens of the HTTP API
 ///
-/// A token is bound to the tenant that --tenant names. Its secret is printed once; the store keeps only a hash.
+/// A token is bound to the tenant that --tenant names, or with --server to that of the token shown there. Its secret is printed once; the store keeps only a hash.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline token create --subject ci --scope start --scope read --expires 90d"
@@ -79,14 +80,18 @@ async fn make(context: &Context, create: Create) -> Outcome {
     };
     new.check()
         .map_err(|(field, wrong)| Failure::usage(format!("--{}: {wrong}", field.trim_end_matches('s'))))?;
-    let store = context.open(Access::Engine).await?;
-    let (secret, row) = token::create(&*store, &context.settings.tenant.value, new).await?;
+    let made = match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Engine).await?;
+            token::create(&*store, &context.settings.tenant.value, new).await?
+        }
+        Target::Server(server) => server.post("/v1/tokens", &new).await?,
+    };
     if context.json {
-        let mut answer = json!(row);
-        answer["token"] = secret.into();
-        output::json(&answer)?;
+        output::json(&made)?;
     } else {
-        output::line(&secret)?;
+        let MadeToken { row, token } = made;
+        output::line(&token)?;
         output::note(&format!(
             "token {} of {} for tenant {}; it is not shown again",
             row.id, row.subject, row.tenant
@@ -96,16 +101,21 @@ async fn make(context: &Context, create: Create) -> Outcome {
 }
 
 async fn list(context: &Context) -> Outcome {
-    let store = context.open(Access::Reader).await?;
-    let rows = token::list(&*store, Some(&context.settings.tenant.value)).await?;
+    let items: Vec<TokenRow> = match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Reader).await?;
+            token::list(&*store, Some(&context.settings.tenant.value)).await?
+        }
+        Target::Server(server) => server.get::<Items<_>>("/v1/tokens").await?.items,
+    };
     if context.json {
-        output::json(&json!({ "items": rows }))?;
-    } else if rows.is_empty() {
+        output::json(&Items { items })?;
+    } else if items.is_empty() {
         output::note("there are no tokens; `flowline token create` makes one");
     } else {
         let words =
             |names: &Option<Vec<String>>| names.as_ref().map_or("all".to_owned(), |names| names.join(" "));
-        let cells = rows.iter().map(|row| {
+        let cells = items.iter().map(|row| {
             let scopes: Vec<&str> = row.scopes.iter().map(|scope| scope.as_str()).collect();
             vec![
                 row.id.clone(),
@@ -126,10 +136,14 @@ async fn list(context: &Context) -> Outcome {
 }
 
 async fn revoke(context: &Context, id: &str) -> Outcome {
-    let store = context.open(Access::Existing).await?;
-    if !token::revoke(&*store, &context.settings.tenant.value, id).await? {
-        return Err(Failure::new(Exit::Usage, "no-such-token", format!("there is no token {id}"))
-            .help("`flowline token list` lists them; check --store and --tenant"));
+    match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Existing).await?;
+            if !token::revoke(&*store, &context.settings.tenant.value, id).await? {
+                return Err(Failure::refusal("no-such-token", format!("there is no token {id}")));
+            }
+        }
+        Target::Server(server) => server.delete(&format!("/v1/tokens/{}", part(id))).await?,
     }
     if context.json {
         output::json(&json!({ "id": id, "revoked": true }))?;

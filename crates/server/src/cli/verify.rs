@@ -1,12 +1,14 @@
 //! `flowline verify`: folds every log again and compares.
 
 use flowline::plans::Plans;
-use flowline::verify::verify;
+use flowline::verify::{Report, verify};
+use serde_json::json;
 
 use super::Context;
-use crate::failure::{Exit, Outcome};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::open::Access;
 use crate::output;
+use crate::target::Target;
 
 /// Fold every log again and compare it with rows, counters and jobs
 ///
@@ -20,9 +22,18 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
-    let store = context.open(Access::Reader).await?;
-    let only = (!args.all_tenants).then_some(&context.settings.tenant.value);
-    let report = verify(&*store, &Plans::default(), only).await?;
+    let report = match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Reader).await?;
+            let only = (!args.all_tenants).then_some(&context.settings.tenant.value);
+            verify(&*store, &Plans::default(), only).await?
+        }
+        Target::Server(_) if args.all_tenants => {
+            return Err(Failure::usage("a server answers for one tenant")
+                .help("leave --all-tenants out, or name the store with --store"));
+        }
+        Target::Server(server) => server.post::<Report>("/v1/verify", &json!({})).await?,
+    };
     if context.json {
         output::json(&report)?;
     } else {

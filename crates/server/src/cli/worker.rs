@@ -8,29 +8,25 @@ use flowline::core::json;
 use flowline::runner::command::{About, Listener, Program};
 use flowline::{Level, StateScope, StepError};
 use flowline_client::wire::Retry;
-use flowline_client::{Client, ClientError, Failure as JobFailure, Job, Worker};
+use flowline_client::{Failure as JobFailure, Job, Worker};
 use serde_json::{Map, Value};
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::open::shown;
 use crate::signals::Signals;
 use crate::{output, settings};
 
 /// Take jobs from a server and run a program for each
 ///
 /// The program is spoken to as one of a `command` step is: one JSON object on stdin, messages on stdout (see
-/// docs/command-protocol.md). Steps say `worker: QUEUE` to be run like this. The server needs no access to this machine.
+/// docs/command-protocol.md). Steps say `worker: QUEUE` to be run like this. The server needs no access to this machine;
+/// one that asks for tokens wants one with scope `work`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline worker --server http://127.0.0.1:7400 --queue depot --slots 4 -- ./pack.py --fast"
 )]
 pub struct Args {
-    /// The server; several, with commas, are instances on one store
-    #[arg(long, value_name = "URL", env = "FLOWLINE_SERVER")]
-    server: String,
-    /// A token with scope `work`
-    #[arg(long, value_name = "TOKEN", env = "FLOWLINE_TOKEN", hide_env_values = true)]
-    token: Option<String>,
     /// Take jobs of this queue; may be repeated
     #[arg(long = "queue", value_name = "QUEUE", required = true)]
     queues: Vec<String>,
@@ -53,11 +49,11 @@ pub struct Args {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
-    let mut client = Client::new(&args.server).map_err(unfit)?;
-    client = match &args.token {
-        Some(token) => client.token(token).map_err(unfit)?,
-        None => client.tenant(context.settings.tenant.value.as_str()).map_err(unfit)?,
+    let Some(server) = &context.settings.server.value else {
+        return Err(Failure::usage("a worker takes its jobs from a server, and none is named")
+            .help("name it with --server http://HOST:PORT or FLOWLINE_SERVER"));
     };
+    let client = context.client(server)?;
     let (command, env) = (args.command.clone(), args.env.clone());
     let mut worker = Worker::new(client)
         .slots(args.slots.into())
@@ -78,23 +74,9 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     for queue in &args.queues {
         worker = worker.queue(queue);
     }
-    output::note(&format!("working on {} of {}; a signal stops it", args.queues.join(", "), args.server));
-    worker.run().await.map_err(refused)?;
+    output::note(&format!("working on {} of {}; a signal stops it", args.queues.join(", "), shown(server)));
+    worker.run().await?;
     Ok(Exit::Fine)
-}
-
-fn unfit(error: ClientError) -> Failure {
-    Failure::usage(error.to_string())
-}
-
-fn refused(error: ClientError) -> Failure {
-    let failure = Failure::environment(error.to_string());
-    match error {
-        ClientError::Refused { status: 401 | 403, .. } => {
-            failure.help("name a token with scope `work` by --token or FLOWLINE_TOKEN")
-        }
-        _ => failure,
-    }
 }
 
 async fn attempt(job: Job, command: Vec<String>, env: Vec<String>) -> Result<Json, JobFailure> {

@@ -14,6 +14,8 @@ use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Params, Text, is_json};
 use super::route::{Access, Answer, Body, Content, Kind, Query, Required, Route, Scope, Verb};
+use crate::target::Items;
+use crate::view::{FlowView, Versions};
 
 const DEFINITION: Body = Body {
     schema: "Definition",
@@ -61,7 +63,11 @@ pub const ROUTES: &[Route] = &[
         access: Access::Needs(Scope::Read),
         summary: "List the flows, each by its latest definition",
         about: "",
-        query: &[],
+        query: &[Query {
+            name: "versions",
+            kind: Kind::Flag,
+            about: "Every definition ever registered, not only the latest of each flow.",
+        }],
         body: None,
         answers: &[Answer::json(200, "FlowList", "By name, with their runs by status.")],
         problems: &[],
@@ -157,26 +163,11 @@ async fn validate(_: Caller, _: Params, body: Text) -> Result<Json<Value>, Probl
     }))
 }
 
-async fn list(caller: Caller, _: Params) -> Result<Json<Value>, Problem> {
-    let tenant = caller.engine.tenant();
-    let mut definitions = caller.engine.store().definitions(tenant).await?;
-    definitions.retain(|definition| definition.latest && caller.principal.may_see_flow(&definition.flow));
-    let counters = caller.engine.store().counters().await?;
-    let items: Vec<Value> = definitions
-        .iter()
-        .map(|definition| {
-            let mut item = json!(definition);
-            let of_flow = counters
-                .iter()
-                .filter(|counter| counter.tenant == *tenant && counter.flow_name == definition.flow);
-            item["runs"] = of_flow
-                .map(|counter| (counter.status.to_string(), json!(counter.count)))
-                .collect::<serde_json::Map<_, _>>()
-                .into();
-            item
-        })
-        .collect();
-    Ok(Json(json!({ "items": items })))
+async fn list(caller: Caller, params: Params) -> Result<Json<Items<FlowView>>, Problem> {
+    let versions = if params.flag("versions") { Versions::All } else { Versions::Latest };
+    let mut items = FlowView::list(caller.engine.store(), caller.engine.tenant(), versions).await?;
+    items.retain(|item| caller.principal.may_see_flow(&item.definition.flow));
+    Ok(Json(Items { items }))
 }
 
 /// The definition that the path and `version` name.

@@ -2,40 +2,56 @@
 //! headers or to take its answer is cut off.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
+use tokio_rustls::TlsAcceptor;
 
 /// From the moment that a connection waits for a request until its headers are whole; so also how long an idle one is kept.
 const HEADER_TIME: Duration = Duration::from_secs(30);
 /// How long an answer may wait for its reader to take some of it.
 const WRITE_TIME: Duration = Duration::from_secs(30);
+/// How long a peer may take to agree on TLS.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// How long a peer that was answered before it had said all is listened to: closed at once, the connection would be reset,
+/// and the answer with it.
+const LINGER: Duration = Duration::from_secs(1);
+/// How much of what it says is taken in the meantime: beyond that it waits in vain, which costs nothing here.
+const LINGER_BYTES: usize = 8 * 1024 * 1024;
 /// Headers of a request in all, and what of an answer waits to be sent.
-const BUFFER: usize = 32 * 1024;
+const BUFFER: usize = 16 * 1024;
+/// What the system keeps of an answer for its reader; some systems take it twice.
+const SEND_BUFFER: u32 = 128 * 1024;
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1_024;
 /// Pause after the system refused a connection, for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves connections until `stop` is done, then lets those that are answering finish for `drain`.
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    most: usize,
-    stop: impl Future<Output = ()>,
-    drain: Duration,
-) {
+/// How connections are taken.
+pub struct Listening {
+    /// How many at once; more wait to be accepted.
+    pub most: usize,
+    pub tls: Option<TlsAcceptor>,
+    /// How long those that are answering may go on after the end.
+    pub drain: Duration,
+}
+
+/// Serves connections until `stop` is done, then lets those that are answering finish.
+pub async fn serve(listener: TcpListener, router: Router, how: Listening, stop: impl Future<Output = ()>) {
     let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(most));
+    let places = Arc::new(Semaphore::new(how.most));
     tokio::pin!(stop);
     loop {
         let place = tokio::select! {
@@ -53,22 +69,47 @@ pub async fn serve(
                 continue;
             }
         };
-        let service = TowerToHyperService::new(router.clone());
-        let io = TokioIo::new(Patient::new(stream));
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIME)
-            .max_buf_size(BUFFER)
-            .serve_connection(io, service);
-        let connection = graceful.watch(connection);
+        let (router, tls, watcher) = (router.clone(), how.tls.clone(), graceful.watcher());
         tokio::spawn(async move {
-            // A connection that breaks off is no fault of ours.
-            let _ = connection.await;
+            let stream = Patient::new(stream);
+            match tls {
+                None => speak(stream, router, watcher).await,
+                Some(tls) => {
+                    let handshake = tokio::time::timeout(HANDSHAKE_TIME, tls.accept(stream));
+                    if let Ok(Ok(stream)) = handshake.await {
+                        speak(stream, router, watcher).await;
+                    }
+                }
+            }
             drop(place);
         });
     }
     drop(listener);
-    let _ = tokio::time::timeout(drain, graceful.shutdown()).await;
+    let _ = tokio::time::timeout(how.drain, graceful.shutdown()).await;
+}
+
+async fn speak<S>(stream: S, router: Router, watcher: Watcher)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIME)
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    // A connection that breaks off is no fault of ours.
+    let _ = watcher.watch(connection).await;
+}
+
+/// Binds an address. What connections inherit from it bounds what the system keeps for one that does not read.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A server that starts again does not wait for the connections of the one before.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// A stream that is given up when its peer takes nothing for too long.
@@ -76,13 +117,16 @@ struct Patient {
     stream: TcpStream,
     /// When the write that waits is given up.
     deadline: Option<Pin<Box<Sleep>>>,
+    /// When a peer that was told of the end is listened to no longer, and how much it may still say.
+    linger: Option<Pin<Box<Sleep>>>,
+    ignores: usize,
 }
 
 impl Patient {
     fn new(stream: TcpStream) -> Patient {
         // Small answers are not kept back to be sent together.
         let _ = stream.set_nodelay(true);
-        Patient { stream, deadline: None }
+        Patient { stream, deadline: None, linger: None, ignores: LINGER_BYTES }
     }
 
     /// Passes on what a write came to, or that it has waited too long.
@@ -91,9 +135,7 @@ impl Patient {
             self.deadline = None;
             return written;
         }
-        let deadline = self
-            .deadline
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + WRITE_TIME)));
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_TIME)));
         match deadline.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
@@ -140,6 +182,24 @@ impl AsyncWrite for Patient {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        if self.linger.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+        }
+        let Patient { stream, linger, ignores, .. } = &mut *self;
+        let linger = linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        let mut ignored = [0; 4096];
+        while linger.as_mut().poll(context).is_pending() {
+            if *ignores == 0 {
+                return Poll::Pending;
+            }
+            let mut buffer = ReadBuf::new(&mut ignored);
+            match ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {
+                    *ignores = ignores.saturating_sub(buffer.filled().len());
+                }
+                _ => break,
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }

@@ -6,10 +6,12 @@
 pub mod access;
 pub mod audit;
 pub mod bulk;
+pub mod callbacks;
 pub mod codes;
 pub mod flows;
 pub mod health;
 pub mod listen;
+pub mod live;
 pub mod metrics;
 pub mod openapi;
 pub mod overview;
@@ -22,6 +24,7 @@ pub mod route;
 pub mod run;
 pub mod runs;
 pub mod schemas;
+pub mod tls;
 pub mod tokens;
 pub mod work;
 
@@ -35,11 +38,12 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use flowline::Engine;
 
+use live::Live;
 use problem::Problem;
 use route::Route;
 
 /// A handler that has not begun to answer by then is given up. Longer than any wait that a request may ask for.
-const HANDLER_TIME: Duration = Duration::from_secs(90);
+pub const HANDLER_TIME: Duration = Duration::from_secs(90);
 
 /// What handlers share. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -49,6 +53,7 @@ pub struct App(Arc<Shared>);
 pub struct Shared {
     pub engine: Engine,
     pub door: access::Door,
+    pub live: Live,
     pub watched: metrics::Watched,
 }
 
@@ -76,10 +81,12 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         runs::ROUTES,
         bulk::ROUTES,
         run::ROUTES,
+        live::ROUTES,
         queues::ROUTES,
         overview::ROUTES,
         tokens::ROUTES,
         work::ROUTES,
+        callbacks::ROUTES,
     ]
     .into_iter()
     .flatten()
@@ -120,8 +127,9 @@ mod tests {
     }
 
     #[test]
-    fn every_route_under_v1_names_a_scope() {
-        for route in routes().filter(|route| route.path.starts_with("/v1/")) {
+    fn every_route_under_v1_names_a_scope_or_has_its_credential_in_the_path() {
+        let v1 = routes().filter(|route| route.path.starts_with("/v1/"));
+        for route in v1.filter(|route| route.path != "/v1/callbacks/{reference}") {
             assert!(matches!(route.access, route::Access::Needs(_)), "{}", route.path);
         }
     }

@@ -136,10 +136,14 @@ fn schema_of(kind: Kind) -> Value {
         Kind::Text => json!({ "type": "string" }),
         Kind::Number(from, to) => json!({ "type": "integer", "minimum": from, "maximum": to }),
         Kind::Flag => json!({ "type": "boolean" }),
-        Kind::Duration => json!({ "type": "string", "examples": ["30s"] }),
-        Kind::Span => json!({ "type": "string", "examples": ["1h"] }),
+        Kind::Duration => json!({ "type": "string", "pattern": schemas::DURATION, "examples": ["30s"] }),
+        Kind::Span => json!({ "type": "string", "pattern": schemas::DURATION, "examples": ["1h"] }),
         Kind::Moment => json!({ "type": "string", "examples": ["2026-01-31T12:00:00Z", "24h"] }),
+        Kind::Label => json!({ "type": "string", "pattern": schemas::LABEL, "examples": ["team=billing"] }),
         Kind::OneOf(words) => json!({ "enum": words }),
-        Kind::SomeOf(_) => json!({ "type": "string", "description": "Several, separated by commas." }),
+        Kind::SomeOf(words) => {
+            let one = words.join("|").replace('.', "\\.");
+            json!({ "type": "string", "pattern": format!("^({one})(,({one}))*$"), "examples": [words[0]] })
+        }
     }
 }

@@ -63,7 +63,7 @@ pub const ROUTES: &[Route] = &[
         query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the page before." }],
         body: None,
         answers: &[Answer::json(200, "DeadLetters", "")],
-        problems: &[],
+        problems: &[&codes::NO_SUCH_QUEUE],
         handler: || get(dead),
     },
     Route {
@@ -75,7 +75,7 @@ pub const ROUTES: &[Route] = &[
         query: &[],
         body: Some(Body { schema: "Redrive", limit: 64 * 1024, required: Required::No, also: &[] }),
         answers: &[Answer::json(200, "Redriven", "")],
-        problems: &[],
+        problems: &[&codes::NO_SUCH_QUEUE],
         handler: || post(redrive),
     },
 ];

@@ -165,6 +165,10 @@ fn fits(kind: Kind, value: &str) -> Result<(), String> {
             Some(_) => Ok(()),
             None => Err("a time (2026-01-31T12:00:00Z) or a duration before now (24h)".to_owned()),
         },
+        Kind::Label => match value.split_once('=') {
+            Some((name, _)) if !name.is_empty() => Ok(()),
+            _ => Err("NAME=VALUE".to_owned()),
+        },
         Kind::OneOf(words) => known(words, value),
         Kind::SomeOf(words) => {
             value.split(',').filter(|part| !part.is_empty()).try_for_each(|part| known(words, part))

@@ -102,6 +102,8 @@ pub enum Kind {
     Span,
     /// A time as RFC 3339 writes it, or a duration before now.
     Moment,
+    /// NAME=VALUE.
+    Label,
     OneOf(&'static [&'static str]),
     /// Several of these, separated by commas.
     SomeOf(&'static [&'static str]),

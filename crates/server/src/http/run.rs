@@ -229,27 +229,27 @@ pub const EVENT_TYPES: &[&str] = &[
 async fn show(caller: Caller, params: Params) -> Result<Response, Problem> {
     let row = caller.row(params.path("run")).await?;
     let view = RunView::read(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
-    Ok(Json(view.shown()).into_response())
+    Ok(Json(view).into_response())
 }
 
 /// A page of a log. Payloads pass through as they are.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Events {
-    items: Vec<Event>,
+pub struct Events {
+    pub items: Vec<Event>,
     has_more: bool,
     next: Option<u64>,
     /// Events of the run, whatever the filters.
     total: u64,
-    events_trimmed: bool,
+    pub events_trimmed: bool,
 }
 
 /// How a run ended, if it has.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Outcome {
+pub struct Outcome {
     run_id: RunId,
-    status: Status,
+    pub status: Status,
     result: Option<Raw>,
     error: Option<String>,
 }
@@ -416,21 +416,48 @@ async fn retry(
     }
     let handle = request.await?;
     let new = caller.engine.row(handle.key()).await?;
-    let answer = json!({ "runId": new.run_id, "retryOf": row.run_id, "status": new.status });
-    Ok((StatusCode::CREATED, [("location", format!("/v1/runs/{}", new.run_id))], Json(answer))
-        .into_response())
+    let location = format!("/v1/runs/{}", new.run_id);
+    Ok((StatusCode::CREATED, [("location", location)], Json(Retried::of(&new, &row.run_id))).into_response())
+}
+
+/// A run that repeats another.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Retried {
+    pub run_id: RunId,
+    pub retry_of: RunId,
+    pub status: Status,
+    /// What it has of the other.
+    pub completed_steps: u32,
+}
+
+impl Retried {
+    pub fn of(new: &RunRow, old: &RunId) -> Retried {
+        Retried {
+            run_id: new.run_id.clone(),
+            retry_of: old.clone(),
+            status: new.status,
+            completed_steps: new.completed_steps,
+        }
+    }
 }
 
 async fn check_retry(caller: &Caller, row: &RunRow, from: Option<&str>) -> Result<(), Problem> {
     if !matches!(row.status, Status::Completed | Status::Failed | Status::Cancelled) {
-        return Err(Problem::new(&codes::RUN_NOT_ENDED, format!("run {} is {}", row.run_id, row.status)));
+        return Err(Problem::new(
+            &codes::RUN_NOT_ENDED,
+            format!(
+                "run {} is {}; only an ended run can be retried (cancel it first)",
+                row.run_id, row.status
+            ),
+        ));
     }
     let Some(from) = from else { return Ok(()) };
     let plan = caller.engine.plans().get(caller.engine.store(), &row.tenant, &row.definition).await?;
     match plan.steps.iter().any(|step| &*step.name == from) {
         true => Ok(()),
         false => {
-            Err(Problem::new(&codes::NO_SUCH_STEP, format!("flow {} has no step {from:?}", row.flow_name))
+            Err(Problem::new(&codes::NO_SUCH_STEP, format!("flow {:?} has no step {from:?}", row.flow_name))
                 .at("/from"))
         }
     }

@@ -8,19 +8,21 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use flowline::core::definition::Priority;
-use flowline::core::time::parse_duration;
+use flowline::core::time::{format_duration, parse_duration};
 use flowline::core::{Json as Raw, RunId, Status, limits};
 use flowline::operate::RunHandle;
 use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
 use flowline::store::{RunPage, RunQuery, Total};
 use flowline::{EngineError, StartRequest, trace};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
 use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
+use crate::view::RunList;
 
 /// Runs that one request may start.
 pub const BATCH: usize = 1_000;
@@ -79,7 +81,7 @@ pub const ROUTES: &[Route] = &[
         query: &[
             Query { name: "flow", kind: Kind::Text, about: "Only runs of this flow." },
             Query { name: "status", kind: Kind::OneOf(STATUSES), about: "Only runs with this status." },
-            Query { name: "label", kind: Kind::Text, about: "Only runs with this label: NAME=VALUE." },
+            Query { name: "label", kind: Kind::Label, about: "Only runs with this label: NAME=VALUE." },
             Query {
                 name: "since",
                 kind: Kind::Moment,
@@ -113,19 +115,21 @@ pub const LIMIT: Query = Query {
 };
 
 /// How a run starts.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Start {
+pub struct Start {
     /// In a batch; one run has it in the path.
-    flow: Option<String>,
-    input: Option<Raw>,
-    idempotency_key: Option<String>,
+    pub flow: Option<String>,
+    pub input: Option<Raw>,
+    pub idempotency_key: Option<String>,
     #[serde(default)]
-    labels: BTreeMap<String, String>,
-    delay: Option<String>,
-    priority: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "delay", serialize_with = "delay_text")]
+    pub delay: Duration,
+    #[serde(default, deserialize_with = "priority")]
+    pub priority: Priority,
     /// A hash; the latest definition where it is left out.
-    version: Option<String>,
+    pub version: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -134,17 +138,38 @@ struct BatchStart {
     runs: Vec<Start>,
 }
 
+fn delay<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(Duration::ZERO) };
+    parse_duration(&text)
+        .ok_or_else(|| D::Error::custom(format!("{text:?} is not a duration (30s, 5m, 1h30m)")))
+}
+
+fn delay_text<S: Serializer>(delay: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&format_duration(*delay))
+}
+
+fn priority<'de, D: Deserializer<'de>>(from: D) -> Result<Priority, D::Error> {
+    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(Priority::default()) };
+    Priority::parse(&text).ok_or_else(|| D::Error::custom("a priority is low, normal, high or urgent"))
+}
+
 /// A run that was started, and how it ended where that was waited for. Payloads pass through as they are.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Started {
-    run_id: RunId,
-    existed: bool,
-    status: Status,
-    #[serde(skip_serializing_if = "Option::is_none")]
+pub struct Started {
+    pub run_id: RunId,
+    pub existed: bool,
+    pub status: Status,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     result: Option<Raw>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+}
+
+impl Started {
+    pub fn of(handle: &RunHandle, status: Status) -> Started {
+        Started { run_id: handle.id().clone(), existed: handle.existed(), status, result: None, error: None }
+    }
 }
 
 impl Start {
@@ -161,25 +186,6 @@ impl Start {
 
     async fn request(self, caller: &Caller, flow: &str) -> Result<StartRequest, Problem> {
         caller.check_flow(flow)?;
-        let delay = match self.delay.as_deref().map(|text| (text, parse_duration(text))) {
-            None => Duration::ZERO,
-            Some((_, Some(delay))) => delay,
-            Some((text, None)) => {
-                return Err(Problem::new(
-                    &codes::BAD_BODY,
-                    format!("{text:?} is not a duration (30s, 5m, 1h30m)"),
-                )
-                .at("/delay"));
-            }
-        };
-        let priority = match self.priority.as_deref().map(Priority::parse) {
-            None => Priority::default(),
-            Some(Some(priority)) => priority,
-            Some(None) => {
-                return Err(Problem::new(&codes::BAD_BODY, "a priority is low, normal, high or urgent")
-                    .at("/priority"));
-            }
-        };
         let input = self.input.unwrap_or_else(Raw::null);
         let mut request = match self.version {
             None => caller.engine.run_named(flow, input).await?,
@@ -196,7 +202,7 @@ impl Start {
         for (name, value) in self.labels {
             request = request.label(name, value);
         }
-        Ok(request.priority(priority).delay(delay))
+        Ok(request.priority(self.priority).delay(self.delay))
     }
 }
 
@@ -239,9 +245,11 @@ pub fn key_header(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 }
 
 async fn started(caller: &Caller, handle: &RunHandle) -> Result<Started, EngineError> {
-    let status =
-        if handle.existed() { caller.engine.row(handle.key()).await?.status } else { Status::Running };
-    Ok(Started { run_id: handle.id().clone(), existed: handle.existed(), status, result: None, error: None })
+    let status = match handle.started_as() {
+        Some(status) => status,
+        None => caller.engine.row(handle.key()).await?.status,
+    };
+    Ok(Started::of(handle, status))
 }
 
 async fn batch(
@@ -253,6 +261,9 @@ async fn batch(
     if batch.runs.len() > BATCH {
         let detail = format!("a batch starts at most {BATCH} runs, and this one has {}", batch.runs.len());
         return Err(Problem::new(&codes::TOO_LARGE, detail).at("/runs"));
+    }
+    if let Some(at) = batch.runs.iter().position(|start| start.flow.is_none()) {
+        return Err(Problem::new(&codes::BAD_BODY, "missing field `flow`").at(&format!("/runs/{at}/flow")));
     }
     batch.runs.iter_mut().for_each(|start| start.join(&headers));
     // All are on their way together, so that they share commits.
@@ -266,35 +277,30 @@ async fn batch(
 }
 
 async fn start_one(caller: &Caller, mut start: Start) -> Result<Value, Problem> {
-    let missing = || Problem::new(&codes::BAD_BODY, "missing field `flow`").at("/flow");
-    let flow = start.flow.take().ok_or_else(missing)?;
+    let flow = start.flow.take().unwrap_or_default();
     let handle = start.request(caller, &flow).await?.await?;
     Ok(json!(started(caller, &handle).await?))
 }
 
-/// Reads the filters that lists and bulk requests share.
-pub fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> Result<RunQuery, Problem> {
-    let label = match params.text("label").map(|label| label.split_once('=')) {
-        None => None,
-        Some(Some((name, value))) => Some((name.to_owned(), value.to_owned())),
-        Some(None) => return Err(Problem::parameter("label", "a label is NAME=VALUE")),
-    };
-    Ok(RunQuery {
+/// Reads the filters of a list.
+fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> RunQuery {
+    let label = params.text("label").and_then(|label| label.split_once('='));
+    RunQuery {
         flow: params.text("flow").map(str::to_owned),
         status: params.text("status").and_then(Status::parse),
-        label,
+        label: label.map(|(name, value)| (name.to_owned(), value.to_owned())),
         since: params.moment("since", now),
         until: params.moment("until", now),
         cursor: params.text("cursor").map(str::to_owned),
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
         total: if params.text("total") == Some("false") { WantTotal::No } else { WantTotal::Yes },
         ..RunQuery::of(caller.engine.tenant().clone())
-    })
+    }
 }
 
-async fn list(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+async fn list(caller: Caller, params: Params) -> Result<Json<RunList>, Problem> {
     let now = caller.engine.store().now().await?;
-    let query = query(&caller, &params, now)?;
+    let query = query(&caller, &params, now);
     let page = match &caller.principal.flows {
         // A token that is bound to flows asks for one of them, or for nothing.
         Some(flows) if query.flow.is_none() => match &flows[..] {
@@ -311,14 +317,7 @@ async fn list(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
         }
         _ => caller.engine.store().runs(query).await?,
     };
-    Ok(Json(page_json(&page)))
-}
-
-/// A page of runs as it is written.
-pub fn page_json(page: &RunPage) -> Value {
-    let mut answer = json!({ "items": page.items, "hasMore": page.next.is_some(), "next": page.next });
-    total_json(&mut answer, page.total);
-    answer
+    Ok(Json(page.into()))
 }
 
 /// Adds a total to an answer, as far as it is known.

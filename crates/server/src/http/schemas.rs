@@ -10,6 +10,11 @@ use super::run::EVENT_TYPES;
 use super::runs::{BATCH, STATUSES};
 use super::work;
 
+/// `500ms`, `30s`, `1h30m`.
+pub const DURATION: &str = "^([0-9]{1,6}(ms|s|m|h|d))+$";
+/// NAME=VALUE.
+pub const LABEL: &str = "^[^=]+=";
+
 /// Every schema by name.
 pub fn all() -> Map<String, Value> {
     let groups = [problems(), flows(), runs(), acts(), queues(), overview(), access(), work::schemas()];
@@ -33,8 +38,23 @@ pub fn object(about: &str, fields: Value) -> Value {
     })
 }
 
+/// As [`object`], of what is taken: whatever may be left out may be null as well.
+pub fn taken(about: &str, mut fields: Value) -> Value {
+    for (name, schema) in fields.as_object_mut().into_iter().flatten() {
+        if name.ends_with('?') {
+            *schema = json!({ "anyOf": [schema, { "type": "null" }] });
+        }
+    }
+    object(about, fields)
+}
+
 pub fn text(about: &str) -> Value {
     json!({ "type": "string", "description": about })
+}
+
+/// A stretch of time.
+pub fn span(about: &str) -> Value {
+    json!({ "type": "string", "description": about, "pattern": DURATION, "examples": ["30s"] })
 }
 
 pub fn count(about: &str) -> Value {
@@ -176,11 +196,11 @@ fn run_fields(more: Value) -> Value {
 fn runs() -> Value {
     let start = |more: Value| {
         let mut fields = json!({
-            "flow?": text("The flow; needed in a batch."),
+
             "input?": any("The run's input; null where it is left out."),
             "idempotencyKey?": { "type": "string", "minLength": 1, "description": "One key makes one run." },
             "labels?": map("To find the run by.", text("")),
-            "delay?": json!({ "type": "string", "description": "Start the first steps no sooner than this from now.", "examples": ["30s"] }),
+            "delay?": span("Start the first steps no sooner than this from now."),
             "priority?": one_of("", &["low", "normal", "high", "urgent"]),
             "version?": text("A hash of a definition; the latest where it is left out."),
         });
@@ -199,10 +219,10 @@ fn runs() -> Value {
         "worker?": text("Who holds its lease."), "leasedAt?": time(""), "expires?": time("When its lease runs out."),
     });
     json!({
-        "Start": object("How a run starts.", start(json!({}))),
+        "Start": taken("How a run starts.", start(json!({ "flow?": text("The flow, as in the path.") }))),
         "Started": object("A run that was started.", started.clone()),
-        "BatchStart": object("Runs to start.", json!({
-            "runs": { "type": "array", "maxItems": BATCH, "items": object("How a run starts.", start(json!({}))) },
+        "BatchStart": taken("Runs to start.", json!({
+            "runs": { "type": "array", "maxItems": BATCH, "items": taken("How a run starts.", start(json!({ "flow": text("The flow.") }))) },
         })),
         "BatchStarted": object("What became of each, in the order of the request.", json!({
             "items": list("", json!({ "oneOf": [
@@ -220,6 +240,7 @@ fn runs() -> Value {
             "steps": list("", object("A step.", json!({
                 "name": text(""), "status": text(""), "attempts": count(""),
                 "durationMs": maybe(count("From its first start to its end.")),
+                "error?": text("Of its last try that failed, or why it was skipped."),
             }))),
             "jobs": list("", schema("Job")),
             "emittedEvents": list("", text("")),
@@ -259,18 +280,30 @@ fn acts() -> Value {
         "Applied": object("What an input did to its run.", json!({
             "runId": text(""), "changed": flag("False where the run had it before."), "status": status(),
         })),
-        "Send": object("An event from outside.", json!({
+        "Send": taken("An event from outside.", json!({
             "name": text("As `accepts` of the definition lists it."), "payload?": any(""),
             "eventId?": { "type": "string", "minLength": 1, "description": "Sent again with the same id it does nothing." },
         })),
         "Sent": object("What an event did to its run.", json!({
             "runId": text(""), "eventId": text(""), "changed": flag("False where the run had it before."), "status": status(),
         })),
-        "Cancel": object("", json!({ "reason?": text("For the log.") })),
-        "Complete": object("", json!({ "result?": any("The run's result.") })),
-        "Fail": object("", json!({ "error": text("For the log.") })),
-        "Retry": object("", json!({ "from?": text("Do this step and all that follow from it again too.") })),
-        "Retried": object("A run that repeats another.", json!({ "runId": text(""), "retryOf": text(""), "status": status() })),
+        "Callback": taken("The outcome of a step: one of these. None of them is a result of null.", json!({
+            "result?": any("The step's result."),
+            "fail?": taken("It failed, and no retry can help.", json!({
+                "error": text("For the log."), "code?": text("The kind of error."),
+            })),
+            "retry?": taken("It failed; the step's policy may try it again.", json!({
+                "error": text("For the log."), "code?": text("For `only` and `except` of the policy."),
+                "after?": text("No sooner than after this duration."),
+            })),
+        })),
+        "Cancel": taken("", json!({ "reason?": text("For the log.") })),
+        "Complete": taken("", json!({ "result?": any("The run's result.") })),
+        "Fail": taken("", json!({ "error": text("For the log.") })),
+        "Retry": taken("", json!({ "from?": text("Do this step and all that follow from it again too.") })),
+        "Retried": object("A run that repeats another.", json!({
+            "runId": text(""), "retryOf": text(""), "status": status(), "completedSteps": count("What it has of the other."),
+        })),
     })
 }
 
@@ -288,7 +321,7 @@ fn queues() -> Value {
         }))) })),
         "QueueChanged": object("", json!({ "queue": text(""), "paused": flag("") })),
         "DeadLetters": object("Failed runs.", with_page(json!({ "items": list("", object("A run.", run_fields(json!({})))) }))),
-        "Redrive": object("", json!({
+        "Redrive": taken("", json!({
             "limit?": { "type": "integer", "minimum": 1, "maximum": 1000 }, "dryRun?": flag("Only say which."), "cursor?": text(""),
         })),
         "Redriven": object("What became of each.", with_page(json!({
@@ -297,10 +330,10 @@ fn queues() -> Value {
                 "runId": text("The dead one."), "flowName": text(""), "newRunId?": text(""), "error?": schema("Problem"),
             }))),
         }))),
-        "Bulk": object("An act on many runs.", json!({
+        "Bulk": taken("An act on many runs.", json!({
             "action": one_of("", ACTS),
-            "filter": object("Every filter narrows.", json!({
-                "flow?": text(""), "status?": status(), "label?": text("NAME=VALUE"),
+            "filter": taken("Every filter narrows.", json!({
+                "flow?": text(""), "status?": status(), "label?": json!({ "type": "string", "pattern": LABEL, "description": "NAME=VALUE" }),
                 "since?": text("Created at or after: a time, or so long ago."), "until?": text("Created before: a time, or so long ago."),
             })),
             "dryRun?": flag("Only say which."), "limit?": { "type": "integer", "minimum": 1, "maximum": 1000 },
@@ -354,12 +387,12 @@ fn access() -> Value {
         fields
     };
     json!({
-        "NewToken": object("A token to be made.", json!({
+        "NewToken": taken("A token to be made.", json!({
             "subject": { "type": "string", "minLength": 1, "maxLength": 256, "description": "Who will use it." },
             "scopes": { "type": "array", "minItems": 1, "items": one_of("", &words) },
             "roles?": list("", text("")), "flows?": list("Only these; all where it is left out.", text("")),
             "queues?": list("Only these; all where it is left out.", text("")),
-            "expires?": json!({ "type": "string", "description": "It lasts until it is revoked where this is left out.", "examples": ["90d"] }),
+            "expires?": span("It lasts until it is revoked where this is left out."),
         })),
         "MadeToken": object("A token with its secret.", row(json!({ "token": text("The secret, shown this once.") }))),
         "TokenList": object("Tokens.", json!({ "items": list("", object("A token.", row(json!({})))) })),

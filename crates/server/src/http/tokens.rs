@@ -45,7 +45,7 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         verb: Verb::Delete,
-        path: "/v1/tokens/{token}",
+        path: "/v1/tokens/{id}",
         access: Access::Needs(Scope::Admin),
         summary: "Revoke a token",
         about: "Every instance refuses it within two seconds.",
@@ -83,10 +83,8 @@ pub const ROUTES: &[Route] = &[
 
 async fn make(caller: Caller, _: Params, Given(new): Given<NewToken>) -> Result<Response, Problem> {
     new.check().map_err(|(field, wrong)| Problem::new(&codes::BAD_BODY, wrong).at(&format!("/{field}")))?;
-    let (secret, row) = token::create(caller.engine.store(), caller.engine.tenant(), new).await?;
-    let mut answer = json!(row);
-    answer["token"] = secret.into();
-    Ok((StatusCode::CREATED, [("cache-control", "no-store")], Json(answer)).into_response())
+    let made = token::create(caller.engine.store(), caller.engine.tenant(), new).await?;
+    Ok((StatusCode::CREATED, [("cache-control", "no-store")], Json(made)).into_response())
 }
 
 async fn list(caller: Caller, _: Params) -> Result<Json<Value>, Problem> {
@@ -95,7 +93,7 @@ async fn list(caller: Caller, _: Params) -> Result<Json<Value>, Problem> {
 }
 
 async fn revoke(caller: Caller, params: Params) -> Result<StatusCode, Problem> {
-    let id = params.path("token");
+    let id = params.path("id");
     match token::revoke(caller.engine.store(), caller.engine.tenant(), id).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(Problem::new(&codes::NO_SUCH_TOKEN, format!("there is no token {id}"))),

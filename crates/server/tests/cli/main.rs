@@ -1,5 +1,6 @@
 //! The binary as a user meets it: real processes on real SQLite files, their exit codes, JSON and messages.
 
+mod calling;
 mod place;
 mod reading;
 mod refusals;

@@ -68,7 +68,9 @@ impl Here {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_flowline"));
         command.args(arguments).current_dir(self.folder.path()).stdin(Stdio::null());
-        for variable in ["STORE", "TENANT", "SLOTS", "QUEUES", "LEASE", "DRAIN", "COLOR"] {
+        for variable in
+            ["STORE", "SERVER", "TOKEN", "TENANT", "SLOTS", "QUEUES", "LEASE", "DRAIN", "HTTP_ALLOW", "COLOR"]
+        {
             command.env_remove(format!("FLOWLINE_{variable}"));
         }
         command

@@ -26,9 +26,11 @@ fn metrics(text: &str) -> BTreeSet<String> {
 
 /// The metrics that the documentation has a row for.
 pub fn documented() -> BTreeSet<String> {
-    METRICS.lines().filter(|line| line.starts_with("| `flowline_")).flat_map(|line| {
-        metrics(line.split('|').nth(1).unwrap_or_default())
-    }).collect()
+    METRICS
+        .lines()
+        .filter(|line| line.starts_with("| `flowline_"))
+        .flat_map(|line| metrics(line.split('|').nth(1).unwrap_or_default()))
+        .collect()
 }
 
 #[test]

@@ -85,3 +85,24 @@ fn a_worker_that_is_told_nonsense_says_what_is_wrong() {
     assert_eq!(said.exit, 2, "{said:?}");
     assert!(said.err.contains("--queue"), "{said:?}");
 }
+
+#[test]
+fn the_worker_in_python_of_the_guide_takes_a_job_to_its_end() {
+    let guide =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/workers.md")).unwrap();
+    let (_, block) = guide.split_once("```python\n").unwrap();
+    let (program, _) = block.split_once("```").unwrap();
+    let here = Here::new();
+    let server = Server::start(&here, 0, "sqlite:flowline.db", &["--drain", "1s"]);
+    server.learn("flow: parcel\nsteps:\n  pack: { worker: depot }\n");
+    let mut python = std::process::Command::new("python3")
+        .args(["-c", program])
+        .env("FLOWLINE_SERVER", server.url())
+        .spawn()
+        .expect("python3 is installed");
+    let run = server.begin("parcel", &json!({ "to": "north" }));
+    let row = server.outcome(&run);
+    python.kill().unwrap();
+    python.wait().unwrap();
+    assert_eq!(row["result"], json!({ "pack": { "packed": { "to": "north" } } }), "{row}");
+}

@@ -172,3 +172,17 @@ fn a_worker_that_stops_gives_back_what_it_cannot_finish() {
     assert_eq!(retries.len(), 1);
     assert_eq!(retries[0]["cause"], "released");
 }
+
+#[test]
+fn a_server_that_dies_takes_no_attempt_with_it() {
+    let (here, mut server) = place("20s");
+    let run = server.begin("parcel", &json!(1));
+    let job = claim(&server, "w1", 5_000);
+    assert_eq!(beat(&server, &job), "held");
+    server.running.kill(&here);
+    wait_for("the server is back", || TcpStream::connect(("127.0.0.1", server.port)).is_ok());
+    assert_eq!(beat(&server, &job), "held");
+    assert_eq!(complete(&server, &job, json!(1)).0, 200);
+    let attempts = server.log(&run).into_iter().filter(|(kind, ..)| kind == "step.started").count();
+    assert_eq!(attempts, 1);
+}

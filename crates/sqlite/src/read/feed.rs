@@ -10,7 +10,7 @@ use rusqlite::OptionalExtension;
 
 use super::Reader;
 use super::rows::{Log, run_id};
-use super::runs::number;
+use super::runs::{number, unknown};
 use crate::fault::Fault;
 use crate::names::tenant_of;
 use crate::pack::unpack;
@@ -26,6 +26,9 @@ impl Reader<'_> {
             "" => 0,
             cursor => number(cursor)?,
         };
+        if after > end {
+            return Err(unknown(cursor));
+        }
         let size = page_size(limit);
         let mut statement = self.conn.prepare_cached(
             "select n, run, first_seq, ms, events from log where n >= (select coalesce(max(n), 0) from log where n <= ?1 + 1)
@@ -33,10 +36,11 @@ impl Reader<'_> {
         )?;
         let mut rows = statement.query([after])?;
         let mut logs: HashMap<i64, Option<Log>> = HashMap::new();
-        let (mut events, mut last, mut looked_at) = (Vec::new(), after, 0);
+        let (mut events, mut cursors) = (Vec::new(), Vec::new());
+        let (mut last, mut looked_at) = (after, 0);
         while let Some(row) = rows.next()? {
             if looked_at >= LOOKED_AT {
-                return Ok(FeedPage { events, cursor: last.to_string(), more: true });
+                return Ok(FeedPage { events, cursors, cursor: last.to_string(), more: true });
             }
             let (first_n, run) = (row.get::<_, i64>(0)?, row.get::<_, i64>(1)?);
             let (first_seq, ms) = (row.get::<_, i64>(2)? as u64, row.get(3)?);
@@ -54,14 +58,15 @@ impl Reader<'_> {
                 });
                 if let Some(log) = wanted {
                     if events.len() == size {
-                        return Ok(FeedPage { events, cursor: last.to_string(), more: true });
+                        return Ok(FeedPage { events, cursors, cursor: last.to_string(), more: true });
                     }
                     events.push(Event::stored(&log.run, &log.flow, &log.tenant, seq, ms, event.event()));
+                    cursors.push(n.to_string());
                 }
                 last = n;
             }
         }
-        Ok(FeedPage { events, cursor: after.max(end).to_string(), more: false })
+        Ok(FeedPage { events, cursors, cursor: end.to_string(), more: false })
     }
 
     /// `None` where the run's events are not wanted, or the run has gone.

@@ -285,10 +285,15 @@ impl<'c> Writer<'c> {
         Ok(())
     }
 
-    /// The engine that held these leases is dead, or its lock would have kept us out: nobody needs to wait for them.
+    /// The engine that held these leases is dead, or its lock would have kept us out: nobody needs to wait for them. Remote
+    /// workers hold theirs themselves, and may be alive.
     fn void_leases(&mut self) -> Result<(), Fault> {
         let now = self.clock.now().millis();
-        self.conn.execute("update leases set expires = ?1 where expires > ?1", [now])?;
+        self.conn.execute(
+            "update leases set expires = ?1
+             where expires > ?1 and lane not in (select id from lanes where need = ?2)",
+            (now, flowline_store::job::REMOTE),
+        )?;
         Ok(())
     }
 }

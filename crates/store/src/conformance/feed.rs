@@ -65,6 +65,24 @@ pub async fn a_page_within_a_commit_goes_on_within_it(f: Fixture) {
     assert_eq!(rest, f.log(&run).await[3..]);
 }
 
+pub async fn every_event_has_a_cursor_that_goes_on_right_after_it(f: Fixture) {
+    let (a, b) = (f.started("a", vec![]).await, f.started("b", vec![]).await);
+    for version in 1..4 {
+        f.commit(Commit { events: given::log_events(3), ..given::next(&a, version) }).await;
+        f.commit(Commit { events: given::log_events(1), ..given::next(&b, version) }).await;
+    }
+    let logs = FeedFilter { kinds: vec![EventType::Log], ..Default::default() };
+    for (filter, limit) in [(FeedFilter::default(), 1_000), (FeedFilter::default(), 4), (logs, 1_000)] {
+        let page = read(&f, &filter, "", limit).await;
+        let (all, _) = drain(&f, &filter, String::new(), 1_000).await;
+        assert_eq!(page.cursors.len(), page.events.len());
+        for (given, cursor) in (1..).zip(page.cursors) {
+            let (rest, _) = drain(&f, &filter, cursor.clone(), 1_000).await;
+            assert_eq!(rest, all[given..], "after {cursor}");
+        }
+    }
+}
+
 pub async fn from_now_gives_only_the_end(f: Fixture) {
     let run = f.started("r", vec![]).await;
     let from_now = FeedFilter { from_now: true, ..FeedFilter::default() };
@@ -134,6 +152,17 @@ pub async fn a_feed_cursor_that_is_none_is_refused(f: Fixture) {
         let answer = f.store.feed(FeedFilter::default(), bad, 10).await;
         assert!(matches!(answer, Err(StoreError::Invalid(_))), "{bad:?} gave {answer:?}");
     }
+}
+
+/// Such as one of a store that was here before, or of this one before it lost its end: what comes next would be skipped.
+pub async fn a_feed_cursor_beyond_the_end_is_refused(f: Fixture) {
+    f.started("r", vec![]).await;
+    let (_, end) = drain(&f, &FeedFilter::default(), String::new(), 10).await;
+    let digits = end.find(|c: char| !c.is_ascii_digit()).unwrap_or(end.len());
+    let beyond = format!("999999999{}", &end[digits..]);
+    let answer = f.store.feed(FeedFilter::default(), &beyond, 10).await;
+    assert!(matches!(answer, Err(StoreError::Invalid(_))), "{beyond:?} gave {answer:?}");
+    assert_eq!(read(&f, &FeedFilter::default(), &end, 10).await.events, []);
 }
 
 pub async fn a_reader_beside_racing_writers_misses_nothing(f: Fixture) {

@@ -143,11 +143,13 @@ macro_rules! conformance {
                 the_feed_gives_every_event_once_in_order_per_run
                 a_cursor_goes_on_where_it_was_given
                 a_page_within_a_commit_goes_on_within_it
+                every_event_has_a_cursor_that_goes_on_right_after_it
                 from_now_gives_only_the_end
                 from_now_on_an_empty_store_misses_nothing
                 the_feed_is_filtered_by_tenant_flow_and_type
                 the_cursor_moves_past_what_the_filter_leaves_out
                 a_feed_cursor_that_is_none_is_refused
+                a_feed_cursor_beyond_the_end_is_refused
                 a_reader_beside_racing_writers_misses_nothing
             ]
             leases: [

@@ -6,6 +6,7 @@ use crate::definition::{Definition, StepDefinition, suggest};
 use crate::expr::{
     EXPRESSION_BYTES, EXPRESSION_CHOICES, EXPRESSION_DEPTH, Expr, ExprError, Scope, VARIABLES,
 };
+use crate::template;
 
 /// Fields of one dotted word that are looked at.
 const CEL_FIELDS: usize = 16;
@@ -13,8 +14,35 @@ const CEL_FIELDS: usize = 16;
 /// What is wrong with an expression, and the remedy.
 pub(super) type Problem = (String, String);
 
-/// Judges an expression; none if it is fine. An `output` may read `results`, a condition may not.
-pub(super) fn judge(text: &str, is_output: bool) -> Option<Problem> {
+/// Where an expression stands, which says what it can read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Role {
+    Condition,
+    Output,
+    /// In the text of a request.
+    Template,
+}
+
+impl Role {
+    fn variables(self) -> &'static [&'static str] {
+        match self {
+            // A condition that reads `results` is told why it cannot.
+            Role::Condition | Role::Output => &VARIABLES,
+            Role::Template => &template::VARIABLES,
+        }
+    }
+
+    fn shown(self) -> &'static str {
+        match self {
+            Role::Condition => "`input` and `events`",
+            Role::Output => "`input`, `events` and `results`",
+            Role::Template => "`input`, `run` and `step`",
+        }
+    }
+}
+
+/// Judges an expression; none if it is fine.
+pub(super) fn judge(text: &str, role: Role) -> Option<Problem> {
     let expr = match Expr::parse(text) {
         Ok(expr) => expr,
         Err(ExprError::TooComplex) => {
@@ -24,19 +52,21 @@ pub(super) fn judge(text: &str, is_output: bool) -> Option<Problem> {
             return Some((ExprError::TooComplex.to_string(), help));
         }
         Err(ExprError::Syntax(problem)) => {
-            let help = "write CEL, for example: input.total > 0 && input.country == \"PT\"";
+            let help = match role {
+                Role::Template => "write CEL between `${` and `}`, for example: ${input.order.id}",
+                _ => "write CEL, for example: input.total > 0 && input.country == \"PT\"",
+            };
             return Some((format!("does not parse: {}", in_short(&problem)), help.to_owned()));
         }
     };
-    if let Some(unknown) = expr.unknown_variables().first() {
-        let known = if is_output { "`input`, `events` and `results`" } else { "`input` and `events`" };
-        let help = match suggest::nearest(unknown, VARIABLES) {
+    if let Some(unknown) = expr.unknown_variables(role.variables()).first() {
+        let help = match suggest::nearest(unknown, role.variables().iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("it can read {known}"),
+            None => format!("it can read {}", role.shown()),
         };
         return Some((format!("reads `{unknown}`, which is not a variable"), help));
     }
-    if !is_output && expr.reads().results {
+    if role == Role::Condition && expr.reads().results {
         let help = "read `events` instead: let the other step emit its result with `returns`";
         return Some(("reads `results`, which only `output` can".to_owned(), help.to_owned()));
     }
@@ -52,8 +82,9 @@ pub(super) fn never_holds(step: &StepDefinition) -> bool {
     if VARIABLES.iter().any(|variable| condition.contains(variable)) {
         return false;
     }
-    Expr::parse(condition)
-        .is_ok_and(|expr| expr.unknown_variables().is_empty() && expr.test(&Scope::default()) == Ok(false))
+    Expr::parse(condition).is_ok_and(|expr| {
+        expr.unknown_variables(&VARIABLES).is_empty() && expr.test(&Scope::default()) == Ok(false)
+    })
 }
 
 /// Event names that expressions may read, generously: every dotted word and every beginning of one.

@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Finding;
-use super::expressions::{self, Problem};
+use super::expressions::{self, Problem, Role};
 use crate::definition::place::Place;
-use crate::definition::{
-    Cleanup, Definition, HttpRequest, METHODS, Retry, Runner, StepDefinition, Subscribes,
-};
+use crate::definition::{Cleanup, Definition, Retry, Runner, StepDefinition, Subscribes};
 use crate::ids::check_name;
 use crate::limits;
 use crate::schema::Schema;
@@ -24,10 +22,10 @@ pub(super) fn check(definition: &Definition) -> Vec<Finding> {
 }
 
 #[derive(Default)]
-struct Parts {
+pub(super) struct Parts {
     findings: Vec<Finding>,
     /// Verdicts on expressions and schemas seen before: generated flows repeat them.
-    expressions: BTreeMap<(String, bool), Option<Problem>>,
+    expressions: BTreeMap<(String, Role), Option<Problem>>,
     schemas: BTreeMap<String, Option<String>>,
 }
 
@@ -59,7 +57,7 @@ impl Parts {
             }
         }
         if let Some(output) = &definition.output {
-            self.expression("the output of the flow", output, true, root.key("output"));
+            self.expression("the output of the flow", output, Role::Output, root.key("output"));
         }
         self.timeout("the flow", definition.timeout, root.key("timeout"));
         if let Cleanup::Ttl(ttl) = definition.state {
@@ -97,7 +95,7 @@ impl Parts {
             self.published(&who, event, definition, &place.key("returns"));
         }
         if let Some(condition) = &step.condition {
-            self.expression(&format!("the condition of {who}"), condition, false, place.key("if"));
+            self.expression(&format!("the condition of {who}"), condition, Role::Condition, place.key("if"));
         }
         self.timeout(&who, step.timeout, place.key("timeout"));
         self.retry(&who, &step.retry, &place.key("retry"));
@@ -143,39 +141,6 @@ impl Parts {
             Runner::Function(name) => self.name("function", name, place.key("function")),
         }
         self.name("queue", &step.queue, place.key("queue"));
-    }
-
-    fn http(&mut self, who: &str, request: &HttpRequest, place: &Place) {
-        let method = request.method.to_ascii_lowercase();
-        if !METHODS.contains(&method.as_str()) || request.method != method.to_ascii_uppercase() {
-            let message = format!("{who} has the HTTP method {:?}", request.method);
-            self.error("bad-http", place.clone(), message, "use GET, POST, PUT, PATCH or DELETE");
-        }
-        let rest = request.url.strip_prefix("https://").or(request.url.strip_prefix("http://"));
-        let fine = |rest: &str| {
-            !rest.starts_with(['/', '?', '#'])
-                && !rest.contains(|c: char| c.is_whitespace() || c.is_control())
-        };
-        if !rest.is_some_and(|rest| !rest.is_empty() && fine(rest)) {
-            let message = format!("{:?} is not a URL that {who} can call", request.url);
-            self.error(
-                "bad-url",
-                place.key(&method),
-                message,
-                "give a whole URL such as https://stock.example/reserve",
-            );
-        }
-        for (name, value) in &request.headers {
-            let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-            if name.is_empty()
-                || !name.bytes().all(token)
-                || value.contains(|c: char| c.is_control() && c != '\t')
-            {
-                let message = format!("{who} has a header {name:?} that HTTP does not allow");
-                let help = "names are letters, digits and '-'; values are one line";
-                self.error("bad-http", place.key("headers").key(name), message, help);
-            }
-        }
     }
 
     fn subscribes(&mut self, who: &str, subscribes: &Subscribes, place: Place) {
@@ -281,10 +246,9 @@ impl Parts {
         self.error("bad-name", place, error.to_string(), &help);
     }
 
-    fn expression(&mut self, what: &str, text: &str, is_output: bool, place: Place) {
-        let key = (text.to_owned(), is_output);
-        let verdict =
-            self.expressions.entry(key).or_insert_with(|| expressions::judge(text, is_output)).clone();
+    pub(super) fn expression(&mut self, what: &str, text: &str, role: Role, place: Place) {
+        let key = (text.to_owned(), role);
+        let verdict = self.expressions.entry(key).or_insert_with(|| expressions::judge(text, role)).clone();
         if let Some((problem, help)) = verdict {
             self.error("bad-expression", place, format!("{what} {problem}"), &help);
         }
@@ -303,7 +267,7 @@ impl Parts {
         }
     }
 
-    fn error(&mut self, code: &'static str, place: Place, message: String, help: &str) {
+    pub(super) fn error(&mut self, code: &'static str, place: Place, message: String, help: &str) {
         self.findings.push(Finding::error(code, place, message).help(help));
     }
 }

@@ -27,7 +27,8 @@ const STEP_KEYS: [&str; 14] = [
     "priority",
 ];
 const RETRY_KEYS: [&str; 7] = ["attempts", "backoff", "delay", "max_delay", "jitter", "only", "except"];
-const HTTP_KEYS: [&str; 7] = ["get", "post", "put", "patch", "delete", "headers", "body"];
+const HTTP_KEYS: [&str; 9] =
+    ["get", "post", "put", "patch", "delete", "headers", "body", "secret", "callback"];
 
 impl Reader {
     /// Reads as much of a step as can be read.
@@ -115,8 +116,7 @@ impl Reader {
             self.wrong_type(&entry.value, place, "`http`", "a map", "write {post: \"https://…\"}");
             return None;
         };
-        let mut request =
-            HttpRequest { method: String::new(), url: String::new(), headers: BTreeMap::new(), body: None };
+        let mut request = HttpRequest::new("", "");
         for entry in map.entries() {
             let at = place.key(&entry.key);
             match entry.key.as_str() {
@@ -137,6 +137,8 @@ impl Reader {
                 }
                 "headers" => request.headers = self.headers(entry, &at),
                 "body" => request.body = Some(entry.value.to_json()),
+                "secret" => request.secret = self.text(entry, &at, "the name of a secret"),
+                "callback" => request.callback = self.boolean(entry, &at).unwrap_or_default(),
                 _ => _ = self.unknown_key("`http`", &HTTP_KEYS, entry, &at),
             }
         }

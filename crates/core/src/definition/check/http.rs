@@ -1,0 +1,150 @@
+//! The request of an `http` step: its method, URL, headers, body and secret, and the templates in them.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::expressions::Role;
+use super::parts::Parts;
+use crate::definition::place::Place;
+use crate::definition::{HttpRequest, METHODS};
+use crate::template::{Piece, split};
+
+/// Headers that say how the message is carried, or that the engine writes.
+const RESERVED: [&str; 13] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "traceparent",
+    "tracestate",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+/// How the names of other headers begin that the engine writes.
+const RESERVED_PREFIXES: [&str; 2] = ["flowline-", "webhook-"];
+
+impl Parts {
+    pub(super) fn http(&mut self, who: &str, request: &HttpRequest, place: &Place) {
+        let method = request.method.to_ascii_lowercase();
+        if !METHODS.contains(&method.as_str()) || request.method != method.to_ascii_uppercase() {
+            let message = format!("{who} has the HTTP method {:?}", request.method);
+            self.error("bad-http", place.clone(), message, "use GET, POST, PUT, PATCH or DELETE");
+        }
+        self.url(who, request, place.key(&method));
+        self.headers(who, request, &place.key("headers"));
+        if let Some(body) = &request.body {
+            if request.method == "GET" {
+                let message = format!("{who} sends a GET request, which has no body");
+                self.error("bad-http", place.key("body"), message, "remove `body`, or use `post`");
+            }
+            self.body(who, body, place.key("body"));
+        }
+        if let Some(name) = &request.secret
+            && (name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
+        {
+            let message = format!("{name:?} cannot be the name of the secret of {who}");
+            let help = "use letters, digits and '_': `secret: STOCK` is read from FLOWLINE_SECRET_STOCK";
+            self.error("bad-name", place.key("secret"), message, help);
+        }
+    }
+
+    fn url(&mut self, who: &str, request: &HttpRequest, place: Place) {
+        let Some(pieces) = self.template("the URL", who, &request.url, &place) else { return };
+        if let [Piece::Expression(_)] = pieces[..] {
+            return;
+        }
+        // A value is encoded where it is put, so that it is like a letter.
+        let text = pieces.iter().map(|piece| match piece {
+            Piece::Text(text) => text,
+            Piece::Expression(_) => "x",
+        });
+        let text: String = text.collect();
+        let rest = text.strip_prefix("https://").or(text.strip_prefix("http://"));
+        let fine = |rest: &str| {
+            !rest.is_empty()
+                && !rest.starts_with(['/', '?', '#'])
+                && !rest.contains(|c: char| c.is_whitespace() || c.is_control())
+        };
+        if !rest.is_some_and(fine) {
+            let message = format!("{:?} is not a URL that {who} can call", request.url);
+            self.error("bad-url", place, message, "give a whole URL such as https://stock.example/reserve");
+        } else if rest
+            .is_some_and(|rest| rest.split(['/', '?', '#']).next().is_some_and(|host| host.contains('@')))
+        {
+            let message = format!("the URL of {who} holds a user name");
+            self.error("bad-url", place, message, "send credentials in a header");
+        }
+    }
+
+    fn headers(&mut self, who: &str, request: &HttpRequest, place: &Place) {
+        let mut seen = BTreeSet::new();
+        for (name, value) in &request.headers {
+            let at = place.key(name);
+            let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+            let lower = name.to_ascii_lowercase();
+            if name.is_empty()
+                || !name.bytes().all(token)
+                || value.contains(|c: char| c.is_control() && c != '\t')
+            {
+                let message = format!("{who} has a header {name:?} that HTTP does not allow");
+                let help = "names are letters, digits and '-'; values are one line";
+                self.error("bad-http", at, message, help);
+            } else if RESERVED.contains(&lower.as_str())
+                || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
+            {
+                let message = format!("{who} sets the header {name:?}, which is not its to set");
+                let help = "remove it: the engine writes it, or it says how a message is carried";
+                self.error("reserved-header", at, message, help);
+            } else if !seen.insert(lower) {
+                let message = format!("{who} sets the header {name:?} twice");
+                self.error("bad-http", at, message, "upper and lower case mean the same; keep one of them");
+            } else {
+                self.template(&format!("the header {name:?}"), who, value, &at);
+            }
+        }
+    }
+
+    fn body(&mut self, who: &str, body: &Value, place: Place) {
+        match body {
+            Value::String(text) => _ = self.template("the body", who, text, &place),
+            Value::Array(items) => {
+                items.iter().enumerate().for_each(|(i, item)| self.body(who, item, place.index(i)));
+            }
+            Value::Object(map) => {
+                map.iter().for_each(|(key, value)| self.body(who, value, place.key(key)));
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    /// Judges every expression of a template; its pieces, if it can be split.
+    fn template<'a>(
+        &mut self,
+        what: &str,
+        who: &str,
+        text: &'a str,
+        place: &Place,
+    ) -> Option<Vec<Piece<'a>>> {
+        let pieces = match split(text) {
+            Ok(pieces) => pieces,
+            Err(problem) => {
+                let help = "close it with `}`, or write `$${` for a plain `${`";
+                self.error("bad-expression", place.clone(), format!("{what} of {who} {problem}"), help);
+                return None;
+            }
+        };
+        for piece in &pieces {
+            if let Piece::Expression(expression) = piece {
+                let what = format!("the expression `{expression}` in {what} of {who}");
+                self.expression(&what, expression, Role::Template, place.clone());
+            }
+        }
+        Some(pieces)
+    }
+}

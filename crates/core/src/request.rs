@@ -1,0 +1,299 @@
+//! The request of an `http` step: compiled once per definition, rendered for each attempt.
+//!
+//! Values are put where they cannot become anything else: percent-encoded in the URL, one line in a header, JSON in the
+//! body. Nothing is sent here, and which headers an engine adds is not known here.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use crate::definition::HttpRequest;
+use crate::expr::Variables;
+use crate::json::Json;
+use crate::limits;
+use crate::template::Template;
+
+/// The longest URL or header that is sent, in bytes.
+const LINE_BYTES: usize = 8 << 10;
+
+/// A request with its templates parsed.
+#[derive(Debug)]
+pub struct RequestTemplate {
+    url: Template,
+    headers: Vec<(String, Template)>,
+    body: Option<Shape>,
+    /// The step's input is the body.
+    input_is_body: bool,
+    reads_input: bool,
+    /// The body is sent as it is, not as JSON.
+    plain: bool,
+}
+
+/// What the templates of a request read.
+#[derive(Debug)]
+pub struct Given<'a> {
+    pub input: &'a Json,
+    /// `{id, flow, tenant}`
+    pub run: Value,
+    /// `{name, attempt, idempotencyKey}`
+    pub step: Value,
+}
+
+/// A request ready to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendered {
+    pub url: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Option<String>,
+    /// The body is JSON.
+    pub json: bool,
+}
+
+/// A value that a request cannot carry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderError {
+    pub place: String,
+    pub problem: String,
+}
+
+impl fmt::Display for RenderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of the request: {}", self.place, self.problem)
+    }
+}
+
+/// A JSON value whose texts are templates.
+#[derive(Debug)]
+enum Shape {
+    Text(Template),
+    Plain(Value),
+    List(Vec<Shape>),
+    Map(Vec<(String, Shape)>),
+}
+
+impl RequestTemplate {
+    pub fn compile(request: &HttpRequest) -> Result<RequestTemplate, String> {
+        let url = Template::parse(&request.url).map_err(|problem| format!("the URL {problem}"))?;
+        let header = |(name, value): (&String, &String)| match Template::parse(value) {
+            Ok(template) => Ok((name.to_ascii_lowercase(), template)),
+            Err(problem) => Err(format!("header {name:?} {problem}")),
+        };
+        let headers = request.headers.iter().map(header).collect::<Result<Vec<_>, _>>()?;
+        let body = request.body.as_ref().map(Shape::compile).transpose()?;
+        let other_type = |(name, value): (&String, &String)| {
+            name.eq_ignore_ascii_case("content-type") && !value.to_ascii_lowercase().contains("json")
+        };
+        let reads_input = url.reads_input()
+            || headers.iter().any(|(_, template)| template.reads_input())
+            || body.as_ref().is_some_and(Shape::reads_input);
+        Ok(RequestTemplate {
+            url,
+            headers,
+            input_is_body: body.is_none() && request.has_body(),
+            plain: request.headers.iter().any(other_type) && matches!(request.body, Some(Value::String(_))),
+            body,
+            reads_input,
+        })
+    }
+
+    pub fn render(&self, given: &Given<'_>) -> Result<Rendered, RenderError> {
+        let input = if self.reads_input { given.input.value() } else { Value::Null };
+        let run = given.run.clone();
+        let variables = Variables::of([("input", input), ("run", run), ("step", given.step.clone())]);
+        let url = self.url(&variables).map_err(at("the URL"))?;
+        let headers = self.headers.iter().map(|(name, template)| {
+            let value = template.text(&variables, str::to_owned).and_then(one_line);
+            value.map(|value| (name.clone(), value)).map_err(at(&format!("header {name:?}")))
+        });
+        let headers = headers.collect::<Result<_, _>>()?;
+        let mut room = limits::JOIN_BYTES;
+        let body = match &self.body {
+            None if self.input_is_body => Some(given.input.get().to_owned()),
+            None => None,
+            Some(shape) => {
+                let value = shape.render(&variables, &mut room).map_err(at("the body"))?;
+                Some(match value {
+                    Value::String(text) if self.plain => text,
+                    value => value.to_string(),
+                })
+            }
+        };
+        Ok(Rendered { url, headers, body, json: !self.plain })
+    }
+
+    /// An expression that is the whole URL gives it as it is; any other value is encoded, so that it stays where it was put.
+    fn url(&self, variables: &Variables) -> Result<String, String> {
+        let url = match self.url.is_one_expression() {
+            true => self.url.text(variables, str::to_owned),
+            false => self.url.text(variables, encoded),
+        };
+        let url = url.and_then(one_line)?;
+        let path = url.split(['?', '#']).next().unwrap_or_default();
+        if path.split('/').any(|segment| matches!(segment, "." | "..")) {
+            return Err("a part of its path is `.` or `..`, which names another place".to_owned());
+        }
+        Ok(url)
+    }
+}
+
+impl Shape {
+    fn compile(value: &Value) -> Result<Shape, String> {
+        Ok(match value {
+            Value::String(text) => {
+                Shape::Text(Template::parse(text).map_err(|problem| format!("the body {problem}"))?)
+            }
+            Value::Array(items) => Shape::List(items.iter().map(Shape::compile).collect::<Result<_, _>>()?),
+            Value::Object(map) => {
+                let entry = |(key, value): (&String, &Value)| Ok((key.clone(), Shape::compile(value)?));
+                Shape::Map(map.iter().map(entry).collect::<Result<_, String>>()?)
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => Shape::Plain(value.clone()),
+        })
+    }
+
+    fn reads_input(&self) -> bool {
+        match self {
+            Shape::Text(template) => template.reads_input(),
+            Shape::Plain(_) => false,
+            Shape::List(items) => items.iter().any(Shape::reads_input),
+            Shape::Map(entries) => entries.iter().any(|(_, value)| value.reads_input()),
+        }
+    }
+
+    /// `room` is how many bytes the rest may have: a template can repeat a large input many times.
+    fn render(&self, variables: &Variables, room: &mut usize) -> Result<Value, String> {
+        Ok(match self {
+            Shape::Text(template) => {
+                let value = template.value(variables)?;
+                let size = match &value {
+                    Value::String(text) => text.len(),
+                    Value::Array(_) | Value::Object(_) => value.to_string().len(),
+                    _ => 0,
+                };
+                *room = room
+                    .checked_sub(size)
+                    .ok_or_else(|| format!("it is over {} bytes", limits::JOIN_BYTES))?;
+                value
+            }
+            Shape::Plain(value) => value.clone(),
+            Shape::List(items) => {
+                Value::Array(items.iter().map(|item| item.render(variables, room)).collect::<Result<_, _>>()?)
+            }
+            Shape::Map(entries) => {
+                let mut map = Map::new();
+                for (key, value) in entries {
+                    map.insert(key.clone(), value.render(variables, room)?);
+                }
+                Value::Object(map)
+            }
+        })
+    }
+}
+
+fn at(place: &str) -> impl Fn(String) -> RenderError {
+    move |problem| RenderError { place: place.to_owned(), problem }
+}
+
+/// What would end a line, or is too long for one, could change the request.
+fn one_line(text: String) -> Result<String, String> {
+    if text.len() > LINE_BYTES {
+        return Err(format!("it is {} bytes; the limit is {LINE_BYTES}", text.len()));
+    }
+    if text.contains(|c: char| c.is_control() && c != '\t') {
+        return Err("it has a control character".to_owned());
+    }
+    Ok(text)
+}
+
+/// Percent-encodes everything but the characters that mean nothing in any part of a URL.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte as char),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn request(url: &str) -> HttpRequest {
+        HttpRequest::new("POST", url)
+    }
+
+    fn render(request: &HttpRequest, input: Value) -> Result<Rendered, RenderError> {
+        let input = Json::of(&input).unwrap();
+        let run = json!({ "id": "r1", "flow": "f", "tenant": "t" });
+        let step = json!({ "name": "s", "attempt": 2, "idempotencyKey": "r1__s" });
+        RequestTemplate::compile(request).unwrap().render(&Given { input: &input, run, step })
+    }
+
+    #[test]
+    fn a_value_in_the_url_cannot_leave_its_place() {
+        let request = request("https://a.example/o/${input.id}?q=${input.q}&n=${step.attempt}");
+        let url = |id: &str| render(&request, json!({ "id": id, "q": "x&y= z" })).map(|done| done.url);
+        assert_eq!(url("7/../b?c#d").unwrap(), "https://a.example/o/7%2F..%2Fb%3Fc%23d?q=x%26y%3D%20z&n=2");
+        assert_eq!(url("é@b:9").unwrap(), "https://a.example/o/%C3%A9%40b%3A9?q=x%26y%3D%20z&n=2");
+        assert!(url("..").unwrap_err().problem.contains("`..`"));
+    }
+
+    #[test]
+    fn a_url_can_come_whole_from_the_input() {
+        let url = "https://b.example:8080/hook?a=b";
+        assert_eq!(render(&request("${input.url}"), json!({ "url": url })).unwrap().url, url);
+        let broken = render(&request("${input.url}"), json!({ "url": "https://a\r\nhost: b" }));
+        assert!(broken.unwrap_err().problem.contains("control character"));
+    }
+
+    #[test]
+    fn a_header_stays_one_line() {
+        let mut request = request("https://a.example/");
+        request.headers.insert("X-Id".to_owned(), "id ${input.id}".to_owned());
+        let headers = |id: Value| render(&request, json!({ "id": id })).map(|done| done.headers);
+        assert_eq!(headers(json!(7)), Ok(vec![("x-id".to_owned(), "id 7".to_owned())]));
+        let error = headers(json!("a\r\nb: c")).unwrap_err();
+        assert_eq!(error.to_string(), "header \"x-id\" of the request: it has a control character");
+        assert!(headers(json!("x".repeat(9000))).unwrap_err().problem.contains("the limit is 8192"));
+    }
+
+    #[test]
+    fn a_body_keeps_types_and_its_plain_parts() {
+        let mut request = request("https://a.example/");
+        request.body = Some(json!({
+            "id": "${input.id}", "text": "order ${input.id}", "all": "${input}", "n": [1, "${run.flow}", null]
+        }));
+        let body = render(&request, json!({ "id": 7 })).unwrap().body.unwrap();
+        let expected = json!({ "id": 7, "text": "order 7", "all": { "id": 7 }, "n": [1, "f", null] });
+        assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), expected);
+    }
+
+    #[test]
+    fn without_a_body_the_input_is_sent_as_it_is() {
+        let done = render(&request("https://a.example/"), json!({ "a": [1] })).unwrap();
+        assert_eq!((done.body.as_deref(), done.json), (Some("{\"a\":[1]}"), true));
+        assert_eq!(render(&HttpRequest::new("GET", "https://a.example/"), json!(1)).unwrap().body, None);
+    }
+
+    #[test]
+    fn text_of_another_type_is_sent_as_it_is() {
+        let mut request = request("https://a.example/");
+        request.body = Some(json!("a=${input.a}"));
+        assert_eq!(render(&request, json!({ "a": 1 })).unwrap().body.unwrap(), "\"a=1\"");
+        request.headers.insert("Content-Type".to_owned(), "application/x-www-form-urlencoded".to_owned());
+        let done = render(&request, json!({ "a": 1 })).unwrap();
+        assert_eq!((done.body.as_deref(), done.json), (Some("a=1"), false));
+    }
+
+    #[test]
+    fn a_body_that_repeats_a_large_input_is_refused() {
+        let mut request = request("https://a.example/");
+        request.body = Some(json!(vec!["${input}"; 40]));
+        let error = render(&request, json!("x".repeat(1 << 20))).unwrap_err();
+        assert_eq!(error.to_string(), "the body of the request: it is over 16777216 bytes");
+    }
+}

@@ -1,0 +1,220 @@
+//! HTTP steps: a request per attempt, and its answer as the step's result.
+//!
+//! Each attempt opens a connection of its own, to an address that was looked up and checked for it: nothing is followed,
+//! no proxy is asked, and what was checked is what is connected to. Sending is HTTP/1.1. The outcome of an answer is in
+//! [`answer`], who may be called in [`address`], the signature in [`sign`].
+
+pub mod address;
+mod answer;
+mod connect;
+mod exchange;
+mod sign;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use flowline_core::definition::{HttpRequest, Runner as Run};
+use flowline_core::request::{Given, Rendered};
+use flowline_core::time::format_duration;
+use flowline_core::{Json, ids};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::{Request, Uri};
+use serde_json::json;
+
+use super::{Attempt, Runner};
+use crate::step::{Step, StepError};
+use answer::Outcome;
+use connect::{Connector, Target};
+
+pub use address::Allow;
+pub use sign::Secrets;
+
+/// How an engine runs `http` steps.
+#[derive(Debug, Clone)]
+pub struct HttpConfig {
+    /// Which addresses may be called beside public ones.
+    pub allow: Allow,
+    /// What requests are signed with, by name.
+    pub secrets: Secrets,
+    /// Where this engine's callbacks are reached from outside (`https://flows.example`); without it a step with
+    /// `callback: true` fails.
+    pub callbacks: Option<String>,
+    /// How long an answer may take where the step has no `timeout`, or waits for its callback after it.
+    pub patience: Duration,
+}
+
+impl Default for HttpConfig {
+    fn default() -> HttpConfig {
+        HttpConfig {
+            allow: Allow::default(),
+            secrets: Secrets::default(),
+            callbacks: None,
+            patience: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Runs `http` steps.
+#[derive(Debug)]
+pub struct Http(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    connector: Connector,
+    secrets: Secrets,
+    callbacks: Option<String>,
+    patience: Duration,
+}
+
+impl Http {
+    pub fn new(config: HttpConfig) -> Http {
+        let HttpConfig { allow, secrets, callbacks, patience } = config;
+        let callbacks = callbacks.map(|base| base.trim_end_matches('/').to_owned());
+        Http(Arc::new(Shared { connector: Connector::new(allow), secrets, callbacks, patience }))
+    }
+}
+
+impl Runner for Http {
+    fn run(&self, step: Step, input: Json) -> Attempt {
+        let shared = self.0.clone();
+        Box::pin(async move { shared.attempt(step, input).await })
+    }
+}
+
+impl Shared {
+    async fn attempt(&self, step: Step, input: Json) -> Result<Json, StepError> {
+        let plan = step.attempt.plan.clone();
+        let definition = plan.step_definition(step.attempt.step);
+        let (Run::Http(request), Some(template)) =
+            (&definition.runner, &plan.step(step.attempt.step).request)
+        else {
+            return Err(StepError::fatal("this step sends no request"));
+        };
+        let given = given(&step, &input);
+        let rendered = template.render(&given).map_err(|error| StepError::fatal(error).code("template"))?;
+        drop(input);
+        let target = Target::of(&rendered.url)?;
+        let message = self.message(&step, request, rendered, &target.uri)?;
+        if request.callback {
+            // The outcome may come from elsewhere before this attempt has said that it began.
+            step.attempt.flush().await?;
+        }
+        let limit = match definition.timeout {
+            // The whole attempt is timed already.
+            Some(_) if !request.callback => None,
+            _ => Some(self.patience),
+        };
+        let asked = self.ask(&target, message, request);
+        let answer = match limit {
+            None => asked.await?,
+            Some(limit) => tokio::time::timeout(limit, asked).await.map_err(|_| {
+                let text = format!("{target} did not answer within {}", format_duration(limit));
+                StepError::new(text).code("timeout")
+            })??,
+        };
+        match answer::judge(&answer, &target, request)? {
+            Outcome::Done(result) => Ok(result),
+            // Whoever brings the outcome takes the lease with it, which ends this attempt; or its time is up.
+            Outcome::Later => std::future::pending().await,
+        }
+    }
+
+    async fn ask(
+        &self,
+        target: &Target,
+        message: Request<Full<Bytes>>,
+        request: &HttpRequest,
+    ) -> Result<exchange::Answer, StepError> {
+        let stream = self.connector.connect(target).await?;
+        exchange::exchange(stream, message, target, request).await
+    }
+
+    fn message(
+        &self,
+        step: &Step,
+        request: &HttpRequest,
+        rendered: Rendered,
+        uri: &Uri,
+    ) -> Result<Request<Full<Bytes>>, StepError> {
+        let body = rendered.body.unwrap_or_default();
+        let mut headers = Headers(HeaderMap::new());
+        headers.put("user-agent", concat!("flowline/", env!("CARGO_PKG_VERSION")))?;
+        headers.put("accept", "application/json, */*;q=0.5")?;
+        headers.put("idempotency-key", &step.idempotency_key())?;
+        if rendered.json && !body.is_empty() {
+            headers.put("content-type", "application/json")?;
+        }
+        for (name, value) in &rendered.headers {
+            headers.put(name, value)?;
+        }
+        headers.put("host", uri.authority().map_or("", |authority| authority.as_str()))?;
+        // One request a connection: whoever answers need not keep it open.
+        headers.put("connection", "close")?;
+        headers.put("traceparent", &step.traceparent())?;
+        headers.put("flowline-run-id", step.run_id().as_str())?;
+        headers.put("flowline-step", step.name())?;
+        headers.put("flowline-attempt", &step.attempt().to_string())?;
+        if request.has_body() {
+            headers.put("content-length", &body.len().to_string())?;
+        }
+        if request.callback {
+            headers.put("flowline-callback-url", &self.callback_url(step)?)?;
+        }
+        if let Some(name) = &request.secret {
+            // The same for every attempt: whoever receives it twice knows that it is one message.
+            let id = format!("msg_{}", &ids::digest(step.idempotency_key().as_bytes())[..32]);
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+            headers.put("webhook-signature", &self.secrets.sign(name, &id, now, body.as_bytes())?)?;
+            headers.put("webhook-id", &id)?;
+            headers.put("webhook-timestamp", &now.to_string())?;
+        }
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let message = Request::builder().method(request.method.as_str()).uri(path);
+        let mut message = message
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| unfit(&format!("the request: {error}")))?;
+        *message.headers_mut() = headers.0;
+        Ok(message)
+    }
+
+    fn callback_url(&self, step: &Step) -> Result<String, StepError> {
+        let Some(base) = &self.callbacks else {
+            let text = "the step has `callback: true`, but this engine has no URL for callbacks; run it by an \
+                        engine that does (HttpConfig::callbacks), or remove `callback`";
+            return Err(StepError::fatal(text).code("no_callback_url"));
+        };
+        Ok(format!("{base}/v1/callbacks/{}", step.attempt.lease_ref()))
+    }
+}
+
+struct Headers(HeaderMap);
+
+impl Headers {
+    /// Sets a header, in place of what was set before.
+    fn put(&mut self, name: &str, value: &str) -> Result<(), StepError> {
+        let known = HeaderName::from_bytes(name.as_bytes());
+        let known = known.map_err(|_| unfit(&format!("{name:?} is no header")))?;
+        let value = HeaderValue::from_bytes(value.as_bytes());
+        let value =
+            value.map_err(|_| unfit(&format!("header {name:?} has a character that HTTP does not allow")))?;
+        self.0.insert(known, value);
+        Ok(())
+    }
+}
+
+fn unfit(what: &str) -> StepError {
+    StepError::fatal(format!("the request cannot be sent: {what}")).code("template")
+}
+
+fn given<'a>(step: &Step, input: &'a Json) -> Given<'a> {
+    let (run, tenant) = (step.run_id().as_str(), step.tenant().as_str());
+    Given {
+        input,
+        run: json!({ "id": run, "flow": step.flow(), "tenant": tenant }),
+        step: json!({
+            "name": step.name(), "attempt": step.attempt(), "idempotencyKey": step.idempotency_key(),
+        }),
+    }
+}

@@ -1,0 +1,100 @@
+//! One request and its answer on a connection.
+//!
+//! The answer is read up to what a payload may have, and no further: whoever sends more is not waited for.
+
+use std::time::Duration;
+
+use flowline_core::definition::HttpRequest;
+use flowline_core::limits;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+
+use super::connect::{Stream, Target};
+use crate::step::StepError;
+
+/// How much of an answer is read that is not a success, and how long that may take: enough to say in the error what it
+/// says.
+const EXCERPT: usize = 4 << 10;
+const EXCERPT_TIME: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Vec<u8>,
+}
+
+pub(super) async fn exchange(
+    stream: Box<dyn Stream>,
+    message: Request<Full<Bytes>>,
+    target: &Target,
+    request: &HttpRequest,
+) -> Result<Answer, StepError> {
+    let lost = |error: hyper::Error| lost(&error, target);
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
+    let answer = async {
+        let response = sender.send_request(message).await.map_err(lost)?;
+        read(response, target, request).await
+    };
+    tokio::pin!(connection, answer);
+    // The connection is what moves bytes; what it has read is there even when it has ended.
+    tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        _ = &mut connection => answer.await,
+    }
+}
+
+async fn read(
+    response: Response<Incoming>,
+    target: &Target,
+    request: &HttpRequest,
+) -> Result<Answer, StepError> {
+    let (head, mut incoming) = response.into_parts();
+    let mut body = Vec::new();
+    let answer = |body| Answer { status: head.status, headers: head.headers, body };
+    if means_later(head.status, request) {
+        return Ok(answer(body));
+    }
+    if !head.status.is_success() {
+        let excerpt = async {
+            while body.len() < EXCERPT
+                && let Some(Ok(frame)) = incoming.frame().await
+            {
+                body.extend_from_slice(&frame.into_data().unwrap_or_default());
+            }
+        };
+        // What is lost of it is only missing in the error.
+        let _ = tokio::time::timeout(EXCERPT_TIME, excerpt).await;
+        body.truncate(EXCERPT);
+        return Ok(answer(body));
+    }
+    while let Some(frame) = incoming.frame().await {
+        let frame = frame.map_err(|error| lost(&error, target))?;
+        body.extend_from_slice(&frame.into_data().unwrap_or_default());
+        if body.len() > limits::PAYLOAD_BYTES {
+            let text =
+                format!("{target} answered with over {} bytes, the limit of a result", limits::PAYLOAD_BYTES);
+            return Err(StepError::fatal(text).code("too_large"));
+        }
+    }
+    Ok(answer(body))
+}
+
+/// Whether an answer says that the outcome comes later.
+pub(super) fn means_later(status: StatusCode, request: &HttpRequest) -> bool {
+    request.callback && status == StatusCode::ACCEPTED
+}
+
+fn lost(error: &hyper::Error, target: &Target) -> StepError {
+    let mut text = format!("the connection to {target} broke: {error}");
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    StepError::new(text).code("connection_lost")
+}

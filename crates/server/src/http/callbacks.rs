@@ -1,0 +1,99 @@
+//! Callbacks: the outcomes of steps whose request was answered with 202, brought by whoever did the work.
+//!
+//! The reference in the path is all that the caller has to show: it names one attempt and holds the token of its lease, so
+//! it works once, and for that attempt alone. No other token is asked for.
+
+use axum::Json;
+use axum::extract::State;
+use axum::routing::post;
+use flowline::core::time::parse_duration;
+use flowline::core::{Json as Raw, limits};
+use flowline::operate::Applied;
+use flowline::{LeaseRef, StepError};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::problem::Problem;
+use super::request::{Given, Params};
+use super::route::{Access, Answer, Body, Required, Route, Verb};
+use super::{App, codes};
+
+/// A result at its limit with room for what stands around it.
+const LIMIT: usize = limits::PAYLOAD_BYTES + 4096;
+
+pub const ROUTES: &[Route] = &[Route {
+    verb: Verb::Post,
+    path: "/v1/callbacks/{reference}",
+    access: Access::Open,
+    summary: "Bring the outcome of a step",
+    about: "The whole URL came with the step's request, in `flowline-callback-url`. The reference in it is the credential: it works once, while the attempt waits.",
+    query: &[],
+    body: Some(Body { schema: "Callback", limit: LIMIT, required: Required::No, also: &[] }),
+    answers: &[Answer::json(200, "Applied", "The run has it; `changed` is false where it had it before.")],
+    problems: &[
+        &codes::NOT_FOUND,
+        &codes::NO_SUCH_RUN,
+        &codes::STALE_LEASE,
+        &codes::RUN_ENDED,
+        &codes::REFUSED,
+    ],
+    handler: || post(settle),
+}];
+
+/// The same words as a program's on its stdout.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Callback {
+    result: Option<Raw>,
+    fail: Option<Fail>,
+    retry: Option<Again>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fail {
+    error: String,
+    code: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Again {
+    error: String,
+    code: Option<String>,
+    after: Option<String>,
+}
+
+async fn settle(
+    State(app): State<App>,
+    params: Params,
+    Given(callback): Given<Callback>,
+) -> Result<Json<Value>, Problem> {
+    let lease = params.path("reference").parse::<LeaseRef>();
+    let lease = lease.map_err(|error| Problem::new(&codes::NOT_FOUND, error.to_string()))?;
+    let Applied { changed, status } = app.engine.settle(&lease, callback.outcome()?).await?;
+    Ok(Json(json!({ "runId": lease.run.run, "changed": changed, "status": status })))
+}
+
+impl Callback {
+    fn outcome(self) -> Result<Result<Raw, StepError>, Problem> {
+        let coded = |error: StepError, code: Option<String>| match code {
+            Some(code) => error.code(&code),
+            None => error,
+        };
+        match (self.result, self.fail, self.retry) {
+            (result, None, None) => Ok(Ok(result.unwrap_or_else(Raw::null))),
+            (None, Some(fail), None) => Ok(Err(coded(StepError::fatal(fail.error), fail.code))),
+            (None, None, Some(Again { error, code, after })) => {
+                let error = coded(StepError::new(error), code);
+                let Some(after) = after else { return Ok(Err(error)) };
+                let wait = parse_duration(&after).ok_or_else(|| {
+                    Problem::new(&codes::BAD_BODY, format!("{after:?} is not a duration (30s, 5m)"))
+                        .at("/retry/after")
+                })?;
+                Ok(Err(error.retry_after(wait)))
+            }
+            _ => Err(Problem::new(&codes::BAD_BODY, "give one of `result`, `fail` and `retry`").at("")),
+        }
+    }
+}

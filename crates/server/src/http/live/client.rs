@@ -1,0 +1,253 @@
+//! One who follows: a place in a tail, and nothing more while it keeps up.
+//!
+//! Whoever is behind the tail reads small pages from the store until it can join it. It may join where the ring has its very
+//! cursor, or where a read after the tail's last one found nothing: then all that the tail holds was before its cursor,
+//! and all that is still to come is after it. So none is missed and none comes twice.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use flowline::core::event::EventType;
+use flowline::core::{RunId, Status};
+use flowline::store::{FeedPage, StoreError};
+use flowline::subscribe::Source;
+use futures_util::stream::{self, Stream};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::Live;
+use super::message::{self, Ids, Message};
+use super::tail::{Found, Tail};
+
+/// A stream that has nothing to say says so this often.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// How long to wait for a store that is away.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Bytes of messages kept that were read from the store.
+const HELD: usize = 8 * 1024;
+/// A message that is larger is handed on in slices, copied as they are asked for: whoever stops reading holds one slice,
+/// not the message.
+const SLICE: usize = 8 * 1024;
+/// Events read from the store at a time, at first and at most.
+const FEW: usize = 16;
+const MANY: usize = 128;
+
+#[derive(Debug)]
+pub struct Client {
+    live: Live,
+    tail: Arc<Tail>,
+    moved: watch::Receiver<u64>,
+    stopping: watch::Receiver<bool>,
+    wanted: Wanted,
+    /// The position in the tail; `None` while reading from the store.
+    place: Option<u64>,
+    /// Everything before it was sent or is in `ready`.
+    cursor: Arc<str>,
+    ready: VecDeque<Bytes>,
+    /// The cursor of the message that is handed on in slices, and how much of it was.
+    part: Option<(Arc<str>, usize)>,
+    /// How many events to read from the store, and whether the last read reached the end.
+    limit: usize,
+    near: bool,
+    over: bool,
+    heartbeat: Instant,
+}
+
+/// What a client asked for.
+#[derive(Debug)]
+pub struct Wanted {
+    /// What it reads from the store where it is behind: as narrow as the store can filter.
+    pub source: Source,
+    /// Only these flows.
+    pub flows: Option<Vec<Arc<str>>>,
+    /// Only these types; empty for all.
+    pub kinds: Vec<EventType>,
+    /// The run whose end is the end of the stream.
+    pub run: Option<RunId>,
+}
+
+impl Client {
+    /// One who has seen all before a cursor.
+    pub fn after(live: &Live, tail: Arc<Tail>, wanted: Wanted, cursor: &str) -> Client {
+        Client {
+            live: live.clone(),
+            moved: tail.follow(),
+            stopping: live.stopping(),
+            tail,
+            wanted,
+            place: None,
+            cursor: cursor.into(),
+            ready: VecDeque::new(),
+            part: None,
+            limit: FEW,
+            near: false,
+            over: false,
+            heartbeat: Instant::now() + HEARTBEAT,
+        }
+    }
+
+    /// Takes the first look, which tells whether the cursor is one.
+    pub async fn open(&mut self) -> Result<(), StoreError> {
+        self.ready.push_front(message::opening(self.id()));
+        self.catch_up().await
+    }
+
+    /// Ends the stream here: the run has ended and its log is gone.
+    pub fn finish(&mut self, status: Status) {
+        if let Some(run) = &self.wanted.run {
+            self.ready.push_back(message::end(run, status));
+        }
+        self.over = true;
+    }
+
+    pub fn stream(self) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> {
+        stream::unfold(self, async |mut client| client.next().await.map(|text| (Ok(text), client)))
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            // A message is not left half said.
+            if self.part.is_none() && *self.stopping.borrow() {
+                return None;
+            }
+            if let Some(text) = self.ready.pop_front() {
+                self.heartbeat = Instant::now() + HEARTBEAT;
+                return Some(text);
+            }
+            if self.over {
+                return None;
+            }
+            if self.part.is_none() && Instant::now() >= self.heartbeat {
+                self.ready.push_back(message::heartbeat(self.id()));
+                continue;
+            }
+            match self.place {
+                Some(position) => self.pull(position).await,
+                None => match self.catch_up().await {
+                    Ok(()) => {}
+                    Err(error) if error.is_transient() => {
+                        wait(self.heartbeat, &mut self.stopping, tokio::time::sleep(PAUSE)).await;
+                    }
+                    Err(_) => return None,
+                },
+            }
+        }
+    }
+
+    /// What to go on after, where ids are cursors.
+    fn id(&self) -> Option<&str> {
+        (self.wanted.run.is_none() && !self.cursor.is_empty()).then_some(&*self.cursor)
+    }
+
+    /// Takes what the tail has at a position, or waits for it.
+    async fn pull(&mut self, position: u64) {
+        match self.tail.at(position) {
+            Found::Message(message) => {
+                if self.take(&message) == Taken::Whole {
+                    self.place = Some(position + 1);
+                }
+            }
+            Found::End(cursor) => {
+                self.cursor = cursor;
+                let moved = self.moved.wait_for(|end| *end > position);
+                wait(self.heartbeat, &mut self.stopping, moved).await;
+            }
+            Found::Gone => self.place = None,
+        }
+    }
+
+    /// Joins the tail, or reads on from the store.
+    async fn catch_up(&mut self) -> Result<(), StoreError> {
+        let mut end = None;
+        if self.near {
+            self.tail.read_on(&*self.live.store).await?;
+            end = Some(self.tail.end().0);
+        }
+        self.place = self.tail.find(&self.cursor);
+        if self.place.is_some() {
+            return Ok(());
+        }
+        let part = self.part.as_ref().and_then(|(cursor, _)| self.live.large(&self.tail, cursor));
+        if let Some(message) = part {
+            self.take(&message);
+            return Ok(());
+        }
+        let page = {
+            // So that many who come back together neither fill the memory nor keep others from the store.
+            let _turn = self.live.reads.acquire().await;
+            self.wanted.source.read(&*self.live.store, &self.cursor, self.limit).await?
+        };
+        let nothing = page.events.is_empty() && !page.more;
+        self.hold(page);
+        if nothing && end.is_some() {
+            self.place = end;
+            // Nothing is left of a log that has an end: retention was quicker.
+            if let Some(status) = self.tail.last().and_then(message::ended_as) {
+                self.finish(status);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps of a page what a client may hold; the rest is read again.
+    fn hold(&mut self, page: FeedPage) {
+        let ids = if self.wanted.run.is_some() { Ids::Events } else { Ids::Cursors };
+        let mut held = 0;
+        for (count, (event, cursor)) in page.events.iter().zip(&page.cursors).enumerate() {
+            let message = Message::of(event, cursor, ids);
+            held += message.size();
+            let fits = count == 0 || held <= HELD;
+            if fits && self.take(&message) == Taken::Whole {
+                continue;
+            }
+            if fits {
+                self.live.keep_large(&self.tail, message);
+            }
+            (self.limit, self.near) = (count.max(1), false);
+            return;
+        }
+        self.cursor = page.cursor.into();
+        (self.limit, self.near) = ((self.limit * 2).min(MANY), !page.more);
+    }
+
+    /// Makes a message ready to be sent, or its next slice, where it is wanted.
+    fn take(&mut self, message: &Message) -> Taken {
+        let Message { cursor, flow, kind, text } = message;
+        let wanted = (self.wanted.kinds.is_empty() || self.wanted.kinds.contains(kind))
+            && self.wanted.flows.as_ref().is_none_or(|flows| flows.contains(flow));
+        if wanted && text.len() <= SLICE {
+            self.ready.push_back(text.clone());
+        } else if wanted {
+            let from = self.part.take().map_or(0, |(_, sent)| sent);
+            let to = text.len().min(from + SLICE);
+            self.ready.push_back(Bytes::copy_from_slice(&text[from..to]));
+            if to < text.len() {
+                self.part = Some((cursor.clone(), to));
+                return Taken::InPart;
+            }
+        }
+        self.cursor = cursor.clone();
+        if let (Some(_), Some(status)) = (&self.wanted.run, message::ended_as(*kind)) {
+            self.finish(status);
+        }
+        Taken::Whole
+    }
+}
+
+/// How much of a message is on its way.
+#[derive(Debug, PartialEq, Eq)]
+enum Taken {
+    Whole,
+    InPart,
+}
+
+/// Waits, but not beyond the next heartbeat nor the end of the server.
+async fn wait(heartbeat: Instant, stopping: &mut watch::Receiver<bool>, something: impl Future) {
+    tokio::select! {
+        _ = something => {}
+        () = tokio::time::sleep_until(heartbeat) => {}
+        _ = stopping.changed() => {}
+    }
+}

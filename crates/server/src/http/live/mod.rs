@@ -1,0 +1,379 @@
+//! Live events: the log of a run, or the events of a tenant or a flow, as server-sent events.
+//!
+//! A stream can be taken up on any instance by the id of the last message that came, and misses none. Nothing is kept for
+//! a client that is away; what is kept for those that are here is a tail per run and per tenant, shared by all who follow
+//! it ([`tail`]), and a place in it for each ([`client`]).
+
+mod client;
+mod message;
+mod tail;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use flowline::core::event::{EventType, seq_of_id};
+use flowline::core::{RunKey, Tenant};
+use flowline::store::{EventQuery, FeedFilter, RunRow, Store};
+use flowline::subscribe::{Hint, Source};
+use tokio::sync::{Semaphore, watch};
+
+use super::App;
+use super::codes;
+use super::problem::Problem;
+use super::request::{Caller, Params};
+use super::route::{Access, Answer, Content, Kind, Query, Route, Scope, Verb};
+use super::run::EVENT_TYPES;
+use client::{Client, Wanted};
+use message::{Ids, Message};
+use tail::Tail;
+
+/// The header by which a client that comes back says what it had.
+const LAST_EVENT_ID: &str = "last-event-id";
+/// Clients that read from the store at once.
+const READS: usize = 4;
+/// Bytes of large messages kept for those who are behind and take them in slices.
+const LARGE: usize = 16 * 1024 * 1024;
+/// How many events before its end the tail of a run starts: who comes early or late finds the same ones there.
+const BACK: u64 = 32;
+/// A tail that was read is left alone for this long, times the tails there are: all of them together read no more often
+/// than this, however many runs are followed and however fast commits come.
+const PACE: Duration = Duration::from_micros(500);
+const SLOWEST: Duration = Duration::from_millis(500);
+
+const TYPE: Query = Query { name: "type", kind: Kind::SomeOf(EVENT_TYPES), about: "Only these types." };
+const FROM: Query = Query {
+    name: "from",
+    kind: Kind::OneOf(&["start", "now"]),
+    about: "Where to begin without an id: `start` is the oldest event kept, `now` what comes from here on, as when it is left out.",
+};
+const CURSOR: Query = Query {
+    name: "cursor",
+    kind: Kind::Text,
+    about: "The id of a message: only what came after it. The header `Last-Event-ID` goes before it.",
+};
+const STREAM: Answer = Answer {
+    status: 200,
+    about: "Server-sent events. `id` is what to come back with, `event` the type, `data` the event as JSON.",
+    content: Content::Other("text/event-stream"),
+};
+const RESUMED: &str = "With `Last-Event-ID` it goes on right after that message, on any instance, and misses none. A comment comes every 15 s where nothing else does.";
+
+pub const ROUTES: &[Route] = &[
+    Route {
+        verb: Verb::Get,
+        path: "/v1/runs/{run}/stream",
+        access: Access::Needs(Scope::Read),
+        summary: "Follow the log of a run",
+        about: "From its first event, or with `Last-Event-ID` (or `after`) from the one after that. After the event that ends the run comes a message `end`, and the stream closes. A comment comes every 15 s where nothing else does.",
+        query: &[
+            Query {
+                name: "after",
+                kind: Kind::Text,
+                about: "The id or the `seq` of an event: only later ones. The header `Last-Event-ID` goes before it.",
+            },
+            TYPE,
+        ],
+        body: None,
+        answers: &[
+            STREAM,
+            Answer {
+                status: 204,
+                about: "The run has ended, and nothing came after that id: a browser does not try again.",
+                content: Content::None,
+            },
+        ],
+        problems: &[&codes::NO_SUCH_RUN, &codes::INVALID],
+        handler: || get(run),
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/flows/{flow}/stream",
+        access: Access::Needs(Scope::Read),
+        summary: "Follow the events of all runs of a flow",
+        about: RESUMED,
+        query: &[TYPE, FROM, CURSOR],
+        body: None,
+        answers: &[STREAM],
+        problems: &[&codes::NO_SUCH_FLOW, &codes::INVALID],
+        handler: || get(flow),
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/stream",
+        access: Access::Needs(Scope::Read),
+        summary: "Follow the events of all runs",
+        about: RESUMED,
+        query: &[
+            Query { name: "flow", kind: Kind::Text, about: "Only these flows, separated by commas." },
+            TYPE,
+            FROM,
+            CURSOR,
+        ],
+        body: None,
+        answers: &[STREAM],
+        problems: &[&codes::INVALID],
+        handler: || get(tenant),
+    },
+];
+
+/// The tails of this instance. Cheap to clone.
+#[derive(Clone)]
+pub struct Live(Arc<Shared>);
+
+pub struct Shared {
+    store: Arc<dyn Store>,
+    tails: Mutex<HashMap<Key, Weak<Tail>>>,
+    reads: Semaphore,
+    /// Each with the number of the tail that it is of.
+    large: Mutex<VecDeque<(u64, Message)>>,
+    numbers: AtomicU64,
+    stopping: watch::Sender<bool>,
+}
+
+/// What a tail is of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Key {
+    Run(RunKey),
+    Tenant(Tenant),
+}
+
+impl std::ops::Deref for Live {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").field("tails", &self.tails().len()).finish_non_exhaustive()
+    }
+}
+
+impl Live {
+    pub fn new(store: Arc<dyn Store>) -> Live {
+        Live(Arc::new(Shared {
+            store,
+            tails: Mutex::default(),
+            reads: Semaphore::new(READS),
+            large: Mutex::default(),
+            numbers: AtomicU64::new(0),
+            stopping: watch::Sender::new(false),
+        }))
+    }
+
+    /// Ends every stream. Those who followed come back elsewhere, where they were.
+    pub fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+
+    fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
+    }
+
+    /// The tail of something, which there is while somebody follows it. A new one starts at `cursor`.
+    fn tail(&self, key: Key, cursor: &str) -> Arc<Tail> {
+        let mut tails = self.tails();
+        if let Some(tail) = tails.get(&key).and_then(Weak::upgrade) {
+            return tail;
+        }
+        let (source, ids) = match &key {
+            Key::Run(run) => (Source::Log(run.clone(), Vec::new()), Ids::Events),
+            Key::Tenant(tenant) => {
+                let tenant = Some(tenant.clone());
+                (Source::Feed(FeedFilter { tenant, from_now: true, ..FeedFilter::default() }), Ids::Cursors)
+            }
+        };
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let tail = Arc::new(Tail::new(number, source, ids, cursor));
+        tails.insert(key.clone(), Arc::downgrade(&tail));
+        tokio::spawn(read(self.clone(), key, Arc::downgrade(&tail)));
+        tail
+    }
+
+    /// A large message that was read lately, by its cursor.
+    fn large(&self, tail: &Tail, cursor: &str) -> Option<Message> {
+        let large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
+        let found =
+            large.iter().find(|(number, message)| *number == tail.number && *message.cursor == *cursor);
+        found.map(|(_, message)| message.clone())
+    }
+
+    /// Keeps a large message for whoever takes it in slices; the oldest make room, and are read again where need be.
+    fn keep_large(&self, tail: &Tail, message: Message) {
+        let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
+        large.push_back((tail.number, message));
+        let mut bytes: usize = large.iter().map(|(_, message)| message.size()).sum();
+        while bytes > LARGE {
+            let Some((_, oldest)) = large.pop_front() else { break };
+            bytes -= oldest.size();
+        }
+    }
+
+    fn tails(&self) -> MutexGuard<'_, HashMap<Key, Weak<Tail>>> {
+        self.tails.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps a tail at the end of what it is of, until nobody follows it.
+async fn read(live: Live, key: Key, tail: Weak<Tail>) {
+    let mut hint = Hint::of(&*live.store);
+    while let Some(tail) = tail.upgrade() {
+        hint.reset();
+        // A store that is away is looked at again in a moment, like one that has nothing new.
+        let _ = tail.read_on(&*live.store).await;
+        drop(tail);
+        let tails = u32::try_from(live.tails().len()).unwrap_or(u32::MAX);
+        tokio::time::sleep(PACE.saturating_mul(tails).min(SLOWEST)).await;
+        hint.changed().await;
+    }
+    let mut tails = live.tails();
+    if tails.get(&key).is_some_and(|known| known.strong_count() == 0) {
+        tails.remove(&key);
+    }
+}
+
+async fn run(
+    State(app): State<App>,
+    caller: Caller,
+    params: Params,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    let after = match given(&headers, &params, "after")? {
+        Some(id) => seen(&caller, &row, id).await?,
+        None => 0,
+    };
+    if row.status.is_terminal() && after == row.events && after > 0 {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let kinds = kinds(&params);
+    // The end is looked for even where its type is not asked for.
+    let mut read: Vec<EventType> = kinds.clone();
+    if !read.is_empty() {
+        read.extend([EventType::FlowCompleted, EventType::FlowFailed, EventType::FlowCancelled]);
+    }
+    let wanted =
+        Wanted { source: Source::Log(row.key(), read), flows: None, kinds, run: Some(row.run_id.clone()) };
+    let start = row.events.saturating_sub(BACK).to_string();
+    let tail = app.live.tail(Key::Run(row.key()), &start);
+    let mut client = Client::after(&app.live, tail, wanted, &after.to_string());
+    client.open().await?;
+    if row.events_trimmed {
+        client.finish(row.status);
+    }
+    Ok(streamed(client))
+}
+
+async fn tenant(
+    State(app): State<App>,
+    caller: Caller,
+    params: Params,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let asked: Vec<Arc<str>> = params.list("flow").map(Arc::from).collect();
+    let asked = params.text("flow").map(|_| asked);
+    let may: Option<Vec<Arc<str>>> =
+        caller.principal.flows.as_ref().map(|flows| flows.iter().map(|flow| (&**flow).into()).collect());
+    let flows = match (asked, may) {
+        (Some(asked), Some(may)) => Some(asked.into_iter().filter(|flow| may.contains(flow)).collect()),
+        (asked, may) => asked.or(may),
+    };
+    feed(&app, &caller, &params, &headers, flows).await
+}
+
+async fn flow(
+    State(app): State<App>,
+    caller: Caller,
+    params: Params,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let flow = params.path("flow");
+    caller.check_flow(flow)?;
+    if caller.engine.store().latest(caller.engine.tenant(), flow).await?.is_none() {
+        return Err(Problem::no_such_flow(flow));
+    }
+    feed(&app, &caller, &params, &headers, Some(vec![flow.into()])).await
+}
+
+async fn feed(
+    app: &App,
+    caller: &Caller,
+    params: &Params,
+    headers: &HeaderMap,
+    flows: Option<Vec<Arc<str>>>,
+) -> Result<Response, Problem> {
+    let tenant = caller.principal.tenant.clone();
+    let tail = app.live.tail(Key::Tenant(tenant.clone()), "");
+    let cursor = match given(headers, params, "cursor")? {
+        Some(cursor) => cursor.into(),
+        None if params.text("from") == Some("start") => "".into(),
+        None => {
+            tail.read_on(&*app.live.store).await?;
+            tail.end().1
+        }
+    };
+    let kinds = kinds(params);
+    let filter = FeedFilter {
+        tenant: Some(tenant),
+        flow: flows.as_ref().and_then(|flows| (flows.len() == 1).then(|| flows[0].clone())),
+        kinds: kinds.clone(),
+        from_now: false,
+    };
+    let wanted = Wanted { source: Source::Feed(filter), flows, kinds, run: None };
+    let mut client = Client::after(&app.live, tail, wanted, &cursor);
+    client.open().await?;
+    Ok(streamed(client))
+}
+
+/// The id that a client comes back with: by the header, or by a parameter for those who cannot set one.
+fn given<'a>(
+    headers: &'a HeaderMap,
+    params: &'a Params,
+    parameter: &str,
+) -> Result<Option<&'a str>, Problem> {
+    let header = headers.get(LAST_EVENT_ID).map(|id| id.to_str()).transpose();
+    let header =
+        header.map_err(|_| Problem::new(&codes::INVALID, "Last-Event-ID is not an id of a message"))?;
+    Ok(header.or(params.text(parameter)).filter(|id| !id.is_empty()))
+}
+
+/// The number of the event with this id. One that the run does not have is refused: to go on after it could skip others.
+async fn seen(caller: &Caller, row: &RunRow, id: &str) -> Result<u64, Problem> {
+    let unknown = || {
+        let detail = format!("run {} has no event {id:?}; begin without an id", row.run_id);
+        Problem::new(&codes::INVALID, detail)
+    };
+    if let Ok(seq) = id.parse::<u64>() {
+        return if seq <= row.events { Ok(seq) } else { Err(unknown()) };
+    }
+    let seq = seq_of_id(id).filter(|seq| (1..=row.events).contains(seq)).ok_or_else(unknown)?;
+    if row.events_trimmed {
+        return Ok(seq);
+    }
+    let query = EventQuery { after: seq - 1, limit: 1, ..EventQuery::default() };
+    let page = caller.engine.store().events(&row.key(), query).await?;
+    if page.events.first().is_some_and(|event| event.id == id) { Ok(seq) } else { Err(unknown()) }
+}
+
+fn kinds(params: &Params) -> Vec<EventType> {
+    params.list("type").filter_map(EventType::parse).collect()
+}
+
+fn streamed(client: Client) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+        // Proxies that gather an answer before they pass it on would hold it back for ever.
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, Body::from_stream(client.stream())).into_response()
+}

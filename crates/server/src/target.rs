@@ -1,0 +1,169 @@
+//! Where a command finds its runs: in a store that it opens itself, or at a server that it asks.
+//!
+//! A command gets its data from either, as one type, and prints it in one place. What a server refuses becomes the same
+//! [`Failure`] that the store's side has for it, so that scripts need not know which of the two they speak to.
+
+use std::time::Duration;
+
+use flowline_client::{Client, ClientError, Method};
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Exit, Failure};
+use crate::http::codes::Code;
+
+/// How long an answer may take: as long as a server works on it.
+const PATIENCE: Duration = crate::http::HANDLER_TIME;
+
+#[derive(Debug)]
+pub enum Target {
+    /// The store of the settings.
+    Store,
+    Server(Server),
+}
+
+/// A server, with what it takes to speak to it.
+#[derive(Debug)]
+pub struct Server {
+    /// Boxed, since it is much larger than a store's name.
+    client: Box<Client>,
+}
+
+/// A list as the API writes it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Items<T> {
+    pub items: Vec<T>,
+}
+
+impl Server {
+    pub fn new(client: Client) -> Server {
+        Server { client: Box::new(client) }
+    }
+
+    pub async fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, Failure> {
+        Ok(self.client.get(path, PATIENCE).await?)
+    }
+
+    /// Asks with the parameters that have a value.
+    pub async fn find<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        parameters: &[(&str, Option<String>)],
+    ) -> Result<A, Failure> {
+        let mut query = form_urlencoded::Serializer::new(format!("{path}?"));
+        for (name, value) in parameters {
+            if let Some(value) = value {
+                query.append_pair(name, value);
+            }
+        }
+        self.get(&query.finish()).await
+    }
+
+    /// Asks for something to be done; what it takes is written as JSON.
+    pub async fn post<A: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<A, Failure> {
+        let body = serde_json::to_vec(body).map_err(|error| Failure::input(error.to_string()))?;
+        self.send(path, "application/json", body).await
+    }
+
+    /// Sends a body as it is, under its media type.
+    pub async fn send<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        kind: &'static str,
+        body: Vec<u8>,
+    ) -> Result<A, Failure> {
+        Ok(self.client.request(Method::POST, path, Some((kind, body)), PATIENCE).await?)
+    }
+
+    pub async fn delete(&self, path: &str) -> Result<(), Failure> {
+        let _: IgnoredAny = self.client.delete(path, PATIENCE).await?;
+        Ok(())
+    }
+}
+
+/// An answer that is not what this build would have given.
+pub fn misread(path: &str, error: &serde_json::Error) -> Failure {
+    no_server(format!("the answer of {path} cannot be read: {error}"))
+}
+
+/// A part of a path, whatever is in it.
+pub fn part(text: &str) -> String {
+    form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Failure {
+        let text = error.to_string();
+        let unreachable =
+            |help: &str| Failure::new(Exit::Store, "server-unreachable", text.clone()).help(help);
+        match error {
+            ClientError::Address(_) | ClientError::Token => Failure::usage(text),
+            ClientError::Refused { status, code, detail, .. } => refused(status, &code, detail),
+            ClientError::Unconnected { .. } => {
+                unreachable("check --server (`flowline config` shows where it comes from), and that it runs")
+            }
+            ClientError::Unreachable { .. } | ClientError::Late { .. } => {
+                unreachable("whether it did what it was asked is unknown: look before you ask again")
+            }
+            _ => no_server(text),
+        }
+    }
+}
+
+/// A refusal of the API as the store's side words it.
+fn refused(status: u16, code: &str, detail: String) -> Failure {
+    let known = Code::find(code).map_or("", |known| known.code);
+    match known {
+        "unauthorized" | "forbidden" => Failure::new(Exit::Store, known, detail).help(
+            "name a token that allows it by FLOWLINE_TOKEN or --token; `flowline token create` makes one",
+        ),
+        "no-such-event" => Failure::refusal("not-accepted", detail),
+        "too-large" => Failure::refusal("limit", detail),
+        "bad-parameter" => Failure::usage(detail),
+        "bad-body" | "run-not-ended" | "no-such-step" => Failure::input(detail),
+        "no-such-run" | "no-such-flow" | "no-such-queue" | "no-such-token" | "run-ended" | "refused"
+        | "key-conflict" | "schema" | "definition" | "invalid" | "stale-lease" => {
+            Failure::refusal(known, detail)
+        }
+        "unavailable" => Failure::new(Exit::Store, "store-unavailable", detail)
+            .help("the server cannot reach its store; ask again in a moment"),
+        "store" => Failure::new(Exit::Store, "store", detail),
+        "stopping" | "too-many-requests" | "timeout" | "internal" | "request-timeout" => {
+            Failure::new(Exit::Store, "server", format!("{detail} ({status} {known})"))
+        }
+        _ => no_server(format!("the server refused: {detail} ({status})")),
+    }
+}
+
+fn no_server(text: String) -> Failure {
+    Failure::new(Exit::Store, "server", text)
+        .help("check that --server is the address of a Flowline server of this version, without a path")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::codes;
+
+    #[test]
+    fn a_refusal_of_the_api_ends_a_command_as_the_store_would() {
+        for code in codes::ALL {
+            let failure = refused(code.status, code.code, "why".to_owned());
+            let request = !matches!(code.code, "bad-request" | "not-found" | "not-acceptable");
+            let exit = match code.status {
+                400 | 404 | 409 | 413 if request => Exit::Usage,
+                _ => Exit::Store,
+            };
+            assert_eq!(failure.exit, exit, "{}", code.code);
+            assert!(failure.message.contains("why"), "{}", failure.message);
+        }
+        let elsewhere = refused(404, "unknown", "the server refused".to_owned());
+        assert_eq!((elsewhere.exit, elsewhere.code), (Exit::Store, "server"));
+    }
+
+    #[test]
+    fn a_part_of_a_path_stays_one_part() {
+        assert_eq!(part("a b/c?d+e"), "a%20b%2Fc%3Fd%2Be");
+        assert_eq!(part("fulfil-order_1.x"), "fulfil-order_1.x");
+    }
+}

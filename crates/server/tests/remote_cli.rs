@@ -1,0 +1,467 @@
+//! The command line with `--server` does what it does with `--store`: the same commands on two stores that were filled
+//! alike, one opened and one asked for, end with the same exit codes and say the same; and what only a server can go wrong
+//! with.
+
+#[allow(dead_code)]
+#[path = "cli/place.rs"]
+mod place;
+#[allow(dead_code)]
+#[path = "http/served.rs"]
+mod served;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+
+use serde_json::{Value, json};
+
+use place::{Here, Said};
+use served::Served;
+
+/// The same twice: a store that commands open, and one behind a server, asked from a folder that has none.
+struct Twins {
+    own: Here,
+    away: Here,
+    url: String,
+    _served: Served,
+    _theirs: Here,
+    /// Runs by name, here and there.
+    runs: BTreeMap<String, [String; 2]>,
+}
+
+impl Twins {
+    fn new() -> Twins {
+        let (own, theirs, away) = (Here::new(), Here::new(), Here::new());
+        let mut runs = BTreeMap::new();
+        for (name, exit, more) in
+            [("order", 0, &["--input", r#"{"total": 1}"#, "--label", "team=a"][..]), ("doomed", 1, &[])]
+        {
+            let file = format!("{name}.yaml");
+            let ids = [&own, &theirs].map(|here| {
+                let ran = here.json(exit, &[&["run", &file], more].concat());
+                ran["runId"].as_str().unwrap().to_owned()
+            });
+            runs.insert(name.to_owned(), ids);
+        }
+        let served = Served::start(theirs.folder.path(), &[]);
+        let url = format!("http://{}", served.address);
+        Twins { own, away, url, _served: served, _theirs: theirs, runs }
+    }
+
+    /// Runs a command on both sides; a word in braces stands for a run.
+    fn say(&self, words: &[&str]) -> [Said; 2] {
+        let words_of = |side: usize| -> Vec<String> {
+            let run =
+                |word: &str| Some(self.runs.get(word.strip_prefix('{')?.strip_suffix('}')?)?[side].clone());
+            words.iter().map(|word| run(word).unwrap_or_else(|| (*word).to_owned())).collect()
+        };
+        let (mine, mut theirs) = (words_of(0), words_of(1));
+        theirs.extend(["--server".to_owned(), self.url.clone()]);
+        let run = |here: &Here, words: &[String]| {
+            here.flowline(&words.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        [run(&self.own, &mine), run(&self.away, &theirs)]
+    }
+
+    /// Both sides say the same, in JSON: what the second said.
+    #[track_caller]
+    fn same(&self, exit: i32, words: &[&str]) -> Value {
+        let said = self.say(&[words, &["--json"]].concat());
+        let read = |said: &Said| -> Value {
+            let lines = said.out.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+            lines.collect::<Vec<Value>>().into()
+        };
+        let [mut mine, mut theirs] = [read(&said[0]), read(&said[1])];
+        let answer = theirs[0].clone();
+        self.blank(&mut mine);
+        self.blank(&mut theirs);
+        assert_eq!(mine, theirs, "{words:?}");
+        assert_eq!([said[0].exit, said[1].exit], [exit, exit], "{words:?}: {said:?}");
+        answer
+    }
+
+    /// Both sides say the same to people.
+    #[track_caller]
+    fn alike(&self, exit: i32, words: &[&str]) {
+        let said = self.say(words);
+        assert_eq!(self.words(&said[0].out), self.words(&said[1].out), "{words:?}");
+        assert_eq!([said[0].exit, said[1].exit], [exit, exit], "{words:?}: {said:?}");
+        assert!(exit != 0 || !said[1].out.is_empty(), "{words:?} said nothing: {said:?}");
+        if exit != 0 {
+            assert_eq!(self.words(&said[0].err), self.words(&said[1].err), "{words:?}");
+        }
+    }
+
+    /// Starts a run on both sides and names it.
+    #[track_caller]
+    fn start(&mut self, name: &str, words: &[&str]) -> Value {
+        let said = self.say(&[&["start"], words, &["--json"]].concat());
+        let answers = said.map(|said| {
+            assert_eq!(said.exit, 0, "{words:?}: {said:?}");
+            serde_json::from_str::<Value>(&said.out).unwrap()
+        });
+        let ids = [0, 1].map(|side| answers[side]["runId"].as_str().unwrap().to_owned());
+        self.runs.insert(name.to_owned(), ids);
+        let [mut mine, mut theirs] = answers;
+        self.blank(&mut mine);
+        self.blank(&mut theirs);
+        assert_eq!(mine, theirs, "{words:?}");
+        theirs
+    }
+
+    /// Names stand for ids, and nothing for what differs from run to run.
+    fn blank(&self, value: &mut Value) {
+        const DIFFER: [&str; 22] = [
+            "id",
+            "ts",
+            "at",
+            "due",
+            "next",
+            "token",
+            "start",
+            "oldest",
+            "duration",
+            "durationMs",
+            "createdAt",
+            "startedAt",
+            "completedAt",
+            "expiresAt",
+            "origin",
+            "worker",
+            "instance",
+            "p50",
+            "p95",
+            "p99",
+            "eventId",
+            "newRun",
+        ];
+        match value {
+            Value::Object(members) => {
+                for (name, value) in members {
+                    if DIFFER.contains(&name.as_str()) && !value.is_null() && !value.is_object()
+                        || name == "origin"
+                    {
+                        *value = json!("…");
+                    } else {
+                        self.blank(value);
+                    }
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.blank(item)),
+            Value::String(text) => *text = self.named(text),
+            _ => {}
+        }
+    }
+
+    fn named(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (name, ids) in &self.runs {
+            ids.iter().for_each(|id| text = text.replace(id.as_str(), &format!("<{name}>")));
+        }
+        // What has no name here: the ids of new runs and of tokens.
+        let id = |word: &str| word.len() == 36 && word.matches('-').count() == 4;
+        text.split_inclusive(' ').map(|word| if id(word.trim()) { "<id> " } else { word }).collect()
+    }
+
+    /// The words of a text, without figures of time.
+    fn words(&self, text: &str) -> Vec<String> {
+        let blank = |word: &str| word.replace(|c: char| c.is_ascii_digit(), "#");
+        let text = text.lines().map(|line| self.named(line)).collect::<Vec<_>>().join("\n");
+        let mut words: Vec<String> = Vec::new();
+        for word in text.split_whitespace() {
+            let is_time = word.starts_with("20") && word.contains(['-', ':']) || word.contains(':');
+            let unit = ["ms", "s", "min", "h"].contains(&word);
+            match words.last_mut() {
+                Some(before) if unit && before.starts_with(|c: char| c.is_ascii_digit()) => {
+                    *before = "time".to_owned()
+                }
+                _ if is_time => words.push(blank(word)),
+                _ => words.push(word.to_owned()),
+            }
+        }
+        words.dedup_by(|a, b| a == "time" && b == "time");
+        words
+    }
+}
+
+#[test]
+fn acts_on_runs_are_the_same_at_a_server_as_on_a_store() {
+    let mut twins = Twins::new();
+    let keyed = ["order.yaml", "--input", r#"{"total": 2}"#, "--idempotency-key", "k1", "--label", "team=b"];
+    assert_eq!(twins.start("keyed", &keyed)["existed"], false);
+    assert_eq!(twins.start("keyed", &keyed)["existed"], true);
+    twins.same(2, &["start", "order", "--input", r#"{"total": 3}"#, "--idempotency-key", "k1"]);
+    twins.alike(2, &["start", "order", "--input", "{}"]);
+    for words in
+        [&["nope"][..], &["no such"], &["gone.yaml"], &["order", "--input", "{"], &["order", "--label", "x"]]
+    {
+        twins.same(2, &[&["start"], words].concat());
+    }
+    assert_eq!(
+        twins.start("slow", &["slow.yaml", "--delay", "1h", "--priority", "urgent"])["status"],
+        "waiting"
+    );
+    twins.start("approve", &["approve.yaml"]);
+    assert_eq!(twins.same(2, &["send", "{approve}", "approval"])["error"]["code"], "not-accepted");
+    twins.same(2, &["send", "{approve}", "approval.given", "--payload", "1"]);
+    twins.same(2, &["send", "{approve}", "approval.given", "--payload", "{"]);
+    twins.alike(0, &["send", "{approve}", "approval.given", "--payload", r#"{"by": "ada"}"#]);
+    assert_eq!(twins.same(0, &["send", "{approve}", "approval.given", "--payload", "{}"])["changed"], false);
+    for act in ["pause", "pause", "resume", "resume"] {
+        twins.same(0, &[act, "{keyed}"]);
+    }
+    twins.alike(0, &["pause", "{keyed}"]);
+    twins.alike(0, &["complete", "{keyed}", "--result", r#"{"n": 1.00000000000000000001}"#]);
+    twins.same(0, &["fail", "{slow}", "--error", "burnt \u{1f525}"]);
+    assert_eq!(twins.same(2, &["pause", "{keyed}"])["error"]["code"], "run-ended");
+    twins.same(2, &["retry", "{approve}"]);
+    twins.same(0, &["cancel", "{approve}", "--reason", "twice"]);
+    twins.alike(0, &["cancel", "{approve}"]);
+    assert_eq!(twins.same(2, &["retry", "{doomed}", "--from", "nope"])["error"]["code"], "input");
+    twins.same(0, &["retry", "{doomed}"]);
+    twins.same(0, &["retry", "{order}", "--from", "ship"]);
+    for act in ["send", "cancel", "retry", "show", "events", "explain"] {
+        let more: &[&str] = if act == "send" { &["go"] } else { &[] };
+        for id in ["nope", "a/b", ".."] {
+            let code = twins.same(2, &[&[act, id], more].concat());
+            assert_eq!(code["error"]["code"], "no-such-run");
+        }
+    }
+    for run in ["{keyed}", "{slow}", "{approve}", "{order}", "{doomed}"] {
+        twins.same(0, &["show", run]);
+        twins.alike(0, &["show", run]);
+        twins.same(0, &["explain", run]);
+        twins.same(0, &["events", run]);
+    }
+    let said = twins.say(&["show", "{keyed}", "--json"]);
+    assert!(said[1].out.contains("1.00000000000000000001"), "no digit of a payload is lost: {}", said[1].out);
+    assert!(!twins.away.path(".flowline").exists(), "a server was asked, so nothing is made here");
+}
+
+#[test]
+fn what_is_looked_at_is_the_same_at_a_server_as_in_a_store() {
+    let mut twins = Twins::new();
+    twins.start("approve", &["approve.yaml"]);
+    twins.start("slow", &["slow.yaml", "--delay", "1h"]);
+    for words in [
+        &["runs"][..],
+        &["runs", "--all", "--limit", "1"],
+        &["runs", "--limit", "2"],
+        &["runs", "--status", "failed"],
+        &["runs", "--label", "team=a", "--flow", "order", "--since", "1h"],
+        &["runs", "--until", "1h"],
+        &["runs", "--since", "2000-01-01T00:00:00Z"],
+        &["flows"],
+        &["flows", "--versions"],
+        &["queues"],
+        &["stats", "--steps"],
+        &["stats", "--flow", "order", "--since", "1h", "--bucket", "1d"],
+        &["verify"],
+        &["explain", "{approve}"],
+        &["show", "{approve}"],
+        &["show", "{doomed}"],
+        &["events", "{order}"],
+        &["events", "{order}", "--type", "emit", "--type", "log", "--step", "ship"],
+        &["events", "{order}", "--after", "2", "--limit", "2"],
+        &["events", "{doomed}", "--attempt", "1"],
+        &["events", "{order}", "--follow"],
+    ] {
+        twins.same(0, words);
+        if words != ["runs", "--until", "1h"] {
+            twins.alike(0, words);
+        }
+    }
+    assert_eq!(twins.same(0, &["runs", "--all", "--limit", "1"])["items"].as_array().unwrap().len(), 4);
+    for words in [
+        &["runs", "--since", "yesterday"][..],
+        &["runs", "--cursor", "nonsense"],
+        &["queues", "pause", "a b"],
+        &["stats", "--bucket", "x"],
+        &["token", "revoke", "0123456789abcdef"],
+        &["token", "revoke", "no such"],
+        &["token", "create", "--subject", "", "--scope", "read"],
+    ] {
+        twins.same(2, words);
+    }
+    for words in [
+        &["queues", "pause", "reports"][..],
+        &["queues"],
+        &["queues", "resume", "reports"],
+        &["token", "list"],
+        &["token", "create", "--subject", "ci", "--scope", "start", "--scope", "read", "--expires", "1h"],
+        &[
+            "token",
+            "create",
+            "--subject",
+            "depot",
+            "--scope",
+            "work",
+            "--bind-queue",
+            "depot",
+            "--role",
+            "packer",
+        ],
+        &["token", "list"],
+    ] {
+        twins.same(0, words);
+    }
+    let made = twins.same(0, &["token", "create", "--subject", "gone", "--scope", "read"]);
+    let revoked =
+        twins.away.json(0, &["token", "revoke", made["id"].as_str().unwrap(), "--server", &twins.url]);
+    assert_eq!(revoked, json!({ "id": made["id"], "revoked": true }));
+    assert_eq!(
+        twins.away.json(0, &["token", "list", "--server", &twins.url])["items"].as_array().unwrap().len(),
+        2
+    );
+}
+
+#[test]
+fn a_log_is_followed_at_a_server_until_the_run_ends() {
+    let mut twins = Twins::new();
+    twins.start("approve", &["approve.yaml"]);
+    let run = twins.runs["approve"][1].clone();
+    let follow = ["events", &run, "--follow", "--json", "--type", "flow.start", "--type", "flow.cancelled"];
+    let mut following = twins.away.spawn(&[&follow[..], &["--server", &twins.url]].concat());
+    let mut out = BufReader::new(following.stdout.take().unwrap());
+    let mut next = || -> Value {
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_default()
+    };
+    assert_eq!(next()["type"], "flow.start");
+    assert_eq!(twins.away.json(0, &["cancel", &run, "--server", &twins.url])["status"], "cancelled");
+    assert_eq!(next()["type"], "flow.cancelled");
+    assert_eq!(next(), Value::Null, "and nothing after it");
+    assert_eq!(following.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_token_opens_what_it_is_for_and_nothing_else() {
+    let (theirs, away) = (Here::new(), Here::new());
+    let make = |scope: &str, tenant: &str| {
+        let made =
+            theirs.json(0, &["token", "create", "--subject", "me", "--scope", scope, "--tenant", tenant]);
+        made["token"].as_str().unwrap().to_owned()
+    };
+    let (all, reads, other) = (make("admin", "default"), make("read", "default"), make("admin", "other"));
+    let served = Served::start(theirs.folder.path(), &["--auth", "tokens"]);
+    let url = format!("http://{}", served.address);
+    let ask = |token: &str, words: &[&str]| {
+        let mut command = away.command(&[words, &["--server", &url]].concat());
+        Said::of(command.env("FLOWLINE_TOKEN", token).output().unwrap())
+    };
+    let started = ask(&all, &["start", "approve.yaml"]);
+    assert_eq!(started.exit, 0, "{started:?}");
+    let run = started.out.trim();
+    assert_eq!(ask(&reads, &["show", run]).exit, 0);
+    ask(&reads, &["cancel", run]).refused(3, &["scope `operate`", "FLOWLINE_TOKEN or --token"]);
+    ask(&reads, &["token", "list"]).refused(3, &["scope `admin`"]);
+    ask(&other, &["show", run]).refused(2, &["there is no run", "flowline runs"]);
+    ask("made-up", &["runs"]).refused(3, &["unknown, revoked or expired", "--token"]);
+    ask("", &["runs"]).refused(3, &["Authorization: Bearer TOKEN", "--token"]);
+    ask("näh", &["runs"]).refused(2, &["printable ASCII"]);
+    ask(&all, &["runs", "--tenant", "other"]).refused(2, &["--tenant", "help"]);
+    let json = ask("made-up", &["runs", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&json.out).unwrap()["error"]["code"], "unauthorized");
+    away.write("flowline.toml", &format!("server = {url:?}\ntoken = {all:?}\n"));
+    assert_eq!(away.json(0, &["cancel", run])["status"], "cancelled", "both can stand in the settings file");
+    assert_eq!(away.flowline(&["runs", "--token", &reads]).exit, 0);
+    let worker = away.flowline(&["worker", "--queue", "q", "--token", &reads, "--", "true"]);
+    worker.refused(3, &["scope `work`", "--token"]);
+}
+
+#[test]
+fn a_server_that_is_not_there_or_is_none_is_told_from_a_mistake() {
+    let here = Here::new();
+    let ask = |url: &str| here.flowline(&["runs", "--server", url]);
+    ask("localhost:7400").refused(2, &["http://HOST:PORT"]);
+    ask("ftp://localhost").refused(2, &["http://HOST:PORT"]);
+    ask("http://127.0.0.1:1").refused(3, &["http://127.0.0.1:1 cannot be reached", "check --server"]);
+    let code = here.json(3, &["cancel", "r", "--server", "http://127.0.0.1:1"]);
+    assert_eq!(code["error"]["code"], "server-unreachable");
+    let theirs = Here::new();
+    let served = Served::start(theirs.folder.path(), &[]);
+    let url = format!("http://{}", served.address);
+    ask(&format!("{url}/elsewhere")).refused(3, &["/elsewhere/v1/runs", "without a path"]);
+    assert_eq!(ask(&format!("http://127.0.0.1:1,{url}")).exit, 0, "the next one is asked");
+    let stranger = stranger();
+    ask(&stranger).refused(3, &["not of this protocol", "a Flowline server"]);
+    assert!(!here.path(".flowline").exists());
+}
+
+/// A server of another kind, which answers once.
+fn stranger() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello");
+    });
+    url
+}
+
+#[test]
+fn the_nearer_of_server_and_store_counts_and_both_flags_are_refused() {
+    let (here, theirs) = (Here::new(), Here::new());
+    here.start(&["approve.yaml"]);
+    let served = Served::start(theirs.folder.path(), &[]);
+    let url = format!("http://{}", served.address);
+    let total = |words: &[&str], variables: &[(&str, &str)]| -> u64 {
+        let mut command = here.command(&[&["runs", "--json"], words].concat());
+        let said = Said::of(command.envs(variables.iter().copied()).output().unwrap());
+        let answer: Value = serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{said:?}"));
+        answer["total"].as_u64().unwrap_or_else(|| panic!("{said:?}"))
+    };
+    let (store, server) =
+        (("FLOWLINE_STORE", "sqlite:.flowline/flowline.db"), ("FLOWLINE_SERVER", url.as_str()));
+    assert_eq!(total(&[], &[store]), 1);
+    assert_eq!(total(&[], &[store, server]), 0, "as near, the server");
+    assert_eq!(total(&["--server", &url], &[store]), 0);
+    assert_eq!(total(&["--store", store.1], &[server]), 1);
+    here.flowline(&["runs", "--store", store.1, "--server", &url]).refused(2, &["--store and --server"]);
+    here.write("flowline.toml", &format!("server = {url:?}\n"));
+    assert_eq!(total(&[], &[]), 0);
+    assert_eq!(total(&[], &[store]), 1);
+}
+
+#[test]
+fn what_only_a_store_can_do_refuses_a_server_with_the_remedy() {
+    let here = Here::new();
+    let url = ["--server", "http://127.0.0.1:1"];
+    for words in [
+        &["run", "order.yaml"][..],
+        &["work", "--until-idle"],
+        &["reconcile"],
+        &["retain"],
+        &["doctor"],
+        &["serve"],
+        &["dev"],
+        &["bench"],
+        &["verify", "--all-tenants"],
+    ] {
+        here.flowline(&[words, &url].concat()).refused(2, &["--store", "help"]);
+    }
+    here.flowline(&[&["move", "--from", "sqlite:a", "--to", "sqlite:b"], &url[..]].concat())
+        .refused(2, &["--from"]);
+    let mut command = here.command(&["run", "order.yaml"]);
+    Said::of(command.env("FLOWLINE_SERVER", url[1]).output().unwrap()).refused(2, &["--store"]);
+    for words in [&["validate", "order.yaml"][..], &["graph", "order.yaml"], &["schema"], &["config"]] {
+        assert_eq!(here.flowline(&[words, &url].concat()).exit, 0, "{words:?} needs neither");
+    }
+    here.flowline(&["worker", "--queue", "q", "--", "true"]).refused(2, &["--server", "FLOWLINE_SERVER"]);
+    assert!(!here.path(".flowline").exists());
+}
+
+#[test]
+fn the_settings_show_the_server_and_never_the_token() {
+    let here = Here::new();
+    here.write("flowline.toml", "token = \"fl_secret\"\n");
+    let words = ["config", "--server", "http://me:pass@127.0.0.1:1"];
+    let shown = here.json(0, &words);
+    assert_eq!(shown["server"], json!({ "value": "http://me:***@127.0.0.1:1", "source": "flag" }));
+    assert_eq!(shown["token"], json!({ "value": "***", "source": "file flowline.toml" }));
+    let said = here.flowline(&words);
+    assert!(!said.out.contains("secret") && !said.out.contains("pass@"), "{said:?}");
+    assert_eq!(here.json(0, &["config", "--config", "/dev/null"])["token"]["value"], "");
+}

@@ -1,0 +1,98 @@
+//! `cargo xtask probe`: a server, and made-up requests for so long, held against the API's own description by Schemathesis.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+/// The release that the configuration is written for.
+const SCHEMATHESIS: &str = "schemathesis==4.32.5";
+const CONFIG: &str = "crates/server/tests/http/schemathesis.toml";
+/// Something to be found.
+const FLOW: &str = "flow: order\naccepts: { go: {} }\nsteps:\n  wait: { worker: depot, subscribes: [go] }\n";
+
+#[derive(Debug, Args)]
+pub(crate) struct Probe {
+    /// How long to go on
+    #[arg(long, default_value_t = 10)]
+    minutes: u32,
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Probe {
+    pub(crate) fn run(&self, root: &Path) -> Result<()> {
+        let folder = root.join("target/probe");
+        let _ = std::fs::remove_dir_all(folder.join("store"));
+        std::fs::create_dir_all(folder.join("store/flows")).context("cannot make target/probe")?;
+        std::fs::write(folder.join("store/flows/order.yaml"), FLOW)?;
+        let venv = folder.join("python");
+        if !venv.join("bin/schemathesis").exists() {
+            succeed(Command::new("python3").args(["-m", "venv"]).arg(&venv), "python3 with venv is needed")?;
+            succeed(
+                Command::new(venv.join("bin/pip")).args(["install", "--quiet", SCHEMATHESIS]),
+                "pip could not install it",
+            )?;
+        }
+        succeed(
+            Command::new("cargo").current_dir(root).args(["build", "--quiet"]),
+            "the server does not build",
+        )?;
+        let (_server, address) = serve(root, &folder.join("store"))?;
+        let found = Command::new(venv.join("bin/schemathesis"))
+            .current_dir(&folder)
+            .arg("--config-file")
+            .arg(root.join(CONFIG))
+            .args([
+                "run",
+                &format!("{address}/openapi.json"),
+                "--workers",
+                "2",
+                "--continue-on-failure",
+                "--request-timeout",
+                "90",
+            ])
+            .args(["--max-time", &(self.minutes * 60).to_string()])
+            .status()
+            .context("schemathesis could not be started")?;
+        ensure!(found.success(), "the API does not do what it says; see above");
+        Ok(())
+    }
+}
+
+fn serve(root: &Path, folder: &Path) -> Result<(Server, String)> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let mut child = Command::new(target.join("debug/flowline"))
+        .current_dir(folder)
+        .args(["serve", "--listen", "127.0.0.1:0", "--flows", "flows"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("the server could not be started")?;
+    let stderr = child.stderr.take().context("no pipe")?;
+    let server = Server(child);
+    let mut lines = BufReader::new(stderr).lines();
+    for line in lines.by_ref() {
+        if let Some((_, address)) = line?.rsplit_once(" on http://") {
+            let address = format!("http://{address}");
+            // Read on, or a full pipe would stop it.
+            std::thread::spawn(move || lines.for_each(drop));
+            return Ok((server, address));
+        }
+    }
+    bail!("the server ended before it listened")
+}
+
+fn succeed(command: &mut Command, or: &'static str) -> Result<()> {
+    let status = command.status().context(or)?;
+    ensure!(status.success(), "{or}");
+    Ok(())
+}
