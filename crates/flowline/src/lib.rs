@@ -51,6 +51,7 @@ pub mod stats;
 pub mod step;
 pub mod stuck;
 pub mod subscribe;
+pub mod trace;
 pub mod verify;
 
 pub use config::{Config, Role};

@@ -3,8 +3,11 @@
 //! The driver counts and observes only times that it is given, for it has no clock; the rest is measured by whoever
 //! carries out its actions. Numbers of different meters belong to slightly different moments.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use crate::trace::Spans;
 
 /// Upper bounds of the buckets of a [`Histogram`] in microseconds: 100 µs to 5 min, about 2.5 times apart.
 pub const BOUNDS: [u64; 20] = [
@@ -61,6 +64,8 @@ pub struct Meters {
     pub completed: Histogram,
     /// Attempts at work here that failed, for good or to be tried again.
     pub failed: Histogram,
+    /// Where the spans of what ends here go, if anywhere.
+    pub spans: Option<Arc<Spans>>,
 }
 
 /// Ends of runs, by status.

@@ -13,8 +13,10 @@ use flowline::core::ids::check_name;
 use flowline::core::time::parse_duration;
 use flowline::runner::http::Allow;
 use serde::Deserialize;
+use tracing_subscriber::filter::Targets;
 
 use crate::failure::Failure;
+use crate::otlp::Endpoint;
 
 /// The file read where `--config` names none.
 pub const CONFIG_FILE: &str = "flowline.toml";
@@ -46,6 +48,15 @@ pub enum Auth {
     Auto,
     None,
     Tokens,
+}
+
+/// How the log of a server is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Pretty on a terminal and in `dev`, JSON otherwise.
+    Auto,
+    Pretty,
+    Json,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,6 +118,9 @@ pub struct Flags {
     pub http_allow: Option<String>,
     pub public_url: Option<String>,
     pub stuck_after: Option<String>,
+    pub log: Option<String>,
+    pub log_format: Option<String>,
+    pub otlp_endpoint: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -135,6 +149,10 @@ pub struct Settings {
     pub public_url: Setting<Option<String>>,
     /// Without progress for so long a run counts as stuck.
     pub stuck_after: Setting<Duration>,
+    pub log: Setting<Targets>,
+    pub log_format: Setting<LogFormat>,
+    /// A collector that takes spans.
+    pub otlp_endpoint: Setting<Option<Endpoint>>,
 }
 
 /// `flowline.toml`.
@@ -159,6 +177,9 @@ struct FileSettings {
     http_allow: Option<String>,
     public_url: Option<String>,
     stuck_after: Option<String>,
+    log: Option<String>,
+    log_format: Option<String>,
+    otlp_endpoint: Option<String>,
 }
 
 impl Settings {
@@ -217,6 +238,15 @@ impl Settings {
                 file.stuck_after,
                 &text_of(STUCK_AFTER),
                 duration,
+            )?,
+            log: lookup.find("log", flags.log, file.log, "info", log_filter)?,
+            log_format: lookup.find("log-format", flags.log_format, file.log_format, "auto", log_format)?,
+            otlp_endpoint: lookup.find(
+                "otlp-endpoint",
+                flags.otlp_endpoint,
+                file.otlp_endpoint,
+                "",
+                |text| (!text.is_empty()).then(|| text.parse()).transpose(),
             )?,
         })
     }
@@ -295,6 +325,28 @@ fn auth(text: &str) -> Result<Auth, String> {
         .map_err(|_| format!("{text:?} is none of auto, none, tokens"))
 }
 
+/// A level, or levels by part of the program: `info,flowline::drive=debug`.
+fn log_filter(text: &str) -> Result<Targets, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let wrong = || {
+        format!(
+            "{text:?} is not a level ({}), or a list of levels by part (info,flowline::drive=debug)",
+            LEVELS.join(", ")
+        )
+    };
+    let is_level = |part: &str| LEVELS.iter().any(|level| part.eq_ignore_ascii_case(level));
+    // A bare word that is no level would be read as the name of a part, and log nothing.
+    if !text.split(',').all(|part| is_level(part.rsplit('=').next().unwrap_or_default().trim())) {
+        return Err(wrong());
+    }
+    text.parse().map_err(|_| wrong())
+}
+
+fn log_format(text: &str) -> Result<LogFormat, String> {
+    <LogFormat as clap::ValueEnum>::from_str(text, true)
+        .map_err(|_| format!("{text:?} is none of auto, pretty, json"))
+}
+
 fn public_url(text: &str) -> Result<Option<String>, String> {
     match text.starts_with("http://") || text.starts_with("https://") {
         true => Ok(Some(text.to_owned())),
@@ -342,6 +394,16 @@ fn text_of(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_filter_is_a_level_or_levels_by_part() {
+        for right in ["info", "DEBUG", "warn,flowline::drive=debug", "off"] {
+            assert!(log_filter(right).is_ok(), "{right}");
+        }
+        for wrong in ["", "verbose", "flowline", "flowline=loud", "info,"] {
+            assert!(log_filter(wrong).unwrap_err().contains("info, debug"), "{wrong}");
+        }
+    }
 
     #[test]
     fn queues_are_read_from_a_list_and_refused_with_the_part_that_is_wrong() {

@@ -92,11 +92,12 @@ impl<R> Driver<R> {
 
     /// Starts an attempt that a commit handed to this instance.
     fn take_over(&mut self, handed: Handed) {
-        let Handed { run, plan, step, attempt, handoff, input } = handed;
+        let Handed { run, plan, trace, step, attempt, handoff, input } = handed;
         let token = handoff.token;
         self.meters.queue_wait.observe(Duration::ZERO);
         if let Some(input) = input {
-            self.launch(Launch { run, plan, step, attempt, token, input, started: false }, false);
+            let started = false;
+            self.launch(Launch { run, plan, trace, step, attempt, token, input, started }, false);
             return;
         }
         let planned = plan.step(step);

@@ -8,11 +8,12 @@ use std::sync::atomic::Ordering;
 
 use flowline_core::{RunKey, Status};
 use flowline_store::{CommitError, Committed, ExpiredLease};
-use tracing::{Level, debug, enabled, info, warn};
+use tracing::{Level, debug, enabled, warn};
 
 use super::{Driver, Running};
 use crate::ledger::Ended;
 use crate::meters::count;
+use crate::trace::Span;
 
 impl<R> Driver<R> {
     /// Counts and tells what became of a commit, before the ledger hears of it.
@@ -50,14 +51,13 @@ impl<R> Driver<R> {
             _ => &self.meters.ended.completed,
         };
         count(meter);
+        if let Some(spans) = &self.meters.spans {
+            let times = (ended.created_at, ended.ended_at);
+            spans.put(Span::run(run, ended.trace.as_deref(), &ended.flow, times, ended.status));
+        }
         let (run, flow, instance, status) =
             (&run.run, &*ended.flow, &*self.config.instance, ended.status.as_str());
-        match ended.status {
-            Status::Failed => {
-                info!(runId = %run, flowName = flow, instanceId = instance, status, "run ended");
-            }
-            _ => debug!(runId = %run, flowName = flow, instanceId = instance, status, "run ended"),
-        }
+        debug!(runId = %run, flowName = flow, instanceId = instance, status, "run ended");
     }
 
     /// An attempt at work here has no lease any more.

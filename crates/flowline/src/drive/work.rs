@@ -82,9 +82,11 @@ impl<R> Driver<R> {
         let mut load = Vec::new();
         for job in jobs {
             match (self.ledger.at_hand(&job), job.key) {
-                (Some((plan, input, delayed)), JobKey::Step(step)) => {
+                (Some((seen, input, delayed)), JobKey::Step(step)) => {
+                    let (plan, trace) = (seen.plan.clone(), seen.trace.clone());
                     let LeasedJob { run, attempt, token, .. } = job;
-                    self.launch(Launch { run, plan, step, attempt, token, input, started: false }, delayed);
+                    let started = false;
+                    self.launch(Launch { run, plan, trace, step, attempt, token, input, started }, delayed);
                 }
                 _ => load.push(job),
             }

@@ -12,6 +12,7 @@ use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, NewRun, Stor
 
 use super::draft::Draft;
 use super::{Ask, CACHED_PAYLOADS, Ended, Entry, Handed, Landed, Outcome, Room, Seen, input_of};
+use crate::trace;
 
 #[derive(Debug)]
 pub(super) struct Cell<R> {
@@ -97,7 +98,11 @@ impl<R> Cell<R> {
             (Some(seen), _) => (seen.clone(), Base::Version(seen.version)),
             (None, Some((plan, new))) => {
                 let state = RunState::new(plan);
-                (Seen { plan: plan.clone(), state, version: 0, created_at: now }, Base::New(new.clone()))
+                let trace = trace::of_labels(&new.labels);
+                (
+                    Seen { plan: plan.clone(), state, version: 0, created_at: now, trace },
+                    Base::New(new.clone()),
+                )
             }
             (None, None) => return Some(self.load(run)),
         };
@@ -186,6 +191,7 @@ impl<R> Cell<R> {
                 flow: flight.after.plan.flow.clone(),
                 created_at: flight.after.created_at,
                 ended_at: committed.ts,
+                trace: flight.after.trace.clone(),
             });
         }
         self.keep(flight.payloads);
@@ -194,7 +200,8 @@ impl<R> Cell<R> {
             if committed.granted.contains(&JobKey::Step(step)) {
                 let plan = flight.after.plan.clone();
                 let input = input_of(&plan, step, &flight.after.state, &self.known.payloads).ok();
-                landed.handed.push(Handed { run: run.clone(), plan, step, attempt, handoff, input });
+                let trace = flight.after.trace.clone();
+                landed.handed.push(Handed { run: run.clone(), plan, trace, step, attempt, handoff, input });
             } else {
                 landed.waiting = Some(landed.waiting.unwrap_or(committed.ts).min(committed.ts));
                 landed.unused.push(plan_queue(&flight.after.plan, step));

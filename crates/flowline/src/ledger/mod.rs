@@ -114,6 +114,8 @@ pub struct Ended {
     pub flow: Arc<str>,
     pub created_at: Time,
     pub ended_at: Time,
+    /// The label that names the run's trace.
+    pub trace: Option<Arc<str>>,
 }
 
 /// An attempt that this instance may start at once.
@@ -121,6 +123,7 @@ pub struct Ended {
 pub struct Handed {
     pub run: RunKey,
     pub plan: Arc<Plan>,
+    pub trace: Option<Arc<str>>,
     pub step: u32,
     pub attempt: u32,
     pub handoff: Handoff,
@@ -141,6 +144,8 @@ pub struct Seen {
     pub state: RunState,
     pub version: u64,
     pub created_at: Time,
+    /// The label that names the run's trace.
+    pub trace: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -205,9 +210,9 @@ impl<R> Ledger<R> {
         self.cells.get(run).map(Cell::triggered).unwrap_or_default()
     }
 
-    /// The plan and input of a claimed job's attempt, and whether its wait must be ended in the log, where all of that is
-    /// in mind: a state at least as new as the job, and every payload.
-    pub fn at_hand(&self, job: &LeasedJob) -> Option<(Arc<Plan>, Json, bool)> {
+    /// What is known of a claimed job's run, the input of the attempt, and whether its wait must be ended in the log, where
+    /// all of that is in mind: a state at least as new as the job, and every payload.
+    pub fn at_hand(&self, job: &LeasedJob) -> Option<(&Seen, Json, bool)> {
         let (JobKey::Step(step), Some(cell)) = (job.key, self.cells.get(&job.run)) else { return None };
         let seen = cell.seen.as_ref()?;
         let now = seen.state.step(step);
@@ -215,7 +220,7 @@ impl<R> Ledger<R> {
             return None;
         }
         let input = input_of(&seen.plan, step, &seen.state, &cell.known.payloads).ok()?;
-        Some((seen.plan.clone(), input, now.phase == Phase::Delayed))
+        Some((seen, input, now.phase == Phase::Delayed))
     }
 
     /// Takes what was read of a run for another reason, where it is newer than what is known.

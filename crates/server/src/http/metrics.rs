@@ -23,6 +23,7 @@ use super::request::{Caller, Params};
 use super::requests::Requests;
 use super::route::{Access, Answer, Content, Route, Scope, Verb};
 use crate::exposition::{Exposition, KIND, Labels};
+use crate::otlp::Export;
 
 /// How long a scrape waits for the store, each for what is quick and for stuck runs.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -48,15 +49,17 @@ pub const ROUTES: &[Route] = &[Route {
 #[derive(Debug)]
 pub struct Watched {
     pub requests: Requests,
+    export: Option<Export>,
     stuck_after: Duration,
     started: SystemTime,
     stuck: tokio::sync::Mutex<HashMap<Option<Tenant>, (Instant, Stuck)>>,
 }
 
 impl Watched {
-    pub fn new(stuck_after: Duration) -> Watched {
+    pub fn new(stuck_after: Duration, export: Option<Export>) -> Watched {
         Watched {
             requests: Requests::default(),
+            export,
             stuck_after,
             started: SystemTime::now(),
             stuck: tokio::sync::Mutex::default(),
@@ -72,6 +75,9 @@ async fn metrics(State(app): State<App>, caller: Caller, _: Params) -> impl Into
     page.gauge("flowline_start_time_seconds", "When the instance started, Unix time.", since.as_secs_f64());
     write_meters(&mut page, app.engine.meters());
     app.watched.requests.write(&mut page);
+    if let Some(export) = &app.watched.export {
+        export.write(&mut page);
+    }
     write_store(&mut page, &app, &caller).await;
     ([(header::CONTENT_TYPE, KIND)], page.finish())
 }

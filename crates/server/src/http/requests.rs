@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, State};
-use axum::http::{Method, Request, header};
+use axum::http::{Method, Request, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use flowline::meters::Histogram;
@@ -27,7 +27,7 @@ pub struct Requests {
 
 #[derive(Debug, Default)]
 struct Route {
-    statuses: BTreeMap<u16, u64>,
+    statuses: BTreeMap<String, u64>,
     took: Histogram,
 }
 
@@ -38,13 +38,13 @@ pub async fn watch(State(app): State<App>, request: Request<Body>, next: Next) -
     let path = request.extensions().get::<MatchedPath>().cloned();
     let response = next.run(request).await;
     let route = path.as_ref().map_or("unmatched", MatchedPath::as_str);
-    let (status, took) = (response.status().as_u16(), began.elapsed());
+    let (status, took) = (response.status(), began.elapsed());
     app.watched.requests.passed(method, route, status, took);
     tracing::debug!(
         instanceId = &*app.engine.config().instance,
         method,
         route,
-        status,
+        status = status.as_u16(),
         ms = took.as_secs_f64() * 1e3,
         "request"
     );
@@ -52,10 +52,10 @@ pub async fn watch(State(app): State<App>, request: Request<Body>, next: Next) -
 }
 
 impl Requests {
-    fn passed(&self, method: &'static str, route: &str, status: u16, took: std::time::Duration) {
+    fn passed(&self, method: &'static str, route: &str, status: StatusCode, took: std::time::Duration) {
         let mut routes = self.lock();
         let route = routes.entry((method, route.to_owned())).or_default();
-        *route.statuses.entry(status).or_default() += 1;
+        *route.statuses.entry(status.as_str().to_owned()).or_default() += 1;
         route.took.observe(took);
     }
 
@@ -76,16 +76,12 @@ impl Requests {
 
     pub fn write(&self, page: &mut Exposition) {
         let routes = self.lock();
-        let counts: Vec<([(&str, &str); 2], String, u64)> = routes
+        let counts: Vec<([(&str, &str); 3], u64)> = routes
             .iter()
             .flat_map(|((method, path), route)| {
-                let labels = [("method", *method), ("route", path.as_str())];
-                route.statuses.iter().map(move |(status, count)| (labels, status.to_string(), *count))
+                let labels = |status| [("method", *method), ("route", path.as_str()), ("status", status)];
+                route.statuses.iter().map(move |(status, count)| (labels(status.as_str()), *count))
             })
-            .collect();
-        let counts: Vec<(Vec<(&str, &str)>, u64)> = counts
-            .iter()
-            .map(|(labels, status, count)| ([&labels[..], &[("status", status.as_str())]].concat(), *count))
             .collect();
         let samples: Vec<(Labels<'_>, u64)> =
             counts.iter().map(|(labels, count)| (&labels[..], *count)).collect();

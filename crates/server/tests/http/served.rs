@@ -15,7 +15,7 @@ pub struct Served {
     process: Process,
     pub address: SocketAddr,
     /// Kept open, or the server's next line would fail.
-    _stderr: BufReader<ChildStderr>,
+    stderr: BufReader<ChildStderr>,
 }
 
 /// A process that does not outlive its test.
@@ -78,9 +78,11 @@ impl Served {
             if stderr.read_line(&mut line).expect("text") == 0 {
                 return Err(said);
             }
-            if let Some(address) = line.trim().rsplit_once(" on http://").and_then(|(_, at)| at.parse().ok())
-            {
-                return Ok(Served { process, address, _stderr: stderr });
+            // A line of the log, where that is JSON.
+            let logged: Option<Value> = serde_json::from_str(&line).ok();
+            let text = logged.as_ref().and_then(|line| line["message"].as_str()).unwrap_or(&line).trim();
+            if let Some(address) = text.rsplit_once(" on http://").and_then(|(_, at)| at.parse().ok()) {
+                return Ok(Served { process, address, stderr });
             }
             said.push_str(&line);
         }
@@ -125,6 +127,12 @@ impl Served {
 
     pub fn pid(&self) -> u32 {
         self.process.0.id()
+    }
+
+    /// Asks it to stop; what it has said on stderr since it listened, by line.
+    pub fn said(mut self) -> Vec<String> {
+        let _ = Command::new("kill").args(["-TERM", &self.process.0.id().to_string()]).status();
+        self.stderr.by_ref().lines().map(|line| line.expect("text")).collect()
     }
 
     /// Asks it to stop, and waits until it has.
