@@ -17,6 +17,7 @@ use crate::flow::Flow;
 use crate::plans::Plans;
 use crate::remote::Mind;
 use crate::runner::{Runner, Runners};
+use crate::trace::Spans;
 
 /// What can go wrong with an engine, as its user sees it.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +83,7 @@ pub struct EngineBuilder {
     tenant: Tenant,
     runners: Runners,
     flows: Vec<(Definition, Option<String>)>,
+    spans: Option<Arc<Spans>>,
 }
 
 enum Place {
@@ -218,6 +220,7 @@ impl EngineBuilder {
             tenant: Tenant::default(),
             runners: Runners::default(),
             flows: Vec::new(),
+            spans: None,
         }
     }
 
@@ -241,6 +244,12 @@ impl EngineBuilder {
     /// Attempts that run at once in this queue.
     pub fn queue(mut self, queue: &str, slots: usize) -> EngineBuilder {
         self.config.queues.insert(queue.to_owned(), slots);
+        self
+    }
+
+    /// Puts a span here for every run and attempt that ends in this engine.
+    pub fn spans(mut self, spans: Arc<Spans>) -> EngineBuilder {
+        self.spans = Some(spans);
         self
     }
 
@@ -283,7 +292,7 @@ impl EngineBuilder {
         let plans = Arc::new(Plans::default());
         let now = store.now().await?;
         let runners = Arc::new(self.runners);
-        let meters = Arc::new(Meters::default());
+        let meters = Arc::new(Meters { spans: self.spans, ..Meters::default() });
         let config = self.config.clone();
         let (tell, trouble) = watch::channel(None);
         let (host, inbox) =

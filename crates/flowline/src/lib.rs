@@ -37,6 +37,7 @@ pub mod explain;
 pub mod flow;
 pub mod lease_ref;
 pub mod ledger;
+pub mod meters;
 pub mod opening;
 pub mod operate;
 pub mod plans;
@@ -48,7 +49,9 @@ pub mod runner;
 pub mod slots;
 pub mod stats;
 pub mod step;
+pub mod stuck;
 pub mod subscribe;
+pub mod trace;
 pub mod verify;
 
 pub use config::{Config, Role};

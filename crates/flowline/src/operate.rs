@@ -208,7 +208,7 @@ impl Engine {
         loop {
             tokio::select! {
                 ended = &mut told => {
-                    let Ended { status, data } = ended.map_err(|_| EngineError::Stopped)?;
+                    let Ended { status, data, .. } = ended.map_err(|_| EngineError::Stopped)?;
                     return Ok(outcome(status, data.as_ref()));
                 }
                 () = tokio::time::sleep(LOOK) => {}

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::decide::{Failure, Retryable};
-use flowline_core::ids::{digest, step_id};
+use flowline_core::ids::step_id;
 use flowline_core::{Json, RunId, Tenant, limits};
 use flowline_store::row::StateScope;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::attempt::Attempt;
+use crate::trace::Trace;
 
 /// One attempt of a step, as its code sees it. Cheap to clone.
 #[derive(Clone)]
@@ -48,6 +49,11 @@ impl Step {
     /// The same for every attempt of this step in this run: hand it to whatever must not do its work twice.
     pub fn idempotency_key(&self) -> String {
         idempotency_key(self.run_id(), self.name())
+    }
+
+    /// W3C Trace Context of this attempt, for whatever works for it.
+    pub fn traceparent(&self) -> String {
+        Trace::of(self.run_id(), self.attempt.trace.as_deref()).traceparent(&self.step_id())
     }
 
     /// Publishes an event with the completion of this attempt. A failed attempt publishes nothing.
@@ -111,12 +117,6 @@ impl fmt::Debug for Step {
 /// The idempotency key of a step in a run.
 pub fn idempotency_key(run: &RunId, step: &str) -> String {
     format!("{run}__{step}")
-}
-
-/// W3C Trace Context of an attempt: one trace per run, one span per attempt.
-pub fn traceparent(run: &RunId, step_id: &str) -> String {
-    let (trace, span) = (digest(run.as_str().as_bytes()), digest(step_id.as_bytes()));
-    format!("00-{}-{}-01", &trace[..32], &span[..16])
 }
 
 fn payload_of(what: &str, value: &impl Serialize) -> Result<Json, StepError> {

@@ -15,7 +15,7 @@ use flowline_store::{FeedFilter, FeedPage};
 
 use crate::code;
 use crate::fault::Fault;
-use crate::read::{EVENT, event, number};
+use crate::read::{EVENT, event, number, unknown};
 use crate::session::Session;
 
 /// Numbers looked at in one call: bounds its cost where the filter leaves most out.
@@ -48,7 +48,10 @@ pub(crate) async fn feed(
         cursor: cursor.to_string(),
         more,
     };
-    if last <= after {
+    if last < after {
+        return Err(unknown(cursor));
+    }
+    if last == after {
         return Ok(empty(after, false));
     }
     let is_settled = settled(session).await?;

@@ -148,7 +148,7 @@ const LEASE: &str = "
         released = false
     from numbered p join flow_runs r on r.id = p.run
     where j.run = p.run and j.key = p.key and j.token is null
-    returning p.k, r.tenant, r.run_id, j.key, j.name, j.attempt, j.lane, j.token";
+    returning p.k, r.tenant, r.run_id, j.key, j.name, j.attempt, j.lane, j.token, j.due";
 
 async fn lease(
     session: &Session,
@@ -178,6 +178,7 @@ async fn lease(
             name: code::open(row.try_get(4)?).into(),
             attempt: row.try_get::<_, i32>(5)? as u32,
             lane: names.get(&lane).cloned().ok_or_else(|| Fault::damaged("a lane that was not asked for"))?,
+            due: Time::from_millis(row.try_get(8)?),
             token: code::token(row.try_get(7)?)?,
             expires,
         };

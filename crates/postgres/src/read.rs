@@ -231,9 +231,11 @@ impl Filter {
 
 /// A cursor of runs or of the feed.
 pub(crate) fn number(cursor: &str) -> Result<i64, Fault> {
-    cursor.parse::<i64>().ok().filter(|number| *number >= 0).ok_or_else(|| {
-        Fault::Store(StoreError::Invalid(format!(
-            "cursor {cursor:?} is not one that this store gave; begin without a cursor"
-        )))
-    })
+    cursor.parse::<i64>().ok().filter(|number| *number >= 0).ok_or_else(|| unknown(cursor))
+}
+
+pub(crate) fn unknown(cursor: &str) -> Fault {
+    Fault::Store(StoreError::Invalid(format!(
+        "cursor {cursor:?} is not one that this store gave; begin without a cursor"
+    )))
 }

@@ -90,9 +90,16 @@ async fn read_shard(
 ) -> Result<bool, StoreError> {
     loop {
         let at = places[shard_number];
-        let mut asked = redis::cmd("XRANGE");
-        asked.arg(shard.key("feed")).arg(format!("{}-0", at.entry + 1)).arg("+").arg("COUNT").arg(PART);
-        let entries = list(shard.ask(&asked).await?)?;
+        let from = format!("{}-0", at.entry + 1);
+        let mut asked = redis::pipe();
+        asked.cmd("XRANGE").arg(shard.key("feed")).arg(from).arg("+").arg("COUNT").arg(PART);
+        asked.cmd("HGET").arg(shard.meta()).arg("n");
+        let mut answers = shard.ask_all(&asked).await?.into_iter();
+        let entries = list(answers.next().unwrap_or_default())?;
+        let written = maybe_text(answers.next().unwrap_or_default())?.map_or(Ok(0), |text| number(&text))?;
+        if at.entry > written {
+            return Err(unknown(&write_cursor(places)));
+        }
         let last = entries.len() < PART;
         for entry in entries {
             let (number, parts) = read_entry(entry)?;
@@ -176,11 +183,11 @@ fn read_cursor(cursor: &str, shards: usize) -> Result<Vec<At>, StoreError> {
         parts.next().is_none().then_some(at)
     };
     let places: Option<Vec<At>> = cursor.split('_').map(place).collect();
-    places.filter(|places| places.len() == shards).ok_or_else(|| {
-        StoreError::Invalid(format!(
-            "cursor {cursor:?} is not one that this store gave; begin without a cursor"
-        ))
-    })
+    places.filter(|places| places.len() == shards).ok_or_else(|| unknown(cursor))
+}
+
+fn unknown(cursor: &str) -> StoreError {
+    StoreError::Invalid(format!("cursor {cursor:?} is not one that this store gave; begin without a cursor"))
 }
 
 #[cfg(test)]

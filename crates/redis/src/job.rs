@@ -24,7 +24,7 @@ pub(crate) struct Job {
     pub(crate) lane: Lane,
     leased_at: Time,
     priority: Priority,
-    due: Time,
+    pub(crate) due: Time,
     held: bool,
 }
 

@@ -259,9 +259,9 @@ fn leased_job(found: &str, token: Token) -> Result<LeasedJob, StoreError> {
     let damaged = || StoreError::Damaged(format!("{found:?} is not a leased job"));
     let (key, rest) = found.split_once(' ').ok_or_else(damaged)?;
     let (run, job) = rest.split_once(' ').ok_or_else(damaged)?;
-    let Job { name, attempt, lane, expires, .. } = Job::read(job)?;
+    let Job { name, attempt, lane, due, expires, .. } = Job::read(job)?;
     let key = JobKey::from_number(number(key)?);
-    Ok(LeasedJob { run: names::read_run(run)?, key, name, attempt, lane, token, expires })
+    Ok(LeasedJob { run: names::read_run(run)?, key, name, attempt, lane, due, token, expires })
 }
 
 /// Jobs of a sweep, each with the date that it was due at.

@@ -14,6 +14,7 @@ use flowline::core::{Status, Time};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::log;
 use crate::settings::Color;
 
 pub const RED: &str = "\x1b[31m";
@@ -56,6 +57,10 @@ pub fn line(text: &str) -> io::Result<()> {
 
 /// A line on stderr. Where nobody listens there, nothing is lost.
 pub fn note(text: &str) {
+    if log::is_json() {
+        tracing::info!("{}", anstream::adapter::strip_str(text));
+        return;
+    }
     let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
 

@@ -13,8 +13,10 @@ use flowline::core::ids::check_name;
 use flowline::core::time::parse_duration;
 use flowline::runner::http::Allow;
 use serde::Deserialize;
+use tracing_subscriber::filter::Targets;
 
 use crate::failure::Failure;
+use crate::otlp::Endpoint;
 
 /// The file read where `--config` names none.
 pub const CONFIG_FILE: &str = "flowline.toml";
@@ -22,6 +24,7 @@ const STORE: &str = "sqlite:.flowline/flowline.db";
 const LISTEN: &str = "127.0.0.1:7400";
 const SLOTS: usize = 256;
 const MAX_CONNECTIONS: usize = 10_000;
+const STUCK_AFTER: Duration = Duration::from_secs(15 * 60);
 const LEASE: Duration = Duration::from_secs(30);
 /// Short: whoever interrupts a command waits for it.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -45,6 +48,15 @@ pub enum Auth {
     Auto,
     None,
     Tokens,
+}
+
+/// How the log of a server is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Pretty on a terminal and in `dev`, JSON otherwise.
+    Auto,
+    Pretty,
+    Json,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +117,10 @@ pub struct Flags {
     pub max_connections: Option<String>,
     pub http_allow: Option<String>,
     pub public_url: Option<String>,
+    pub stuck_after: Option<String>,
+    pub log: Option<String>,
+    pub log_format: Option<String>,
+    pub otlp_endpoint: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -131,6 +147,12 @@ pub struct Settings {
     pub http_allow: Setting<Allow>,
     /// Where a server is reached from outside.
     pub public_url: Setting<Option<String>>,
+    /// Without progress for so long a run counts as stuck.
+    pub stuck_after: Setting<Duration>,
+    pub log: Setting<Targets>,
+    pub log_format: Setting<LogFormat>,
+    /// A collector that takes spans.
+    pub otlp_endpoint: Setting<Option<Endpoint>>,
 }
 
 /// `flowline.toml`.
@@ -154,6 +176,10 @@ struct FileSettings {
     max_connections: Option<usize>,
     http_allow: Option<String>,
     public_url: Option<String>,
+    stuck_after: Option<String>,
+    log: Option<String>,
+    log_format: Option<String>,
+    otlp_endpoint: Option<String>,
 }
 
 impl Settings {
@@ -206,6 +232,22 @@ impl Settings {
                 str::parse,
             )?,
             public_url: lookup.find("public-url", flags.public_url, file.public_url, "", public_url)?,
+            stuck_after: lookup.find(
+                "stuck-after",
+                flags.stuck_after,
+                file.stuck_after,
+                &text_of(STUCK_AFTER),
+                duration,
+            )?,
+            log: lookup.find("log", flags.log, file.log, "info", log_filter)?,
+            log_format: lookup.find("log-format", flags.log_format, file.log_format, "auto", log_format)?,
+            otlp_endpoint: lookup.find(
+                "otlp-endpoint",
+                flags.otlp_endpoint,
+                file.otlp_endpoint,
+                "",
+                |text| (!text.is_empty()).then(|| text.parse()).transpose(),
+            )?,
         })
     }
 
@@ -283,6 +325,28 @@ fn auth(text: &str) -> Result<Auth, String> {
         .map_err(|_| format!("{text:?} is none of auto, none, tokens"))
 }
 
+/// A level, or levels by part of the program: `info,flowline::drive=debug`.
+fn log_filter(text: &str) -> Result<Targets, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let wrong = || {
+        format!(
+            "{text:?} is not a level ({}), or a list of levels by part (info,flowline::drive=debug)",
+            LEVELS.join(", ")
+        )
+    };
+    let is_level = |part: &str| LEVELS.iter().any(|level| part.eq_ignore_ascii_case(level));
+    // A bare word that is no level would be read as the name of a part, and log nothing.
+    if !text.split(',').all(|part| is_level(part.rsplit('=').next().unwrap_or_default().trim())) {
+        return Err(wrong());
+    }
+    text.parse().map_err(|_| wrong())
+}
+
+fn log_format(text: &str) -> Result<LogFormat, String> {
+    <LogFormat as clap::ValueEnum>::from_str(text, true)
+        .map_err(|_| format!("{text:?} is none of auto, pretty, json"))
+}
+
 fn public_url(text: &str) -> Result<Option<String>, String> {
     match text.starts_with("http://") || text.starts_with("https://") {
         true => Ok(Some(text.to_owned())),
@@ -330,6 +394,16 @@ fn text_of(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_filter_is_a_level_or_levels_by_part() {
+        for right in ["info", "DEBUG", "warn,flowline::drive=debug", "off"] {
+            assert!(log_filter(right).is_ok(), "{right}");
+        }
+        for wrong in ["", "verbose", "flowline", "flowline=loud", "info,"] {
+            assert!(log_filter(wrong).unwrap_err().contains("info, debug"), "{wrong}");
+        }
+    }
 
     #[test]
     fn queues_are_read_from_a_list_and_refused_with_the_part_that_is_wrong() {

@@ -119,6 +119,8 @@ pub struct LeasedJob {
     pub name: Arc<str>,
     pub attempt: u32,
     pub lane: Lane,
+    /// Since when it could have been claimed.
+    pub due: Time,
     pub token: Token,
     pub expires: Time,
 }

@@ -16,8 +16,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::drive::host::Mail;
 use crate::drive::{Message, Reply};
+use crate::meters::Meters;
 use crate::runner::Runner;
 use crate::step::{Level, Step, StepError};
+use crate::trace::{End, Span};
 
 pub use record::Record;
 
@@ -32,6 +34,8 @@ pub const ASK_AGAIN: Duration = Duration::from_millis(200);
 pub struct Attempt {
     pub run: RunKey,
     pub plan: Arc<Plan>,
+    /// The label that names the run's trace.
+    pub trace: Option<Arc<str>>,
     pub step: u32,
     pub attempt: u32,
     token: Token,
@@ -55,6 +59,8 @@ impl std::fmt::Debug for Attempt {
 pub struct Launch {
     pub run: RunKey,
     pub plan: Arc<Plan>,
+    /// The label that names the run's trace.
+    pub trace: Option<Arc<str>>,
     pub step: u32,
     pub attempt: u32,
     pub token: Token,
@@ -79,12 +85,15 @@ impl Launch {
         inbox: mpsc::UnboundedSender<Mail>,
         instance: Json,
         began: Time,
+        meters: Arc<Meters>,
     ) {
+        let start = std::time::Instant::now();
         let record = Mutex::new(Record::new(&self, &instance, began));
         let timeout = self.plan.step_definition(self.step).timeout;
         let attempt = Arc::new(Attempt {
             run: self.run,
             plan: self.plan,
+            trace: self.trace,
             step: self.step,
             attempt: self.attempt,
             token: self.token,
@@ -105,6 +114,11 @@ impl Launch {
             }
             (Err(error), _) => Err(StepError::fatal(error).code("too_large")),
         };
+        let meter = if outcome.is_ok() { &meters.completed } else { &meters.failed };
+        meter.observe(start.elapsed());
+        if let Some(spans) = &meters.spans {
+            spans.put(attempt.span((began, began + start.elapsed()), End::of(&outcome)));
+        }
         attempt.finish(outcome).await;
     }
 }
@@ -146,6 +160,11 @@ impl Attempt {
                 }
             }
         }
+    }
+
+    fn span(&self, times: (Time, Time), end: End) -> Option<Span> {
+        let step = (self.plan.step(self.step).name.clone(), self.attempt);
+        Span::attempt(&self.run, self.trace.as_deref(), &self.plan.flow, step, times, end)
     }
 
     async fn finish(&self, outcome: Result<Json, StepError>) {

@@ -1,6 +1,5 @@
 //! Commits: what can be decided is decided and written, and what a landed commit sets off is set off.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flowline_core::planted::{self, Bug};
@@ -10,6 +9,7 @@ use flowline_store::{CommitError, Committed, JobKey, Lane, LeaseUse, LeasedJob, 
 use super::{Action, BATCH, Call, Driver, Ended, FLIGHTS, RETRY_STORE, Reply};
 use crate::attempt::Launch;
 use crate::ledger::{Ask, Handed, Outcome};
+use crate::meters::count;
 
 impl<R> Driver<R> {
     /// Decides on a batch of inputs and asks what follows. False where there was nothing to decide, or no room for a
@@ -59,17 +59,11 @@ impl<R> Driver<R> {
             Ok(results) => {
                 self.trouble = 0;
                 self.tell_trouble(None);
-                self.meters.batches.fetch_add(1, Ordering::Relaxed);
+                count(&self.meters.batches);
                 for (run, result) in runs.iter().zip(results) {
-                    match &result {
-                        Ok(committed) => {
-                            self.meters.commits.fetch_add(1, Ordering::Relaxed);
-                            self.adjust(committed.ts.max(self.store_now()));
-                        }
-                        Err(CommitError::Conflict { .. }) => {
-                            self.meters.conflicts.fetch_add(1, Ordering::Relaxed);
-                        }
-                        Err(_) => {}
+                    self.tell_commit(run, &result);
+                    if let Ok(committed) = &result {
+                        self.adjust(committed.ts.max(self.store_now()));
                     }
                     self.landed(run, result);
                 }
@@ -90,23 +84,27 @@ impl<R> Driver<R> {
         for handed in landed.handed {
             self.take_over(handed);
         }
-        if let Some((status, data)) = landed.ended {
-            self.ended(run, Ended { status, data });
+        if let Some(ended) = landed.ended {
+            self.tell_ended(run, &ended);
+            self.ended(run, ended);
         }
     }
 
     /// Starts an attempt that a commit handed to this instance.
     fn take_over(&mut self, handed: Handed) {
-        let Handed { run, plan, step, attempt, handoff, input } = handed;
+        let Handed { run, plan, trace, step, attempt, handoff, input } = handed;
         let token = handoff.token;
+        self.meters.queue_wait.observe(Duration::ZERO);
         if let Some(input) = input {
-            self.launch(Launch { run, plan, step, attempt, token, input, started: false }, false);
+            let started = false;
+            self.launch(Launch { run, plan, trace, step, attempt, token, input, started }, false);
             return;
         }
         let planned = plan.step(step);
         let lane = Lane { queue: planned.queue.clone(), need: planned.need.clone() };
-        let (key, name, expires) = (JobKey::Step(step), planned.name.clone(), self.store_now() + handoff.ttl);
-        self.prepare(vec![LeasedJob { run, key, name, attempt, lane, token, expires }]);
+        let (key, name, due) = (JobKey::Step(step), planned.name.clone(), self.store_now());
+        let expires = due + handoff.ttl;
+        self.prepare(vec![LeasedJob { run, key, name, attempt, lane, due, token, expires }]);
     }
 
     /// A run has ended: whoever waits is told, and attempts that are still running are stopped.
@@ -147,6 +145,12 @@ impl<R> Driver<R> {
 
     pub(super) fn reply(&mut self, replies: Vec<(Reply<R>, Outcome)>) {
         for (reply, outcome) in replies {
+            match outcome {
+                Outcome::Applied { .. } => count(&self.meters.repeated),
+                Outcome::Exists => count(&self.meters.existed),
+                Outcome::StaleLease => count(&self.meters.stale),
+                _ => {}
+            }
             match reply {
                 Reply::None => {}
                 Reply::Slot(token, caller) => {

@@ -46,6 +46,7 @@ pub struct Host {
     runners: Arc<Runners>,
     /// Local time counts from here.
     start: Instant,
+    name: Arc<str>,
     /// Its name, as JSON.
     instance: Json,
     inbox: mpsc::UnboundedSender<Mail>,
@@ -55,6 +56,7 @@ pub struct Host {
     waiters: HashMap<RunKey, Vec<oneshot::Sender<Ended>>>,
     idle_waiters: Vec<(Duration, oneshot::Sender<()>)>,
     told_trouble: watch::Sender<Option<StoreError>>,
+    meters: Arc<Meters>,
     forget_at: Instant,
 }
 
@@ -78,8 +80,9 @@ impl Host {
         let slots = Slots::new(config.clone(), runners.needs().to_vec(), Tokens::random());
         let start = Instant::now();
         let host = Host {
+            name: config.instance.clone(),
             instance: json::string(&config.instance),
-            driver: Driver::new(config, slots, meters, Duration::ZERO, store_now),
+            driver: Driver::new(config, slots, meters.clone(), Duration::ZERO, store_now),
             store,
             plans,
             runners,
@@ -91,6 +94,7 @@ impl Host {
             waiters: HashMap::new(),
             idle_waiters: Vec::new(),
             told_trouble,
+            meters,
             forget_at: start + FORGET,
         };
         (host, inbox)
@@ -117,7 +121,11 @@ impl Host {
             self.driver.tick(self.start.elapsed());
             // The calls of one batch are on their way while the next is decided.
             loop {
+                let began = std::time::Instant::now();
                 let more = self.driver.pump();
+                if more {
+                    self.meters.decide.observe(began.elapsed());
+                }
                 self.carry_out();
                 if !more {
                     break;
@@ -154,14 +162,28 @@ impl Host {
         for action in self.driver.actions() {
             match action {
                 Action::Call(call) => {
-                    let asked = ask(call, self.store.clone(), self.plans.clone(), self.inbox.clone());
+                    let asked = ask(
+                        call,
+                        self.store.clone(),
+                        self.plans.clone(),
+                        self.inbox.clone(),
+                        self.meters.clone(),
+                    );
                     self.tasks.spawn(asked);
                 }
                 Action::Launch(launch, began) => {
                     let token = launch.token;
                     let runner = self.runners.get(&launch.plan.step(launch.step).need);
                     let (store, inbox) = (self.store.clone(), self.inbox.clone());
-                    let work = Launch::run(launch, runner, store, inbox, self.instance.clone(), began);
+                    let work = Launch::run(
+                        launch,
+                        runner,
+                        store,
+                        inbox,
+                        self.instance.clone(),
+                        began,
+                        self.meters.clone(),
+                    );
                     self.attempts.insert(token, self.tasks.spawn(work));
                 }
                 Action::Stop(token) => {
@@ -175,7 +197,16 @@ impl Host {
                         let _ = waiter.send(ended.clone());
                     }
                 }
-                Action::Trouble(trouble) => drop(self.told_trouble.send_replace(trouble)),
+                Action::Trouble(trouble) => {
+                    let instance = &*self.name;
+                    match &trouble {
+                        Some(error) => {
+                            tracing::warn!(instanceId = instance, %error, "the store takes no writes")
+                        }
+                        None => tracing::info!(instanceId = instance, "the store takes writes again"),
+                    }
+                    drop(self.told_trouble.send_replace(trouble));
+                }
             }
         }
     }
@@ -206,8 +237,18 @@ impl Host {
     }
 }
 
-async fn ask(call: Call, store: Arc<dyn Store>, plans: Arc<Plans>, inbox: mpsc::UnboundedSender<Mail>) {
+async fn ask(
+    call: Call,
+    store: Arc<dyn Store>,
+    plans: Arc<Plans>,
+    inbox: mpsc::UnboundedSender<Mail>,
+    meters: Arc<Meters>,
+) {
+    let began = matches!(call, Call::Commit(_)).then(std::time::Instant::now);
     if let Some(answer) = call.ask(&*store, &plans).await {
+        if let Some(began) = began {
+            meters.commit.observe(began.elapsed());
+        }
         let _ = inbox.send(Mail::Message(Message::Answer(answer)));
     }
 }

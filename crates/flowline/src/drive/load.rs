@@ -11,6 +11,7 @@ use super::Prepared;
 use crate::attempt::Launch;
 use crate::ledger::{Seen, input_of};
 use crate::plans::Plans;
+use crate::trace;
 
 /// Takes a payload out of the data of its event; one that is not there counts as null.
 pub(super) fn open(slot: Slot, data: Option<Json>) -> Json {
@@ -38,7 +39,8 @@ pub async fn see(store: &dyn Store, plans: &Plans, snapshot: Snapshot) -> Result
     let plan = plans.get(store, &snapshot.row.tenant, &snapshot.row.definition).await?;
     let state = flowline_core::RunState::decode(&plan, &snapshot.state)
         .map_err(|error| StoreError::Damaged(format!("run {}: {error}", snapshot.row.run_id)))?;
-    Ok(Seen { plan, state, version: snapshot.row.version, created_at: snapshot.row.created_at })
+    let trace = trace::of_labels(&snapshot.row.labels);
+    Ok(Seen { plan, state, version: snapshot.row.version, created_at: snapshot.row.created_at, trace })
 }
 
 /// Loads what claimed jobs need to start: plan, state, input. Those that could not be loaded come back as they are.
@@ -78,6 +80,7 @@ async fn prepare_one(store: &dyn Store, job: &LeasedJob, seen: Seen) -> Option<P
     let launch = Launch {
         run: job.run.clone(),
         plan: seen.plan.clone(),
+        trace: seen.trace.clone(),
         step,
         attempt: job.attempt,
         token: job.token,

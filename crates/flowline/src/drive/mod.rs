@@ -13,18 +13,18 @@ mod commit;
 pub mod host;
 mod load;
 mod recover;
+mod tell;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use flowline_core::event::Slot;
-use flowline_core::{Json, Plan, RunKey, Status, Time, json};
+use flowline_core::{Json, Plan, RunKey, Time, json};
 use flowline_store::{
-    Claim, Claimed, Commit, CommitError, Committed, Extend, Extended, JobKey, LeasedJob, NewRun, StoreError,
-    Swept, Token,
+    Claim, Claimed, Commit, CommitError, Committed, Extend, Extended, Gone, JobKey, LeasedJob, NewRun,
+    StoreError, Swept, Token,
 };
 
 use crate::attempt::Launch;
@@ -32,6 +32,8 @@ use crate::config::{Config, Role};
 use crate::ledger::{Entry, Ledger, Outcome, Seen};
 use crate::slots::Slots;
 
+pub use crate::ledger::Ended;
+pub use crate::meters::Meters;
 pub(crate) use load::{prepare, see};
 
 /// Batches of commits on their way to the store at once.
@@ -120,13 +122,6 @@ pub struct Prepared {
     pub seen: Seen,
 }
 
-/// How a run ended: its status and the data of the terminal event.
-#[derive(Debug, Clone)]
-pub struct Ended {
-    pub status: Status,
-    pub data: Option<Json>,
-}
-
 /// Who wants to know what became of an input.
 #[derive(Debug)]
 pub enum Reply<R> {
@@ -136,17 +131,6 @@ pub enum Reply<R> {
     Launch(Box<Launch>),
     /// The slot of this attempt is free for anyone; and a caller, where one waits.
     Slot(Token, Option<R>),
-}
-
-/// What a driver has done since it started.
-#[derive(Debug, Default)]
-pub struct Meters {
-    pub commits: AtomicU64,
-    /// Commits that another's came before.
-    pub conflicts: AtomicU64,
-    /// Batches that the commits went in.
-    pub batches: AtomicU64,
-    pub claims: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -380,7 +364,10 @@ impl<R> Driver<R> {
             Answer::Swept(result) => self.swept(result),
             Answer::Extended(tokens, Ok(results)) => {
                 for (token, result) in tokens.iter().zip(results) {
-                    if let Extended::Gone(_) = result {
+                    if let Extended::Gone(gone) = result {
+                        if let (Gone::Lost, Some(running)) = (gone, self.attempts.get(token)) {
+                            self.tell_lost(running);
+                        }
                         self.lost(*token);
                     }
                 }

@@ -39,6 +39,7 @@ impl<R> Driver<R> {
                 left_alone = true;
                 continue;
             }
+            self.tell_expired(&lease);
             let (run, entry) = recover(lease);
             self.ledger.offer(run, entry);
         }

@@ -56,6 +56,9 @@ impl<R> Driver<R> {
             }
         };
         self.adjust(claimed.now);
+        for job in &claimed.jobs {
+            self.meters.queue_wait.observe(claimed.now.since(job.due));
+        }
         self.slots.claimed(claimed.jobs.iter().map(|job| &job.lane.queue));
         if self.stop_by.is_none() {
             // Somebody else's commit can make a job ready too: look again now and then.
@@ -79,9 +82,11 @@ impl<R> Driver<R> {
         let mut load = Vec::new();
         for job in jobs {
             match (self.ledger.at_hand(&job), job.key) {
-                (Some((plan, input, delayed)), JobKey::Step(step)) => {
+                (Some((seen, input, delayed)), JobKey::Step(step)) => {
+                    let (plan, trace) = (seen.plan.clone(), seen.trace.clone());
                     let LeasedJob { run, attempt, token, .. } = job;
-                    self.launch(Launch { run, plan, step, attempt, token, input, started: false }, delayed);
+                    let started = false;
+                    self.launch(Launch { run, plan, trace, step, attempt, token, input, started }, delayed);
                 }
                 _ => load.push(job),
             }

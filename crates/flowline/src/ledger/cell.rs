@@ -6,11 +6,13 @@ use std::sync::Arc;
 use flowline_core::decide::{Known, Missing, Moment};
 use flowline_core::event::Slot;
 use flowline_core::planted::{self, Bug};
+use flowline_core::run::Phase;
 use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
 use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, NewRun, StoreError};
 
 use super::draft::Draft;
-use super::{Ask, CACHED_PAYLOADS, Entry, Handed, Landed, Outcome, Room, Seen, input_of};
+use super::{Ask, CACHED_PAYLOADS, Ended, Entry, Handed, Landed, Outcome, Room, Seen, input_of};
+use crate::trace;
 
 #[derive(Debug)]
 pub(super) struct Cell<R> {
@@ -96,7 +98,11 @@ impl<R> Cell<R> {
             (Some(seen), _) => (seen.clone(), Base::Version(seen.version)),
             (None, Some((plan, new))) => {
                 let state = RunState::new(plan);
-                (Seen { plan: plan.clone(), state, version: 0, created_at: now }, Base::New(new.clone()))
+                let trace = trace::of_labels(&new.labels);
+                (
+                    Seen { plan: plan.clone(), state, version: 0, created_at: now, trace },
+                    Base::New(new.clone()),
+                )
             }
             (None, None) => return Some(self.load(run)),
         };
@@ -179,7 +185,14 @@ impl<R> Cell<R> {
         }
         let status = flight.after.state.status();
         if status.is_terminal() {
-            landed.ended = Some((status, flight.terminal));
+            landed.ended = Some(Ended {
+                status,
+                data: flight.terminal,
+                flow: flight.after.plan.flow.clone(),
+                created_at: flight.after.created_at,
+                ended_at: committed.ts,
+                trace: flight.after.trace.clone(),
+            });
         }
         self.keep(flight.payloads);
         landed.waiting = flight.waiting;
@@ -187,7 +200,8 @@ impl<R> Cell<R> {
             if committed.granted.contains(&JobKey::Step(step)) {
                 let plan = flight.after.plan.clone();
                 let input = input_of(&plan, step, &flight.after.state, &self.known.payloads).ok();
-                landed.handed.push(Handed { run: run.clone(), plan, step, attempt, handoff, input });
+                let trace = flight.after.trace.clone();
+                landed.handed.push(Handed { run: run.clone(), plan, trace, step, attempt, handoff, input });
             } else {
                 landed.waiting = Some(landed.waiting.unwrap_or(committed.ts).min(committed.ts));
                 landed.unused.push(plan_queue(&flight.after.plan, step));
@@ -213,6 +227,16 @@ impl<R> Cell<R> {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// The steps that the commit on its way triggers, by name.
+    pub(super) fn triggered(&self) -> Vec<Arc<str>> {
+        let Busy::Committing(flight) = &self.busy else { return Vec::new() };
+        let after = &flight.after;
+        let idle = |step: &u32| {
+            self.seen.as_ref().is_none_or(|before| before.state.step(*step).phase == Phase::Idle)
+        };
+        after.state.live().filter(idle).map(|step| after.plan.step(step).name.clone()).collect()
     }
 
     /// How many inputs are in the commit on its way.

@@ -101,8 +101,21 @@ pub struct Landed<R> {
     pub unused: Vec<Arc<str>>,
     /// Whether the commit left jobs for anyone to claim, and the earliest time one is due.
     pub waiting: Option<Time>,
-    /// Set when the commit ended the run: how, and the data of the terminal event.
-    pub ended: Option<(Status, Option<Json>)>,
+    /// Set when the commit ended the run.
+    pub ended: Option<Ended>,
+}
+
+/// How a run ended, and which it was.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    pub status: Status,
+    /// Of the terminal event.
+    pub data: Option<Json>,
+    pub flow: Arc<str>,
+    pub created_at: Time,
+    pub ended_at: Time,
+    /// The label that names the run's trace.
+    pub trace: Option<Arc<str>>,
 }
 
 /// An attempt that this instance may start at once.
@@ -110,6 +123,7 @@ pub struct Landed<R> {
 pub struct Handed {
     pub run: RunKey,
     pub plan: Arc<Plan>,
+    pub trace: Option<Arc<str>>,
     pub step: u32,
     pub attempt: u32,
     pub handoff: Handoff,
@@ -130,6 +144,8 @@ pub struct Seen {
     pub state: RunState,
     pub version: u64,
     pub created_at: Time,
+    /// The label that names the run's trace.
+    pub trace: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -182,9 +198,21 @@ impl<R> Ledger<R> {
         self.cells.get(run)?.seen.as_ref()
     }
 
-    /// The plan and input of a claimed job's attempt, and whether its wait must be ended in the log, where all of that is
-    /// in mind: a state at least as new as the job, and every payload.
-    pub fn at_hand(&self, job: &LeasedJob) -> Option<(Arc<Plan>, Json, bool)> {
+    /// The flow of a run, where that is in mind.
+    pub fn flow(&self, run: &RunKey) -> Option<Arc<str>> {
+        let cell = self.cells.get(run)?;
+        let plan = cell.seen.as_ref().map(|seen| &seen.plan).or(cell.new.as_ref().map(|(plan, _)| plan))?;
+        Some(plan.flow.clone())
+    }
+
+    /// The steps that the commit on its way triggers, by name.
+    pub fn triggered(&self, run: &RunKey) -> Vec<Arc<str>> {
+        self.cells.get(run).map(Cell::triggered).unwrap_or_default()
+    }
+
+    /// What is known of a claimed job's run, the input of the attempt, and whether its wait must be ended in the log, where
+    /// all of that is in mind: a state at least as new as the job, and every payload.
+    pub fn at_hand(&self, job: &LeasedJob) -> Option<(&Seen, Json, bool)> {
         let (JobKey::Step(step), Some(cell)) = (job.key, self.cells.get(&job.run)) else { return None };
         let seen = cell.seen.as_ref()?;
         let now = seen.state.step(step);
@@ -192,7 +220,7 @@ impl<R> Ledger<R> {
             return None;
         }
         let input = input_of(&seen.plan, step, &seen.state, &cell.known.payloads).ok()?;
-        Some((seen.plan.clone(), input, now.phase == Phase::Delayed))
+        Some((seen, input, now.phase == Phase::Delayed))
     }
 
     /// Takes what was read of a run for another reason, where it is newer than what is known.

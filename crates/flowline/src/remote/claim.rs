@@ -14,7 +14,8 @@ use super::room::Look;
 use super::{ACKNOWLEDGE, Assignment, CLAIM, LONGEST_WAIT, REMOTE, Remote, WorkRequest, locked};
 use crate::drive::{Prepared, prepare};
 use crate::engine::EngineError;
-use crate::step::{StepError, idempotency_key, traceparent};
+use crate::step::{StepError, idempotency_key};
+use crate::trace::Trace;
 
 /// Inputs that one claim hands out, in bytes; jobs beyond that are given back, but for the first.
 const INPUT_BYTES: usize = 4 * limits::JOIN_BYTES;
@@ -79,6 +80,9 @@ impl Remote {
         if claimed.jobs.is_empty() {
             return Ok(Look { found: Vec::new(), due_in });
         }
+        for job in &claimed.jobs {
+            shared.meters.queue_wait.observe(claimed.now.since(job.due));
+        }
         let found = self.assign(request, claimed.jobs, claimed.now).await?;
         Ok(Look { found, due_in })
     }
@@ -121,7 +125,7 @@ impl Remote {
     fn assignment(&self, request: &WorkRequest, prepared: Prepared, now: Time, expires: Time) -> Assignment {
         let shared = &self.engine.shared;
         let Prepared { launch, delayed, .. } = prepared;
-        shared.remote.keep_plan(&launch.run, &launch.plan);
+        shared.remote.keep_plan(&launch.run, &launch.plan, &launch.trace);
         let planned = launch.plan.step(launch.step);
         let timeout = launch.plan.step_definition(launch.step).timeout;
         let deadline = timeout.map(|timeout| now + timeout);
@@ -140,7 +144,7 @@ impl Remote {
         let step_id = step_id(&run_id, &planned.name, launch.attempt);
         Assignment {
             lease: lease.encode(),
-            traceparent: traceparent(&run_id, &step_id),
+            traceparent: Trace::of(&run_id, launch.trace.as_deref()).traceparent(&step_id),
             idempotency_key: idempotency_key(&run_id, &planned.name),
             run_id,
             flow_name: launch.plan.flow.clone(),

@@ -150,13 +150,16 @@ impl Engine {
     }
 }
 
+/// The plan of a run, and the label that names its trace.
+type Planned = (Arc<Plan>, Option<Arc<str>>);
+
 /// What an instance keeps in mind for its workers. All of it can be forgotten at any time.
 #[derive(Debug)]
 pub(crate) struct Mind {
     pub(crate) room: room::Room,
     tokens: Mutex<Tokens>,
-    /// A run is pinned to its plan for life.
-    plans: Mutex<HashMap<RunKey, Arc<Plan>>>,
+    /// A run is pinned to its plan and its trace for life.
+    plans: Mutex<HashMap<RunKey, Planned>>,
     /// Attempts whose first line is known to be in the log.
     begun: Mutex<HashSet<Token>>,
 }
@@ -173,16 +176,16 @@ impl Default for Mind {
 }
 
 impl Mind {
-    fn plan(&self, run: &RunKey) -> Option<Arc<Plan>> {
+    fn plan(&self, run: &RunKey) -> Option<Planned> {
         locked(&self.plans).get(run).cloned()
     }
 
-    fn keep_plan(&self, run: &RunKey, plan: &Arc<Plan>) {
+    fn keep_plan(&self, run: &RunKey, plan: &Arc<Plan>, trace: &Option<Arc<str>>) {
         let mut plans = locked(&self.plans);
         if plans.len() >= KEPT {
             plans.clear();
         }
-        plans.insert(run.clone(), plan.clone());
+        plans.insert(run.clone(), (plan.clone(), trace.clone()));
     }
 
     fn has_begun(&self, token: Token) -> bool {

@@ -12,12 +12,14 @@ use flowline_store::{Append, Extend, Extended, Gone, JobKey, LeaseUse, Line};
 use tokio::sync::oneshot;
 
 use super::lease::Lease;
-use super::{Beat, Ending, REMOTE, Remote, Reported, Said, locked, stale};
+use super::{Beat, Ending, Planned, REMOTE, Remote, Reported, Said, locked, stale};
 use crate::attempt::{Launch, Record, out_of_time_error, started_data};
 use crate::drive::host::Mail;
 use crate::drive::{Message, Reply};
 use crate::engine::EngineError;
 use crate::ledger::{Entry, Outcome};
+use crate::step::StepError;
+use crate::trace::{self, End, Span};
 
 /// Beyond a deadline a lease is kept for one more heartbeat and this long, so that it is the heartbeat that finds the time
 /// to be up.
@@ -30,6 +32,7 @@ struct Attempt {
     lease: Lease,
     run: RunKey,
     plan: Arc<Plan>,
+    trace: Option<Arc<str>>,
 }
 
 impl Remote {
@@ -166,15 +169,24 @@ impl Remote {
                 emits.into_iter().for_each(|(name, payload)| record.emit(&name, payload));
                 locked(&self.engine.shared.remote.begun).remove(&attempt.lease.token);
                 let (reply, answer) = oneshot::channel();
+                let span = self.engine.shared.meters.spans.as_ref().and_then(|_| attempt.span(&outcome));
                 let entry = record.finish(outcome, Reply::Caller(reply));
                 self.mail(Message::Finished(attempt.lease.token, attempt.run, entry));
-                Ok(answer)
+                Ok((answer, span))
             }));
         }
         let mut reported = Vec::with_capacity(answers.len());
         for answer in answers {
             reported.push(match answer {
-                Ok(answer) => self.outcome(answer).await,
+                Ok((answer, span)) => {
+                    let outcome = self.outcome(answer).await;
+                    if let (Some(spans), Ok(Reported { applied: true, .. })) =
+                        (&self.engine.shared.meters.spans, &outcome)
+                    {
+                        spans.put(span);
+                    }
+                    outcome
+                }
                 Err(error) => Err(error),
             });
         }
@@ -200,24 +212,25 @@ impl Remote {
     async fn open(&self, lease: &str) -> Result<Attempt, EngineError> {
         let lease = Lease::decode(lease).ok_or_else(|| stale("this is no reference to a lease"))?;
         let run = self.engine.key(&lease.run);
-        let plan = self.plan_of(&run).await?;
+        let (plan, trace) = self.plan_of(&run).await?;
         let step = plan.steps.get(lease.step as usize);
         if step.is_none_or(|step| *step.need != *REMOTE) {
             return Err(stale("this is no reference to a lease"));
         }
-        Ok(Attempt { lease, run, plan })
+        Ok(Attempt { lease, run, plan, trace })
     }
 
-    async fn plan_of(&self, run: &RunKey) -> Result<Arc<Plan>, EngineError> {
+    async fn plan_of(&self, run: &RunKey) -> Result<Planned, EngineError> {
         let shared = &self.engine.shared;
-        if let Some(plan) = shared.remote.plan(run) {
-            return Ok(plan);
+        if let Some(planned) = shared.remote.plan(run) {
+            return Ok(planned);
         }
         let found = shared.store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
         let row = found.ok_or_else(|| stale("its run is not there"))?.row;
         let plan = shared.plans.get(&*shared.store, &run.tenant, &row.definition).await?;
-        shared.remote.keep_plan(run, &plan);
-        Ok(plan)
+        let trace = trace::of_labels(&row.labels);
+        shared.remote.keep_plan(run, &plan, &trace);
+        Ok((plan, trace))
     }
 
     /// Writes `step.started` for those attempts that have not said a word yet. In order.
@@ -306,6 +319,7 @@ impl Attempt {
         let launch = Launch {
             run: self.run.clone(),
             plan: self.plan.clone(),
+            trace: None,
             step: self.lease.step,
             attempt: self.lease.attempt,
             token: self.lease.token,
@@ -313,6 +327,15 @@ impl Attempt {
             started: true,
         };
         Record::after(&launch, written)
+    }
+
+    /// From its claim until now.
+    fn span(&self, outcome: &Result<Json, StepError>) -> Option<Span> {
+        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let now = Time::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX));
+        let times = (self.lease.claimed, now);
+        let step = (self.plan.step(self.lease.step).name.clone(), self.lease.attempt);
+        Span::attempt(&self.run, self.trace.as_deref(), &self.plan.flow, step, times, End::of(outcome))
     }
 
     fn started(&self) -> Json {

@@ -19,7 +19,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufRead
 
 use super::message::{self, Emit, Line, Odd, State};
 use super::{Attempt, Runner};
-use crate::step::{Level, Step, StepError, traceparent};
+use crate::step::{Level, Step, StepError};
 
 /// Passed on from the engine's own environment; everything else a step needs is named with `pass_env`.
 const PASSED: [&str; 8] = ["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "SHELL"];
@@ -122,7 +122,7 @@ fn about(step: &Step) -> About {
         step_id: step.step_id(),
         attempt: step.attempt(),
         idempotency_key: step.idempotency_key(),
-        traceparent: traceparent(step.run_id(), &step.step_id()),
+        traceparent: step.traceparent(),
     }
 }
 

@@ -24,7 +24,7 @@ use hyper::{Request, Uri};
 use serde_json::json;
 
 use super::{Attempt, Runner};
-use crate::step::{Step, StepError, traceparent};
+use crate::step::{Step, StepError};
 use answer::Outcome;
 use connect::{Connector, Target};
 
@@ -152,7 +152,7 @@ impl Shared {
         headers.put("host", uri.authority().map_or("", |authority| authority.as_str()))?;
         // One request a connection: whoever answers need not keep it open.
         headers.put("connection", "close")?;
-        headers.put("traceparent", &traceparent(step.run_id(), &step.step_id()))?;
+        headers.put("traceparent", &step.traceparent())?;
         headers.put("flowline-run-id", step.run_id().as_str())?;
         headers.put("flowline-step", step.name())?;
         headers.put("flowline-attempt", &step.attempt().to_string())?;

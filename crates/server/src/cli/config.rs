@@ -7,7 +7,7 @@ use super::Context;
 use crate::failure::{Exit, Outcome};
 use crate::open::shown;
 use crate::output;
-use crate::settings::{Auth, Color, Source};
+use crate::settings::{Auth, Color, LogFormat, Source};
 
 /// Show the settings in force and where each comes from
 ///
@@ -33,7 +33,13 @@ pub fn run(context: &Context) -> Outcome {
         Auth::Tokens => "tokens",
     };
     let flows = settings.flows.value.as_ref().map_or(String::new(), |folder| folder.display().to_string());
-    let rows: [(&str, Value, &Source); 17] = [
+    let log_format = match settings.log_format.value {
+        LogFormat::Auto => "auto",
+        LogFormat::Pretty => "pretty",
+        LogFormat::Json => "json",
+    };
+    let collector = settings.otlp_endpoint.value.as_ref().map_or(String::new(), ToString::to_string);
+    let rows: [(&str, Value, &Source); 21] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         (
             "server",
@@ -58,6 +64,10 @@ pub fn run(context: &Context) -> Outcome {
             json!(settings.public_url.value.as_deref().unwrap_or_default()),
             &settings.public_url.source,
         ),
+        ("stuck-after", json!(format_duration(settings.stuck_after.value)), &settings.stuck_after.source),
+        ("log", json!(settings.log.value.to_string()), &settings.log.source),
+        ("log-format", json!(log_format), &settings.log_format.source),
+        ("otlp-endpoint", json!(collector), &settings.otlp_endpoint.source),
         ("color", json!(color), &settings.color.source),
     ];
     if context.json {

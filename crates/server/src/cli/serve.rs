@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use flowline::runner::http::Allow;
 use flowline::store::Store;
-use flowline::{Config, Engine, HttpConfig};
+use flowline::{Config, Engine, EngineBuilder, HttpConfig};
 
 use super::{Context, WorkFlags};
 use crate::failure::{Exit, Failure, Outcome};
@@ -14,8 +14,11 @@ use crate::flows_dir;
 use crate::http::access::{Door, Remembered};
 use crate::http::listen::{self, Listening};
 use crate::http::live::Live;
+use crate::http::metrics::Watched;
 use crate::http::{self, App, Shared, tls};
+use crate::log::{self, Habit};
 use crate::open::{Access, shown};
+use crate::otlp::Export;
 use crate::output;
 use crate::settings::{Auth, Flags, Source};
 use crate::signals::Signals;
@@ -55,6 +58,18 @@ pub struct ServeFlags {
     /// Whether tokens are asked for: auto, none or tokens [env: FLOWLINE_AUTH] [default: auto]
     #[arg(long, value_name = "HOW")]
     pub auth: Option<String>,
+    /// After how long without progress a run counts as stuck in the metrics [env: FLOWLINE_STUCK_AFTER] [default: 15m]
+    #[arg(long, value_name = "DURATION")]
+    pub stuck_after: Option<String>,
+    /// What is logged: error, warn, info, debug or trace, or levels by part (info,flowline::drive=debug) [env: FLOWLINE_LOG] [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
+    /// How it is logged: pretty or json; pretty on a terminal and in `dev` where it is left out [env: FLOWLINE_LOG_FORMAT]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+    /// Send spans to this OpenTelemetry collector, by OTLP over HTTP (http://127.0.0.1:4318) [env: FLOWLINE_OTLP_ENDPOINT]
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
     /// A folder with definitions to register [env: FLOWLINE_FLOWS]
     #[arg(long, value_name = "DIR")]
     pub flows: Option<PathBuf>,
@@ -85,6 +100,10 @@ impl ServeFlags {
         flags.tls_cert.clone_from(&self.tls_cert);
         flags.tls_key.clone_from(&self.tls_key);
         flags.max_connections.clone_from(&self.max_connections);
+        flags.stuck_after.clone_from(&self.stuck_after);
+        flags.log.clone_from(&self.log);
+        flags.log_format.clone_from(&self.log_format);
+        flags.otlp_endpoint.clone_from(&self.otlp_endpoint);
     }
 }
 
@@ -105,6 +124,8 @@ pub async fn dev(context: &Context, args: Dev) -> Outcome {
 
 async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     let settings = &context.settings;
+    let habit = if mode == Mode::Dev { Habit::ForPeople } else { Habit::ByTerminal };
+    log::start(&settings.log.value, settings.log_format.value, habit);
     let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
     let tls = match (&settings.tls_cert.value, &settings.tls_key.value) {
         (Some(cert), Some(key)) => Some(tls::acceptor(cert, key).map_err(Failure::usage)?),
@@ -120,18 +141,28 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     let store = context.open(Access::Engine).await?;
     let door = door(context, &*store, address.ip().is_loopback()).await?;
     let live = Live::new(store.clone());
-    let engine = engine(context, store, &flags.work.env, mode, address).await?;
+    let config = Config { tenant: None, ..context.work_config() };
+    let instance = config.instance.clone();
+    let export = settings.otlp_endpoint.value.clone().map(|to| Export::start(to, &instance));
+    let (export, sender) = export.unzip();
+    let mut builder = Engine::on(store).config(config);
+    if let Some(export) = &export {
+        builder = builder.spans(export.spans.clone());
+    }
+    let engine = engine(context, builder, &flags.work.env, mode, address).await?;
     let folder = settings.flows.value.clone();
     if let Some(folder) = &folder {
         let number = flows_dir::register(&engine, folder).await?;
         output::note(&format!("{} from {}", output::count(number as u64, "flow"), folder.display()));
     }
-    let app = App::new(Shared { engine: engine.clone(), door, live: live.clone() });
+    let watched = Watched::new(settings.stuck_after.value, export);
+    let app = App::new(Shared { engine: engine.clone(), door, live: live.clone(), watched });
     let scheme = if tls.is_some() { "https" } else { "http" };
     output::note(&format!("serving {} on {scheme}://{address}", shown(&settings.store.value)));
     if mode == Mode::Dev {
         output::note(&format!("  API   {scheme}://{address}/docs\n  live  {scheme}://{address}/v1/stream"));
     }
+    tracing::info!(instanceId = &*instance, version = env!("CARGO_PKG_VERSION"), "instance started");
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let how = Listening { most: settings.max_connections.value, tls, drain: engine.config().drain };
     let served = tokio::spawn(listen::serve(listener, http::router(app), how, async {
@@ -145,6 +176,10 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     let _ = stop.send(());
     signals.stop(&engine).await;
     let _ = served.await;
+    if let Some(sender) = sender {
+        sender.stop().await;
+    }
+    tracing::info!(instanceId = &*instance, "instance stopped");
     Ok(Exit::Fine)
 }
 
@@ -180,13 +215,12 @@ async fn door(context: &Context, store: &dyn Store, loopback: bool) -> Result<Do
 /// The engine of a server: it serves every tenant.
 async fn engine(
     context: &Context,
-    store: Arc<dyn Store>,
+    engine: EngineBuilder,
     env: &[String],
     mode: Mode,
     address: SocketAddr,
 ) -> Result<Engine, Failure> {
     let settings = &context.settings;
-    let config = Config { tenant: None, ..context.work_config() };
     let allow = match (&settings.http_allow.source, mode) {
         // The flows of others should not reach what this machine can.
         (Source::Default, Mode::Serve { .. }) => Allow::default(),
@@ -194,7 +228,7 @@ async fn engine(
     };
     let callbacks = settings.public_url.value.clone().unwrap_or_else(|| format!("http://{address}"));
     let http = HttpConfig { allow, callbacks: Some(callbacks), ..super::http_config() };
-    let mut engine = Engine::on(store).config(config).http(http);
+    let mut engine = engine.http(http);
     if mode != (Mode::Serve { commands: false }) {
         engine = engine.runner("command", Arc::new(super::commands(env)));
     }

@@ -28,6 +28,8 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// How long a peer that was answered before it had said all is listened to: closed at once, the connection would be reset,
 /// and the answer with it.
 const LINGER: Duration = Duration::from_secs(1);
+/// How much of what it says is taken in the meantime: beyond that it waits in vain, which costs nothing here.
+const LINGER_BYTES: usize = 8 * 1024 * 1024;
 /// Headers of a request in all, and what of an answer waits to be sent.
 const BUFFER: usize = 16 * 1024;
 /// What the system keeps of an answer for its reader; some systems take it twice.
@@ -115,15 +117,16 @@ struct Patient {
     stream: TcpStream,
     /// When the write that waits is given up.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// When a peer that was told of the end is listened to no longer.
+    /// When a peer that was told of the end is listened to no longer, and how much it may still say.
     linger: Option<Pin<Box<Sleep>>>,
+    ignores: usize,
 }
 
 impl Patient {
     fn new(stream: TcpStream) -> Patient {
         // Small answers are not kept back to be sent together.
         let _ = stream.set_nodelay(true);
-        Patient { stream, deadline: None, linger: None }
+        Patient { stream, deadline: None, linger: None, ignores: LINGER_BYTES }
     }
 
     /// Passes on what a write came to, or that it has waited too long.
@@ -182,13 +185,18 @@ impl AsyncWrite for Patient {
         if self.linger.is_none() {
             ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
         }
-        let Patient { stream, linger, .. } = &mut *self;
+        let Patient { stream, linger, ignores, .. } = &mut *self;
         let linger = linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
         let mut ignored = [0; 4096];
         while linger.as_mut().poll(context).is_pending() {
+            if *ignores == 0 {
+                return Poll::Pending;
+            }
             let mut buffer = ReadBuf::new(&mut ignored);
             match ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer)) {
-                Ok(()) if !buffer.filled().is_empty() => {}
+                Ok(()) if !buffer.filled().is_empty() => {
+                    *ignores = ignores.saturating_sub(buffer.filled().len());
+                }
                 _ => break,
             }
         }

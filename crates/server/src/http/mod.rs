@@ -12,12 +12,14 @@ pub mod flows;
 pub mod health;
 pub mod listen;
 pub mod live;
+pub mod metrics;
 pub mod openapi;
 pub mod overview;
 pub mod pages;
 pub mod problem;
 pub mod queues;
 pub mod request;
+pub mod requests;
 pub mod route;
 pub mod run;
 pub mod runs;
@@ -52,6 +54,7 @@ pub struct Shared {
     pub engine: Engine,
     pub door: access::Door,
     pub live: Live,
+    pub watched: metrics::Watched,
 }
 
 impl std::ops::Deref for App {
@@ -71,6 +74,7 @@ impl App {
 pub fn routes() -> impl Iterator<Item = &'static Route> {
     [
         health::ROUTES,
+        metrics::ROUTES,
         openapi::ROUTES,
         pages::ROUTES,
         flows::ROUTES,
@@ -95,7 +99,11 @@ pub fn router(app: App) -> Router {
             .route_layer(middleware::from_fn_with_state((app.clone(), route), access::check));
         router = router.route(route.path, handler);
     }
-    router.layer(middleware::from_fn(in_time)).layer(middleware::from_fn(problem::shape)).with_state(app)
+    router
+        .layer(middleware::from_fn(in_time))
+        .layer(middleware::from_fn(problem::shape))
+        .layer(middleware::from_fn_with_state(app.clone(), requests::watch))
+        .with_state(app)
 }
 
 async fn in_time(request: Request<Body>, next: Next) -> Response {

@@ -13,7 +13,7 @@ use flowline::core::{Json as Raw, RunId, Status, limits};
 use flowline::operate::RunHandle;
 use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
 use flowline::store::{RunPage, RunQuery, Total};
-use flowline::{EngineError, StartRequest};
+use flowline::{EngineError, StartRequest, trace};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/flows/{flow}/runs",
         access: Access::Needs(Scope::Start),
         summary: "Start a run",
-        about: "The run is durable when this answers. With an idempotency key (in the body or as `Idempotency-Key`) it can be repeated without harm: the same key and input give the same run. With `wait` it answers when the run has ended, or after that time with the run as it is then.",
+        about: "The run is durable when this answers. With an idempotency key (in the body or as `Idempotency-Key`) it can be repeated without harm: the same key and input give the same run. With `wait` it answers when the run has ended, or after that time with the run as it is then. A `traceparent` header (W3C Trace Context) makes the run part of that trace.",
         query: &[WAIT],
         body: Some(Body {
             schema: "Start",
@@ -124,7 +124,7 @@ pub struct Start {
     pub idempotency_key: Option<String>,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    #[serde(default, deserialize_with = "delay", serialize_with = "write_delay")]
+    #[serde(default, deserialize_with = "delay", serialize_with = "delay_text")]
     pub delay: Duration,
     #[serde(default, deserialize_with = "priority")]
     pub priority: Priority,
@@ -144,7 +144,7 @@ fn delay<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         .ok_or_else(|| D::Error::custom(format!("{text:?} is not a duration (30s, 5m, 1h30m)")))
 }
 
-fn write_delay<S: Serializer>(delay: &Duration, to: S) -> Result<S::Ok, S::Error> {
+fn delay_text<S: Serializer>(delay: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&format_duration(*delay))
 }
 
@@ -173,6 +173,17 @@ impl Started {
 }
 
 impl Start {
+    /// Makes the run part of the trace that the request belongs to, unless its labels name another. A header that is none
+    /// is passed over, as its standard asks.
+    fn join(&mut self, headers: &HeaderMap) {
+        let given = headers.get(trace::LABEL).and_then(|value| value.to_str().ok());
+        if let Some(given) = given.filter(|given| trace::Trace::parse(given).is_some())
+            && self.labels.len() < limits::LABELS
+        {
+            self.labels.entry(trace::LABEL.to_owned()).or_insert_with(|| given.to_owned());
+        }
+    }
+
     async fn request(self, caller: &Caller, flow: &str) -> Result<StartRequest, Problem> {
         caller.check_flow(flow)?;
         let input = self.input.unwrap_or_else(Raw::null);
@@ -211,6 +222,7 @@ async fn start(
     if start.flow.as_deref().is_some_and(|flow| flow != params.path("flow")) {
         return Err(Problem::new(&codes::BAD_BODY, "the path names another flow").at("/flow"));
     }
+    start.join(&headers);
     let handle = start.request(&caller, params.path("flow")).await?.await?;
     let ended = match params.duration("wait") {
         Some(wait) => tokio::time::timeout(wait, handle.wait()).await.ok().transpose()?,
@@ -240,7 +252,12 @@ async fn started(caller: &Caller, handle: &RunHandle) -> Result<Started, EngineE
     Ok(Started::of(handle, status))
 }
 
-async fn batch(caller: Caller, _: Params, Given(batch): Given<BatchStart>) -> Result<Json<Value>, Problem> {
+async fn batch(
+    caller: Caller,
+    _: Params,
+    headers: HeaderMap,
+    Given(mut batch): Given<BatchStart>,
+) -> Result<Json<Value>, Problem> {
     if batch.runs.len() > BATCH {
         let detail = format!("a batch starts at most {BATCH} runs, and this one has {}", batch.runs.len());
         return Err(Problem::new(&codes::TOO_LARGE, detail).at("/runs"));
@@ -248,6 +265,7 @@ async fn batch(caller: Caller, _: Params, Given(batch): Given<BatchStart>) -> Re
     if let Some(at) = batch.runs.iter().position(|start| start.flow.is_none()) {
         return Err(Problem::new(&codes::BAD_BODY, "missing field `flow`").at(&format!("/runs/{at}/flow")));
     }
+    batch.runs.iter_mut().for_each(|start| start.join(&headers));
     // All are on their way together, so that they share commits.
     let starts = batch.runs.into_iter().map(|item| start_one(&caller, item));
     let answers = futures_util::future::join_all(starts).await;

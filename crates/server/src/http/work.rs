@@ -137,9 +137,8 @@ async fn claim(
 /// What a worker may ask for.
 fn request(caller: &Caller, asked: wire::ClaimRequest) -> Result<WorkRequest, Problem> {
     let principal = &caller.principal;
-    if principal.flows.is_some() && principal.queues.is_none() {
-        // Jobs of other flows can wait in the same queue.
-        let detail = "this token is bound to flows, and a queue can hold jobs of any; bind it to queues too";
+    if principal.flows.is_some() {
+        let detail = "this token is bound to flows, and a queue can hold jobs of any; use one that is bound to queues alone";
         return Err(Problem::new(&codes::FORBIDDEN, detail));
     }
     if let Some(queue) = asked.queues.iter().find(|queue| !principal.may_see_queue(queue)) {

@@ -21,7 +21,7 @@ fn flowline(folder: &Path, arguments: &[&str]) -> Value {
 }
 
 /// Makes a token with these scopes, before the server has the store.
-fn token(folder: &Path, tenant: &str, more: &[&str]) -> String {
+pub fn token(folder: &Path, tenant: &str, more: &[&str]) -> String {
     let made =
         flowline(folder, &[&["token", "create", "--tenant", tenant, "--subject", "tester"], more].concat());
     made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
@@ -140,6 +140,33 @@ fn a_token_bound_to_a_flow_sees_no_other() {
     );
     assert_eq!(as_(&served, &bound, "GET", "/v1/flows", &json!({})).json()["items"], json!([]));
     assert_eq!(as_(&served, &bound, "GET", "/v1/runs", &json!({})).json()["items"], json!([]));
+}
+
+#[test]
+fn a_worker_takes_only_what_its_token_allows() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = token(folder.path(), "default", &["--scope", "admin"]);
+    let theirs = token(folder.path(), "theirs", &["--scope", "work"]);
+    let depot = token(folder.path(), "default", &["--scope", "work", "--bind-queue", "depot"]);
+    let flow = token(folder.path(), "default", &["--scope", "work", "--bind-flow", "parcel"]);
+    let served = Served::start(folder.path(), &["--auth", "tokens"]);
+    let parcel = json!({ "flow": "parcel", "steps": { "pack": { "worker": "depot" } } });
+    assert_eq!(as_(&served, &all, "POST", "/v1/flows", &parcel).status, 201);
+    assert_eq!(as_(&served, &all, "POST", "/v1/flows/parcel/runs", &json!({})).status, 201);
+    let claim = |queues: Value| json!({ "worker": "w1", "queues": queues, "waitMs": 0 });
+    let take = |token: &str, queues: Value| as_(&served, token, "POST", "/v1/work/claim", &claim(queues));
+    assert_eq!(take(&depot, json!(["depot", "office"])).code(), "forbidden");
+    assert_eq!(take(&flow, json!(["depot"])).code(), "forbidden");
+    assert_eq!(take(&theirs, json!(["depot"])).json()["jobs"], json!([]));
+    let job = take(&depot, json!(["depot"])).json()["jobs"][0].clone();
+    let lease = &job["lease"];
+    let outcome = json!({ "outcomes": [{ "lease": lease, "complete": {} }] });
+    assert_eq!(as_(&served, &theirs, "POST", "/v1/work/complete", &outcome).code(), "stale-lease");
+    let beat = as_(&served, &theirs, "POST", "/v1/work/heartbeat", &json!({ "leases": [lease] })).json();
+    assert_eq!(beat["leases"][0]["state"], "lost");
+    assert_eq!(as_(&served, &theirs, "POST", "/v1/work/release", &json!({ "leases": [lease] })).status, 204);
+    let told = as_(&served, &depot, "POST", "/v1/work/complete", &outcome).json();
+    assert_eq!(told["results"][0]["applied"], true, "{told}");
 }
 
 #[test]

@@ -2,6 +2,10 @@
 
 mod access;
 mod contract;
+mod deploy;
+mod logs;
+mod metrics;
 mod pages;
 #[allow(dead_code)]
 mod served;
+mod traces;

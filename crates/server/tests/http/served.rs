@@ -12,10 +12,20 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Served {
-    child: Child,
+    process: Process,
     pub address: SocketAddr,
     /// Kept open, or the server's next line would fail.
-    _stderr: BufReader<ChildStderr>,
+    stderr: BufReader<ChildStderr>,
+}
+
+/// A process that does not outlive its test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// An answer, read whole.
@@ -52,7 +62,7 @@ impl Served {
 
     /// Runs a command that serves; where it ends at once, what it said.
     pub fn command(folder: &Path, arguments: &[&str]) -> Result<Served, String> {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_flowline"))
+        let child = Command::new(env!("CARGO_BIN_EXE_flowline"))
             .current_dir(folder)
             .args(arguments)
             .stdin(Stdio::null())
@@ -60,17 +70,19 @@ impl Served {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the binary is built");
-        let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut process = Process(child);
+        let mut stderr = BufReader::new(process.0.stderr.take().expect("a pipe"));
         let mut said = String::new();
         loop {
             let mut line = String::new();
             if stderr.read_line(&mut line).expect("text") == 0 {
-                let _ = child.wait();
                 return Err(said);
             }
-            if let Some(address) = line.trim().rsplit_once(" on http://").and_then(|(_, at)| at.parse().ok())
-            {
-                return Ok(Served { child, address, _stderr: stderr });
+            // A line of the log, where that is JSON.
+            let logged: Option<Value> = serde_json::from_str(&line).ok();
+            let text = logged.as_ref().and_then(|line| line["message"].as_str()).unwrap_or(&line).trim();
+            if let Some(address) = text.rsplit_once(" on http://").and_then(|(_, at)| at.parse().ok()) {
+                return Ok(Served { process, address, stderr });
             }
             said.push_str(&line);
         }
@@ -114,20 +126,19 @@ impl Served {
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.0.id()
+    }
+
+    /// Asks it to stop; what it has said on stderr since it listened, by line.
+    pub fn said(mut self) -> Vec<String> {
+        let _ = Command::new("kill").args(["-TERM", &self.process.0.id().to_string()]).status();
+        self.stderr.by_ref().lines().map(|line| line.expect("text")).collect()
     }
 
     /// Asks it to stop, and waits until it has.
     pub fn stop(mut self) -> std::process::ExitStatus {
-        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
-        self.child.wait().expect("it was started")
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = Command::new("kill").args(["-TERM", &self.process.0.id().to_string()]).status();
+        self.process.0.wait().expect("it was started")
     }
 }
 

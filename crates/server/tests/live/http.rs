@@ -163,7 +163,7 @@ impl<W: Wire> Stream<W> {
     pub async fn comment(&mut self) {
         let before = self.comments;
         let wait = async {
-            while self.read_line().await.unwrap().expect("a line") != "" || self.comments == before {}
+            while !self.read_line().await.unwrap().expect("a line").is_empty() || self.comments == before {}
         };
         tokio::time::timeout(PATIENCE, wait).await.expect("a comment comes in time");
     }

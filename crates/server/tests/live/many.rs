@@ -24,7 +24,7 @@ pub fn clients() -> usize {
     clients
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_clients_on_one_run_receive_every_event_in_order() {
     let folder = TempDir::new().unwrap();
     let server = Server::start(folder.path(), &[]);

@@ -26,8 +26,9 @@ impl Server {
             command.env_remove(variable);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let child = command.spawn().unwrap();
+        let mut server = Server { address: ([0, 0, 0, 0], 0).into(), scheme: String::new(), child };
+        let lines = BufReader::new(server.child.stderr.take().unwrap()).lines();
         let (tell, told) = mpsc::channel();
         // Reads to the end, so that the server never waits for somebody to take what it says.
         thread::spawn(move || {
@@ -41,7 +42,8 @@ impl Server {
             let Ok(line) = line else { panic!("the server did not start: {said}") };
             if let Some((_, url)) = line.split_once(" on http") {
                 let (s, address) = url.split_once("://").unwrap();
-                return Server { address: address.parse().unwrap(), scheme: format!("http{s}"), child };
+                (server.address, server.scheme) = (address.parse().unwrap(), format!("http{s}"));
+                return server;
             }
             said.push_str(&line);
         }

@@ -10,7 +10,7 @@ use rusqlite::OptionalExtension;
 
 use super::Reader;
 use super::rows::{Log, run_id};
-use super::runs::number;
+use super::runs::{number, unknown};
 use crate::fault::Fault;
 use crate::names::tenant_of;
 use crate::pack::unpack;
@@ -26,6 +26,9 @@ impl Reader<'_> {
             "" => 0,
             cursor => number(cursor)?,
         };
+        if after > end {
+            return Err(unknown(cursor));
+        }
         let size = page_size(limit);
         let mut statement = self.conn.prepare_cached(
             "select n, run, first_seq, ms, events from log where n >= (select coalesce(max(n), 0) from log where n <= ?1 + 1)
@@ -63,7 +66,7 @@ impl Reader<'_> {
                 last = n;
             }
         }
-        Ok(FeedPage { events, cursors, cursor: after.max(end).to_string(), more: false })
+        Ok(FeedPage { events, cursors, cursor: end.to_string(), more: false })
     }
 
     /// `None` where the run's events are not wanted, or the run has gone.

@@ -160,8 +160,10 @@ pub(super) fn page_sql(query: &RunQuery) -> String {
 
 pub(crate) fn number(cursor: &str) -> Result<i64, Fault> {
     let known = cursor.parse::<u64>().ok().and_then(|number| i64::try_from(number).ok());
-    known.ok_or_else(|| {
-        let text = format!("cursor {cursor:?} is not one that this store gave; begin without a cursor");
-        StoreError::Invalid(text).into()
-    })
+    known.ok_or_else(|| unknown(cursor))
+}
+
+pub(crate) fn unknown(cursor: &str) -> Fault {
+    let text = format!("cursor {cursor:?} is not one that this store gave; begin without a cursor");
+    StoreError::Invalid(text).into()
 }

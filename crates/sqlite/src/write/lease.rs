@@ -124,6 +124,7 @@ impl Writer<'_> {
             name: job.name.clone(),
             attempt: job.attempt,
             lane: self.names.lane_name(job.lane)?.clone(),
+            due: job.due,
             token,
             expires: lease.expires,
         };

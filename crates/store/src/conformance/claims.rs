@@ -22,6 +22,7 @@ pub async fn a_claim_tells_all_of_its_lease(f: Fixture) {
         name: "step-0".into(),
         attempt: 1,
         lane: given::lane("default", "command"),
+        due: f.jobs(&run).await.remove(0).due,
         token: Token(1),
         expires: job.expires,
     };

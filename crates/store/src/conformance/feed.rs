@@ -154,6 +154,17 @@ pub async fn a_feed_cursor_that_is_none_is_refused(f: Fixture) {
     }
 }
 
+/// Such as one of a store that was here before, or of this one before it lost its end: what comes next would be skipped.
+pub async fn a_feed_cursor_beyond_the_end_is_refused(f: Fixture) {
+    f.started("r", vec![]).await;
+    let (_, end) = drain(&f, &FeedFilter::default(), String::new(), 10).await;
+    let digits = end.find(|c: char| !c.is_ascii_digit()).unwrap_or(end.len());
+    let beyond = format!("999999999{}", &end[digits..]);
+    let answer = f.store.feed(FeedFilter::default(), &beyond, 10).await;
+    assert!(matches!(answer, Err(StoreError::Invalid(_))), "{beyond:?} gave {answer:?}");
+    assert_eq!(read(&f, &FeedFilter::default(), &end, 10).await.events, []);
+}
+
 pub async fn a_reader_beside_racing_writers_misses_nothing(f: Fixture) {
     f.define(&given::run("r")).await;
     let write = |n: usize| {

@@ -149,6 +149,7 @@ macro_rules! conformance {
                 the_feed_is_filtered_by_tenant_flow_and_type
                 the_cursor_moves_past_what_the_filter_leaves_out
                 a_feed_cursor_that_is_none_is_refused
+                a_feed_cursor_beyond_the_end_is_refused
                 a_reader_beside_racing_writers_misses_nothing
             ]
             leases: [

@@ -127,8 +127,8 @@ impl Memory {
         let expires = lease.expires;
         self.change_job(&run, key, |job| job.lease = Some(lease));
         let job = self.job(&run, key)?;
-        let (name, attempt, lane) = (job.name.clone(), job.attempt, job.lane.clone());
-        Some(LeasedJob { run, key, name, attempt, lane, token, expires })
+        let (name, attempt, lane, due) = (job.name.clone(), job.attempt, job.lane.clone(), job.due);
+        Some(LeasedJob { run, key, name, attempt, lane, due, token, expires })
     }
 
     fn holds(&self, held: &Extend) -> bool {

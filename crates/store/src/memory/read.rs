@@ -81,8 +81,11 @@ impl Memory {
             "" => 0,
             cursor => number(cursor)?,
         };
+        if after > end {
+            return Err(unknown(cursor));
+        }
         let size = page_size(limit);
-        let cursor = after.max(end).to_string();
+        let cursor = end.to_string();
         let mut page = FeedPage { events: Vec::new(), cursors: Vec::new(), cursor, more: false };
         for (number, (run, seq)) in self.feed.range((Bound::Excluded(after), Bound::Unbounded)) {
             let Some(logged) = self.runs.get(run).and_then(|run| run.log.get(seq)) else { continue };
@@ -116,9 +119,9 @@ impl Memory {
 }
 
 fn number(cursor: &str) -> Result<u64, StoreError> {
-    cursor.parse().map_err(|_| {
-        StoreError::Invalid(format!(
-            "cursor {cursor:?} is not one that this store gave; begin without a cursor"
-        ))
-    })
+    cursor.parse().map_err(|_| unknown(cursor))
+}
+
+fn unknown(cursor: &str) -> StoreError {
+    StoreError::Invalid(format!("cursor {cursor:?} is not one that this store gave; begin without a cursor"))
 }

@@ -31,7 +31,7 @@ const HELD: usize = 8 * 1024;
 /// not the message.
 const SLICE: usize = 8 * 1024;
 /// Events read from the store at a time, at first and at most.
-const FEW: usize = 16;
+const FEW: usize = 8;
 const MANY: usize = 128;
 
 #[derive(Debug)]
@@ -181,7 +181,9 @@ impl Client {
         };
         let nothing = page.events.is_empty() && !page.more;
         self.hold(page);
-        if nothing && end.is_some() {
+        if nothing && self.part.take().is_some() {
+            self.over = true;
+        } else if nothing && end.is_some() {
             self.place = end;
             // Nothing is left of a log that has an end: retention was quicker.
             if let Some(status) = self.tail.last().and_then(message::ended_as) {
@@ -217,10 +219,16 @@ impl Client {
         let Message { cursor, flow, kind, text } = message;
         let wanted = (self.wanted.kinds.is_empty() || self.wanted.kinds.contains(kind))
             && self.wanted.flows.as_ref().is_none_or(|flows| flows.contains(flow));
+        let from = self.part.as_ref().map_or(0, |(_, sent)| *sent);
+        if wanted && self.part.take_if(|(of, _)| of != cursor).is_some() {
+            // The message that was half said cannot be had again as it was. Whoever comes back gets it whole.
+            self.over = true;
+            return Taken::Whole;
+        }
         if wanted && text.len() <= SLICE {
             self.ready.push_back(text.clone());
         } else if wanted {
-            let from = self.part.take().map_or(0, |(_, sent)| sent);
+            self.part = None;
             let to = text.len().min(from + SLICE);
             self.ready.push_back(Bytes::copy_from_slice(&text[from..to]));
             if to < text.len() {
@@ -249,5 +257,50 @@ async fn wait(heartbeat: Instant, stopping: &mut watch::Receiver<bool>, somethin
         _ = something => {}
         () = tokio::time::sleep_until(heartbeat) => {}
         _ = stopping.changed() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flowline::core::Time;
+    use flowline::store::{Clock, FeedFilter, MemoryStore};
+
+    fn client() -> Client {
+        let live = Live::new(Arc::new(MemoryStore::new(Clock::manual(Time::default()))));
+        let source = Source::Feed(FeedFilter::default());
+        let tail = Arc::new(Tail::new(0, source.clone(), Ids::Cursors, ""));
+        let wanted = Wanted { source, flows: Some(vec!["f".into()]), kinds: Vec::new(), run: None };
+        Client::after(&live, tail, wanted, "1")
+    }
+
+    fn message(cursor: &str, flow: &str, size: usize) -> Message {
+        let text = (0..size).map(|n| b'a' + (n % 26) as u8).collect::<Vec<u8>>().into();
+        Message { cursor: cursor.into(), flow: flow.into(), kind: EventType::Log, text }
+    }
+
+    #[test]
+    fn a_large_message_comes_in_slices_and_counts_when_it_is_whole() {
+        let mut client = client();
+        let large = message("3", "f", 3 * SLICE + 5);
+        while client.take(&large) == Taken::InPart {
+            assert_eq!(&*client.cursor, "1");
+            // What is not wanted does not come between.
+            assert_eq!(client.take(&message("2", "other", 10)), Taken::Whole);
+            client.cursor = "1".into();
+        }
+        assert_eq!((&*client.cursor, client.ready.len(), client.over), ("3", 4, false));
+        assert_eq!(client.ready.iter().flatten().copied().collect::<Vec<u8>>(), large.text);
+    }
+
+    #[test]
+    fn a_stream_ends_where_a_message_cannot_be_said_to_its_end() {
+        for other in [message("4", "f", 10), message("4", "f", 2 * SLICE)] {
+            let mut client = client();
+            assert_eq!(client.take(&message("3", "f", 2 * SLICE)), Taken::InPart);
+            client.take(&other);
+            assert!(client.over);
+            assert_eq!((client.ready.len(), &*client.cursor), (1, "1"));
+        }
     }
 }

@@ -40,7 +40,7 @@ const LAST_EVENT_ID: &str = "last-event-id";
 /// Clients that read from the store at once.
 const READS: usize = 4;
 /// Bytes of large messages kept for those who are behind and take them in slices.
-const LARGE: usize = 16 * 1024 * 1024;
+const LARGE: usize = 8 * 1024 * 1024;
 /// How many events before its end the tail of a run starts: who comes early or late finds the same ones there.
 const BACK: u64 = 32;
 /// A tail that was read is left alone for this long, times the tails there are: all of them together read no more often

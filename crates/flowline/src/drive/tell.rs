@@ -1,0 +1,84 @@
+//! What a driver tells the log of its process: each line with run, flow and instance, none with a payload.
+//!
+//! Nothing follows from a line, and without a subscriber, as under the simulator, there are none. What happens with every
+//! step is told at `debug` and costs one comparison where that is off.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use flowline_core::{RunKey, Status};
+use flowline_store::{CommitError, Committed, ExpiredLease};
+use tracing::{Level, debug, enabled, warn};
+
+use super::{Driver, Running};
+use crate::ledger::Ended;
+use crate::meters::count;
+use crate::trace::Span;
+
+impl<R> Driver<R> {
+    /// Counts and tells what became of a commit, before the ledger hears of it.
+    pub(super) fn tell_commit(&self, run: &RunKey, result: &Result<Committed, CommitError>) {
+        match result {
+            Ok(_) => count(&self.meters.commits),
+            Err(CommitError::Conflict { .. }) => count(&self.meters.conflicts),
+            Err(_) => {}
+        }
+        if !enabled!(Level::DEBUG) {
+            return;
+        }
+        let (flow, instance) = (self.flow_of(run), &*self.config.instance);
+        match result {
+            Ok(committed) => {
+                debug!(runId = %run.run, flowName = %flow, instanceId = instance, version = committed.version, "committed");
+                for step in self.ledger.triggered(run) {
+                    debug!(runId = %run.run, flowName = %flow, instanceId = instance, stepName = %step, "triggered");
+                }
+            }
+            Err(error) => {
+                let what = match error {
+                    CommitError::Conflict { .. } => "conflict",
+                    _ => "commit refused",
+                };
+                debug!(runId = %run.run, flowName = %flow, instanceId = instance, why = %error, "{what}");
+            }
+        }
+    }
+
+    pub(super) fn tell_ended(&self, run: &RunKey, ended: &Ended) {
+        let meter = match ended.status {
+            Status::Failed => &self.meters.ended.failed,
+            Status::Cancelled => &self.meters.ended.cancelled,
+            _ => &self.meters.ended.completed,
+        };
+        count(meter);
+        if let Some(spans) = &self.meters.spans {
+            let times = (ended.created_at, ended.ended_at);
+            spans.put(Span::run(run, ended.trace.as_deref(), &ended.flow, times, ended.status));
+        }
+        let (run, flow, instance, status) =
+            (&run.run, &*ended.flow, &*self.config.instance, ended.status.as_str());
+        debug!(runId = %run, flowName = flow, instanceId = instance, status, "run ended");
+    }
+
+    /// An attempt at work here has no lease any more.
+    pub(super) fn tell_lost(&self, running: &Running) {
+        self.meters.lost.fetch_add(1, Ordering::Relaxed);
+        let flow = self.flow_of(&running.run);
+        warn!(runId = %running.run.run, flowName = %flow, instanceId = &*self.config.instance, queue = &*running.queue, "lease lost; the attempt is stopped");
+    }
+
+    /// The lease of some worker has run out.
+    pub(super) fn tell_expired(&self, lease: &ExpiredLease) {
+        if lease.released {
+            return;
+        }
+        self.meters.expired.fetch_add(1, Ordering::Relaxed);
+        let flow = self.flow_of(&lease.run);
+        warn!(runId = %lease.run.run, flowName = %flow, instanceId = &*self.config.instance, stepName = &*lease.name, attempt = lease.attempt, worker = &*lease.worker, "lease expired");
+    }
+
+    /// Empty where the run is not in mind.
+    fn flow_of(&self, run: &RunKey) -> Arc<str> {
+        self.ledger.flow(run).unwrap_or_else(|| "".into())
+    }
+}

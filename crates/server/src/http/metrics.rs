@@ -1,0 +1,282 @@
+//! `/metrics`: what this instance has done, and how the store stands, for Prometheus.
+//!
+//! Counters are of this instance and say nothing of whose runs they were. What is read from the store at scrape time
+//! (queues, runs, stuck runs) is of the tenant of the token that asks; where no tokens are asked for, of all tenants. A
+//! store that does not answer costs its part of the page and no more.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use flowline::core::{Status, Tenant};
+use flowline::meters::Meters;
+use flowline::store::{Counter, QueueRow, StoreError};
+use flowline::stuck::{Reason, Stuck, stuck};
+
+use super::App;
+use super::access::Door;
+use super::request::{Caller, Params};
+use super::requests::Requests;
+use super::route::{Access, Answer, Content, Route, Scope, Verb};
+use crate::exposition::{Exposition, KIND, Labels};
+use crate::otlp::Export;
+
+/// How long a scrape waits for the store, each for what is quick and for stuck runs.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long what was found of stuck runs is believed.
+const BELIEVED: Duration = Duration::from_secs(30);
+/// Queues that get a label of their own; the rest are `other` together. Names come from definitions.
+const QUEUES: usize = 200;
+
+pub const ROUTES: &[Route] = &[Route {
+    verb: Verb::Get,
+    path: "/metrics",
+    access: Access::Needs(Scope::Read),
+    summary: "Get the metrics of this instance",
+    about: "In the text format of Prometheus. Counters are of this instance; queues, runs and stuck runs are of the token's tenant, or of all where no tokens are asked for.",
+    query: &[],
+    body: None,
+    answers: &[Answer { status: 200, about: "Metrics.", content: Content::Other("text/plain") }],
+    problems: &[],
+    handler: || get(metrics),
+}];
+
+/// What an instance knows of its own running.
+#[derive(Debug)]
+pub struct Watched {
+    pub requests: Requests,
+    export: Option<Export>,
+    stuck_after: Duration,
+    started: SystemTime,
+    stuck: tokio::sync::Mutex<HashMap<Option<Tenant>, (Instant, Stuck)>>,
+}
+
+impl Watched {
+    pub fn new(stuck_after: Duration, export: Option<Export>) -> Watched {
+        Watched {
+            requests: Requests::default(),
+            export,
+            stuck_after,
+            started: SystemTime::now(),
+            stuck: tokio::sync::Mutex::default(),
+        }
+    }
+}
+
+async fn metrics(State(app): State<App>, caller: Caller, _: Params) -> impl IntoResponse {
+    let mut page = Exposition::new(&app.engine.config().instance);
+    let since = app.watched.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let version: Labels<'_> = &[("version", env!("CARGO_PKG_VERSION"))];
+    page.family("flowline_build_info", "gauge", "The version that runs.", &[(version, 1)]);
+    page.gauge("flowline_start_time_seconds", "When the instance started, Unix time.", since.as_secs_f64());
+    write_meters(&mut page, app.engine.meters());
+    app.watched.requests.write(&mut page);
+    if let Some(export) = &app.watched.export {
+        export.write(&mut page);
+    }
+    write_store(&mut page, &app, &caller).await;
+    ([(header::CONTENT_TYPE, KIND)], page.finish())
+}
+
+fn write_meters(page: &mut Exposition, meters: &Meters) {
+    page.counter("flowline_commits_total", "Commits that landed.", &meters.commits);
+    page.counter(
+        "flowline_commit_conflicts_total",
+        "Commits that another's came before; each is decided again.",
+        &meters.conflicts,
+    );
+    page.counter(
+        "flowline_commit_batches_total",
+        "Batches of commits that the store answered.",
+        &meters.batches,
+    );
+    page.histogram(
+        "flowline_commit_seconds",
+        "From a batch of commits sent to the store until its answer.",
+        &[(&[], &meters.commit)],
+    );
+    page.histogram(
+        "flowline_decide_seconds",
+        "Deciding what a batch of commits says.",
+        &[(&[], &meters.decide)],
+    );
+    page.histogram(
+        "flowline_queue_wait_seconds",
+        "From the moment that a job was due until it was leased.",
+        &[(&[], &meters.queue_wait)],
+    );
+    page.histogram(
+        "flowline_attempt_seconds",
+        "Attempts at work in this process, by outcome.",
+        &[(&[("outcome", "completed")], &meters.completed), (&[("outcome", "failed")], &meters.failed)],
+    );
+    page.counter("flowline_claims_total", "Times that jobs were asked for.", &meters.claims);
+    page.counter(
+        "flowline_leases_expired_total",
+        "Leases, of whomever, found to have run out.",
+        &meters.expired,
+    );
+    page.counter("flowline_leases_lost_total", "Attempts at work here whose lease was gone.", &meters.lost);
+    let of = |meter: &std::sync::atomic::AtomicU64| meter.load(std::sync::atomic::Ordering::Relaxed);
+    page.family(
+        "flowline_duplicates_refused_total",
+        "counter",
+        "Inputs that changed nothing: applied before, a start whose run exists, a lease not held any more.",
+        &[
+            (&[("kind", "applied")], of(&meters.repeated)),
+            (&[("kind", "exists")], of(&meters.existed)),
+            (&[("kind", "stale_lease")], of(&meters.stale)),
+        ],
+    );
+    page.family(
+        "flowline_runs_ended_total",
+        "counter",
+        "Terminal events that this instance wrote, by status.",
+        &[
+            (&[("status", "completed")], of(&meters.ended.completed)),
+            (&[("status", "failed")], of(&meters.ended.failed)),
+            (&[("status", "cancelled")], of(&meters.ended.cancelled)),
+        ],
+    );
+}
+
+/// What only the store knows. Gauges that could not be read are left out.
+async fn write_store(page: &mut Exposition, app: &App, caller: &Caller) {
+    let answered = within(read(app, caller)).await;
+    page.gauge("flowline_store_up", "Whether the store answered this scrape.", u8::from(answered.is_some()));
+    let trouble = app.engine.trouble().borrow().is_some();
+    page.gauge("flowline_store_trouble", "Whether the store takes no writes.", u8::from(trouble));
+    let Some(read) = answered else { return };
+    let runs: Vec<([(&str, &str); 1], u64)> = Status::ALL
+        .into_iter()
+        .map(|status| {
+            let of = read.counters.iter().filter(|counter| counter.status == status);
+            ([("status", status.as_str())], of.map(|counter| counter.count).sum())
+        })
+        .collect();
+    let samples: Vec<(Labels<'_>, u64)> = runs.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+    page.family("flowline_runs", "gauge", "Runs in the store, by status.", &samples);
+    write_queues(page, &read);
+    write_stuck(page, app, caller, &read.tenants).await;
+}
+
+/// What a scrape reads.
+struct Read {
+    tenants: Vec<Tenant>,
+    counters: Vec<Counter>,
+    queues: Vec<QueueRow>,
+    now: flowline::core::Time,
+}
+
+async fn read(app: &App, caller: &Caller) -> Result<Read, StoreError> {
+    let store = app.engine.store();
+    let mut counters = store.counters().await?;
+    if let Door::Tokens(_) = app.door {
+        counters.retain(|counter| counter.tenant == caller.principal.tenant);
+    }
+    counters.retain(|counter| caller.principal.may_see_flow(&counter.flow_name));
+    // Only a run that has not ended has jobs.
+    let mut tenants: Vec<Tenant> = counters
+        .iter()
+        .filter(|counter| !counter.status.is_terminal())
+        .map(|counter| counter.tenant.clone())
+        .collect();
+    tenants.sort();
+    tenants.dedup();
+    let mut queues = Vec::new();
+    for tenant in &tenants {
+        queues.extend(store.queues(tenant).await?);
+    }
+    queues.retain(|row| caller.principal.may_see_queue(&row.queue));
+    Ok(Read { tenants, counters, queues, now: store.now().await? })
+}
+
+#[derive(Default)]
+struct Depth {
+    ready: u64,
+    delayed: u64,
+    held: u64,
+    leased: u64,
+    oldest: Duration,
+}
+
+fn write_queues(page: &mut Exposition, read: &Read) {
+    let mut depths: BTreeMap<Arc<str>, Depth> = BTreeMap::new();
+    for row in &read.queues {
+        let known = depths.contains_key(&row.queue) || depths.len() < QUEUES;
+        let queue = if known { row.queue.clone() } else { "other".into() };
+        let depth = depths.entry(queue).or_default();
+        depth.ready += row.ready;
+        depth.delayed += row.delayed;
+        depth.held += row.held;
+        depth.leased += row.leased;
+        depth.oldest = depth.oldest.max(row.oldest.map_or(Duration::ZERO, |due| read.now.since(due)));
+    }
+    let jobs: Vec<([(&str, &str); 2], u64)> = depths
+        .iter()
+        .flat_map(|(queue, depth)| {
+            let of = |state, count| ([("queue", &**queue), ("state", state)], count);
+            let Depth { ready, delayed, held, leased, .. } = *depth;
+            [of("ready", ready), of("delayed", delayed), of("held", held), of("leased", leased)]
+        })
+        .collect();
+    let samples: Vec<(Labels<'_>, u64)> = jobs.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+    page.family("flowline_queue_jobs", "gauge", "Jobs in a queue, by state.", &samples);
+    let oldest: Vec<([(&str, &str); 1], f64)> =
+        depths.iter().map(|(queue, depth)| ([("queue", &**queue)], depth.oldest.as_secs_f64())).collect();
+    let samples: Vec<(Labels<'_>, f64)> = oldest.iter().map(|(labels, age)| (&labels[..], *age)).collect();
+    page.family(
+        "flowline_queue_oldest_seconds",
+        "gauge",
+        "How long the oldest ready job has been due.",
+        &samples,
+    );
+}
+
+async fn write_stuck(page: &mut Exposition, app: &App, caller: &Caller, tenants: &[Tenant]) {
+    if caller.principal.flows.is_some() {
+        return;
+    }
+    let Some(found) = within(believed(app, caller, tenants)).await else { return };
+    let runs = Reason::ALL
+        .map(|reason| ([("reason", reason.as_str())], found.runs.get(&reason).copied().unwrap_or_default()));
+    let samples: Vec<(Labels<'_>, u64)> = runs.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+    page.family(
+        "flowline_stuck_runs",
+        "gauge",
+        "Runs without progress for longer than stuck-after, by reason.",
+        &samples,
+    );
+    page.gauge(
+        "flowline_stuck_runs_capped",
+        "Whether there were more runs than were looked at.",
+        u8::from(found.capped),
+    );
+    page.gauge("flowline_stuck_after_seconds", "The setting.", app.watched.stuck_after.as_secs_f64());
+}
+
+/// Stuck runs as they were found lately. Whoever comes while another looks waits for what that finds.
+async fn believed(app: &App, caller: &Caller, tenants: &[Tenant]) -> Result<Stuck, StoreError> {
+    let whose = match app.door {
+        Door::Tokens(_) => Some(caller.principal.tenant.clone()),
+        Door::Open { .. } => None,
+    };
+    let mut known = app.watched.stuck.lock().await;
+    if let Some((at, found)) = known.get(&whose)
+        && at.elapsed() < BELIEVED
+    {
+        return Ok(found.clone());
+    }
+    let found = stuck(app.engine.store(), tenants, app.watched.stuck_after).await?;
+    known.retain(|_, (at, _)| at.elapsed() < BELIEVED);
+    known.insert(whose, (Instant::now(), found.clone()));
+    Ok(found)
+}
+
+async fn within<T>(question: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
+    tokio::time::timeout(PATIENCE, question).await.ok()?.ok()
+}

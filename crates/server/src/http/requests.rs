@@ -1,0 +1,153 @@
+//! Requests as they pass: counted and timed by route, told to the log, and streams counted while they are open.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, State};
+use axum::http::{Method, Request, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use flowline::meters::Histogram;
+use http_body_util::BodyExt as _;
+
+use super::App;
+use crate::exposition::{Exposition, Labels};
+
+/// Requests of one instance since it started.
+#[derive(Debug, Default)]
+pub struct Requests {
+    /// By method and the template of the path, so that there are only as many as there are routes.
+    routes: Mutex<BTreeMap<(&'static str, String), Route>>,
+    /// Event streams that are open.
+    streams: Arc<AtomicU64>,
+}
+
+#[derive(Debug, Default)]
+struct Route {
+    statuses: BTreeMap<String, u64>,
+    took: Histogram,
+}
+
+/// Lets a request pass, and notes what became of it.
+pub async fn watch(State(app): State<App>, request: Request<Body>, next: Next) -> Response {
+    let began = Instant::now();
+    let method = method(request.method());
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let response = next.run(request).await;
+    let route = path.as_ref().map_or("unmatched", MatchedPath::as_str);
+    let (status, took) = (response.status(), began.elapsed());
+    app.watched.requests.passed(method, route, status, took);
+    tracing::debug!(
+        instanceId = &*app.engine.config().instance,
+        method,
+        route,
+        status = status.as_u16(),
+        ms = took.as_secs_f64() * 1e3,
+        "request"
+    );
+    app.watched.requests.follow(response)
+}
+
+impl Requests {
+    fn passed(&self, method: &'static str, route: &str, status: StatusCode, took: std::time::Duration) {
+        let mut routes = self.lock();
+        let route = routes.entry((method, route.to_owned())).or_default();
+        *route.statuses.entry(status.as_str().to_owned()).or_default() += 1;
+        route.took.observe(took);
+    }
+
+    /// Counts an event stream until its body is dropped.
+    fn follow(&self, response: Response) -> Response {
+        let kind = response.headers().get(header::CONTENT_TYPE).map(|kind| kind.as_bytes());
+        if !kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")) {
+            return response;
+        }
+        let open = Open::new(&self.streams);
+        response.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                let _ = &open;
+                frame
+            }))
+        })
+    }
+
+    pub fn write(&self, page: &mut Exposition) {
+        let routes = self.lock();
+        let counts: Vec<([(&str, &str); 3], u64)> = routes
+            .iter()
+            .flat_map(|((method, path), route)| {
+                let labels = |status| [("method", *method), ("route", path.as_str()), ("status", status)];
+                route.statuses.iter().map(move |(status, count)| (labels(status.as_str()), *count))
+            })
+            .collect();
+        let samples: Vec<(Labels<'_>, u64)> =
+            counts.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+        page.family("flowline_http_requests_total", "counter", "Requests answered.", &samples);
+        let took: Vec<([(&str, &str); 2], &Histogram)> = routes
+            .iter()
+            .map(|((method, path), route)| ([("method", *method), ("route", path.as_str())], &route.took))
+            .collect();
+        let samples: Vec<(Labels<'_>, &Histogram)> =
+            took.iter().map(|(labels, took)| (&labels[..], *took)).collect();
+        page.histogram("flowline_http_request_seconds", "From a request until its answer begins.", &samples);
+        page.gauge(
+            "flowline_sse_clients",
+            "Event streams that are open.",
+            self.streams.load(Ordering::Relaxed),
+        );
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, String), Route>> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One more, for as long as it lives.
+struct Open(Arc<AtomicU64>);
+
+impl Open {
+    fn new(counter: &Arc<AtomicU64>) -> Open {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Open(counter.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A method's name; whoever makes one up gets no label of their own.
+fn method(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_counts_for_as_long_as_it_is_open() {
+        let requests = Requests::default();
+        let open = || requests.streams.load(Ordering::Relaxed);
+        let response = Response::builder().header("content-type", "text/event-stream");
+        let stream = requests.follow(response.body(Body::from("data: 1\n\n")).unwrap());
+        let page = requests.follow(Response::new(Body::from("page")));
+        assert_eq!(open(), 1);
+        drop((stream, page));
+        assert_eq!(open(), 0);
+    }
+}

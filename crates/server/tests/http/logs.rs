@@ -1,0 +1,56 @@
+//! The log of a server: lines for machines, with what they are about and without payloads.
+
+use serde_json::{Value, json};
+
+use crate::served::Served;
+
+const FLOW: &str = r#"
+flow: order
+steps:
+  check: { command: [sh, -c, 'echo "{\\"result\\": \\"hushed\\"}"'], returns: order.checked }
+  pack: { subscribes: [order.checked], command: [sh, -c, 'exit 0'] }
+"#;
+
+#[test]
+fn every_line_is_json_and_tells_what_happened_to_which_run_without_its_payload() {
+    let folder = tempfile::tempdir().unwrap();
+    let served =
+        Served::start(folder.path(), &["--allow-commands", "--log", "debug", "--log-format", "json"]);
+    served.register(FLOW);
+    let run = served.post("/v1/flows/order/runs?wait=60s", &json!({ "input": "secret" })).json();
+    assert_eq!(run["status"], "completed", "{run}");
+    let said = served.said();
+    let lines: Vec<Value> = said
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line:?}")))
+        .collect();
+    let of =
+        |message: &str| -> Vec<&Value> { lines.iter().filter(|line| line["message"] == message).collect() };
+    for message in ["committed", "triggered", "run ended"] {
+        assert!(!of(message).is_empty(), "no {message:?} in {said:#?}");
+        for line in of(message) {
+            assert_eq!((&line["runId"], &line["flowName"]), (&run["runId"], &json!("order")), "{line}");
+            assert!(line["instanceId"].as_str().is_some_and(|name| !name.is_empty()), "{line}");
+        }
+    }
+    let steps: Vec<&Value> = of("triggered").iter().map(|line| &line["stepName"]).collect();
+    assert_eq!(steps, ["check", "pack"]);
+    assert_eq!(of("run ended")[0]["status"], "completed");
+    let start =
+        of("request").into_iter().find(|line| line["route"] == "/v1/flows/{flow}/runs").expect("a request");
+    assert_eq!((&start["method"], &start["status"]), (&json!("POST"), &json!(200)));
+    assert_eq!(of("instance stopped").len(), 1);
+    assert!(!said.iter().any(|line| line.contains("hushed") || line.contains("secret")), "{said:#?}");
+}
+
+#[test]
+fn what_happens_with_every_step_is_not_told_unless_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &["--allow-commands"]);
+    served.register(FLOW);
+    served.post("/v1/flows/order/runs?wait=60s", &json!({}));
+    let said = served.said();
+    let told = |line: &&String| line.contains("instance started") || line.contains("instance stopped");
+    assert_eq!(said.iter().filter(told).count(), 2, "{said:#?}");
+    assert!(!said.iter().any(|line| line.contains("runId")), "{said:#?}");
+}
