@@ -49,7 +49,7 @@ fn every_route_refuses_a_request_without_a_token_and_a_token_without_its_scope()
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
             let Some(needed) = operation["x-scope"].as_str() else { continue };
-            let path = path.replace('{', "").replace('}', "");
+            let path = path.replace(['{', '}'], "");
             let method = method.to_uppercase();
             assert_eq!(served.send(&method, &path, &[], "").code(), "unauthorized", "{method} {path}");
             let made_up = as_(&served, &format!("fl_{}", "0".repeat(64)), &method, &path, &json!({}));

@@ -396,7 +396,7 @@ fn every_route_refuses_what_it_does_not_take() {
     let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
     let mut with_body = 0;
     for (method, path, operation) in api.operations() {
-        let address = path.replace('{', "").replace('}', "");
+        let address = path.replace(['{', '}'], "");
         let wrong = api.served.send("PATCH", &address, &[], "");
         assert_eq!((wrong.status, wrong.code().as_str()), (405, "method-not-allowed"), "{path}");
         assert!(wrong.header("allow").unwrap().contains(&method), "{path}");
