@@ -119,6 +119,7 @@ impl Twins {
             "next",
             "token",
             "start",
+            "startAt",
             "oldest",
             "duration",
             "durationMs",
@@ -133,17 +134,15 @@ impl Twins {
             "p95",
             "p99",
             "eventId",
-            "newRun",
         ];
         match value {
             Value::Object(members) => {
                 for (name, value) in members {
-                    if DIFFER.contains(&name.as_str()) && !value.is_null() && !value.is_object()
-                        || name == "origin"
-                    {
-                        *value = json!("…");
-                    } else {
-                        self.blank(value);
+                    let differs = DIFFER.contains(&name.as_str()) && !value.is_null() && !value.is_object();
+                    match value {
+                        _ if differs || name == "origin" => *value = json!("…"),
+                        Value::String(text) if name == "reason" => *text = self.words(text).join(" "),
+                        value => self.blank(value),
                     }
                 }
             }
@@ -169,13 +168,13 @@ impl Twins {
         let text = text.lines().map(|line| self.named(line)).collect::<Vec<_>>().join("\n");
         let mut words: Vec<String> = Vec::new();
         for word in text.split_whitespace() {
-            let is_time = word.starts_with("20") && word.contains(['-', ':']) || word.contains(':');
-            let unit = ["ms", "s", "min", "h"].contains(&word);
+            let unit = word.trim_start_matches(|c: char| c.is_ascii_digit());
+            let is_unit = ["ms", "s", "m", "min", "h", "d"].contains(&unit);
+            let figure = |word: &String| word.starts_with(|c: char| c.is_ascii_digit());
             match words.last_mut() {
-                Some(before) if unit && before.starts_with(|c: char| c.is_ascii_digit()) => {
-                    *before = "time".to_owned()
-                }
-                _ if is_time => words.push(blank(word)),
+                Some(before) if is_unit && unit == word && figure(before) => *before = "time".to_owned(),
+                _ if is_unit && unit != word => words.push("time".to_owned()),
+                _ if word.contains(':') || word.starts_with("20") => words.push(blank(word)),
                 _ => words.push(word.to_owned()),
             }
         }
@@ -359,7 +358,7 @@ fn a_token_opens_what_it_is_for_and_nothing_else() {
     ask(&other, &["show", run]).refused(2, &["there is no run", "flowline runs"]);
     ask("made-up", &["runs"]).refused(3, &["unknown, revoked or expired", "--token"]);
     ask("", &["runs"]).refused(3, &["Authorization: Bearer TOKEN", "--token"]);
-    ask("näh", &["runs"]).refused(2, &["printable ASCII"]);
+    ask("a\nb", &["runs"]).refused(2, &["printable ASCII"]);
     ask(&all, &["runs", "--tenant", "other"]).refused(2, &["--tenant", "help"]);
     let json = ask("made-up", &["runs", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&json.out).unwrap()["error"]["code"], "unauthorized");
