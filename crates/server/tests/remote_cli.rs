@@ -174,7 +174,9 @@ impl Twins {
             match words.last_mut() {
                 Some(before) if is_unit && unit == word && figure(before) => *before = "time".to_owned(),
                 _ if is_unit && unit != word => words.push("time".to_owned()),
-                _ if word.contains(':') || word.starts_with("20") => words.push(blank(word)),
+                _ if word.contains(':') || word.starts_with("20") && word.contains('-') => {
+                    words.push(blank(word))
+                }
                 _ => words.push(word.to_owned()),
             }
         }
@@ -253,8 +255,8 @@ fn what_is_looked_at_is_the_same_at_a_server_as_in_a_store() {
         &["flows"],
         &["flows", "--versions"],
         &["queues"],
-        &["stats", "--steps"],
-        &["stats", "--flow", "order", "--since", "1h", "--bucket", "1d"],
+        &["stats", "--steps", "--bucket", "365d"],
+        &["stats", "--flow", "order", "--since", "1h", "--bucket", "365d"],
         &["verify"],
         &["explain", "{approve}"],
         &["show", "{approve}"],
