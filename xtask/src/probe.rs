@@ -73,6 +73,7 @@ fn serve(root: &Path, folder: &Path) -> Result<(Server, String)> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
     let mut child = Command::new(target.join("debug/flowline"))
         .current_dir(folder)
+        .env("FLOWLINE_LOG_FORMAT", "pretty")
         .args(["serve", "--listen", "127.0.0.1:0", "--flows", "flows"])
         .stderr(Stdio::piped())
         .spawn()

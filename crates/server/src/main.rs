@@ -2,6 +2,7 @@
 
 mod base;
 mod bench;
+mod bench_http;
 mod cli;
 mod definition;
 mod exposition;

@@ -9,8 +9,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Context;
 use crate::bench::{Answer, Question, Shape, bench, part};
+use crate::bench_http;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::open::Place;
+use crate::open::{self, Access, Place};
 use crate::output;
 
 /// Measure how fast this machine runs flows
@@ -38,6 +39,9 @@ pub struct Args {
     /// One of several instances: print what it measured
     #[arg(long, hide = true)]
     part: bool,
+    /// Measure the HTTP API instead: starts over loopback beside the same starts without HTTP, and lists meanwhile
+    #[arg(long, conflicts_with_all = ["flow", "instances", "keep", "payload"])]
+    http: bool,
     /// Where the database is made; its disk is what is measured
     #[arg(long, value_name = "DIR", default_value = ".flowline")]
     dir: PathBuf,
@@ -56,6 +60,9 @@ fn shape(text: &str) -> Result<Shape, String> {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
+    if args.http {
+        return over_http(context, &args).await;
+    }
     let question = Question {
         shape: args.flow,
         runs: args.runs,
@@ -71,9 +78,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         output::json(&part)?;
         return Ok(Exit::Fine);
     }
-    if cfg!(debug_assertions) {
-        output::note("this is a debug build: its figures say little; use `cargo run --release -- bench`");
-    }
+    warn_of_debug();
     let done = Arc::new(AtomicU64::new(0));
     let bar = tokio::spawn(show(done.clone(), question.runs));
     let answer = bench(&question, done).await;
@@ -83,6 +88,38 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         output::json(&answer)?;
     } else {
         tell(&answer)?;
+    }
+    Ok(Exit::Fine)
+}
+
+fn warn_of_debug() {
+    if cfg!(debug_assertions) {
+        output::note("this is a debug build: its figures say little; use `cargo run --release -- bench`");
+    }
+}
+
+async fn over_http(context: &Context, args: &Args) -> Outcome {
+    warn_of_debug();
+    let store = match server(context)? {
+        Some(url) => Some(open::open(&url, Access::Engine).await?),
+        None => None,
+    };
+    let answer = bench_http::bench(store, &args.dir, args.runs, args.in_flight).await;
+    let answer = answer.map_err(|error| Failure::environment(format!("{error:#}")))?;
+    if context.json {
+        output::json(&answer)?;
+        return Ok(Exit::Fine);
+    }
+    output::line(&format!("{} starts, {} in flight", answer.runs, answer.in_flight))?;
+    for (name, value) in [
+        ("starts per second", format!("{:.0}", answer.starts_per_second)),
+        ("over HTTP", format!("{:.0}", answer.http_starts_per_second)),
+        ("share of HTTP", format!("{:.2}", answer.http_share)),
+        ("in a batch of 1000", format!("{:.0}", answer.batch_starts_per_second)),
+        ("list of 50, p99", format!("{:.2} ms", answer.list_p99_ms)),
+        ("while starts come", format!("{:.2} ms", answer.list_p99_under_load_ms)),
+    ] {
+        output::line(&format!("  {name:<24}{value}"))?;
     }
     Ok(Exit::Fine)
 }

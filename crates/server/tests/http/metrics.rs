@@ -136,6 +136,13 @@ fn metrics_are_well_formed_and_move_with_what_they_count() {
     assert_eq!(after.get("flowline_http_requests_total", &starts), 1.0);
     let unknown = [("method", "other"), ("route", "unmatched"), ("status", "404")];
     assert_eq!(after.get("flowline_http_requests_total", &unknown), 1.0);
+    let documented = crate::deploy::documented();
+    assert!(
+        after.kinds.keys().all(|name| documented.contains(name)),
+        "{:?} lacks one of {:?}",
+        documented,
+        after.kinds
+    );
     let run = run["runId"].as_str().unwrap();
     assert!(after.samples.keys().all(|(_, labels)| labels.values().all(|value| value != run)));
 }

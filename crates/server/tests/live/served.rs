@@ -25,6 +25,7 @@ impl Server {
         for (variable, _) in std::env::vars().filter(|(name, _)| name.starts_with("FLOWLINE_")) {
             command.env_remove(variable);
         }
+        command.env("FLOWLINE_LOG_FORMAT", "pretty");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
         let mut server = Server { address: ([0, 0, 0, 0], 0).into(), scheme: String::new(), child };

@@ -1,0 +1,223 @@
+//! Bench of the HTTP API: the same starts by the engine's own API and over loopback, in the same run, on one store; and how
+//! long a list takes while they come.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use flowline::core::definition::{Format, read};
+use flowline::core::{Json, Plan, Tenant};
+use flowline::store::Store;
+use flowline::{Config, Engine};
+use flowline_sqlite::{Options, SqliteStore};
+use serde::Serialize;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::http::access::Door;
+use crate::http::listen::{self, Listening};
+use crate::http::live::Live;
+use crate::http::metrics::Watched;
+use crate::http::{App, Shared, router};
+
+/// A step that nobody takes: only starts are measured.
+const FLOW: &str = "flow: bench\nsteps:\n  wait: { worker: nobody }\n";
+/// Lists that are asked for to know how long one takes.
+const LISTS: u64 = 500;
+/// Runs in the one batch that is measured.
+const BATCH: usize = 1_000;
+
+/// What was measured. The names are a contract.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpAnswer {
+    pub runs: u64,
+    pub in_flight: u64,
+    pub starts_per_second: f64,
+    pub http_starts_per_second: f64,
+    pub http_share: f64,
+    pub batch_starts_per_second: f64,
+    pub list_p99_ms: f64,
+    pub list_p99_under_load_ms: f64,
+}
+
+/// Measures on a database of its own, which is removed again, or on a server's.
+pub async fn bench(
+    store: Option<Arc<dyn Store>>,
+    dir: &Path,
+    runs: u64,
+    in_flight: u64,
+) -> anyhow::Result<HttpAnswer> {
+    if let Some(store) = store {
+        return measure(store, runs, in_flight).await;
+    }
+    let folder = dir.join(format!(".flowline-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let store = SqliteStore::open(&folder.join("bench.db"), Options::default())?;
+    let answer = measure(store, runs, in_flight).await;
+    let _ = std::fs::remove_dir_all(&folder);
+    answer
+}
+
+async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Result<HttpAnswer> {
+    let definition =
+        read("bench.yaml", FLOW, Format::Yaml).map_err(|wrong| anyhow::anyhow!("{wrong}"))?.definition;
+    let config = Config { retention: None, ..Config::default() };
+    let engine = Engine::on(store.clone()).config(config).start().await?;
+    let plan = engine.register(definition, None).await?;
+    let live = Live::new(store);
+    let door = Door::Open { tenant: Tenant::default(), loopback: true };
+    let watched = Watched::new(Duration::from_secs(3600), None);
+    let app = App::new(Shared { engine: engine.clone(), door, live, watched });
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let how = Listening { most: 10_000, tls: None, drain: Duration::ZERO };
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let served = tokio::spawn(listen::serve(listener, router(app), how, async {
+        let _ = stopped.await;
+    }));
+
+    let input = json!({ "order": 1 }).to_string();
+    let body = format!("{{\"input\":{input}}}");
+    let start = Arc::new(post("/v1/flows/bench/runs", &body));
+    let list = Arc::new(b"GET /v1/runs?status=running&limit=50 HTTP/1.1\r\nhost: localhost\r\n\r\n".to_vec());
+
+    // Each once before it counts, so that neither has the cold store.
+    in_process(&engine, &plan, runs / 10 + 1, in_flight).await?;
+    over_http(address, &start, runs / 10 + 1, in_flight).await?;
+    let starts_per_second = in_process(&engine, &plan, runs, in_flight).await?;
+    let http_starts_per_second = over_http(address, &start, runs, in_flight).await?;
+
+    let items: Vec<serde_json::Value> = (0..BATCH).map(|_| json!({ "flow": "bench" })).collect();
+    let batch = post("/v1/runs/batch", &json!({ "runs": items }).to_string());
+    let began = Instant::now();
+    Connection::open(address).await?.ask(&batch).await?;
+    let batch_starts_per_second = BATCH as f64 / began.elapsed().as_secs_f64();
+
+    let list_p99_ms = lists(address, &list).await?;
+    let load = tokio::spawn(async move { over_http(address, &start, u64::MAX, in_flight).await });
+    let list_p99_under_load_ms = lists(address, &list).await?;
+    load.abort();
+    let _ = stop.send(());
+    let _ = served.await;
+    engine.stop().await;
+    Ok(HttpAnswer {
+        runs,
+        in_flight,
+        starts_per_second,
+        http_starts_per_second,
+        http_share: http_starts_per_second / starts_per_second,
+        batch_starts_per_second,
+        list_p99_ms,
+        list_p99_under_load_ms,
+    })
+}
+
+async fn in_process(engine: &Engine, plan: &Arc<Plan>, runs: u64, in_flight: u64) -> anyhow::Result<f64> {
+    let left = Arc::new(AtomicU64::new(runs));
+    let began = Instant::now();
+    let tasks: Vec<_> = (0..in_flight)
+        .map(|_| {
+            let (engine, plan, left) = (engine.clone(), plan.clone(), left.clone());
+            tokio::spawn(async move {
+                while take(&left) {
+                    let input = Json::from(json!({ "order": 1 }));
+                    engine.run_plan(plan.clone(), input).await?;
+                }
+                Ok::<(), flowline::EngineError>(())
+            })
+        })
+        .collect();
+    for one in tasks {
+        one.await??;
+    }
+    Ok(runs as f64 / began.elapsed().as_secs_f64())
+}
+
+async fn over_http(
+    address: std::net::SocketAddr,
+    request: &Arc<Vec<u8>>,
+    runs: u64,
+    in_flight: u64,
+) -> anyhow::Result<f64> {
+    let left = Arc::new(AtomicU64::new(runs));
+    let mut connections = Vec::new();
+    for _ in 0..in_flight {
+        connections.push(Connection::open(address).await?);
+    }
+    let began = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for mut connection in connections {
+        let (request, left) = (request.clone(), left.clone());
+        tasks.spawn(async move {
+            while take(&left) {
+                connection.ask(&request).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(one) = tasks.join_next().await {
+        one??;
+    }
+    Ok(runs as f64 / began.elapsed().as_secs_f64())
+}
+
+async fn lists(address: std::net::SocketAddr, request: &[u8]) -> anyhow::Result<f64> {
+    let mut connection = Connection::open(address).await?;
+    let mut times = Vec::new();
+    for _ in 0..LISTS {
+        let began = Instant::now();
+        connection.ask(request).await?;
+        times.push(began.elapsed());
+    }
+    times.sort();
+    Ok(times[times.len() * 99 / 100].as_secs_f64() * 1e3)
+}
+
+fn take(left: &AtomicU64) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+}
+
+fn post(path: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
+        .into_bytes()
+}
+
+/// A connection that is kept: as little as a client can be, so that the server is what is measured.
+struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    async fn open(address: std::net::SocketAddr) -> anyhow::Result<Connection> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Connection { stream, buffer: Vec::with_capacity(4096) })
+    }
+
+    /// Sends a request and reads its answer, which must be a good one.
+    async fn ask(&mut self, request: &[u8]) -> anyhow::Result<()> {
+        self.stream.write_all(request).await?;
+        self.buffer.clear();
+        loop {
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                bail!("the server closed the connection");
+            }
+            let Some(head) = self.buffer.windows(4).position(|end| end == b"\r\n\r\n") else { continue };
+            let text = std::str::from_utf8(&self.buffer[..head]).context("the head of an answer")?;
+            ensure!(text.starts_with("HTTP/1.1 20"), "{}", String::from_utf8_lossy(&self.buffer));
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let length: usize = length.context("an answer without its length")?.parse()?;
+            let whole = head + 4 + length;
+            while self.buffer.len() < whole {
+                ensure!(self.stream.read_buf(&mut self.buffer).await? > 0, "the answer broke off");
+            }
+            return Ok(());
+        }
+    }
+}
