@@ -106,8 +106,15 @@ fn post(address: &str, path: &str, kind: &str, body: &str) -> (u16, serde_json::
 #[test]
 fn a_served_step_ends_with_what_is_called_back() {
     let here = Here::new();
-    let mut serving =
-        Serving(here.spawn(&["serve", "--listen", "127.0.0.1:0", "--http-allow", "127.0.0.0/8"]));
+    let mut serving = Serving(here.spawn(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--http-allow",
+        "127.0.0.0/8",
+        "--log-format",
+        "pretty",
+    ]));
     let mut line = String::new();
     BufReader::new(serving.0.stderr.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().rsplit_once("http://").unwrap().1;
