@@ -21,6 +21,7 @@ use crate::http::access::Door;
 use crate::http::listen::{self, Listening};
 use crate::http::live::Live;
 use crate::http::metrics::Watched;
+use crate::http::workers::Seen;
 use crate::http::{App, Shared, router};
 
 /// A step that nobody takes: only starts are measured.
@@ -71,7 +72,7 @@ async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Re
     let live = Live::new(store);
     let door = Door::Open { tenant: Tenant::default(), loopback: true };
     let watched = Watched::new(Duration::from_secs(3600), None);
-    let app = App::new(Shared { engine: engine.clone(), door, live, watched });
+    let app = App::new(Shared { engine: engine.clone(), door, live, watched, workers: Seen::default() });
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let how = Listening { most: 10_000, tls: None, drain: Duration::ZERO };

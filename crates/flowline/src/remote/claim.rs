@@ -1,7 +1,5 @@
 //! Claiming: jobs are leased under the worker's name, loaded with all that an attempt needs, and handed out.
 
-use std::time::Duration;
-
 use flowline_core::ids::{check_name, step_id};
 use flowline_core::{Time, limits};
 use flowline_store::row::StateScope;
@@ -25,8 +23,8 @@ const QUEUES: usize = 100;
 impl Remote {
     /// Leases jobs to a worker: those that are there, at once; else it waits for the first. None where the time is up, or
     /// this instance stops meanwhile. Who drops the future takes nothing: what was leased meanwhile is given back.
-    pub async fn claim(&self, request: WorkRequest) -> Result<Vec<Assignment>, EngineError> {
-        let mut request = checked(request)?;
+    pub async fn claim(&self, mut request: WorkRequest) -> Result<Vec<Assignment>, EngineError> {
+        request.check()?;
         request.queues.sort();
         request.queues.dedup();
         if self.engine.shared.remote.room.is_closed() {
@@ -182,20 +180,21 @@ impl Remote {
     }
 }
 
-fn checked(request: WorkRequest) -> Result<WorkRequest, EngineError> {
-    let invalid = |text: String| Err(EngineError::Invalid(text));
-    if let Err(error) = check_name("worker", &request.worker) {
-        return invalid(error.to_string());
-    }
-    if request.queues.is_empty() || request.queues.len() > QUEUES {
-        return invalid(format!("a worker serves 1 to {QUEUES} queues; this one {}", request.queues.len()));
-    }
-    for queue in &request.queues {
-        if let Err(error) = check_name("queue", queue) {
+impl WorkRequest {
+    /// Refuses what no worker can ask for.
+    pub fn check(&self) -> Result<(), EngineError> {
+        let invalid = |text: String| Err(EngineError::Invalid(text));
+        if let Err(error) = check_name("worker", &self.worker) {
             return invalid(error.to_string());
         }
+        if self.queues.is_empty() || self.queues.len() > QUEUES {
+            return invalid(format!("a worker serves 1 to {QUEUES} queues; this one {}", self.queues.len()));
+        }
+        match self.queues.iter().find_map(|queue| check_name("queue", queue).err()) {
+            Some(error) => invalid(error.to_string()),
+            None => Ok(()),
+        }
     }
-    Ok(WorkRequest { wait: request.wait.min(Duration::from_secs(3600)), ..request })
 }
 
 fn given_back(job: LeasedJob) -> Extend {

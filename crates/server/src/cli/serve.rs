@@ -15,6 +15,7 @@ use crate::http::access::{Door, Remembered};
 use crate::http::listen::{self, Listening};
 use crate::http::live::Live;
 use crate::http::metrics::Watched;
+use crate::http::workers::Seen;
 use crate::http::{self, App, Shared, tls};
 use crate::log::{self, Habit};
 use crate::open::{Access, shown};
@@ -156,7 +157,13 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
         output::note(&format!("{} from {}", output::count(number as u64, "flow"), folder.display()));
     }
     let watched = Watched::new(settings.stuck_after.value, export);
-    let app = App::new(Shared { engine: engine.clone(), door, live: live.clone(), watched });
+    let app = App::new(Shared {
+        engine: engine.clone(),
+        door,
+        live: live.clone(),
+        watched,
+        workers: Seen::default(),
+    });
     let scheme = if tls.is_some() { "https" } else { "http" };
     output::note(&format!("serving {} on {scheme}://{address}", shown(&settings.store.value)));
     if mode == Mode::Dev {

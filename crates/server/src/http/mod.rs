@@ -27,6 +27,7 @@ pub mod schemas;
 pub mod tls;
 pub mod tokens;
 pub mod work;
+pub mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +56,7 @@ pub struct Shared {
     pub door: access::Door,
     pub live: Live,
     pub watched: metrics::Watched,
+    pub workers: workers::Seen,
 }
 
 impl std::ops::Deref for App {
@@ -86,6 +88,7 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         overview::ROUTES,
         tokens::ROUTES,
         work::ROUTES,
+        workers::ROUTES,
         callbacks::ROUTES,
     ]
     .into_iter()

@@ -17,7 +17,8 @@ pub const LABEL: &str = "^[^=]+=";
 
 /// Every schema by name.
 pub fn all() -> Map<String, Value> {
-    let groups = [problems(), flows(), runs(), acts(), queues(), overview(), access(), work::schemas()];
+    let groups =
+        [problems(), flows(), runs(), acts(), queues(), overview(), access(), workers(), work::schemas()];
     groups.into_iter().flat_map(|group| group.as_object().cloned().unwrap_or_default()).collect()
 }
 
@@ -370,6 +371,18 @@ fn overview() -> Value {
         "Report": object("What a check found.", json!({
             "runs": count(""), "events": count(""),
             "violations": list("", json!({ "type": "object", "description": "What does not hold, with the run." })),
+        })),
+    })
+}
+
+fn workers() -> Value {
+    json!({
+        "WorkerPage": object("Remote workers by name.", json!({
+            "items": list("", object("A worker.", json!({
+                "worker": text("Its name."), "queues": list("That it serves.", text("")), "lastSeen": time("When it last asked for work, to 15 s."),
+                "instance": text("That it asked."), "subject": text("Of its token."),
+            }))),
+            "hasMore": flag(""), "next": maybe(text("`cursor` of the next page.")),
         })),
     })
 }

@@ -6,6 +6,7 @@ mod schemas;
 use std::time::Duration;
 
 use axum::Json;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -15,6 +16,7 @@ use flowline::{EngineError, Level, StateScope, StepError};
 use flowline_client::wire;
 use serde::Serialize;
 
+use super::App;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
@@ -126,11 +128,15 @@ struct Completed {
 }
 
 async fn claim(
+    State(app): State<App>,
     caller: Caller,
     _: Params,
     Given(asked): Given<wire::ClaimRequest>,
 ) -> Result<Response, Problem> {
-    let jobs = caller.engine.remote().claim(request(&caller, asked)?).await?;
+    let request = request(&caller, asked)?;
+    request.check()?;
+    app.workers.note(&caller, &request.worker, &request.queues).await;
+    let jobs = caller.engine.remote().claim(request).await?;
     Ok(Json(Claimed { jobs, times: times(&caller) }).into_response())
 }
 
@@ -173,12 +179,14 @@ async fn heartbeat(
 }
 
 async fn complete(
+    State(app): State<App>,
     caller: Caller,
     _: Params,
     Given(asked): Given<wire::CompleteRequest>,
 ) -> Result<Response, Problem> {
     at_most("/outcomes", asked.outcomes.len(), OUTCOMES)?;
     let next = asked.claim.map(|claim| request(&caller, claim)).transpose()?;
+    next.as_ref().map_or(Ok(()), WorkRequest::check)?;
     let endings = asked.outcomes.into_iter().enumerate().map(ending).collect::<Result<Vec<Ending>, _>>()?;
     let remote = caller.engine.remote();
     let mut reports = remote.complete(endings).await;
@@ -189,7 +197,10 @@ async fn complete(
     }
     let jobs = match next {
         // What was reported is reported: that there is no work to be had is said by the next claim.
-        Some(next) => remote.claim(WorkRequest { wait: Duration::ZERO, ..next }).await.unwrap_or_default(),
+        Some(next) => {
+            app.workers.note(&caller, &next.worker, &next.queues).await;
+            remote.claim(WorkRequest { wait: Duration::ZERO, ..next }).await.unwrap_or_default()
+        }
         None => Vec::new(),
     };
     let results = reports.into_iter().map(reported).collect();

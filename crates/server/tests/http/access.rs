@@ -104,7 +104,7 @@ fn another_tenants_token_finds_nothing() {
         assert_eq!(as_(&served, &theirs, "GET", path, &json!({})).code(), "no-such-flow", "{path}");
     }
     assert_eq!(as_(&served, &theirs, "POST", "/v1/flows/greet/runs", &json!({})).code(), "no-such-flow");
-    for path in ["/v1/runs", "/v1/flows", "/v1/queues", "/v1/audit"] {
+    for path in ["/v1/runs", "/v1/flows", "/v1/queues", "/v1/workers", "/v1/audit"] {
         let items = as_(&served, &theirs, "GET", path, &json!({})).json()["items"].clone();
         let foreign = items.as_array().unwrap().iter().filter(|item| item["subject"].is_null()).count();
         assert_eq!(foreign, 0, "{path}: {items}");

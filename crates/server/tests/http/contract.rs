@@ -338,6 +338,12 @@ fn work(api: &Contract) {
     assert_eq!((&job["runId"], &job["timeoutMs"]), (&json!(run), &json!(3_600_000)), "{claimed}");
     let lease = &job["lease"];
     assert_eq!(api.post("/v1/work/claim", json!({ "worker": "w1", "queues": [] })).code(), "invalid");
+    let workers = api.get("/v1/workers").json();
+    assert_eq!(
+        (&workers["items"][0]["worker"], &workers["hasMore"]),
+        (&json!("w1"), &json!(false)),
+        "{workers}"
+    );
     let beat = api.post("/v1/work/heartbeat", json!({ "leases": [lease, "forged"] })).json();
     assert_eq!((&beat["leases"][0]["state"], &beat["leases"][1]["state"]), (&json!("held"), &json!("lost")));
     let many: Vec<&str> = vec!["forged"; 1_001];

@@ -1,0 +1,96 @@
+//! The remote workers that asked for work lately, on any instance. A hint for people: leases, not this list, say who works.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::routing::get;
+use flowline::core::{Json as Raw, Tenant};
+use flowline::store::DocumentQuery;
+use flowline::store::query::PAGE;
+use serde::Serialize;
+use serde_json::json;
+
+use super::problem::Problem;
+use super::request::{Caller, Params};
+use super::route::{Access, Answer, Kind, Query, Route, Scope, Verb};
+use super::runs::LIMIT;
+
+/// How long after its last request for work a worker is listed.
+const LISTED: Duration = Duration::from_secs(600);
+/// The most often that a worker's request is written down.
+const AGAIN: Duration = Duration::from_secs(15);
+/// Workers remembered at once; beyond it all are written down anew.
+const REMEMBERED: usize = 10_000;
+
+pub const ROUTES: &[Route] = &[Route {
+    verb: Verb::Get,
+    path: "/v1/workers",
+    access: Access::Needs(Scope::Read),
+    summary: "List the remote workers",
+    about: "Those that asked for work within the last ten minutes, by name. One that is busy for longer shows in the jobs that it holds.",
+    query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the page before." }],
+    body: None,
+    answers: &[Answer::json(200, "WorkerPage", "")],
+    problems: &[],
+    handler: || get(list),
+}];
+
+/// When this instance last wrote down each worker.
+#[derive(Debug, Default)]
+pub struct Seen(Mutex<HashMap<(Tenant, String), Instant>>);
+
+impl Seen {
+    /// Whether it is time to write this worker down; it then counts as done.
+    fn is_due(&self, tenant: &Tenant, worker: &str) -> bool {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (tenant.clone(), worker.to_owned());
+        if seen.get(&key).is_some_and(|at| at.elapsed() < AGAIN) {
+            return false;
+        }
+        if seen.len() >= REMEMBERED {
+            seen.clear();
+        }
+        seen.insert(key, Instant::now());
+        true
+    }
+
+    /// Writes down that a worker asked for work. That it cannot be written keeps nobody from working.
+    pub async fn note(&self, caller: &Caller, worker: &str, queues: &[String]) {
+        let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
+        if !self.is_due(tenant, worker) {
+            return;
+        }
+        let Ok(now) = store.now().await else { return };
+        let body = json!({
+            "worker": worker, "queues": queues, "lastSeen": now, "instance": &*caller.engine.config().instance,
+            "subject": &*caller.principal.subject,
+        });
+        let _ = store.put_document(&collection(tenant), worker, Raw::from(body), Some(LISTED)).await;
+    }
+}
+
+fn collection(tenant: &Tenant) -> String {
+    format!("workers:{tenant}")
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WorkerPage {
+    items: Vec<Raw>,
+    has_more: bool,
+    next: Option<String>,
+}
+
+async fn list(caller: Caller, params: Params) -> Result<Json<WorkerPage>, Problem> {
+    let query = DocumentQuery {
+        after: params.text("cursor").map(str::to_owned),
+        limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
+        ..DocumentQuery::default()
+    };
+    let page = caller.engine.store().documents(&collection(caller.engine.tenant()), query).await?;
+    let next = page.items.last().filter(|_| page.more).map(|last| last.id.clone());
+    let items = page.items.into_iter().map(|worker| worker.body).collect();
+    Ok(Json(WorkerPage { items, has_more: page.more, next }))
+}
