@@ -53,12 +53,17 @@ pub fn here() -> Here {
 
 /// What the steps wrote, in order.
 pub fn read(here: &Here) -> Effects {
+    read_in(here, "default")
+}
+
+/// As [`read`], where the steps are of another queue.
+pub fn read_in(here: &Here, queue: &str) -> Effects {
     let text = std::fs::read_to_string(here.path("ledger")).unwrap();
     let effect = |line: &str| {
         let [run, step, attempt, what] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
         let run = RunKey::new(Tenant::default(), RunId::new(run).unwrap());
         let (step, attempt) = (step.into(), attempt.parse().unwrap());
-        let (worker, queue) = ("any".into(), "default".into());
+        let (worker, queue) = ("any".into(), queue.into());
         match what {
             "began" => Effect::Began { worker, queue, run, step, attempt },
             "done" => Effect::Ended { worker, queue, run, step, attempt, reported: Reported::Done },

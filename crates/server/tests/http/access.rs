@@ -100,8 +100,8 @@ fn another_tenants_token_finds_nothing() {
             "{path}"
         );
     }
-    for path in ["/v1/flows/greet", "/v1/flows/greet/versions", "/v1/flows/greet/graph"] {
-        assert_eq!(as_(&served, &theirs, "GET", path, &json!({})).code(), "no-such-flow", "{path}");
+    for path in ["", "/versions", "/graph", "/stream"].map(|path| format!("/v1/flows/greet{path}")) {
+        assert_eq!(as_(&served, &theirs, "GET", &path, &json!({})).code(), "no-such-flow", "{path}");
     }
     assert_eq!(as_(&served, &theirs, "POST", "/v1/flows/greet/runs", &json!({})).code(), "no-such-flow");
     for path in ["/v1/runs", "/v1/flows", "/v1/queues", "/v1/workers", "/v1/audit"] {
@@ -109,6 +109,10 @@ fn another_tenants_token_finds_nothing() {
         let foreign = items.as_array().unwrap().iter().filter(|item| item["subject"].is_null()).count();
         assert_eq!(foreign, 0, "{path}: {items}");
     }
+    assert_eq!(
+        as_(&served, &theirs, "GET", &format!("/v1/runs/{run}/stream"), &json!({})).code(),
+        "no-such-run"
+    );
     assert_eq!(as_(&served, &theirs, "GET", "/v1/stats", &json!({})).json()["total"]["runs"], 0);
     let tokens = as_(&served, &theirs, "GET", "/v1/tokens", &json!({})).json()["items"].clone();
     assert_eq!(tokens.as_array().unwrap().len(), 1);

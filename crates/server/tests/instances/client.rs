@@ -1,6 +1,8 @@
 //! A client of the runs: asks, and remembers what it asked and what it was told.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use flowline::core::{Json, RunId, RunKey, Tenant, definition};
@@ -50,6 +52,24 @@ impl Client {
     /// Asks the store.
     pub fn ask<T>(&self, question: impl AsyncFnOnce(&dyn Store) -> T) -> T {
         self.runtime.block_on(question(&*self.store))
+    }
+
+    /// Starts runs of `hit` until it is told to stop, each time when one of the last so many has ended.
+    pub fn keep_busy(&mut self, name: &str, window: usize, done: &AtomicBool) {
+        let mut open: Vec<RunKey> = Vec::new();
+        let mut last = 0;
+        while !done.load(Ordering::Relaxed) {
+            open.retain(|run| !self.has_ended(run));
+            if open.len() >= window {
+                thread::sleep(Duration::from_millis(20));
+                continue;
+            }
+            if let Some(run) = self.start("hit", &format!("{name}-{last}")) {
+                self.approve(&run.run);
+                open.push(run);
+            }
+            last += 1;
+        }
     }
 
     /// Asks for a run under a key. What is not acknowledged may or may not be there.

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use flowline::core::RunKey;
 use flowline_check::History;
 
 use crate::client::Client;
@@ -52,7 +51,7 @@ pub fn three_instances_under_kills_pauses_restarts_and_cuts_lose_and_double_noth
             let (fleet, done, history) = (&fleet, &done, &history);
             scope.spawn(move || {
                 let mut client = Client::new(kind, &fleet.place.by(proxy.port));
-                keep_busy(&mut client, number, done);
+                client.keep_busy(&number.to_string(), WINDOW, done);
                 history.lock().unwrap().operations.append(&mut client.history.operations);
             });
         }
@@ -70,24 +69,6 @@ pub fn three_instances_under_kills_pauses_restarts_and_cuts_lose_and_double_noth
     fleet.settle(&client, END);
     let dump = fleet.check(&client, &client.history);
     report(kind, faults, took, &away, &client, &dump);
-}
-
-/// Starts runs until it is told to stop, each time when one of its last has ended.
-fn keep_busy(client: &mut Client, number: usize, done: &AtomicBool) {
-    let mut open: Vec<RunKey> = Vec::new();
-    let mut last = 0;
-    while !done.load(Ordering::Relaxed) {
-        open.retain(|run| !client.has_ended(run));
-        if open.len() >= WINDOW {
-            thread::sleep(Duration::from_millis(20));
-            continue;
-        }
-        if let Some(run) = client.start("hit", &format!("{number}-{last}")) {
-            client.approve(&run.run);
-            open.push(run);
-        }
-        last += 1;
-    }
 }
 
 /// All faults in an order of chance. Gives the times at which the server was away, for nobody can get on then.

@@ -14,6 +14,7 @@ mod dice;
 mod dump;
 mod faults;
 mod fleet;
+#[allow(dead_code)]
 #[path = "../faults/ledger.rs"]
 mod ledger;
 #[allow(dead_code)]

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use flowline::core::{RunId, RunKey, Tenant};
-use flowline_check::{Effect, Effects, History, Reported};
+use flowline_check::History;
 
 use crate::client::Client;
 use crate::crowd::{Running, Server};
 use crate::dice::{Dice, seed, soaking};
 use crate::dump::Dump;
+use crate::ledger;
 use crate::place::Here;
 use crate::server::{Kind, Place};
 
@@ -84,7 +84,7 @@ fn lose_and_double_nothing(kind: Kind) {
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut client = Client::new(kind, &place.url);
-            keep_busy(&mut client, &done);
+            client.keep_busy("run", WINDOW, &done);
             history.lock().unwrap().operations.append(&mut client.history.operations);
         });
         suffer(&here, &mut servers, &mut workers, &size);
@@ -95,7 +95,7 @@ fn lose_and_double_nothing(kind: Kind) {
     dump.runs.keys().for_each(|key| client.approve(&key.run));
     settle(&client);
     let dump = client.ask(async |store| Dump::of(store).await.unwrap());
-    dump.assert_right(&client.history, &read_ledger(&here));
+    dump.assert_right(&client.history, &ledger::read_in(&here, "depot"));
     assert!(dump.runs.values().all(|run| run.row.status.is_terminal()));
     let count = |kind: &str| {
         dump.runs.values().flat_map(|run| &run.events).filter(|e| e.kind.as_str() == kind).count()
@@ -117,24 +117,6 @@ fn worker(here: &Here, number: usize, urls: &str) -> Running {
         "worker", "--server", urls, "--queue", "depot", "--slots", "2", "--name", &name, "--", "sh", "job.sh",
     ];
     Running::start(here, &log, &arguments)
-}
-
-/// Starts runs until it is told to stop, each time when one of its last has ended.
-fn keep_busy(client: &mut Client, done: &AtomicBool) {
-    let mut open: Vec<RunKey> = Vec::new();
-    let mut last = 0;
-    while !done.load(Ordering::Relaxed) {
-        open.retain(|run| !client.has_ended(run));
-        if open.len() >= WINDOW {
-            thread::sleep(Duration::from_millis(20));
-            continue;
-        }
-        if let Some(run) = client.start("hit", &format!("run-{last}")) {
-            client.approve(&run.run);
-            open.push(run);
-        }
-        last += 1;
-    }
 }
 
 fn suffer(here: &Here, servers: &mut [Server], workers: &mut [Running], size: &Size) {
@@ -175,21 +157,4 @@ fn settle(client: &Client) {
         assert!(Instant::now() < until, "{left} runs have not ended");
         thread::sleep(Duration::from_millis(50));
     }
-}
-
-fn read_ledger(here: &Here) -> Effects {
-    let text = std::fs::read_to_string(here.path("ledger")).unwrap();
-    let effect = |line: &str| {
-        let [run, step, attempt, what] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
-        let run = RunKey::new(Tenant::default(), RunId::new(run).unwrap());
-        let (step, attempt) = (step.into(), attempt.parse().unwrap());
-        let (worker, queue) = ("any".into(), "depot".into());
-        match what {
-            "began" => Effect::Began { worker, queue, run, step, attempt },
-            "done" => Effect::Ended { worker, queue, run, step, attempt, reported: Reported::Done },
-            "failed" => Effect::Ended { worker, queue, run, step, attempt, reported: Reported::Failed },
-            name => Effect::EmittedNow { run, step, attempt, name: name.to_owned() },
-        }
-    };
-    Effects { log: text.lines().map(effect).collect(), ..Effects::default() }
 }

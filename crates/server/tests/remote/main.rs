@@ -19,6 +19,9 @@ mod faults;
 mod figures;
 mod fixtures;
 #[allow(dead_code)]
+#[path = "../faults/ledger.rs"]
+mod ledger;
+#[allow(dead_code)]
 #[path = "../cli/place.rs"]
 mod place;
 mod protocol;
