@@ -37,7 +37,7 @@ pub async fn connect(to: SocketAddr) -> BufReader<TcpStream> {
 
 /// Writes a request. The connection is closed after its answer.
 pub async fn write(wire: &mut impl Wire, line: &str, headers: &[(&str, &str)], body: Option<&str>) {
-    let mut request = format!("{line} HTTP/1.1\r\nhost: flowline\r\nconnection: close\r\n");
+    let mut request = format!("{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     for (name, value) in headers {
         request.push_str(&format!("{name}: {value}\r\n"));
     }
