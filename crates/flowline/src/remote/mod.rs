@@ -1,7 +1,7 @@
 //! Remote workers: attempts of steps with `worker: QUEUE`, leased to processes elsewhere that report over some wire.
 //!
 //! Nothing of an attempt lives in this process. Its lease is in the store, under the worker's own name; what else is to be
-//! known of it travels in the reference that the worker was given ([`lease`]). So any instance takes any report, and an
+//! known of it travels in the reference that the worker was given (`lease`). So any instance takes any report, and an
 //! instance that dies loses nothing. Every report is fenced in the store by the lease's token: one that is late writes
 //! nothing.
 //!
@@ -13,10 +13,10 @@
 //!
 //! The time of an attempt counts from its claim. Its worker is told the deadline and should fail the attempt itself. A
 //! heartbeat later than the deadline fails it with `timeout`, and no lease is extended much beyond the deadline
-//! ([`report`]): a worker that neither reports nor sends a heartbeat loses it like any that died. A result that comes after the
+//! (`report`): a worker that neither reports nor sends a heartbeat loses it like any that died. A result that comes after the
 //! deadline, before anyone noticed, still counts: the first outcome to be committed does.
 //!
-//! Waiting for work is in [`room`], claiming in [`claim`], reporting in [`report`].
+//! Waiting for work is in `room`, claiming in `claim`, reporting in `report`.
 
 mod claim;
 pub(crate) mod lease;

@@ -2,7 +2,7 @@
 //!
 //! Each attempt opens a connection of its own, to an address that was looked up and checked for it: nothing is followed,
 //! no proxy is asked, and what was checked is what is connected to. Sending is HTTP/1.1. The outcome of an answer is in
-//! [`answer`], who may be called in [`address`], the signature in [`sign`].
+//! `answer`, who may be called in [`address`], the signature in `sign`.
 
 pub mod address;
 mod answer;
