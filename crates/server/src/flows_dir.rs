@@ -34,8 +34,7 @@ pub async fn follow(engine: &Engine, folder: &Path) {
     loop {
         tokio::time::sleep(LOOK).await;
         let Ok(now) = files(folder) else { continue };
-        for (path, changed) in now.iter().filter(|(path, changed)| seen.get(*path) != Some(changed)) {
-            let _ = changed;
+        for path in now.keys().filter(|path| seen.get(*path) != now.get(*path)) {
             match reload(engine, path).await {
                 Ok(flow) => output::note(&format!("{}: flow {flow} is registered", path.display())),
                 Err(failure) => {

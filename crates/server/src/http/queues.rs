@@ -87,16 +87,10 @@ const fn change(
     handler: fn() -> axum::routing::MethodRouter<super::App>,
 ) -> Route {
     Route {
-        verb: Verb::Post,
-        path,
-        access: Access::Needs(Scope::Operate),
-        summary,
         about,
-        query: &[],
-        body: None,
         answers: CHANGED,
         problems: &[&codes::NO_SUCH_QUEUE],
-        handler,
+        ..Route::new(Verb::Post, path, Scope::Operate, summary, handler)
     }
 }
 

@@ -23,6 +23,30 @@ pub struct Route {
     pub handler: fn() -> MethodRouter<App>,
 }
 
+impl Route {
+    /// A route that takes nothing and says no more about itself; fill in the rest by struct update.
+    pub const fn new(
+        verb: Verb,
+        path: &'static str,
+        scope: Scope,
+        summary: &'static str,
+        handler: fn() -> MethodRouter<App>,
+    ) -> Route {
+        Route {
+            verb,
+            path,
+            access: Access::Needs(scope),
+            summary,
+            about: "",
+            query: &[],
+            body: None,
+            answers: &[],
+            problems: &[],
+            handler,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Get,

@@ -40,16 +40,11 @@ const fn act(
     handler: fn() -> axum::routing::MethodRouter<super::App>,
 ) -> Route {
     Route {
-        verb: Verb::Post,
-        path,
-        access: Access::Needs(Scope::Operate),
-        summary,
         about,
-        query: &[],
         body,
         answers: APPLIED,
         problems: &[&codes::NO_SUCH_RUN, &codes::RUN_ENDED, &codes::REFUSED],
-        handler,
+        ..Route::new(Verb::Post, path, Scope::Operate, summary, handler)
     }
 }
 
@@ -61,16 +56,10 @@ const fn look(
     handler: fn() -> axum::routing::MethodRouter<super::App>,
 ) -> Route {
     Route {
-        verb: Verb::Get,
-        path,
-        access: Access::Needs(Scope::Read),
-        summary,
-        about: "",
         query,
-        body: None,
         answers,
         problems: &[&codes::NO_SUCH_RUN],
-        handler,
+        ..Route::new(Verb::Get, path, Scope::Read, summary, handler)
     }
 }
 
