@@ -26,3 +26,15 @@ pub const LOST_LEASES: u32 = 5;
 pub const DEFINITION_BYTES: usize = 4 << 20;
 /// Text kept of an error message, in bytes; the rest is cut.
 pub const ERROR_BYTES: usize = 16 << 10;
+/// Events that wait in the inbox of one machine's run.
+pub const INBOX: usize = 1_000;
+/// Transitions of one run of a machine.
+pub const TRANSITIONS: u32 = 1_000_000;
+/// Actions of one machine.
+pub const ACTIONS: usize = 1_000;
+/// States of one machine.
+pub const STATES: usize = 1_000;
+/// The context of a machine's run, in bytes of JSON: 64 KiB. Every transition that changes it writes it whole.
+pub const CONTEXT_BYTES: usize = 64 << 10;
+/// How long after its time a timer counts as missed.
+pub const MISSED: std::time::Duration = std::time::Duration::from_secs(60);

@@ -8,6 +8,7 @@ mod check;
 mod diagnostic;
 mod file_schema;
 mod graph;
+mod machine;
 mod place;
 mod read;
 mod source;
@@ -26,37 +27,85 @@ pub use check::{Finding, check};
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use file_schema::file_schema;
 pub use graph::{Graph, GraphEdge, GraphNode, Join, NodeKind, dot, graph, mermaid};
+pub use machine::{Ends, Machine, Missed, StateDefinition, TimerDefinition, Transition, When};
 pub use place::Place;
 pub use read::{Read, read};
 pub use source::Format;
 pub use suggest::nearest;
 
-/// A versioned definition of steps wired by events.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// A versioned definition: of steps wired by events, or, where `machine` is there, of states that answer events.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Definition {
+    /// The name of the flow or the machine.
     pub flow: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// JSON Schema of the run's input.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<serde_json::Value>,
-    /// External events that a run takes, each with an optional JSON Schema.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    /// External events that a run takes, each with an optional JSON Schema. In a machine's file the key is `events`.
     pub accepts: BTreeMap<String, Option<serde_json::Value>>,
-    /// CEL over `input`, `events` and `results`; default: the results of completed leaf steps by name.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// CEL. Of a flow, over `input`, `events` and `results`; default: the results of completed leaf steps by name. Of a
+    /// machine, over `input` and `context`; default: the context.
     pub output: Option<String>,
     /// Stop triggering at the first failed step.
-    #[serde(skip_serializing_if = "is_default")]
     pub fail_fast: bool,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "some_duration")]
     pub timeout: Option<Duration>,
     /// What happens to the run's key-value state when the run ends.
-    #[serde(skip_serializing_if = "is_default")]
     pub state: Cleanup,
-    /// In the order of the file: a step's place here is its index in the run state.
-    #[serde(serialize_with = "steps_by_name")]
+    /// In the order of the file: a step's place here is its index in the run state. In a machine's file they are the
+    /// `actions`.
     pub steps: Vec<StepDefinition>,
+    pub machine: Option<Machine>,
+}
+
+impl Serialize for Definition {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry(if self.machine.is_some() { "machine" } else { "flow" }, &self.flow)?;
+        if let Some(description) = &self.description {
+            map.serialize_entry("description", description)?;
+        }
+        if let Some(input) = &self.input {
+            map.serialize_entry("input", input)?;
+        }
+        if !self.accepts.is_empty() {
+            let key = if self.machine.is_some() { "events" } else { "accepts" };
+            map.serialize_entry(key, &self.accepts)?;
+        }
+        if let Some(output) = &self.output {
+            map.serialize_entry("output", output)?;
+        }
+        if self.fail_fast {
+            map.serialize_entry("fail_fast", &true)?;
+        }
+        if let Some(timeout) = self.timeout {
+            map.serialize_entry("timeout", &format_duration(timeout))?;
+        }
+        if self.state != Cleanup::Never {
+            map.serialize_entry("state", &self.state)?;
+        }
+        let Some(machine) = &self.machine else {
+            map.serialize_entry("steps", &ByName(&self.steps, |step| &step.name))?;
+            return map.end();
+        };
+        if !machine.context.is_empty() {
+            map.serialize_entry("context", &machine.context)?;
+        }
+        map.serialize_entry("initial", &machine.initial)?;
+        map.serialize_entry("states", &ByName(&machine.states, |state| &state.name))?;
+        if !self.steps.is_empty() {
+            map.serialize_entry("actions", &ByName(&self.steps, |step| &step.name))?;
+        }
+        map.end()
+    }
+}
+
+/// A list of named things, written as a map in its order.
+struct ByName<'a, T>(&'a [T], fn(&T) -> &String);
+
+impl<T: Serialize> Serialize for ByName<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|item| ((self.1)(item), item)))
+    }
 }
 
 /// Named work in a flow.
@@ -83,6 +132,12 @@ pub struct StepDefinition {
     /// CEL, evaluated once when the step would be triggered.
     #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
+    /// Of an action: those of the same transition that must be done before it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
+    /// Of an action: the state that the machine moves to when it is out of attempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<String>,
     #[serde(skip_serializing_if = "is_default")]
     pub retry: Retry,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "some_duration")]
@@ -329,6 +384,7 @@ impl Definition {
             timeout: None,
             state: Cleanup::Never,
             steps: Vec::new(),
+            machine: None,
         }
     }
 
@@ -365,6 +421,8 @@ impl StepDefinition {
             emits: BTreeMap::new(),
             returns: None,
             condition: None,
+            after: Vec::new(),
+            on_error: None,
             retry: Retry::default(),
             timeout: None,
             on_failure: OnFailure::default(),
@@ -409,8 +467,4 @@ fn duration<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, 
 
 fn some_duration<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     duration.map(format_duration).serialize(serializer)
-}
-
-fn steps_by_name<S: Serializer>(steps: &[StepDefinition], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(steps.iter().map(|step| (&step.name, step)))
 }
