@@ -3,12 +3,19 @@
 //! Layout, format 1: format byte; flags byte (bits 0-1 ended, 2 paused, 3 stopping, 4 failed, 5-6 priority, 7 started); the failed step if
 //! flagged; retries; one byte per step (bits 0-2 phase, bit 3 set when attempt, tries and lost follow); the emitted
 //! events as bits. Numbers are LEB128.
+//!
+//! Format 2 is that of a machine's run: the same, then state, transition, entered, context, received, completed, failed,
+//! the failed action that names a state plus 1, the armed timers as bits, the inbox (its length, then its turns) and the current
+//! turn: 0, or 1, its turn, the state before plus 1, and its actions (their number, then 3 × action + group each). A turn is 0 for the start,
+//! 1 with number and event, 2 with a timer, 3 with an action.
 
 use crate::definition::Priority;
+use crate::machine::{Asked, Current, Group, MachineState, Turn};
 use crate::plan::{Bits, Plan};
 use crate::run::{Ended, Phase, RunState, StepState};
 
 const FORMAT: u8 = 1;
+const OF_MACHINE: u8 = 2;
 
 /// Bytes that are no state of this plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,7 +37,7 @@ impl RunState {
             | u8::from(self.failed.is_some()) << 4
             | (self.priority as u8) << 5
             | u8::from(self.started) << 7;
-        out.extend([FORMAT, flags]);
+        out.extend([if self.machine.is_some() { OF_MACHINE } else { FORMAT }, flags]);
         if let Some(step) = self.failed {
             put(&mut out, step);
         }
@@ -49,6 +56,9 @@ impl RunState {
         for word in self.emitted.words() {
             out.extend(word.to_le_bytes());
         }
+        if let Some(machine) = &self.machine {
+            machine.encode(&mut out);
+        }
         out
     }
 
@@ -56,7 +66,7 @@ impl RunState {
         let mut state = RunState::new(plan);
         let mut bytes = bytes.iter().copied();
         let mut next = || bytes.next().ok_or(DecodeError("it ends early"));
-        if next()? != FORMAT {
+        if next()? != (if plan.machine.is_some() { OF_MACHINE } else { FORMAT }) {
             return Err(DecodeError("its format is unknown"));
         }
         let flags = next()?;
@@ -89,10 +99,97 @@ impl RunState {
         if (plan.events.len()..state.emitted.words().len() * 64).any(|e| state.emitted.contains(e as u32)) {
             return Err(DecodeError("an event is not in its definition"));
         }
+        if let Some(machine) = &mut state.machine {
+            machine.decode(plan, &mut next)?;
+        }
         if next().is_ok() {
             return Err(DecodeError("it is too long for its definition"));
         }
         Ok(state)
+    }
+}
+
+impl MachineState {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let MachineState { state, transition, entered, context, received, completed, failed, .. } = *self;
+        for number in [state, transition, entered, context, received, completed, failed] {
+            put(out, number);
+        }
+        put(out, self.error.map_or(0, |action| action + 1));
+        for word in self.armed.words() {
+            out.extend(word.to_le_bytes());
+        }
+        put(out, self.inbox.len() as u32);
+        self.inbox.iter().for_each(|turn| put_turn(out, *turn));
+        let Some(current) = &self.current else { return put(out, 0) };
+        put(out, 1);
+        put_turn(out, current.by);
+        put(out, current.from.map_or(0, |state| state + 1));
+        put(out, current.asked.len() as u32);
+        for asked in &current.asked {
+            put(out, asked.action * 3 + asked.group as u32);
+        }
+    }
+
+    fn decode(
+        &mut self,
+        plan: &Plan,
+        next: &mut impl FnMut() -> Result<u8, DecodeError>,
+    ) -> Result<(), DecodeError> {
+        let Some(machine) = &plan.machine else { return Ok(()) };
+        let within = |number: u32, len: usize| match (number as usize) < len {
+            true => Ok(number),
+            false => Err(DecodeError("a state, event, timer or action is not in its definition")),
+        };
+        let actions = plan.steps.len();
+        self.state = within(get(next)?, machine.states.len())?;
+        for number in [
+            &mut self.transition,
+            &mut self.entered,
+            &mut self.context,
+            &mut self.received,
+            &mut self.completed,
+            &mut self.failed,
+        ] {
+            *number = get(next)?;
+        }
+        self.error = get(next)?.checked_sub(1).map(|action| within(action, actions)).transpose()?;
+        read_bits(&mut self.armed, next)?;
+        let turn = |next: &mut _| -> Result<Turn, DecodeError> {
+            Ok(match get(next)? {
+                0 => Turn::Start,
+                1 => Turn::Event { number: get(next)?, event: within(get(next)?, plan.events.len())? },
+                2 => Turn::Timer(within(get(next)?, machine.timers.len())?),
+                3 => Turn::Error(within(get(next)?, actions)?),
+                _ => return Err(DecodeError("a turn is of an unknown kind")),
+            })
+        };
+        for _ in 0..get(next)? {
+            let waiting = turn(next)?;
+            self.inbox.push_back(waiting);
+        }
+        if get(next)? == 0 {
+            return Ok(());
+        }
+        let by = turn(next)?;
+        let from = get(next)?.checked_sub(1).map(|state| within(state, machine.states.len())).transpose()?;
+        let mut asked = Vec::new();
+        for _ in 0..get(next)? {
+            let number = get(next)?;
+            let group = [Group::Exit, Group::Transition, Group::Entry][number as usize % 3];
+            asked.push(Asked { action: within(number / 3, actions)?, group });
+        }
+        self.current = Some(Current { by, from, asked });
+        Ok(())
+    }
+}
+
+fn put_turn(out: &mut Vec<u8>, turn: Turn) {
+    match turn {
+        Turn::Start => put(out, 0),
+        Turn::Event { number, event } => [1, number, event].into_iter().for_each(|n| put(out, n)),
+        Turn::Timer(timer) => [2, timer].into_iter().for_each(|n| put(out, n)),
+        Turn::Error(action) => [3, action].into_iter().for_each(|n| put(out, n)),
     }
 }
 

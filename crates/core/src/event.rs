@@ -103,6 +103,10 @@ pub enum Slot {
     Result(u32),
     /// Why this step failed (`step.failed`).
     Error(u32),
+    /// The context that this transition of a machine wrote (`state.changed`); they count from 1.
+    Context(u32),
+    /// The event that a machine took in as this one (`event.received`), with all that was said of it; they count from 1.
+    Received(u32),
 }
 
 impl Slot {
@@ -112,12 +116,16 @@ impl Slot {
             Slot::Emit(n) => n << 2 | 1,
             Slot::Result(n) => n << 2 | 2,
             Slot::Error(n) => n << 2 | 3,
+            Slot::Context(n) => n << 3,
+            Slot::Received(n) => n << 3 | 4,
         }
     }
 
     pub fn from_number(number: u32) -> Slot {
         match number & 3 {
-            0 => Slot::Input,
+            0 if number == 0 => Slot::Input,
+            0 if number & 4 == 0 => Slot::Context(number >> 3),
+            0 => Slot::Received(number >> 3),
             1 => Slot::Emit(number >> 2),
             2 => Slot::Result(number >> 2),
             _ => Slot::Error(number >> 2),
@@ -132,6 +140,10 @@ impl Slot {
             payload: Option<Json>,
             result: Option<Json>,
             error: Option<Json>,
+            context: Option<Json>,
+        }
+        if let Slot::Received(_) = self {
+            return data.clone();
         }
         let Ok(found) = data.to::<Data>() else { return Json::null() };
         match self {
@@ -139,6 +151,8 @@ impl Slot {
             Slot::Emit(_) => found.payload,
             Slot::Result(_) => found.result,
             Slot::Error(_) => found.error,
+            Slot::Context(_) => found.context,
+            Slot::Received(_) => None,
         }
         .unwrap_or_else(Json::null)
     }
@@ -243,7 +257,16 @@ mod tests {
 
     #[test]
     fn slots_survive_their_numbers() {
-        for slot in [Slot::Input, Slot::Emit(0), Slot::Emit(9_999), Slot::Result(3), Slot::Error(70_000)] {
+        for slot in [
+            Slot::Input,
+            Slot::Emit(0),
+            Slot::Emit(9_999),
+            Slot::Result(3),
+            Slot::Error(70_000),
+            Slot::Context(1),
+            Slot::Received(1),
+            Slot::Received(9_999),
+        ] {
             assert_eq!(Slot::from_number(slot.number()), slot);
         }
     }

@@ -126,6 +126,11 @@ impl Expr {
         value.json().map_err(|error| error.to_string())
     }
 
+    /// Evaluates a condition over variables of one's own; anything but a boolean is an error.
+    pub(crate) fn test_in(&self, variables: &Variables) -> Result<bool, String> {
+        truth(self.evaluate_in(variables)?)
+    }
+
     pub fn evaluate(&self, scope: &Scope) -> Result<serde_json::Value, String> {
         let mut context = Context::with_env(ENV.clone());
         if self.reads.input {
@@ -143,10 +148,14 @@ impl Expr {
 
     /// Evaluates a condition; anything but a boolean is an error.
     pub fn test(&self, scope: &Scope) -> Result<bool, String> {
-        match self.evaluate(scope)? {
-            serde_json::Value::Bool(truth) => Ok(truth),
-            other => Err(format!("gave {other}, not true or false")),
-        }
+        truth(self.evaluate(scope)?)
+    }
+}
+
+fn truth(value: serde_json::Value) -> Result<bool, String> {
+    match value {
+        serde_json::Value::Bool(truth) => Ok(truth),
+        other => Err(format!("gave {other}, not true or false")),
     }
 }
 

@@ -15,6 +15,7 @@ pub mod expr;
 pub mod ids;
 pub mod json;
 pub mod limits;
+pub mod machine;
 pub mod plan;
 pub mod planted;
 pub mod request;

@@ -27,7 +27,7 @@ pub const DEFINITION_BYTES: usize = 4 << 20;
 /// Text kept of an error message, in bytes; the rest is cut.
 pub const ERROR_BYTES: usize = 16 << 10;
 /// Events that wait in the inbox of one machine's run.
-pub const INBOX: usize = 1_000;
+pub const INBOX: usize = 256;
 /// Transitions of one run of a machine.
 pub const TRANSITIONS: u32 = 1_000_000;
 /// Actions of one machine.

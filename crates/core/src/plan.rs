@@ -3,6 +3,8 @@
 //! A plan is built once per definition and shared. Its numbers (a step's index, an event's index) are what the run
 //! state is dense by, so they follow from the definition alone and never change for a given hash.
 
+mod machine;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,6 +16,8 @@ use crate::planted::{self, Bug};
 use crate::request::RequestTemplate;
 use crate::run::RunState;
 use crate::schema::Schema;
+
+pub use machine::{PlanMachine, PlanState, PlanTimer, PlanTransition, PlanWhen};
 
 /// A definition ready to be decided on.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub struct Plan {
     pub output: Option<Expr>,
     /// Steps that start with the run.
     pub entries: Vec<u32>,
+    /// The states of a machine, whose actions are the steps.
+    pub machine: Option<PlanMachine>,
     by_name: BTreeMap<Arc<str>, u32>,
 }
 
@@ -47,6 +53,10 @@ pub struct PlanStep {
     pub inputs: Vec<u32>,
     /// Steps that wait for this one by `step:NAME`.
     pub followers: Vec<u32>,
+    /// Actions that go before this one, where they are asked for together.
+    pub after: Vec<u32>,
+    /// The state that a machine moves to when this action is out of attempts.
+    pub on_error: Option<u32>,
     /// Nothing waits for this step or for what it publishes.
     pub leaf: bool,
     /// Its result is read again when the run ends.
@@ -68,6 +78,8 @@ pub struct PlanEvent {
 enum Wants {
     /// The start of the run.
     Start,
+    /// A transition of a machine.
+    Transition,
     /// All of these events and steps. Compared word by word, so that a join of thousands costs little.
     All {
         events: Bits,
@@ -95,6 +107,10 @@ impl Bits {
 
     pub fn insert(&mut self, n: u32) {
         self.0[n as usize / 64] |= 1 << (n % 64);
+    }
+
+    pub fn remove(&mut self, n: u32) {
+        self.0[n as usize / 64] &= !(1 << (n % 64));
     }
 
     pub fn contains(&self, n: u32) -> bool {
@@ -153,7 +169,9 @@ impl Plan {
         link(&mut steps, &events, &definition);
         let entries: Vec<u32> =
             (0..steps.len() as u32).filter(|&s| matches!(steps[s as usize].wants, Wants::Start)).collect();
-        if entries.is_empty() && definition.accepts.is_empty() {
+        let machine =
+            names.machine(&definition, &mut steps).map_err(|(place, problem)| fail(&place, problem))?;
+        if entries.is_empty() && definition.accepts.is_empty() && machine.is_none() {
             return Err(fail(
                 "steps",
                 "no step starts with the run; leave `subscribes` out of one".to_owned(),
@@ -172,7 +190,12 @@ impl Plan {
         };
         let keeps_all = output.as_ref().is_some_and(|expr| expr.reads().results);
         for step in &mut steps {
-            step.keeps_result = if output.is_some() { keeps_all } else { step.leaf };
+            step.keeps_result = match (&machine, &output) {
+                // Those that come after it are given it.
+                (Some(_), _) => !step.followers.is_empty(),
+                (None, Some(_)) => keeps_all,
+                (None, None) => step.leaf,
+            };
         }
         let input = compile(&definition.input).map_err(|problem| fail("input", problem))?;
         let by_name = steps.iter().enumerate().map(|(at, step)| (step.name.clone(), at as u32)).collect();
@@ -185,6 +208,7 @@ impl Plan {
             input,
             output,
             entries,
+            machine,
             definition,
         })
     }
@@ -211,6 +235,7 @@ impl Plan {
     pub fn satisfied(&self, step: u32, state: &RunState) -> bool {
         match &self.step(step).wants {
             Wants::Start => true,
+            Wants::Transition => false,
             Wants::All { .. } if planted::is(Bug::JoinOnFirstEvent) => true,
             Wants::All { events, steps } => {
                 state.emitted.holds_all(events) && steps.iter().all(|&s| self.satisfied_by_step(s, state))
@@ -225,6 +250,7 @@ impl Plan {
     pub fn satisfiable(&self, step: u32, event: &dyn Fn(u32) -> bool, done: &dyn Fn(u32) -> bool) -> bool {
         match &self.step(step).wants {
             Wants::Start => true,
+            Wants::Transition => false,
             Wants::All { steps, .. } => {
                 self.step(step).inputs.iter().all(|&e| event(e)) && steps.iter().all(|&s| done(s))
             }
@@ -292,6 +318,7 @@ impl PlanStep {
             _ => None,
         };
         let (wants, inputs) = match &step.subscribes {
+            None if names.of_machine => (Wants::Transition, Vec::new()),
             None => (Wants::Start, Vec::new()),
             Some(subscribes) => names.wants(subscribes)?,
         };
@@ -305,6 +332,8 @@ impl PlanStep {
             returns,
             inputs,
             followers: Vec::new(),
+            after: Vec::new(),
+            on_error: None,
             leaf: false,
             keeps_result: false,
             wants,
@@ -330,6 +359,7 @@ fn compile(schema: &Option<serde_json::Value>) -> Result<Option<Schema>, String>
 struct Names<'a> {
     events: BTreeMap<&'a str, u32>,
     steps: BTreeMap<&'a str, u32>,
+    of_machine: bool,
 }
 
 impl<'a> Names<'a> {
@@ -344,7 +374,33 @@ impl<'a> Names<'a> {
         }
         let steps =
             definition.steps.iter().enumerate().map(|(i, step)| (step.name.as_str(), i as u32)).collect();
-        Names { events, steps }
+        Names { events, steps, of_machine: definition.machine.is_some() }
+    }
+
+    /// The machine's part of a plan, and what its actions wait for.
+    fn machine(
+        &self,
+        definition: &Definition,
+        steps: &mut [PlanStep],
+    ) -> Result<Option<PlanMachine>, (String, String)> {
+        let Some(machine) = &definition.machine else { return Ok(None) };
+        let numbers = machine::Numbers { events: &self.events, actions: &self.steps };
+        let mut planned = PlanMachine::build(machine, &numbers)?;
+        for (at, action) in definition.steps.iter().enumerate() {
+            let fail = |problem: String| (format!("actions.{}", action.name), problem);
+            for before in &action.after {
+                let before = self.step(before).map_err(fail)?;
+                steps[at].after.push(before);
+                steps[before as usize].followers.push(at as u32);
+            }
+            if let Some(to) = &action.on_error {
+                let found = machine.states.iter().position(|state| state.name == *to);
+                let to = found.ok_or_else(|| fail(format!("there is no state {to:?}")))?;
+                steps[at].on_error = Some(to as u32);
+            }
+            planned.reads_input |= steps[at].condition.as_ref().is_some_and(|expr| expr.reads().input);
+        }
+        Ok(Some(planned))
     }
 
     fn wants(&self, subscribes: &Subscribes) -> Result<(Wants, Vec<u32>), String> {

@@ -125,6 +125,25 @@ bugs! {
     PauseRepeated,
     /// That an input changes nothing is told from memory, which another instance may have made old.
     ToldFromMemory,
+    // Machines.
+    /// A timer of a state that was left fires all the same.
+    TimerOutlivesState,
+    /// An event that comes again under its id is taken in again.
+    EventTakenTwice,
+    /// A guard reads the context that the run began with.
+    GuardOnStaleContext,
+    /// Actions do not wait for those before them.
+    ActionsUnordered,
+    /// The last event taken in has the first turn.
+    InboxReversed,
+    /// The next event has its turn while actions of the one before it run.
+    TurnsOverlap,
+    /// A transition that asks for a role is open to anyone.
+    RoleIgnored,
+    /// What waits in the inbox is forgotten when an action fails.
+    InboxForgotten,
+    /// The processing record of an event says that it is done while its actions run.
+    ReceiptTooSoon,
 }
 
 #[cfg(not(feature = "planted"))]

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::definition::{OnFailure, Priority};
 use crate::event::{Event, EventType, Slot};
 use crate::json::Json;
+use crate::machine::{MachineState, Turn};
 use crate::plan::{Bits, Plan};
 use crate::planted::{self, Bug};
 
@@ -118,7 +119,10 @@ pub struct RunState {
     /// `step.retry` events.
     pub retries: u32,
     pub emitted: Bits,
+    /// Of a machine: its actions. Their attempts count on from transition to transition, so that one is never mistaken for
+    /// another.
     pub steps: Vec<StepState>,
+    pub machine: Option<Box<MachineState>>,
 }
 
 /// An event, reduced to what changes the state.
@@ -156,6 +160,31 @@ pub enum Fact {
     Paused,
     Resumed,
     Ended(Ended),
+    /// A machine took an event in.
+    Received {
+        number: u32,
+        event: u32,
+    },
+    /// A machine turned an event down when its turn came.
+    Rejected {
+        number: u32,
+    },
+    /// A machine made a transition: of several that the turn could lead to, this choice.
+    Moved {
+        by: Turn,
+        choice: u32,
+        /// It wrote the context.
+        context: bool,
+    },
+    TimerSet {
+        timer: u32,
+    },
+    TimerFired {
+        timer: u32,
+    },
+    TimerCancelled {
+        timer: u32,
+    },
     /// Changes nothing (a log line).
     Note,
 }
@@ -217,6 +246,7 @@ impl RunState {
             retries: 0,
             emitted: Bits::new(plan.events.len()),
             steps: vec![StepState::default(); plan.steps.len()],
+            machine: MachineState::new(plan),
         }
     }
 
@@ -231,6 +261,14 @@ impl RunState {
 
     pub fn step(&self, step: u32) -> StepState {
         self.steps[step as usize]
+    }
+
+    /// Where what this step leaves behind is kept: an action leaves it anew in every transition.
+    pub fn address(&self, step: u32) -> u32 {
+        match &self.machine {
+            Some(machine) => machine.transition * self.steps.len() as u32 + step,
+            None => step,
+        }
     }
 
     /// Whether the run ended while the step was queued or delayed: nobody will run it any more.
@@ -255,7 +293,13 @@ impl RunState {
         self.steps.iter().enumerate().filter(|(_, step)| step.is_live()).map(|(at, _)| at as u32)
     }
 
+    /// Steps in this phase; of a machine, how often an action came to it.
     pub fn count(&self, phase: Phase) -> u32 {
+        match (&self.machine, phase) {
+            (Some(machine), Phase::Completed) => return machine.completed,
+            (Some(machine), Phase::Failed) => return machine.failed,
+            _ => {}
+        }
         self.steps.iter().filter(|step| step.phase == phase).count() as u32
     }
 
@@ -281,6 +325,9 @@ impl RunState {
             Fact::Completed { step, attempt } => {
                 let state = &mut self.steps[step as usize];
                 (state.phase, state.attempt) = (Phase::Completed, attempt);
+                if self.machine.is_some() {
+                    return self.action_over(plan, step, Phase::Completed);
+                }
                 return self.trigger(plan, &plan.step(step).followers);
             }
             Fact::Retry { step, attempt, delayed, cause } => {
@@ -295,11 +342,21 @@ impl RunState {
                 let state = &mut self.steps[step as usize];
                 (state.phase, state.attempt) = (Phase::Failed, attempt);
                 let goes_on = plan.step_definition(step).on_failure == OnFailure::Continue;
+                if self.machine.is_some() {
+                    if !goes_on && plan.step(step).on_error.is_none() {
+                        self.failed.get_or_insert(step);
+                    }
+                    return self.action_over(plan, step, Phase::Failed);
+                }
                 if goes_on && !planted::is(Bug::ContinueFails) {
                     return self.trigger(plan, &plan.step(step).followers);
                 }
                 self.failed.get_or_insert(step);
                 self.stopping |= plan.definition.fail_fast && !planted::is(Bug::FailFastIgnored);
+            }
+            Fact::Skipped { step } if self.machine.is_some() => {
+                self.steps[step as usize].phase = Phase::Skipped;
+                return self.action_over(plan, step, Phase::Skipped);
             }
             Fact::Skipped { step } => {
                 self.steps[step as usize] = StepState { phase: Phase::Skipped, ..StepState::default() }
@@ -314,6 +371,12 @@ impl RunState {
             Fact::Resumed => self.paused = false,
             Fact::Ended(ended) => self.ended = Some(ended),
             Fact::Note => {}
+            Fact::Received { .. }
+            | Fact::Rejected { .. }
+            | Fact::Moved { .. }
+            | Fact::TimerSet { .. }
+            | Fact::TimerFired { .. }
+            | Fact::TimerCancelled { .. } => return self.apply_machine(plan, fact),
         }
         Vec::new()
     }
@@ -354,6 +417,15 @@ impl Fact {
         };
         let attempt = event.attempt.unwrap_or(0);
         let data = Data::read(event.data.as_ref());
+        let timer = || {
+            let timers = plan.machine.as_ref().map_or(0, |machine| machine.timers.len());
+            let known = data.timer.filter(|&timer| (timer as usize) < timers);
+            known.ok_or_else(|| fail("names no timer of the definition".to_owned()))
+        };
+        let received = |name: Option<&str>| {
+            let name = name.ok_or_else(|| fail("has no name".to_owned()))?;
+            plan.event_index(name).ok_or_else(|| fail(format!("{name:?} is not in the definition")))
+        };
         Ok(match event.kind {
             EventType::FlowStart => Fact::Start {
                 delayed: data.start_at.is_some(),
@@ -381,17 +453,41 @@ impl Fact {
             EventType::FlowCompleted => Fact::Ended(Ended::Completed),
             EventType::FlowFailed => Fact::Ended(Ended::Failed),
             EventType::FlowCancelled => Fact::Ended(Ended::Cancelled),
+            EventType::EventReceived => {
+                Fact::Received { number: data.number.unwrap_or(0), event: received(data.name.as_deref())? }
+            }
+            EventType::EventRejected => Fact::Rejected { number: data.number.unwrap_or(0) },
+            EventType::StateChanged => Fact::Moved {
+                by: match (&data.event, data.number, data.timer, &data.action) {
+                    (Some(event), Some(number), ..) => Turn::Event { number, event: received(Some(event))? },
+                    (_, _, Some(_), _) => Turn::Timer(timer()?),
+                    (.., Some(action)) => Turn::Error(
+                        plan.step_index(action)
+                            .ok_or_else(|| fail(format!("there is no action {action:?}")))?,
+                    ),
+                    _ => Turn::Start,
+                },
+                choice: data.choice.unwrap_or(0),
+                context: data.context.is_some(),
+            },
+            EventType::TimerSet => Fact::TimerSet { timer: timer()? },
+            EventType::TimerFired => Fact::TimerFired { timer: timer()? },
+            EventType::TimerCancelled => Fact::TimerCancelled { timer: timer()? },
             _ => Fact::Note,
         })
     }
 
-    /// Where the payload of the event behind this fact is found again.
-    pub fn slot(self, plan: &Plan) -> Option<Slot> {
+    /// Where the payload of the event behind this fact is found again. `state` is that before the fact.
+    pub fn slot(self, plan: &Plan, state: &RunState) -> Option<Slot> {
         match self {
             Fact::Start { .. } => Some(Slot::Input),
-            Fact::Completed { step, .. } if plan.step(step).keeps_result => Some(Slot::Result(step)),
-            Fact::Failed { step, .. } => Some(Slot::Error(step)),
+            Fact::Completed { step, .. } if plan.step(step).keeps_result => {
+                Some(Slot::Result(state.address(step)))
+            }
+            Fact::Failed { step, .. } => Some(Slot::Error(state.address(step))),
             Fact::Emit { event } => Some(Slot::Emit(event)),
+            Fact::Received { number, .. } => Some(Slot::Received(number)),
+            Fact::Moved { context: true, .. } => Some(Slot::Context(state.of_machine().transition + 1)),
             _ => None,
         }
     }
@@ -406,6 +502,12 @@ struct Data {
     delay_ms: Option<u64>,
     start_at: Option<Json>,
     priority: Option<String>,
+    number: Option<u32>,
+    event: Option<String>,
+    timer: Option<u32>,
+    action: Option<String>,
+    choice: Option<u32>,
+    context: Option<Json>,
 }
 
 impl Data {

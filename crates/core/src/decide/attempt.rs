@@ -68,7 +68,7 @@ impl Draft<'_> {
             self.publish(Some((step, attempt)), event, &payload, None);
         }
         if self.plan.step(step).keeps_result {
-            self.keep(Slot::Result(step), result);
+            self.keep(Slot::Result(self.state.address(step)), result);
         }
         let data = json::object([("result", Some(result))]);
         let fact = Fact::Completed { step, attempt };

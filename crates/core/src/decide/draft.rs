@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::machine::Receipts;
 use super::{AddJob, Decided, Decision, Halt, Job, Known, Missing, Moment, OtherJobs, Refusal};
 use crate::event::{EventType, NewEvent, Slot};
 use crate::expr::Scope;
 use crate::json::{self, Json};
 use crate::limits;
+use crate::machine::{Current, Turn};
 use crate::plan::Plan;
 use crate::planted::{self, Bug};
 use crate::run::{Cause, Ended, Fact, Phase, RunState};
@@ -17,17 +19,24 @@ pub(super) struct Draft<'a> {
     pub plan: &'a Plan,
     pub state: RunState,
     pub moment: Moment<'a>,
-    known: &'a Known,
+    pub(super) known: &'a Known,
     events: Vec<NewEvent>,
     /// Payloads of this decision's own events.
     fresh: BTreeMap<Slot, Json>,
     /// Triggered and not yet past their condition.
-    pending: BTreeSet<u32>,
+    pub(super) pending: BTreeSet<u32>,
     /// Steps that need a job, and when it is due.
     due: BTreeMap<u32, Time>,
-    drop: Vec<(u32, u32)>,
+    pub(super) drop: Vec<(Job, u32)>,
     pub others: OtherJobs,
     timer: Option<Time>,
+    /// When a delayed machine enters its first state.
+    begin: Option<Time>,
+    /// Timers of a machine that were set: by which transition, and when they are due.
+    pub(super) timers: BTreeMap<u32, (u32, Time)>,
+    pub(super) receipts: Receipts,
+    /// A turn of a machine that came to its end and was not dealt with yet.
+    pub(super) over: Option<Current>,
     failure: Option<(String, Option<Arc<str>>)>,
 }
 
@@ -45,13 +54,18 @@ impl<'a> Draft<'a> {
             drop: Vec::new(),
             others: OtherJobs::Leave,
             timer: None,
+            begin: None,
+            timers: BTreeMap::new(),
+            receipts: Receipts::new(),
+            over: None,
             failure: None,
         }
     }
 
     /// Adds an event of the run and applies it.
     pub fn push_run(&mut self, fact: Fact, kind: EventType, data: Option<Json>) {
-        self.events.push(NewEvent { slot: fact.slot(self.plan), ..NewEvent::run(kind, data) });
+        let slot = fact.slot(self.plan, &self.state);
+        self.events.push(NewEvent { slot, ..NewEvent::run(kind, data) });
         self.apply(fact);
     }
 
@@ -64,7 +78,7 @@ impl<'a> Draft<'a> {
         data: Option<Json>,
     ) {
         let name = self.plan.step(step).name.clone();
-        let slot = fact.slot(self.plan);
+        let slot = fact.slot(self.plan, &self.state);
         self.events.push(NewEvent { slot, ..NewEvent::step(kind, &name, attempt, data) });
         self.apply(fact);
     }
@@ -91,8 +105,18 @@ impl<'a> Draft<'a> {
     }
 
     fn apply(&mut self, fact: Fact) {
+        let before = self.state.machine.as_mut().map(|machine| (machine.state, machine.current.clone()));
         let triggered = self.state.apply(self.plan, fact);
         self.pending.extend(triggered);
+        let idle = self.state.machine.as_ref().is_some_and(|machine| machine.current.is_none());
+        match (before, fact) {
+            (Some((from, _)), Fact::Moved { by, .. }) if idle => {
+                let from = (by != Turn::Start).then_some(from);
+                self.over = Some(Current { by, from, asked: Vec::new() });
+            }
+            (Some((_, Some(current))), _) if idle => self.over = Some(current),
+            _ => {}
+        }
     }
 
     /// Asks for a job of a live step.
@@ -109,6 +133,11 @@ impl<'a> Draft<'a> {
         self.timer = Some(due);
     }
 
+    /// Enters the first state of a machine at this time.
+    pub fn begin_at(&mut self, due: Time) {
+        self.begin = Some(due);
+    }
+
     /// Says why the run fails, unless an earlier step has settled that.
     pub fn fail_run(&mut self, error: &str, step: Option<u32>) {
         if self.state.failed.is_some() && self.state.failed != step && !planted::is(Bug::FailureReplaced) {
@@ -120,6 +149,9 @@ impl<'a> Draft<'a> {
 
     /// Evaluates the conditions of what was triggered, and ends the run if nothing is left that could happen.
     pub fn settle(&mut self) -> Result<(), Halt> {
+        if self.plan.machine.is_some() {
+            return self.advance();
+        }
         self.ask_for_conditions(self.pending.iter().copied())?;
         while let Some(step) = self.pending.pop_first() {
             if self.state.step(step).is_live() && self.passes_condition(step)? {
@@ -164,7 +196,7 @@ impl<'a> Draft<'a> {
             .map(|&e| Slot::Emit(e))
     }
 
-    fn payload(&self, slot: Slot) -> Option<&Json> {
+    pub(super) fn payload(&self, slot: Slot) -> Option<&Json> {
         self.fresh.get(&slot).or_else(|| self.known.payloads.get(&slot))
     }
 
@@ -216,7 +248,7 @@ impl<'a> Draft<'a> {
             ("stack", stack.map(json::string).as_ref()),
             ("cause", cause.as_str().map(json::string).as_ref()),
         ]);
-        self.keep(Slot::Error(step), &error_json);
+        self.keep(Slot::Error(self.state.address(step)), &error_json);
         self.due.remove(&step);
         self.push_step(
             Fact::Failed { step, attempt, cause },
@@ -242,7 +274,7 @@ impl<'a> Draft<'a> {
             }
             // A step that this very decision triggered has no job yet.
             if self.due.remove(&step).is_none() {
-                self.drop.push((step, self.state.step(step).attempt));
+                self.drop.push((Job::Step(step), self.state.step(step).attempt));
             }
             self.skip(step, "fail_fast");
         }
@@ -301,6 +333,7 @@ impl<'a> Draft<'a> {
 
     /// Adds the terminal event. `duration` counts from the creation of the run.
     pub fn end(&mut self, how: Ended, fields: &[(&str, Option<&Json>)]) {
+        self.close_inbox(how);
         let kind = match how {
             Ended::Completed => EventType::FlowCompleted,
             Ended::Failed => EventType::FlowFailed,
@@ -312,6 +345,7 @@ impl<'a> Draft<'a> {
         let leave = how == Ended::Cancelled && planted::is(Bug::CancelLeavesJobs);
         self.others = if leave { OtherJobs::Leave } else { OtherJobs::Drop };
         self.due.clear();
+        self.timers.clear();
         self.pending.clear();
     }
 
@@ -383,8 +417,18 @@ impl<'a> Draft<'a> {
                 due,
                 held: false,
             });
+        let priority = self.state.priority;
+        let begin = self.begin.map(|due| AddJob { job: Job::Begin, attempt: 1, priority, due, held });
+        let timers = self.timers.iter().map(|(&timer, &(entered, due))| AddJob {
+            job: Job::Timer(timer),
+            attempt: entered,
+            priority,
+            due,
+            held,
+        });
         Decided::Decision(Box::new(Decision {
-            add: steps.chain(timer).collect(),
+            add: steps.chain(timer).chain(begin).chain(timers).collect(),
+            receipts: self.receipts.into_values().collect(),
             events: self.events,
             state: self.state,
             drop: self.drop,
@@ -400,7 +444,7 @@ fn numbered(attempt: u32) -> u32 {
     if attempt > 1 && planted::is(Bug::AttemptReused) { attempt - 1 } else { attempt }
 }
 
-fn need(missing: BTreeSet<Slot>) -> Result<(), Halt> {
+pub(super) fn need(missing: BTreeSet<Slot>) -> Result<(), Halt> {
     if missing.is_empty() {
         Ok(())
     } else {

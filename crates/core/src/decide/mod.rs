@@ -8,6 +8,7 @@
 
 mod attempt;
 mod draft;
+mod machine;
 mod outside;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ use crate::run::RunState;
 use crate::time::Time;
 
 use draft::Draft;
+pub use machine::ReceivedEvent;
 
 /// Something that happens to a run.
 #[derive(Debug, Clone)]
@@ -62,12 +64,21 @@ pub enum Input {
         name: String,
         payload: Json,
     },
-    /// An event from outside, that the definition accepts.
+    /// An event from outside, that the definition accepts. A machine knows one that comes again by its id.
     External {
         name: String,
         payload: Json,
         event_id: Option<String>,
+        sender: Sender,
     },
+    /// A timer of a machine's state ran out. `entered` is the transition that set it.
+    TimerDue {
+        timer: u32,
+        entered: u32,
+        due: Time,
+    },
+    /// The time of a machine's delayed start has come.
+    Begin,
     /// The run has used up its time.
     TimedOut,
     Cancel {
@@ -87,6 +98,13 @@ impl Input {
     pub fn names_itself(&self) -> bool {
         !matches!(self, Input::Pause | Input::Resume | Input::Finish(_)) || planted::is(Bug::PauseRepeated)
     }
+}
+
+/// Who sends an event.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sender {
+    pub user: Option<String>,
+    pub roles: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -141,6 +159,8 @@ pub struct Known {
     pub payloads: BTreeMap<Slot, Json>,
     /// Steps whose jobs are leased, where the caller looked.
     pub leased: Option<BTreeSet<u32>>,
+    /// Whether the run has taken in an event of this id, where the caller looked.
+    pub receipts: BTreeMap<String, bool>,
 }
 
 /// The run and the moment that a decision is about.
@@ -171,8 +191,10 @@ pub struct Decision {
     /// The fold of the log after these events.
     pub state: RunState,
     pub add: Vec<AddJob>,
-    /// Jobs to drop, which must not be leased.
-    pub drop: Vec<(u32, u32)>,
+    /// Jobs to drop, by attempt, which must not be leased.
+    pub drop: Vec<(Job, u32)>,
+    /// What became of events that a machine took in.
+    pub receipts: Vec<Receipt>,
     pub others: OtherJobs,
     /// Why the run failed or will fail, in the commit where that is settled.
     pub failure: Option<(String, Option<Arc<str>>)>,
@@ -196,6 +218,37 @@ pub enum Job {
     Step(u32),
     /// The run's own time-out.
     RunTimeout,
+    /// The delayed start of a machine.
+    Begin,
+    /// A timer of a machine's state. Its attempt is the transition that set it.
+    Timer(u32),
+}
+
+/// The processing record of an event that a machine took in, as a decision changes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// Events of a run count from 1.
+    pub number: u32,
+    /// Set in the decision that takes it in.
+    pub opened: Option<Opened>,
+    pub status: ReceiptStatus,
+    pub outcome: Option<Json>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opened {
+    pub event_id: Arc<str>,
+    pub name: Arc<str>,
+    pub sender: Option<Json>,
+}
+
+/// What moves it on: a `pending` one waits for its turn, a `processing` one for the actions that it set off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReceiptStatus {
+    Pending,
+    Processing,
+    Completed,
+    Failed,
 }
 
 /// What becomes of the run's jobs that the decision does not name.
@@ -213,6 +266,8 @@ pub enum OtherJobs {
 pub enum Missing {
     Payloads(Vec<Slot>),
     Leases,
+    /// Whether the run has taken in an event of this id.
+    Receipt(String),
 }
 
 /// Why an input can never apply. The text can be shown as it is.
@@ -225,8 +280,16 @@ pub enum Refusal {
     Ended(crate::run::Status),
     #[error("attempt {attempt} of step {step:?} is not the current one")]
     StaleAttempt { step: Arc<str>, attempt: u32 },
-    #[error("flow {flow:?} does not accept event {event:?}{}", accepted_list(.accepts))]
+    #[error("{flow:?} does not accept event {event:?}{}", accepted_list(.accepts))]
     NotAccepted { flow: Arc<str>, event: String, accepts: Vec<String> },
+    #[error("event {event:?} takes the role {}", roles.join(" or "))]
+    Forbidden { event: String, roles: Vec<String> },
+    #[error("the inbox of the run is full ({} events wait); send it again later", limits::INBOX)]
+    InboxFull,
+    #[error("{problem}")]
+    Expression { problem: String },
+    #[error("an event for a machine needs an id")]
+    Unnamed,
     #[error("{what} does not match its schema at {problem}")]
     Schema { what: String, problem: String },
     #[error("step {step:?} does not declare the emit {event:?}; list it under `emits`")]
@@ -266,7 +329,16 @@ pub fn decide(plan: &Plan, state: &RunState, input: &Input, known: &Known, momen
         Input::Failed { step, attempt, failure } => draft.failed(*step, *attempt, failure),
         Input::LeaseLost { step, attempt, released } => draft.lease_lost(*step, *attempt, *released),
         Input::EmitNow { step, attempt, name, payload } => draft.emit_now(*step, *attempt, name, payload),
-        Input::External { name, payload, event_id } => draft.external(name, payload, event_id.as_deref()),
+        Input::External { name, payload, event_id, sender } => match (event_id, &plan.machine) {
+            (_, None) => draft.external(name, payload, event_id.as_deref()),
+            (Some(event_id), Some(_)) => draft.receive(name, payload, event_id, sender),
+            (None, Some(_)) => Err(Refusal::Unnamed.into()),
+        },
+        Input::TimerDue { timer, entered, due } if plan.machine.is_some() => {
+            draft.timer_due(*timer, *entered, *due)
+        }
+        Input::Begin if plan.machine.is_some() => draft.begin(),
+        Input::TimerDue { .. } | Input::Begin => Err(Halt::Applied),
         Input::TimedOut => draft.timed_out(),
         Input::Cancel { reason } => draft.cancel(reason.as_deref()),
         Input::Pause => draft.pause(),

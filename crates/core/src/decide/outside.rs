@@ -32,6 +32,18 @@ impl Draft<'_> {
         let fact = Fact::Start { delayed: at.is_some(), priority: start.priority };
         self.push_run(fact, EventType::FlowStart, Some(data));
         let begin = at.unwrap_or(self.moment.now);
+        if self.plan.machine.is_some() {
+            if let Some(timeout) = self.plan.definition.timeout {
+                self.time_out_at(begin + timeout);
+            }
+            return match at {
+                Some(at) => {
+                    self.begin_at(at);
+                    Ok(())
+                }
+                None => self.begin(),
+            };
+        }
         self.plan.entries.iter().for_each(|&step| self.enqueue(step, begin));
         if let Some(timeout) = self.plan.definition.timeout {
             self.time_out_at(begin + timeout);
@@ -71,9 +83,8 @@ impl Draft<'_> {
         event_id: Option<&str>,
     ) -> Result<(), Halt> {
         let event = self.plan.event_index(name);
-        let accepted =
-            event.and_then(|event| Some((event, self.plan.events[event as usize].accepted.as_ref()?)));
-        let Some((event, schema)) = accepted else {
+        let accepted = event.filter(|&event| self.plan.events[event as usize].accepted.is_some());
+        let Some(event) = accepted else {
             let accepts = self.plan.definition.accepts.keys().cloned().collect();
             return Err(Refusal::NotAccepted {
                 flow: self.plan.flow.clone(),
@@ -86,13 +97,19 @@ impl Draft<'_> {
             return Err(Halt::Applied);
         }
         self.refuse_if_ended()?;
-        payload.clone().within(&format!("event {name:?}"), limits::PAYLOAD_BYTES).map_err(Refusal::from)?;
-        if let Some(schema) = schema {
-            let what = || format!("event {name:?}");
-            schema.check(payload).map_err(|problem| Refusal::Schema { what: what(), problem })?;
-        }
+        self.check_event(event, name, payload)?;
         self.publish(None, event, payload, event_id);
         self.settle()
+    }
+
+    /// Whether an event from outside is as large as it may be and as its schema wants it.
+    pub(super) fn check_event(&self, event: u32, name: &str, payload: &Json) -> Result<(), Refusal> {
+        let what = format!("event {name:?}");
+        payload.clone().within(&what, limits::PAYLOAD_BYTES)?;
+        match &self.plan.events[event as usize].accepted {
+            Some(Some(schema)) => schema.check(payload).map_err(|problem| Refusal::Schema { what, problem }),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn timed_out(&mut self) -> Result<(), Halt> {
@@ -135,7 +152,8 @@ impl Draft<'_> {
         }
         self.push_run(Fact::Resumed, EventType::FlowResumed, None);
         self.others = if planted::is(Bug::ResumeForgetsHeld) { OtherJobs::Leave } else { OtherJobs::Release };
-        Ok(())
+        // A machine has given no turn meanwhile.
+        if self.plan.machine.is_some() { self.advance() } else { Ok(()) }
     }
 
     pub(super) fn revisit(&mut self) -> Result<(), Halt> {
@@ -151,7 +169,11 @@ impl Draft<'_> {
         match finish {
             Finish::Completed { result } => {
                 result.clone().within("the result", limits::PAYLOAD_BYTES).map_err(Refusal::from)?;
-                let steps = json::number(self.plan.steps.len() as i64);
+                let steps = match &self.state.machine {
+                    Some(machine) => machine.completed.into(),
+                    None => self.plan.steps.len() as i64,
+                };
+                let steps = json::number(steps);
                 let fields = [("result", Some(result)), ("stepCount", Some(&steps)), ("by", Some(&by))];
                 self.end(Ended::Completed, &fields);
             }
