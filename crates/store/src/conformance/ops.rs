@@ -13,8 +13,8 @@ use crate::query::WantTotal;
 use crate::row::{Pause, Repair, Retention, StateScope};
 use crate::{
     Append, Base, Catalog, Claim, Commit, DocumentQuery, EventQuery, Extend, Failure, Handoff, Index, JobKey,
-    JobRow, JobState, LeaseUse, Line, LockRequest, NewJob, Order, Others, RunQuery, RunRow, RunStore,
-    StateChange, StoredDefinition, Token,
+    JobRow, JobState, LeaseUse, Line, LockRequest, NewJob, Opened, Order, Others, ReceiptChange,
+    ReceiptQuery, ReceiptStatus, RunQuery, RunRow, RunStore, StateChange, StoredDefinition, Token,
 };
 
 /// One call, with all its arguments.
@@ -48,6 +48,10 @@ pub(super) enum Op {
     ExtendLock(Tenant, Token, Duration),
     ReleaseLock(Tenant, Token),
     Locks(Tenant),
+    Receipt(RunKey, String),
+    /// All pages of this size.
+    Receipts(ReceiptQuery),
+    CreateDocument(&'static str, String, Json, Option<Duration>),
     PutDocument(&'static str, String, Json, Option<Duration>),
     Document(&'static str, String),
     DeleteDocument(&'static str, String),
@@ -113,6 +117,9 @@ const LANES: [(&str, &str); 3] = [("q0", "n0"), ("q1", "n1"), ("q0", "n2")];
 const TENANTS: [&str; 2] = ["default", "other"];
 pub(super) const LOCK: &str = given::STRANGE[0];
 const COLLECTIONS: [&str; 2] = ["tokens", "audit:{x}"];
+/// Of machines; a run may be a flow now and a machine then, which a store need not mind.
+const STATES: [Option<&str>; 4] = [None, None, Some("review"), Some("paid.out")];
+const WORKERS: [&str; 2] = ["w0", given::STRANGE[3]];
 const HOUR: Duration = Duration::from_secs(3_600);
 
 impl Maker {
@@ -138,6 +145,7 @@ impl Maker {
             ops.push(Op::Queues(tenant.clone()));
             ops.push(Op::Runs(RunQuery::of(tenant.clone())));
             ops.push(Op::Locks(tenant.clone()));
+            ops.push(Op::Receipts(ReceiptQuery::of(tenant.clone())));
             ops.push(Op::Definitions(tenant));
         }
         ops.extend(COLLECTIONS.map(|collection| Op::Documents(collection, DocumentQuery::default())));
@@ -151,7 +159,7 @@ impl Maker {
 
     pub(super) async fn next(&mut self, held: &[Held]) -> Op {
         let run = self.run();
-        match self.rng.below(110) {
+        match self.rng.below(115) {
             0..34 => self.commits(held).await,
             34..44 => self.appends(held).await,
             44..56 => Op::Claim(self.claim()),
@@ -180,7 +188,8 @@ impl Maker {
             97 => self.retain(),
             98..100 => self.repair(run).await,
             100..104 => self.lock(run.tenant),
-            _ => self.document(),
+            104..110 => self.document(),
+            _ => self.receipts(run),
         }
     }
 
@@ -284,6 +293,7 @@ impl Maker {
             (status, others) = (ended, self.rng.pick(&[Others::Drop, Others::Drop, Others::Leave]));
         }
         Commit {
+            receipts: self.receipt_changes(&run).await,
             leases: self.uses(&run, &jobs, held),
             base,
             events,
@@ -328,6 +338,7 @@ impl Maker {
         let text = self.rng.pick(given::STRANGE).to_owned();
         Index {
             status,
+            state: self.rng.pick(&STATES).map(Into::into),
             completed_steps: self.rng.below(4) as u32,
             failed_steps: self.rng.below(3) as u32,
             retries: self.rng.below(5) as u32,
@@ -494,6 +505,7 @@ impl Maker {
         Op::Runs(RunQuery {
             flow: self.rng.percent(40).then(|| given::FLOW.to_owned()),
             status: if self.rng.percent(40) { Some(self.rng.pick(&Status::ALL)) } else { None },
+            state: self.rng.pick(&STATES).map(str::to_owned),
             label: self.rng.percent(30).then_some(label),
             since: created.filter(|_| self.rng.percent(30)),
             until: created.filter(|_| self.rng.percent(20)),
@@ -536,8 +548,13 @@ impl Maker {
         let id = format!("d{}", self.rng.below(6));
         match self.rng.below(8) {
             0..4 => {
+                let create = self.rng.percent(40);
                 let ttl = self.rng.percent(50).then(|| self.ttl());
-                Op::PutDocument(collection, id, given::json(self.rng.below(100).into()), ttl)
+                let body = given::json(self.rng.below(100).into());
+                match create {
+                    true => Op::CreateDocument(collection, id, body, ttl),
+                    false => Op::PutDocument(collection, id, body, ttl),
+                }
             }
             4 | 5 => Op::DeleteDocument(collection, id),
             6 => Op::Document(collection, id),
@@ -546,6 +563,52 @@ impl Maker {
                 Op::Documents(collection, DocumentQuery { order, after: None, limit: 1 + self.rng.below(4) })
             }
         }
+    }
+
+    /// New ones under the next number, and changes of those that are there; seldom of one that is not.
+    async fn receipt_changes(&mut self, run: &RunKey) -> Vec<ReceiptChange> {
+        let of_run =
+            ReceiptQuery { run: Some(run.run.clone()), limit: 1_000, ..ReceiptQuery::of(run.tenant.clone()) };
+        let there = self.model.receipts(of_run).await.map(|page| page.items).unwrap_or_default();
+        let next = there.first().map_or(0, |newest| newest.number + 1);
+        let mut numbers: Vec<(u32, bool)> = Vec::new();
+        for receipt in &there {
+            if self.rng.percent(25) {
+                numbers.push((receipt.number, false));
+            }
+        }
+        let new = if self.rng.percent(35) { 1 + self.rng.below(3) as u32 } else { 0 };
+        numbers.extend((next..next + new).map(|number| (number, true)));
+        if self.rng.percent(3) {
+            numbers.push((next + 100, false));
+        }
+        let mut changes = Vec::new();
+        for (number, opened) in numbers {
+            let (event_id, name) = (format!("e{number}").into(), self.rng.pick(given::STRANGE).into());
+            let opened = opened.then(|| Opened { event_id, name, sender: self.data() });
+            changes.push(ReceiptChange {
+                number,
+                opened,
+                status: self.rng.pick(&ReceiptStatus::ALL),
+                worker: self.rng.percent(50).then(|| self.rng.pick(&WORKERS).into()),
+                outcome: self.data().filter(|_| self.rng.percent(50)),
+            });
+        }
+        changes
+    }
+
+    fn receipts(&mut self, run: RunKey) -> Op {
+        if self.rng.percent(20) {
+            return Op::Receipt(run, format!("e{}", self.rng.below(4)));
+        }
+        Op::Receipts(ReceiptQuery {
+            tenant: run.tenant,
+            run: self.rng.percent(30).then_some(run.run),
+            status: if self.rng.percent(50) { Some(self.rng.pick(&ReceiptStatus::ALL)) } else { None },
+            worker: self.rng.percent(40).then(|| self.rng.pick(&WORKERS).to_owned()),
+            after: None,
+            limit: 1 + self.rng.below(4),
+        })
     }
 
     fn retain(&mut self) -> Op {
