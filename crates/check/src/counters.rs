@@ -4,31 +4,42 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flowline_core::{Status, Tenant};
-use flowline_store::Counter;
+use flowline_store::{Counter, RunRow};
 
 use crate::invariant::Invariant::I6;
 use crate::violation::{Checker, Subject, Violation};
+
+/// What runs are counted by: flow, status and, of machines, state.
+pub type Counted = (Arc<str>, Status, Option<Arc<str>>);
+
+/// What a run is counted under.
+pub fn counted(row: &RunRow) -> Counted {
+    (row.flow_name.clone(), row.status, row.state.clone())
+}
 
 /// Where a tenant's counters differ from its runs as they were counted.
 pub fn miscounted(
     checker: Checker,
     tenant: &Tenant,
     counters: &[Counter],
-    mut recount: BTreeMap<(Arc<str>, Status), u64>,
+    mut recount: BTreeMap<Counted, u64>,
 ) -> Vec<Violation> {
     let mut found = checker.findings();
-    let mut compare = |flow: &str, status: Status, says: u64, there: u64| {
+    let mut compare = |(flow, status, state): &Counted, says: u64, there: u64| {
         if says != there {
-            let message = || format!("counter of flow {flow:?}, {status}: says {says}, there are {there}");
+            let state = state.as_ref().map(|state| format!(" in state {state:?}")).unwrap_or_default();
+            let message =
+                || format!("counter of flow {flow:?}, {status}{state}: says {says}, there are {there}");
             found.say(I6, Subject::Counters, message);
         }
     };
     for counter in counters.iter().filter(|counter| counter.tenant == *tenant) {
-        let there = recount.remove(&(counter.flow_name.clone(), counter.status)).unwrap_or(0);
-        compare(&counter.flow_name, counter.status, counter.count, there);
+        let key = (counter.flow_name.clone(), counter.status, counter.state.clone());
+        let there = recount.remove(&key).unwrap_or(0);
+        compare(&key, counter.count, there);
     }
-    for ((flow, status), there) in recount {
-        compare(&flow, status, 0, there);
+    for (key, there) in recount {
+        compare(&key, 0, there);
     }
     found.of_tenant(tenant)
 }

@@ -22,7 +22,7 @@ mod violation;
 mod walk;
 mod watch;
 
-pub use counters::miscounted;
+pub use counters::{Counted, counted, miscounted};
 pub use effects::{Answer, Effect, Effects, Reported, Slots};
 pub use flow::Flow;
 pub use history::{Act, History, Operation, Outcome};

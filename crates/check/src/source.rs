@@ -1,11 +1,12 @@
 //! Where a checker that stands beside a store reads it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use flowline_core::{Event, RunKey, Status, Tenant};
+use flowline_core::{Event, RunKey, Tenant};
 use flowline_store::query::WantTotal;
 use flowline_store::{Counter, EventQuery, JobRow, Memory, RunQuery, RunRow};
+
+use crate::counters::{Counted, counted};
 
 /// A store at a moment at which it stands still.
 pub trait Source {
@@ -65,10 +66,10 @@ impl Source for Memory {
 }
 
 /// A tenant's runs by flow and status, counted.
-pub(crate) fn recount(source: &dyn Source, tenant: &Tenant) -> BTreeMap<(Arc<str>, Status), u64> {
+pub(crate) fn recount(source: &dyn Source, tenant: &Tenant) -> BTreeMap<Counted, u64> {
     let mut counts = BTreeMap::new();
     for row in source.runs(tenant).iter().filter_map(|run| source.row(run)) {
-        *counts.entry((row.flow_name, row.status)).or_default() += 1;
+        *counts.entry(counted(&row)).or_default() += 1;
     }
     counts
 }

@@ -211,8 +211,9 @@ fn a_row_says_what_the_log_says() {
 #[test]
 fn counters_equal_a_recount() {
     let tenant = Tenant::default();
-    let counter = |status, count| Counter { tenant: tenant.clone(), flow_name: "f".into(), status, count };
-    let recount = || [(("f".into(), Status::Completed), 2)].into();
+    let counter =
+        |status, count| Counter { tenant: tenant.clone(), flow_name: "f".into(), status, state: None, count };
+    let recount = || [(("f".into(), Status::Completed, None), 2)].into();
     let checker = Checker::default();
     assert_eq!(miscounted(checker, &tenant, &[counter(Status::Completed, 2)], recount()), []);
     for wrong in [

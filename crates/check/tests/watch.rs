@@ -60,7 +60,7 @@ fn job(step: u32, attempt: u32, due: Time) -> NewJob {
 }
 
 fn index(status: Status, completed: u32) -> Index {
-    Index { status, completed_steps: completed, failed_steps: 0, retries: 0, failure: None }
+    Index { status, state: None, completed_steps: completed, failed_steps: 0, retries: 0, failure: None }
 }
 
 impl Stage {
@@ -101,6 +101,7 @@ impl Stage {
             index: index(Status::Running, 0),
             others: Others::Leave,
             add: vec![job(0, 1, self.now)],
+            receipts: Vec::new(),
             clear_state: false,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flowline_check::{Checker, miscounted};
+use flowline_check::{Checker, counted, miscounted};
 use flowline_core::decide::{AddJob, Job, Known, Missing, Moment};
 use flowline_core::run::Phase;
 use flowline_core::{Decided, Input, RunKey, Tenant, decide};
@@ -75,7 +75,7 @@ async fn check_counters(store: &dyn Store, tenant: &Tenant) -> Result<Vec<Violat
     let mut rows = Rows::of(tenant);
     while let Some(page) = rows.next(store).await? {
         for row in page {
-            *recount.entry((row.flow_name, row.status)).or_default() += 1;
+            *recount.entry(counted(&row)).or_default() += 1;
         }
     }
     let still = before == store.counters().await?;

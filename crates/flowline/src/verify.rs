@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flowline_check::{Checker, Flow, Invariant, Look, Shape, miscounted};
+use flowline_check::{Checker, Counted, Flow, Invariant, Look, Shape, counted, miscounted};
 use flowline_core::run::{Fact, FoldError, RunState};
-use flowline_core::{Event, Plan, RunKey, Status, Tenant, Time};
+use flowline_core::{Event, Plan, RunKey, Tenant, Time};
 use flowline_store::query::WantTotal;
 use flowline_store::{EventQuery, Index, JobRow, RunQuery, Snapshot, Store, StoreError};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ pub async fn verify(store: &dyn Store, plans: &Plans, only: Option<&Tenant>) -> 
         let mut rows = Rows::of(&tenant);
         while let Some(page) = rows.next(store).await? {
             for row in page {
-                *recount.entry((row.flow_name.clone(), row.status)).or_default() += 1;
+                *recount.entry(counted(&row)).or_default() += 1;
                 let looked = lens.look_until_still(&row.key()).await?;
                 report.runs += 1;
                 report.events += looked.events;
@@ -76,8 +76,8 @@ pub(crate) async fn tenants(
     Ok(tenants)
 }
 
-/// Runs by flow and status.
-pub(crate) type Recount = BTreeMap<(Arc<str>, Status), u64>;
+/// Runs by what they are counted under.
+pub(crate) type Recount = BTreeMap<Counted, u64>;
 
 /// The rows of a tenant, page by page.
 pub(crate) struct Rows(Option<RunQuery>);

@@ -160,6 +160,7 @@ pub(crate) async fn counters(session: &Session) -> Result<Vec<Counter>, Fault> {
             tenant: code::tenant(row.try_get(0)?)?,
             flow_name: row.try_get::<_, &str>(1)?.into(),
             status: code::status(row.try_get(2)?)?,
+            state: None,
             count: row.try_get::<_, i64>(3)? as u64,
         });
     }

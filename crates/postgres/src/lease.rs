@@ -285,7 +285,7 @@ const EXPIRED: &str = "
     where j.token is not null and j.expires <= $1 order by j.expires, j.n limit $2";
 
 const TIMERS: &str = "
-    select r.tenant, r.run_id, j.key, j.attempt from jobs j join flow_runs r on r.id = j.run
+    select r.tenant, r.run_id, j.key, j.attempt, j.due from jobs j join flow_runs r on r.id = j.run
     where j.token is null and not j.held and j.key < 0 and j.due <= $1 order by j.due, j.n limit $2";
 
 pub(crate) async fn sweep(session: &Session, limit: usize) -> Result<Swept, Fault> {
@@ -314,6 +314,7 @@ pub(crate) async fn sweep(session: &Session, limit: usize) -> Result<Swept, Faul
             run: run_key(&row, 0)?,
             key: JobKey::from_number(row.try_get(2)?),
             attempt: row.try_get::<_, i32>(3)? as u32,
+            due: Time::from_millis(row.try_get(4)?),
         });
     }
     Ok(swept)

@@ -54,6 +54,7 @@ fn run_row(row: &Row) -> Result<RunRow, Fault> {
         tenant: code::tenant(row.try_get(1)?)?,
         definition: row.try_get::<_, &str>(4)?.into(),
         status: code::status(row.try_get(5)?)?,
+        state: None,
         created_at,
         started_at: time(7)?,
         completed_at,

@@ -219,7 +219,7 @@ impl RedisStore {
         }
         let counter = |((tenant, flow, status), count): ((String, String, Status), u64)| {
             let tenant = Tenant::new(&tenant).map_err(|error| StoreError::Damaged(error.to_string()))?;
-            Ok(Counter { tenant, flow_name: flow.into(), status, count })
+            Ok(Counter { tenant, flow_name: flow.into(), status, state: None, count })
         };
         counts.into_iter().map(counter).collect()
     }

@@ -215,7 +215,8 @@ impl RedisStore {
             swept.expired.push(ExpiredLease { run, key, name, attempt, token, worker, lines, released });
         }
         for (_, key, run, job) in timers.into_iter().take(limit) {
-            swept.timers.push(DueTimer { run: names::read_run(&run)?, key, attempt: job.attempt });
+            let run = names::read_run(&run)?;
+            swept.timers.push(DueTimer { run, key, attempt: job.attempt, due: job.due });
         }
         Ok(swept)
     }

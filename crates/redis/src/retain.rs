@@ -134,6 +134,7 @@ impl RedisStore {
                     index,
                     others: Others::Leave,
                     add: Vec::new(),
+                    receipts: Vec::new(),
                     clear_state: false,
                 };
                 self.write_one(commit, Kind::Commit).await?.map(drop)
@@ -166,6 +167,7 @@ fn jobs(run: RunKey, version: u64, add: Vec<NewJob>, remove: Vec<JobKey>) -> Com
         state: Vec::new(),
         index: Index {
             status: Status::Running,
+            state: None,
             completed_steps: 0,
             failed_steps: 0,
             retries: 0,
@@ -173,6 +175,7 @@ fn jobs(run: RunKey, version: u64, add: Vec<NewJob>, remove: Vec<JobKey>) -> Com
         },
         others: Others::Leave,
         add: add.into_iter().map(|job| NewJob { handoff: None, ..job }).collect(),
+        receipts: Vec::new(),
         clear_state: false,
     }
 }

@@ -91,6 +91,7 @@ pub(crate) fn snapshot(run: &RunKey, row: Value, start: Value) -> Result<Option<
         tenant: run.tenant.clone(),
         definition: start.definition,
         status,
+        state: None,
         created_at,
         started_at: started,
         completed_at: ended,
@@ -128,6 +129,7 @@ pub(crate) fn write(args: &mut Args, restored: &RestoredRun, number: u64) -> Res
     args.part_name(&row.flow_name).part_bytes(b"\n");
     let index = Index {
         status: row.status,
+        state: row.state.clone(),
         completed_steps: row.completed_steps,
         failed_steps: row.failed_steps,
         retries: row.retries,

@@ -151,6 +151,9 @@ impl RedisStore {
             Restored::Events { run, events } => {
                 events.chunks(EVENTS).map(|events| self.pack_events(&run, events)).collect()
             }
+            Restored::Receipts { .. } => {
+                return Err(StoreError::Invalid("this store keeps no receipts".to_owned()));
+            }
             Restored::Values { tenant, owner, values } => {
                 values.iter().map(|value| self.pack_value(&tenant, &owner, value)).collect()
             }

@@ -104,7 +104,8 @@ async fn fill(f: &Fixture) {
     let failed = given::run("failed");
     f.commit(Commit { base: Base::New(new), ..given::start(&failed) }).await;
     let failure = Some(Failure { error: given::STRANGE[0].to_owned(), step: Some("step-0".into()) });
-    let index = Index { completed_steps: 2, failed_steps: 1, retries: 3, failure, status: Status::Failed };
+    let index =
+        Index { completed_steps: 2, failed_steps: 1, retries: 3, failure, ..given::index(Status::Failed) };
     let events = vec![NewEvent::run(EventType::FlowFailed, None)];
     f.commit(Commit { index, events, state: vec![0, 10, 255, 32], ..given::next(&failed, 1) }).await;
 

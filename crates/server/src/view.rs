@@ -68,7 +68,10 @@ impl FlowView {
         let view = |definition: StoredDefinition| {
             let of_flow =
                 counters.iter().filter(|of| of.tenant == *tenant && of.flow_name == definition.flow);
-            let runs = of_flow.map(|counter| (counter.status, counter.count)).collect();
+            let mut runs = BTreeMap::new();
+            for counter in of_flow {
+                *runs.entry(counter.status).or_default() += counter.count;
+            }
             FlowView { definition, runs }
         };
         Ok(definitions.into_iter().map(view).collect())

@@ -15,8 +15,9 @@ use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Filling, Health, JobRow, LockRequest, LockRow, QueueRow, Restored, RunPage, RunQuery, RunStore, Snapshot,
-    StateOwner, StateValue, StoreError, StoredDefinition, Swept, Token, Transfer,
+    Filling, Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, Restored,
+    RunPage, RunQuery, RunStore, Snapshot, StateOwner, StateValue, StoreError, StoredDefinition, Swept,
+    Token, Transfer,
 };
 use tokio::sync::watch;
 
@@ -190,6 +191,11 @@ impl RunStore for Wire {
         self.read("runs", move |memory, _| memory.runs(&query)).await?
     }
 
+    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
+        let (run, event_id) = (run.clone(), event_id.to_owned());
+        self.read("receipt", move |memory, _| memory.receipt(&run, &event_id)).await
+    }
+
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
         let cursor = cursor.to_owned();
         self.read("feed", move |memory, _| memory.feed(&filter, &cursor, limit)).await?
@@ -311,6 +317,21 @@ impl Catalog for Wire {
         self.cross(Kind::Write, "put document", act).await?
     }
 
+    async fn create_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<Option<Document>, StoreError> {
+        let (collection, id) = (collection.to_owned(), id.to_owned());
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.create_document(now, &collection, &id, body.clone(), ttl)
+        };
+        self.cross(Kind::Write, "create document", act).await?
+    }
+
     async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
         let (collection, id) = (collection.to_owned(), id.to_owned());
         self.read("document", move |memory, now| memory.document(now, &collection, &id)).await?
@@ -328,6 +349,10 @@ impl Catalog for Wire {
             inner.memory.delete_document(now, &collection, &id)
         };
         self.cross(Kind::Write, "delete document", act).await?
+    }
+
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        self.read("receipts", move |memory, _| memory.receipts(&query)).await?
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

@@ -9,6 +9,7 @@ use flowline_core::{Json, NewEvent, RunId, RunKey, Status, Time};
 
 use crate::error::StoreError;
 use crate::job::{JobKey, NewJob, Token};
+use crate::receipt::ReceiptChange;
 use crate::row::{Failure, StateScope};
 
 /// One run's next version: everything in it lands, or nothing.
@@ -25,6 +26,8 @@ pub struct Commit {
     /// What happens to the jobs of the run that `leases` does not name. Applied before `add`.
     pub others: Others,
     pub add: Vec<NewJob>,
+    /// What becomes of events that the run took in.
+    pub receipts: Vec<ReceiptChange>,
     /// Remove the run's own key-value state.
     pub clear_state: bool,
 }
@@ -93,6 +96,8 @@ pub struct NewRun {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
     pub status: Status,
+    /// The state that a machine is in; `None` for a flow.
+    pub state: Option<Arc<str>>,
     pub completed_steps: u32,
     pub failed_steps: u32,
     pub retries: u32,

@@ -178,6 +178,8 @@ pub struct DueTimer {
     pub run: RunKey,
     pub key: JobKey,
     pub attempt: u32,
+    /// Since when it could have fired.
+    pub due: Time,
 }
 
 /// A job as operators see it. What is not in its JSON is for the store's own side: read back from JSON it is not to be

@@ -17,6 +17,7 @@ pub mod job;
 pub mod lock;
 pub mod memory;
 pub mod query;
+pub mod receipt;
 pub mod row;
 pub mod transfer;
 
@@ -41,6 +42,7 @@ pub use job::{
 pub use lock::{Acquired, LockRequest, LockRow};
 pub use memory::{Memory, MemoryStore};
 pub use query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery, Total};
+pub use receipt::{Opened, Receipt, ReceiptChange, ReceiptPage, ReceiptQuery, ReceiptStatus};
 pub use row::{Counter, Failure, Health, QueueRow, RunRow, Snapshot, StoredDefinition};
 pub use transfer::{Filling, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue, Transfer};
 
@@ -83,7 +85,13 @@ pub trait RunStore: Send + Sync + 'static {
     /// A page of a run's log, in order. Its cost does not grow with the place in the log.
     async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError>;
 
-    /// A page of runs, newest first, with a total.
+    /// The receipt of an event that a run took in; `None` where there is none of that id.
+    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
+        let _ = (run, event_id);
+        Err(StoreError::Invalid("this store keeps no receipts".to_owned()))
+    }
+
+    /// A page of runs, newest first, with a total. `Invalid` for a state without its flow.
     async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError>;
 
     /// Events of many runs from a cursor on: in order per run, and none skipped that commits late. An empty cursor
@@ -151,6 +159,18 @@ pub trait Catalog: Send + Sync + 'static {
         body: Json,
         ttl: Option<Duration>,
     ) -> Result<(), StoreError>;
+    /// Writes a document where none is live under its id, and gives the one that is otherwise; `None` where it was written.
+    /// Of those that race for an id one writes.
+    async fn create_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<Option<Document>, StoreError> {
+        let _ = (collection, id, body, ttl);
+        Err(StoreError::Invalid("this store creates no documents".to_owned()))
+    }
     /// One document; `None` where it is absent or expired.
     async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError>;
     /// A page of the live documents of a collection, by id. Its cost does not grow with the place in the collection.
@@ -158,7 +178,14 @@ pub trait Catalog: Send + Sync + 'static {
     /// Takes a document away. False where it was absent or expired.
     async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError>;
 
-    /// Runs by (tenant, flow, status), as counted along with the commits. Zeros are left out.
+    /// A page of a tenant's receipts, newest first. Its cost grows neither with its place in the list nor with the receipts
+    /// that status and worker leave out; with a run given, it grows with those of the run.
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        let _ = query;
+        Err(StoreError::Invalid("this store keeps no receipts".to_owned()))
+    }
+
+    /// Runs by (tenant, flow, status, state), as counted along with the commits. Zeros are left out.
     async fn counters(&self) -> Result<Vec<Counter>, StoreError>;
     /// The jobs of a run: waiting, held and leased. Steps by index, then timers by number.
     async fn jobs(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError>;

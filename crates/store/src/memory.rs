@@ -9,6 +9,7 @@ mod documents;
 mod lease;
 mod locks;
 mod read;
+mod receipts;
 mod retain;
 mod rows;
 mod transfer;
@@ -28,6 +29,7 @@ use crate::error::StoreError;
 use crate::job::{Claim, Claimed, Extend, Extended, JobRow, Swept, Token};
 use crate::lock::{Acquired, LockRequest, LockRow};
 use crate::query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery};
+use crate::receipt::{Receipt, ReceiptPage, ReceiptQuery};
 use crate::row::{
     Counter, Health, Pause, QueueRow, Repair, Retained, Retention, Snapshot, StateScope, StoredDefinition,
 };
@@ -135,6 +137,10 @@ impl RunStore for MemoryStore {
         self.lock().runs(&query)
     }
 
+    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
+        Ok(self.lock().receipt(run, event_id))
+    }
+
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
         self.lock().feed(&filter, cursor, limit)
     }
@@ -216,6 +222,16 @@ impl Catalog for MemoryStore {
         self.lock().put_document(self.time(), collection, id, body, ttl)
     }
 
+    async fn create_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<Option<Document>, StoreError> {
+        self.lock().create_document(self.time(), collection, id, body, ttl)
+    }
+
     async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
         self.lock().document(self.time(), collection, id)
     }
@@ -226,6 +242,10 @@ impl Catalog for MemoryStore {
 
     async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
         self.lock().delete_document(self.time(), collection, id)
+    }
+
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        self.lock().receipts(&query)
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use flowline_core::{Event, EventType, Status, Tenant, Time};
 use serde::Serialize;
 
+use crate::error::StoreError;
 use crate::row::RunRow;
 
 /// Items on a page where the caller names no number.
@@ -58,6 +59,8 @@ pub struct RunQuery {
     pub tenant: Tenant,
     pub flow: Option<String>,
     pub status: Option<Status>,
+    /// The state that a machine is in. Only together with its flow.
+    pub state: Option<String>,
     pub label: Option<(String, String)>,
     /// Created at or after.
     pub since: Option<Time>,
@@ -82,6 +85,7 @@ impl RunQuery {
             tenant,
             flow: None,
             status: None,
+            state: None,
             label: None,
             since: None,
             until: None,
@@ -95,12 +99,24 @@ impl RunQuery {
         row.tenant == self.tenant
             && self.flow.as_deref().is_none_or(|flow| flow == &*row.flow_name)
             && self.status.is_none_or(|status| status == row.status)
+            && self.state.as_deref().is_none_or(|state| row.state.as_deref() == Some(state))
             && self.label.as_ref().is_none_or(|(key, value)| row.labels.get(key) == Some(value))
             && self.since.is_none_or(|since| row.created_at >= since)
             && self.until.is_none_or(|until| row.created_at < until)
     }
 
-    /// Whether a counter has the total: only flow and status are asked for.
+    /// Refuses what no list is kept for.
+    pub fn check(&self) -> Result<(), StoreError> {
+        match (&self.state, &self.flow) {
+            (Some(state), None) => {
+                let why = format!("runs in state {state:?} are listed by flow alone: name the flow too");
+                Err(StoreError::Invalid(why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a counter has the total: only flow, status and state are asked for.
     pub fn counted(&self) -> bool {
         self.label.is_none() && self.since.is_none() && self.until.is_none()
     }

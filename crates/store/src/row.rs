@@ -20,6 +20,9 @@ pub struct RunRow {
     /// Hash of the pinned definition.
     pub definition: Arc<str>,
     pub status: Status,
+    /// The state that a machine is in; `None` for a flow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<Arc<str>>,
     /// Date of `flow.start`.
     pub created_at: Time,
     /// Date of the first `step.started`.
@@ -153,6 +156,9 @@ pub struct Counter {
     pub tenant: Tenant,
     pub flow_name: Arc<str>,
     pub status: Status,
+    /// The state that machines are in; `None` for flows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<Arc<str>>,
     pub count: u64,
 }
 

@@ -16,6 +16,7 @@ use crate::commit::CommitError;
 use crate::document::Document;
 use crate::error::StoreError;
 use crate::job::{JobRow, Token};
+use crate::receipt::Receipt;
 use crate::row::{RunRow, StateScope, StoredDefinition};
 
 /// The verbs of a move. The source answers the first three, the target the others.
@@ -35,7 +36,8 @@ pub trait Transfer: Send + Sync + 'static {
     async fn begin_filling(&self) -> Result<Filling, StoreError>;
 
     /// Writes parts in order. Runs are listed in the order in which they come, the last one as the newest; of a flow's
-    /// definitions the last one is the latest; events of a run come in order, after their run. A run that is there is
+    /// definitions the last one is the latest; events of a run come in order, after their run; so do its
+    /// receipts. A run that is there is
     /// refused (`Exists`), and one without its definition (`UnknownDefinition`). After a failure the filling has to
     /// begin anew.
     async fn restore(&self, parts: Vec<Restored>) -> Result<(), CommitError>;
@@ -57,11 +59,12 @@ pub enum Restored {
     Definition(StoredDefinition),
     Run(Box<RestoredRun>),
     Events { run: RunKey, events: Vec<RestoredEvent> },
+    Receipts { run: RunKey, receipts: Vec<Receipt> },
     Values { tenant: Tenant, owner: StateOwner, values: Vec<StateValue> },
     Documents { collection: String, documents: Vec<Document> },
 }
 
-/// A run without its events.
+/// A run without its events and receipts.
 #[derive(Debug, Clone)]
 pub struct RestoredRun {
     pub row: RunRow,

@@ -44,6 +44,7 @@ impl Scene {
             tenant: Tenant::default(),
             definition: flow.hash.as_str().into(),
             status: Status::Running,
+            state: None,
             created_at: Time::default(),
             started_at: None,
             completed_at: None,

@@ -128,6 +128,7 @@ impl<'a, R> Draft<'a, R> {
                 OtherJobs::Release => Others::Release,
             },
             add,
+            receipts: Vec::new(),
             clear_state: state.ended.is_some() && plan.definition.state == Cleanup::OnComplete,
             events: self.events,
         };

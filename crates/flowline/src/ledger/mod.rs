@@ -385,6 +385,7 @@ impl<R> Ledger<R> {
 pub fn index_of(state: &RunState, failure: Option<Failure>) -> Index {
     Index {
         status: state.status(),
+        state: None,
         completed_steps: state.count(Phase::Completed),
         failed_steps: state.count(Phase::Failed),
         retries: state.retries,

@@ -62,6 +62,9 @@ pub(crate) async fn restore(
                     return Ok(Err(StoreError::Invalid(early).into()));
                 }
             },
+            Restored::Receipts { .. } => {
+                return Ok(Err(StoreError::Invalid("this store keeps no receipts".to_owned()).into()));
+            }
             Restored::Values { tenant, owner, values } => model.restored_values(tenant, owner, values),
             Restored::Documents { collection, documents } => {
                 documents::restore(seat, collection, documents).await?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use flowline::core::{Event, RunKey, Tenant};
 use flowline::store::query::WantTotal;
 use flowline::store::{Counter, EventQuery, JobRow, RunQuery, RunRow, Store, StoreError};
-use flowline_check::{Checker, Effects, Flow, History, Look, Source, Violation, miscounted};
+use flowline_check::{Checker, Effects, Flow, History, Look, Source, Violation, counted, miscounted};
 use flowline_sqlite::{Mode, Options, SqliteStore};
 
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ impl Dump {
         let mut recount = BTreeMap::new();
         for run in self.runs.values() {
             let row = &run.row;
-            *recount.entry((row.flow_name.clone(), row.status)).or_default() += 1;
+            *recount.entry(counted(row)).or_default() += 1;
             let flow = flows.entry(&row.definition).or_insert_with(|| {
                 let body = &self.definitions[&*row.definition];
                 Arc::new(Flow::read(&row.flow_name, body).unwrap())

@@ -47,8 +47,14 @@ impl World {
             held: false,
             handoff: None,
         };
-        let index =
-            Index { status: Status::Running, completed_steps: 0, failed_steps: 0, retries: 0, failure: None };
+        let index = Index {
+            status: Status::Running,
+            state: None,
+            completed_steps: 0,
+            failed_steps: 0,
+            retries: 0,
+            failure: None,
+        };
         let start = Commit {
             run: RunKey::new(tenant, run),
             base: Base::New(new),
@@ -58,6 +64,7 @@ impl World {
             index,
             others: Others::Leave,
             add: vec![job],
+            receipts: Vec::new(),
             clear_state: false,
         };
         inner.memory.commit(now, vec![start]);

@@ -113,6 +113,7 @@ impl Reader<'_> {
                 tenant: tenant_of(row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?)?,
                 flow_name: row.get(1)?,
                 status: code::status(row.get(2)?)?,
+                state: None,
                 count: row.get::<_, i64>(3)? as u64,
             });
         }

@@ -52,7 +52,7 @@ impl Reader<'_> {
 
     fn due_timers(&self, now: Time, limit: usize) -> Result<Vec<DueTimer>, Fault> {
         let mut statement = self.conn.prepare_cached(
-            "select t.name, r.run_id, x.key, x.attempt
+            "select t.name, r.run_id, x.key, x.attempt, x.due
              from (select run, key, attempt, due, n from jobs indexed by jobs_timers
                  where held = 0 and key < 0 and due <= ?1 order by due, n limit ?2) x
              cross join runs r on r.id = x.run cross join tenants t on t.id = r.tenant order by x.due, x.n",
@@ -61,7 +61,8 @@ impl Reader<'_> {
         let mut found = Vec::new();
         while let Some(row) = rows.next()? {
             let key = JobKey::from_number(row.get(2)?);
-            found.push(DueTimer { run: run_key(row, 0)?, key, attempt: row.get(3)? });
+            let due = Time::from_millis(row.get(4)?);
+            found.push(DueTimer { run: run_key(row, 0)?, key, attempt: row.get(3)?, due });
         }
         Ok(found)
     }

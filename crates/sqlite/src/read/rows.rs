@@ -32,6 +32,7 @@ pub(crate) fn run_row(row: &Row<'_>) -> Result<RunRow, Fault> {
         tenant: tenant_of(text(row, 3)?)?,
         definition: row.get(4)?,
         status: code::status(row.get(5)?)?,
+        state: None,
         created_at,
         started_at: row.get::<_, Option<i64>>(7)?.map(Time::from_millis),
         completed_at,

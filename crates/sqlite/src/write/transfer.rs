@@ -64,6 +64,9 @@ impl Writer<'_> {
                 Restored::Definition(definition) => self.restore_definition(definition).map(Ok)?,
                 Restored::Run(run) => self.restore_run(run)?,
                 Restored::Events { run, events } => self.restore_events(run, events)?,
+                Restored::Receipts { .. } => {
+                    Err(StoreError::Invalid("this store keeps no receipts".to_owned()).into())
+                }
                 Restored::Values { tenant, owner, values } => {
                     self.restore_values(tenant, owner, values).map(Ok)?
                 }

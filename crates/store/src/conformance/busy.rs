@@ -97,6 +97,7 @@ fn start(run: &RunKey) -> Commit {
         index: index(Status::Running),
         others: Others::Leave,
         add: vec![job(0)],
+        receipts: Vec::new(),
         clear_state: false,
     }
 }
@@ -146,7 +147,7 @@ fn token(n: u32) -> Token {
 }
 
 fn index(status: Status) -> Index {
-    Index { status, completed_steps: 0, failed_steps: 0, retries: 0, failure: None }
+    Index { status, state: None, completed_steps: 0, failed_steps: 0, retries: 0, failure: None }
 }
 
 /// Payloads reach a store parsed and shared; parsing them is not what is measured.

@@ -45,6 +45,7 @@ pub async fn a_row_tells_what_its_start_said(f: Fixture) {
         tenant: run.tenant.clone(),
         definition: given::HASH.into(),
         status: Status::Waiting,
+        state: None,
         created_at: committed.ts,
         started_at: None,
         completed_at: None,
@@ -271,6 +272,7 @@ pub async fn counters_move_with_the_commits(f: Fixture) {
         tenant: given::tenant(tenant),
         flow_name: given::FLOW.into(),
         status,
+        state: None,
         count: 1,
     };
     let mut counters = f.store.counters().await.expect("counts");
@@ -281,6 +283,42 @@ pub async fn counters_move_with_the_commits(f: Fixture) {
         counter("other", Status::Running),
     ];
     assert_eq!(counters, expected);
+}
+
+pub async fn the_state_of_a_machine_is_replaced_and_counted(f: Fixture) {
+    let at = |status, state: &str| Index { state: Some(state.into()), ..given::index(status) };
+    let (a, b) = (given::run("a"), given::run("b"));
+    f.define(&a).await;
+    for run in [&a, &b] {
+        f.commit(Commit { index: at(Status::Waiting, "draft"), ..given::start(run) }).await;
+    }
+    f.started("flow", vec![]).await;
+    assert_eq!(f.row(&a).await.state.as_deref(), Some("draft"));
+    f.commit(Commit { index: at(Status::Waiting, "review"), ..given::next(&a, 1) }).await;
+    f.refused(Commit { index: at(Status::Waiting, "paid"), ..given::next(&b, 7) }).await;
+    assert_eq!(f.row(&a).await.state.as_deref(), Some("review"));
+    let counted = async |f: &Fixture| {
+        let mut counters = f.store.counters().await.expect("counts");
+        counters.sort();
+        let shown =
+            |counter: Counter| (counter.status, counter.state.as_deref().map(str::to_owned), counter.count);
+        counters.into_iter().map(shown).collect::<Vec<_>>()
+    };
+    let state = |name: &str| Some(name.to_owned());
+    let expected = vec![
+        (Status::Running, None, 1),
+        (Status::Waiting, state("draft"), 1),
+        (Status::Waiting, state("review"), 1),
+    ];
+    assert_eq!(counted(&f).await, expected);
+    f.commit(Commit { index: at(Status::Completed, "paid"), ..given::end(&a, 2) }).await;
+    f.commit(Commit { index: at(Status::Running, "draft"), ..given::next(&b, 1) }).await;
+    let expected = vec![
+        (Status::Running, None, 1),
+        (Status::Running, state("draft"), 1),
+        (Status::Completed, state("paid"), 1),
+    ];
+    assert_eq!(counted(&f).await, expected);
 }
 
 pub async fn a_job_under_a_key_that_is_taken_is_refused(f: Fixture) {

@@ -15,7 +15,7 @@ use super::Fixture;
 use super::ops::{Held, LOCK, Maker, Op};
 use crate::memory::MemoryStore;
 use crate::row::StateScope;
-use crate::{Clock, DocumentQuery, FeedFilter, RunQuery, Store, StoreError};
+use crate::{Clock, DocumentQuery, FeedFilter, ReceiptQuery, RunQuery, Store, StoreError};
 
 /// Calls per seed.
 const CALLS: usize = 200;
@@ -189,6 +189,11 @@ impl Side {
                 format!("{:#?}", store.release_lock(&tenant, LOCK, token).await?)
             }
             Op::Locks(tenant) => format!("{:#?}", store.locks(&tenant).await?),
+            Op::Receipt(run, event_id) => format!("{:#?}", store.receipt(&run, &event_id).await?),
+            Op::Receipts(query) => self.all_receipts(query).await?,
+            Op::CreateDocument(collection, id, body, ttl) => {
+                format!("{:#?}", store.create_document(collection, &id, body, ttl).await?)
+            }
             Op::PutDocument(collection, id, body, ttl) => {
                 format!("{:#?}", store.put_document(collection, &id, body, ttl).await?)
             }
@@ -211,6 +216,23 @@ impl Side {
             }
             query.cursor = page.next;
         }
+    }
+
+    /// Sorted by run and number: the order of those of one date is a store's own.
+    async fn all_receipts(&self, mut query: ReceiptQuery) -> Result<String, StoreError> {
+        let (mut all, mut pages) = (Vec::new(), Vec::new());
+        loop {
+            let page = self.store.receipts(query.clone()).await?;
+            pages.push(page.items.len());
+            all.extend(page.items);
+            query.after = page.next;
+            if query.after.is_none() {
+                break;
+            }
+        }
+        let newest_first = all.is_sorted_by(|a, b| a.received_at >= b.received_at);
+        all.sort_by(|a, b| (&a.run_id, a.number).cmp(&(&b.run_id, b.number)));
+        Ok(format!("{all:#?} pages: {pages:?}, newest first: {newest_first}"))
     }
 
     async fn all_documents(&self, collection: &str, mut query: DocumentQuery) -> Result<String, StoreError> {

@@ -310,6 +310,55 @@ pub async fn of_racing_puts_of_one_document_one_stays_whole(f: Fixture) {
     assert_eq!(get(&f, TOKENS, "t").await.as_ref(), Some(&found[0]));
 }
 
+pub async fn a_document_is_created_where_none_is_live(f: Fixture) {
+    let create = async |id: &str, body: &str, ttl| {
+        f.store.create_document(TOKENS, id, json(body), ttl).await.expect("the store answers")
+    };
+    assert_eq!(create("t", "first", Some(given::SHORT)).await, None);
+    let there = create("t", "second", None).await.expect("one is there");
+    assert_eq!((there.id.as_str(), &there.body), ("t", &json("first")));
+    assert_eq!(there.expires, get(&f, TOKENS, "t").await.and_then(|document| document.expires));
+    assert_eq!(said(&f, "t").await.as_deref(), Some("first"), "nothing was written");
+    f.pass(given::LATER).await;
+    assert_eq!(create("t", "third", None).await, None, "the first one's time is over");
+    assert_eq!(said(&f, "t").await.as_deref(), Some("third"));
+    assert_eq!(create("t", "fourth", None).await.map(|there| there.body), Some(json("third")));
+    assert!(delete(&f, "t").await);
+    assert_eq!(create("t", "fifth", None).await, None);
+    put(&f, "t", "sixth").await;
+    assert_eq!(create("t", "seventh", None).await.map(|there| there.body), Some(json("sixth")));
+    assert_eq!(create("u", "other", None).await, None, "another id");
+    assert_eq!(ids(&f, Order::Ascending).await, ["t", "u"]);
+    let nameless = f.store.create_document(TOKENS, "", json("x"), None).await;
+    assert!(matches!(nameless, Err(StoreError::Invalid(_))), "{nameless:?}");
+}
+
+pub async fn of_racing_creators_of_one_document_one_writes(f: Fixture) {
+    for (round, stale) in [("fresh", false), ("stale", true)] {
+        if stale {
+            put_for(&f, round, "past its time", Some(Duration::ZERO)).await;
+        }
+        let creating = |n: usize| {
+            let (f, body) = (f.clone(), json(&format!("creator {n}")));
+            tokio::spawn(async move {
+                let there = f.store.create_document(TOKENS, round, body.clone(), None).await;
+                (body, there.expect("the store answers"))
+            })
+        };
+        let racing: Vec<_> = (0..16).map(creating).collect();
+        let (mut written, mut told) = (Vec::new(), Vec::new());
+        for creator in racing {
+            match creator.await.expect("no panic") {
+                (body, None) => written.push(body),
+                (_, Some(there)) => told.push(there.body),
+            }
+        }
+        assert_eq!(written.len(), 1, "{round}: one writes");
+        assert!(told.iter().all(|body| *body == written[0]), "{round}: and the others see that one");
+        assert_eq!(get(&f, TOKENS, round).await.map(|document| document.body), Some(written.remove(0)));
+    }
+}
+
 pub async fn retention_removes_documents_past_their_time_and_no_other(f: Fixture) {
     let now = f.now().await;
     fill(&f, 2_500, |_| Some(now + given::SHORT)).await;

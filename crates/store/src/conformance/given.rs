@@ -75,7 +75,7 @@ pub fn new_run() -> NewRun {
 }
 
 pub fn index(status: Status) -> Index {
-    Index { status, completed_steps: 0, failed_steps: 0, retries: 0, failure: None }
+    Index { status, state: None, completed_steps: 0, failed_steps: 0, retries: 0, failure: None }
 }
 
 /// The commit that starts a run: one `flow.start`, no jobs.
@@ -89,6 +89,7 @@ pub fn start(run: &RunKey) -> Commit {
         index: index(Status::Running),
         others: Others::Leave,
         add: Vec::new(),
+        receipts: Vec::new(),
         clear_state: false,
     }
 }

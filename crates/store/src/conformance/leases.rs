@@ -335,7 +335,7 @@ pub async fn sweep_finds_due_timers_that_are_not_held(f: Fixture) {
     let due = NewJob { attempt: 3, ..given::timer(0, now) };
     let run = f.started("r", vec![due, held, given::timer(2, far), given::step(0)]).await;
     let swept = f.store.sweep(10).await.expect("sweeps");
-    assert_eq!(swept.timers, [crate::DueTimer { run, key: JobKey::Timer(0), attempt: 3 }]);
+    assert_eq!(swept.timers, [crate::DueTimer { run, key: JobKey::Timer(0), attempt: 3, due: now }]);
     assert_eq!(swept.expired, []);
     assert!(swept.now >= now);
 }

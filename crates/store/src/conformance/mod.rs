@@ -25,6 +25,7 @@ pub mod leases;
 pub mod locks;
 mod ops;
 pub mod queues;
+pub mod receipts;
 pub mod repair;
 pub mod retention;
 pub mod runs;
@@ -81,6 +82,7 @@ macro_rules! conformance {
                 the_terminal_event_dates_the_end_and_the_duration
                 a_failure_once_set_stays_until_another_is_given
                 counters_move_with_the_commits
+                the_state_of_a_machine_is_replaced_and_counted
                 a_job_under_a_key_that_is_taken_is_refused
                 a_job_added_twice_in_one_commit_is_refused
                 a_key_is_free_in_the_commit_that_takes_its_job_away
@@ -119,6 +121,8 @@ macro_rules! conformance {
                 a_body_is_as_large_as_a_payload_and_no_larger
                 collections_do_not_see_each_other
                 of_racing_puts_of_one_document_one_stays_whole
+                a_document_is_created_where_none_is_live
+                of_racing_creators_of_one_document_one_writes
                 retention_removes_documents_past_their_time_and_no_other
             ]
             events: [
@@ -208,6 +212,23 @@ macro_rules! conformance {
                 tenants_do_not_see_each_others_queues
                 a_leased_job_on_a_paused_queue_runs_on
             ]
+            receipts: [
+                a_receipt_opens_with_its_commit
+                a_receipt_that_is_not_there_is_none
+                a_receipt_goes_on_with_the_commits_that_say_so
+                a_receipt_finished_at_once_has_all_its_dates
+                what_a_change_does_not_say_stays
+                a_refused_commit_changes_no_receipt
+                a_change_of_a_receipt_that_is_not_there_is_passed_over
+                receipts_are_listed_newest_first
+                pages_of_receipts_join_without_gap_or_repeat
+                a_page_of_receipts_is_bounded
+                receipts_are_filtered_by_run_status_and_worker
+                tenants_do_not_see_each_others_receipts
+                strange_texts_in_receipts_come_back
+                receipts_stay_with_a_trimmed_run_and_go_with_its_row
+                a_receipt_cursor_that_is_none_is_refused
+            ]
             repair: [
                 a_repair_on_another_version_changes_nothing
                 a_mended_row_is_what_the_repair_says
@@ -236,6 +257,8 @@ macro_rules! conformance {
                 a_full_last_page_has_no_next
                 a_page_of_runs_is_bounded
                 runs_are_filtered_by_flow_and_status
+                runs_are_filtered_by_state_within_their_flow
+                a_state_without_its_flow_is_refused
                 runs_are_filtered_by_label
                 labels_narrow_other_filters_and_page
                 runs_are_filtered_by_the_date_of_their_creation
@@ -303,6 +326,7 @@ mod tests {
             include_str!("leases.rs"),
             include_str!("locks.rs"),
             include_str!("queues.rs"),
+            include_str!("receipts.rs"),
             include_str!("repair.rs"),
             include_str!("retention.rs"),
             include_str!("runs.rs"),

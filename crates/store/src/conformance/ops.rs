@@ -1,5 +1,7 @@
 //! Random calls of the contract, made from a seed and from what the model knows: mostly sensible, often stale.
 
+mod records;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use crate::query::WantTotal;
 use crate::row::{Pause, Repair, Retention, StateScope};
 use crate::{
     Append, Base, Catalog, Claim, Commit, DocumentQuery, EventQuery, Extend, Failure, Handoff, Index, JobKey,
-    JobRow, JobState, LeaseUse, Line, LockRequest, NewJob, Order, Others, RunQuery, RunRow, RunStore,
+    JobRow, JobState, LeaseUse, Line, LockRequest, NewJob, Others, ReceiptQuery, RunQuery, RunRow, RunStore,
     StateChange, StoredDefinition, Token,
 };
 
@@ -48,6 +50,10 @@ pub(super) enum Op {
     ExtendLock(Tenant, Token, Duration),
     ReleaseLock(Tenant, Token),
     Locks(Tenant),
+    Receipt(RunKey, String),
+    /// All pages of this size.
+    Receipts(ReceiptQuery),
+    CreateDocument(&'static str, String, Json, Option<Duration>),
     PutDocument(&'static str, String, Json, Option<Duration>),
     Document(&'static str, String),
     DeleteDocument(&'static str, String),
@@ -113,6 +119,9 @@ const LANES: [(&str, &str); 3] = [("q0", "n0"), ("q1", "n1"), ("q0", "n2")];
 const TENANTS: [&str; 2] = ["default", "other"];
 pub(super) const LOCK: &str = given::STRANGE[0];
 const COLLECTIONS: [&str; 2] = ["tokens", "audit:{x}"];
+/// Of machines; a run may be a flow now and a machine then, which a store need not mind.
+const STATES: [Option<&str>; 4] = [None, None, Some("review"), Some("paid.out")];
+const WORKERS: [&str; 2] = ["w0", given::STRANGE[3]];
 const HOUR: Duration = Duration::from_secs(3_600);
 
 impl Maker {
@@ -138,6 +147,7 @@ impl Maker {
             ops.push(Op::Queues(tenant.clone()));
             ops.push(Op::Runs(RunQuery::of(tenant.clone())));
             ops.push(Op::Locks(tenant.clone()));
+            ops.push(Op::Receipts(ReceiptQuery::of(tenant.clone())));
             ops.push(Op::Definitions(tenant));
         }
         ops.extend(COLLECTIONS.map(|collection| Op::Documents(collection, DocumentQuery::default())));
@@ -151,7 +161,7 @@ impl Maker {
 
     pub(super) async fn next(&mut self, held: &[Held]) -> Op {
         let run = self.run();
-        match self.rng.below(110) {
+        match self.rng.below(115) {
             0..34 => self.commits(held).await,
             34..44 => self.appends(held).await,
             44..56 => Op::Claim(self.claim()),
@@ -180,7 +190,8 @@ impl Maker {
             97 => self.retain(),
             98..100 => self.repair(run).await,
             100..104 => self.lock(run.tenant),
-            _ => self.document(),
+            104..110 => self.document(),
+            _ => self.receipts(run),
         }
     }
 
@@ -284,6 +295,7 @@ impl Maker {
             (status, others) = (ended, self.rng.pick(&[Others::Drop, Others::Drop, Others::Leave]));
         }
         Commit {
+            receipts: self.receipt_changes(&run).await,
             leases: self.uses(&run, &jobs, held),
             base,
             events,
@@ -328,6 +340,7 @@ impl Maker {
         let text = self.rng.pick(given::STRANGE).to_owned();
         Index {
             status,
+            state: self.rng.pick(&STATES).map(Into::into),
             completed_steps: self.rng.below(4) as u32,
             failed_steps: self.rng.below(3) as u32,
             retries: self.rng.below(5) as u32,
@@ -494,6 +507,7 @@ impl Maker {
         Op::Runs(RunQuery {
             flow: self.rng.percent(40).then(|| given::FLOW.to_owned()),
             status: if self.rng.percent(40) { Some(self.rng.pick(&Status::ALL)) } else { None },
+            state: self.rng.pick(&STATES).map(str::to_owned),
             label: self.rng.percent(30).then_some(label),
             since: created.filter(|_| self.rng.percent(30)),
             until: created.filter(|_| self.rng.percent(20)),
@@ -516,36 +530,6 @@ impl Maker {
         let mut definition = given::definition(&tenant, given::FLOW, &hash);
         definition.origin = self.rng.percent(50).then(|| "/somewhere".to_owned());
         if self.rng.percent(50) { Op::Define(definition) } else { Op::Definitions(tenant) }
-    }
-
-    /// One name and three tokens, so that calls meet.
-    fn lock(&mut self, tenant: Tenant) -> Op {
-        let token = Token(1 + self.rng.below(3) as u128);
-        let (owner, ttl) = (self.rng.pick(given::STRANGE).to_owned(), self.ttl());
-        match self.rng.below(8) {
-            0..4 => Op::Acquire(LockRequest { tenant, name: LOCK.to_owned(), owner, token, ttl }),
-            4 => Op::ExtendLock(tenant, token, ttl),
-            5 | 6 => Op::ReleaseLock(tenant, token),
-            _ => Op::Locks(tenant),
-        }
-    }
-
-    /// A few ids, so that calls meet.
-    fn document(&mut self) -> Op {
-        let collection = self.rng.pick(&COLLECTIONS);
-        let id = format!("d{}", self.rng.below(6));
-        match self.rng.below(8) {
-            0..4 => {
-                let ttl = self.rng.percent(50).then(|| self.ttl());
-                Op::PutDocument(collection, id, given::json(self.rng.below(100).into()), ttl)
-            }
-            4 | 5 => Op::DeleteDocument(collection, id),
-            6 => Op::Document(collection, id),
-            _ => {
-                let order = self.rng.pick(&[Order::Ascending, Order::Descending]);
-                Op::Documents(collection, DocumentQuery { order, after: None, limit: 1 + self.rng.below(4) })
-            }
-        }
     }
 
     fn retain(&mut self) -> Op {

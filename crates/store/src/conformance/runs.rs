@@ -4,7 +4,7 @@ use flowline_core::{Status, Tenant, Time};
 
 use super::{Fixture, given};
 use crate::query::{EXACT_TOTAL, WantTotal};
-use crate::{Base, Commit, NewRun, RunPage, RunQuery, StoreError, Total};
+use crate::{Base, Commit, Index, NewRun, RunPage, RunQuery, StoreError, Total};
 
 fn all() -> RunQuery {
     RunQuery::of(Tenant::default())
@@ -105,6 +105,53 @@ pub async fn runs_are_filtered_by_flow_and_status(f: Fixture) {
     let first = page(&f, RunQuery { flow: x.clone(), status: done, limit: 1, ..all() }).await;
     let next = page(&f, RunQuery { flow: x, status: done, limit: 1, cursor: first.next, ..all() }).await;
     assert_eq!((ids(&next), next.next), (vec!["a".to_owned()], None));
+}
+
+pub async fn runs_are_filtered_by_state_within_their_flow(f: Fixture) {
+    for (id, flow) in [("a", "x"), ("b", "y"), ("c", "x"), ("d", "x"), ("e", "y"), ("f", "x")] {
+        start(&f, id, flow, ("k", id)).await;
+        let index = Index { state: Some("review".into()), ..given::index(Status::Waiting) };
+        f.commit(Commit { index, ..given::next(&given::run(id), 1) }).await;
+    }
+    start(&f, "flow", "x", ("k", "v")).await;
+    for (id, state, status) in
+        [("c", "review", Status::Running), ("d", "paid", Status::Waiting), ("f", "review", Status::Cancelled)]
+    {
+        let index = Index { state: Some(state.into()), ..given::index(status) };
+        f.commit(Commit { index, ..given::next(&given::run(id), 2) }).await;
+    }
+    let of = |flow: &str, state: &str| RunQuery {
+        flow: Some(flow.to_owned()),
+        state: Some(state.to_owned()),
+        ..all()
+    };
+    let label = Some(("k".to_owned(), "a".to_owned()));
+    for (query, expected) in [
+        (of("x", "review"), vec!["f", "c", "a"]),
+        (RunQuery { status: Some(Status::Waiting), ..of("x", "review") }, vec!["a"]),
+        (RunQuery { status: Some(Status::Failed), ..of("x", "review") }, vec![]),
+        (RunQuery { label, ..of("x", "review") }, vec!["a"]),
+        (of("x", "paid"), vec!["d"]),
+        (of("y", "review"), vec!["e", "b"]),
+        (of("y", "paid"), vec![]),
+    ] {
+        let found = page(&f, query).await;
+        assert_eq!(ids(&found), expected);
+        assert_eq!(found.total, Some(Total::Exact(expected.len() as u64)));
+    }
+    let by_flow = page(&f, RunQuery { flow: Some("x".into()), ..all() }).await;
+    assert_eq!(by_flow.total, Some(Total::Exact(5)), "a flow's total is over all its states");
+    let waiting = page(&f, RunQuery { status: Some(Status::Waiting), ..all() }).await;
+    assert_eq!(waiting.total, Some(Total::Exact(4)), "and so is a status's");
+    let first = page(&f, RunQuery { limit: 2, ..of("x", "review") }).await;
+    assert_eq!(ids(&first), ["f", "c"]);
+    let next = page(&f, RunQuery { limit: 2, cursor: first.next, ..of("x", "review") }).await;
+    assert_eq!((ids(&next), next.next), (vec!["a".to_owned()], None));
+}
+
+pub async fn a_state_without_its_flow_is_refused(f: Fixture) {
+    let answer = f.store.runs(RunQuery { state: Some("review".into()), ..all() }).await;
+    assert!(matches!(answer, Err(StoreError::Invalid(_))), "{answer:?}");
 }
 
 pub async fn runs_are_filtered_by_label(f: Fixture) {

@@ -12,8 +12,8 @@ use super::{Fixture, given};
 use crate::row::{Pause, Retention, StateScope};
 use crate::{
     Base, Claim, Clock, Commit, CommitError, Document, DocumentQuery, Failure, FeedFilter, Filling, Index,
-    JobState, LeaseUse, MemoryStore, NewJob, NewRun, Restored, RestoredEvent, RestoredRun, RunQuery,
-    StateOwner, StateValue, Store, Token,
+    JobState, LeaseUse, MemoryStore, NewJob, NewRun, Opened, Receipt, ReceiptChange, ReceiptQuery,
+    ReceiptStatus, Restored, RestoredEvent, RestoredRun, RunQuery, StateOwner, StateValue, Store, Token,
 };
 
 /// The token that restored leases get.
@@ -79,7 +79,37 @@ async fn parts(from: &Fixture, run: &RunKey) -> Vec<Restored> {
     let input = from.store.payloads(run, &[Slot::Input]).await.expect("finds").remove(0).is_some();
     let slot = |kind| (kind == EventType::FlowStart && input).then_some(Slot::Input);
     let events = log.into_iter().map(|event| RestoredEvent { slot: slot(event.kind), event }).collect();
-    vec![Restored::Run(Box::new(restored)), Restored::Events { run: run.clone(), events }]
+    let receipts = receipts(from, run).await;
+    vec![
+        Restored::Run(Box::new(restored)),
+        Restored::Receipts { run: run.clone(), receipts },
+        Restored::Events { run: run.clone(), events },
+    ]
+}
+
+/// The receipts of a run, the oldest first.
+async fn receipts(f: &Fixture, run: &RunKey) -> Vec<Receipt> {
+    let of_run =
+        ReceiptQuery { run: Some(run.run.clone()), limit: 1_000, ..ReceiptQuery::of(run.tenant.clone()) };
+    let mut found = f.store.receipts(of_run).await.expect("lists").items;
+    found.reverse();
+    found
+}
+
+/// A receipt in every status, with strange texts, and a worker for some.
+fn received() -> Vec<ReceiptChange> {
+    let change = |(n, status): (usize, ReceiptStatus)| {
+        let text = given::STRANGE[n];
+        let sender = Some(given::json(text.into()));
+        ReceiptChange {
+            number: n as u32,
+            opened: Some(Opened { event_id: format!("e {text}").into(), name: text.into(), sender }),
+            status,
+            worker: status.is_started().then(|| text.into()),
+            outcome: status.is_end().then(|| given::json(text.into())),
+        }
+    };
+    ReceiptStatus::ALL.into_iter().enumerate().map(change).collect()
 }
 
 /// Runs of every kind, in two tenants, with strange texts wherever there is room for one.
@@ -110,7 +140,8 @@ async fn fill(f: &Fixture) -> Vec<RunKey> {
         };
         let failure = (status == Status::Failed)
             .then(|| Failure { error: given::STRANGE[0].to_owned(), step: Some("step-0".into()) });
-        let index = Index { completed_steps: 2, failed_steps: 1, retries: 3, failure, status };
+        let state = (status != Status::Failed).then(|| format!("in.{status}").into());
+        let index = Index { state, completed_steps: 2, failed_steps: 1, retries: 3, failure, status };
         let events = kind.map(|kind| NewEvent::run(kind, None)).into_iter().collect();
         let due = f.now().await + given::TTL;
         let add = match status {
@@ -118,7 +149,8 @@ async fn fill(f: &Fixture) -> Vec<RunKey> {
             Status::Paused => vec![NewJob { held: true, ..given::step(0) }, given::step(1)],
             _ => vec![],
         };
-        f.commit(Commit { index, events, add, ..given::next(&run, 1) }).await;
+        let receipts = received();
+        f.commit(Commit { index, events, add, receipts, ..given::next(&run, 1) }).await;
         runs.push(run);
     }
 
@@ -160,9 +192,28 @@ async fn said(f: &Fixture, tenant: &Tenant, runs: &[RunKey]) -> Vec<String> {
         let page = store.runs(RunQuery { label, ..RunQuery::of(tenant.clone()) }).await.expect("lists");
         note(format!("{text}: {:?}", page.items.iter().map(|row| &row.run_id).collect::<Vec<_>>()));
     }
+    for status in ReceiptStatus::ALL {
+        let of = |worker| ReceiptQuery { status: Some(status), worker, ..ReceiptQuery::of(tenant.clone()) };
+        for worker in [None, Some(given::STRANGE[2].to_owned())] {
+            let page = store.receipts(of(worker)).await.expect("lists");
+            let mut found: Vec<_> =
+                page.items.iter().map(|receipt| (&receipt.run_id, receipt.number)).collect();
+            found.sort();
+            note(format!("{status:?}: {found:?}"));
+        }
+    }
+    for (flow, state) in [(given::FLOW, "in.waiting"), (given::FLOW, "in.completed"), ("none", "in.waiting")]
+    {
+        let (flow, state) = (Some(flow.to_owned()), Some(state.to_owned()));
+        let page = store.runs(RunQuery { flow, state, ..RunQuery::of(tenant.clone()) }).await;
+        let page = page.expect("lists");
+        note(format!("{:?} {:?}", page.items, page.total));
+    }
     for run in runs.iter().filter(|run| run.tenant == *tenant) {
         note(format!("{:?}", store.load(std::slice::from_ref(run)).await));
         note(format!("{:?} {:?}", f.log(run).await, f.jobs(run).await));
+        note(format!("{:?}", receipts(f, run).await));
+        note(format!("{:?}", store.receipt(run, &format!("e {}", given::STRANGE[1])).await));
         note(format!("{:?}", store.payloads(run, &[Slot::Input, Slot::Emit(0)]).await));
         for scope in [StateScope::Run, StateScope::Flow, StateScope::Tenant] {
             note(format!("{:?}", store.states(run, scope).await));

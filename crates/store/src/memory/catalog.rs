@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use flowline_core::{Json, RunKey, Tenant, Time};
 
-use super::rows::{LaneJobs, Memory};
+use super::rows::{Counted, LaneJobs, Memory};
 use crate::job::JobRow;
 use crate::row::{Counter, Health, Pause, QueueRow, StateScope, StoredDefinition};
 
@@ -92,10 +92,11 @@ impl Memory {
     }
 
     pub fn counters(&self) -> Vec<Counter> {
-        let counter = |((tenant, flow, status), count): (&(Tenant, Arc<str>, _), &u64)| Counter {
+        let counter = |((tenant, flow, status, state), count): (&Counted, &u64)| Counter {
             tenant: tenant.clone(),
             flow_name: flow.clone(),
             status: *status,
+            state: state.clone(),
             count: *count,
         };
         self.counters.iter().map(counter).collect()

@@ -27,7 +27,7 @@ impl Memory {
         self.check_base(&commit)?;
         commit.check_jobs(now, |key| self.job(&commit.run, key).map(Job::now))?;
 
-        let Commit { run, base, leases, events, state, index, others, add, clear_state } = commit;
+        let Commit { run, base, leases, events, state, index, others, add, receipts, clear_state } = commit;
         let moves = self.moves(&run, &index, &events);
         match base {
             Base::New(new) => self.insert_run(now, &run, new, &index),
@@ -45,6 +45,7 @@ impl Memory {
             self.states.remove(&owner);
         }
         let ts = self.date(now, &run);
+        self.change_receipts(&run, ts, receipts);
         let first_seq = self.runs.get(&run).map_or(0, |run| run.row.events) + 1;
         self.push_events(&run, ts, events);
         let version = self.advance(&run, state, index);
@@ -56,8 +57,8 @@ impl Memory {
 
     /// Whether a commit moves its run from one list to another: most do not, and listing is what costs.
     fn moves(&self, run: &RunKey, index: &Index, events: &[NewEvent]) -> bool {
-        let status = self.runs.get(run).map(|run| run.row.status);
-        status != Some(index.status) || events.iter().any(|event| event.kind.is_terminal())
+        let there = self.runs.get(run).map(|run| (run.row.status, &run.row.state));
+        there != Some((index.status, &index.state)) || events.iter().any(|event| event.kind.is_terminal())
     }
 
     fn check_base(&self, commit: &Commit) -> Result<(), CommitError> {
@@ -86,6 +87,7 @@ impl Memory {
             tenant: key.tenant.clone(),
             definition,
             status: index.status,
+            state: index.state.clone(),
             created_at: now,
             started_at: None,
             completed_at: None,
@@ -112,6 +114,8 @@ impl Memory {
             log: Default::default(),
             slots: Default::default(),
             jobs: Default::default(),
+            receipts: Default::default(),
+            received: Default::default(),
         };
         self.runs.insert(key.clone(), run);
     }
@@ -184,10 +188,11 @@ impl Memory {
     /// Replaces a run's state and index, and counts its version up.
     pub(super) fn advance(&mut self, run: &RunKey, state: Vec<u8>, index: Index) -> u64 {
         let Some(run) = self.runs.get_mut(run) else { return 0 };
-        let Index { status, completed_steps, failed_steps, retries, failure } = index;
+        let Index { status, state: position, completed_steps, failed_steps, retries, failure } = index;
         run.state = state;
         run.row.version += 1;
         run.row.status = status;
+        run.row.state = position;
         run.row.completed_steps = completed_steps;
         run.row.failed_steps = failed_steps;
         run.row.retries = retries;

@@ -25,6 +25,22 @@ impl Memory {
         Ok(())
     }
 
+    pub fn create_document(
+        &mut self,
+        now: Time,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<Option<Document>, StoreError> {
+        document::check_document(collection, id, &body)?;
+        let there = self.document(now, collection, id)?;
+        if there.is_none() {
+            self.put_document(now, collection, id, body, ttl)?;
+        }
+        Ok(there)
+    }
+
     pub fn document(&self, now: Time, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
         document::check_address(collection, id)?;
         let found = self.documents.get(collection).and_then(|documents| documents.get(id));

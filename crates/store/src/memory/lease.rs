@@ -155,7 +155,7 @@ impl Memory {
     fn due_timer(&self, (run, key): &JobAt) -> Option<DueTimer> {
         debug_assert!(matches!(key, JobKey::Timer(_)));
         let job = self.job(run, *key)?;
-        Some(DueTimer { run: run.clone(), key: *key, attempt: job.attempt })
+        Some(DueTimer { run: run.clone(), key: *key, attempt: job.attempt, due: job.due })
     }
 }
 

@@ -41,6 +41,7 @@ impl Memory {
 
     /// Walks the list that flow and status choose; labels and dates are looked at on the way.
     pub fn runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {
+        query.check()?;
         let before = match &query.cursor {
             Some(cursor) => number(cursor)?,
             None => u64::MAX,
@@ -49,6 +50,7 @@ impl Memory {
             tenant: query.tenant.clone(),
             flow: query.flow.as_deref().map(Into::into),
             status: query.status,
+            state: query.state.as_deref().map(Into::into),
         };
         let below = |end: u64| {
             self.listed
@@ -108,10 +110,11 @@ impl Memory {
     fn count(&self, query: &RunQuery) -> u64 {
         self.counters
             .iter()
-            .filter(|((tenant, flow, status), _)| {
+            .filter(|((tenant, flow, status, state), _)| {
                 *tenant == query.tenant
                     && query.flow.as_deref().is_none_or(|wanted| wanted == &**flow)
                     && query.status.is_none_or(|wanted| wanted == *status)
+                    && query.state.as_deref().is_none_or(|wanted| state.as_deref() == Some(wanted))
             })
             .map(|(_, count)| count)
             .sum()

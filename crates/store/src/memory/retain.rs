@@ -108,7 +108,7 @@ impl Memory {
     }
 
     fn recount(&mut self, tenant: &Tenant) {
-        self.counters.retain(|(of, _, _), _| of != tenant);
+        self.counters.retain(|(of, ..), _| of != tenant);
         let mut counts = BTreeMap::new();
         for run in self.runs.values().filter(|run| run.row.tenant == *tenant) {
             *counts.entry(counter(&run.row)).or_default() += 1;
@@ -146,6 +146,7 @@ impl Memory {
         if let Some(owner) = self.owner(key, StateScope::Run) {
             self.states.remove(&owner);
         }
+        self.forget_receipts(key);
         self.unlist(key);
         for logged in self.runs.remove(key).into_iter().flat_map(|run| run.log.into_values()) {
             self.feed.remove(&logged.number);

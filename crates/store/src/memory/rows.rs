@@ -12,9 +12,11 @@ use flowline_core::event::Slot;
 use flowline_core::planted::{self, Bug};
 use flowline_core::{Event, Json, NewEvent, RunId, RunKey, Status, Tenant, Time};
 
+use super::receipts::ReceiptsOf;
 use crate::commit::{JobNow, LeaseNow};
 use crate::document::Document;
 use crate::job::{JobKey, JobRow, JobState, Lane, NewJob, Token};
+use crate::receipt::{Place, Receipt};
 use crate::row::{RunRow, StateScope, StoredDefinition};
 
 /// The content of an in-memory store. Its methods are the contract's verbs without waiting: time is an argument, and
@@ -25,7 +27,8 @@ pub struct Memory {
     /// Runs in the order of their creation, by each filter that an index answers.
     pub(super) listed: BTreeSet<(Listing, u64)>,
     pub(super) by_number: BTreeMap<u64, RunKey>,
-    pub(super) counters: BTreeMap<(Tenant, Arc<str>, Status), u64>,
+    pub(super) counters: BTreeMap<Counted, u64>,
+    pub(super) listed_receipts: BTreeSet<(ReceiptsOf, Place)>,
     /// Ended runs by their end; the first set only while their events are there.
     pub(super) untrimmed: BTreeSet<(Time, u64)>,
     pub(super) ended: BTreeSet<(Time, u64)>,
@@ -59,7 +62,12 @@ pub(super) struct Listing {
     pub(super) tenant: Tenant,
     pub(super) flow: Option<Arc<str>>,
     pub(super) status: Option<Status>,
+    /// Only with a flow, and only of machines.
+    pub(super) state: Option<Arc<str>>,
 }
+
+/// What runs are counted by: flow, status and, of machines, state.
+pub(super) type Counted = (Tenant, Arc<str>, Status, Option<Arc<str>>);
 
 #[derive(Debug, Clone)]
 pub(super) struct Run {
@@ -71,6 +79,9 @@ pub(super) struct Run {
     pub(super) log: BTreeMap<u64, Logged>,
     pub(super) slots: BTreeMap<Slot, u64>,
     pub(super) jobs: BTreeMap<JobKey, Job>,
+    pub(super) receipts: BTreeMap<u32, Receipt>,
+    /// The numbers of receipts by their events' ids.
+    pub(super) received: BTreeMap<Arc<str>, u32>,
 }
 
 #[derive(Debug, Clone)]
@@ -341,19 +352,24 @@ impl Memory {
     }
 }
 
-pub(super) fn counter(row: &RunRow) -> (Tenant, Arc<str>, Status) {
-    (row.tenant.clone(), row.flow_name.clone(), row.status)
+pub(super) fn counter(row: &RunRow) -> Counted {
+    (row.tenant.clone(), row.flow_name.clone(), row.status, row.state.clone())
 }
 
 fn ended_at(row: &RunRow) -> Option<Time> {
     row.completed_at.filter(|_| row.status.is_terminal())
 }
 
-fn listings(row: &RunRow) -> [Listing; 4] {
-    let of = |flow: bool, status: bool| Listing {
-        tenant: row.tenant.clone(),
-        flow: flow.then(|| row.flow_name.clone()),
-        status: status.then_some(row.status),
+fn listings(row: &RunRow) -> impl Iterator<Item = Listing> + use<> {
+    let (tenant, flow, status) = (row.tenant.clone(), row.flow_name.clone(), row.status);
+    let of = move |by_flow: bool, by_status: bool, state: Option<Arc<str>>| Listing {
+        tenant: tenant.clone(),
+        flow: by_flow.then(|| flow.clone()),
+        status: by_status.then_some(status),
+        state,
     };
-    [of(false, false), of(false, true), of(true, false), of(true, true)]
+    let plain = [of(false, false, None), of(false, true, None), of(true, false, None), of(true, true, None)];
+    let of_state =
+        row.state.clone().map(|state| [of(true, false, Some(state.clone())), of(true, true, Some(state))]);
+    plain.into_iter().chain(of_state.into_iter().flatten())
 }

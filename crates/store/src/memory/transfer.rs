@@ -47,6 +47,7 @@ impl Memory {
                 Restored::Definition(definition) => self.restore_definition(definition),
                 Restored::Run(run) => self.restore_run(*run)?,
                 Restored::Events { run, events } => self.restore_events(&run, events)?,
+                Restored::Receipts { run, receipts } => self.restore_receipts(&run, receipts)?,
                 Restored::Values { values, .. } if values.is_empty() => {}
                 Restored::Values { tenant, owner, values } => {
                     let kept = self.states.entry((tenant, owned(&owner))).or_default();
@@ -85,6 +86,8 @@ impl Memory {
             log: Default::default(),
             slots: Default::default(),
             jobs: Default::default(),
+            receipts: Default::default(),
+            received: Default::default(),
         };
         self.runs.insert(key.clone(), run);
         for job in jobs {

@@ -39,10 +39,14 @@ pub(crate) enum Fault {
     ReleasesForAnyone,
     /// A deleted document is still there.
     KeepsDocuments,
+    /// What became of an event is not written down.
+    ForgetsReceipts,
+    /// A second creator of a document is told that it was the first.
+    CreatesTwice,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 15] = [
+    pub(crate) const ALL: [Fault; 17] = [
         Fault::DropsTheFence,
         Fault::IgnoresTheVersion,
         Fault::ExpiresEarly,
@@ -58,6 +62,8 @@ impl Fault {
         Fault::ForgetsToClear,
         Fault::ReleasesForAnyone,
         Fault::KeepsDocuments,
+        Fault::ForgetsReceipts,
+        Fault::CreatesTwice,
     ];
 }
 
@@ -73,6 +79,7 @@ impl Broken {
             Fault::ForgetsHolds if commit.others == Others::Hold => commit.others = Others::Leave,
             Fault::ForgetsDrops if commit.others == Others::Drop => commit.others = Others::Leave,
             Fault::ForgetsToClear => commit.clear_state = false,
+            Fault::ForgetsReceipts => commit.receipts.retain(|change| change.opened.is_some()),
             Fault::ExpiresEarly => {
                 for lease in &mut commit.leases {
                     if let LeaseUse::Expired { key, attempt, token, .. } = *lease {
@@ -153,6 +160,9 @@ impl RunStore for Broken {
     }
     async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
         self.store.runs(query).await
+    }
+    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
+        self.store.receipt(run, event_id).await
     }
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
         let mut page = self.store.feed(filter, cursor, limit).await?;
@@ -235,6 +245,18 @@ impl Catalog for Broken {
     ) -> Result<(), StoreError> {
         self.store.put_document(collection, id, body, ttl).await
     }
+    async fn create_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<Option<Document>, StoreError> {
+        match self.fault {
+            Fault::CreatesTwice => self.store.put_document(collection, id, body, ttl).await.map(|()| None),
+            _ => self.store.create_document(collection, id, body, ttl).await,
+        }
+    }
     async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
         self.store.document(collection, id).await
     }
@@ -246,6 +268,9 @@ impl Catalog for Broken {
             Fault::KeepsDocuments => Ok(self.store.document(collection, id).await?.is_some()),
             _ => self.store.delete_document(collection, id).await,
         }
+    }
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        self.store.receipts(query).await
     }
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
         self.store.counters().await

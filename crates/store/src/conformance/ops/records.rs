@@ -1,0 +1,92 @@
+//! Calls about what is kept beside runs and jobs: named locks, documents, receipts.
+
+use flowline_core::{RunKey, Tenant};
+
+use super::{COLLECTIONS, LOCK, Maker, Op, WORKERS};
+use crate::conformance::given;
+use crate::{
+    Catalog, DocumentQuery, LockRequest, Opened, Order, ReceiptChange, ReceiptQuery, ReceiptStatus, Token,
+};
+
+impl Maker {
+    /// One name and three tokens, so that calls meet.
+    pub(super) fn lock(&mut self, tenant: Tenant) -> Op {
+        let token = Token(1 + self.rng.below(3) as u128);
+        let (owner, ttl) = (self.rng.pick(given::STRANGE).to_owned(), self.ttl());
+        match self.rng.below(8) {
+            0..4 => Op::Acquire(LockRequest { tenant, name: LOCK.to_owned(), owner, token, ttl }),
+            4 => Op::ExtendLock(tenant, token, ttl),
+            5 | 6 => Op::ReleaseLock(tenant, token),
+            _ => Op::Locks(tenant),
+        }
+    }
+
+    /// A few ids, so that calls meet.
+    pub(super) fn document(&mut self) -> Op {
+        let collection = self.rng.pick(&COLLECTIONS);
+        let id = format!("d{}", self.rng.below(6));
+        match self.rng.below(8) {
+            0..4 => {
+                let create = self.rng.percent(40);
+                let ttl = self.rng.percent(50).then(|| self.ttl());
+                let body = given::json(self.rng.below(100).into());
+                match create {
+                    true => Op::CreateDocument(collection, id, body, ttl),
+                    false => Op::PutDocument(collection, id, body, ttl),
+                }
+            }
+            4 | 5 => Op::DeleteDocument(collection, id),
+            6 => Op::Document(collection, id),
+            _ => {
+                let order = self.rng.pick(&[Order::Ascending, Order::Descending]);
+                Op::Documents(collection, DocumentQuery { order, after: None, limit: 1 + self.rng.below(4) })
+            }
+        }
+    }
+
+    /// New ones under the next number, and changes of those that are there; seldom of one that is not.
+    pub(super) async fn receipt_changes(&mut self, run: &RunKey) -> Vec<ReceiptChange> {
+        let of_run =
+            ReceiptQuery { run: Some(run.run.clone()), limit: 1_000, ..ReceiptQuery::of(run.tenant.clone()) };
+        let there = self.model.receipts(of_run).await.map(|page| page.items).unwrap_or_default();
+        let next = there.first().map_or(0, |newest| newest.number + 1);
+        let mut numbers: Vec<(u32, bool)> = Vec::new();
+        for receipt in &there {
+            if self.rng.percent(25) {
+                numbers.push((receipt.number, false));
+            }
+        }
+        let new = if self.rng.percent(35) { 1 + self.rng.below(3) as u32 } else { 0 };
+        numbers.extend((next..next + new).map(|number| (number, true)));
+        if self.rng.percent(3) {
+            numbers.push((next + 100, false));
+        }
+        let mut changes = Vec::new();
+        for (number, opened) in numbers {
+            let (event_id, name) = (format!("e{number}").into(), self.rng.pick(given::STRANGE).into());
+            let opened = opened.then(|| Opened { event_id, name, sender: self.data() });
+            changes.push(ReceiptChange {
+                number,
+                opened,
+                status: self.rng.pick(&ReceiptStatus::ALL),
+                worker: self.rng.percent(50).then(|| self.rng.pick(&WORKERS).into()),
+                outcome: self.data().filter(|_| self.rng.percent(50)),
+            });
+        }
+        changes
+    }
+
+    pub(super) fn receipts(&mut self, run: RunKey) -> Op {
+        if self.rng.percent(20) {
+            return Op::Receipt(run, format!("e{}", self.rng.below(4)));
+        }
+        Op::Receipts(ReceiptQuery {
+            tenant: run.tenant,
+            run: self.rng.percent(30).then_some(run.run),
+            status: if self.rng.percent(50) { Some(self.rng.pick(&ReceiptStatus::ALL)) } else { None },
+            worker: self.rng.percent(40).then(|| self.rng.pick(&WORKERS).to_owned()),
+            after: None,
+            limit: 1 + self.rng.below(4),
+        })
+    }
+}

@@ -1,0 +1,189 @@
+//! Receipts: what became of the events that runs took in.
+//!
+//! A receipt is opened by the commit that puts an event into its run's inbox, and changed by the commits that take the
+//! event up and finish with it, so it never says anything that the run's log does not. It belongs to its run: it goes when
+//! the run's row goes, and is carried with it. A store keeps and lists receipts; it reads nothing out of them but their
+//! status and worker.
+
+use std::sync::Arc;
+
+use flowline_core::{Json, RunId, Tenant, Time};
+use serde::{Deserialize, Serialize};
+
+use crate::error::StoreError;
+use crate::query::PAGE;
+
+/// How far an event has come. `Pending`: in the inbox. `Processing`: taken up. The others are ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReceiptStatus {
+    Pending,
+    Processing,
+    Completed,
+    Failed,
+}
+
+impl ReceiptStatus {
+    pub const ALL: [ReceiptStatus; 4] =
+        [ReceiptStatus::Pending, ReceiptStatus::Processing, ReceiptStatus::Completed, ReceiptStatus::Failed];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ReceiptStatus::Pending => "pending",
+            ReceiptStatus::Processing => "processing",
+            ReceiptStatus::Completed => "completed",
+            ReceiptStatus::Failed => "failed",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<ReceiptStatus> {
+        ReceiptStatus::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+
+    /// Whether the event was taken up, at some time.
+    pub fn is_started(self) -> bool {
+        self != ReceiptStatus::Pending
+    }
+
+    pub fn is_end(self) -> bool {
+        matches!(self, ReceiptStatus::Completed | ReceiptStatus::Failed)
+    }
+}
+
+/// What a commit does to a receipt of its run. A commit names a number at most once. One that is neither opened here nor
+/// there already is passed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceiptChange {
+    /// Which receipt of the run.
+    pub number: u32,
+    /// Set where the receipt is new. No receipt of the run has its number or its event's id: the caller decided on a
+    /// version of the run that says so.
+    pub opened: Option<Opened>,
+    pub status: ReceiptStatus,
+    /// `None` keeps what is there.
+    pub worker: Option<Arc<str>>,
+    /// `None` keeps what is there.
+    pub outcome: Option<Json>,
+}
+
+/// What is written once, when an event comes in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opened {
+    pub event_id: Arc<str>,
+    pub name: Arc<str>,
+    pub sender: Option<Json>,
+}
+
+/// A receipt as it is read. Its JSON is a contract.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Receipt {
+    pub event_id: Arc<str>,
+    pub run_id: RunId,
+    pub flow_name: Arc<str>,
+    pub tenant: Tenant,
+    pub number: u32,
+    pub name: Arc<str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender: Option<Json>,
+    pub status: ReceiptStatus,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<Arc<str>>,
+    /// Date of the commit that opened it.
+    pub received_at: Time,
+    /// Date of the first commit that left it other than pending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    /// Date of the first commit that left it completed or failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Json>,
+}
+
+impl Receipt {
+    /// Goes on to what a commit of this date says.
+    pub fn change(&mut self, ts: Time, change: ReceiptChange) {
+        let ReceiptChange { status, worker, outcome, .. } = change;
+        self.status = status;
+        if status.is_started() {
+            self.started_at.get_or_insert(ts);
+        }
+        if status.is_end() {
+            self.completed_at.get_or_insert(ts);
+        }
+        self.worker = worker.or(self.worker.take());
+        self.outcome = outcome.or(self.outcome.take());
+    }
+}
+
+/// Which receipts of a tenant. Every filter narrows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceiptQuery {
+    pub tenant: Tenant,
+    pub run: Option<RunId>,
+    pub status: Option<ReceiptStatus>,
+    pub worker: Option<String>,
+    /// `next` of the page before.
+    pub after: Option<String>,
+    pub limit: usize,
+}
+
+impl ReceiptQuery {
+    pub fn of(tenant: Tenant) -> ReceiptQuery {
+        ReceiptQuery { tenant, run: None, status: None, worker: None, after: None, limit: PAGE }
+    }
+
+    pub fn matches(&self, receipt: &Receipt) -> bool {
+        receipt.tenant == self.tenant
+            && self.run.as_ref().is_none_or(|run| *run == receipt.run_id)
+            && self.status.is_none_or(|status| status == receipt.status)
+            && self.worker.as_deref().is_none_or(|worker| receipt.worker.as_deref() == Some(worker))
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceiptPage {
+    /// Those that came in last stand first. Among those of one date the order is the store's own, and stays.
+    pub items: Vec<Receipt>,
+    /// The cursor of the next page; `None` on the last.
+    pub next: Option<String>,
+}
+
+/// A receipt's place in the lists of a store that numbers its runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub received: Time,
+    pub run: u64,
+    pub number: u32,
+}
+
+impl Place {
+    pub fn cursor(self) -> String {
+        format!("{}.{}.{}", self.received.millis(), self.run, self.number)
+    }
+
+    pub fn parse(cursor: &str) -> Result<Place, StoreError> {
+        let parts = || {
+            let mut parts = cursor.split('.');
+            let (received, run, number) = (parts.next()?, parts.next()?, parts.next()?);
+            let received = Time::from_millis(received.parse().ok()?);
+            let place = Place { received, run: run.parse().ok()?, number: number.parse().ok()? };
+            parts.next().is_none().then_some(place)
+        };
+        parts().ok_or_else(|| {
+            let why = format!("cursor {cursor:?} is not one that this store gave; begin without a cursor");
+            StoreError::Invalid(why)
+        })
+    }
+}
+
+impl ReceiptPage {
+    /// A page of what was found with one more than `limit` asked for.
+    pub fn of(mut found: Vec<(Place, Receipt)>, limit: usize) -> ReceiptPage {
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| more).map(|(place, _)| place.cursor());
+        ReceiptPage { items: found.into_iter().map(|(_, receipt)| receipt).collect(), next }
+    }
+}
