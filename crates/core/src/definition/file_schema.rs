@@ -2,15 +2,51 @@
 //!
 //! It describes the shape only. Names that refer to each other, cycles and expressions are checked by reading the file.
 
+mod machine;
+
 use serde_json::{Value, json};
 
 use crate::limits;
 
-/// JSON Schema (2020-12) of a flow's definition file.
+/// JSON Schema (2020-12) of a definition file, of a flow or a machine.
 pub fn file_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Flowline flow",
+        "title": "Flowline definition",
+        "description": "A flow (steps that subscribe to and emit events) or a machine (states that answer events).",
+        "type": "object",
+        "if": { "anyOf": [{ "required": ["machine"] }, { "required": ["states"] }] },
+        "then": { "$ref": "#/$defs/machine" },
+        "else": { "$ref": "#/$defs/flow" },
+        "$defs": {
+            "flow": flow(),
+            "machine": machine::machine(),
+            "stateOfMachine": machine::state(),
+            "transition": machine::transition(),
+            "timer": machine::timer(),
+            "action": machine::action(),
+            "names": machine::names(),
+            "changes": machine::changes(),
+            "name": name(),
+            "duration": {
+                "type": "string",
+                "description": "A duration: 250ms, 30s, 5m, 1h, 7d, or several in a row as in 1h30m.",
+                "pattern": "^\\s*([0-9]+(ms|s|m|h|d))+\\s*$",
+                "examples": ["30s", "5m", "1h30m"]
+            },
+            "schema": { "type": ["object", "boolean"], "description": "A JSON Schema." },
+            "cleanup": cleanup(),
+            "events": events(),
+            "subscribes": subscribes(),
+            "http": http(),
+            "retry": retry(),
+            "step": step()
+        }
+    })
+}
+
+fn flow() -> Value {
+    json!({
         "description": "A flow: steps that subscribe to and emit events.",
         "type": "object",
         "required": ["flow", "steps"],
@@ -28,17 +64,7 @@ pub fn file_schema() -> Value {
                 "type": "boolean", "default": false, "description": "Stop triggering steps at the first failed one."
             },
             "timeout": { "$ref": "#/$defs/duration", "description": "How long a run may take." },
-            "state": {
-                "description": "When the run's key-value state is removed: with the run, at its end, or a time after each write.",
-                "default": "never",
-                "oneOf": [
-                    { "enum": ["never", "on-complete"] },
-                    {
-                        "type": "object", "required": ["ttl"], "additionalProperties": false,
-                        "properties": { "ttl": { "$ref": "#/$defs/duration" } }
-                    }
-                ]
-            },
+            "state": { "$ref": "#/$defs/cleanup" },
             "steps": {
                 "type": "object",
                 "description": "The steps by name.",
@@ -47,22 +73,21 @@ pub fn file_schema() -> Value {
                 "propertyNames": { "$ref": "#/$defs/name" },
                 "additionalProperties": { "$ref": "#/$defs/step" }
             }
-        },
-        "$defs": {
-            "name": name(),
-            "duration": {
-                "type": "string",
-                "description": "A duration: 250ms, 30s, 5m, 1h, 7d, or several in a row as in 1h30m.",
-                "pattern": "^\\s*([0-9]+(ms|s|m|h|d))+\\s*$",
-                "examples": ["30s", "5m", "1h30m"]
-            },
-            "schema": { "type": ["object", "boolean"], "description": "A JSON Schema." },
-            "events": events(),
-            "subscribes": subscribes(),
-            "http": http(),
-            "retry": retry(),
-            "step": step()
         }
+    })
+}
+
+fn cleanup() -> Value {
+    json!({
+        "description": "When the run's key-value state is removed: with the run, at its end, or a time after each write.",
+        "default": "never",
+        "oneOf": [
+            { "enum": ["never", "on-complete"] },
+            {
+                "type": "object", "required": ["ttl"], "additionalProperties": false,
+                "properties": { "ttl": { "$ref": "#/$defs/duration" } }
+            }
+        ]
     })
 }
 

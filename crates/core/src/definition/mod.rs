@@ -60,7 +60,7 @@ pub struct Definition {
 impl Serialize for Definition {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry(if self.machine.is_some() { "machine" } else { "flow" }, &self.flow)?;
+        map.serialize_entry(self.kind(), &self.flow)?;
         if let Some(description) = &self.description {
             map.serialize_entry("description", description)?;
         }
@@ -399,6 +399,16 @@ impl Definition {
     /// The identity of this definition: SHA-256 of its canonical JSON.
     pub fn hash(&self) -> String {
         digest(self.canonical().as_bytes())
+    }
+
+    /// What it is called: `flow` or `machine`.
+    pub fn kind(&self) -> &'static str {
+        if self.machine.is_some() { "machine" } else { "flow" }
+    }
+
+    /// Where one of its steps or actions stands.
+    fn place_of(&self, step: &StepDefinition) -> Place {
+        Place::root().key(if self.machine.is_some() { "actions" } else { "steps" }).key(&step.name)
     }
 
     pub fn step(&self, name: &str) -> Option<&StepDefinition> {
