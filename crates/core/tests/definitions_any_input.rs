@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use flowline_core::Definition;
 use flowline_core::definition::{
-    Backoff, Cleanup, Ends, Format, HttpRequest, Machine, Missed, OnFailure, Priority, Retry, Runner,
-    StateDefinition, StepDefinition, Subscribes, TimerDefinition, Transition, When, dot, mermaid, read,
+    Backoff, Cleanup, Ends, Format, HttpRequest, Machine, Missed, OnFailure, Priority, Receiver, Retry,
+    Runner, SendEvent, StartRun, StateDefinition, StepDefinition, Subscribes, TimerDefinition, Transition,
+    When, dot, mermaid, read,
 };
 use flowline_core::limits;
 use proptest::prelude::*;
@@ -126,6 +127,12 @@ fn runner() -> impl Strategy<Value = Runner> {
         "[a-z][a-z.-]{0,8}".prop_map(Runner::Worker),
         Just(Runner::Worker("default".to_owned())),
         "[a-z][a-z.-]{0,8}".prop_map(Runner::Function),
+        ("[a-z]{1,5}", body()).prop_map(|(flow, input)| Runner::Start(StartRun { flow, input })),
+        (receiver(), "[a-z]{1,5}", body()).prop_map(|(to, event, payload)| Runner::Send(SendEvent {
+            to,
+            event,
+            payload
+        })),
         (
             prop::collection::btree_map("x[a-z-]{1,5}", "[ -#%-~]{0,6}(\\$\\{input\\})?", 0..3),
             prop::option::of(any::<f64>()),
@@ -140,6 +147,22 @@ fn runner() -> impl Strategy<Value = Runner> {
                 let url = "https://example.com/a?b=${input}".to_owned();
                 Runner::Http(HttpRequest { method, url, headers, body, secret, callback })
             }),
+    ]
+}
+
+fn body() -> impl Strategy<Value = Option<serde_json::Value>> {
+    let body = prop::option::of(any::<f64>());
+    body.prop_map(|n| n.map(|n| serde_json::json!({ "n": n, "list": [null, "${input}", "x\u{0}"] })))
+}
+
+fn receiver() -> impl Strategy<Value = Receiver> {
+    prop_oneof![
+        "[a-z]{1,5}(\\$\\{input\\})?".prop_map(|run| Receiver::Run { run }),
+        ("[a-z]{1,5}", "[a-z]{1,5}", body()).prop_map(|(machine, key, input)| Receiver::Machine {
+            machine,
+            key,
+            input
+        }),
     ]
 }
 

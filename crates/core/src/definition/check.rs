@@ -4,6 +4,7 @@
 //! finding carries a [`Place`]; the reader knows where that is in its text. The cost is near linear in the size of the
 //! definition.
 
+mod calls;
 mod expressions;
 mod http;
 mod joins;

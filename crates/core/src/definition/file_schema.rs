@@ -39,6 +39,8 @@ pub fn file_schema() -> Value {
             "events": events(),
             "subscribes": subscribes(),
             "http": http(),
+            "start": start(),
+            "send": send(),
             "retry": retry(),
             "step": step()
         }
@@ -160,6 +162,50 @@ fn http() -> Value {
     })
 }
 
+fn start() -> Value {
+    json!({
+        "type": "object",
+        "description": "Starts a run and waits for its end; its result is the step's. Text may hold ${CEL} over `input`, `run` and `step`.",
+        "additionalProperties": false,
+        "required": ["flow"],
+        "properties": {
+            "flow": { "$ref": "#/$defs/name", "description": "A flow or a machine." },
+            "input": { "description": "The input of the run. Default: the step's input." }
+        }
+    })
+}
+
+fn send() -> Value {
+    let event = json!({ "$ref": "#/$defs/name", "description": "The event to send." });
+    let payload = json!({ "description": "The payload of the event. Default: null." });
+    json!({
+        "type": "object",
+        "description": "Sends an event to a run. Text may hold ${CEL} over `input`, `run` and `step`.",
+        "oneOf": [
+            {
+                "additionalProperties": false,
+                "required": ["run", "event"],
+                "properties": {
+                    "run": { "type": "string", "minLength": 1, "description": "The id of the run." },
+                    "event": event,
+                    "payload": payload
+                }
+            },
+            {
+                "additionalProperties": false,
+                "required": ["machine", "key", "event"],
+                "properties": {
+                    "machine": { "$ref": "#/$defs/name", "description": "The machine whose run it is." },
+                    "key": { "type": "string", "minLength": 1, "description": "The business key of the run, which is started where there is none." },
+                    "input": { "description": "The input of the run that is started. Default: the step's input." },
+                    "event": event,
+                    "payload": payload
+                }
+            }
+        ]
+    })
+}
+
 fn retry() -> Value {
     let attempts = json!({
         "type": "integer", "minimum": 1, "maximum": limits::ATTEMPTS, "default": 1,
@@ -191,10 +237,11 @@ fn retry() -> Value {
 }
 
 fn step() -> Value {
-    let one_runner = ["command", "http", "worker", "function"].map(|runner| json!({ "required": [runner] }));
+    let one_runner = ["command", "http", "worker", "function", "start", "send"]
+        .map(|runner| json!({ "required": [runner] }));
     json!({
         "type": "object",
-        "description": "Named work in a flow. It runs in exactly one way: command, http, worker or function.",
+        "description": "Named work in a flow. It runs in exactly one way: command, http, worker, function, start or send.",
         "additionalProperties": false,
         "oneOf": one_runner,
         "properties": {
@@ -207,6 +254,8 @@ fn step() -> Value {
             "http": { "$ref": "#/$defs/http" },
             "worker": { "$ref": "#/$defs/name", "description": "Remote workers of this queue run the step." },
             "function": { "$ref": "#/$defs/name", "description": "A function registered in the process that runs the engine." },
+            "start": { "$ref": "#/$defs/start" },
+            "send": { "$ref": "#/$defs/send" },
             "queue": { "$ref": "#/$defs/name", "default": "default", "description": "The lane of jobs; not with `worker`, which names it." },
             "subscribes": { "$ref": "#/$defs/subscribes" },
             "emits": { "$ref": "#/$defs/events", "description": "Events that the step may emit." },

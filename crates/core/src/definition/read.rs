@@ -4,6 +4,7 @@
 //! ([`check`](super::check)). A broken shape does not stop the others from being reported, except that nothing is said
 //! of the graph while part of it could not be read: that would blame the wrong steps.
 
+mod call;
 mod machine;
 mod step;
 mod value;
@@ -265,6 +266,7 @@ impl Reader {
 fn other_words(key: &str) -> &'static [&'static str] {
     match key.to_ascii_lowercase().as_str() {
         "name" | "id" => &["flow", "machine"],
+        "machine" | "flow" => &["flow", "machine"],
         "needs" | "depends_on" | "depends-on" | "after" | "on" | "waits_for" | "subscribes" => {
             &["subscribes", "after"]
         }
@@ -278,7 +280,7 @@ fn other_words(key: &str) -> &'static [&'static str] {
         "result" => &["returns"],
         "steps" | "do" | "effects" => &["actions"],
         "start" | "first" => &["initial"],
-        "vars" | "variables" | "data" => &["context"],
+        "vars" | "variables" | "data" | "body" => &["context", "payload", "input"],
         "transitions" | "events" => &["on"],
         "timers" | "timer" | "timeout" => &["after"],
         "target" | "goto" | "next" | "state" => &["to"],

@@ -191,6 +191,8 @@ impl Parts {
                 return;
             }
             Runner::Function(name) => self.name("function", name, place.key("function")),
+            Runner::Start(start) => self.start(who, start, &place.key("start")),
+            Runner::Send(send) => self.send(who, send, &place.key("send")),
         }
         self.name("queue", &step.queue, place.key("queue"));
     }

@@ -7,13 +7,15 @@ use crate::definition::{
     Backoff, HttpRequest, METHODS, OnFailure, Priority, Retry, Runner, StepDefinition, Subscribes,
 };
 
-const RUNNERS: [&str; 4] = ["command", "http", "worker", "function"];
-const STEP_KEYS: [&str; 14] = [
+const RUNNERS: [&str; 6] = ["command", "http", "worker", "function", "start", "send"];
+const STEP_KEYS: [&str; 16] = [
     "description",
     "command",
     "http",
     "worker",
     "function",
+    "start",
+    "send",
     "queue",
     "subscribes",
     "emits",
@@ -24,12 +26,14 @@ const STEP_KEYS: [&str; 14] = [
     "on_failure",
     "priority",
 ];
-const ACTION_KEYS: [&str; 13] = [
+const ACTION_KEYS: [&str; 15] = [
     "description",
     "command",
     "http",
     "worker",
     "function",
+    "start",
+    "send",
     "queue",
     "after",
     "if",
@@ -63,7 +67,7 @@ impl Reader {
             self.graph_unread = true;
             let message =
                 format!("{} {name:?} expects a map of its keys, found {}", kind.word, entry.value.describe());
-            let help = "say how it runs: {command: [./program]}, http, worker or function";
+            let help = "say how it runs: {command: [./program]}, http, worker, function, start or send";
             self.error("wrong-type", place, entry.key_span.clone(), message, help);
             return StepDefinition::new(name, unread());
         };
@@ -114,8 +118,7 @@ impl Reader {
                 let misspelt = map.entries().iter().any(|entry| !kind.keys.contains(&entry.key.as_str()));
                 if !misspelt {
                     let message = format!("{word} {:?} does not say how it runs", step.key);
-                    let help =
-                        "add one of command: [./program], http: {post: URL}, worker: QUEUE or function: NAME";
+                    let help = "add one of command: [./program], http: {post: URL}, worker: QUEUE, function: NAME, start: {flow: NAME} or send: {run: ID, event: NAME}";
                     self.error("missing-runner", place, step.key_span.clone(), message, help);
                 }
                 return None;
@@ -137,6 +140,8 @@ impl Reader {
             "command" => self.texts(entry, &at, "a program and its arguments").map(Runner::Command),
             "worker" => self.text(entry, &at, "the name of a queue").map(Runner::Worker),
             "function" => self.text(entry, &at, "the name of a registered function").map(Runner::Function),
+            "start" => self.start(entry, &at).map(Runner::Start),
+            "send" => self.send(entry, &at).map(Runner::Send),
             _ => self.http(entry, &at).map(Runner::Http),
         }
     }
