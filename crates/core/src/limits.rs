@@ -34,6 +34,8 @@ pub const TRANSITIONS: u32 = 1_000_000;
 pub const ACTIONS: usize = 1_000;
 /// States of one machine.
 pub const STATES: usize = 1_000;
+/// Timers of one state.
+pub const TIMERS: usize = 100;
 /// The context of a machine's run, in bytes of JSON: 64 KiB. Every transition that changes it writes it whole.
 pub const CONTEXT_BYTES: usize = 64 << 10;
 /// How long after its time a timer counts as missed.

@@ -8,6 +8,7 @@ mod machine;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::call::CallTemplate;
 use crate::definition::{Definition, Runner, StepDefinition, Subscribes};
 use crate::event::Slot;
 use crate::expr::Expr;
@@ -47,6 +48,8 @@ pub struct PlanStep {
     pub condition: Option<Expr>,
     /// What an `http` step sends. Boxed, for most steps have none.
     pub request: Option<Box<RequestTemplate>>,
+    /// What a `start` or `send` step asks of the engine.
+    pub call: Option<Box<CallTemplate>>,
     /// What this step may emit, with the compiled schema.
     pub emits: BTreeMap<u32, Option<Schema>>,
     pub returns: Option<u32>,
@@ -344,6 +347,7 @@ impl PlanStep {
             Runner::Http(request) => Some(Box::new(RequestTemplate::compile(request)?)),
             _ => None,
         };
+        let call = CallTemplate::compile(&step.runner)?.map(Box::new);
         let (wants, inputs) = match &step.subscribes {
             None if names.of_machine => (Wants::Transition, Vec::new()),
             None => (Wants::Start, Vec::new()),
@@ -355,6 +359,7 @@ impl PlanStep {
             need: need(&step.runner).into(),
             condition,
             request,
+            call,
             emits,
             returns,
             inputs,
@@ -375,6 +380,8 @@ fn need(runner: &Runner) -> String {
         Runner::Http(_) => "http".to_owned(),
         Runner::Worker(_) => "remote".to_owned(),
         Runner::Function(name) => format!("function:{name}"),
+        Runner::Start(_) => "start".to_owned(),
+        Runner::Send(_) => "send".to_owned(),
     }
 }
 

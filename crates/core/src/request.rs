@@ -5,12 +5,12 @@
 
 use std::fmt;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::definition::HttpRequest;
 use crate::expr::Variables;
 use crate::json::Json;
-use crate::limits;
+use crate::shape::Shape;
 use crate::template::Template;
 
 /// The longest URL or header that is sent, in bytes.
@@ -29,7 +29,7 @@ pub struct RequestTemplate {
     plain: bool,
 }
 
-/// What the templates of a request read.
+/// What the templates of a request or a call read.
 #[derive(Debug)]
 pub struct Given<'a> {
     pub input: &'a Json,
@@ -37,6 +37,13 @@ pub struct Given<'a> {
     pub run: Value,
     /// `{name, attempt, idempotencyKey}`
     pub step: Value,
+}
+
+impl Given<'_> {
+    pub(crate) fn variables(&self, reads_input: bool) -> Variables {
+        let input = if reads_input { self.input.value() } else { Value::Null };
+        Variables::of([("input", input), ("run", self.run.clone()), ("step", self.step.clone())])
+    }
 }
 
 /// A request ready to be sent.
@@ -49,7 +56,7 @@ pub struct Rendered {
     pub json: bool,
 }
 
-/// A value that a request cannot carry.
+/// A value that a request or a call cannot carry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderError {
     pub place: String,
@@ -58,17 +65,8 @@ pub struct RenderError {
 
 impl fmt::Display for RenderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of the request: {}", self.place, self.problem)
+        write!(f, "{}: {}", self.place, self.problem)
     }
-}
-
-/// A JSON value whose texts are templates.
-#[derive(Debug)]
-enum Shape {
-    Text(Template),
-    Plain(Value),
-    List(Vec<Shape>),
-    Map(Vec<(String, Shape)>),
 }
 
 impl RequestTemplate {
@@ -79,7 +77,8 @@ impl RequestTemplate {
             Err(problem) => Err(format!("header {name:?} {problem}")),
         };
         let headers = request.headers.iter().map(header).collect::<Result<Vec<_>, _>>()?;
-        let body = request.body.as_ref().map(Shape::compile).transpose()?;
+        let body = request.body.as_ref().map(Shape::compile).transpose();
+        let body = body.map_err(|problem| format!("the body {problem}"))?;
         let other_type = |(name, value): (&String, &String)| {
             name.eq_ignore_ascii_case("content-type") && !value.to_ascii_lowercase().contains("json")
         };
@@ -97,21 +96,18 @@ impl RequestTemplate {
     }
 
     pub fn render(&self, given: &Given<'_>) -> Result<Rendered, RenderError> {
-        let input = if self.reads_input { given.input.value() } else { Value::Null };
-        let run = given.run.clone();
-        let variables = Variables::of([("input", input), ("run", run), ("step", given.step.clone())]);
+        let variables = given.variables(self.reads_input);
         let url = self.url(&variables).map_err(at("the URL"))?;
         let headers = self.headers.iter().map(|(name, template)| {
             let value = template.text(&variables, str::to_owned).and_then(one_line);
             value.map(|value| (name.clone(), value)).map_err(at(&format!("header {name:?}")))
         });
         let headers = headers.collect::<Result<_, _>>()?;
-        let mut room = limits::JOIN_BYTES;
         let body = match &self.body {
             None if self.input_is_body => Some(given.input.get().to_owned()),
             None => None,
             Some(shape) => {
-                let value = shape.render(&variables, &mut room).map_err(at("the body"))?;
+                let value = shape.value(&variables).map_err(at("the body"))?;
                 Some(match value {
                     Value::String(text) if self.plain => text,
                     value => value.to_string(),
@@ -136,66 +132,12 @@ impl RequestTemplate {
     }
 }
 
-impl Shape {
-    fn compile(value: &Value) -> Result<Shape, String> {
-        Ok(match value {
-            Value::String(text) => {
-                Shape::Text(Template::parse(text).map_err(|problem| format!("the body {problem}"))?)
-            }
-            Value::Array(items) => Shape::List(items.iter().map(Shape::compile).collect::<Result<_, _>>()?),
-            Value::Object(map) => {
-                let entry = |(key, value): (&String, &Value)| Ok((key.clone(), Shape::compile(value)?));
-                Shape::Map(map.iter().map(entry).collect::<Result<_, String>>()?)
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) => Shape::Plain(value.clone()),
-        })
-    }
-
-    fn reads_input(&self) -> bool {
-        match self {
-            Shape::Text(template) => template.reads_input(),
-            Shape::Plain(_) => false,
-            Shape::List(items) => items.iter().any(Shape::reads_input),
-            Shape::Map(entries) => entries.iter().any(|(_, value)| value.reads_input()),
-        }
-    }
-
-    /// `room` is how many bytes the rest may have: a template can repeat a large input many times.
-    fn render(&self, variables: &Variables, room: &mut usize) -> Result<Value, String> {
-        Ok(match self {
-            Shape::Text(template) => {
-                let value = template.value(variables)?;
-                let size = match &value {
-                    Value::String(text) => text.len(),
-                    Value::Array(_) | Value::Object(_) => value.to_string().len(),
-                    _ => 0,
-                };
-                *room = room
-                    .checked_sub(size)
-                    .ok_or_else(|| format!("it is over {} bytes", limits::JOIN_BYTES))?;
-                value
-            }
-            Shape::Plain(value) => value.clone(),
-            Shape::List(items) => {
-                Value::Array(items.iter().map(|item| item.render(variables, room)).collect::<Result<_, _>>()?)
-            }
-            Shape::Map(entries) => {
-                let mut map = Map::new();
-                for (key, value) in entries {
-                    map.insert(key.clone(), value.render(variables, room)?);
-                }
-                Value::Object(map)
-            }
-        })
-    }
-}
-
 fn at(place: &str) -> impl Fn(String) -> RenderError {
-    move |problem| RenderError { place: place.to_owned(), problem }
+    move |problem| RenderError { place: format!("{place} of the request"), problem }
 }
 
 /// What would end a line, or is too long for one, could change the request.
-fn one_line(text: String) -> Result<String, String> {
+pub(crate) fn one_line(text: String) -> Result<String, String> {
     if text.len() > LINE_BYTES {
         return Err(format!("it is {} bytes; the limit is {LINE_BYTES}", text.len()));
     }

@@ -118,6 +118,15 @@ fn the_file_schema_takes_good_files_and_refuses_a_broken_shape() {
         r#"{"flow": "f", "steps": {"a": {"function": "f", "timeout": 30}}}"#,
         r#"{"flow": "f", "steps": {"a": {"function": "f", "subscribe": "x"}}}"#,
         r#"{"flow": "f", "steps": {"a": {"http": {"get": "https://a.b", "post": "https://a.b"}}}}"#,
+        r#"{"flow": "f", "steps": {"a": {"function": "f", "after": ["b"]}}}"#,
+        r#"{"machine": "m", "states": {}}"#,
+        r#"{"machine": "m", "steps": {"a": {"function": "f"}}}"#,
+        r#"{"machine": "m", "states": {"a": {"final": "yes"}}}"#,
+        r#"{"machine": "m", "states": {"a": {"after": {"to": "a"}}}}"#,
+        r#"{"machine": "m", "states": {"a": {"after": {"in": "1h", "at": "b", "to": "a"}}}}"#,
+        r#"{"machine": "m", "states": {"a": {"after": {"in": "1h", "role": "b", "to": "a"}}}}"#,
+        r#"{"machine": "m", "states": {"a": {"on": {"b": {"goto": "a"}}}}}"#,
+        r#"{"machine": "m", "states": {"a": {"final": true}}, "actions": {"b": {"function": "f", "emits": []}}}"#,
     ] {
         assert!(!validator.is_valid(&serde_json::from_str(broken).unwrap()), "{broken}");
     }

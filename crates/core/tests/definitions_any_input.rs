@@ -9,18 +9,22 @@ use std::time::Duration;
 
 use flowline_core::Definition;
 use flowline_core::definition::{
-    Backoff, Cleanup, Format, HttpRequest, OnFailure, Priority, Retry, Runner, StepDefinition, Subscribes,
-    dot, mermaid, read,
+    Backoff, Cleanup, Ends, Format, HttpRequest, Machine, Missed, OnFailure, Priority, Receiver, Retry,
+    Runner, SendEvent, StartRun, StateDefinition, StepDefinition, Subscribes, TimerDefinition, Transition,
+    When, dot, mermaid, read,
 };
 use flowline_core::limits;
 use proptest::prelude::*;
 
 const FORMATS: [Format; 3] = [Format::Yaml, Format::Toml, Format::Json];
 
-const SEEDS: [(&str, Format); 4] = [
+const SEEDS: [(&str, Format); 7] = [
     (include_str!("definitions/good/order.yaml"), Format::Yaml),
     (include_str!("definitions/good/order.toml"), Format::Toml),
     (include_str!("definitions/good/order.json"), Format::Json),
+    (include_str!("definitions/good/expense.yaml"), Format::Yaml),
+    (include_str!("definitions/good/expense.toml"), Format::Toml),
+    (include_str!("definitions/good/expense.json"), Format::Json),
     (include_str!("definitions/broken/29-aliases-explode.yaml"), Format::Yaml),
 ];
 
@@ -103,6 +107,13 @@ proptest! {
         let again = read("canonical.json", &definition.canonical(), Format::Json);
         prop_assert_eq!(again.map(|read| read.definition), Ok(definition));
     }
+
+    #[test]
+    fn canonical_json_of_any_machine_reads_back_equal(definition in machine()) {
+        prop_assert_eq!(definition.validate().err(), None);
+        let again = read("canonical.json", &definition.canonical(), Format::Json);
+        prop_assert_eq!(again.map(|read| read.definition), Ok(definition));
+    }
 }
 
 fn duration() -> impl Strategy<Value = Duration> {
@@ -116,6 +127,12 @@ fn runner() -> impl Strategy<Value = Runner> {
         "[a-z][a-z.-]{0,8}".prop_map(Runner::Worker),
         Just(Runner::Worker("default".to_owned())),
         "[a-z][a-z.-]{0,8}".prop_map(Runner::Function),
+        ("[a-z]{1,5}", body()).prop_map(|(flow, input)| Runner::Start(StartRun { flow, input })),
+        (receiver(), "[a-z]{1,5}", body()).prop_map(|(to, event, payload)| Runner::Send(SendEvent {
+            to,
+            event,
+            payload
+        })),
         (
             prop::collection::btree_map("x[a-z-]{1,5}", "[ -#%-~]{0,6}(\\$\\{input\\})?", 0..3),
             prop::option::of(any::<f64>()),
@@ -130,6 +147,22 @@ fn runner() -> impl Strategy<Value = Runner> {
                 let url = "https://example.com/a?b=${input}".to_owned();
                 Runner::Http(HttpRequest { method, url, headers, body, secret, callback })
             }),
+    ]
+}
+
+fn body() -> impl Strategy<Value = Option<serde_json::Value>> {
+    let body = prop::option::of(any::<f64>());
+    body.prop_map(|n| n.map(|n| serde_json::json!({ "n": n, "list": [null, "${input}", "x\u{0}"] })))
+}
+
+fn receiver() -> impl Strategy<Value = Receiver> {
+    prop_oneof![
+        "[a-z]{1,5}(\\$\\{input\\})?".prop_map(|run| Receiver::Run { run }),
+        ("[a-z]{1,5}", "[a-z]{1,5}", body()).prop_map(|(machine, key, input)| Receiver::Machine {
+            machine,
+            key,
+            input
+        }),
     ]
 }
 
@@ -349,4 +382,179 @@ fn a_large_yaml_file_is_read_quickly() {
     }
     let read = read("large.yaml", &text, Format::Yaml).unwrap_or_else(|d| panic!("{d}"));
     assert_eq!(read.definition.steps.len(), 5_000);
+}
+
+type Moves = Vec<(usize, usize, bool, Option<Duration>, Missed)>;
+
+fn missed() -> impl Strategy<Value = Missed> {
+    prop_oneof![Just(Missed::Fire), Just(Missed::Skip), Just(Missed::Restart)]
+}
+
+/// A machine whose states lie in a ring, so that all are reached, with moves across.
+fn machine() -> impl Strategy<Value = Definition> {
+    let moves = prop::collection::vec(
+        (any::<usize>(), any::<usize>(), any::<bool>(), prop::option::of(duration()), missed()),
+        0..5,
+    );
+    let action = (runner(), any::<bool>(), prop::option::of(any::<usize>()));
+    let ends = prop_oneof![Just(Ends::Completed), Just(Ends::Failed)];
+    (
+        prop::collection::vec(moves, 1..5),
+        prop::collection::vec(action, 1..4),
+        ends,
+        prop::option::of("\\PC{0,9}"),
+    )
+        .prop_map(|(states, actions, ends, description)| {
+            let mut definition = Definition::new("any-machine");
+            definition.accepts.insert("go".to_owned(), None);
+            definition.accepts.insert("stop".to_owned(), Some(serde_json::json!({ "minimum": 0.1 })));
+            let count = states.len();
+            for (index, (runner, flag, on_error)) in actions.into_iter().enumerate() {
+                let mut action = StepDefinition::new(&format!("action-{index}"), runner);
+                action.on_error = on_error.map(|state| format!("state-{}", state % count));
+                action.after = (0..index).map(|before| format!("action-{before}")).collect();
+                action.condition = flag.then(|| "role == 'boss'".to_owned());
+                definition.steps.push(action);
+            }
+            let mut machine = Machine { initial: "state-0".to_owned(), ..Machine::default() };
+            machine.context = [("a.b-c".to_owned(), "input.x".to_owned())].into();
+            for (index, moves) in states.into_iter().enumerate() {
+                machine.states.push(state(index, count, definition.steps.len(), moves));
+            }
+            let end = StateDefinition { name: "end".to_owned(), ends, description, ..Default::default() };
+            machine.states.push(end);
+            definition.machine = Some(machine);
+            definition
+        })
+}
+
+fn state(index: usize, count: usize, actions: usize, moves: Moves) -> StateDefinition {
+    let mut state = StateDefinition { name: format!("state-{index}"), ..StateDefinition::default() };
+    for (to, action, flag, delay, missed) in moves {
+        let then = Transition {
+            to: flag.then(|| format!("state-{}", to % count)),
+            condition: flag.then(|| "context.n > 1".to_owned()),
+            roles: Vec::new(),
+            set: [("n".to_owned(), "input.n".to_owned())].into(),
+            actions: vec![format!("action-{}", action % actions)],
+        };
+        match delay {
+            Some(delay) => {
+                let when = if flag { When::In(delay) } else { When::At("context.due".to_owned()) };
+                state.after.push(TimerDefinition { when, missed, then });
+            }
+            None => {
+                let roles = if flag { vec!["a".to_owned(), "\"b\" c".to_owned()] } else { Vec::new() };
+                state.on.entry("stop".to_owned()).or_default().push(Transition { roles, ..then.clone() });
+                state.entry.extend(then.actions.clone());
+                state.exit.extend(then.actions);
+            }
+        }
+    }
+    let next = if index + 1 < count { format!("state-{}", index + 1) } else { "end".to_owned() };
+    let next = Transition { to: Some(next), ..Transition::default() };
+    state.on.entry("go".to_owned()).or_default().push(next);
+    state
+}
+
+/// Machines in the shapes that tempt a checker into quadratic work: a chain of states, actions that all wait for all
+/// before them, and wrong names everywhere.
+#[test]
+fn the_largest_machines_are_read_and_checked() {
+    let n = limits::STATES;
+    let to = |name: String| vec![Transition { to: Some(name), ..Transition::default() }];
+    let build = |wrong: bool| {
+        let mut definition = Definition::new("large");
+        definition.accepts.insert("go".to_owned(), None);
+        let mut machine = Machine { initial: "s0".to_owned(), ..Machine::default() };
+        for i in 0..n {
+            let next = if wrong { format!("missing{i}") } else { format!("s{}", (i + 1) % n) };
+            let on = BTreeMap::from([("go".to_owned(), to(next))]);
+            let entry = vec![format!("a{i}")];
+            machine.states.push(StateDefinition { name: format!("s{i}"), on, entry, ..Default::default() });
+        }
+        definition.machine = Some(machine);
+        for i in 0..limits::ACTIONS {
+            let action = StepDefinition::new(&format!("a{i}"), Runner::Function("f".to_owned()));
+            let after = (i.saturating_sub(100)..i).map(|before| format!("a{before}")).collect();
+            definition.steps.push(StepDefinition { after, ..action });
+        }
+        definition
+    };
+    let good = build(false);
+    assert_eq!(
+        read("large.json", &good.canonical(), Format::Json).map(|read| read.definition),
+        Ok(good.clone())
+    );
+    assert_eq!(build(true).validate().unwrap_err().items[0].code, "unknown-state");
+    let mut larger = good;
+    larger.steps.push(StepDefinition::new("one-more", Runner::Function("f".to_owned())));
+    larger.machine.as_mut().unwrap().states[0].after = vec![
+        TimerDefinition {
+            when: When::In(Duration::from_secs(1)),
+            missed: Missed::Fire,
+            then: Transition { to: Some("s1".to_owned()), ..Transition::default() },
+        };
+        limits::TIMERS + 1
+    ];
+    larger.machine.as_mut().unwrap().states.push(StateDefinition::default());
+    let codes: Vec<&str> = larger.validate().unwrap_err().items.iter().map(|item| item.code).collect();
+    for code in ["too-many-steps", "too-many-states", "too-many-timers"] {
+        assert!(codes.contains(&code), "{codes:?}");
+    }
+}
+
+/// What the file format has no words for cannot be stored, so it is refused.
+#[test]
+fn what_only_code_can_say_of_a_machine_is_refused() {
+    let good = || {
+        let mut definition = Definition::new("m");
+        definition.accepts.insert("go".to_owned(), None);
+        let next =
+            Transition { to: Some("end".to_owned()), actions: vec!["a".to_owned()], ..Transition::default() };
+        let timer = TimerDefinition {
+            when: When::In(Duration::from_secs(1)),
+            missed: Missed::Fire,
+            then: next.clone(),
+        };
+        let start = StateDefinition {
+            name: "start".to_owned(),
+            on: [("go".to_owned(), vec![next])].into(),
+            after: vec![timer],
+            ..StateDefinition::default()
+        };
+        let end =
+            StateDefinition { name: "end".to_owned(), ends: Ends::Completed, ..StateDefinition::default() };
+        definition.machine =
+            Some(Machine { initial: "start".to_owned(), states: vec![start, end], ..Machine::default() });
+        definition.steps.push(StepDefinition::new("a", Runner::Function("f".to_owned())));
+        definition
+    };
+    assert_eq!(good().validate().map(|warnings| warnings.items), Ok(Vec::new()));
+    type Change = fn(&mut Definition);
+    let wrong: [(&str, Change); 9] = [
+        ("wrong-kind", |d| d.fail_fast = true),
+        ("wrong-kind", |d| d.steps[0].returns = Some("x".to_owned())),
+        ("wrong-kind", |d| d.steps[0].subscribes = Some(Subscribes::Event("x".to_owned()))),
+        ("wrong-kind", |d| {
+            d.machine = None;
+            d.steps[0].after.push("a".to_owned());
+        }),
+        ("bad-role", |d| start(d).after[0].then.roles.push("x".to_owned())),
+        ("bad-duration", |d| start(d).after[0].when = When::In(Duration::from_micros(1_500))),
+        ("empty-list", |d| _ = start(d).on.insert("go".to_owned(), Vec::new())),
+        ("duplicate-state", |d| start(d).name = "end".to_owned()),
+        ("duplicate-step", |d| d.steps.push(d.steps[0].clone())),
+    ];
+    for (code, change) in wrong {
+        let mut definition = good();
+        change(&mut definition);
+        let found: Vec<&str> =
+            definition.validate().unwrap_err().items.iter().map(|item| item.code).collect();
+        assert!(found.contains(&code), "{code}: {found:?}");
+    }
+}
+
+fn start(definition: &mut Definition) -> &mut StateDefinition {
+    &mut definition.machine.as_mut().unwrap().states[0]
 }

@@ -4,11 +4,14 @@
 //! finding carries a [`Place`]; the reader knows where that is in its text. The cost is near linear in the size of the
 //! definition.
 
+mod calls;
 mod expressions;
 mod http;
 mod joins;
+mod machine;
 mod network;
 mod parts;
+mod states;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,6 +65,9 @@ pub(crate) fn check_parts(definition: &Definition) -> Vec<Finding> {
 
 /// What can be said only of the whole: who emits what, cycles, what can never run.
 pub(crate) fn check_graph(definition: &Definition) -> Vec<Finding> {
+    if let Some(machine) = &definition.machine {
+        return machine::check(definition, machine);
+    }
     if definition.steps.is_empty() || definition.steps.len() > limits::STEPS {
         return Vec::new();
     }
@@ -73,7 +79,8 @@ pub(crate) fn check_graph(definition: &Definition) -> Vec<Finding> {
     let broken = findings.iter().any(|finding| finding.severity == Severity::Error);
     // Whatever hangs on a missing event or a cycle cannot run either; naming the cause is enough.
     if !broken {
-        let never: Vec<bool> = definition.steps.iter().map(expressions::never_holds).collect();
+        let never: Vec<bool> =
+            definition.steps.iter().map(|step| expressions::never_holds(step.condition.as_deref())).collect();
         findings.extend(unreachable_steps(definition, &network, &never));
         findings.extend(joins::check(definition, &network));
         findings.extend(unused_emits(definition, &network));
@@ -130,7 +137,8 @@ impl Definition {
                 help: finding.help,
             })
             .collect();
-        let diagnostics = Diagnostics { file: format!("flow {:?}", self.flow), text: "".into(), items };
+        let diagnostics =
+            Diagnostics { file: format!("{} {:?}", self.kind(), self.flow), text: "".into(), items };
         if diagnostics.has_errors() { Err(diagnostics) } else { Ok(diagnostics) }
     }
 }

@@ -2,15 +2,53 @@
 //!
 //! It describes the shape only. Names that refer to each other, cycles and expressions are checked by reading the file.
 
+mod machine;
+
 use serde_json::{Value, json};
 
 use crate::limits;
 
-/// JSON Schema (2020-12) of a flow's definition file.
+/// JSON Schema (2020-12) of a definition file, of a flow or a machine.
 pub fn file_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Flowline flow",
+        "title": "Flowline definition",
+        "description": "A flow (steps that subscribe to and emit events) or a machine (states that answer events).",
+        "type": "object",
+        "if": { "anyOf": [{ "required": ["machine"] }, { "required": ["states"] }] },
+        "then": { "$ref": "#/$defs/machine" },
+        "else": { "$ref": "#/$defs/flow" },
+        "$defs": {
+            "flow": flow(),
+            "machine": machine::machine(),
+            "stateOfMachine": machine::state(),
+            "transition": machine::transition(),
+            "timer": machine::timer(),
+            "action": machine::action(),
+            "names": machine::names(),
+            "changes": machine::changes(),
+            "name": name(),
+            "duration": {
+                "type": "string",
+                "description": "A duration: 250ms, 30s, 5m, 1h, 7d, or several in a row as in 1h30m.",
+                "pattern": "^\\s*([0-9]+(ms|s|m|h|d))+\\s*$",
+                "examples": ["30s", "5m", "1h30m"]
+            },
+            "schema": { "type": ["object", "boolean"], "description": "A JSON Schema." },
+            "cleanup": cleanup(),
+            "events": events(),
+            "subscribes": subscribes(),
+            "http": http(),
+            "start": start(),
+            "send": send(),
+            "retry": retry(),
+            "step": step()
+        }
+    })
+}
+
+fn flow() -> Value {
+    json!({
         "description": "A flow: steps that subscribe to and emit events.",
         "type": "object",
         "required": ["flow", "steps"],
@@ -28,17 +66,7 @@ pub fn file_schema() -> Value {
                 "type": "boolean", "default": false, "description": "Stop triggering steps at the first failed one."
             },
             "timeout": { "$ref": "#/$defs/duration", "description": "How long a run may take." },
-            "state": {
-                "description": "When the run's key-value state is removed: with the run, at its end, or a time after each write.",
-                "default": "never",
-                "oneOf": [
-                    { "enum": ["never", "on-complete"] },
-                    {
-                        "type": "object", "required": ["ttl"], "additionalProperties": false,
-                        "properties": { "ttl": { "$ref": "#/$defs/duration" } }
-                    }
-                ]
-            },
+            "state": { "$ref": "#/$defs/cleanup" },
             "steps": {
                 "type": "object",
                 "description": "The steps by name.",
@@ -47,22 +75,21 @@ pub fn file_schema() -> Value {
                 "propertyNames": { "$ref": "#/$defs/name" },
                 "additionalProperties": { "$ref": "#/$defs/step" }
             }
-        },
-        "$defs": {
-            "name": name(),
-            "duration": {
-                "type": "string",
-                "description": "A duration: 250ms, 30s, 5m, 1h, 7d, or several in a row as in 1h30m.",
-                "pattern": "^\\s*([0-9]+(ms|s|m|h|d))+\\s*$",
-                "examples": ["30s", "5m", "1h30m"]
-            },
-            "schema": { "type": ["object", "boolean"], "description": "A JSON Schema." },
-            "events": events(),
-            "subscribes": subscribes(),
-            "http": http(),
-            "retry": retry(),
-            "step": step()
         }
+    })
+}
+
+fn cleanup() -> Value {
+    json!({
+        "description": "When the run's key-value state is removed: with the run, at its end, or a time after each write.",
+        "default": "never",
+        "oneOf": [
+            { "enum": ["never", "on-complete"] },
+            {
+                "type": "object", "required": ["ttl"], "additionalProperties": false,
+                "properties": { "ttl": { "$ref": "#/$defs/duration" } }
+            }
+        ]
     })
 }
 
@@ -135,6 +162,50 @@ fn http() -> Value {
     })
 }
 
+fn start() -> Value {
+    json!({
+        "type": "object",
+        "description": "Starts a run and waits for its end; its result is the step's. Text may hold ${CEL} over `input`, `run` and `step`.",
+        "additionalProperties": false,
+        "required": ["flow"],
+        "properties": {
+            "flow": { "$ref": "#/$defs/name", "description": "A flow or a machine." },
+            "input": { "description": "The input of the run. Default: the step's input." }
+        }
+    })
+}
+
+fn send() -> Value {
+    let event = json!({ "$ref": "#/$defs/name", "description": "The event to send." });
+    let payload = json!({ "description": "The payload of the event. Default: null." });
+    json!({
+        "type": "object",
+        "description": "Sends an event to a run. Text may hold ${CEL} over `input`, `run` and `step`.",
+        "oneOf": [
+            {
+                "additionalProperties": false,
+                "required": ["run", "event"],
+                "properties": {
+                    "run": { "type": "string", "minLength": 1, "description": "The id of the run." },
+                    "event": event,
+                    "payload": payload
+                }
+            },
+            {
+                "additionalProperties": false,
+                "required": ["machine", "key", "event"],
+                "properties": {
+                    "machine": { "$ref": "#/$defs/name", "description": "The machine whose run it is." },
+                    "key": { "type": "string", "minLength": 1, "description": "The business key of the run, which is started where there is none." },
+                    "input": { "description": "The input of the run that is started. Default: the step's input." },
+                    "event": event,
+                    "payload": payload
+                }
+            }
+        ]
+    })
+}
+
 fn retry() -> Value {
     let attempts = json!({
         "type": "integer", "minimum": 1, "maximum": limits::ATTEMPTS, "default": 1,
@@ -166,10 +237,11 @@ fn retry() -> Value {
 }
 
 fn step() -> Value {
-    let one_runner = ["command", "http", "worker", "function"].map(|runner| json!({ "required": [runner] }));
+    let one_runner = ["command", "http", "worker", "function", "start", "send"]
+        .map(|runner| json!({ "required": [runner] }));
     json!({
         "type": "object",
-        "description": "Named work in a flow. It runs in exactly one way: command, http, worker or function.",
+        "description": "Named work in a flow. It runs in exactly one way: command, http, worker, function, start or send.",
         "additionalProperties": false,
         "oneOf": one_runner,
         "properties": {
@@ -182,6 +254,8 @@ fn step() -> Value {
             "http": { "$ref": "#/$defs/http" },
             "worker": { "$ref": "#/$defs/name", "description": "Remote workers of this queue run the step." },
             "function": { "$ref": "#/$defs/name", "description": "A function registered in the process that runs the engine." },
+            "start": { "$ref": "#/$defs/start" },
+            "send": { "$ref": "#/$defs/send" },
             "queue": { "$ref": "#/$defs/name", "default": "default", "description": "The lane of jobs; not with `worker`, which names it." },
             "subscribes": { "$ref": "#/$defs/subscribes" },
             "emits": { "$ref": "#/$defs/events", "description": "Events that the step may emit." },

@@ -172,6 +172,8 @@ fn step_node(index: usize, step: &StepDefinition) -> GraphNode {
             Runner::Http(_) => "http",
             Runner::Worker(_) => "worker",
             Runner::Function(_) => "function",
+            Runner::Start(_) => "start",
+            Runner::Send(_) => "send",
         }),
         condition: step.condition.clone(),
     }

@@ -12,6 +12,9 @@ use serde::{Serialize, Serializer};
 
 use super::is_default;
 
+/// What the conditions and the changes of a transition may read.
+pub const VARIABLES: [&str; 7] = ["input", "context", "payload", "event", "user", "role", "roles"];
+
 /// States, and the transitions between them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Machine {

@@ -60,7 +60,7 @@ pub struct Definition {
 impl Serialize for Definition {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry(if self.machine.is_some() { "machine" } else { "flow" }, &self.flow)?;
+        map.serialize_entry(self.kind(), &self.flow)?;
         if let Some(description) = &self.description {
             map.serialize_entry("description", description)?;
         }
@@ -160,6 +160,48 @@ pub enum Runner {
     Worker(String),
     /// A function registered in the process that runs the engine.
     Function(String),
+    /// Starts a run, of a flow or a machine, and waits for its end.
+    Start(StartRun),
+    /// Sends an event to a run.
+    Send(SendEvent),
+}
+
+/// The run that a `start` step begins. Its result is the step's.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StartRun {
+    /// The name of a flow or a machine.
+    pub flow: String,
+    /// JSON whose texts are templates; where none is given, the step's input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<serde_json::Value>,
+}
+
+/// The event that a `send` step sends.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SendEvent {
+    #[serde(flatten)]
+    pub to: Receiver,
+    pub event: String,
+    /// JSON whose texts are templates; where none is given, null.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<serde_json::Value>,
+}
+
+/// Who gets an event.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Receiver {
+    /// The run with this id, a template.
+    Run { run: String },
+    /// The run of a machine under a business key, which is started where there is none.
+    Machine {
+        machine: String,
+        /// A template.
+        key: String,
+        /// As in [`StartRun::input`], for the run that is started.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        input: Option<serde_json::Value>,
+    },
 }
 
 /// The request of an `http` step. Exactly one method key names the URL in the file (`post: "https://…"`).
@@ -399,6 +441,16 @@ impl Definition {
     /// The identity of this definition: SHA-256 of its canonical JSON.
     pub fn hash(&self) -> String {
         digest(self.canonical().as_bytes())
+    }
+
+    /// What it is called: `flow` or `machine`.
+    pub fn kind(&self) -> &'static str {
+        if self.machine.is_some() { "machine" } else { "flow" }
+    }
+
+    /// Where one of its steps or actions stands.
+    fn place_of(&self, step: &StepDefinition) -> Place {
+        Place::root().key(if self.machine.is_some() { "actions" } else { "steps" }).key(&step.name)
     }
 
     pub fn step(&self, name: &str) -> Option<&StepDefinition> {

@@ -12,6 +12,8 @@ pub struct Place(Vec<Segment>);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Segment {
     Key(String),
+    /// The key itself, not what stands under it.
+    Name(String),
     Index(usize),
 }
 
@@ -25,8 +27,18 @@ impl Place {
         Place::root().key("steps").key(name)
     }
 
+    /// The place of a machine's state.
+    pub fn state(name: &str) -> Place {
+        Place::root().key("states").key(name)
+    }
+
     pub fn key(&self, key: &str) -> Place {
         self.then(Segment::Key(key.to_owned()))
+    }
+
+    /// The key itself, where it is the key that is wrong.
+    pub fn name(&self, key: &str) -> Place {
+        self.then(Segment::Name(key.to_owned()))
     }
 
     pub fn index(&self, index: usize) -> Place {
@@ -48,9 +60,13 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, segment) in self.0.iter().enumerate() {
             match segment {
-                Segment::Key(key) if is_bare(key) => write!(f, "{}{key}", if i > 0 { "." } else { "" })?,
+                Segment::Key(key) | Segment::Name(key) if is_bare(key) => {
+                    write!(f, "{}{key}", if i > 0 { "." } else { "" })?
+                }
                 // A name may hold dots; quotes keep the path readable in one way only.
-                Segment::Key(key) => write!(f, "{}{key:?}", if i > 0 { "." } else { "" })?,
+                Segment::Key(key) | Segment::Name(key) => {
+                    write!(f, "{}{key:?}", if i > 0 { "." } else { "" })?
+                }
                 Segment::Index(index) => write!(f, "[{index}]")?,
             }
         }

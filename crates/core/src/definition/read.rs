@@ -4,6 +4,8 @@
 //! ([`check`](super::check)). A broken shape does not stop the others from being reported, except that nothing is said
 //! of the graph while part of it could not be read: that would blame the wrong steps.
 
+mod call;
+mod machine;
 mod step;
 mod value;
 
@@ -13,7 +15,7 @@ use std::sync::Arc;
 use super::check::{Finding, check_graph, check_parts};
 use super::diagnostic::{Diagnostic, Diagnostics, Severity};
 use super::place::Place;
-use super::source::{self, Entry, Format, Node, Value};
+use super::source::{self, Entry, Format, Map, Node, Value};
 use super::{Cleanup, Definition, suggest};
 
 const FLOW_KEYS: [&str; 9] =
@@ -47,7 +49,7 @@ pub fn read(name: &str, text: &str, format: Format) -> Result<Read, Diagnostics>
     };
     let root = source::parse(text, format).map_err(report)?;
     let mut reader = Reader { items: Vec::new(), graph_unread: false };
-    let definition = reader.flow(&root);
+    let definition = reader.definition(&root);
     let mut items = reader.items;
     // Without a readable map there is nothing more to say than that.
     if let Some(definition) = &definition {
@@ -95,61 +97,100 @@ struct Reader {
 }
 
 impl Reader {
-    fn flow(&mut self, root: &Node) -> Option<Definition> {
+    /// `flow` or `machine` says what the file describes; where neither is there, the other keys do.
+    fn definition(&mut self, root: &Node) -> Option<Definition> {
         let place = Place::root();
         let Value::Map(map) = &root.value else {
-            let message = format!(
-                "expected a flow (a map with the keys `flow` and `steps`), found {}",
-                root.describe()
-            );
-            self.error(
-                "wrong-type",
-                &place,
-                root.span.start..root.span.start,
-                message,
-                "start with flow: NAME and steps:",
-            );
+            let message =
+                format!("expected a flow or a machine (a map of its keys), found {}", root.describe());
+            let help = "start with flow: NAME and steps:, or with machine: NAME and states:";
+            self.error("wrong-type", &place, root.span.start..root.span.start, message, help);
             return None;
         };
+        let has = |key| map.get(key).is_some();
+        if let (Some(_), Some(second)) = (map.get("flow"), map.get("machine")) {
+            self.graph_unread = true;
+            let message = "the file has both `flow` and `machine`".to_owned();
+            let help = "a file describes one of them: a flow has `steps`, a machine has `states`";
+            self.error("two-kinds", &place.key("machine"), second.key_span.clone(), message, help);
+        }
+        let machine = match (has("flow"), has("machine")) {
+            (false, true) => true,
+            (true, false) => false,
+            _ => has("states"),
+        };
+        Some(if machine { self.machine(root, map) } else { self.flow(root, map) })
+    }
+
+    fn flow(&mut self, root: &Node, map: &Map) -> Definition {
+        let place = Place::root();
         let mut definition = Definition::new("unnamed");
         let mut meant = Vec::new();
         for entry in map.entries() {
             let at = place.key(&entry.key);
             match entry.key.as_str() {
+                key if self.shared(key, entry, &at, &mut definition) => {}
                 "flow" => definition.flow = self.text(entry, &at, "a name").unwrap_or_default(),
-                "description" => definition.description = self.text(entry, &at, "text"),
-                "input" => definition.input = self.schema(&entry.value, &at, "`input`"),
                 "accepts" => definition.accepts = self.events(entry, &at),
-                "output" => definition.output = self.text(entry, &at, "a CEL expression in text"),
                 "fail_fast" => definition.fail_fast = self.boolean(entry, &at).unwrap_or_default(),
-                "timeout" => definition.timeout = self.duration(entry, &at),
-                "state" => definition.state = self.cleanup(entry, &at).unwrap_or_default(),
-                "steps" => definition.steps = self.steps(entry, &at),
+                "steps" => definition.steps = self.steps(entry, &at, &step::STEP),
+                // Said already.
+                "machine" => {}
+                key if machine::OWN_KEYS.contains(&key) => {
+                    self.graph_unread = true;
+                    meant.push("steps");
+                    let message = format!("a flow has no key {key:?}");
+                    let help = "that is a key of machines; write machine: NAME in place of flow: NAME";
+                    self.error("unknown-key", &at, entry.key_span.clone(), message, help);
+                }
                 _ => {
                     self.graph_unread = true;
                     meant.extend(self.unknown_key("a flow", &FLOW_KEYS, entry, &at));
                 }
             }
         }
-        for (key, help) in [("flow", "add flow: NAME"), ("steps", "add steps: with at least one step")] {
-            if map.get(key).is_none() && !meant.contains(&key) {
+        let required = [("flow", "add flow: NAME"), ("steps", "add steps: with at least one step")];
+        self.required(root, map, &required, &meant);
+        definition
+    }
+
+    /// Reads a key that flows and machines have alike; false if it is none.
+    fn shared(&mut self, key: &str, entry: &Entry, at: &Place, definition: &mut Definition) -> bool {
+        match key {
+            "description" => definition.description = self.text(entry, at, "text"),
+            "input" => definition.input = self.schema(&entry.value, at, "`input`"),
+            "output" => definition.output = self.text(entry, at, "a CEL expression in text"),
+            "timeout" => definition.timeout = self.duration(entry, at),
+            "state" => definition.state = self.cleanup(entry, at).unwrap_or_default(),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Reports keys that must be there and are not, unless another was `meant` to be one of them.
+    fn required(&mut self, root: &Node, map: &Map, keys: &[(&str, &str)], meant: &[&str]) {
+        let place = Place::root();
+        for (key, help) in keys {
+            if map.get(key).is_none() && !meant.contains(key) {
                 self.graph_unread = true;
                 let message = format!("the key `{key}` is missing");
                 self.error("missing-key", &place.key(key), root.span_at(&place), message, help);
             }
         }
-        Some(definition)
     }
 
-    fn steps(&mut self, entry: &Entry, place: &Place) -> Vec<super::StepDefinition> {
+    /// The steps of a flow or the actions of a machine.
+    fn steps(&mut self, entry: &Entry, place: &Place, kind: &step::Kind) -> Vec<super::StepDefinition> {
         match &entry.value.value {
             Value::Map(map) => {
-                map.entries().iter().map(|step| self.step(step, &place.key(&step.key))).collect()
+                map.entries().iter().map(|step| self.step(step, &place.key(&step.key), kind)).collect()
             }
             _ => {
                 self.graph_unread = true;
-                let help = "write each step as NAME: {command: […]}";
-                self.wrong_type(&entry.value, place, "`steps`", "a map from step names to steps", help);
+                let word = kind.word;
+                let expected = format!("a map from {word} names to {word}s");
+                let help = format!("write each {word} as NAME: {{command: […]}}");
+                self.wrong_type(&entry.value, place, &format!("`{}`", entry.key), &expected, &help);
                 Vec::new()
             }
         }
@@ -182,7 +223,7 @@ impl Reader {
         place: &Place,
     ) -> Option<&'static str> {
         let key = entry.key.as_str();
-        let other_word = other_words(key).filter(|meant| known.contains(meant));
+        let other_word = other_words(key).iter().find(|word| known.contains(word)).copied();
         let meant = other_word.or_else(|| suggest::nearest(key, known.iter().copied()));
         let help = match meant {
             _ if key == "<<" => {
@@ -221,19 +262,35 @@ impl Reader {
     }
 }
 
-/// What other tools call our keys.
-fn other_words(key: &str) -> Option<&'static str> {
-    Some(match key.to_ascii_lowercase().as_str() {
-        "name" | "id" => "flow",
-        "needs" | "depends_on" | "depends-on" | "after" | "on" | "waits_for" => "subscribes",
-        "run" | "script" | "cmd" | "exec" => "command",
-        "retries" => "retry",
-        "when" | "condition" => "if",
-        "url" => "post",
-        "max_attempts" | "max" | "times" => "attempts",
-        "outputs" | "publishes" => "emits",
-        "signals" => "accepts",
-        "result" => "returns",
-        _ => return None,
-    })
+/// What other tools call our keys: the first of these that is a key here.
+fn other_words(key: &str) -> &'static [&'static str] {
+    match key.to_ascii_lowercase().as_str() {
+        "name" | "id" => &["flow", "machine"],
+        "machine" | "flow" => &["flow", "machine"],
+        "needs" | "depends_on" | "depends-on" | "after" | "on" | "waits_for" | "subscribes" => {
+            &["subscribes", "after"]
+        }
+        "run" | "script" | "cmd" | "exec" => &["command"],
+        "retries" => &["retry"],
+        "when" | "condition" | "guard" | "cond" => &["if"],
+        "url" => &["post"],
+        "max_attempts" | "max" | "times" => &["attempts"],
+        "outputs" | "publishes" => &["emits"],
+        "signals" | "accepts" => &["accepts", "events"],
+        "result" => &["returns"],
+        "steps" | "do" | "effects" => &["actions"],
+        "start" | "first" => &["initial"],
+        "vars" | "variables" | "data" | "body" => &["context", "payload", "input"],
+        "transitions" | "events" => &["on"],
+        "timers" | "timer" | "timeout" => &["after"],
+        "target" | "goto" | "next" | "state" => &["to"],
+        "assign" | "update" | "context" => &["set"],
+        "allow" | "allowed" | "by" => &["role"],
+        "on_entry" | "onentry" | "enter" => &["entry"],
+        "on_exit" | "onexit" | "leave" => &["exit"],
+        "end" | "terminal" => &["final"],
+        "delay" | "wait" | "every" => &["in"],
+        "onerror" | "catch" => &["on_error"],
+        _ => &[],
+    }
 }

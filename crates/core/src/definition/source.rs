@@ -120,7 +120,7 @@ impl Node {
     /// The part of the text to point at for a place; for one that the text does not have, its nearest ancestor's.
     ///
     /// A map or list is pointed at by its key. Where the file uses a shorter spelling than the place (`emits` as a list,
-    /// `{all: […]}` for a list) the element meant is found.
+    /// `{all: […]}` for a list, a list of one for that one) the element meant is found.
     pub(crate) fn span_at(&self, place: &Place) -> Range<usize> {
         let mut span = match &self.value {
             Value::Map(map) => map.entries.first().map_or(self.span.clone(), |entry| entry.key_span.clone()),
@@ -139,16 +139,24 @@ impl Node {
             (Value::Map(map), Segment::Key(key)) => {
                 map.get(key).map(|entry| (&entry.value, entry.pointed_at()))
             }
+            (Value::Map(map), Segment::Name(key)) => {
+                map.get(key).map(|entry| (&entry.value, entry.key_span.clone()))
+            }
             (Value::Map(map), Segment::Index(_)) => {
                 map.get("all").and_then(|entry| entry.value.child(segment))
             }
             (Value::List(items), Segment::Index(index)) => {
                 items.get(*index).map(|item| (item, item.span.clone()))
             }
-            (Value::List(items), Segment::Key(key)) => items
-                .iter()
-                .find(|item| matches!(&item.value, Value::String(text) if text == key))
-                .map(|item| (item, item.span.clone())),
+            (Value::List(items), Segment::Key(key) | Segment::Name(key)) => {
+                let named =
+                    items.iter().find(|item| matches!(&item.value, Value::String(text) if text == key));
+                match (named, &items[..]) {
+                    (Some(item), _) => Some((item, item.span.clone())),
+                    (None, [only]) => only.child(segment),
+                    (None, _) => None,
+                }
+            }
             _ => None,
         }
     }

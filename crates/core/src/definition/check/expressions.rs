@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::definition::{Definition, StepDefinition, suggest};
+use crate::definition::{Definition, machine, suggest};
 use crate::expr::{
     EXPRESSION_BYTES, EXPRESSION_CHOICES, EXPRESSION_DEPTH, Expr, ExprError, Scope, VARIABLES,
 };
@@ -19,6 +19,12 @@ pub(super) type Problem = (String, String);
 pub(super) enum Role {
     Condition,
     Output,
+    /// What a transition or an action of a machine reads.
+    Guard,
+    /// What needs no event: timers, and the output of a machine.
+    Context,
+    /// What a machine's context begins with.
+    Start,
     /// In the text of a request.
     Template,
 }
@@ -28,6 +34,9 @@ impl Role {
         match self {
             // A condition that reads `results` is told why it cannot.
             Role::Condition | Role::Output => &VARIABLES,
+            Role::Guard => &machine::VARIABLES,
+            Role::Context => &["input", "context"],
+            Role::Start => &["input"],
             Role::Template => &template::VARIABLES,
         }
     }
@@ -36,6 +45,9 @@ impl Role {
         match self {
             Role::Condition => "`input` and `events`",
             Role::Output => "`input`, `events` and `results`",
+            Role::Guard => "`input`, `context`, `payload`, `event`, `user`, `role` and `roles`",
+            Role::Context => "`input` and `context`",
+            Role::Start => "`input`",
             Role::Template => "`input`, `run` and `step`",
         }
     }
@@ -54,6 +66,8 @@ pub(super) fn judge(text: &str, role: Role) -> Option<Problem> {
         Err(ExprError::Syntax(problem)) => {
             let help = match role {
                 Role::Template => "write CEL between `${` and `}`, for example: ${input.order.id}",
+                Role::Guard => "write CEL, for example: context.amount < 1000 && payload.approved",
+                Role::Context => "write CEL, for example: context.amount",
                 _ => "write CEL, for example: input.total > 0 && input.country == \"PT\"",
             };
             return Some((format!("does not parse: {}", in_short(&problem)), help.to_owned()));
@@ -73,18 +87,17 @@ pub(super) fn judge(text: &str, role: Role) -> Option<Problem> {
     None
 }
 
-/// Whether a step's condition is false whatever the run: it reads nothing and yields false.
-pub(super) fn never_holds(step: &StepDefinition) -> bool {
-    let Some(condition) = step.condition.as_deref().filter(|text| text.len() < 64) else {
+/// Whether a condition is false whatever the run: it reads nothing and yields false.
+pub(super) fn never_holds(condition: Option<&str>) -> bool {
+    let Some(condition) = condition.filter(|text| text.len() < 64) else {
         return false;
     };
     // Cheaper than parsing: an expression that reads the run names one of its variables.
-    if VARIABLES.iter().any(|variable| condition.contains(variable)) {
+    if VARIABLES.iter().chain(&machine::VARIABLES).any(|variable| condition.contains(variable)) {
         return false;
     }
-    Expr::parse(condition).is_ok_and(|expr| {
-        expr.unknown_variables(&VARIABLES).is_empty() && expr.test(&Scope::default()) == Ok(false)
-    })
+    Expr::parse(condition)
+        .is_ok_and(|expr| expr.unknown_variables(&[]).is_empty() && expr.test(&Scope::default()) == Ok(false))
 }
 
 /// Event names that expressions may read, generously: every dotted word and every beginning of one.

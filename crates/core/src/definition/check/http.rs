@@ -43,7 +43,7 @@ impl Parts {
                 let message = format!("{who} sends a GET request, which has no body");
                 self.error("bad-http", place.key("body"), message, "remove `body`, or use `post`");
             }
-            self.body(who, body, place.key("body"));
+            self.shape("the body", who, body, place.key("body"));
         }
         if let Some(name) = &request.secret
             && (name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
@@ -110,21 +110,22 @@ impl Parts {
         }
     }
 
-    fn body(&mut self, who: &str, body: &Value, place: Place) {
-        match body {
-            Value::String(text) => _ = self.template("the body", who, text, &place),
+    /// Judges the templates in a JSON value.
+    pub(super) fn shape(&mut self, what: &str, who: &str, value: &Value, place: Place) {
+        match value {
+            Value::String(text) => _ = self.template(what, who, text, &place),
             Value::Array(items) => {
-                items.iter().enumerate().for_each(|(i, item)| self.body(who, item, place.index(i)));
+                items.iter().enumerate().for_each(|(i, item)| self.shape(what, who, item, place.index(i)));
             }
             Value::Object(map) => {
-                map.iter().for_each(|(key, value)| self.body(who, value, place.key(key)));
+                map.iter().for_each(|(key, value)| self.shape(what, who, value, place.key(key)));
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
 
     /// Judges every expression of a template; its pieces, if it can be split.
-    fn template<'a>(
+    pub(super) fn template<'a>(
         &mut self,
         what: &str,
         who: &str,

@@ -13,7 +13,11 @@ use crate::schema::Schema;
 
 pub(super) fn check(definition: &Definition) -> Vec<Finding> {
     let mut parts = Parts::default();
-    parts.flow(definition);
+    parts.whole(definition);
+    match &definition.machine {
+        Some(machine) => parts.machine(definition, machine),
+        None => parts.flow(definition),
+    }
     for step in &definition.steps {
         parts.step(step, definition);
     }
@@ -23,43 +27,90 @@ pub(super) fn check(definition: &Definition) -> Vec<Finding> {
 
 #[derive(Default)]
 pub(super) struct Parts {
-    findings: Vec<Finding>,
+    pub(super) findings: Vec<Finding>,
     /// Verdicts on expressions and schemas seen before: generated flows repeat them.
     expressions: BTreeMap<(String, Role), Option<Problem>>,
     schemas: BTreeMap<String, Option<String>>,
 }
 
+/// How the parts that flows and machines share are called and judged.
+struct Words {
+    step: &'static str,
+    steps: &'static str,
+    accepts: &'static str,
+    /// Steps that there may be.
+    most: usize,
+    condition: Role,
+    output: Role,
+}
+
+impl Words {
+    fn of(definition: &Definition) -> &'static Words {
+        const FLOW: Words = Words {
+            step: "step",
+            steps: "steps",
+            accepts: "accepts",
+            most: limits::STEPS,
+            condition: Role::Condition,
+            output: Role::Output,
+        };
+        const MACHINE: Words = Words {
+            step: "action",
+            steps: "actions",
+            accepts: "events",
+            most: limits::ACTIONS,
+            condition: Role::Guard,
+            output: Role::Context,
+        };
+        if definition.machine.is_some() { &MACHINE } else { &FLOW }
+    }
+}
+
 impl Parts {
+    /// What only a flow has.
     fn flow(&mut self, definition: &Definition) {
-        let root = Place::root();
-        self.name("flow", &definition.flow, root.key("flow"));
         if definition.steps.is_empty() {
             let message = format!("flow {:?} has no steps", definition.flow);
-            self.error("no-steps", root.key("steps"), message, "add at least one step under `steps`");
+            let place = Place::root().key("steps");
+            self.error("no-steps", place, message, "add at least one step under `steps`");
         }
-        if definition.steps.len() > limits::STEPS {
+        for step in definition.steps.iter().filter(|step| !step.after.is_empty() || step.on_error.is_some()) {
+            let message = format!("step {:?} has `after` or `on_error`", step.name);
+            let help = "those are for actions of machines; a step waits with `subscribes`";
+            self.error("wrong-kind", Place::step(&step.name), message, help);
+        }
+    }
+
+    fn whole(&mut self, definition: &Definition) {
+        let root = Place::root();
+        let kind = definition.kind();
+        let words = Words::of(definition);
+        self.name(kind, &definition.flow, root.key(kind));
+        if definition.steps.len() > words.most {
             let message = format!(
-                "flow {:?} has {} steps; the limit is {}",
+                "{kind} {:?} has {} {}; the limit is {}",
                 definition.flow,
                 definition.steps.len(),
-                limits::STEPS
+                words.steps,
+                words.most
             );
-            self.error("too-many-steps", root.key("steps"), message, "split it into several flows");
+            let help = format!("split it into several {kind}s");
+            self.error("too-many-steps", root.key(words.steps), message, &help);
         }
         if let Some(input) = &definition.input {
-            self.schema("the input of the flow", input, root.key("input"));
+            self.schema(&format!("the input of the {kind}"), input, root.key("input"));
         }
         for (event, schema) in &definition.accepts {
-            let place = root.key("accepts").key(event);
+            let place = root.key(words.accepts).key(event);
             self.event(event, place.clone());
             if let Some(schema) = schema {
                 self.schema(&format!("the accepted event {event:?}"), schema, place);
             }
         }
         if let Some(output) = &definition.output {
-            self.expression("the output of the flow", output, Role::Output, root.key("output"));
+            self.expression(&format!("the output of the {kind}"), output, words.output, root.key("output"));
         }
-        self.timeout("the flow", definition.timeout, root.key("timeout"));
+        self.timeout(&format!("the {kind}"), definition.timeout, root.key("timeout"));
         if let Cleanup::Ttl(ttl) = definition.state {
             self.whole_milliseconds("the state", ttl, root.key("state").key("ttl"));
         }
@@ -75,9 +126,10 @@ impl Parts {
     }
 
     fn step(&mut self, step: &StepDefinition, definition: &Definition) {
-        let place = Place::step(&step.name);
-        let who = format!("step {:?}", step.name);
-        self.name("step", &step.name, place.clone());
+        let words = Words::of(definition);
+        let place = definition.place_of(step);
+        let who = format!("{} {:?}", words.step, step.name);
+        self.name(words.step, &step.name, place.clone());
         self.runner(&who, step, &place);
         if let Some(subscribes) = &step.subscribes {
             self.subscribes(&who, subscribes, place.key("subscribes"));
@@ -95,7 +147,7 @@ impl Parts {
             self.published(&who, event, definition, &place.key("returns"));
         }
         if let Some(condition) = &step.condition {
-            self.expression(&format!("the condition of {who}"), condition, Role::Condition, place.key("if"));
+            self.expression(&format!("the condition of {who}"), condition, words.condition, place.key("if"));
         }
         self.timeout(&who, step.timeout, place.key("timeout"));
         self.retry(&who, &step.retry, &place.key("retry"));
@@ -139,6 +191,8 @@ impl Parts {
                 return;
             }
             Runner::Function(name) => self.name("function", name, place.key("function")),
+            Runner::Start(start) => self.start(who, start, &place.key("start")),
+            Runner::Send(send) => self.send(who, send, &place.key("send")),
         }
         self.name("queue", &step.queue, place.key("queue"));
     }
@@ -209,7 +263,7 @@ impl Parts {
     }
 
     /// Only code can ask for less than a millisecond; the file format, and so the stored definition, cannot say it.
-    fn whole_milliseconds(&mut self, who: &str, duration: Duration, place: Place) {
+    pub(super) fn whole_milliseconds(&mut self, who: &str, duration: Duration, place: Place) {
         if !duration.subsec_nanos().is_multiple_of(1_000_000) {
             let message = format!("{who} has a duration of {duration:?}");
             self.error("bad-duration", place, message, "durations are whole milliseconds");
@@ -219,12 +273,12 @@ impl Parts {
     fn duplicate_steps(&mut self, definition: &Definition) {
         let mut seen = BTreeSet::new();
         for step in definition.steps.iter().filter(|step| !seen.insert(step.name.as_str())) {
-            let message = format!("there are two steps named {:?}", step.name);
-            self.error("duplicate-step", Place::step(&step.name), message, "rename one of them");
+            let message = format!("there are two {} named {:?}", Words::of(definition).steps, step.name);
+            self.error("duplicate-step", definition.place_of(step), message, "rename one of them");
         }
     }
 
-    fn event(&mut self, name: &str, place: Place) {
+    pub(super) fn event(&mut self, name: &str, place: Place) {
         if name.starts_with("step:") {
             let message =
                 format!("an event cannot be named {name:?}: \"step:\" is how a subscription names a step");
@@ -233,7 +287,7 @@ impl Parts {
         self.name("event", name, place);
     }
 
-    fn name(&mut self, what: &'static str, name: &str, place: Place) {
+    pub(super) fn name(&mut self, what: &'static str, name: &str, place: Place) {
         let Err(error) = check_name(what, name) else { return };
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let instead: String =

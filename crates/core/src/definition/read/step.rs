@@ -1,7 +1,5 @@
 //! One step: its runner, what it waits for, how it is tried.
 
-use std::collections::BTreeMap;
-
 use super::Reader;
 use crate::definition::place::Place;
 use crate::definition::source::{Entry, Map, Node, Value};
@@ -9,13 +7,15 @@ use crate::definition::{
     Backoff, HttpRequest, METHODS, OnFailure, Priority, Retry, Runner, StepDefinition, Subscribes,
 };
 
-const RUNNERS: [&str; 4] = ["command", "http", "worker", "function"];
-const STEP_KEYS: [&str; 14] = [
+const RUNNERS: [&str; 6] = ["command", "http", "worker", "function", "start", "send"];
+const STEP_KEYS: [&str; 16] = [
     "description",
     "command",
     "http",
     "worker",
     "function",
+    "start",
+    "send",
     "queue",
     "subscribes",
     "emits",
@@ -26,37 +26,72 @@ const STEP_KEYS: [&str; 14] = [
     "on_failure",
     "priority",
 ];
+const ACTION_KEYS: [&str; 15] = [
+    "description",
+    "command",
+    "http",
+    "worker",
+    "function",
+    "start",
+    "send",
+    "queue",
+    "after",
+    "if",
+    "retry",
+    "timeout",
+    "on_failure",
+    "on_error",
+    "priority",
+];
 const RETRY_KEYS: [&str; 7] = ["attempts", "backoff", "delay", "max_delay", "jitter", "only", "except"];
 const HTTP_KEYS: [&str; 9] =
     ["get", "post", "put", "patch", "delete", "headers", "body", "secret", "callback"];
 
+/// What differs between the steps of flows and the actions of machines.
+pub(super) struct Kind {
+    pub(super) word: &'static str,
+    a_word: &'static str,
+    keys: &'static [&'static str],
+}
+
+pub(super) const STEP: Kind = Kind { word: "step", a_word: "a step", keys: &STEP_KEYS };
+pub(super) const ACTION: Kind = Kind { word: "action", a_word: "an action", keys: &ACTION_KEYS };
+
 impl Reader {
-    /// Reads as much of a step as can be read.
-    pub(super) fn step(&mut self, entry: &Entry, place: &Place) -> StepDefinition {
+    /// Reads as much of a step or an action as can be read.
+    pub(super) fn step(&mut self, entry: &Entry, place: &Place, kind: &Kind) -> StepDefinition {
         let name = &entry.key;
         // Stands in for a runner that cannot be read; the definition is refused then, so it never runs.
         let unread = || Runner::Function("unread".to_owned());
         let Value::Map(map) = &entry.value.value else {
             self.graph_unread = true;
             let message =
-                format!("step {name:?} expects a map of its keys, found {}", entry.value.describe());
-            let help = "say how it runs: {command: [./program]}, http, worker or function";
+                format!("{} {name:?} expects a map of its keys, found {}", kind.word, entry.value.describe());
+            let help = "say how it runs: {command: [./program]}, http, worker, function, start or send";
             self.error("wrong-type", place, entry.key_span.clone(), message, help);
             return StepDefinition::new(name, unread());
         };
-        let runner = self.runner(entry, map, place).unwrap_or_else(unread);
+        let runner = self.runner(entry, map, place, kind).unwrap_or_else(unread);
         let mut step = StepDefinition::new(name, runner);
         for entry in map.entries() {
             let at = place.key(&entry.key);
             match entry.key.as_str() {
-                "command" | "http" | "worker" | "function" => {}
+                key if !kind.keys.contains(&key) => {
+                    self.graph_unread = true;
+                    self.unknown_key(kind.a_word, kind.keys, entry, &at);
+                }
                 "description" => step.description = self.text(entry, &at, "text"),
-                "queue" => self.queue(entry, &at, map, &mut step),
+                "queue" => self.queue(entry, &at, map, &mut step, kind),
                 "subscribes" => step.subscribes = self.subscribes(&entry.value, &at, name),
                 "emits" => step.emits = self.events(entry, &at),
                 "returns" => {
                     step.returns = self.text(entry, &at, "the name of the event that carries the result");
                     self.graph_unread |= step.returns.is_none();
+                }
+                "after" => step.after = self.names(entry, &at, "actions"),
+                "on_error" => {
+                    step.on_error = self.text(entry, &at, "the name of a state");
+                    self.graph_unread |= step.on_error.is_none();
                 }
                 "if" => step.condition = self.text(entry, &at, "a CEL expression in text"),
                 "retry" => step.retry = self.retry(entry, &at),
@@ -66,38 +101,36 @@ impl Reader {
                     step.priority =
                         self.choice(entry, &at, &Priority::ALL.map(Priority::as_str), Priority::parse)
                 }
-                _ => {
-                    self.graph_unread = true;
-                    self.unknown_key("a step", &STEP_KEYS, entry, &at);
-                }
+                // How it runs is read already.
+                _ => {}
             }
         }
         step
     }
 
-    fn runner(&mut self, step: &Entry, map: &Map, place: &Place) -> Option<Runner> {
+    fn runner(&mut self, step: &Entry, map: &Map, place: &Place, kind: &Kind) -> Option<Runner> {
+        let word = kind.word;
         let given: Vec<&Entry> = map.entries().iter().filter(|e| RUNNERS.contains(&e.key.as_str())).collect();
         let entry = match given[..] {
             [entry] => entry,
             [] => {
                 // A misspelt runner is an unknown key already; saying that none is there would be noise.
-                let misspelt = map.entries().iter().any(|entry| !STEP_KEYS.contains(&entry.key.as_str()));
+                let misspelt = map.entries().iter().any(|entry| !kind.keys.contains(&entry.key.as_str()));
                 if !misspelt {
-                    let message = format!("step {:?} does not say how it runs", step.key);
-                    let help =
-                        "add one of command: [./program], http: {post: URL}, worker: QUEUE or function: NAME";
+                    let message = format!("{word} {:?} does not say how it runs", step.key);
+                    let help = "add one of command: [./program], http: {post: URL}, worker: QUEUE, function: NAME, start: {flow: NAME} or send: {run: ID, event: NAME}";
                     self.error("missing-runner", place, step.key_span.clone(), message, help);
                 }
                 return None;
             }
             [first, second, ..] => {
-                let message = format!("step {:?} has both `{}` and `{}`", step.key, first.key, second.key);
+                let message = format!("{word} {:?} has both `{}` and `{}`", step.key, first.key, second.key);
                 self.error(
                     "two-runners",
                     &place.key(&second.key),
                     second.key_span.clone(),
                     message,
-                    "a step runs in one way; keep one of them",
+                    &format!("{} runs in one way; keep one of them", kind.a_word),
                 );
                 return None;
             }
@@ -107,6 +140,8 @@ impl Reader {
             "command" => self.texts(entry, &at, "a program and its arguments").map(Runner::Command),
             "worker" => self.text(entry, &at, "the name of a queue").map(Runner::Worker),
             "function" => self.text(entry, &at, "the name of a registered function").map(Runner::Function),
+            "start" => self.start(entry, &at).map(Runner::Start),
+            "send" => self.send(entry, &at).map(Runner::Send),
             _ => self.http(entry, &at).map(Runner::Http),
         }
     }
@@ -135,7 +170,7 @@ impl Reader {
                         "a request has one method; keep one of them",
                     );
                 }
-                "headers" => request.headers = self.headers(entry, &at),
+                "headers" => request.headers = self.text_map(entry, &at, "text", "write {name: value}"),
                 "body" => request.body = Some(entry.value.to_json()),
                 "secret" => request.secret = self.text(entry, &at, "the name of a secret"),
                 "callback" => request.callback = self.boolean(entry, &at).unwrap_or_default(),
@@ -158,27 +193,13 @@ impl Reader {
         Some(request)
     }
 
-    fn headers(&mut self, entry: &Entry, place: &Place) -> BTreeMap<String, String> {
-        let mut headers = BTreeMap::new();
-        match &entry.value.value {
-            Value::Map(map) => {
-                for header in map.entries() {
-                    let value = self.text(header, &place.key(&header.key), "text");
-                    headers.extend(value.map(|value| (header.key.clone(), value)));
-                }
-            }
-            _ => self.wrong_type(&entry.value, place, "`headers`", "a map", "write {name: value}"),
-        }
-        headers
-    }
-
     /// `worker: Q` names the queue; beside it only the same one may stand, as it does in canonical JSON.
-    fn queue(&mut self, entry: &Entry, place: &Place, map: &Map, step: &mut StepDefinition) {
+    fn queue(&mut self, entry: &Entry, place: &Place, map: &Map, step: &mut StepDefinition, kind: &Kind) {
         let Some(queue) = self.text(entry, place, "the name of a queue") else { return };
         match (&step.runner, map.get("worker")) {
             (Runner::Worker(worker), _) if *worker == queue => {}
             (_, Some(_)) => {
-                let message = format!("step {:?} has both `worker` and `queue`", step.name);
+                let message = format!("{} {:?} has both `worker` and `queue`", kind.word, step.name);
                 let help = "`worker` names the queue; remove `queue`";
                 self.error("queue-of-worker", place, entry.key_span.clone(), message, help);
             }

@@ -122,6 +122,36 @@ impl Reader {
         Some(texts.collect::<Vec<_>>().into_iter().flatten().collect())
     }
 
+    /// A list of names, or one name; what could not be read leaves the graph unread.
+    pub(super) fn names(&mut self, entry: &Entry, place: &Place, of: &str) -> Vec<String> {
+        if let Value::String(name) = &entry.value.value {
+            return vec![name.clone()];
+        }
+        let before = self.items.len();
+        let names = self.texts(entry, place, of).unwrap_or_default();
+        self.graph_unread |= self.items.len() > before;
+        names
+    }
+
+    /// A map from names to texts; what is not text is reported and left out.
+    pub(super) fn text_map(
+        &mut self,
+        entry: &Entry,
+        place: &Place,
+        expected: &str,
+        help: &str,
+    ) -> BTreeMap<String, String> {
+        let Value::Map(map) = &entry.value.value else {
+            self.wrong_type(&entry.value, place, &format!("`{}`", entry.key), "a map", help);
+            return BTreeMap::new();
+        };
+        let texts = map.entries().iter().map(|item| {
+            let text = self.text(item, &place.key(&item.key), expected);
+            text.map(|text| (item.key.clone(), text))
+        });
+        texts.collect::<Vec<_>>().into_iter().flatten().collect()
+    }
+
     /// Names of events with an optional schema each: a list of names, or a map from names to schemas.
     pub(super) fn events(
         &mut self,

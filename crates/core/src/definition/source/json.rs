@@ -16,7 +16,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Diagnostic> {
             "empty-file",
             "the file is empty".to_owned(),
             0..0,
-            Some("start with {\"flow\": NAME, …}"),
+            Some("start with {\"flow\": NAME, …} or {\"machine\": NAME, …}"),
         ));
     }
     let node = parser.value(0)?;

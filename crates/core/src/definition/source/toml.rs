@@ -26,7 +26,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Diagnostic> {
     })?;
     let map = map(text, table.get_ref(), 0)?;
     if map.entries().is_empty() {
-        let help = Some("start with flow = \"NAME\"");
+        let help = Some("start with flow = \"NAME\" or machine = \"NAME\"");
         return Err(syntax("empty-file", "the file is empty".to_owned(), 0..0, help));
     }
     Ok(Node::new(Value::Map(map), 0..text.len()))

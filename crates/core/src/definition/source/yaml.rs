@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
                 "empty-file",
                 "the file is empty".to_owned(),
                 0..0,
-                Some("start with flow: NAME and steps:"),
+                Some("start with flow: NAME and steps:, or with machine: NAME and states:"),
             )
         })
     }
