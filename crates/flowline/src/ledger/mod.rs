@@ -432,7 +432,7 @@ pub fn timer_input(timer: &DueTimer) -> Input {
     match timer.key {
         BEGIN => Input::Begin,
         JobKey::Timer(n) if n >= FIRST_TIMER => {
-            Input::TimerDue { timer: n - FIRST_TIMER, entered: timer.attempt, due: timer.due }
+            Input::TimerDue { timer: n - FIRST_TIMER, number: timer.attempt, due: timer.due }
         }
         _ => Input::TimedOut,
     }
