@@ -10,8 +10,8 @@ use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Health, JobRow, LockRequest, LockRow, QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError,
-    StoredDefinition, Swept, Token,
+    Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, RunPage, RunQuery,
+    RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
 };
 use tokio::sync::watch;
 
@@ -62,6 +62,11 @@ impl RunStore for SqliteStore {
 
     async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
         self.readers.read(move |reader| reader.runs(&query)).await
+    }
+
+    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
+        let (run, event_id) = (run.clone(), event_id.to_owned());
+        self.readers.read(move |reader| reader.receipt(&run, &event_id)).await
     }
 
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
@@ -159,6 +164,18 @@ impl Catalog for SqliteStore {
         self.writer()?.ask(move |writer| writer.put_document(&collection, &id, &body, ttl)).await
     }
 
+    async fn create_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<Option<Document>, StoreError> {
+        document::check_document(collection, id, &body)?;
+        let (collection, id) = (collection.to_owned(), id.to_owned());
+        self.writer()?.ask(move |writer| writer.create_document(&collection, &id, &body, ttl)).await
+    }
+
     async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
         document::check_address(collection, id)?;
         let (collection, id, now) = (collection.to_owned(), id.to_owned(), self.clock.now());
@@ -175,6 +192,10 @@ impl Catalog for SqliteStore {
         document::check_address(collection, id)?;
         let (collection, id) = (collection.to_owned(), id.to_owned());
         self.writer()?.ask(move |writer| writer.delete_document(&collection, &id)).await
+    }
+
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        self.readers.read(move |reader| reader.receipts(&query)).await
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
