@@ -294,9 +294,17 @@ impl EngineBuilder {
         let runners = Arc::new(self.runners);
         let meters = Arc::new(Meters { spans: self.spans, ..Meters::default() });
         let config = self.config.clone();
-        let (tell, trouble) = watch::channel(None);
-        let (host, inbox) =
-            Host::new(store.clone(), plans.clone(), runners, config, meters.clone(), tell, now);
+        let remote = Mind::default();
+        let (host, inbox) = Host::new(
+            store.clone(),
+            plans.clone(),
+            runners,
+            remote.seats.clone(),
+            config,
+            meters.clone(),
+            now,
+        );
+        let trouble = host.trouble();
         let retain = (self.config.role == Role::Work)
             .then_some(self.config.retention)
             .flatten()
@@ -306,7 +314,7 @@ impl EngineBuilder {
             plans,
             inbox,
             meters,
-            remote: Mind::default(),
+            remote,
             trouble,
             driver: Mutex::new(None),
             retain: Mutex::new(retain),

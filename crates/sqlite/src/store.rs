@@ -15,6 +15,7 @@ use flowline_store::{
 };
 use tokio::sync::watch;
 
+use crate::write::Writer;
 use crate::write::retain::More;
 use crate::{Access, SqliteStore};
 
@@ -89,7 +90,12 @@ impl RunStore for SqliteStore {
 #[async_trait]
 impl Catalog for SqliteStore {
     async fn put_definition(&self, definition: StoredDefinition) -> Result<bool, StoreError> {
-        self.writer()?.ask(move |writer| writer.put_definition(&definition)).await
+        let forget = self.latest.forget();
+        let put = move |writer: &mut Writer<'_>| {
+            let _ends_with_this = &forget;
+            writer.put_definition(&definition)
+        };
+        self.writer()?.ask(put).await
     }
 
     async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
@@ -98,8 +104,19 @@ impl Catalog for SqliteStore {
     }
 
     async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        let age = match &self.access {
+            Access::Engine { .. } => match self.latest.get(tenant, flow) {
+                Ok(found) => return Ok(Some(found)),
+                Err(age) => Some(age),
+            },
+            Access::Client { .. } => None,
+        };
         let (tenant, flow) = (tenant.clone(), flow.to_owned());
-        self.readers.read(move |reader| reader.latest(&tenant, &flow)).await
+        let found = self.readers.read(move |reader| reader.latest(&tenant, &flow)).await?;
+        if let (Some(age), Some(found)) = (age, &found) {
+            self.latest.keep(age, found);
+        }
+        Ok(found)
     }
 
     async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError> {
