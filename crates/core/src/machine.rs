@@ -109,6 +109,11 @@ impl RunState {
         }
     }
 
+    /// The number of the last transition of a machine.
+    pub fn transition(&self) -> Option<u32> {
+        self.machine.as_ref().map(|machine| machine.transition)
+    }
+
     /// Moves the machine's part past one event. Returns the actions that the event triggered.
     pub(crate) fn apply_machine(&mut self, plan: &Plan, fact: Fact) -> Vec<u32> {
         let Some(machine) = &mut self.machine else { return Vec::new() };

@@ -12,6 +12,7 @@ use crate::call::CallTemplate;
 use crate::definition::{Definition, Runner, StepDefinition, Subscribes};
 use crate::event::Slot;
 use crate::expr::Expr;
+use crate::json::{self, Json};
 use crate::limits;
 use crate::planted::{self, Bug};
 use crate::request::RequestTemplate;
@@ -279,6 +280,32 @@ impl Plan {
             Phase::Failed => self.step_definition(step).on_failure == OnFailure::Continue,
             _ => false,
         }
+    }
+
+    /// Puts a step's input together: the run's input as it is, or an object keyed by event name; for an action, what it is
+    /// about. Gives the addresses that are missing from `payloads` otherwise.
+    pub fn input_of(
+        &self,
+        step: u32,
+        state: &RunState,
+        payloads: &BTreeMap<Slot, Json>,
+    ) -> Result<Json, Vec<Slot>> {
+        if self.machine.is_some() {
+            return machine::action_input(self, step, state, payloads);
+        }
+        let emitted = |slot: &Slot| !matches!(slot, Slot::Emit(event) if !state.emitted.contains(*event));
+        let slots: Vec<Slot> = self.input_slots(step).into_iter().filter(emitted).collect();
+        let missing: Vec<Slot> = slots.iter().copied().filter(|slot| !payloads.contains_key(slot)).collect();
+        if !missing.is_empty() {
+            return Err(missing);
+        }
+        if self.is_entry(step) {
+            return Ok(payloads[&Slot::Input].clone());
+        }
+        Ok(json::object(slots.iter().filter_map(|slot| match slot {
+            Slot::Emit(event) => Some((&*self.events[*event as usize].name, payloads.get(slot))),
+            _ => None,
+        })))
     }
 
     /// The addresses of the payloads that a step's input is made of.

@@ -46,6 +46,7 @@ pub mod relocate;
 pub mod remote;
 pub mod retain;
 pub mod runner;
+pub mod send;
 pub mod slots;
 pub mod stats;
 pub mod step;
@@ -65,6 +66,7 @@ pub use lease_ref::LeaseRef;
 pub use operate::{RunHandle, RunOutcome, StartRequest};
 #[cfg(feature = "http")]
 pub use runner::http::HttpConfig;
+pub use send::{SendRequest, Sent};
 pub use step::{Level, Step, StepError};
 pub use subscribe::{Source, Subscription};
 

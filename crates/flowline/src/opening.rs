@@ -74,6 +74,14 @@ impl Opening {
         let plan = plans.get(store, &row.tenant, &row.definition).await?;
         let mut opening = Opening::of(plan, Json::null());
         opening.inherit(store, run).await?;
+        if opening.plan.machine.is_some() {
+            // A machine begins again where it began: what it did since came of events, which are sent again or not.
+            (opening.inherited, opening.received) = (Vec::new(), Vec::new());
+            if from.is_some() {
+                let text = "a machine's run is retried from its initial state; leave the step out";
+                return Err(EngineError::Invalid(text.to_owned()));
+            }
+        }
         if let Some(from) = from {
             let plan = &opening.plan;
             let step = plan.step_index(from);
@@ -165,6 +173,11 @@ impl Opening {
 /// The message that carries an input from outside into a run.
 pub fn offer<R>(run: &RunKey, input: Input, reply: R) -> Message<R> {
     Message::Offer(run.clone(), entry(input, reply))
+}
+
+/// As [`offer`], of an event whose id was made for it.
+pub fn offer_fresh<R>(run: &RunKey, input: Input, reply: R) -> Message<R> {
+    Message::Offer(run.clone(), entry(input, reply).with_fresh_id())
 }
 
 fn entry<R>(input: Input, reply: R) -> Entry<Reply<R>> {

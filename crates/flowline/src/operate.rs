@@ -12,8 +12,8 @@ use flowline_store::{EventQuery, RunRow};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use crate::drive::Ended;
-use crate::drive::host::Mail;
+use crate::drive::host::{Caller, Mail};
+use crate::drive::{Ended, Message};
 use crate::engine::{Engine, EngineError};
 use crate::flow::Flow;
 use crate::ledger::Outcome;
@@ -229,20 +229,22 @@ impl Engine {
 
     /// Carries an input into a run.
     pub async fn input(&self, run: &RunKey, input: Input) -> Result<Applied, EngineError> {
+        self.carry(run, |reply| offer(run, input, reply)).await
+    }
+
+    pub(crate) async fn carry(
+        &self,
+        run: &RunKey,
+        message: impl FnOnce(Caller) -> Message<Caller>,
+    ) -> Result<Applied, EngineError> {
         let (reply, answer) = oneshot::channel();
-        let mail = Mail::Message(offer(run, input, reply));
+        let mail = Mail::Message(message(reply));
         self.shared.inbox.send(mail).map_err(|_| EngineError::Stopped)?;
         match answer.await.map_err(|_| EngineError::Stopped)? {
             Outcome::Committed { status } => Ok(Applied { changed: true, status }),
             Outcome::Applied { status } => Ok(Applied { changed: false, status }),
             other => Err(refused(other, run)),
         }
-    }
-
-    /// Sends an event from outside into a run.
-    pub async fn send(&self, run: &RunKey, event: &str, payload: Json) -> Result<Applied, EngineError> {
-        let event_id = Some(uuid::Uuid::now_v7().to_string());
-        self.input(run, Input::External { name: event.to_owned(), payload, event_id }).await
     }
 
     pub async fn cancel(&self, run: &RunKey, reason: Option<String>) -> Result<Applied, EngineError> {

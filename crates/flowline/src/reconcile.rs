@@ -185,7 +185,7 @@ async fn repair_end(store: &dyn Store, run: &RunKey, truth: &Truth) -> Result<Op
                     run: run.clone(),
                     version: truth.version,
                     events: decision.events,
-                    index: index_of(&decision.state, failure),
+                    index: index_of(&truth.plan, &decision.state, failure),
                     state: decision.state.encode(),
                 }));
             }

@@ -13,7 +13,7 @@
 mod documents;
 
 use flowline_core::run::Fact;
-use flowline_core::{Event, RunKey, Tenant, Time};
+use flowline_core::{Event, RunKey, RunState, Tenant, Time};
 use flowline_store::query::WantTotal;
 use flowline_store::row::Pause;
 use flowline_store::{
@@ -204,9 +204,15 @@ impl Cart<'_> {
             (row.tenant.clone(), row.definition.clone(), state.len(), 1 + jobs.len());
         let run = RestoredRun { row, state, last, jobs, token: self.tokens.next() };
         self.put(Restored::Run(Box::new(run)), bytes, parts).await?;
+        let plan = self.plans.get(self.source, &tenant, &definition).await?;
+        let mut folded = RunState::new(&plan);
         while let Some(last) = page.events.last().map(|event| event.seq) {
-            let plan = self.plans.get(self.source, &tenant, &definition).await?;
-            let slot = |event: &Event| Fact::of(&plan, event).ok().and_then(|fact| fact.slot(&plan));
+            let mut slot = |event: &Event| {
+                let fact = Fact::of(&plan, event).ok()?;
+                let slot = fact.slot(&plan, &folded);
+                folded.apply(&plan, fact);
+                slot
+            };
             let events = page.events.into_iter().map(|event| RestoredEvent { slot: slot(&event), event });
             let events: Vec<RestoredEvent> = events.collect();
             self.moved.events += events.len() as u64;

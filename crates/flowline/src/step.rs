@@ -46,9 +46,10 @@ impl Step {
         step_id(self.run_id(), self.name(), self.attempt())
     }
 
-    /// The same for every attempt of this step in this run: hand it to whatever must not do its work twice.
+    /// The same for every attempt of this step in this run (of an action: in this transition): hand it to whatever must
+    /// not do its work twice.
     pub fn idempotency_key(&self) -> String {
-        idempotency_key(self.run_id(), self.name())
+        idempotency_key(self.run_id(), self.name(), self.attempt.transition)
     }
 
     /// W3C Trace Context of this attempt, for whatever works for it.
@@ -114,9 +115,12 @@ impl fmt::Debug for Step {
     }
 }
 
-/// The idempotency key of a step in a run.
-pub fn idempotency_key(run: &RunId, step: &str) -> String {
-    format!("{run}__{step}")
+/// The idempotency key of a step in a run, or of an action in a transition of a run.
+pub fn idempotency_key(run: &RunId, step: &str, transition: Option<u32>) -> String {
+    match transition {
+        Some(transition) => format!("{run}__{step}__{transition}"),
+        None => format!("{run}__{step}"),
+    }
 }
 
 fn payload_of(what: &str, value: &impl Serialize) -> Result<Json, StepError> {

@@ -231,8 +231,8 @@ fn misfolded(snapshot: &Snapshot, folded: &Result<RunState, FoldError>) -> Optio
 
 fn truth(plan: Arc<Plan>, state: RunState, shape: Shape, snapshot: &Snapshot, jobs: Vec<JobRow>) -> Truth {
     Truth {
+        index: index_of(&plan, &state, shape.failure),
         plan,
-        index: index_of(&state, shape.failure),
         created_at: shape.created_at.unwrap_or(snapshot.row.created_at),
         started_at: shape.started_at,
         completed_at: shape.completed_at,

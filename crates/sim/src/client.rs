@@ -69,7 +69,12 @@ impl Client {
                 let event_id = Some(format!("event-{}", self.shared.lock().rng.u32(..)));
                 let key = self.run(run);
                 let act = Act::Send { run: key.run.clone(), name: event.clone(), event_id: event_id.clone() };
-                self.input(key, act, Input::External { name: event, payload, event_id }).await;
+                self.input(
+                    key,
+                    act,
+                    Input::External { name: event, payload, event_id, sender: Default::default() },
+                )
+                .await;
             }
             Op::Pause { run } => {
                 let key = self.run(run);

@@ -5,8 +5,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Plan;
+use crate::decide::ReceivedEvent;
 use crate::definition::{Ends, Machine, Missed, Transition, When};
+use crate::event::Slot;
 use crate::expr::Expr;
+use crate::json::{self, Json};
+use crate::machine::{Current, Turn};
+use crate::run::{Phase, RunState};
 
 #[derive(Debug)]
 pub struct PlanMachine {
@@ -158,11 +164,75 @@ impl PlanMachine {
     }
 }
 
+impl Plan {
+    /// The state that a machine's run is in; none before its first one, and none of a flow.
+    pub fn state_name(&self, state: &RunState) -> Option<Arc<str>> {
+        let machine = state.machine.as_ref().filter(|machine| machine.transition > 0)?;
+        Some(self.machine.as_ref()?.state(machine.state).name.clone())
+    }
+
+    /// What people call a timer: the state that it belongs to.
+    pub fn timer_name(&self, timer: u32) -> Arc<str> {
+        match &self.machine {
+            Some(machine) => machine.state(machine.timer(timer).state).name.clone(),
+            None => "timer".into(),
+        }
+    }
+}
+
 impl PlanTransition {
     /// Whether one of these roles may take it.
     pub fn allows(&self, roles: &[String]) -> bool {
         self.roles.is_empty() || self.roles.iter().any(|role| roles.contains(role))
     }
+}
+
+/// What an action is given: the event, the states before and after, the context, and what the actions before it returned.
+/// Gives the addresses that are missing from `payloads` otherwise.
+pub(super) fn action_input(
+    plan: &Plan,
+    action: u32,
+    state: &RunState,
+    payloads: &BTreeMap<Slot, Json>,
+) -> Result<Json, Vec<Slot>> {
+    let (Some(machine), Some(planned)) = (&state.machine, &plan.machine) else { return Ok(Json::null()) };
+    let nobody = Current { by: Turn::Start, from: None, asked: Vec::new() };
+    let current = machine.current.as_ref().unwrap_or(&nobody);
+    let event = match current.by {
+        Turn::Event { number, .. } => Some(Slot::Received(number)),
+        _ => None,
+    };
+    let context = (machine.context > 0).then_some(Slot::Context(machine.context));
+    let kept = plan.step(action).after.iter().filter(|&&before| {
+        plan.step(before).keeps_result
+            && state.step(before).phase == Phase::Completed
+            && current.asked.iter().any(|asked| asked.action == before)
+    });
+    let results: Vec<(&str, Slot)> =
+        kept.map(|&before| (&*plan.step(before).name, Slot::Result(state.address(before)))).collect();
+    let slots = event.into_iter().chain(context).chain(results.iter().map(|(_, slot)| *slot));
+    let missing: Vec<Slot> = slots.filter(|slot| !payloads.contains_key(slot)).collect();
+    if !missing.is_empty() {
+        return Err(missing);
+    }
+    let received = event.and_then(|slot| payloads.get(&slot)?.to::<ReceivedEvent>().ok());
+    let name = |state: u32| json::string(&planned.state(state).name);
+    let empty = json::object([]);
+    let results = json::object(results.iter().map(|(name, slot)| (*name, payloads.get(slot))));
+    Ok(json::object([
+        ("state", Some(&name(machine.state))),
+        ("previousState", current.from.map(name).as_ref()),
+        ("transition", Some(&json::number(machine.transition.into()))),
+        ("event", received.as_ref().map(|received| json::string(&received.name)).as_ref()),
+        ("eventId", received.as_ref().map(|received| json::string(&received.event_id)).as_ref()),
+        ("payload", received.as_ref().map(|received| &received.payload)),
+        (
+            "userId",
+            received.as_ref().and_then(|received| received.user_id.as_deref()).map(json::string).as_ref(),
+        ),
+        ("context", Some(context.and_then(|slot| payloads.get(&slot)).unwrap_or(&empty))),
+        ("results", Some(&results).filter(|results| results.get() != "{}")),
+    ]))
 }
 
 struct Build<'a> {

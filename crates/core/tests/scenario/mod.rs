@@ -169,7 +169,12 @@ impl Scenario {
     }
 
     pub fn send(&mut self, name: &str, payload: &str) -> Came {
-        self.apply(Input::External { name: name.to_owned(), payload: json(payload), event_id: None })
+        self.apply(Input::External {
+            name: name.to_owned(),
+            payload: json(payload),
+            event_id: None,
+            sender: Default::default(),
+        })
     }
 
     pub fn cancel(&mut self) -> Came {

@@ -38,6 +38,8 @@ pub struct Attempt {
     pub trace: Option<Arc<str>>,
     pub step: u32,
     pub attempt: u32,
+    /// The transition of a machine that asked for it.
+    pub transition: Option<u32>,
     token: Token,
     /// By the store's clock.
     #[cfg(feature = "http")]
@@ -63,6 +65,8 @@ pub struct Launch {
     pub trace: Option<Arc<str>>,
     pub step: u32,
     pub attempt: u32,
+    /// The transition of a machine that asked for it.
+    pub transition: Option<u32>,
     pub token: Token,
     pub input: Json,
     /// Whether `step.started` is in the log already.
@@ -96,6 +100,7 @@ impl Launch {
             trace: self.trace,
             step: self.step,
             attempt: self.attempt,
+            transition: self.transition,
             token: self.token,
             #[cfg(feature = "http")]
             began,

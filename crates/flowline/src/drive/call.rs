@@ -19,6 +19,10 @@ impl Call {
             }
             Call::Payloads(run, slots) => payloads(store, run, slots).await,
             Call::Leases(run) => leases(store, run).await,
+            Call::Receipt(run, event_id) => {
+                let found = store.receipt(&run, &event_id).await.map(|receipt| receipt.is_some());
+                Answer::Receipt(run, event_id, found)
+            }
             Call::Claim(claim) => Answer::Claimed(store.claim(claim).await),
             Call::Prepare(jobs) => {
                 let (launches, failed) = prepare(store, plans, jobs).await;

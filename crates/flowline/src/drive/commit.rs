@@ -32,11 +32,16 @@ impl<R> Driver<R> {
                             self.ended_attempt(*token);
                         }
                     }
-                    commits.push(*commit);
+                    let mut commit = *commit;
+                    for receipt in commit.receipts.iter_mut().filter(|receipt| receipt.status.is_started()) {
+                        receipt.worker = Some(self.config.instance.clone());
+                    }
+                    commits.push(commit);
                 }
                 Ask::Load(run) => loads.push(run),
                 Ask::Payloads(run, slots) => self.call(Call::Payloads(run, slots)),
                 Ask::Leases(run) => self.call(Call::Leases(run)),
+                Ask::Receipt(run, event_id) => self.call(Call::Receipt(run, event_id)),
             }
         }
         if !loads.is_empty() {
@@ -92,12 +97,13 @@ impl<R> Driver<R> {
 
     /// Starts an attempt that a commit handed to this instance.
     fn take_over(&mut self, handed: Handed) {
-        let Handed { run, plan, trace, step, attempt, handoff, input } = handed;
+        let Handed { run, plan, trace, step, attempt, transition, handoff, input } = handed;
         let token = handoff.token;
         self.meters.queue_wait.observe(Duration::ZERO);
         if let Some(input) = input {
             let started = false;
-            self.launch(Launch { run, plan, trace, step, attempt, token, input, started }, false);
+            let launch = Launch { run, plan, trace, step, attempt, transition, token, input, started };
+            self.launch(launch, false);
             return;
         }
         let planned = plan.step(step);

@@ -9,7 +9,7 @@ use flowline_store::{JobKey, LeasedJob, Snapshot, Store, StoreError};
 
 use super::Prepared;
 use crate::attempt::Launch;
-use crate::ledger::{Seen, input_of};
+use crate::ledger::Seen;
 use crate::plans::Plans;
 use crate::trace;
 
@@ -68,12 +68,12 @@ pub async fn prepare(
 async fn prepare_one(store: &dyn Store, job: &LeasedJob, seen: Seen) -> Option<Prepared> {
     let JobKey::Step(step) = job.key else { return None };
     let mut payloads = BTreeMap::new();
-    let input = match input_of(&seen.plan, step, &seen.state, &payloads) {
+    let input = match seen.plan.input_of(step, &seen.state, &payloads) {
         Ok(input) => input,
         Err(slots) => {
             let found = store.payloads(&job.run, &slots).await.ok()?;
             payloads.extend(slots.into_iter().zip(found).map(|(slot, data)| (slot, open(slot, data))));
-            input_of(&seen.plan, step, &seen.state, &payloads).ok()?
+            seen.plan.input_of(step, &seen.state, &payloads).ok()?
         }
     };
     let delayed = seen.state.step(step).phase == Phase::Delayed;
@@ -83,6 +83,7 @@ async fn prepare_one(store: &dyn Store, job: &LeasedJob, seen: Seen) -> Option<P
         trace: seen.trace.clone(),
         step,
         attempt: job.attempt,
+        transition: seen.state.transition(),
         token: job.token,
         input,
         started: false,

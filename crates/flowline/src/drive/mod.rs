@@ -89,6 +89,8 @@ pub enum Call {
     Load(Vec<RunKey>),
     Payloads(RunKey, Vec<Slot>),
     Leases(RunKey),
+    /// Whether the run has taken in an event of this id.
+    Receipt(RunKey, String),
     Claim(Claim),
     /// Load what the attempts of claimed jobs need.
     Prepare(Vec<LeasedJob>),
@@ -105,6 +107,7 @@ pub enum Answer {
     Loaded(Vec<RunKey>, Result<Vec<Option<Seen>>, StoreError>),
     Payloads(RunKey, Result<Vec<(Slot, Json)>, StoreError>),
     Leases(RunKey, Result<BTreeSet<u32>, StoreError>),
+    Receipt(RunKey, String, Result<bool, StoreError>),
     Claimed(Result<Claimed, StoreError>),
     /// Claimed jobs with all that their attempts need; those that could not be prepared are given back.
     Prepared(Vec<Prepared>, Vec<LeasedJob>),
@@ -356,9 +359,10 @@ impl<R> Driver<R> {
             Answer::Loaded(runs, Err(error)) => runs.iter().for_each(|run| self.question_failed(run, &error)),
             Answer::Payloads(run, Ok(payloads)) => self.ledger.payloads(&run, payloads),
             Answer::Leases(run, Ok(leased)) => self.ledger.leases(&run, leased),
-            Answer::Payloads(run, Err(error)) | Answer::Leases(run, Err(error)) => {
-                self.question_failed(&run, &error)
-            }
+            Answer::Receipt(run, event_id, Ok(found)) => self.ledger.receipt(&run, event_id, found),
+            Answer::Payloads(run, Err(error))
+            | Answer::Leases(run, Err(error))
+            | Answer::Receipt(run, _, Err(error)) => self.question_failed(&run, &error),
             Answer::Claimed(result) => self.claimed(result),
             Answer::Prepared(launches, failed) => self.prepared(launches, failed),
             Answer::Swept(result) => self.swept(result),

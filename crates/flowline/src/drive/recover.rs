@@ -7,7 +7,7 @@ use flowline_store::{ExpiredLease, Extend, JobKey, LeaseUse, StoreError, Swept};
 
 use super::{Call, Driver, Reply, SWEEP};
 use crate::attempt::started_data;
-use crate::ledger::Entry;
+use crate::ledger::{Entry, timer_input};
 use crate::remote::UNACKNOWLEDGED;
 use crate::remote::lease::remote_holder;
 
@@ -28,7 +28,7 @@ impl<R> Driver<R> {
         self.adjust(swept.now);
         for timer in swept.timers {
             let lease = LeaseUse::Due { key: timer.key, attempt: timer.attempt };
-            let entry = Entry::new(Input::TimedOut, Vec::new(), Some(lease), Reply::None);
+            let entry = Entry::new(timer_input(&timer), Vec::new(), Some(lease), Reply::None);
             self.ledger.offer(timer.run, entry);
         }
         let mut left_alone = false;

@@ -85,8 +85,10 @@ impl<R> Driver<R> {
                 (Some((seen, input, delayed)), JobKey::Step(step)) => {
                     let (plan, trace) = (seen.plan.clone(), seen.trace.clone());
                     let LeasedJob { run, attempt, token, .. } = job;
-                    let started = false;
-                    self.launch(Launch { run, plan, trace, step, attempt, token, input, started }, delayed);
+                    let (started, transition) = (false, seen.state.transition());
+                    let launch =
+                        Launch { run, plan, trace, step, attempt, transition, token, input, started };
+                    self.launch(launch, delayed);
                 }
                 _ => load.push(job),
             }

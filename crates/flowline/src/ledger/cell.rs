@@ -11,7 +11,7 @@ use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
 use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, NewRun, StoreError};
 
 use super::draft::Draft;
-use super::{Ask, CACHED_PAYLOADS, Ended, Entry, Handed, Landed, Outcome, Room, Seen, input_of};
+use super::{Ask, CACHED_PAYLOADS, Ended, Entry, Handed, Landed, Outcome, Room, Seen};
 use crate::trace;
 
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl<R> Cell<R> {
                 continue;
             }
             let moment = Moment { run: &run.run, created_at: draft.seen.created_at, now };
-            let known = draft.known(&self.known);
+            let known = draft.known(&self.known, entry);
             let plan = draft.seen.plan.clone();
             match decide(&plan, &draft.seen.state, &entry.input, &known, moment) {
                 Decided::Decision(decision) => {
@@ -146,12 +146,14 @@ impl<R> Cell<R> {
                     return Some(match missing {
                         Missing::Payloads(slots) => Ask::Payloads(run.clone(), slots),
                         Missing::Leases => Ask::Leases(run.clone()),
+                        Missing::Receipt(event_id) => Ask::Receipt(run.clone(), event_id),
                     });
                 }
             }
         }
-        // Leases are only true for the decision that they were asked for.
+        // These are only true for the decision that they were asked for.
         self.known.leased = None;
+        self.known.receipts.clear();
         if draft.entries.is_empty() {
             return None;
         }
@@ -199,9 +201,10 @@ impl<R> Cell<R> {
         for (step, attempt, handoff) in flight.handoffs {
             if committed.granted.contains(&JobKey::Step(step)) {
                 let plan = flight.after.plan.clone();
-                let input = input_of(&plan, step, &flight.after.state, &self.known.payloads).ok();
+                let input = plan.input_of(step, &flight.after.state, &self.known.payloads).ok();
                 let trace = flight.after.trace.clone();
-                landed.handed.push(Handed { run: run.clone(), plan, trace, step, attempt, handoff, input });
+                let (run, transition) = (run.clone(), flight.after.state.transition());
+                landed.handed.push(Handed { run, plan, trace, step, attempt, transition, handoff, input });
             } else {
                 landed.waiting = Some(landed.waiting.unwrap_or(committed.ts).min(committed.ts));
                 landed.unused.push(plan_queue(&flight.after.plan, step));

@@ -3,15 +3,15 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use flowline_core::decide::{AddJob, Job, Known, OtherJobs};
+use flowline_core::decide::{self, AddJob, Job, Known, OtherJobs, Receipt};
 use flowline_core::definition::Cleanup;
 use flowline_core::event::Slot;
 use flowline_core::planted::{self, Bug};
-use flowline_core::{Decision, Json, NewEvent, RunKey, Time};
-use flowline_store::{Base, Commit, Failure, JobKey, LeaseUse, Others};
+use flowline_core::{Decision, Input, Json, NewEvent, RunKey, Time};
+use flowline_store::{Base, Commit, Failure, LeaseUse, Opened, Others, ReceiptChange, ReceiptStatus};
 
 use super::cell::Flight;
-use super::{Entry, Room, Seen, index_of, new_job};
+use super::{Entry, Room, Seen, index_of, job_key, new_job};
 
 /// A commit in the making, out of one or more inputs of a run.
 pub(super) struct Draft<'a, R> {
@@ -26,6 +26,7 @@ pub(super) struct Draft<'a, R> {
     others: OtherJobs,
     failure: Option<Failure>,
     payloads: BTreeMap<Slot, Json>,
+    receipts: BTreeMap<u32, ReceiptChange>,
 }
 
 impl<'a, R> Draft<'a, R> {
@@ -42,14 +43,29 @@ impl<'a, R> Draft<'a, R> {
             others: OtherJobs::Leave,
             failure: None,
             payloads: BTreeMap::new(),
+            receipts: BTreeMap::new(),
         }
     }
 
-    pub(super) fn known<'k>(&self, known: &'k Known) -> Cow<'k, Known> {
-        if self.payloads.is_empty() {
+    pub(super) fn known<'k>(&self, known: &'k Known, entry: &Entry<R>) -> Cow<'k, Known> {
+        let event_id = match &entry.input {
+            Input::External { event_id: Some(id), .. } if self.seen.plan.machine.is_some() => Some(id),
+            _ => None,
+        };
+        if self.payloads.is_empty() && event_id.is_none() {
             return Cow::Borrowed(known);
         }
         let mut known = known.clone();
+        if let Some(id) = event_id {
+            let here = |change: &ReceiptChange| {
+                change.opened.as_ref().is_some_and(|opened| *opened.event_id == **id)
+            };
+            if self.receipts.values().any(here) {
+                known.receipts.insert(id.clone(), true);
+            } else if entry.fresh && !entry.unsure {
+                known.receipts.insert(id.clone(), false);
+            }
+        }
         known.payloads.extend(self.payloads.iter().map(|(slot, payload)| (*slot, payload.clone())));
         // Jobs that this commit adds are not leased, but those it finds may be: only the first decision may trust it.
         known.leased = None;
@@ -70,12 +86,15 @@ impl<'a, R> Draft<'a, R> {
         self.events.extend(entry.lines.iter().cloned());
         entry.lines.shrink_to_fit();
         self.events.extend(decision.events);
-        for (step, attempt) in decision.drop {
-            let added = self.add.iter().position(|add| add.job == Job::Step(step));
+        for (job, attempt) in decision.drop {
+            let added = self.add.iter().position(|add| add.job == job);
             match added {
                 Some(at) => drop(self.add.swap_remove(at)),
-                None => self.leases.push(LeaseUse::Unleased { key: JobKey::Step(step), attempt }),
+                None => self.leases.push(LeaseUse::Unleased { key: job_key(job), attempt }),
             }
+        }
+        for receipt in decision.receipts {
+            self.note(receipt);
         }
         match decision.others {
             OtherJobs::Leave => {}
@@ -95,6 +114,31 @@ impl<'a, R> Draft<'a, R> {
         self.others = decision.others;
         self.entries.push(entry);
         decision.others != OtherJobs::Leave
+    }
+
+    /// Adds what became of an event. A commit says one thing of each.
+    fn note(&mut self, receipt: Receipt) {
+        let status = match receipt.status {
+            decide::ReceiptStatus::Pending => ReceiptStatus::Pending,
+            decide::ReceiptStatus::Processing => ReceiptStatus::Processing,
+            decide::ReceiptStatus::Completed => ReceiptStatus::Completed,
+            decide::ReceiptStatus::Failed => ReceiptStatus::Failed,
+        };
+        let opened = receipt.opened.map(|opened| Opened {
+            event_id: opened.event_id,
+            name: opened.name,
+            sender: opened.sender,
+        });
+        let change = self.receipts.entry(receipt.number).or_insert(ReceiptChange {
+            number: receipt.number,
+            opened: None,
+            status,
+            worker: None,
+            outcome: None,
+        });
+        change.status = status;
+        change.opened = opened.or(change.opened.take());
+        change.outcome = receipt.outcome.or(change.outcome.take());
     }
 
     pub(super) fn finish(self, room: &mut dyn Room) -> (Commit, Flight<R>) {
@@ -120,7 +164,7 @@ impl<'a, R> Draft<'a, R> {
             base: self.base,
             leases: self.leases,
             state: state.encode(),
-            index: index_of(state, self.failure),
+            index: index_of(&plan, state, self.failure),
             others: match self.others {
                 OtherJobs::Leave => Others::Leave,
                 OtherJobs::Drop => Others::Drop,
@@ -128,9 +172,9 @@ impl<'a, R> Draft<'a, R> {
                 OtherJobs::Release => Others::Release,
             },
             add,
-            receipts: Vec::new(),
             clear_state: state.ended.is_some() && plan.definition.state == Cleanup::OnComplete,
             events: self.events,
+            receipts: self.receipts.into_values().collect(),
         };
         let flight = Flight {
             entries: self.entries,

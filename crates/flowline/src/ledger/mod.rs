@@ -11,7 +11,7 @@
 mod cell;
 mod draft;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use flowline_core::decide::{AddJob, Job, Known, Refusal};
@@ -20,14 +20,18 @@ use flowline_core::planted::{self, Bug};
 use flowline_core::run::{Phase, RunState};
 use flowline_core::{Input, Json, NewEvent, Plan, RunKey, Status, Time};
 use flowline_store::{
-    Commit, CommitError, Committed, Failure, Handoff, Index, JobKey, Lane, LeaseUse, LeasedJob, NewJob,
-    NewRun, StoreError,
+    Commit, CommitError, Committed, DueTimer, Failure, Handoff, Index, JobKey, Lane, LeaseUse, LeasedJob,
+    NewJob, NewRun, StoreError,
 };
 
 use cell::{Busy, Cell};
 
 /// The number of the run's time-out among its timers.
 pub const RUN_TIMEOUT: JobKey = JobKey::Timer(0);
+/// The number of a machine's delayed start among its timers.
+const BEGIN: JobKey = JobKey::Timer(1);
+/// Those of a machine's states follow.
+const FIRST_TIMER: u32 = 2;
 
 /// Payload bytes that a cell keeps for the steps to come; beyond that they are read again from the store.
 const CACHED_PAYLOADS: usize = 64 << 10;
@@ -45,11 +49,19 @@ pub struct Entry<R> {
     pub reply: R,
     /// Whether a commit with it may have landed, its answer being lost.
     unsure: bool,
+    /// Whether the id of its event was made for it, so that no run can have taken it in before.
+    fresh: bool,
 }
 
 impl<R> Entry<R> {
     pub fn new(input: Input, lines: Vec<NewEvent>, lease: Option<LeaseUse>, reply: R) -> Entry<R> {
-        Entry { input, lines, lease, reply, unsure: false }
+        Entry { input, lines, lease, reply, unsure: false, fresh: false }
+    }
+
+    /// Says that the id of its event was made for it.
+    pub fn with_fresh_id(mut self) -> Entry<R> {
+        self.fresh = true;
+        self
     }
 
     /// What it is told where it is refused. A failed attempt leaves its mark only until the next one, or the run's end:
@@ -88,6 +100,8 @@ pub enum Ask {
     Load(RunKey),
     Payloads(RunKey, Vec<Slot>),
     Leases(RunKey),
+    /// Whether the run has taken in an event of this id.
+    Receipt(RunKey, String),
     Commit(Box<Commit>),
 }
 
@@ -126,6 +140,8 @@ pub struct Handed {
     pub trace: Option<Arc<str>>,
     pub step: u32,
     pub attempt: u32,
+    /// The transition of a machine that asked for it.
+    pub transition: Option<u32>,
     pub handoff: Handoff,
     /// The step's input where every payload was at hand.
     pub input: Option<Json>,
@@ -219,7 +235,7 @@ impl<R> Ledger<R> {
         if !now.is_live() || now.attempt != job.attempt {
             return None;
         }
-        let input = input_of(&seen.plan, step, &seen.state, &cell.known.payloads).ok()?;
+        let input = seen.plan.input_of(step, &seen.state, &cell.known.payloads).ok()?;
         Some((seen, input, now.phase == Phase::Delayed))
     }
 
@@ -293,6 +309,14 @@ impl<R> Ledger<R> {
         let Some(cell) = self.cells.get_mut(run) else { return };
         cell.busy = Busy::No;
         cell.known.leased = Some(leased);
+        self.dirty.push_back(run.clone());
+    }
+
+    /// The answer to [`Ask::Receipt`].
+    pub fn receipt(&mut self, run: &RunKey, event_id: String, found: bool) {
+        let Some(cell) = self.cells.get_mut(run) else { return };
+        cell.busy = Busy::No;
+        cell.known.receipts.insert(event_id, found);
         self.dirty.push_back(run.clone());
     }
 
@@ -382,10 +406,10 @@ impl<R> Ledger<R> {
 }
 
 /// The index row's changing part, from the state.
-pub fn index_of(state: &RunState, failure: Option<Failure>) -> Index {
+pub fn index_of(plan: &Plan, state: &RunState, failure: Option<Failure>) -> Index {
     Index {
+        state: plan.state_name(state),
         status: state.status(),
-        state: None,
         completed_steps: state.count(Phase::Completed),
         failed_steps: state.count(Phase::Failed),
         retries: state.retries,
@@ -393,44 +417,40 @@ pub fn index_of(state: &RunState, failure: Option<Failure>) -> Index {
     }
 }
 
-/// The store's view of a job that a decision asks for.
-pub fn new_job(plan: &Plan, add: &AddJob) -> NewJob {
-    let (key, name, lane) = match add.job {
-        Job::Step(step) => {
-            let planned = plan.step(step);
-            let lane = Lane { queue: planned.queue.clone(), need: planned.need.clone() };
-            (JobKey::Step(step), planned.name.clone(), lane)
-        }
-        Job::RunTimeout => {
-            (RUN_TIMEOUT, "timeout".into(), Lane { queue: "timers".into(), need: "timer".into() })
-        }
-    };
-    let AddJob { attempt, priority, due, held, .. } = *add;
-    NewJob { key, name, attempt, lane, priority, due, held, handoff: None }
+/// The key that the store knows a job by.
+pub fn job_key(job: Job) -> JobKey {
+    match job {
+        Job::Step(step) => JobKey::Step(step),
+        Job::RunTimeout => RUN_TIMEOUT,
+        Job::Begin => BEGIN,
+        Job::Timer(timer) => JobKey::Timer(FIRST_TIMER + timer),
+    }
 }
 
-/// Puts a step's input together: the run's input as it is, or an object keyed by event name. Gives the addresses that
-/// are missing from `payloads` otherwise.
-pub fn input_of(
-    plan: &Plan,
-    step: u32,
-    state: &RunState,
-    payloads: &BTreeMap<Slot, Json>,
-) -> Result<Json, Vec<Slot>> {
-    let slots: Vec<Slot> = plan
-        .input_slots(step)
-        .into_iter()
-        .filter(|slot| !matches!(slot, Slot::Emit(event) if !state.emitted.contains(*event)))
-        .collect();
-    let missing: Vec<Slot> = slots.iter().copied().filter(|slot| !payloads.contains_key(slot)).collect();
-    if !missing.is_empty() {
-        return Err(missing);
+/// What a timer that is due means to its run.
+pub fn timer_input(timer: &DueTimer) -> Input {
+    match timer.key {
+        BEGIN => Input::Begin,
+        JobKey::Timer(n) if n >= FIRST_TIMER => {
+            Input::TimerDue { timer: n - FIRST_TIMER, entered: timer.attempt, due: timer.due }
+        }
+        _ => Input::TimedOut,
     }
-    if plan.is_entry(step) {
-        return Ok(payloads[&Slot::Input].clone());
-    }
-    Ok(flowline_core::json::object(slots.iter().filter_map(|slot| match slot {
-        Slot::Emit(event) => Some((&*plan.events[*event as usize].name, payloads.get(slot))),
-        _ => None,
-    })))
+}
+
+/// The store's view of a job that a decision asks for.
+pub fn new_job(plan: &Plan, add: &AddJob) -> NewJob {
+    let timers = || Lane { queue: "timers".into(), need: "timer".into() };
+    let (name, lane) = match add.job {
+        Job::Step(step) => {
+            let planned = plan.step(step);
+            (planned.name.clone(), Lane { queue: planned.queue.clone(), need: planned.need.clone() })
+        }
+        Job::RunTimeout => ("timeout".into(), timers()),
+        Job::Begin => ("begin".into(), timers()),
+        Job::Timer(timer) => (plan.timer_name(timer), timers()),
+    };
+    let key = job_key(add.job);
+    let AddJob { attempt, priority, due, held, .. } = *add;
+    NewJob { key, name, attempt, lane, priority, due, held, handoff: None }
 }

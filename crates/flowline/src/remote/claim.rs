@@ -143,7 +143,7 @@ impl Remote {
         Assignment {
             lease: lease.encode(),
             traceparent: Trace::of(&run_id, launch.trace.as_deref()).traceparent(&step_id),
-            idempotency_key: idempotency_key(&run_id, &planned.name),
+            idempotency_key: idempotency_key(&run_id, &planned.name, launch.transition),
             run_id,
             flow_name: launch.plan.flow.clone(),
             tenant: launch.run.tenant,

@@ -322,6 +322,7 @@ impl Attempt {
             trace: None,
             step: self.lease.step,
             attempt: self.lease.attempt,
+            transition: None,
             token: self.lease.token,
             input: Json::null(),
             started: true,

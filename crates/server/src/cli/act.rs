@@ -100,7 +100,7 @@ pub async fn send(context: &Context, args: Send) -> Outcome {
     let payload = parse_json("--payload", &args.payload)?;
     let event_id = Some(uuid::Uuid::now_v7().to_string());
     let body = object([("name", Some(&string(&args.event))), ("payload", Some(&payload))]);
-    let input = Input::External { name: args.event, payload, event_id };
+    let input = Input::External { name: args.event, payload, event_id, sender: Default::default() };
     apply(context, &args.run, Act { input, route: "events", body, done: "taken" }).await
 }
 

@@ -326,7 +326,12 @@ async fn send(caller: Caller, params: Params, Given(send): Given<Send>) -> Resul
     }
     let event_id = send.event_id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     let payload = send.payload.unwrap_or_else(Raw::null);
-    let input = Input::External { name: send.name, payload, event_id: Some(event_id.clone()) };
+    let input = Input::External {
+        name: send.name,
+        payload,
+        event_id: Some(event_id.clone()),
+        sender: Default::default(),
+    };
     let Applied { changed, status } = caller.engine.input(&row.key(), input).await?;
     Ok(Json(json!({ "runId": row.run_id, "eventId": event_id, "changed": changed, "status": status })))
 }

@@ -163,7 +163,9 @@ impl Player {
                 };
                 Input::Start(parent.repeat(from.as_deref()))
             }
-            Op::Send { event, payload, .. } => Input::External { name: event, payload, event_id: None },
+            Op::Send { event, payload, .. } => {
+                Input::External { name: event, payload, event_id: None, sender: Default::default() }
+            }
             Op::Pause { .. } => Input::Pause,
             Op::Resume { .. } => Input::Resume,
             Op::Cancel { .. } => Input::Cancel { reason: None },

@@ -1,0 +1,198 @@
+//! Events from outside: sent into a run, and waited for.
+//!
+//! An event that a machine takes in has an id and a receipt. Its id is made for it, or stands behind an idempotency key:
+//! the first request under a key reserves it for its run and its content, so that whoever repeats it, on whatever
+//! instance and after whatever crash, speaks of the same event. The run itself takes an id in once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::decide::Sender;
+use flowline_core::ids::digest;
+use flowline_core::{Input, Json, RunId, RunKey, Status, limits};
+use flowline_store::{Receipt, StoreError};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{Engine, EngineError};
+use crate::opening::{offer, offer_fresh};
+
+/// How long a key stands for its event: as long as an ended run is kept by default.
+const KEY_KEPT: Duration = Duration::from_secs(30 * 86_400);
+/// The longest between two looks at a receipt that is waited for.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// An event to be sent.
+#[derive(Debug)]
+pub struct SendRequest {
+    engine: Engine,
+    run: RunKey,
+    name: String,
+    payload: Json,
+    key: Option<String>,
+    sender: Sender,
+}
+
+/// An event that a run has taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sent {
+    pub run_id: RunId,
+    pub event_id: Arc<str>,
+    /// False where the run had taken it before.
+    pub changed: bool,
+    pub status: Status,
+}
+
+/// What a key was used for first.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Reserved {
+    run_id: RunId,
+    event_id: String,
+    digest: String,
+}
+
+impl Engine {
+    /// An event for a run, to be sent with [`SendRequest::send`].
+    pub fn event(&self, run: &RunKey, name: &str, payload: Json) -> SendRequest {
+        SendRequest {
+            engine: self.clone(),
+            run: run.clone(),
+            name: name.to_owned(),
+            payload,
+            key: None,
+            sender: Sender::default(),
+        }
+    }
+
+    /// An event for the run that a business key names. Where there is none it is started first, with this input.
+    pub async fn event_for(
+        &self,
+        flow: &str,
+        key: &str,
+        input: Json,
+        (name, payload): (&str, Json),
+    ) -> Result<SendRequest, EngineError> {
+        let run = self.key(&RunId::from_key(self.tenant(), flow, key));
+        if let Err(EngineError::NoSuchRun(_)) = self.row(&run).await {
+            let request = self.run_named(flow, input).await?.idempotency_key(key);
+            match request.await {
+                // Somebody else was faster, with another input: the run is there, which is what counts.
+                Ok(_) | Err(EngineError::KeyConflict { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.event(&run, name, payload))
+    }
+
+    /// Sends an event from outside into a run.
+    pub async fn send(&self, run: &RunKey, event: &str, payload: Json) -> Result<Sent, EngineError> {
+        self.event(run, event, payload).send().await
+    }
+
+    /// What became of an event that a machine's run took in.
+    pub async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, EngineError> {
+        Ok(self.shared.store.receipt(run, event_id).await?)
+    }
+}
+
+impl SendRequest {
+    /// One key, one event, in all runs of the tenant: sent again it is taken once, and refused with other content.
+    pub fn key(mut self, key: impl Into<String>) -> SendRequest {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Who sends it, as guards and actions see it.
+    pub fn user(mut self, user: impl Into<String>) -> SendRequest {
+        self.sender.user = Some(user.into());
+        self
+    }
+
+    pub fn role(mut self, role: impl Into<String>) -> SendRequest {
+        self.sender.roles.push(role.into());
+        self
+    }
+
+    pub fn sender(mut self, sender: Sender) -> SendRequest {
+        self.sender = sender;
+        self
+    }
+
+    /// Has the run take the event. It is durable when this returns; what it leads to may come later.
+    pub async fn send(self) -> Result<Sent, EngineError> {
+        let (event_id, fresh) = match &self.key {
+            Some(key) => (self.reserve(key).await?, false),
+            None => (uuid::Uuid::now_v7().to_string(), true),
+        };
+        let SendRequest { engine, run, name, payload, sender, .. } = self;
+        let input = Input::External { name, payload, event_id: Some(event_id.clone()), sender };
+        let applied = engine
+            .carry(&run, |reply| match fresh {
+                true => offer_fresh(&run, input, reply),
+                false => offer(&run, input, reply),
+            })
+            .await?;
+        Ok(Sent {
+            run_id: run.run,
+            event_id: event_id.into(),
+            changed: applied.changed,
+            status: applied.status,
+        })
+    }
+
+    /// As [`SendRequest::send`], and waits until a machine is done with the event. Gives the receipt as it is when the time
+    /// is up; `None` where the run is a flow's, which keeps none.
+    pub async fn wait(self, limit: Duration) -> Result<(Sent, Option<Receipt>), EngineError> {
+        let (engine, run) = (self.engine.clone(), self.run.clone());
+        let until = tokio::time::Instant::now() + limit;
+        let sent = self.send().await?;
+        let mut changes = engine.shared.store.watch();
+        loop {
+            changes.mark_unchanged();
+            let receipt = engine.receipt(&run, &sent.event_id).await?;
+            let open = receipt.as_ref().is_some_and(|receipt| !receipt.status.is_end());
+            let now = tokio::time::Instant::now();
+            if !open || now >= until {
+                return Ok((sent, receipt));
+            }
+            let _ = tokio::time::timeout_at(until.min(now + LOOK), changes.changed()).await;
+        }
+    }
+
+    /// The event that a key stands for.
+    async fn reserve(&self, key: &str) -> Result<String, EngineError> {
+        if key.is_empty() || key.len() > limits::KEY_BYTES {
+            let text = format!(
+                "an idempotency key has 1 to {} bytes; this one has {}",
+                limits::KEY_BYTES,
+                key.len()
+            );
+            return Err(EngineError::Invalid(text));
+        }
+        let mut content = self.payload.value();
+        content.sort_all_objects();
+        let reserved = Reserved {
+            run_id: self.run.run.clone(),
+            event_id: uuid::Uuid::now_v7().to_string(),
+            digest: digest(format!("{}\0{content}", self.name).as_bytes()),
+        };
+        let body = Json::of(&reserved).map_err(|error| EngineError::Invalid(error.to_string()))?;
+        let collection = format!("event-keys/{}", self.run.tenant);
+        // A key is any text; the id of a document is shorter.
+        let id = digest(key.as_bytes());
+        let store = &self.engine.shared.store;
+        let Some(there) = store.create_document(&collection, &id, body, Some(KEY_KEPT)).await? else {
+            return Ok(reserved.event_id);
+        };
+        let first: Reserved = there
+            .body
+            .to()
+            .map_err(|error| StoreError::Damaged(format!("idempotency key {key:?} of an event: {error}")))?;
+        if first.run_id != reserved.run_id || first.digest != reserved.digest {
+            let run = first.run_id.to_string();
+            return Err(EngineError::KeyConflict { key: key.to_owned(), run });
+        }
+        Ok(first.event_id)
+    }
+}
