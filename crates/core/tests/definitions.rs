@@ -154,6 +154,25 @@ fn a_graph_is_drawn_the_same_way_each_time() {
     );
 }
 
+#[test]
+fn a_machine_is_drawn_with_its_states_and_what_leads_from_one_to_the_next() {
+    let expense = files("good").into_iter().find(|path| path.ends_with("expense.yaml")).unwrap();
+    let mut definition = read_file(&expense).unwrap().definition;
+    let drawn = format!(
+        "{}\n{}\n{}",
+        mermaid(&definition),
+        dot(&definition),
+        serde_json::to_string_pretty(&graph(&definition)).unwrap()
+    );
+    snapshot("graph", &expense, &drawn);
+    let machine = definition.machine.as_mut().unwrap();
+    machine.states[0].name = "a\"]; evil --> b\n".to_owned();
+    machine.states[1].on.get_mut("approve").unwrap()[0].condition = Some("a: b; c\n<d>".to_owned());
+    let drawn = mermaid(&definition);
+    assert!(drawn.contains(r##"state "a#34;#93;#59; evil --#62; b#10;" as s0"##), "{drawn}");
+    assert!(drawn.contains("approve [a#58; b#59; c#10;#60;d#62;] (manager)"), "{drawn}");
+}
+
 fn function(name: &str) -> StepDefinition {
     StepDefinition::new(name, Runner::Function(name.to_owned()))
 }

@@ -3,6 +3,8 @@
 //! The same definition always gives the same text. Identifiers are numbers, so no name can break the syntax; labels are
 //! escaped for names that were never checked.
 
+mod machine;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -10,7 +12,8 @@ use serde::Serialize;
 
 use super::{Definition, Runner, StepDefinition, Subscribes};
 
-/// Steps and accepted events, joined by what they wait for.
+/// Of a flow, steps and accepted events, joined by what they wait for. Of a machine, states, joined by what leads from
+/// one to the next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Graph {
     pub flow: String,
@@ -20,11 +23,11 @@ pub struct Graph {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GraphNode {
-    /// `s0`, `s1` … for steps in the order of the definition, `e0` … for accepted events.
+    /// `s0`, `s1` … for steps or states in the order of the definition, `e0` … for accepted events.
     pub id: String,
     pub kind: NodeKind,
     pub name: String,
-    /// How a step runs: `command`, `http`, `worker` or `function`.
+    /// How a step runs: `command`, `http`, `worker`, `function`, `start` or `send`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runner: Option<&'static str>,
     /// The step's condition.
@@ -41,16 +44,61 @@ pub enum NodeKind {
     Entry,
     /// An event from outside.
     Event,
+    /// A state of a machine.
+    State,
+    /// The state that its runs begin in.
+    Initial,
+    /// A state that ends a run, completed.
+    Final,
+    /// A state that ends a run, failed.
+    Failed,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct GraphEdge {
     pub from: String,
     pub to: String,
-    /// The event waited for; none for `step:NAME`.
+    /// The event waited for; none for `step:NAME`. Of a machine, the event that leads here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
-    pub join: Join,
+    /// Of a flow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub join: Option<Join>,
+    /// Of a machine: the delay of a timer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// Of a machine: the expression that says when a timer fires.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// Of a machine: the action whose failure leads here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<String>,
+    /// Of a machine: the transition's condition.
+    #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+    /// Of a machine: who may send the event.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<String>,
+    /// Of a machine: the state is not left.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stays: bool,
+}
+
+impl GraphEdge {
+    fn between(from: String, to: String) -> GraphEdge {
+        GraphEdge {
+            from,
+            to,
+            event: None,
+            join: None,
+            after: None,
+            at: None,
+            action: None,
+            condition: None,
+            roles: Vec::new(),
+            stays: false,
+        }
+    }
 }
 
 /// How an edge counts among the others of its step.
@@ -65,6 +113,9 @@ pub enum Join {
 
 /// The graph of a definition. What a step waits for and nobody publishes has no edge.
 pub fn graph(definition: &Definition) -> Graph {
+    if let Some(machine) = &definition.machine {
+        return machine::graph(definition, machine);
+    }
     let mut nodes: Vec<GraphNode> =
         definition.steps.iter().enumerate().map(|(i, step)| step_node(i, step)).collect();
     let mut sources: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -103,30 +154,33 @@ pub fn graph(definition: &Definition) -> Graph {
                 Subscribes::All(_) | Subscribes::Any(_) => continue,
             };
             edges.extend(from.into_iter().map(|from| GraphEdge {
-                from,
-                to: format!("s{i}"),
                 event: event.clone(),
-                join,
+                join: Some(join),
+                ..GraphEdge::between(from, format!("s{i}"))
             }));
         }
     }
     Graph { flow: definition.flow.clone(), nodes, edges }
 }
 
-/// A Mermaid flowchart. Dotted edges are alternatives; flags are events from outside.
+/// A Mermaid flowchart, in which dotted edges are alternatives and flags are events from outside; of a machine a state
+/// diagram.
 pub fn mermaid(definition: &Definition) -> String {
     let graph = graph(definition);
+    if definition.machine.is_some() {
+        return machine::mermaid(&graph);
+    }
     let mut out = String::from("flowchart TD\n");
     for node in &graph.nodes {
         let label = mermaid_text(&node.name);
         let _ = match node.kind {
             NodeKind::Entry => writeln!(out, "    {}([\"{label}\"])", node.id),
-            NodeKind::Step => writeln!(out, "    {}[\"{label}\"]", node.id),
             NodeKind::Event => writeln!(out, "    {}>\"{label}\"]", node.id),
+            _ => writeln!(out, "    {}[\"{label}\"]", node.id),
         };
     }
     for edge in &graph.edges {
-        let arrow = if edge.join == Join::Any { "-.->" } else { "-->" };
+        let arrow = if edge.join == Some(Join::Any) { "-.->" } else { "-->" };
         let _ = match &edge.event {
             Some(event) => {
                 writeln!(out, "    {} {arrow}|\"{}\"| {}", edge.from, mermaid_text(event), edge.to)
@@ -137,22 +191,25 @@ pub fn mermaid(definition: &Definition) -> String {
     out
 }
 
-/// A Graphviz digraph. Dashed edges are alternatives.
+/// A Graphviz digraph. Dashed edges are alternatives; of a machine they are timers, and dotted ones failed actions.
 pub fn dot(definition: &Definition) -> String {
     let graph = graph(definition);
+    if definition.machine.is_some() {
+        return machine::dot(&graph);
+    }
     let mut out =
         format!("digraph \"{}\" {{\n    rankdir=TB;\n    node [shape=box];\n", dot_text(&graph.flow));
     for node in &graph.nodes {
         let shape = match node.kind {
             NodeKind::Entry => ", style=rounded",
-            NodeKind::Step => "",
             NodeKind::Event => ", shape=cds",
+            _ => "",
         };
         let _ = writeln!(out, "    {} [label=\"{}\"{shape}];", node.id, dot_text(&node.name));
     }
     for edge in &graph.edges {
         let label = edge.event.as_deref().map(|event| format!("label=\"{}\"", dot_text(event)));
-        let style = (edge.join == Join::Any).then(|| "style=dashed".to_owned());
+        let style = (edge.join == Some(Join::Any)).then(|| "style=dashed".to_owned());
         let attributes: Vec<String> = label.into_iter().chain(style).collect();
         let attributes =
             if attributes.is_empty() { String::new() } else { format!(" [{}]", attributes.join(", ")) };

@@ -152,14 +152,20 @@ fn flows() -> Value {
         "FlowList": object("Definitions.", json!({
             "items": list("", object("A definition.", stored(json!({ "runs?": map("Runs of the flow by status.", count("")) })))),
         })),
-        "Graph": object("A flow as a graph.", json!({
-            "flow": text("The name of the flow."),
-            "nodes": list("Steps, and events from outside.", object("A node.", json!({
-                "id": text("Within this graph."), "kind": one_of("", &["step", "entry", "event"]), "name": text(""),
+        "Graph": object("A flow or a machine as a graph.", json!({
+            "flow": text("The name of the flow or machine."),
+            "nodes": list("Steps and events from outside, or states.", object("A node.", json!({
+                "id": text("Within this graph."),
+                "kind": one_of("", &["step", "entry", "event", "state", "initial", "final", "failed"]), "name": text(""),
                 "runner?": text("How a step runs."), "if?": text("The step's condition."),
             }))),
-            "edges": list("", object("What a node waits for.", json!({
-                "from": text(""), "to": text(""), "event?": text("The event waited for."), "join": one_of("", &["all", "any"]),
+            "edges": list("", object("What a node waits for, or what leads from a state to the next.", json!({
+                "from": text(""), "to": text(""), "event?": text("The event waited for."),
+                "join?": one_of("Of a flow.", &["all", "any"]),
+                "after?": text("The delay of a timer."), "at?": text("The expression that says when a timer fires."),
+                "action?": text("The action whose failure leads there."), "if?": text("The transition's condition."),
+                "roles?": list("Who may send the event.", text("")),
+                "stays?": flag("The state is not left."),
             }))),
         })),
     })
