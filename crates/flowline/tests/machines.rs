@@ -189,3 +189,68 @@ async fn what_belongs_to_nothing_is_refused_with_the_remedy() {
     let error = Machine::new("m").on("go", to("a")).build().unwrap_err();
     assert_eq!(error.to_string(), "machine \"m\": describe a state before what belongs to it");
 }
+
+fn read(text: &str) -> flowline::core::Definition {
+    use flowline::core::definition::{Format, read};
+    read("file", text, Format::Yaml).unwrap_or_else(|found| panic!("{}", found.render(false))).definition
+}
+
+#[tokio::test]
+async fn a_machine_starts_a_flow_and_waits_for_it_and_a_flow_sends_to_a_machine() {
+    let pay = Flow::new("pay")
+        .step("charge", |_: Step, input: Value| async move {
+            match input["cents"].as_u64() {
+                Some(0) => Err(StepError::fatal("nothing to pay")),
+                cents => Ok(json!({ "paid": cents })),
+            }
+        })
+        .output("results.charge")
+        .build()
+        .unwrap();
+    let order = read(
+        r#"
+machine: order
+events: [checkout, done]
+states:
+  cart: {on: {checkout: {to: paying, actions: [pay, book]}}}
+  paying: {on: {done: {to: paid, set: {receipt: payload}}}}
+  paid: {final: true}
+  broke: {final: failed}
+actions:
+  pay: {start: {flow: pay, input: {cents: "${input.payload.cents}"}}, on_error: broke}
+  book: {start: {flow: book, input: {run: "${run.id}", paid: "${input.results.pay.paid}"}}, after: [pay]}
+"#,
+    );
+    let book = read(
+        r#"
+flow: book
+steps:
+  tell: {send: {run: "${input.run}", event: done, payload: {paid: "${input.paid}"}}}
+"#,
+    );
+    let shop = read(
+        r#"
+flow: shop
+steps:
+  order:
+    send: {machine: order, key: "${input.order}", input: {shop: 1}, event: checkout, payload: {cents: "${input.cents}"}}
+"#,
+    );
+    let store = Arc::new(MemoryStore::new(Clock::system()));
+    let engine = Engine::on(store).flow(&pay).definition(order, None).definition(book, None);
+    let engine = engine.definition(shop, None).slots(1).start().await.unwrap();
+    for (key, cents, status) in [("o-1", 1900, Status::Completed), ("o-2", 0, Status::Failed)] {
+        let input = of(json!({ "order": key, "cents": cents }));
+        let shop = engine.run_named("shop", input).await.unwrap().await.unwrap();
+        let sent = tokio::time::timeout(SOON, shop.wait()).await.unwrap().unwrap();
+        assert_eq!(sent.status, Status::Completed);
+        let order = sent.result.unwrap().value()["order"]["runId"].as_str().unwrap().to_owned();
+        let order = engine.key(&flowline::core::RunId::new(&order).unwrap());
+        let outcome = tokio::time::timeout(SOON, engine.wait(&order)).await.unwrap().unwrap();
+        assert_eq!(outcome.status, status, "{outcome:?}");
+        if status == Status::Completed {
+            assert_eq!(outcome.result.unwrap().value(), json!({"shop": 1, "receipt": {"paid": 1900}}));
+        }
+    }
+    engine.stop().await;
+}
