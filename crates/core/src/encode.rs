@@ -4,8 +4,8 @@
 //! flagged; retries; one byte per step (bits 0-2 phase, bit 3 set when attempt, tries and lost follow); the emitted
 //! events as bits. Numbers are LEB128.
 //!
-//! Format 2 is that of a machine's run: the same, then state, transition, entered, context, received, completed, failed,
-//! the failed action that names a state plus 1, the armed timers as bits, the inbox (its length, then its turns) and the current
+//! Format 2 is that of a machine's run: the same, then state, transition, context, received, set, completed, failed,
+//! the failed action that names a state plus 1, the armed timers (how many, then timer and number each), the inbox (its length, then its turns) and the current
 //! turn: 0, or 1, its turn, the state before plus 1, and its actions (their number, then 3 × action + group each). A turn is 0 for the start,
 //! 1 with number and event, 2 with a timer, 3 with an action.
 
@@ -111,14 +111,13 @@ impl RunState {
 
 impl MachineState {
     fn encode(&self, out: &mut Vec<u8>) {
-        let MachineState { state, transition, entered, context, received, completed, failed, .. } = *self;
-        for number in [state, transition, entered, context, received, completed, failed] {
+        let MachineState { state, transition, context, received, set, completed, failed, .. } = *self;
+        for number in [state, transition, context, received, set, completed, failed] {
             put(out, number);
         }
         put(out, self.error.map_or(0, |action| action + 1));
-        for word in self.armed.words() {
-            out.extend(word.to_le_bytes());
-        }
+        put(out, self.armed.len() as u32);
+        self.armed.iter().flat_map(|(timer, number)| [timer, number]).for_each(|n| put(out, *n));
         put(out, self.inbox.len() as u32);
         self.inbox.iter().for_each(|turn| put_turn(out, *turn));
         let Some(current) = &self.current else { return put(out, 0) };
@@ -145,16 +144,19 @@ impl MachineState {
         self.state = within(get(next)?, machine.states.len())?;
         for number in [
             &mut self.transition,
-            &mut self.entered,
             &mut self.context,
             &mut self.received,
+            &mut self.set,
             &mut self.completed,
             &mut self.failed,
         ] {
             *number = get(next)?;
         }
         self.error = get(next)?.checked_sub(1).map(|action| within(action, actions)).transpose()?;
-        read_bits(&mut self.armed, next)?;
+        for _ in 0..get(next)? {
+            let timer = within(get(next)?, machine.timers.len())?;
+            self.armed.insert(timer, get(next)?);
+        }
         let turn = |next: &mut _| -> Result<Turn, DecodeError> {
             Ok(match get(next)? {
                 0 => Turn::Start,

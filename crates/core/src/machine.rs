@@ -2,12 +2,12 @@
 //!
 //! Events of a run take turns. A turn begins with the transition that it leads to and is over when none of the actions
 //! that the transition asked for is queued or can be any more; only then comes the next in the inbox. The number of a
-//! transition names it: its context, the results of its actions and the timers of the state that it entered.
+//! transition names it: its context and the results of its actions.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::definition::OnFailure;
-use crate::plan::{Bits, Plan, PlanTransition};
+use crate::plan::{Plan, PlanTransition};
 use crate::planted::{self, Bug};
 use crate::run::{Fact, Phase, RunState, StepState};
 
@@ -18,8 +18,6 @@ pub struct MachineState {
     pub state: u32,
     /// Transitions so far, the one into the initial state counted; 0 before it.
     pub transition: u32,
-    /// The transition that entered the state.
-    pub entered: u32,
     /// The transition that wrote the context last; 0 before any.
     pub context: u32,
     /// Events taken in so far.
@@ -28,8 +26,10 @@ pub struct MachineState {
     pub inbox: VecDeque<Turn>,
     /// Whose actions run.
     pub current: Option<Current>,
-    /// Timers of the state that have not fired.
-    pub armed: Bits,
+    /// Timers of the state that have not fired, each with its number.
+    pub armed: BTreeMap<u32, u32>,
+    /// Timers set so far, which numbers them: one that is set again is another.
+    pub set: u32,
     /// The first action of the current transition that failed and names a state for that.
     pub error: Option<u32>,
     /// Actions completed so far, in all transitions.
@@ -78,8 +78,7 @@ pub enum Group {
 
 impl MachineState {
     pub fn new(plan: &Plan) -> Option<Box<MachineState>> {
-        let machine = plan.machine.as_ref()?;
-        Some(Box::new(MachineState { armed: Bits::new(machine.timers.len()), ..MachineState::default() }))
+        plan.machine.as_ref().map(|_| Box::default())
     }
 
     /// Takes whose turn it is out of the inbox.
@@ -128,13 +127,16 @@ impl RunState {
             Fact::Rejected { number } => {
                 machine.inbox.retain(|turn| !matches!(turn, Turn::Event { number: n, .. } if *n == number));
             }
-            Fact::TimerSet { timer } => machine.armed.insert(timer),
+            Fact::TimerSet { timer } => {
+                machine.set += 1;
+                machine.armed.insert(timer, machine.set);
+            }
             Fact::TimerFired { timer } => {
-                machine.armed.remove(timer);
+                machine.armed.remove(&timer);
                 machine.inbox.push_back(Turn::Timer(timer));
             }
             Fact::TimerCancelled { timer } => {
-                machine.armed.remove(timer);
+                machine.armed.remove(&timer);
                 machine.leave_inbox(Turn::Timer(timer));
             }
             Fact::Moved { by, choice, context } => return self.moved(plan, by, choice, context),
@@ -174,7 +176,7 @@ impl RunState {
             machine.context = machine.transition;
         }
         if let Some(to) = to {
-            (machine.state, machine.entered) = (to, machine.transition);
+            machine.state = to;
         }
         for Asked { action, .. } in &asked {
             let step = &mut self.steps[*action as usize];

@@ -113,10 +113,6 @@ impl Bits {
         self.0[n as usize / 64] |= 1 << (n % 64);
     }
 
-    pub fn remove(&mut self, n: u32) {
-        self.0[n as usize / 64] &= !(1 << (n % 64));
-    }
-
     pub fn contains(&self, n: u32) -> bool {
         self.0.get(n as usize / 64).is_some_and(|word| word >> (n % 64) & 1 == 1)
     }

@@ -5,14 +5,21 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
+use flowline_core::Tenant;
+use flowline_core::definition::START_QUEUE;
 use flowline_core::planted::{self, Bug};
+use flowline_store::job::REMOTE;
 use flowline_store::{Claim, Handoff, Lane, Token};
 
 use crate::config::{Config, Role};
 use crate::ledger::Room;
+use crate::remote::Seats;
 
 /// The most jobs that one claim asks for: enough to fill a batch, few enough to share with other instances.
 const CLAIM: usize = 256;
+
+/// Attempts in the queue of `start` steps, which only wait: so many that runs which wait for runs do not run out of them.
+const WAITING: usize = 10_000;
 
 #[derive(Debug)]
 pub struct Slots {
@@ -25,6 +32,8 @@ pub struct Slots {
     /// What a claim that is under way may fill. Kept from hand-offs, or both would take the same slot.
     promised: Option<Promised>,
     tokens: Tokens,
+    /// Where remote workers wait.
+    seats: Seats,
     /// No new attempts.
     closed: bool,
 }
@@ -54,8 +63,14 @@ impl Slots {
             ending: BTreeMap::new(),
             promised: None,
             tokens,
+            seats: Seats::default(),
             closed,
         }
+    }
+
+    /// Hands jobs to the remote workers that wait here, too.
+    pub(crate) fn with_seats(self, seats: Seats) -> Slots {
+        Slots { seats, ..self }
     }
 
     pub fn close(&mut self) {
@@ -63,7 +78,8 @@ impl Slots {
     }
 
     fn capacity(&self, queue: &str) -> usize {
-        self.config.queues.get(queue).copied().unwrap_or(self.config.slots)
+        let unsaid = if queue == START_QUEUE { WAITING } else { self.config.slots };
+        self.config.queues.get(queue).copied().unwrap_or(unsaid)
     }
 
     fn used_in(&self, queue: &str) -> usize {
@@ -138,6 +154,11 @@ impl Slots {
         promised.map_or(0, |promised| promised.of(queue))
     }
 
+    /// A remote worker's seat was reserved for nothing.
+    pub fn cancel(&self, token: Token) {
+        self.seats.cancel(token);
+    }
+
     /// What a hand-off may take.
     fn open_in(&self, queue: &str) -> usize {
         let running = self.used_in(queue).saturating_sub(self.ending.get(queue).copied().unwrap_or(0));
@@ -146,7 +167,11 @@ impl Slots {
 }
 
 impl Room for Slots {
-    fn reserve(&mut self, lane: &Lane) -> Option<Handoff> {
+    fn reserve(&mut self, tenant: &Tenant, lane: &Lane) -> Option<Handoff> {
+        if *lane.need == *REMOTE && !self.closed {
+            let Config { instance, lease, .. } = &self.config;
+            return self.seats.reserve(tenant, &lane.queue, instance, *lease, || self.tokens.next());
+        }
         if self.closed || self.open_in(&lane.queue) == 0 || self.needs.binary_search(&lane.need).is_err() {
             return None;
         }
@@ -207,34 +232,34 @@ mod tests {
         let mut slots = slots(1);
         let claim = slots.claim().unwrap();
         assert_eq!(claim.free_elsewhere, 1);
-        assert!(slots.reserve(&lane()).is_none());
+        assert!(slots.reserve(&Tenant::default(), &lane()).is_none());
         slots.claimed([&lane().queue]);
-        assert!(slots.reserve(&lane()).is_none(), "the claim got a job");
+        assert!(slots.reserve(&Tenant::default(), &lane()).is_none(), "the claim got a job");
         slots.free("default");
-        assert!(slots.reserve(&lane()).is_some());
+        assert!(slots.reserve(&Tenant::default(), &lane()).is_some());
     }
 
     #[test]
     fn the_slot_of_an_attempt_that_is_over_is_for_what_follows_from_it() {
         let mut slots = slots(1);
         slots.claimed([&lane().queue]);
-        assert!(slots.reserve(&lane()).is_none());
+        assert!(slots.reserve(&Tenant::default(), &lane()).is_none());
         slots.end(&lane().queue);
         let claim = slots.claim().unwrap();
         assert_eq!(claim.free, [(lane().queue, 0)]);
-        assert!(slots.reserve(&lane()).is_some(), "handed over");
+        assert!(slots.reserve(&Tenant::default(), &lane()).is_some(), "handed over");
         slots.ended("default");
         slots.free("default");
-        assert!(slots.reserve(&lane()).is_none(), "and taken");
+        assert!(slots.reserve(&Tenant::default(), &lane()).is_none(), "and taken");
     }
 
     #[test]
     fn a_claim_leaves_room_for_hand_offs() {
         let mut slots = slots(8);
         let claim = slots.claim().unwrap();
-        let handed = std::iter::from_fn(|| slots.reserve(&lane())).count();
+        let handed = std::iter::from_fn(|| slots.reserve(&Tenant::default(), &lane())).count();
         assert_eq!((claim.free_elsewhere, handed), (4, 4));
         slots.claimed([]);
-        assert!(slots.reserve(&lane()).is_some());
+        assert!(slots.reserve(&Tenant::default(), &lane()).is_some());
     }
 }

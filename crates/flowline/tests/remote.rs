@@ -1,6 +1,7 @@
 //! Remote workers, through the engine's own API: leases, fences, and what becomes of workers that vanish.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use flowline::core::definition::{Format, read};
@@ -9,6 +10,7 @@ use flowline::core::{Json, RunKey, Status, Tenant, Time};
 use flowline::remote::{ACKNOWLEDGE, Assignment, Beat, Ending, Said, WorkRequest};
 use flowline::store::clock::Clock;
 use flowline::store::memory::MemoryStore;
+use flowline::store::row::Pause;
 use flowline::store::{EventQuery, JobState};
 use flowline::{Config, Engine, EngineError, Level, StepError};
 use serde_json::{Value, json};
@@ -387,6 +389,73 @@ async fn a_worker_that_stopped_waiting_takes_nothing() {
     let run = place.start().await;
     assert_eq!(place.claim_one("w1").await.attempt, 1);
     assert_eq!(place.count(&run, EventType::StepRetry).await, 0);
+    place.engine.stop().await;
+}
+
+async fn leased_to(place: &Place, run: &RunKey) -> Option<String> {
+    let jobs = place.engine.store().jobs(run).await.unwrap();
+    jobs.into_iter()
+        .find(|job| job.state == JobState::Leased)
+        .and_then(|job| job.worker)
+        .map(|w| w.to_string())
+}
+
+/// Asks for work until there is nothing left to do but to wait.
+async fn wait_in_line(place: &Place, claim: &mut std::pin::Pin<Box<impl Future<Output = Vec<Assignment>>>>) {
+    for _ in 0..20 {
+        let pending = std::future::poll_fn(|cx| Poll::Ready(claim.as_mut().poll(cx).is_pending())).await;
+        assert!(pending);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    // The store's clock goes in steps here: what is due now by the engine's reckoning must be due by the store's.
+    place.store.clock().advance(Duration::from_millis(50));
+}
+
+#[tokio::test]
+async fn a_commit_leases_its_job_to_a_worker_that_waits() {
+    let place = Place::new().await;
+    let mut claim = Box::pin(place.claim("w1"));
+    wait_in_line(&place, &mut claim).await;
+    let run = place.start().await;
+    // Nobody has looked since.
+    let holder = format!("w1@{}", place.engine.config().instance);
+    assert_eq!(leased_to(&place, &run).await, Some(holder));
+    let pack = claim.await.remove(0);
+    assert_eq!((&pack.run_id, pack.attempt), (&run.run, 1));
+    assert!(place.complete(&pack, json!(1)).await.unwrap());
+    assert_eq!(place.count(&run, EventType::StepRetry).await, 0);
+    place.engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_that_was_leased_to_a_worker_that_is_gone_is_for_others_at_once() {
+    let place = Place::new().await;
+    let mut claim = Box::pin(place.claim("gone"));
+    wait_in_line(&place, &mut claim).await;
+    let run = place.start().await;
+    assert!(leased_to(&place, &run).await.is_some());
+    let before = place.engine.store().now().await.unwrap();
+    drop(claim);
+    assert_eq!(place.claim_one("w2").await.attempt, 2);
+    let passed = place.engine.store().now().await.unwrap().since(before);
+    assert!(passed < ACKNOWLEDGE, "it did not have to run out: {passed:?}");
+    let log = place.log(&run).await;
+    let retries: Vec<_> = log.iter().filter(|(kind, ..)| *kind == EventType::StepRetry).collect();
+    assert!(retries.iter().all(|(.., data)| data["cause"] == "released"), "{retries:?}");
+    place.engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_paused_queue_hands_nothing_over() {
+    let place = Place::new().await;
+    place.engine.store().pause_queue(&Tenant::default(), "depot", Pause::Paused).await.unwrap();
+    let mut claim = Box::pin(place.claim("w1"));
+    wait_in_line(&place, &mut claim).await;
+    let run = place.start().await;
+    assert_eq!(leased_to(&place, &run).await, None);
+    wait_in_line(&place, &mut claim).await;
+    place.engine.store().pause_queue(&Tenant::default(), "depot", Pause::Open).await.unwrap();
+    assert_eq!(claim.await.remove(0).attempt, 1);
     place.engine.stop().await;
 }
 

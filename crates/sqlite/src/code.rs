@@ -2,8 +2,8 @@
 
 use flowline_core::definition::Priority;
 use flowline_core::{Json, Status};
-use flowline_store::Token;
 use flowline_store::row::StateScope;
+use flowline_store::{ReceiptStatus, Token};
 
 use crate::fault::Fault;
 
@@ -21,6 +21,20 @@ pub(crate) fn status_number(status: Status) -> i64 {
 pub(crate) fn status(number: i64) -> Result<Status, Fault> {
     let known = Status::ALL.into_iter().find(|status| status_number(*status) == number);
     known.ok_or_else(|| Fault::damaged(&format!("status {number} is unknown")))
+}
+
+pub(crate) fn receipt_status_number(status: ReceiptStatus) -> i64 {
+    match status {
+        ReceiptStatus::Pending => 0,
+        ReceiptStatus::Processing => 1,
+        ReceiptStatus::Completed => 2,
+        ReceiptStatus::Failed => 3,
+    }
+}
+
+pub(crate) fn receipt_status(number: i64) -> Result<ReceiptStatus, Fault> {
+    let known = ReceiptStatus::ALL.into_iter().find(|status| receipt_status_number(*status) == number);
+    known.ok_or_else(|| Fault::damaged(&format!("status {number} of a receipt is unknown")))
 }
 
 pub(crate) fn priority_number(priority: Priority) -> i64 {

@@ -11,6 +11,7 @@ mod code;
 mod fault;
 mod file;
 mod follow;
+mod latest;
 mod lock;
 mod names;
 mod pack;
@@ -31,6 +32,7 @@ use tokio::sync::watch;
 pub use baseline::{Baseline, baseline};
 
 use follow::Follower;
+use latest::Latest;
 use lock::EngineLock;
 use read::Readers;
 use write::WriterThread;
@@ -99,6 +101,7 @@ pub struct SqliteStore {
     clock: Clock,
     durability: Durability,
     readers: Readers,
+    latest: Latest,
     access: Access,
 }
 
@@ -135,7 +138,7 @@ impl SqliteStore {
         };
         let readers = Readers::open(path.clone())?;
         let Options { clock, durability, .. } = options;
-        Ok(Arc::new(SqliteStore { path, clock, durability, readers, access }))
+        Ok(Arc::new(SqliteStore { path, clock, durability, readers, latest: Latest::default(), access }))
     }
 
     pub fn path(&self) -> &Path {

@@ -17,7 +17,10 @@ pub(crate) const FORMAT: u32 = STEPS.len() as u32;
 /// The first format that has documents.
 pub(crate) const WITH_DOCUMENTS: u32 = 3;
 
-const STEPS: &[&str] = &[FIRST, LOCKS, DOCUMENTS];
+/// The first format that has receipts and the state of machines.
+pub(crate) const WITH_MACHINES: u32 = 4;
+
+const STEPS: &[&str] = &[FIRST, LOCKS, DOCUMENTS, MACHINES];
 
 /// The events of one commit are one row, numbered in commit order, so that writing touches the end of the table and the
 /// feed of all runs is the table itself. What is written once (`runs`) is apart from what changes with every commit
@@ -129,6 +132,53 @@ create table documents (
     collection text not null, id text not null, body text not null, expires integer,
     primary key (collection, id)) without rowid;
 create index documents_expiring on documents (expires) where expires is not null;
+";
+
+/// Runs of flows are in none of these indexes, and counted under the empty state.
+const MACHINES: &str = "
+alter table progress add column machine_state text;
+create index progress_by_state on progress (flow, machine_state, status) where machine_state is not null;
+create table counters_by_state (
+    flow integer not null, status integer not null, state text not null, n integer not null,
+    primary key (flow, status, state)) without rowid;
+insert into counters_by_state (flow, status, state, n) select flow, status, '', n from counters;
+drop table counters;
+alter table counters_by_state rename to counters;
+
+create table receipts (
+    run integer not null, number integer not null, tenant integer not null, event_id text not null, name text not null,
+    sender text, status integer not null, worker text, received_at integer not null, started_at integer,
+    completed_at integer, outcome text, primary key (run, number)) without rowid;
+create index receipts_by_event on receipts (run, event_id);
+create index receipts_by_status on receipts (tenant, status, received_at, run, number);
+create index receipts_by_worker on receipts (tenant, worker, status, received_at, run, number)
+    where worker is not null;
+
+drop view v_runs;
+create view v_runs as
+    select tenants.name as tenant, runs.run_id, flows.name as flow, definitions.hash as definition,
+        case status when 0 then 'running' when 1 then 'waiting' when 2 then 'paused'
+            when 3 then 'completed' when 4 then 'failed' when 5 then 'cancelled' end as status,
+        progress.machine_state as state,
+        strftime('%Y-%m-%dT%H:%M:%fZ', runs.created_at / 1000.0, 'unixepoch') as created_at,
+        strftime('%Y-%m-%dT%H:%M:%fZ', progress.started_at / 1000.0, 'unixepoch') as started_at,
+        strftime('%Y-%m-%dT%H:%M:%fZ', progress.completed_at / 1000.0, 'unixepoch') as completed_at,
+        runs.step_count, progress.completed_steps, progress.failed_steps, progress.retries,
+        progress.failure_error, progress.failure_step, runs.labels, runs.idempotency_key, runs.retry_of,
+        progress.version, progress.seq as events, progress.events_trimmed, runs.id
+    from runs join progress on progress.run = runs.id join tenants on tenants.id = runs.tenant
+        join flows on flows.id = runs.flow join definitions on definitions.id = runs.definition;
+create view v_receipts as
+    select tenants.name as tenant, runs.run_id, flows.name as flow, receipts.number, receipts.event_id, receipts.name,
+        case receipts.status when 0 then 'pending' when 1 then 'processing' when 2 then 'completed'
+            when 3 then 'failed' end as status,
+        receipts.worker,
+        strftime('%Y-%m-%dT%H:%M:%fZ', receipts.received_at / 1000.0, 'unixepoch') as received_at,
+        strftime('%Y-%m-%dT%H:%M:%fZ', receipts.started_at / 1000.0, 'unixepoch') as started_at,
+        strftime('%Y-%m-%dT%H:%M:%fZ', receipts.completed_at / 1000.0, 'unixepoch') as completed_at,
+        receipts.sender, receipts.outcome
+    from receipts join runs on runs.id = receipts.run join tenants on tenants.id = runs.tenant
+        join flows on flows.id = runs.flow;
 ";
 
 /// The format of a file, `None` where it has no such cell.

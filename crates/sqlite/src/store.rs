@@ -10,11 +10,12 @@ use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Health, JobRow, LockRequest, LockRow, QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError,
-    StoredDefinition, Swept, Token,
+    Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, RunPage, RunQuery,
+    RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
 };
 use tokio::sync::watch;
 
+use crate::write::Writer;
 use crate::write::retain::More;
 use crate::{Access, SqliteStore};
 
@@ -64,6 +65,11 @@ impl RunStore for SqliteStore {
         self.readers.read(move |reader| reader.runs(&query)).await
     }
 
+    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
+        let (run, event_id) = (run.clone(), event_id.to_owned());
+        self.readers.read(move |reader| reader.receipt(&run, &event_id)).await
+    }
+
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
         let cursor = cursor.to_owned();
         self.readers.read(move |reader| reader.feed(&filter, &cursor, limit)).await
@@ -84,7 +90,12 @@ impl RunStore for SqliteStore {
 #[async_trait]
 impl Catalog for SqliteStore {
     async fn put_definition(&self, definition: StoredDefinition) -> Result<bool, StoreError> {
-        self.writer()?.ask(move |writer| writer.put_definition(&definition)).await
+        let forget = self.latest.forget();
+        let put = move |writer: &mut Writer<'_>| {
+            let _ends_with_this = &forget;
+            writer.put_definition(&definition)
+        };
+        self.writer()?.ask(put).await
     }
 
     async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
@@ -93,8 +104,19 @@ impl Catalog for SqliteStore {
     }
 
     async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        let age = match &self.access {
+            Access::Engine { .. } => match self.latest.get(tenant, flow) {
+                Ok(found) => return Ok(Some(found)),
+                Err(age) => Some(age),
+            },
+            Access::Client { .. } => None,
+        };
         let (tenant, flow) = (tenant.clone(), flow.to_owned());
-        self.readers.read(move |reader| reader.latest(&tenant, &flow)).await
+        let found = self.readers.read(move |reader| reader.latest(&tenant, &flow)).await?;
+        if let (Some(age), Some(found)) = (age, &found) {
+            self.latest.keep(age, found);
+        }
+        Ok(found)
     }
 
     async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError> {
@@ -159,6 +181,18 @@ impl Catalog for SqliteStore {
         self.writer()?.ask(move |writer| writer.put_document(&collection, &id, &body, ttl)).await
     }
 
+    async fn create_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<Option<Document>, StoreError> {
+        document::check_document(collection, id, &body)?;
+        let (collection, id) = (collection.to_owned(), id.to_owned());
+        self.writer()?.ask(move |writer| writer.create_document(&collection, &id, &body, ttl)).await
+    }
+
     async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
         document::check_address(collection, id)?;
         let (collection, id, now) = (collection.to_owned(), id.to_owned(), self.clock.now());
@@ -175,6 +209,10 @@ impl Catalog for SqliteStore {
         document::check_address(collection, id)?;
         let (collection, id) = (collection.to_owned(), id.to_owned());
         self.writer()?.ask(move |writer| writer.delete_document(&collection, &id)).await
+    }
+
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        self.readers.read(move |reader| reader.receipts(&query)).await
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

@@ -5,6 +5,7 @@ use flowline_core::Tenant;
 use flowline_store::{CommitError, Filling, Restored, StateOwner, StateValue, StoreError, Transfer};
 
 use crate::SqliteStore;
+use crate::write::Writer;
 
 #[async_trait]
 impl Transfer for SqliteStore {
@@ -27,7 +28,12 @@ impl Transfer for SqliteStore {
     }
 
     async fn restore(&self, parts: Vec<Restored>) -> Result<(), CommitError> {
-        self.writer()?.ask(move |writer| writer.restore(&parts)).await?
+        let forget = self.latest.forget();
+        let restore = move |writer: &mut Writer<'_>| {
+            let _ends_with_this = &forget;
+            writer.restore(&parts)
+        };
+        self.writer()?.ask(restore).await?
     }
 
     async fn end_filling(&self) -> Result<(), StoreError> {

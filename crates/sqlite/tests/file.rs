@@ -10,8 +10,8 @@ use flowline_sqlite::{Mode, Options, SqliteStore};
 use flowline_store::conformance::given;
 use flowline_store::row::{Pause, Retention, StateScope};
 use flowline_store::{
-    Catalog, Clock, Commit, DocumentQuery, EventQuery, FeedFilter, Lane, LeaseUse, NewJob, RunQuery,
-    RunStore, StoreError, Transfer,
+    Catalog, Clock, Commit, Counter, DocumentQuery, EventQuery, FeedFilter, Index, Lane, LeaseUse, NewJob,
+    Opened, ReceiptChange, ReceiptQuery, ReceiptStatus, RunQuery, RunStore, StoreError, Total, Transfer,
 };
 
 const START: Time = Time::from_millis(1_800_000_000_000);
@@ -236,6 +236,19 @@ async fn a_client_reads_along_and_cannot_write() {
     assert_eq!(version(&alone, &run).await, Some(2));
 }
 
+/// Takes away what the fourth format brought.
+const WITHOUT_MACHINES: &str = "
+    drop view v_runs; drop view v_receipts; drop table receipts; drop index progress_by_state;
+    alter table progress drop column machine_state;
+    create table counters_before (
+        flow integer not null, status integer not null, n integer not null,
+        primary key (flow, status)) without rowid;
+    insert into counters_before select flow, status, n from counters;
+    drop table counters;
+    alter table counters_before rename to counters;
+    create view v_runs as select 1 as placeholder;
+    update cells set value = 3 where name = 'format';";
+
 #[tokio::test]
 async fn a_file_of_a_format_before_is_read_as_it_is_and_brought_up_to_date_by_an_engine() {
     let folder = tempfile::tempdir().unwrap();
@@ -244,18 +257,39 @@ async fn a_file_of_a_format_before_is_read_as_it_is_and_brought_up_to_date_by_an
     let run = started(&store, "r", vec![]).await;
     drop(store);
     let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch(WITHOUT_MACHINES).unwrap();
     conn.execute_batch("drop table documents; update cells set value = 2 where name = 'format'").unwrap();
     drop(conn);
 
     let reader = client(&path).unwrap();
+    let counted = |counters: Vec<Counter>| counters.into_iter().map(|of| (of.status, of.state, of.count));
+    let running = vec![(Status::Running, None, 1)];
+    assert_eq!(counted(reader.counters().await.unwrap()).collect::<Vec<_>>(), running);
+    let all = RunQuery::of(run.tenant.clone());
+    let listed = reader.runs(all.clone()).await.unwrap();
+    assert_eq!((listed.items.len(), listed.total), (1, Some(Total::Exact(1))));
+    let flow = Some(given::FLOW.to_owned());
+    let of_state = RunQuery { flow, state: Some("review".to_owned()), ..all };
+    assert_eq!(reader.runs(of_state.clone()).await.unwrap().total, Some(Total::Exact(0)));
+    let receipts = || ReceiptQuery::of(run.tenant.clone());
+    assert_eq!(reader.receipts(receipts()).await.unwrap().items, []);
+    assert_eq!(reader.receipt(&run, "e").await.unwrap(), None);
     assert_eq!(reader.document("tokens", "t").await.unwrap(), None);
     assert_eq!(reader.documents("tokens", DocumentQuery::default()).await.unwrap().items, []);
     assert_eq!(reader.collections().await.unwrap(), Vec::<String>::new());
     assert_eq!(reader.check().await.unwrap().format, 2);
 
     let store = engine(&path);
-    assert_eq!(store.check().await.unwrap().format, 3);
+    assert_eq!(store.check().await.unwrap().format, 4);
     assert_eq!(version(&store, &run).await, Some(1));
+    assert_eq!(counted(store.counters().await.unwrap()).collect::<Vec<_>>(), running);
+    let index = Index { state: Some("review".into()), ..given::index(Status::Running) };
+    let event = Opened { event_id: "e".into(), name: "approve".into(), sender: None };
+    let (opened, status) = (Some(event), ReceiptStatus::Pending);
+    let receipt = ReceiptChange { number: 0, opened, status, worker: None, outcome: None };
+    commit(&store, Commit { index, receipts: vec![receipt], ..given::next(&run, 1) }).await;
+    assert_eq!(reader.runs(of_state).await.unwrap().items.len(), 1, "a reader notices");
+    assert_eq!(reader.receipts(receipts()).await.unwrap().items.len(), 1, "and receipts too");
     store.put_document("tokens", "t", given::json("x".into()), None).await.unwrap();
     assert!(reader.document("tokens", "t").await.unwrap().is_some(), "a reader notices");
 }
@@ -281,7 +315,7 @@ async fn retention_frees_the_space_of_a_long_run_and_never_gives_its_numbers_aga
     drop(store);
 
     let conn = rusqlite::Connection::open(&path).unwrap();
-    for table in ["log", "slots", "purges", "runs", "progress", "jobs", "leases", "labels"] {
+    for table in ["log", "slots", "purges", "runs", "progress", "jobs", "leases", "labels", "receipts"] {
         let rows: i64 =
             conn.query_row(&format!("select count(*) from {table}"), [], |row| row.get(0)).unwrap();
         assert_eq!(rows, 0, "{table}");

@@ -144,7 +144,8 @@ impl ReceiptQuery {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiptPage {
-    /// Those that came in last stand first. Among those of one date the order is the store's own, and stays.
+    /// Those that came in last stand first: of one run by number, otherwise by date. Among those of one date the order is
+    /// the store's own, and stays.
     pub items: Vec<Receipt>,
     /// The cursor of the next page; `None` on the last.
     pub next: Option<String>,

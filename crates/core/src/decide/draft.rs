@@ -32,7 +32,7 @@ pub(super) struct Draft<'a> {
     timer: Option<Time>,
     /// When a delayed machine enters its first state.
     begin: Option<Time>,
-    /// Timers of a machine that were set: by which transition, and when they are due.
+    /// Timers of a machine that were set: their number, and when they are due.
     pub(super) timers: BTreeMap<u32, (u32, Time)>,
     pub(super) receipts: Receipts,
     /// A turn of a machine that came to its end and was not dealt with yet.
@@ -419,9 +419,9 @@ impl<'a> Draft<'a> {
             });
         let priority = self.state.priority;
         let begin = self.begin.map(|due| AddJob { job: Job::Begin, attempt: 1, priority, due, held });
-        let timers = self.timers.iter().map(|(&timer, &(entered, due))| AddJob {
+        let timers = self.timers.iter().map(|(&timer, &(number, due))| AddJob {
             job: Job::Timer(timer),
-            attempt: entered,
+            attempt: number,
             priority,
             due,
             held,

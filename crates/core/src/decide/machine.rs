@@ -23,7 +23,7 @@ use crate::run::{Ended, Fact, Phase};
 use crate::time::Time;
 
 /// Events of the inbox that are read at once.
-const READ_AHEAD: usize = 16;
+const READ_AHEAD: usize = 64;
 
 /// What `event.received` says.
 #[derive(Debug, Clone, Deserialize)]
@@ -158,10 +158,8 @@ impl Draft<'_> {
     }
 
     /// A timer has run out.
-    pub(super) fn timer_due(&mut self, timer: u32, entered: u32, due: Time) -> Result<(), Halt> {
-        let live = timer < self.planned().timers.len() as u32
-            && self.machine().entered == entered
-            && self.machine().armed.contains(timer);
+    pub(super) fn timer_due(&mut self, timer: u32, number: u32, due: Time) -> Result<(), Halt> {
+        let live = self.machine().armed.get(&timer) == Some(&number);
         if self.state.ended.is_some() || (!live && !planted::is(Bug::TimerOutlivesState)) {
             return Err(Halt::Applied);
         }
@@ -410,7 +408,7 @@ impl Draft<'_> {
         if moved.to.is_some() && by != Turn::Start && !planted::is(Bug::TimerOutlivesState) {
             for timer in self.planned().state(from).timers.clone() {
                 let fired = self.machine().inbox.contains(&Turn::Timer(timer)) && by != Turn::Timer(timer);
-                if self.machine().armed.contains(timer) || fired {
+                if self.machine().armed.contains_key(&timer) || fired {
                     self.push_timer(timer, EventType::TimerCancelled, Some("left"));
                 }
             }
@@ -459,8 +457,7 @@ impl Draft<'_> {
             ("at", Some(&at)),
         ]);
         self.push_run(Fact::TimerSet { timer }, EventType::TimerSet, Some(data));
-        let entered = self.machine().entered;
-        self.timers.insert(timer, (entered, due));
+        self.timers.insert(timer, (self.machine().set, due));
     }
 
     /// Adds that a timer fired or was taken back. One that is set and has a job loses it.
@@ -475,9 +472,9 @@ impl Draft<'_> {
             _ => Fact::TimerCancelled { timer },
         };
         // One that is due has come with its job, which goes by itself.
-        let waits = self.machine().armed.contains(timer) && reason == Some("left");
-        if self.timers.remove(&timer).is_none() && waits {
-            self.drop.push((Job::Timer(timer), self.machine().entered));
+        let waits = self.machine().armed.get(&timer).copied().filter(|_| reason == Some("left"));
+        if let (None, Some(number)) = (self.timers.remove(&timer), waits) {
+            self.drop.push((Job::Timer(timer), number));
         }
         self.push_run(fact, kind, Some(data));
     }
@@ -494,8 +491,11 @@ impl Draft<'_> {
             let of_phase = |asked: &&Asked| self.state.step(asked.action).phase == phase;
             list(over.asked.iter().filter(of_phase).map(|asked| &*self.plan.step(asked.action).name))
         };
-        let tries = over.asked.iter().map(|asked| self.state.step(asked.action));
-        let tries = 1 + tries.map(|step| step.tries + step.lost).max().unwrap_or(0);
+        let tries = |asked: &Asked| {
+            let step = self.state.step(asked.action);
+            step.tries + step.lost + u32::from(step.phase == Phase::Completed)
+        };
+        let tries = over.asked.iter().map(tries).max().unwrap_or(0).max(1);
         let failed = self.state.failed.or(self.machine().error);
         let error = match failed {
             Some(action) => Some(self.error_of(action)?),

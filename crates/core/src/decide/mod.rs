@@ -71,10 +71,10 @@ pub enum Input {
         event_id: Option<String>,
         sender: Sender,
     },
-    /// A timer of a machine's state ran out. `entered` is the transition that set it.
+    /// A timer of a machine's state ran out: the one that was set under this number.
     TimerDue {
         timer: u32,
-        entered: u32,
+        number: u32,
         due: Time,
     },
     /// The time of a machine's delayed start has come.
@@ -220,7 +220,7 @@ pub enum Job {
     RunTimeout,
     /// The delayed start of a machine.
     Begin,
-    /// A timer of a machine's state. Its attempt is the transition that set it.
+    /// A timer of a machine's state. Its attempt is the number that it was set under.
     Timer(u32),
 }
 
@@ -334,8 +334,8 @@ pub fn decide(plan: &Plan, state: &RunState, input: &Input, known: &Known, momen
             (Some(event_id), Some(_)) => draft.receive(name, payload, event_id, sender),
             (None, Some(_)) => Err(Refusal::Unnamed.into()),
         },
-        Input::TimerDue { timer, entered, due } if plan.machine.is_some() => {
-            draft.timer_due(*timer, *entered, *due)
+        Input::TimerDue { timer, number, due } if plan.machine.is_some() => {
+            draft.timer_due(*timer, *number, *due)
         }
         Input::Begin if plan.machine.is_some() => draft.begin(),
         Input::TimerDue { .. } | Input::Begin => Err(Halt::Applied),

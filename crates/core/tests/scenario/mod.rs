@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use flowline_core::decide::{
     AddJob, Decided, Decision, Failure, Finish, Inherited, Input, Job, Known, Missing, Moment, OtherJobs,
-    Refusal, Retryable, Start, decide,
+    Receipt, ReceiptStatus, Refusal, Retryable, Sender, Start, decide,
 };
 use flowline_core::definition::{Definition, Format, Priority, read};
 use flowline_core::event::{Event, EventType, NewEvent, Slot};
+use flowline_core::machine::Turn;
 use flowline_core::run::{Phase, Status};
 use flowline_core::{Json, Plan, RunId, RunState, Tenant, Time};
 
@@ -34,6 +35,10 @@ pub struct Scenario {
     /// Step jobs as the store would hold them.
     pub jobs: BTreeMap<u32, AddJob>,
     pub timer: Option<AddJob>,
+    /// Timers of a machine, and its delayed start as `u32::MAX`.
+    pub timers: BTreeMap<u32, AddJob>,
+    /// What became of the events that a machine took in.
+    pub receipts: BTreeMap<u32, Receipt>,
     pub leased: BTreeSet<u32>,
     pub now: Time,
     /// Everything that decisions asked for, in order.
@@ -72,7 +77,7 @@ pub fn start_of(input: &str) -> Start {
 impl Scenario {
     /// A flow's steps (and what else it has) in YAML; `flow:` is added.
     pub fn of(yaml: &str) -> Scenario {
-        let text = format!("flow: order\n{yaml}");
+        let text = if yaml.contains("machine:") { yaml.to_owned() } else { format!("flow: order\n{yaml}") };
         let read = read("order.yaml", &text, Format::Yaml).unwrap_or_else(|e| panic!("{}", e.render(false)));
         Scenario::new(read.definition)
     }
@@ -88,6 +93,8 @@ impl Scenario {
             log: Vec::new(),
             jobs: BTreeMap::new(),
             timer: None,
+            timers: BTreeMap::new(),
+            receipts: BTreeMap::new(),
             leased: BTreeSet::new(),
             now: EPOCH,
             asked: Vec::new(),
@@ -175,6 +182,30 @@ impl Scenario {
             event_id: None,
             sender: Default::default(),
         })
+    }
+
+    /// Sends an event to a machine.
+    pub fn event(&mut self, id: &str, name: &str, payload: &str, roles: &[&str]) -> Came {
+        let roles: Vec<String> = roles.iter().map(|role| (*role).to_owned()).collect();
+        let sender = Sender { user: Some("u1".to_owned()).filter(|_| !roles.is_empty()), roles };
+        let (name, payload, event_id) = (name.to_owned(), json(payload), Some(id.to_owned()));
+        self.apply(Input::External { name, payload, event_id, sender })
+    }
+
+    /// The one timer that is set runs out, this long after its time.
+    pub fn timer_due(&mut self, late: Duration) -> Came {
+        let (&timer, job) = self.timers.first_key_value().expect("a timer is set");
+        let (number, due) = (job.attempt, job.due);
+        self.now = self.now.max(due + late);
+        match timer {
+            u32::MAX => self.apply(Input::Begin),
+            timer => self.apply(Input::TimerDue { timer, number, due }),
+        }
+    }
+
+    /// The state that a machine is in.
+    pub fn at(&self) -> String {
+        self.plan.state_name(&self.state).map(|name| name.to_string()).unwrap_or_default()
     }
 
     pub fn cancel(&mut self) -> Came {
@@ -295,6 +326,14 @@ impl Scenario {
                             assert!(known.leased.is_none(), "asked for leases twice");
                             known.leased = Some(self.leased.clone());
                         }
+                        Missing::Receipt(id) => {
+                            let opened = self.receipts.values().filter_map(|receipt| receipt.opened.as_ref());
+                            let taken = opened.into_iter().any(|opened| *opened.event_id == **id);
+                            assert!(
+                                known.receipts.insert(id.clone(), taken).is_none(),
+                                "asked for {id} twice"
+                            );
+                        }
                         Missing::Payloads(slots) => {
                             assert!(!slots.is_empty(), "asked for nothing");
                             for slot in slots {
@@ -323,6 +362,12 @@ impl Scenario {
     }
 
     fn commit(&mut self, input: &Input, decision: &Decision) {
+        if let Input::TimerDue { timer, .. } = input {
+            self.timers.remove(timer);
+        }
+        if let Input::Begin = input {
+            self.timers.remove(&u32::MAX);
+        }
         if let Input::Done { step, .. } | Input::Failed { step, .. } | Input::LeaseLost { step, .. } = input {
             self.jobs.remove(step);
             self.leased.remove(step);
@@ -333,16 +378,26 @@ impl Scenario {
             }
             self.append(new.clone());
         }
-        for (step, attempt) in &decision.drop {
-            assert!(!self.leased.contains(step), "a leased job was dropped");
-            let job = self.jobs.remove(step).expect("a dropped job exists");
-            assert_eq!(job.attempt, *attempt);
+        for (job, attempt) in &decision.drop {
+            let dropped = match job {
+                Job::Step(step) => {
+                    assert!(!self.leased.contains(step), "a leased job was dropped");
+                    self.jobs.remove(step)
+                }
+                Job::Timer(timer) => self.timers.remove(timer),
+                Job::RunTimeout | Job::Begin => None,
+            };
+            assert_eq!(dropped.expect("a dropped job exists").attempt, *attempt);
+        }
+        for receipt in &decision.receipts {
+            self.note(receipt);
         }
         match decision.others {
             OtherJobs::Leave => {}
             OtherJobs::Drop => {
                 self.jobs.clear();
                 self.leased.clear();
+                self.timers.clear();
                 self.timer = None;
             }
             OtherJobs::Hold => self.jobs.values_mut().for_each(|job| job.held = true),
@@ -352,13 +407,53 @@ impl Scenario {
             let before = match add.job {
                 Job::Step(step) => self.jobs.insert(step, add.clone()),
                 Job::RunTimeout => self.timer.replace(add.clone()),
+                Job::Begin => self.timers.insert(u32::MAX, add.clone()),
+                Job::Timer(timer) => self.timers.insert(timer, add.clone()),
             };
             assert_eq!(before, None, "a second job");
         }
         self.state = decision.state.clone();
     }
 
+    fn note(&mut self, receipt: &Receipt) {
+        match self.receipts.get_mut(&receipt.number) {
+            Some(there) => {
+                assert!(receipt.opened.is_none(), "a receipt was opened twice");
+                assert!((there.status as u8) < 2, "a receipt that was closed changed");
+                there.status = receipt.status;
+                there.outcome = receipt.outcome.clone().or(there.outcome.take());
+            }
+            None => {
+                assert!(receipt.opened.is_some(), "a receipt was changed that was never opened");
+                self.receipts.insert(receipt.number, receipt.clone());
+            }
+        }
+    }
+
+    fn check_machine(&self) {
+        let Some(machine) = &self.state.machine else { return };
+        let armed: Vec<u32> = machine.armed.keys().copied().collect();
+        if self.state.ended.is_none() {
+            let timers: Vec<u32> = self.timers.keys().copied().filter(|timer| *timer != u32::MAX).collect();
+            assert_eq!(timers, armed, "timers and their jobs differ\n{}", self.transcript);
+        } else {
+            let open = self.receipts.values().filter(|receipt| (receipt.status as u8) < 2).count();
+            assert_eq!(open, 0, "a receipt is open after the end\n{}", self.transcript);
+        }
+        let waiting = machine.inbox.iter().filter(|turn| matches!(turn, Turn::Event { .. })).count();
+        let pending = self.receipts.values().filter(|receipt| receipt.status == ReceiptStatus::Pending);
+        assert_eq!(pending.count(), waiting, "pending receipts and the inbox differ\n{}", self.transcript);
+        if self.state.ended.is_none()
+            && !self.state.paused
+            && machine.current.is_none()
+            && machine.transition > 0
+        {
+            assert!(machine.inbox.is_empty(), "an idle machine leaves its inbox\n{}", self.transcript);
+        }
+    }
+
     fn check(&self) {
+        self.check_machine();
         let folded = RunState::fold(&self.plan, &self.log).expect("the log fits its definition");
         assert_eq!(folded, self.state, "the fold of the log is not the decided state\n{}", self.transcript);
         let bytes = self.state.encode();
@@ -387,7 +482,11 @@ impl Scenario {
         for event in &self.log {
             let (Some(step), Some(attempt)) = (&event.step_name, event.attempt) else { continue };
             let inherited = event.data.as_ref().is_some_and(|data| data.value()["inherited"] == true);
-            let retried = matches!(event.kind, EventType::StepRetry);
+            let over = matches!(
+                event.kind,
+                EventType::StepCompleted | EventType::StepFailed | EventType::StepSkipped
+            );
+            let retried = event.kind == EventType::StepRetry || (over && self.plan.machine.is_some());
             let expected = last.get(&**step).copied().unwrap_or(1);
             if !inherited && event.kind != EventType::Emit {
                 assert_eq!(attempt, expected, "{step}: attempts are not contiguous\n{}", self.transcript);
@@ -417,6 +516,7 @@ impl Scenario {
                 format!("emit_now {} {event}={payload}", name(step, attempt))
             }
             Input::External { name, payload, .. } => format!("send {name}={payload}"),
+            Input::TimerDue { timer, .. } => format!("timer {timer}"),
             Input::Cancel { reason } => format!("cancel {}", reason.as_deref().unwrap_or_default()),
             Input::Finish(finish) => format!("finish {finish:?}"),
             other => format!("{other:?}").to_lowercase(),
@@ -434,14 +534,24 @@ impl Scenario {
             let name = match add.job {
                 Job::Step(step) => &*self.plan.step(step).name,
                 Job::RunTimeout => "(time-out)",
+                Job::Begin => "(begin)",
+                Job::Timer(_) => "(timer)",
             };
             let after = add.due.since(self.now).as_millis();
             let after = if after > 0 { format!(" in {after}ms") } else { String::new() };
             let held = if add.held { " held" } else { "" };
             *out += &format!("  + {name}#{} {}{after}{held}\n", add.attempt, add.priority.as_str());
         }
-        for (step, attempt) in &decision.drop {
-            *out += &format!("  - {}#{attempt}\n", self.plan.step(*step).name);
+        for (job, attempt) in &decision.drop {
+            let name = match job {
+                Job::Step(step) => &*self.plan.step(*step).name,
+                _ => "(timer)",
+            };
+            *out += &format!("  - {name}#{attempt}\n");
+        }
+        for Receipt { number, status, outcome, .. } in &decision.receipts {
+            let outcome = outcome.as_ref().map(|outcome| format!(" {outcome}")).unwrap_or_default();
+            *out += &format!("  event {number}: {status:?}{outcome}\n");
         }
         if decision.others != OtherJobs::Leave {
             *out += &format!("  others: {:?}\n", decision.others);

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use flowline_core::planted::{self, Bug};
 use flowline_core::{RunKey, Status};
+use flowline_store::job::REMOTE;
 use flowline_store::{CommitError, Committed, JobKey, Lane, LeaseUse, LeasedJob, StoreError, Token};
 
 use super::{Action, BATCH, Call, Driver, Ended, FLIGHTS, RETRY_STORE, Reply};
 use crate::attempt::Launch;
-use crate::ledger::{Ask, Handed, Outcome};
+use crate::ledger::{Ask, Handed, Outcome, Unused};
 use crate::meters::count;
 
 impl<R> Driver<R> {
@@ -80,7 +81,7 @@ impl<R> Driver<R> {
     fn landed(&mut self, run: &RunKey, result: Result<Committed, CommitError>) {
         self.quiet = None;
         let landed = self.ledger.committed(run, result);
-        landed.unused.iter().for_each(|queue| self.free(queue));
+        self.not_used(landed.unused);
         self.reply(landed.replies);
         if let Some(due) = landed.waiting {
             self.claim_by(due);
@@ -95,11 +96,26 @@ impl<R> Driver<R> {
         }
     }
 
-    /// Starts an attempt that a commit handed to this instance.
+    /// What was reserved for hand-offs that did not come to be is for others.
+    fn not_used(&mut self, unused: Vec<Unused>) {
+        for Unused { lane, token } in unused {
+            match *lane.need == *REMOTE {
+                true => self.slots.cancel(token),
+                false => self.free(&lane.queue),
+            }
+        }
+    }
+
+    /// Starts an attempt that a commit handed to this instance, or passes on one that it handed to a worker elsewhere.
     fn take_over(&mut self, handed: Handed) {
         let Handed { run, plan, trace, step, attempt, transition, handoff, input } = handed;
         let token = handoff.token;
         self.meters.queue_wait.observe(Duration::ZERO);
+        if *plan.step(step).need == *REMOTE {
+            let handed = Handed { run, plan, trace, step, attempt, transition, handoff, input };
+            self.actions.push(Action::Give(handed, self.store_now()));
+            return;
+        }
         if let Some(input) = input {
             let started = false;
             let launch = Launch { run, plan, trace, step, attempt, transition, token, input, started };
@@ -131,7 +147,7 @@ impl<R> Driver<R> {
         let waits = self.stop_by.is_none_or(|by| self.now < by);
         if error.is_transient() && waits {
             let unused = self.ledger.failed(run);
-            unused.iter().for_each(|queue| self.free(queue));
+            self.not_used(unused);
             self.tell_trouble(Some(error.clone()));
             let replies = match error.nothing_written() || planted::is(Bug::AcknowledgedTooSoon) {
                 true => self.ledger.refuse_outside(run, error),
@@ -145,7 +161,7 @@ impl<R> Driver<R> {
             return;
         }
         let (replies, unused) = self.ledger.abandon(run, || error.clone());
-        unused.iter().for_each(|queue| self.free(queue));
+        self.not_used(unused);
         self.reply(replies);
     }
 

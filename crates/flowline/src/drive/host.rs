@@ -18,6 +18,7 @@ use crate::attempt::Launch;
 use crate::config::Config;
 use crate::ledger::Outcome;
 use crate::plans::Plans;
+use crate::remote::{Given, Seats};
 use crate::runner::Runners;
 use crate::slots::{Slots, Tokens};
 
@@ -44,6 +45,7 @@ pub struct Host {
     store: Arc<dyn Store>,
     plans: Arc<Plans>,
     runners: Arc<Runners>,
+    seats: Seats,
     /// Local time counts from here.
     start: Instant,
     name: Arc<str>,
@@ -67,17 +69,18 @@ impl std::fmt::Debug for Host {
 }
 
 impl Host {
-    pub fn new(
+    pub(crate) fn new(
         store: Arc<dyn Store>,
         plans: Arc<Plans>,
         runners: Arc<Runners>,
+        seats: Seats,
         config: Config,
         meters: Arc<Meters>,
-        told_trouble: watch::Sender<Option<StoreError>>,
         store_now: Time,
     ) -> (Host, mpsc::UnboundedSender<Mail>) {
         let (inbox, mail) = mpsc::unbounded_channel();
-        let slots = Slots::new(config.clone(), runners.needs().to_vec(), Tokens::random());
+        let slots =
+            Slots::new(config.clone(), runners.needs().to_vec(), Tokens::random()).with_seats(seats.clone());
         let start = Instant::now();
         let host = Host {
             name: config.instance.clone(),
@@ -86,6 +89,7 @@ impl Host {
             store,
             plans,
             runners,
+            seats,
             start,
             inbox: inbox.clone(),
             mail,
@@ -93,11 +97,16 @@ impl Host {
             attempts: HashMap::new(),
             waiters: HashMap::new(),
             idle_waiters: Vec::new(),
-            told_trouble,
+            told_trouble: watch::channel(None).0,
             meters,
             forget_at: start + FORGET,
         };
         (host, inbox)
+    }
+
+    /// Why the store takes no writes, and when it does again.
+    pub(crate) fn trouble(&self) -> watch::Receiver<Option<StoreError>> {
+        self.told_trouble.subscribe()
     }
 
     /// Runs until it is told to stop and everything has come to rest.
@@ -159,17 +168,15 @@ impl Host {
     }
 
     fn carry_out(&mut self) {
+        let mut unheard = Vec::new();
         for action in self.driver.actions() {
             match action {
                 Action::Call(call) => {
-                    let asked = ask(
-                        call,
-                        self.store.clone(),
-                        self.plans.clone(),
-                        self.inbox.clone(),
-                        self.meters.clone(),
-                    );
-                    self.tasks.spawn(asked);
+                    let (store, plans) = (self.store.clone(), self.plans.clone());
+                    self.tasks.spawn(ask(call, store, plans, self.inbox.clone(), self.meters.clone()));
+                }
+                Action::Give(handed, at) => {
+                    unheard.extend(self.seats.give(Given { handed, at }).err());
                 }
                 Action::Launch(launch, began) => {
                     let token = launch.token;
@@ -208,6 +215,12 @@ impl Host {
                     drop(self.told_trouble.send_replace(trouble));
                 }
             }
+        }
+        if !unheard.is_empty() {
+            // Whoever waited for these is gone: they are for anyone, at once.
+            let (store, plans) = (self.store.clone(), self.plans.clone());
+            let release = Call::Release(unheard);
+            self.tasks.spawn(ask(release, store, plans, self.inbox.clone(), self.meters.clone()));
         }
     }
 

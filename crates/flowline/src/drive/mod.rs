@@ -29,7 +29,7 @@ use flowline_store::{
 
 use crate::attempt::Launch;
 use crate::config::{Config, Role};
-use crate::ledger::{Entry, Ledger, Outcome, Seen};
+use crate::ledger::{Entry, Handed, Ledger, Outcome, Seen};
 use crate::slots::Slots;
 
 pub use crate::ledger::Ended;
@@ -72,6 +72,8 @@ pub enum Action<R> {
     Call(Call),
     /// Run this attempt. The time is now by the store's clock.
     Launch(Launch, Time),
+    /// Give this attempt to the remote worker that its lease names. The time is now by the store's clock.
+    Give(Handed, Time),
     /// Stop this attempt: it reports nothing any more.
     Stop(Token),
     /// Tell a caller what became of its input.

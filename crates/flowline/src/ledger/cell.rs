@@ -8,10 +8,10 @@ use flowline_core::event::Slot;
 use flowline_core::planted::{self, Bug};
 use flowline_core::run::Phase;
 use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
-use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, NewRun, StoreError};
+use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, Lane, NewRun, StoreError};
 
 use super::draft::Draft;
-use super::{Ask, CACHED_PAYLOADS, Ended, Entry, Handed, Landed, Outcome, Room, Seen};
+use super::{Ask, CACHED_PAYLOADS, Ended, Entry, Handed, Landed, Outcome, Room, Seen, Unused};
 use crate::trace;
 
 #[derive(Debug)]
@@ -207,7 +207,7 @@ impl<R> Cell<R> {
                 landed.handed.push(Handed { run, plan, trace, step, attempt, transition, handoff, input });
             } else {
                 landed.waiting = Some(landed.waiting.unwrap_or(committed.ts).min(committed.ts));
-                landed.unused.push(plan_queue(&flight.after.plan, step));
+                landed.unused.push(unused(&flight.after.plan, step, &handoff));
             }
         }
         if self.cached > CACHED_PAYLOADS {
@@ -220,13 +220,14 @@ impl<R> Cell<R> {
     }
 
     /// Puts the inputs of a commit that did not land back in line.
-    pub(super) fn unwind(&mut self) -> Vec<Arc<str>> {
+    pub(super) fn unwind(&mut self) -> Vec<Unused> {
         match std::mem::replace(&mut self.busy, Busy::No) {
             Busy::Committing(flight) => {
                 for entry in flight.entries.into_iter().rev() {
                     self.waiting.push_front(entry);
                 }
-                flight.handoffs.iter().map(|(step, ..)| plan_queue(&flight.after.plan, *step)).collect()
+                let plan = &flight.after.plan;
+                flight.handoffs.iter().map(|(step, _, handoff)| unused(plan, *step, handoff)).collect()
             }
             _ => Vec::new(),
         }
@@ -292,6 +293,8 @@ fn drops<R>(entry: &Entry<R>, before: &[Entry<R>]) -> bool {
     planted::is(Bug::SentEventDropped) && matches!(entry.input, Input::External { .. }) && !before.is_empty()
 }
 
-fn plan_queue(plan: &Plan, step: u32) -> Arc<str> {
-    plan.step(step).queue.clone()
+fn unused(plan: &Plan, step: u32, handoff: &Handoff) -> Unused {
+    let planned = plan.step(step);
+    let lane = Lane { queue: planned.queue.clone(), need: planned.need.clone() };
+    Unused { lane, token: handoff.token }
 }

@@ -149,7 +149,7 @@ impl<'a, R> Draft<'a, R> {
         for job in self.add {
             let mut new = new_job(&plan, &job);
             if !job.held && job.due <= self.now && matches!(job.job, Job::Step(_)) {
-                new.handoff = room.reserve(&new.lane);
+                new.handoff = room.reserve(&self.run.tenant, &new.lane);
             }
             match (&new.handoff, job.job) {
                 (Some(handoff), Job::Step(step)) => handoffs.push((step, job.attempt, handoff.clone())),

@@ -18,10 +18,10 @@ use flowline_core::decide::{AddJob, Job, Known, Refusal};
 use flowline_core::event::Slot;
 use flowline_core::planted::{self, Bug};
 use flowline_core::run::{Phase, RunState};
-use flowline_core::{Input, Json, NewEvent, Plan, RunKey, Status, Time};
+use flowline_core::{Input, Json, NewEvent, Plan, RunKey, Status, Tenant, Time};
 use flowline_store::{
     Commit, CommitError, Committed, DueTimer, Failure, Handoff, Index, JobKey, Lane, LeaseUse, LeasedJob,
-    NewJob, NewRun, StoreError,
+    NewJob, NewRun, StoreError, Token,
 };
 
 use cell::{Busy, Cell};
@@ -111,8 +111,8 @@ pub struct Landed<R> {
     pub replies: Vec<(R, Outcome)>,
     /// Jobs that were handed to this instance.
     pub handed: Vec<Handed>,
-    /// Queues of slots that were reserved for a hand-off that did not come to be.
-    pub unused: Vec<Arc<str>>,
+    /// What was reserved for hand-offs that did not come to be.
+    pub unused: Vec<Unused>,
     /// Whether the commit left jobs for anyone to claim, and the earliest time one is due.
     pub waiting: Option<Time>,
     /// Set when the commit ended the run.
@@ -147,10 +147,17 @@ pub struct Handed {
     pub input: Option<Json>,
 }
 
+/// A reservation that nothing came of.
+#[derive(Debug)]
+pub struct Unused {
+    pub lane: Lane,
+    pub token: Token,
+}
+
 /// Who has room to take a job right away.
 pub trait Room {
-    /// Reserves a slot for a job of this lane, or says no.
-    fn reserve(&mut self, lane: &Lane) -> Option<Handoff>;
+    /// Reserves room for a job of this tenant's lane, or says no.
+    fn reserve(&mut self, tenant: &Tenant, lane: &Lane) -> Option<Handoff>;
 }
 
 /// A run as it was last seen.
@@ -321,7 +328,7 @@ impl<R> Ledger<R> {
     }
 
     /// A question to the store failed. The inputs wait to be decided again after [`Ledger::wake`], on fresh state.
-    pub fn failed(&mut self, run: &RunKey) -> Vec<Arc<str>> {
+    pub fn failed(&mut self, run: &RunKey) -> Vec<Unused> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         if let Busy::Committing(flight) = &mut cell.busy {
             flight.entries.iter_mut().for_each(|entry| entry.unsure = true);
@@ -367,7 +374,7 @@ impl<R> Ledger<R> {
         &mut self,
         run: &RunKey,
         why: impl Fn() -> StoreError,
-    ) -> (Vec<(R, Outcome)>, Vec<Arc<str>>) {
+    ) -> (Vec<(R, Outcome)>, Vec<Unused>) {
         let Some(mut cell) = self.cells.remove(run) else { return (Vec::new(), Vec::new()) };
         let unused = cell.unwind();
         (cell.waiting.into_iter().map(|entry| (entry.reply, Outcome::Failed(why()))).collect(), unused)
@@ -432,7 +439,7 @@ pub fn timer_input(timer: &DueTimer) -> Input {
     match timer.key {
         BEGIN => Input::Begin,
         JobKey::Timer(n) if n >= FIRST_TIMER => {
-            Input::TimerDue { timer: n - FIRST_TIMER, entered: timer.attempt, due: timer.due }
+            Input::TimerDue { timer: n - FIRST_TIMER, number: timer.attempt, due: timer.due }
         }
         _ => Input::TimedOut,
     }

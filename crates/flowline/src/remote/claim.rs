@@ -1,17 +1,22 @@
 //! Claiming: jobs are leased under the worker's name, loaded with all that an attempt needs, and handed out.
 
+use std::sync::Arc;
+
 use flowline_core::ids::{check_name, step_id};
 use flowline_core::{Time, limits};
 use flowline_store::row::StateScope;
-use flowline_store::{Claim, Extend, JobKey, LeasedJob, Store, StoreError};
+use flowline_store::{Claim, Extend, JobKey, Lane, LeasedJob, Store, StoreError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::lease::{Lease, holder};
 use super::room::Look;
-use super::{ACKNOWLEDGE, Assignment, CLAIM, LONGEST_WAIT, REMOTE, Remote, WorkRequest, locked};
-use crate::drive::{Prepared, prepare};
+use super::{ACKNOWLEDGE, Assignment, CLAIM, Given, LONGEST_WAIT, REMOTE, Remote, WorkRequest, locked};
+use crate::attempt::Launch;
+use crate::drive::prepare;
 use crate::engine::EngineError;
+use crate::ledger::Handed;
+use crate::plans::Plans;
 use crate::step::{StepError, idempotency_key};
 use crate::trace::Trace;
 
@@ -30,29 +35,80 @@ impl Remote {
         if self.engine.shared.remote.room.is_closed() {
             return Err(EngineError::Stopped);
         }
-        let look = || self.look(request.clone());
+        let request = Arc::new(request);
         if request.wait.is_zero() {
-            return Ok(look().await?.found);
+            return Ok(self.look(request).await?.found);
         }
         let deadline = Instant::now() + request.wait.min(LONGEST_WAIT);
-        let queues = request.queues.iter().map(|queue| queue.as_str().into()).collect();
-        let place = (self.engine.tenant().clone(), queues);
-        let shared = &self.engine.shared;
-        shared.remote.room.wait(&*shared.store, place, deadline, look).await
+        let queues: Arc<[Arc<str>]> = request.queues.iter().map(|queue| queue.as_str().into()).collect();
+        let (shared, tenant) = (&self.engine.shared, self.engine.tenant());
+        let place = (tenant.clone(), queues.clone());
+        loop {
+            let (seat, given) = shared.remote.seats.sit(&request.worker, tenant, &queues);
+            let look = || async {
+                // A job is on its way to this worker: what a look would find is for others.
+                if seat.is_reserved() {
+                    std::future::pending::<()>().await;
+                }
+                self.look(request.clone()).await
+            };
+            let store = shared.store.clone();
+            let mut given = Awaited::new(given, move |given: Given| async move {
+                let _ = store.release(vec![given.lease()]).await;
+            });
+            tokio::select! {
+                biased;
+                given = &mut given.told => match given {
+                    Ok(given) => return self.receive(request.clone(), given).await,
+                    // The commit came to nothing.
+                    Err(_) => continue,
+                },
+                found = shared.remote.room.wait(&*shared.store, place.clone(), deadline, look) => return found,
+            }
+        }
     }
 
-    /// One look into the store, to its end even if nobody waits for it any more.
-    async fn look(&self, request: WorkRequest) -> Result<Look<Assignment>, EngineError> {
+    /// One look into the store.
+    async fn look(&self, request: Arc<WorkRequest>) -> Result<Look<Assignment>, EngineError> {
         let remote = self.clone();
+        self.to_its_end(async move { remote.take(&request).await }).await
+    }
+
+    /// Takes over a job that a commit leased to this worker.
+    async fn receive(&self, request: Arc<WorkRequest>, given: Given) -> Result<Vec<Assignment>, EngineError> {
+        let Given { handed, at } = given;
+        let expires = at + handed.handoff.ttl;
+        let remote = self.clone();
+        let received = self.to_its_end(async move {
+            let shared = &remote.engine.shared;
+            let (launches, failed) = open(&*shared.store, &shared.plans, handed, at).await;
+            let found = remote.assign(&request, launches, failed, at, expires).await?;
+            Ok(Look { found, due_in: None })
+        });
+        Ok(received.await?.found)
+    }
+
+    /// Leases are taken to the end even if nobody waits for them any more: then they are given back.
+    async fn to_its_end(
+        &self,
+        taking: impl Future<Output = Result<Look<Assignment>, EngineError>> + Send + 'static,
+    ) -> Result<Look<Assignment>, EngineError> {
+        let remote = self.clone();
+        let give_back = move |unheard: Result<Look<Assignment>, EngineError>| async move {
+            let found = unheard.map_or_else(|_| Vec::new(), |look| look.found);
+            let leases: Vec<String> = found.into_iter().map(|job| job.lease).collect();
+            let _ = remote.release(&leases).await;
+        };
         let (tell, told) = oneshot::channel();
-        tokio::spawn(async move {
-            if let Err(Ok(unheard)) = tell.send(remote.take(&request).await) {
-                let leases: Vec<String> = unheard.found.into_iter().map(|job| job.lease).collect();
-                // Where it fails they run out by themselves.
-                let _ = remote.release(&leases).await;
+        tokio::spawn({
+            let give_back = give_back.clone();
+            async move {
+                if let Err(unheard) = tell.send(taking.await) {
+                    give_back(unheard).await;
+                }
             }
         });
-        told.await.map_err(|_| EngineError::Stopped)?
+        (&mut Awaited::new(told, give_back).told).await.map_err(|_| EngineError::Stopped)?
     }
 
     async fn take(&self, request: &WorkRequest) -> Result<Look<Assignment>, EngineError> {
@@ -81,30 +137,33 @@ impl Remote {
         for job in &claimed.jobs {
             shared.meters.queue_wait.observe(claimed.now.since(job.due));
         }
-        let found = self.assign(request, claimed.jobs, claimed.now).await?;
+        let expires = claimed.jobs.first().map_or(claimed.now, |job| job.expires);
+        let (prepared, failed) = prepare(&*shared.store, &shared.plans, claimed.jobs).await;
+        let launches = prepared.into_iter().map(|prepared| (prepared.launch, prepared.delayed)).collect();
+        let found = self.assign(request, launches, failed, claimed.now, expires).await?;
         Ok(Look { found, due_in })
     }
 
+    /// Makes assignments of attempts, each with whether its run waited for it. Those that could not be loaded go back.
     async fn assign(
         &self,
         request: &WorkRequest,
-        jobs: Vec<LeasedJob>,
+        launches: Vec<(Launch, bool)>,
+        failed: Vec<LeasedJob>,
         now: Time,
+        expires: Time,
     ) -> Result<Vec<Assignment>, EngineError> {
         let shared = &self.engine.shared;
-        let expires = jobs.first().map_or(now, |job| job.expires);
-        let (prepared, failed) = prepare(&*shared.store, &shared.plans, jobs).await;
         let mut back: Vec<Extend> = failed.into_iter().map(given_back).collect();
-        let (mut found, mut bytes) = (Vec::with_capacity(prepared.len()), 0);
-        for prepared in prepared {
-            bytes += prepared.launch.input.get().len();
+        let (mut found, mut bytes) = (Vec::with_capacity(launches.len()), 0);
+        for (launch, delayed) in launches {
+            bytes += launch.input.get().len();
             if bytes > INPUT_BYTES && !found.is_empty() {
-                let launch = prepared.launch;
                 back.push(Extend { run: launch.run, key: JobKey::Step(launch.step), token: launch.token });
                 continue;
             }
-            let too_large = prepared.launch.input.get().len() > limits::JOIN_BYTES;
-            let mut job = self.assignment(request, prepared, now, expires);
+            let too_large = launch.input.get().len() > limits::JOIN_BYTES;
+            let mut job = self.assignment(request, launch, delayed, now, expires);
             if too_large {
                 self.refuse_input(job).await;
                 continue;
@@ -120,9 +179,15 @@ impl Remote {
         Ok(found)
     }
 
-    fn assignment(&self, request: &WorkRequest, prepared: Prepared, now: Time, expires: Time) -> Assignment {
+    fn assignment(
+        &self,
+        request: &WorkRequest,
+        launch: Launch,
+        delayed: bool,
+        now: Time,
+        expires: Time,
+    ) -> Assignment {
         let shared = &self.engine.shared;
-        let Prepared { launch, delayed, .. } = prepared;
         shared.remote.keep_plan(&launch.run, &launch.plan, &launch.trace);
         let planned = launch.plan.step(launch.step);
         let timeout = launch.plan.step_definition(launch.step).timeout;
@@ -180,6 +245,30 @@ impl Remote {
     }
 }
 
+/// An answer with leases in it. Dropped before it was heard, they are given back at once; where that fails they run out
+/// by themselves.
+struct Awaited<T, B: FnOnce(T) -> F, F: Future<Output = ()> + Send + 'static> {
+    told: oneshot::Receiver<T>,
+    give_back: Option<B>,
+}
+
+impl<T, B: FnOnce(T) -> F, F: Future<Output = ()> + Send + 'static> Awaited<T, B, F> {
+    fn new(told: oneshot::Receiver<T>, give_back: B) -> Awaited<T, B, F> {
+        Awaited { told, give_back: Some(give_back) }
+    }
+}
+
+impl<T, B: FnOnce(T) -> F, F: Future<Output = ()> + Send + 'static> Drop for Awaited<T, B, F> {
+    fn drop(&mut self) {
+        self.told.close();
+        if let (Ok(unheard), Some(give_back)) = (self.told.try_recv(), self.give_back.take())
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(give_back(unheard));
+        }
+    }
+}
+
 impl WorkRequest {
     /// Refuses what no worker can ask for.
     pub fn check(&self) -> Result<(), EngineError> {
@@ -195,6 +284,32 @@ impl WorkRequest {
             None => Ok(()),
         }
     }
+}
+
+/// What an attempt that a commit handed over starts with: read from the store only where it was not at hand.
+async fn open(
+    store: &dyn Store,
+    plans: &Plans,
+    handed: Handed,
+    at: Time,
+) -> (Vec<(Launch, bool)>, Vec<LeasedJob>) {
+    let Handed { run, plan, trace, step, attempt, transition, handoff, input } = handed;
+    let token = handoff.token;
+    if let Some(input) = input {
+        return (
+            vec![(
+                Launch { run, plan, trace, step, attempt, transition, token, input, started: false },
+                false,
+            )],
+            Vec::new(),
+        );
+    }
+    let planned = plan.step(step);
+    let lane = Lane { queue: planned.queue.clone(), need: planned.need.clone() };
+    let (key, name, expires) = (JobKey::Step(step), planned.name.clone(), at + handoff.ttl);
+    let job = LeasedJob { run, key, name, attempt, lane, due: at, token, expires };
+    let (prepared, failed) = prepare(store, plans, vec![job]).await;
+    (prepared.into_iter().map(|prepared| (prepared.launch, prepared.delayed)).collect(), failed)
 }
 
 fn given_back(job: LeasedJob) -> Extend {

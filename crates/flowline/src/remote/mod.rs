@@ -16,12 +16,13 @@
 //! (`report`): a worker that neither reports nor sends a heartbeat loses it like any that died. A result that comes after the
 //! deadline, before anyone noticed, still counts: the first outcome to be committed does.
 //!
-//! Waiting for work is in `room`, claiming in `claim`, reporting in `report`.
+//! Waiting for work is in `room`, being given it by a commit in `seats`, claiming in `claim`, reporting in `report`.
 
 mod claim;
 pub(crate) mod lease;
 mod report;
 mod room;
+mod seats;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +37,8 @@ use serde::Serialize;
 use crate::engine::{Engine, EngineError};
 use crate::slots::Tokens;
 use crate::step::{Level, StepError};
+
+pub(crate) use seats::{Given, Seats};
 
 /// How long a worker has for its first word about an assignment.
 pub const ACKNOWLEDGE: Duration = Duration::from_secs(5);
@@ -157,6 +160,7 @@ type Planned = (Arc<Plan>, Option<Arc<str>>);
 #[derive(Debug)]
 pub(crate) struct Mind {
     pub(crate) room: room::Room,
+    pub(crate) seats: Seats,
     tokens: Mutex<Tokens>,
     /// A run is pinned to its plan and its trace for life.
     plans: Mutex<HashMap<RunKey, Planned>>,
@@ -168,6 +172,7 @@ impl Default for Mind {
     fn default() -> Mind {
         Mind {
             room: room::Room::default(),
+            seats: Seats::default(),
             tokens: Mutex::new(Tokens::random()),
             plans: Mutex::default(),
             begun: Mutex::default(),

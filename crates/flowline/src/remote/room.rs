@@ -28,7 +28,7 @@ const SAFETY: Duration = Duration::from_secs(1);
 const LINES: usize = 256;
 
 /// Who waits for the same work: the tenant, and queues in order.
-type Place = (Tenant, Vec<Arc<str>>);
+type Place = (Tenant, Arc<[Arc<str>]>);
 
 #[derive(Debug)]
 pub(crate) struct Room {

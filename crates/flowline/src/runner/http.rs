@@ -92,7 +92,7 @@ impl Shared {
         else {
             return Err(StepError::fatal("this step sends no request"));
         };
-        let given = given(&step, &input);
+        let given = step.given(&input);
         let rendered = template.render(&given).map_err(|error| StepError::fatal(error).code("template"))?;
         drop(input);
         let target = Target::of(&rendered.url)?;
@@ -206,15 +206,4 @@ impl Headers {
 
 fn unfit(what: &str) -> StepError {
     StepError::fatal(format!("the request cannot be sent: {what}")).code("template")
-}
-
-fn given<'a>(step: &Step, input: &'a Json) -> Given<'a> {
-    let (run, tenant) = (step.run_id().as_str(), step.tenant().as_str());
-    Given {
-        input,
-        run: json!({ "id": run, "flow": step.flow(), "tenant": tenant }),
-        step: json!({
-            "name": step.name(), "attempt": step.attempt(), "idempotencyKey": step.idempotency_key(),
-        }),
-    }
 }

@@ -205,7 +205,8 @@ impl World {
                 let what = || format!("sees run {} end {}", run.run, ended.status);
                 self.shared.lock().tell(|| name.to_string(), what);
             }
-            Action::Trouble(_) => {}
+            // No remote worker waits in a simulated instance.
+            Action::Give(..) | Action::Trouble(_) => {}
         }
     }
 

@@ -246,8 +246,10 @@ impl Player {
     fn commit(&mut self, decision: &Decision) {
         decision.events.iter().for_each(|event| self.append(event.clone()));
         self.state = decision.state.clone();
-        for (step, _) in &decision.drop {
-            self.jobs.remove(step);
+        for (job, _) in &decision.drop {
+            if let Job::Step(step) = job {
+                self.jobs.remove(step);
+            }
         }
         match decision.others {
             OtherJobs::Leave => {}
@@ -265,6 +267,7 @@ impl Player {
         for add in &decision.add {
             match add.job {
                 Job::RunTimeout => self.plan_at(add.due, Next::TimeOut),
+                Job::Begin | Job::Timer(_) => {}
                 Job::Step(step) => {
                     self.jobs.insert(step, add.clone());
                     self.queue(add);

@@ -9,6 +9,7 @@ use super::Reader;
 use crate::code;
 use crate::fault::Fault;
 use crate::names::tenant_of;
+use crate::schema;
 
 impl Reader<'_> {
     pub(crate) fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, Fault> {
@@ -102,10 +103,11 @@ impl Reader<'_> {
     }
 
     pub(crate) fn counters(&self) -> Result<Vec<Counter>, Fault> {
-        let mut statement = self.conn.prepare_cached(
-            "select t.name, f.name, c.status, c.n from counters c join flows f on f.id = c.flow
-             join tenants t on t.id = f.tenant where c.n > 0",
-        )?;
+        let state = if self.has(schema::WITH_MACHINES)? { "nullif(c.state, '')" } else { "null" };
+        let mut statement = self.conn.prepare_cached(&format!(
+            "select t.name, f.name, c.status, c.n, {state} from counters c join flows f on f.id = c.flow
+             join tenants t on t.id = f.tenant where c.n > 0"
+        ))?;
         let mut rows = statement.query([])?;
         let mut found = Vec::new();
         while let Some(row) = rows.next()? {
@@ -113,7 +115,7 @@ impl Reader<'_> {
                 tenant: tenant_of(row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?)?,
                 flow_name: row.get(1)?,
                 status: code::status(row.get(2)?)?,
-                state: None,
+                state: row.get(4)?,
                 count: row.get::<_, i64>(3)? as u64,
             });
         }

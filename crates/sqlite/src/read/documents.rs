@@ -3,7 +3,7 @@
 use flowline_core::Time;
 use flowline_store::query::page_size;
 use flowline_store::{Document, DocumentPage, DocumentQuery, Order};
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Reader;
 use crate::code;
@@ -12,15 +12,10 @@ use crate::schema;
 
 impl Reader<'_> {
     pub(crate) fn document(&self, collection: &str, id: &str, now: Time) -> Result<Option<Document>, Fault> {
-        if !self.keeps_documents()? {
-            return Ok(None);
+        match self.has(schema::WITH_DOCUMENTS)? {
+            true => live(self.conn, collection, id, now),
+            false => Ok(None),
         }
-        let mut statement = self.conn.prepare_cached(
-            "select id, body, expires from documents
-             where collection = ?1 and id = ?2 and (expires is null or expires > ?3)",
-        )?;
-        let found = statement.query_row(params![collection, id, now.millis()], |row| Ok(read(row)));
-        found.optional()?.transpose()
     }
 
     pub(crate) fn documents(
@@ -31,7 +26,7 @@ impl Reader<'_> {
     ) -> Result<DocumentPage, Fault> {
         let mut found = Vec::new();
         let limit = page_size(query.limit);
-        if self.keeps_documents()? {
+        if self.has(schema::WITH_DOCUMENTS)? {
             let mut statement = self.conn.prepare_cached(&page_sql(query))?;
             let (now, most) = (now.millis(), limit as i64 + 1);
             let mut rows = match &query.after {
@@ -47,7 +42,7 @@ impl Reader<'_> {
 
     /// Goes from the first document of a collection to that of the next: how many a collection holds does not matter.
     pub(crate) fn collections(&self, now: Time) -> Result<Vec<String>, Fault> {
-        if !self.keeps_documents()? {
+        if !self.has(schema::WITH_DOCUMENTS)? {
             return Ok(Vec::new());
         }
         let mut statement = self.conn.prepare_cached(
@@ -62,10 +57,21 @@ impl Reader<'_> {
         let found = statement.query_map([now.millis()], |row| row.get(0))?;
         Ok(found.collect::<Result<_, _>>()?)
     }
+}
 
-    fn keeps_documents(&self) -> Result<bool, Fault> {
-        Ok(schema::format(self.conn)? >= Some(schema::WITH_DOCUMENTS))
-    }
+/// The document under an id whose time is not over.
+pub(crate) fn live(
+    conn: &Connection,
+    collection: &str,
+    id: &str,
+    now: Time,
+) -> Result<Option<Document>, Fault> {
+    let mut statement = conn.prepare_cached(
+        "select id, body, expires from documents
+         where collection = ?1 and id = ?2 and (expires is null or expires > ?3)",
+    )?;
+    let found = statement.query_row(params![collection, id, now.millis()], |row| Ok(read(row)));
+    found.optional()?.transpose()
 }
 
 pub(super) fn page_sql(query: &DocumentQuery) -> String {

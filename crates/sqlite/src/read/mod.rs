@@ -11,11 +11,13 @@ pub(crate) mod leases;
 pub(crate) mod locks;
 #[cfg(test)]
 mod plans;
+pub(crate) mod receipts;
 pub(crate) mod rows;
 pub(crate) mod runs;
 pub(crate) mod transfer;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use flowline_core::{RunKey, Tenant};
@@ -25,6 +27,7 @@ use tokio::sync::Semaphore;
 
 use crate::fault::Fault;
 use crate::file;
+use crate::schema;
 
 /// Reads at the same time. More would only wait for the same disk and cores.
 const READERS: usize = 4;
@@ -37,17 +40,21 @@ struct Pool {
     path: PathBuf,
     idle: Mutex<Vec<Connection>>,
     seats: Semaphore,
+    /// The format that the file was last seen to have. It only grows.
+    format: AtomicU32,
 }
 
 /// What a read works with.
 pub(crate) struct Reader<'a> {
     pub(crate) conn: &'a Connection,
+    format: &'a AtomicU32,
 }
 
 impl Readers {
     pub(crate) fn open(path: PathBuf) -> Result<Readers, StoreError> {
         let first = file::open_reader(&path)?;
-        let pool = Pool { path, idle: Mutex::new(vec![first]), seats: Semaphore::new(READERS) };
+        let (idle, seats) = (Mutex::new(vec![first]), Semaphore::new(READERS));
+        let pool = Pool { path, idle, seats, format: AtomicU32::new(0) };
         Ok(Readers(Arc::new(pool)))
     }
 
@@ -61,7 +68,7 @@ impl Readers {
         let pool = self.0.clone();
         let done = tokio::task::spawn_blocking(move || {
             let conn = pool.take()?;
-            let answer = in_one_moment(&conn, read);
+            let answer = in_one_moment(&conn, &pool.format, read);
             let answer = answer.map_err(|fault| file::named(&pool.path, fault.of_read()));
             pool.give_back(conn);
             answer
@@ -85,15 +92,24 @@ impl Pool {
 
 fn in_one_moment<T>(
     conn: &Connection,
+    format: &AtomicU32,
     read: impl FnOnce(&Reader<'_>) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
     let moment = conn.unchecked_transaction()?;
-    let answer = read(&Reader { conn })?;
+    let answer = read(&Reader { conn, format })?;
     moment.finish()?;
     Ok(answer)
 }
 
 impl Reader<'_> {
+    /// Whether the file has what came with a format: no engine of this build may have opened it yet.
+    pub(crate) fn has(&self, format: u32) -> Result<bool, Fault> {
+        if self.format.load(Ordering::Relaxed) < format {
+            self.format.store(schema::format(self.conn)?.unwrap_or(0), Ordering::Relaxed);
+        }
+        Ok(self.format.load(Ordering::Relaxed) >= format)
+    }
+
     pub(crate) fn tenant(&self, tenant: &Tenant) -> Result<Option<i64>, Fault> {
         let mut statement = self.conn.prepare_cached("select id from tenants where name = ?1")?;
         Ok(statement.query_row([tenant.as_str()], |row| row.get(0)).optional()?)

@@ -1,11 +1,12 @@
 //! The reads that must stay flat however much is stored: shown by SQLite's own plan, not by the time they take.
 
-use flowline_core::Tenant;
-use flowline_store::{DocumentQuery, Order, RunQuery};
+use flowline_core::{RunId, Tenant};
+use flowline_store::{DocumentQuery, Order, ReceiptQuery, RunQuery};
 use rusqlite::Connection;
 
 use super::documents;
 use super::events::LOG_FROM;
+use super::receipts;
 use super::runs::page_sql;
 use crate::schema;
 use crate::write::statements::Statements;
@@ -48,6 +49,10 @@ fn a_page_of_runs_is_read_in_the_order_of_an_index() {
     for (query, index) in [
         (all.clone(), "INDEX progress_by_status (flow=? AND status=? AND rowid>? AND rowid<?)"),
         (
+            RunQuery { flow: Some("f".to_owned()), state: Some("s".to_owned()), ..all.clone() },
+            "INDEX progress_by_state (flow=? AND machine_state=? AND status=? AND rowid>? AND rowid<?)",
+        ),
+        (
             RunQuery { label: Some(("a".to_owned(), "b".to_owned())), ..all },
             "PRIMARY KEY (tenant=? AND key=? AND value=? AND run>? AND run<?)",
         ),
@@ -66,6 +71,23 @@ fn a_page_of_documents_begins_by_key_wherever_it_lies() {
         let first = documents::page_sql(&DocumentQuery { after: None, ..query });
         assert_flat(&plan(&conn, &first), "SEARCH documents USING PRIMARY KEY (collection=?)");
     }
+}
+
+#[test]
+fn a_page_of_receipts_is_read_in_the_order_of_an_index() {
+    let conn = empty();
+    for (worker, index) in [
+        (None, "INDEX receipts_by_status (tenant=? AND status=? AND (received_at,run,number)<(?,?,?))"),
+        (
+            Some("w".to_owned()),
+            "INDEX receipts_by_worker (tenant=? AND worker=? AND status=? AND (received_at,run,number)<(?,?,?))",
+        ),
+    ] {
+        let query = ReceiptQuery { worker, ..ReceiptQuery::of(Tenant::default()) };
+        assert_flat(&plan(&conn, &receipts::page_sql(&query)), index);
+    }
+    let query = ReceiptQuery { run: Some(RunId::new("r").unwrap()), ..ReceiptQuery::of(Tenant::default()) };
+    assert_flat(&plan(&conn, &receipts::page_sql(&query)), "USING PRIMARY KEY (run=? AND number<?)");
 }
 
 #[test]

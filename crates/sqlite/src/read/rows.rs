@@ -12,7 +12,7 @@ use crate::names::tenant_of;
 /// The columns that [`run_row`] reads; `r` is the run, `p` its progress, and [`RUN_JOINS`] gives the rest.
 pub(crate) const RUN_COLUMNS: &str = "r.id, r.run_id, f.name, t.name, d.hash, p.status, r.created_at, p.started_at,
     p.completed_at, r.step_count, p.completed_steps, p.failed_steps, p.retries, p.failure_error, p.failure_step,
-    r.labels, r.idempotency_key, r.retry_of, p.version, p.seq, p.events_trimmed, r.input_digest, p.state";
+    r.labels, r.idempotency_key, r.retry_of, p.version, p.seq, p.events_trimmed, r.input_digest, p.state, p.machine_state";
 /// `cross` keeps the planner from turning the order round.
 pub(crate) const RUN_JOINS: &str = "cross join flows f on f.id = r.flow cross join tenants t on t.id = r.tenant cross join definitions d on d.id = r.definition";
 /// Where the encoded state is among [`RUN_COLUMNS`].
@@ -32,7 +32,7 @@ pub(crate) fn run_row(row: &Row<'_>) -> Result<RunRow, Fault> {
         tenant: tenant_of(text(row, 3)?)?,
         definition: row.get(4)?,
         status: code::status(row.get(5)?)?,
-        state: None,
+        state: row.get(23)?,
         created_at,
         started_at: row.get::<_, Option<i64>>(7)?.map(Time::from_millis),
         completed_at,

@@ -12,12 +12,11 @@ use super::Reader;
 use super::rows::{RUN_COLUMNS, RUN_JOINS, STATE_COLUMN, run_row};
 use crate::code;
 use crate::fault::Fault;
+use crate::schema;
 
 impl Reader<'_> {
     pub(crate) fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, Fault> {
-        let sql = format!(
-            "select {RUN_COLUMNS} from runs r cross join progress p on p.run = r.id {RUN_JOINS} where r.tenant = ?1 and r.run_id = ?2"
-        );
+        let sql = self.rows_sql("r.tenant = ?1 and r.run_id = ?2")?;
         let mut statement = self.conn.prepare_cached(&sql)?;
         let mut found = Vec::with_capacity(runs.len());
         for run in runs {
@@ -34,16 +33,25 @@ impl Reader<'_> {
         Ok(found)
     }
 
+    fn rows_sql(&self, which: &str) -> Result<String, Fault> {
+        let progress = match self.has(schema::WITH_MACHINES)? {
+            true => "progress",
+            false => "(select *, null as machine_state from progress)",
+        };
+        Ok(format!(
+            "select {RUN_COLUMNS} from runs r cross join {progress} p on p.run = r.id {RUN_JOINS} where {which}"
+        ))
+    }
+
     pub(crate) fn runs(&self, query: &RunQuery) -> Result<RunPage, Fault> {
+        query.check()?;
         let before = query.cursor.as_deref().map(number).transpose()?;
         let size = flowline_store::query::page_size(query.limit);
         let ranges = self.ranges(query)?;
         let mut ids = self.newest(query, &ranges, before.unwrap_or(i64::MAX), size + 1)?;
         let more = ids.len() > size;
         ids.truncate(size);
-        let sql = format!(
-            "select {RUN_COLUMNS} from runs r cross join progress p on p.run = r.id {RUN_JOINS} where r.id = ?1"
-        );
+        let sql = self.rows_sql("r.id = ?1")?;
         let mut statement = self.conn.prepare_cached(&sql)?;
         let mut items = Vec::with_capacity(ids.len());
         for id in &ids {
@@ -69,6 +77,9 @@ impl Reader<'_> {
         count: usize,
     ) -> Result<Vec<i64>, Fault> {
         let mut newest = BTreeSet::new();
+        if ranges.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut statement = self.conn.prepare_cached(&page_sql(query))?;
         for range in ranges {
             let after = newest.first().copied().filter(|_| newest.len() == count).unwrap_or(0);
@@ -85,12 +96,19 @@ impl Reader<'_> {
     }
 
     fn total(&self, query: &RunQuery, ranges: &[Range]) -> Result<Total, Fault> {
+        if ranges.is_empty() {
+            return Ok(Total::Exact(0));
+        }
         if query.counted() {
-            let sql = "select coalesce(sum(n), 0) from counters c join flows f on f.id = c.flow
+            let sql = format!(
+                "select coalesce(sum(n), 0) from counters c join flows f on f.id = c.flow
                 join tenants t on t.id = f.tenant
-                where t.name = ?1 and (?2 is null or f.name = ?2) and (?3 is null or c.status = ?3)";
-            let of = params![query.tenant.as_str(), query.flow, query.status.map(code::status_number)];
-            let total: i64 = self.conn.prepare_cached(sql)?.query_row(of, |row| row.get(0))?;
+                where t.name = ?1 and (?2 is null or f.name = ?2) and (?3 is null or c.status = ?3) {}",
+                if query.state.is_some() { "and c.state = ?4" } else { "and ?4 is null" }
+            );
+            let status = query.status.map(code::status_number);
+            let of = params![query.tenant.as_str(), query.flow, status, query.state];
+            let total: i64 = self.conn.prepare_cached(&sql)?.query_row(of, |row| row.get(0))?;
             return Ok(Total::Exact(total.max(0) as u64));
         }
         let sql = format!("select count(*) from ({})", page_sql(query));
@@ -111,6 +129,9 @@ impl Reader<'_> {
     /// unknown.
     fn ranges(&self, query: &RunQuery) -> Result<Vec<Range>, Fault> {
         let Some(tenant) = self.tenant(&query.tenant)? else { return Ok(Vec::new()) };
+        if query.state.is_some() && !self.has(schema::WITH_MACHINES)? {
+            return Ok(Vec::new());
+        }
         let mut statement = self.conn.prepare_cached(
             "select id from flows where tenant = ?1 and (?2 is null or name = ?2) order by id",
         )?;
@@ -125,12 +146,14 @@ impl Reader<'_> {
             let flow = query.flow.as_ref().and_then(|_| flows.first().copied());
             let label = [Value::from(tenant), Value::from(key.clone()), Value::from(value.clone())];
             let of = [Value::from(flow), Value::from(status)];
-            return Ok(vec![times.into_iter().chain(label).chain(of).collect()]);
+            let state = query.state.iter().cloned().map(Value::from);
+            return Ok(vec![times.into_iter().chain(label).chain(of).chain(state).collect()]);
         }
         let statuses: Vec<i64> =
             status.map_or_else(|| Status::ALL.map(code::status_number).to_vec(), |status| vec![status]);
         let each = flows.iter().flat_map(|flow| statuses.iter().map(move |status| [*flow, *status]));
-        Ok(each.map(|of| times.iter().cloned().chain(of.map(Value::from)).collect()).collect())
+        let state = || query.state.iter().cloned().map(Value::from);
+        Ok(each.map(|of| times.iter().cloned().chain(of.map(Value::from)).chain(state()).collect()).collect())
     }
 }
 
@@ -144,10 +167,16 @@ pub(super) fn page_sql(query: &RunQuery) -> String {
         Some(_) => "select l.run from labels l cross join runs r on r.id = l.run cross join progress p on p.run = l.run
             where l.tenant = ?6 and l.key = ?7 and l.value = ?8 and (?9 is null or p.flow = ?9)
             and (?10 is null or p.status = ?10) and l.run < ?1 and l.run > ?2",
+        None if query.state.is_some() => "select p.run from progress p indexed by progress_by_state
+            cross join runs r on r.id = p.run
+            where p.flow = ?6 and p.machine_state = ?8 and p.status = ?7 and p.run < ?1 and p.run > ?2",
         None => "select p.run from progress p indexed by progress_by_status cross join runs r on r.id = p.run
             where p.flow = ?6 and p.status = ?7 and p.run < ?1 and p.run > ?2",
     }
     .to_owned();
+    if query.label.is_some() && query.state.is_some() {
+        sql.push_str(" and p.machine_state = ?11");
+    }
     if query.since.is_some() || query.until.is_some() {
         sql.push_str(" and (?4 is null or r.created_at >= ?4) and (?5 is null or r.created_at < ?5)");
     } else {

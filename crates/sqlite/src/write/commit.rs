@@ -38,6 +38,7 @@ impl Writer<'_> {
             self.sql.clear_kv.execute((0, id))?;
         }
         let ts = self.date(id, now)?;
+        self.change_receipts(id, ts, &commit.receipts)?;
         let (first_seq, end) = self.log(id, ts, &commit.events)?;
         let version = self.advance(id, &commit.state, &commit.index, end)?;
         if commit.index.status.is_terminal() {
@@ -98,12 +99,13 @@ impl Writer<'_> {
             self.sql.insert_label.execute(params![tenant, key, value, id])?;
         }
         self.last.run = id;
-        self.count(flow, commit.index.status, 1);
+        self.count(flow, commit.index.status, commit.index.state.clone(), 1);
         let run = LiveRun {
             key: commit.run.clone(),
             tenant,
             flow,
             status: commit.index.status,
+            machine_state: commit.index.state.clone(),
             started_at: None,
             version: 0,
             seq: 0,
@@ -257,7 +259,12 @@ impl Writer<'_> {
     pub(super) fn advance(&mut self, id: i64, state: &[u8], index: &Index, end: End) -> Result<u64, Fault> {
         let run = self.run(id)?;
         run.version += 1;
-        let before = std::mem::replace(&mut run.status, index.status);
+        let before = (run.status, run.machine_state.clone());
+        let after = (index.status, index.state.clone());
+        let moved = before != after;
+        if moved {
+            (run.status, run.machine_state) = after.clone();
+        }
         let (version, seq, ms, started_at) = (run.version as i64, run.seq as i64, run.ms, run.started_at);
         let (tenant, flow) = (run.tenant, run.flow);
         let Index { completed_steps: completed, failed_steps: failed, retries, .. } = *index;
@@ -265,21 +272,44 @@ impl Writer<'_> {
         let ended = (end == End::Reached).then_some(ms);
         if version == 1 {
             self.sql.insert_progress.execute(params![
-                id, version, seq, ms, started_at, completed, failed, retries, state, status, ended, tenant,
+                id,
+                version,
+                seq,
+                ms,
+                started_at,
+                completed,
+                failed,
+                retries,
+                state,
+                status,
+                ended,
+                index.state,
+                tenant,
                 flow
             ])?;
-        } else if before != index.status || ended.is_some() {
+        } else if moved || ended.is_some() {
             self.sql.advance_status.execute(params![
-                id, version, seq, ms, started_at, completed, failed, retries, state, status, ended
+                id,
+                version,
+                seq,
+                ms,
+                started_at,
+                completed,
+                failed,
+                retries,
+                state,
+                status,
+                ended,
+                index.state
             ])?;
         } else {
             self.sql
                 .advance
                 .execute(params![id, version, seq, ms, started_at, completed, failed, retries, state])?;
         }
-        if before != index.status {
-            self.count(flow, before, -1);
-            self.count(flow, index.status, 1);
+        if moved {
+            self.count(flow, before.0, before.1, -1);
+            self.count(flow, after.0, after.1, 1);
         }
         if let Some(failure) = &index.failure {
             self.sql.set_failure.execute((id, &failure.error, failure.step.as_deref()))?;

@@ -8,6 +8,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::Writer;
 use crate::fault::Fault;
+use crate::read;
 
 const PUT: &str = "insert or replace into documents (collection, id, body, expires) values (?1, ?2, ?3, ?4)";
 
@@ -22,6 +23,21 @@ impl Writer<'_> {
         let expires = ttl.map(|ttl| (self.clock.now() + ttl).millis());
         self.conn.prepare_cached(PUT)?.execute(params![collection, id, body.get(), expires])?;
         Ok(())
+    }
+
+    /// The document that is live under the id, or `None` where this one was written.
+    pub(crate) fn create_document(
+        &mut self,
+        collection: &str,
+        id: &str,
+        body: &Json,
+        ttl: Option<Duration>,
+    ) -> Result<Option<Document>, Fault> {
+        let there = read::documents::live(self.conn, collection, id, self.clock.now())?;
+        if there.is_none() {
+            self.put_document(collection, id, body, ttl)?;
+        }
+        Ok(there)
     }
 
     pub(crate) fn restore_documents(

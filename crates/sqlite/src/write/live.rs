@@ -28,6 +28,7 @@ pub(crate) struct LiveRun {
     pub(crate) tenant: i64,
     pub(crate) flow: i64,
     pub(crate) status: Status,
+    pub(crate) machine_state: Option<Arc<str>>,
     pub(crate) started_at: Option<i64>,
     pub(crate) version: u64,
     /// Number of the last event.
@@ -141,6 +142,7 @@ impl Writer<'_> {
             tenant,
             flow: row.get(0)?,
             status: code::status(row.get(1)?)?,
+            machine_state: row.get(8)?,
             started_at: row.get(2)?,
             version: row.get::<_, i64>(3)? as u64,
             seq: row.get::<_, i64>(4)? as u64,

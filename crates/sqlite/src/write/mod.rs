@@ -13,6 +13,7 @@ mod lease;
 mod live;
 mod locks;
 mod log;
+mod receipts;
 mod repair;
 pub(crate) mod retain;
 pub(crate) mod statements;
@@ -51,8 +52,8 @@ pub(crate) struct Writer<'c> {
     slots: Vec<[i64; 3]>,
     /// Room for the text of a row of events.
     text: String,
-    /// Changes of the counters in this transaction, by flow and status.
-    counts: HashMap<(i64, Status), i64>,
+    /// Changes of the counters in this transaction, by flow, status and state.
+    counts: HashMap<(i64, Status, Option<Arc<str>>), i64>,
     /// The lane that the last claim served last.
     last_lane: Option<(flowline_core::Tenant, flowline_store::Lane)>,
 }
@@ -259,14 +260,15 @@ impl<'c> Writer<'c> {
     }
 
     fn write_counts(&mut self) -> Result<(), Fault> {
-        for ((flow, status), change) in self.counts.drain().filter(|(_, change)| *change != 0) {
-            self.sql.count.execute((flow, code::status_number(status), change))?;
+        for ((flow, status, state), change) in self.counts.drain().filter(|(_, change)| *change != 0) {
+            let state = state.as_deref().unwrap_or_default();
+            self.sql.count.execute((flow, code::status_number(status), state, change))?;
         }
         Ok(())
     }
 
-    fn count(&mut self, flow: i64, status: Status, change: i64) {
-        *self.counts.entry((flow, status)).or_default() += change;
+    fn count(&mut self, flow: i64, status: Status, state: Option<Arc<str>>, change: i64) {
+        *self.counts.entry((flow, status, state)).or_default() += change;
     }
 
     fn recall_numbers(&mut self) -> Result<(), Fault> {

@@ -94,8 +94,9 @@ impl Writer<'_> {
         self.conn
             .execute("delete from counters where flow in (select id from flows where tenant = ?1)", [id])?;
         self.conn.execute(
-            "insert into counters (flow, status, n)
-                select flow, status, count(*) from progress where tenant = ?1 group by flow, status",
+            "insert into counters (flow, status, state, n)
+                select flow, status, coalesce(machine_state, ''), count(*) from progress where tenant = ?1
+                group by flow, status, machine_state",
             [id],
         )?;
         Ok(())

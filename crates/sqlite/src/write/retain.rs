@@ -123,8 +123,8 @@ impl Writer<'_> {
     fn remove_run(&mut self, id: i64) -> Result<(), Fault> {
         self.recall(id)?;
         let run = self.run(id)?;
-        let (flow, status) = (run.flow, run.status);
-        self.count(flow, status, -1);
+        let (flow, status, state) = (run.flow, run.status, run.machine_state.clone());
+        self.count(flow, status, state, -1);
         self.live.forget(id);
         let labels = "delete from labels where run = ?1 and (tenant, key, value) in (select runs.tenant, l.key, l.value
             from runs, json_each(runs.labels) l where runs.id = ?1)";
@@ -132,6 +132,7 @@ impl Writer<'_> {
             labels,
             "delete from jobs where run = ?1",
             "delete from leases where run = ?1",
+            "delete from receipts where run = ?1",
             "delete from kv where scope = 0 and owner = ?1",
             "delete from progress where run = ?1",
             "delete from runs where id = ?1",

@@ -23,7 +23,7 @@ statements! {
     commit: "commit",
 
     run_by_name: "select id from runs where tenant = ?1 and run_id = ?2",
-    run_by_id: "select p.flow, p.status, p.started_at, p.version, p.seq, p.ms, r.run_id, p.tenant
+    run_by_id: "select p.flow, p.status, p.started_at, p.version, p.seq, p.ms, r.run_id, p.tenant, p.machine_state
         from runs r join progress p on p.run = r.id where r.id = ?1",
     jobs_of_run: "select key, name, attempt, lane, priority, due, held, n from jobs where run = ?1",
     leases_of_run: "select key, name, attempt, lane, priority, due, n, token, expires, lines, released
@@ -33,19 +33,21 @@ statements! {
         retry_of, input_digest, labels) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
     insert_label: "insert or rollback into labels (tenant, key, value, run) values (?1, ?2, ?3, ?4)",
     insert_progress: "insert or rollback into progress (run, version, seq, ms, started_at, completed_steps, failed_steps,
-        retries, state, status, completed_at, tenant, flow) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+        retries, state, status, completed_at, machine_state, tenant, flow)
+        values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     // SQLite writes every index that an update names a column of, changed or not: so there are two.
     advance: "update or rollback progress set version = ?2, seq = ?3, ms = ?4, started_at = ?5, completed_steps = ?6,
         failed_steps = ?7, retries = ?8, state = ?9 where run = ?1",
     advance_status: "update or rollback progress set version = ?2, seq = ?3, ms = ?4, started_at = ?5, completed_steps = ?6,
-        failed_steps = ?7, retries = ?8, state = ?9, status = ?10, completed_at = coalesce(?11, completed_at) where run = ?1",
+        failed_steps = ?7, retries = ?8, state = ?9, status = ?10, completed_at = coalesce(?11, completed_at),
+        machine_state = ?12 where run = ?1",
     advance_log: "update or rollback progress set seq = ?2, ms = ?3, started_at = ?4 where run = ?1",
     set_failure: "update or rollback progress set failure_error = ?2, failure_step = ?3 where run = ?1",
     insert_log: "insert or rollback into log (n, run, first_seq, ms, count, events) values (?1, ?2, ?3, ?4, ?5, ?6)",
     insert_slot: "insert or ignore into slots (run, slot, n) values (?, ?, ?)",
     insert_8_slots: "insert or ignore into slots (run, slot, n) values (?, ?, ?), (?, ?, ?), (?, ?, ?), (?, ?, ?),
         (?, ?, ?), (?, ?, ?), (?, ?, ?), (?, ?, ?)",
-    count: "insert into counters (flow, status, n) values (?1, ?2, ?3)
+    count: "insert into counters (flow, status, state, n) values (?1, ?2, ?3, ?4)
         on conflict do update set n = n + excluded.n",
 
     insert_job: "insert or rollback into jobs (run, key, name, attempt, lane, priority, due, held, n)
@@ -61,6 +63,12 @@ statements! {
         order by due, n limit 1",
     next_due: "select due from jobs where lane = ?1 and priority = ?2 and held = 0 and key >= 0 and due > ?3
         order by due limit 1",
+
+    open_receipt: "insert or rollback into receipts (run, number, tenant, event_id, name, sender, status, worker,
+        received_at, started_at, completed_at, outcome) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+    change_receipt: "update or rollback receipts set status = ?3, worker = coalesce(?4, worker),
+        started_at = coalesce(started_at, ?5), completed_at = coalesce(completed_at, ?6),
+        outcome = coalesce(?7, outcome) where run = ?1 and number = ?2",
 
     put_kv: "insert or replace into kv (scope, owner, key, value, expires) values (?1, ?2, ?3, ?4, ?5)",
     delete_kv: "delete from kv where scope = ?1 and owner = ?2 and key = ?3",

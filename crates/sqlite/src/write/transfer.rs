@@ -16,7 +16,7 @@ use crate::names::Names;
 use crate::schema;
 
 /// Everything but the cells.
-const TABLES: [&str; 17] = [
+const TABLES: [&str; 18] = [
     "tenants",
     "flows",
     "definitions",
@@ -34,6 +34,7 @@ const TABLES: [&str; 17] = [
     "kv",
     "locks",
     "documents",
+    "receipts",
 ];
 
 impl Writer<'_> {
@@ -64,9 +65,7 @@ impl Writer<'_> {
                 Restored::Definition(definition) => self.restore_definition(definition).map(Ok)?,
                 Restored::Run(run) => self.restore_run(run)?,
                 Restored::Events { run, events } => self.restore_events(run, events)?,
-                Restored::Receipts { .. } => {
-                    Err(StoreError::Invalid("this store keeps no receipts".to_owned()).into())
-                }
+                Restored::Receipts { run, receipts } => self.restore_receipts(run, receipts)?,
                 Restored::Values { tenant, owner, values } => {
                     self.restore_values(tenant, owner, values).map(Ok)?
                 }
@@ -119,9 +118,11 @@ impl Writer<'_> {
             self.sql.insert_label.execute(params![tenant, key, value, id])?;
         }
         let failure = row.failure.as_ref();
-        let insert = "insert or rollback into progress (run, tenant, flow, status, version, seq, ms, started_at,
+        let insert =
+            "insert or rollback into progress (run, tenant, flow, status, version, seq, ms, started_at,
             completed_at, completed_steps, failed_steps, retries, events_trimmed, trimmed_to, failure_error,
-            failure_step, state) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
+            failure_step, state, machine_state)
+            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
         self.conn.prepare_cached(insert)?.execute(params![
             id,
             tenant,
@@ -140,8 +141,9 @@ impl Writer<'_> {
             failure.map(|failure| &failure.error),
             failure.and_then(|failure| failure.step.as_deref()),
             state,
+            row.state,
         ])?;
-        self.count(flow, row.status, 1);
+        self.count(flow, row.status, row.state.clone(), 1);
         for job in jobs {
             self.restore_job(id, tenant, job, *token)?;
         }

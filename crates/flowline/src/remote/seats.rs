@@ -1,0 +1,153 @@
+//! Seats: remote workers that wait, for the commit that makes a job to lease it to one of them right away. The claim that
+//! would find it, a durable write of its own, is saved.
+//!
+//! A worker takes a seat for each wait and gives it up with it. A commit reserves the seat that was taken first among those
+//! for the job's queue; when it has landed the job is given to whoever sits there. If nobody does any more the lease goes
+//! back at once, and if the process dies meanwhile it runs out like any that nobody acknowledged. One seat takes one job:
+//! what else there is, the worker's next claim finds.
+//!
+//! This is only a shorter way. Who waits looks into the store as well, and finds there what other instances commit.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use flowline_core::{Tenant, Time};
+use flowline_store::{Extend, Handoff, JobKey, Token};
+use tokio::sync::oneshot;
+
+use super::lease::holder;
+use super::{ACKNOWLEDGE, locked};
+use crate::ledger::Handed;
+
+/// A job that a commit has leased to a worker, and when by the store's clock.
+#[derive(Debug)]
+pub(crate) struct Given {
+    pub(crate) handed: Handed,
+    pub(crate) at: Time,
+}
+
+impl Given {
+    pub(super) fn lease(&self) -> Extend {
+        let Handed { run, step, handoff, .. } = &self.handed;
+        Extend { run: run.clone(), key: JobKey::Step(*step), token: handoff.token }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seats(Arc<Mutex<Taken>>);
+
+#[derive(Debug, Default)]
+struct Taken {
+    last: u64,
+    /// By tenant and queue, those who sit there, the first to come first.
+    rows: HashMap<(Tenant, Arc<str>), BTreeSet<u64>>,
+    sitting: HashMap<u64, Sitting>,
+    /// Those that a commit on its way has promised a job.
+    reserved: HashMap<Token, oneshot::Sender<Given>>,
+}
+
+#[derive(Debug)]
+struct Sitting {
+    worker: Arc<str>,
+    tenant: Tenant,
+    queues: Arc<[Arc<str>]>,
+    tell: oneshot::Sender<Given>,
+}
+
+/// A place to wait; it is given up when this is dropped.
+#[derive(Debug)]
+pub(super) struct Seat {
+    seats: Seats,
+    number: u64,
+}
+
+impl Seats {
+    /// Takes a seat. What is received fails where the commit that had reserved it came to nothing: take another seat.
+    pub(super) fn sit(
+        &self,
+        worker: &str,
+        tenant: &Tenant,
+        queues: &Arc<[Arc<str>]>,
+    ) -> (Seat, oneshot::Receiver<Given>) {
+        let (tell, given) = oneshot::channel();
+        let mut taken = self.lock();
+        taken.last += 1;
+        let number = taken.last;
+        for queue in queues.iter() {
+            taken.rows.entry((tenant.clone(), queue.clone())).or_default().insert(number);
+        }
+        let sitting = Sitting { worker: worker.into(), tenant: tenant.clone(), queues: queues.clone(), tell };
+        taken.sitting.insert(number, sitting);
+        drop(taken);
+        (Seat { seats: self.clone(), number }, given)
+    }
+
+    /// Reserves a seat for a job of this queue, which the commit leases as told.
+    pub(crate) fn reserve(
+        &self,
+        tenant: &Tenant,
+        queue: &Arc<str>,
+        instance: &str,
+        lease: Duration,
+        token: impl FnOnce() -> Token,
+    ) -> Option<Handoff> {
+        let mut taken = self.lock();
+        if taken.sitting.is_empty() {
+            return None;
+        }
+        let number = *taken.rows.get(&(tenant.clone(), queue.clone()))?.first()?;
+        let Sitting { worker, tell, .. } = taken.leave(number)?;
+        let token = token();
+        taken.reserved.insert(token, tell);
+        Some(Handoff { token, ttl: ACKNOWLEDGE.min(lease), worker: holder(&worker, instance) })
+    }
+
+    /// The commit came to nothing, or the store did not lease the job.
+    pub(crate) fn cancel(&self, token: Token) {
+        drop(self.lock().reserved.remove(&token));
+    }
+
+    /// Gives the job to whoever sits there. Its lease comes back where nobody does.
+    pub(crate) fn give(&self, given: Given) -> Result<(), Extend> {
+        let reserved = self.lock().reserved.remove(&given.handed.handoff.token);
+        let unheard = match reserved {
+            Some(tell) => tell.send(given).err(),
+            None => Some(given),
+        };
+        unheard.map_or(Ok(()), |given| Err(given.lease()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        locked(&self.0)
+    }
+}
+
+impl Taken {
+    fn leave(&mut self, number: u64) -> Option<Sitting> {
+        let sitting = self.sitting.remove(&number)?;
+        for queue in sitting.queues.iter() {
+            let row = (sitting.tenant.clone(), queue.clone());
+            if let Some(numbers) = self.rows.get_mut(&row) {
+                numbers.remove(&number);
+                if numbers.is_empty() {
+                    self.rows.remove(&row);
+                }
+            }
+        }
+        Some(sitting)
+    }
+}
+
+impl Seat {
+    /// Whether a commit on its way has a job for it.
+    pub(super) fn is_reserved(&self) -> bool {
+        !self.seats.lock().sitting.contains_key(&self.number)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.seats.lock().leave(self.number);
+    }
+}
