@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::draft::{Draft, need};
-use super::{Halt, Job, Missing, Opened, Receipt, ReceiptStatus, Refusal, Sender, check_payload};
+use super::{Halt, Job, Missing, Refusal, Sender, check_payload};
 use crate::definition::{Ends, Missed};
 use crate::event::{EventType, Slot};
 use crate::expr::{Expr, Variables};
@@ -19,6 +19,7 @@ use crate::limits;
 use crate::machine::{Asked, Current, MachineState, Turn, transition_of};
 use crate::plan::{PlanMachine, PlanState, PlanTransition, PlanWhen};
 use crate::planted::{self, Bug};
+use crate::receipt::{Opened, ReceiptChange, ReceiptStatus};
 use crate::run::{Ended, Fact, Phase};
 use crate::time::Time;
 
@@ -149,11 +150,9 @@ impl Draft<'_> {
         self.keep(Slot::Received(number), &data);
         self.push_run(Fact::Received { number, event }, EventType::EventReceived, Some(data));
         let sender = (user.is_some() || roles.is_some()).then_some(from);
-        let opened = Opened { event_id: event_id.into(), name: name.into(), sender };
-        self.receipts.insert(
-            number,
-            Receipt { number, opened: Some(opened), status: ReceiptStatus::Pending, outcome: None },
-        );
+        let opened = Some(Opened { event_id: event_id.into(), name: name.into(), sender });
+        let pending = ReceiptChange::new(number, ReceiptStatus::Pending);
+        self.receipts.insert(number, ReceiptChange { opened, ..pending });
         self.advance()
     }
 
@@ -552,9 +551,11 @@ impl Draft<'_> {
             ReceiptStatus::Processing if planted::is(Bug::ReceiptTooSoon) => ReceiptStatus::Completed,
             status => status,
         };
-        let receipt =
-            self.receipts.entry(number).or_insert(Receipt { number, opened: None, status, outcome: None });
-        (receipt.status, receipt.outcome) = (status, outcome.or(receipt.outcome.take()));
+        let change = ReceiptChange { outcome, ..ReceiptChange::new(number, status) };
+        match self.receipts.get_mut(&number) {
+            Some(before) => before.then(change),
+            None => drop(self.receipts.insert(number, change)),
+        }
     }
 
     /// The run is about to end: whoever waits in the inbox, or has the turn, is told.
@@ -716,4 +717,4 @@ fn list<'a>(texts: impl Iterator<Item = &'a str>) -> Json {
 }
 
 /// The receipts of a decision, by number.
-pub(super) type Receipts = BTreeMap<u32, Receipt>;
+pub(super) type Receipts = BTreeMap<u32, ReceiptChange>;
