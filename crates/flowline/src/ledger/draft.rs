@@ -154,6 +154,7 @@ impl<'a, R> Draft<'a, R> {
             }
             match (&new.handoff, job.job) {
                 (Some(handoff), Job::Step(step)) => handoffs.push((step, job.attempt, handoff.clone())),
+                (None, Job::Step(_)) if !room.claims(&new.lane) => {}
                 _ => waiting = Some(waiting.unwrap_or(job.due).min(job.due)),
             }
             add.push(new);
