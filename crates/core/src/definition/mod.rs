@@ -1,4 +1,4 @@
-//! A flow as data: what a file or the Rust builder describes, before it is checked and indexed.
+//! A flow or a machine as data: what a file or the Rust builder describes, before it is checked and indexed.
 //!
 //! The same [`Definition`] comes out of YAML, TOML, JSON and Rust. Its canonical JSON ([`Definition::canonical`]) uses
 //! the keys of the file format with defaults left out, so that it can be read back by the same reader and so that its
