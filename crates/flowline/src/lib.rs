@@ -42,6 +42,7 @@ pub mod meters;
 pub mod opening;
 pub mod operate;
 pub mod plans;
+pub mod position;
 pub mod reconcile;
 pub mod relocate;
 pub mod remote;

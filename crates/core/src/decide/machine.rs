@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::draft::{Draft, need};
-use super::{Halt, Job, Missing, Opened, Receipt, ReceiptStatus, Refusal, Sender};
+use super::{Halt, Job, Missing, Opened, Receipt, ReceiptStatus, Refusal, Sender, check_payload};
 use crate::definition::{Ends, Missed};
 use crate::event::{EventType, Slot};
 use crate::expr::{Expr, Variables};
@@ -130,7 +130,7 @@ impl Draft<'_> {
         self.planned()
             .may_send(event, &sender.roles)
             .map_err(|roles| Refusal::Forbidden { event: name.to_owned(), roles })?;
-        self.check_event(event, name, payload)?;
+        check_payload(self.plan, event, name, payload)?;
         if self.machine().inbox.len() >= limits::INBOX {
             return Err(Refusal::InboxFull.into());
         }

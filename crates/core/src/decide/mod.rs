@@ -316,6 +316,31 @@ pub fn check_input(plan: &Plan, input: &Json) -> Result<(), Refusal> {
     }
 }
 
+/// Whether a run of this plan could ever take this event from this sender, asked before there is a run.
+pub fn check_event(plan: &Plan, name: &str, payload: &Json, sender: &Sender) -> Result<(), Refusal> {
+    let known = plan.event_index(name).filter(|&event| plan.events[event as usize].accepted.is_some());
+    let Some(event) = known else {
+        let accepts = plan.definition.accepts.keys().cloned().collect();
+        return Err(Refusal::NotAccepted { flow: plan.flow.clone(), event: name.to_owned(), accepts });
+    };
+    if let Some(machine) = &plan.machine {
+        machine
+            .may_send(event, &sender.roles)
+            .map_err(|roles| Refusal::Forbidden { event: name.to_owned(), roles })?;
+    }
+    check_payload(plan, event, name, payload)
+}
+
+/// Whether an event from outside is as large as it may be and as its schema wants it.
+fn check_payload(plan: &Plan, event: u32, name: &str, payload: &Json) -> Result<(), Refusal> {
+    let what = format!("event {name:?}");
+    payload.clone().within(&what, limits::PAYLOAD_BYTES)?;
+    match &plan.events[event as usize].accepted {
+        Some(Some(schema)) => schema.check(payload).map_err(|problem| Refusal::Schema { what, problem }),
+        _ => Ok(()),
+    }
+}
+
 /// Turns an input into a decision.
 pub fn decide(plan: &Plan, state: &RunState, input: &Input, known: &Known, moment: Moment<'_>) -> Decided {
     if !state.started && !matches!(input, Input::Start(_)) {

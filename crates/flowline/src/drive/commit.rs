@@ -81,6 +81,7 @@ impl<R> Driver<R> {
     fn landed(&mut self, run: &RunKey, result: Result<Committed, CommitError>) {
         self.quiet = None;
         let landed = self.ledger.committed(run, result);
+        self.count_heard(landed.heard);
         self.not_used(landed.unused);
         self.reply(landed.replies);
         if let Some(due) = landed.waiting {

@@ -117,6 +117,18 @@ pub struct Landed<R> {
     pub waiting: Option<Time>,
     /// Set when the commit ended the run.
     pub ended: Option<Ended>,
+    pub heard: Heard,
+}
+
+/// What a commit says of the events of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Heard {
+    /// Taken in.
+    pub received: u64,
+    /// That moved it.
+    pub applied: u64,
+    /// Turned down.
+    pub rejected: u64,
 }
 
 /// How a run ended, and which it was.
@@ -393,6 +405,7 @@ impl<R> Ledger<R> {
             unused: Vec::new(),
             waiting: None,
             ended: None,
+            heard: Heard::default(),
         };
         let Some(cell) = self.cells.get_mut(run) else { return landed };
         match result {
@@ -421,6 +434,14 @@ pub fn index_of(plan: &Plan, state: &RunState, failure: Option<Failure>) -> Inde
         failed_steps: state.count(Phase::Failed),
         retries: state.retries,
         failure,
+    }
+}
+
+/// The timer of a machine's state that a job is.
+pub fn timer_of(key: JobKey) -> Option<u32> {
+    match key {
+        JobKey::Timer(number) => number.checked_sub(FIRST_TIMER),
+        JobKey::Step(_) => None,
     }
 }
 

@@ -71,7 +71,7 @@ async fn send(
             engine.event(&engine.key(&run), event, payload)
         }
         Addressee::Machine { machine, key, input } => {
-            engine.event_for(&machine, &key, input, (event, payload)).await.map_err(failed)?
+            engine.event_for(&machine, &key, input, (event, payload))
         }
     };
     let sent =

@@ -14,14 +14,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use flowline_core::definition::{HttpRequest, Runner as Run};
-use flowline_core::request::{Given, Rendered};
+use flowline_core::request::Rendered;
 use flowline_core::time::format_duration;
 use flowline_core::{Json, ids};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Uri};
-use serde_json::json;
 
 use super::{Attempt, Runner};
 use crate::step::{Step, StepError};
