@@ -8,6 +8,7 @@ pub mod audit;
 pub mod bulk;
 pub mod callbacks;
 pub mod codes;
+pub mod events;
 pub mod flows;
 pub mod health;
 pub mod listen;
@@ -83,6 +84,7 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         runs::ROUTES,
         bulk::ROUTES,
         run::ROUTES,
+        events::ROUTES,
         live::ROUTES,
         queues::ROUTES,
         overview::ROUTES,
