@@ -37,6 +37,7 @@ pub mod explain;
 pub mod flow;
 pub mod lease_ref;
 pub mod ledger;
+pub mod machine;
 pub mod meters;
 pub mod opening;
 pub mod operate;
@@ -64,6 +65,7 @@ pub use flowline_core::definition::{Backoff, OnFailure, Priority, Retry};
 pub use flowline_store as store;
 pub use flowline_store::row::StateScope;
 pub use lease_ref::LeaseRef;
+pub use machine::{ActionInput, Machine};
 pub use operate::{RunHandle, RunOutcome, StartRequest};
 #[cfg(feature = "http")]
 pub use runner::http::HttpConfig;

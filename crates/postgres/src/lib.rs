@@ -17,6 +17,7 @@ mod lease;
 mod names;
 mod pool;
 mod read;
+mod receipts;
 mod retain;
 mod schema;
 mod session;

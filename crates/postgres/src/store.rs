@@ -10,15 +10,15 @@ use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Health, JobRow, LockRequest, LockRow, QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError,
-    StoredDefinition, Swept, Token,
+    Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, RunPage, RunQuery,
+    RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
 };
 use tokio::sync::watch;
 
 use crate::fault::Fault;
 use crate::pool::timely;
 use crate::write::{CHUNK, TRIES, pause};
-use crate::{PostgresStore, catalog, documents, feed, lease, read, retain};
+use crate::{PostgresStore, catalog, documents, feed, lease, read, receipts, retain};
 
 /// Runs a read on a connection of the pool.
 macro_rules! reading {
@@ -98,6 +98,10 @@ impl RunStore for PostgresStore {
 
     async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
         reading!(self, |session| read::runs(&session, &query))
+    }
+
+    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
+        reading!(self, |session| receipts::get(&session, run, event_id))
     }
 
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
@@ -185,6 +189,17 @@ impl Catalog for PostgresStore {
         writing!(self, |session| documents::put(&session, collection, id, &body, ttl))
     }
 
+    async fn create_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<Option<Document>, StoreError> {
+        document::check_document(collection, id, &body)?;
+        writing!(self, |session| documents::create(&session, collection, id, &body, ttl))
+    }
+
     async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
         document::check_address(collection, id)?;
         reading!(self, |session| documents::get(&session, collection, id))
@@ -198,6 +213,10 @@ impl Catalog for PostgresStore {
     async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
         document::check_address(collection, id)?;
         writing!(self, |session| documents::delete(&session, collection, id))
+    }
+
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        reading!(self, |session| receipts::page(&session, &query))
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

@@ -21,6 +21,7 @@ mod link;
 mod locks;
 mod names;
 mod read;
+mod receipt;
 mod retain;
 mod row;
 mod runs;
@@ -48,7 +49,9 @@ use transfer::Places;
 use write::Writer;
 
 /// The layout that this build writes.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
+/// The format before it, which this build reads too.
+const BEFORE: u32 = 2;
 
 /// What to do where a server holds no store under the prefix yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +95,7 @@ impl RedisStore {
             .map(|n| Arc::new(Shard::new(link.clone(), &address.prefix, n, shared.clone())))
             .collect();
         for shard in shards.iter().filter(|_| missing != IfMissing::Ignore) {
-            check::prepare(shard, shards.len()).await?;
+            check::prepare(shard, shards.len(), missing).await?;
         }
         let (changed, _) = watch::channel(0);
         let who = nonce();

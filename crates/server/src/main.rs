@@ -2,6 +2,7 @@
 
 mod base;
 mod bench;
+mod bench_events;
 mod bench_http;
 mod cli;
 mod definition;

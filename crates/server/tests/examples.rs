@@ -39,6 +39,9 @@ const APPROVAL: &str = "approval.yaml";
 /// The one that calls a server.
 const CALL: &str = "call.yaml";
 
+/// Machines, which run in the tests of the engine.
+const MACHINES: [&str; 3] = ["expense.yaml", "order-payment.yaml", "ticket.toml"];
+
 /// A folder for the store, so that nothing is written beside the examples.
 struct Place(TempDir);
 
@@ -129,7 +132,8 @@ fn the_call_example_hands_on_what_a_server_answers() {
 
 #[test]
 fn every_example_is_among_those_that_run_here() {
-    let run: BTreeSet<&str> = complete().iter().map(|(file, ..)| *file).chain([APPROVAL, CALL]).collect();
+    let run: BTreeSet<&str> =
+        complete().iter().map(|(file, ..)| *file).chain([APPROVAL, CALL]).chain(MACHINES).collect();
     let there: Vec<PathBuf> = in_folder("examples");
     let there: BTreeSet<&str> = there
         .iter()
@@ -166,12 +170,12 @@ fn every_flow_in_the_documentation_is_valid() {
         let name = page.file_stem().unwrap().to_str().unwrap();
         for (line, language, block) in blocks(&text) {
             let begins = match language {
-                "yaml" => "flow:",
-                "toml" => "flow =",
-                "json" => "{ \"flow\"",
+                "yaml" => ["flow:", "machine:"],
+                "toml" => ["flow =", "machine ="],
+                "json" => ["{ \"flow\"", "{ \"machine\""],
                 _ => continue,
             };
-            if block.starts_with(begins) {
+            if begins.iter().any(|begins| block.starts_with(begins)) {
                 let file = place.0.path().join(format!("{name}-line-{line}.{language}"));
                 std::fs::write(&file, block).unwrap();
                 files.push(file);

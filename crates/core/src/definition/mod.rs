@@ -413,6 +413,8 @@ impl Serialize for Cleanup {
 
 /// The queue of a step that names none.
 pub const DEFAULT_QUEUE: &str = "default";
+/// The queue of a `start` step that names none: what only waits for another run should not keep others from working.
+pub const START_QUEUE: &str = "start";
 
 impl Definition {
     pub fn new(flow: &str) -> Definition {
@@ -462,6 +464,7 @@ impl StepDefinition {
     pub fn new(name: &str, runner: Runner) -> StepDefinition {
         let queue = match &runner {
             Runner::Worker(queue) => queue.clone(),
+            Runner::Start(_) => START_QUEUE.to_owned(),
             _ => DEFAULT_QUEUE.to_owned(),
         };
         StepDefinition {

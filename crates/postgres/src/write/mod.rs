@@ -7,6 +7,7 @@
 mod batch;
 mod flush;
 mod model;
+mod receipts;
 mod transfer;
 
 use std::sync::Arc;

@@ -16,7 +16,7 @@ while o < #ARGV do
     wrote = true
   else
     local row = read_row(run)
-    answers[#answers + 1] = row and TERMINAL[row.status] and 'E' or 'L'
+    answers[#answers + 1] = row and TERMINAL[word_of(row.status)] and 'E' or 'L'
   end
   o = o + 3
 end
