@@ -8,6 +8,7 @@ use flowline_store::row::{Retained, Retention};
 use crate::documents;
 use crate::fault::Fault;
 use crate::pool::Seat;
+use crate::witness::KEPT_DAYS;
 
 /// Runs per transaction: short, so that nobody waits long for what it locks, which is only runs that have ended.
 const RUNS: usize = 100;
@@ -34,6 +35,8 @@ pub(crate) async fn retain(seat: &mut Seat<'_>, policy: Retention, limit: usize)
     seat.execute("delete from state where expires <= now_ms()", &[]).await?;
     seat.execute("delete from locks where until <= now_ms()", &[]).await?;
     documents::forget_expired(seat).await?;
+    let gone = "delete from writers where seen_at < now_ms() - $1";
+    seat.execute(gone, &[&(KEPT_DAYS * 86_400_000)]).await?;
     Ok(done)
 }
 

@@ -8,7 +8,7 @@ use flowline_store::StoreError;
 
 use crate::IfMissing;
 use crate::fault::Fault;
-use crate::pool::Seat;
+use crate::pool::{Seat, timely};
 use crate::session::Session;
 use crate::target::Target;
 
@@ -149,6 +149,17 @@ create index receipts_by_status on receipts (tenant, status, received_at, run, n
 create index receipts_by_worker on receipts (tenant, worker, status, received_at, run, number)
     where worker is not null;
 
+create table writers (id text primary key, n bigint not null, seen_at bigint not null)
+    with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_cost_delay = 0);
+create function unbroken(had bigint) returns bigint language plpgsql as $$
+begin
+    if had is null then
+        raise exception 'the count of this writer is lost' using errcode = 'FLBCK';
+    end if;
+    return had;
+end $$;
+
 create or replace view v_runs as
     select tenant, run_id, flow_name, status, to_timestamp(created_at / 1000.0) as created_at,
         to_timestamp(started_at / 1000.0) as started_at, to_timestamp(completed_at / 1000.0) as completed_at,
@@ -169,7 +180,7 @@ create view v_receipts as
 /// there, and up to date.
 pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMissing) -> Result<bool, Fault> {
     // Most starts find all done: they take no lock and need no right to create.
-    let found = format(seat, target).await?;
+    let found = timely(format(seat, target)).await?;
     if found == Some(FORMAT) {
         return Ok(true);
     }
@@ -190,7 +201,9 @@ pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMis
         })
         .into());
     }
+    // However long it takes: an index over all runs may be among the steps.
     seat.begin().await?;
+    seat.run("set local statement_timeout to 0; set local lock_timeout to 0").await?;
     let name = &target.schema;
     seat.query("select pg_advisory_xact_lock(hashtextextended($1, 0))", &[&format!("flowline {name}")])
         .await?;

@@ -22,27 +22,48 @@ use crate::{PostgresStore, catalog, documents, feed, lease, read, receipts, reta
 
 /// Runs a read on a connection of the pool.
 macro_rules! reading {
-    ($store:expr, |$session:ident| $work:expr) => {{
-        let $session = $store.pool.take().await?;
-        timely($work).await.map_err(Fault::of_read)
-    }};
+    ($store:expr, |$session:ident| $work:expr) => {
+        in_time(async {
+            let mut $session = $store.pool.take().await?;
+            let done = timely($work).await;
+            if let Err(Fault::Late) = done {
+                $session.give_up();
+            }
+            done.map_err(Fault::of_read)
+        })
+        .await
+    };
 }
 
 /// Runs a write of one statement on a connection of the pool, again where it was rolled back for a passing reason.
 macro_rules! writing {
-    ($store:expr, |$session:ident| $work:expr) => {{
-        let $session = $store.pool.take().await?;
-        let mut tries = 0;
-        loop {
-            match timely($work).await {
-                Err(fault) if fault.try_again() && tries < TRIES => {
-                    pause(tries).await;
-                    tries += 1;
+    ($store:expr, |$session:ident| $work:expr) => {
+        in_time(async {
+            let mut $session = $store.pool.take().await?;
+            let mut tries = 0;
+            loop {
+                match timely($work).await {
+                    Err(fault) if fault.try_again() && tries < TRIES => {
+                        pause(tries).await;
+                        tries += 1;
+                    }
+                    Err(Fault::Late) => {
+                        $session.give_up();
+                        break Err(Fault::Late.of_write());
+                    }
+                    done => break done.map_err(Fault::of_write),
                 }
-                done => break done.map_err(Fault::of_write),
             }
-        }
-    }};
+        })
+        .await
+    };
+}
+
+/// The whole of it: waiting for a connection, making one, asking. Whatever is wrong is told within five seconds.
+const ANSWER: Duration = Duration::from_millis(4_500);
+
+async fn in_time<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    tokio::time::timeout(ANSWER, work).await.unwrap_or_else(|_| Err(Fault::Late.of_read()))
 }
 
 #[async_trait]
@@ -81,6 +102,8 @@ impl RunStore for PostgresStore {
     }
 
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
+        let attended = reading!(self, |session| self.witness.attend(&session));
+        self.pool.halt.heed(attended)?;
         reading!(self, |session| lease::sweep(&session, limit))
     }
 

@@ -15,7 +15,8 @@ use flowline_store::{Catalog, Commit, Counter, Index, RunStore, StoreError};
 
 /// Takes away what the third format brought.
 const WITHOUT_MACHINES: &str = "
-    drop view v_runs; drop view v_receipts; drop table receipts; drop table state_counters;
+    drop view v_runs; drop view v_receipts; drop table receipts; drop table state_counters; drop table writers;
+    drop function unbroken;
     alter table flow_runs drop column machine_state;
     create view v_runs as
         select tenant, run_id, flow_name, status, to_timestamp(created_at / 1000.0) as created_at,

@@ -21,6 +21,7 @@ use crate::code;
 use crate::fault::Fault;
 use crate::names::Names;
 use crate::session::{Sent, Session, pipelined};
+use crate::witness::Witness;
 
 /// The answer to one [`Work`].
 #[derive(Debug)]
@@ -38,7 +39,12 @@ pub(super) struct Failed {
     pub(super) ending: bool,
 }
 
-pub(super) async fn perform(session: &Session, names: &Names, works: &[Work]) -> Result<Vec<Answer>, Failed> {
+pub(super) async fn perform(
+    session: &Session,
+    names: &Names,
+    witness: &Witness,
+    works: &[Work],
+) -> Result<Vec<Answer>, Failed> {
     let early = |fault| Failed { fault, ending: false };
     let unknown = prepare_names(session, names, works).await.map_err(early)?;
     let mut model = Model { unknown, ..Model::default() };
@@ -71,7 +77,9 @@ pub(super) async fn perform(session: &Session, names: &Names, works: &[Work]) ->
         Work::Repair(repair) => Answer::Repaired(model.repair(repair)),
     });
     let answers = answers.collect();
-    flush::write(session, names, &model).await.map_err(|fault| Failed { fault, ending: true })?;
+    flush::write(session, names, Some(witness), &model)
+        .await
+        .map_err(|fault| Failed { fault, ending: true })?;
     Ok(answers)
 }
 

@@ -16,6 +16,7 @@ use crate::code;
 use crate::fault::Fault;
 use crate::names::Names;
 use crate::session::{Session, pipelined};
+use crate::witness::{COUNT_ON, Known, Witness};
 
 pub(super) type Value = Box<dyn ToSql + Sync + Send>;
 
@@ -25,7 +26,12 @@ struct Filled {
     columns: Vec<Value>,
 }
 
-pub(super) async fn write(session: &Session, names: &Names, model: &Model) -> Result<(), Fault> {
+pub(super) async fn write(
+    session: &Session,
+    names: &Names,
+    witness: Option<&Witness>,
+    model: &Model,
+) -> Result<(), Fault> {
     let mut filled = Vec::new();
     let mut fill = async |sql: &str, columns: Option<Vec<Value>>| -> Result<(), Fault> {
         if let Some(columns) = columns {
@@ -53,12 +59,18 @@ pub(super) async fn write(session: &Session, names: &Names, model: &Model) -> Re
     if filled.is_empty() {
         return session.run("rollback").await;
     }
+    // First of all: a store that lacks what this writer has written gets nothing more.
+    let known = witness.map(Witness::known);
+    let known = known.as_ref().map(Known::given);
+    let count_on = session.prepare(COUNT_ON).await?;
     let given: Vec<Vec<&(dyn ToSql + Sync)>> =
         filled.iter().map(|part| part.columns.iter().map(|column| &**column as _).collect()).collect();
-    let mut sent: Vec<_> =
-        filled.iter().zip(&given).map(|(part, given)| session.send(&part.statement, given)).collect();
+    let parts = filled.iter().zip(&given).map(|(part, given)| session.send(&part.statement, given));
+    let mut sent: Vec<_> = known.iter().map(|known| session.send(&count_on, known)).chain(parts).collect();
     sent.push(session.send_plain("commit"));
-    pipelined(sent).await.map(drop)
+    let answers = pipelined(sent).await?;
+    let Some(witness) = witness else { return Ok(()) };
+    witness.counted(answers.first().and_then(|rows| rows.first()))
 }
 
 const UPDATE_RUNS: &str = "

@@ -79,7 +79,7 @@ pub(crate) async fn restore(
     match model.is_empty() {
         true => seat.commit().await?,
         false => {
-            flush::write(seat, names, &model).await?;
+            flush::write(seat, names, None, &model).await?;
             seat.ended();
         }
     }
