@@ -19,6 +19,8 @@ use crate::opening::{offer, offer_fresh};
 
 /// How long a key stands for its event: as long as an ended run is kept by default.
 const KEY_KEPT: Duration = Duration::from_secs(30 * 86_400);
+/// Roles of a sender.
+const ROLES: usize = 100;
 /// The longest between two looks at a receipt that is waited for.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -160,6 +162,7 @@ impl SendRequest {
 
     /// Has the run take the event. It is durable when this returns; what it leads to may come later.
     pub async fn send(mut self) -> Result<Sent, EngineError> {
+        self.check()?;
         if let Some(opens) = self.opens.take() {
             self.open(opens).await?;
         }
@@ -182,6 +185,34 @@ impl SendRequest {
             changed: applied.changed,
             status: applied.status,
         })
+    }
+
+    /// Whether what names the event and its sender is fit to be kept.
+    fn check(&self) -> Result<(), EngineError> {
+        let fits = |text: &str, most: usize| {
+            !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control)
+        };
+        let refuse = |what: String| Err(EngineError::Invalid(what));
+        let Sender { user, roles } = &self.sender;
+        if self.event_id.as_deref().is_some_and(|id| !fits(id, limits::KEY_BYTES)) {
+            return refuse(format!(
+                "an event id has 1 to {} bytes, without control characters",
+                limits::KEY_BYTES
+            ));
+        }
+        if user.as_deref().is_some_and(|user| !fits(user, limits::KEY_BYTES)) {
+            return refuse(format!(
+                "a user has 1 to {} bytes, without control characters",
+                limits::KEY_BYTES
+            ));
+        }
+        if roles.len() > ROLES || !roles.iter().all(|role| fits(role, limits::NAME_BYTES)) {
+            return refuse(format!(
+                "a sender has at most {ROLES} roles of 1 to {} bytes each, without control characters",
+                limits::NAME_BYTES
+            ));
+        }
+        Ok(())
     }
 
     /// Starts the run where there is none.

@@ -34,6 +34,8 @@ pub struct Principal {
     pub tenant: Tenant,
     /// For the audit log and for steps that ask who did it.
     pub subject: Arc<str>,
+    /// Whether a token says so.
+    pub by_token: bool,
     pub scopes: Arc<[Scope]>,
     pub roles: Arc<[String]>,
     /// Only these flows, where it is bound to some.
@@ -48,6 +50,7 @@ impl Principal {
         Principal {
             tenant,
             subject: "anyone".into(),
+            by_token: false,
             scopes: [Scope::Admin].into(),
             roles: [].into(),
             flows: None,
@@ -59,6 +62,7 @@ impl Principal {
         Principal {
             tenant: row.tenant,
             subject: row.subject.into(),
+            by_token: true,
             scopes: row.scopes.into(),
             roles: row.roles.into(),
             flows: row.flows.map(Into::into),

@@ -10,6 +10,7 @@ pub mod callbacks;
 pub mod codes;
 pub mod cors;
 pub mod etag;
+pub mod events;
 pub mod flows;
 pub mod health;
 pub mod listen;
@@ -80,6 +81,7 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         runs::ROUTES,
         bulk::ROUTES,
         run::ROUTES,
+        events::ROUTES,
         live::ROUTES,
         queues::ROUTES,
         overview::ROUTES,

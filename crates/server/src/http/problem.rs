@@ -22,16 +22,24 @@ pub struct Problem {
     /// Places in the request, by JSON pointer or by the name of a parameter.
     errors: Vec<Value>,
     diagnostics: Option<Value>,
+    /// Members of this kind of problem.
+    more: Vec<(&'static str, Value)>,
 }
 
 impl Problem {
     pub fn new(code: &'static Code, detail: impl Into<String>) -> Problem {
-        Problem { code, detail: detail.into(), errors: Vec::new(), diagnostics: None }
+        Problem { code, detail: detail.into(), errors: Vec::new(), diagnostics: None, more: Vec::new() }
     }
 
     /// Names a place in the body.
     pub fn at(mut self, pointer: &str) -> Problem {
         self.errors.push(json!({ "pointer": pointer, "detail": self.detail }));
+        self
+    }
+
+    /// Adds a member that this kind of problem has.
+    pub fn with(mut self, name: &'static str, value: Value) -> Problem {
+        self.more.push((name, value));
         self
     }
 
@@ -64,6 +72,7 @@ impl Problem {
         if let Some(diagnostics) = &self.diagnostics {
             body["diagnostics"] = diagnostics.clone();
         }
+        self.more.iter().for_each(|(name, value)| body[*name] = value.clone());
         body
     }
 }
@@ -125,6 +134,9 @@ impl From<Refusal> for Problem {
         let code = match refusal {
             Refusal::Ended(_) => &codes::RUN_ENDED,
             Refusal::NotAccepted { .. } => &codes::NO_SUCH_EVENT,
+            Refusal::Forbidden { .. } => &codes::ROLE,
+            Refusal::InboxFull => &codes::INBOX_FULL,
+            Refusal::Expression { .. } => &codes::INVALID,
             Refusal::Schema { what, problem } => {
                 // The breach names its place within the value; in the request that has a place of its own.
                 let root = if what == "the input" { "/input" } else { "/payload" };

@@ -77,10 +77,15 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/runs",
         access: Access::Needs(Scope::Read),
         summary: "List runs, the newest first",
-        about: "Every filter narrows. `total` is exact where only `flow` and `status` are given, and otherwise up to 10,000; beyond that there is `totalAtLeast`.",
+        about: "Every filter narrows. `total` is exact where only `flow`, `status` and `state` are given, and otherwise up to 10,000; beyond that there is `totalAtLeast`.",
         query: &[
             Query { name: "flow", kind: Kind::Text, about: "Only runs of this flow." },
             Query { name: "status", kind: Kind::OneOf(STATUSES), about: "Only runs with this status." },
+            Query {
+                name: "state",
+                kind: Kind::Text,
+                about: "Only machines in this state. Together with `flow` alone.",
+            },
             Query { name: "label", kind: Kind::Label, about: "Only runs with this label: NAME=VALUE." },
             Query {
                 name: "since",
@@ -299,6 +304,7 @@ fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> RunQuer
     RunQuery {
         flow: params.text("flow").map(str::to_owned),
         status: params.text("status").and_then(Status::parse),
+        state: params.text("state").map(str::to_owned),
         label: label.map(|(name, value)| (name.to_owned(), value.to_owned())),
         since: params.moment("since", now),
         until: params.moment("until", now),

@@ -26,8 +26,8 @@ const ELSEWHERE: &[&str] = &[
     "/v1/callbacks/{reference}",
 ];
 
-struct Contract {
-    served: Served,
+pub struct Contract {
+    pub served: Served,
     _folder: tempfile::TempDir,
     document: Value,
     /// What was asked for with success.
@@ -35,7 +35,7 @@ struct Contract {
 }
 
 impl Contract {
-    fn new() -> Contract {
+    pub fn new() -> Contract {
         let folder = tempfile::tempdir().unwrap();
         let served = Served::start(folder.path(), &["--allow-commands"]);
         served.register(FLOW);
@@ -89,19 +89,19 @@ impl Contract {
         reply
     }
 
-    fn get(&self, path: &str) -> Reply {
+    pub fn get(&self, path: &str) -> Reply {
         self.check("GET", path, self.served.get(path))
     }
 
-    fn post(&self, path: &str, body: Value) -> Reply {
+    pub fn post(&self, path: &str, body: Value) -> Reply {
         self.check("POST", path, self.served.post(path, &body))
     }
 
-    fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
         self.check(method, path, self.served.send(method, path, headers, body))
     }
 
-    fn start(&self, flow: &str, body: Value) -> String {
+    pub fn start(&self, flow: &str, body: Value) -> String {
         self.post(&format!("/v1/flows/{flow}/runs"), body).json()["runId"].as_str().unwrap().to_owned()
     }
 
@@ -132,6 +132,7 @@ fn every_route_answers_as_it_declares() {
     queues(&api);
     work(&api);
     administration(&api);
+    crate::machines::routes(&api);
     let missed: Vec<String> = api
         .operations()
         .filter(|(_, path, _)| !ELSEWHERE.contains(path))
@@ -475,6 +476,7 @@ fn what_is_not_there_is_a_404_whatever_it_is_called() {
                 .collect::<Vec<_>>()
                 .join("/");
             let body = match operation["requestBody"].is_object() {
+                true if path == "/v1/flows/{flow}/events" => r#"{"key":"k","name":"x"}"#,
                 true if path.ends_with("/events") => r#"{"name":"x"}"#,
                 true if path.ends_with("/fail") => r#"{"error":"x"}"#,
                 true => "{}",
