@@ -45,13 +45,7 @@ impl Remote {
         let place = (tenant.clone(), queues.clone());
         loop {
             let (seat, given) = shared.remote.seats.sit(&request.worker, tenant, &queues);
-            let look = || async {
-                // A job is on its way to this worker: what a look would find is for others.
-                if seat.is_reserved() {
-                    std::future::pending::<()>().await;
-                }
-                self.look(request.clone()).await
-            };
+            let look = || seat.look(self.look(request.clone()));
             let store = shared.store.clone();
             let mut given = Awaited::new(given, move |given: Given| async move {
                 let _ = store.release(vec![given.lease()]).await;
