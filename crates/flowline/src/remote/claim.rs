@@ -45,7 +45,14 @@ impl Remote {
         let place = (tenant.clone(), queues.clone());
         loop {
             let (seat, given) = shared.remote.seats.sit(&request.worker, tenant, &queues);
-            let look = || seat.look(self.look(request.clone()));
+            let look = || async {
+                seat.withhold().await;
+                let looked = self.look(request.clone()).await;
+                if looked.as_ref().is_ok_and(|look| look.found.is_empty()) {
+                    seat.offer();
+                }
+                looked
+            };
             let store = shared.store.clone();
             let mut given = Awaited::new(given, move |given: Given| async move {
                 let _ = store.release(vec![given.lease()]).await;

@@ -152,16 +152,17 @@ impl Taken {
 }
 
 impl Seat {
-    /// Runs a look into the store. What it finds would be too much for a worker that a commit has a job for: it is not begun
-    /// where one has, and none reserves the seat meanwhile.
-    pub(super) async fn look<T>(&self, look: impl Future<Output = T>) -> T {
+    /// Keeps commits from reserving it, before a look into the store: what that finds would be too much for a worker that a
+    /// commit has a job for. Where one has, this does not end: whoever waits for it waits for the job too, and hears of that.
+    pub(super) async fn withhold(&self) {
         if !self.seats.lock().withhold(self.number) {
-            // Whoever waits for this waits for the job too, and hears of that.
             std::future::pending::<()>().await;
         }
-        let looked = look.await;
+    }
+
+    /// Lets commits reserve it again, after a look that found nothing.
+    pub(super) fn offer(&self) {
         self.seats.lock().offer(self.number);
-        looked
     }
 }
 
