@@ -182,6 +182,10 @@ impl Room for Slots {
             worker: self.config.instance.clone(),
         })
     }
+
+    fn claims(&self, lane: &Lane) -> bool {
+        self.needs.binary_search(&lane.need).is_ok()
+    }
 }
 
 /// Where lease tokens come from.

@@ -13,7 +13,7 @@ use crate::failure::{Exit, Failure};
 use crate::http::codes::Code;
 
 /// How long an answer may take: as long as a server works on it.
-const PATIENCE: Duration = crate::http::HANDLER_TIME;
+const PATIENCE: Duration = crate::http::pass::HANDLER_TIME;
 
 #[derive(Debug)]
 pub enum Target {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::draft::{Draft, need};
-use super::{Halt, Job, Missing, Opened, Receipt, ReceiptStatus, Refusal, Sender, check_payload};
+use super::{Halt, Job, Missing, Refusal, Sender, check_payload};
 use crate::definition::{Ends, Missed};
 use crate::event::{EventType, Slot};
 use crate::expr::{Expr, Variables};
@@ -19,6 +19,7 @@ use crate::limits;
 use crate::machine::{Asked, Current, MachineState, Turn, transition_of};
 use crate::plan::{PlanMachine, PlanState, PlanTransition, PlanWhen};
 use crate::planted::{self, Bug};
+use crate::receipt::{Opened, ReceiptChange, ReceiptStatus};
 use crate::run::{Ended, Fact, Phase};
 use crate::time::Time;
 
@@ -81,7 +82,7 @@ impl Draft<'_> {
         }
         let input = self.value(Slot::Input)?;
         let begun = self.opening(&input).map_err(|problem| Refusal::Expression { problem })?;
-        self.make_move(Turn::Start, 0, begun);
+        self.make_move(Turn::Start, 0, begun, None);
         self.advance()
     }
 
@@ -149,11 +150,9 @@ impl Draft<'_> {
         self.keep(Slot::Received(number), &data);
         self.push_run(Fact::Received { number, event }, EventType::EventReceived, Some(data));
         let sender = (user.is_some() || roles.is_some()).then_some(from);
-        let opened = Opened { event_id: event_id.into(), name: name.into(), sender };
-        self.receipts.insert(
-            number,
-            Receipt { number, opened: Some(opened), status: ReceiptStatus::Pending, outcome: None },
-        );
+        let opened = Some(Opened { event_id: event_id.into(), name: name.into(), sender });
+        let pending = ReceiptChange::new(number, ReceiptStatus::Pending);
+        self.receipts.insert(number, ReceiptChange { opened, ..pending });
         self.advance()
     }
 
@@ -242,13 +241,14 @@ impl Draft<'_> {
 
     fn turn_of_event(&mut self, number: u32, event: u32) -> Result<(), Halt> {
         let received = self.received(number)?;
-        let variables = self.variables_of(Some(&received))?;
+        let now = Now { context: self.context()?, input: self.read_input()? };
+        let variables = now.variables(Some(&received));
         let plan = self.plan;
         let state = self.machine().state;
         let choices = plan.machine.as_ref().and_then(|machine| machine.state(state).on.get(&event));
-        match self.choose(choices.map_or(&[][..], Vec::as_slice), &received, &variables) {
+        match self.choose(choices.map_or(&[][..], Vec::as_slice), &received, &now, &variables) {
             Ok((choice, moved)) => {
-                self.make_move(Turn::Event { number, event }, choice, moved);
+                self.make_move(Turn::Event { number, event }, choice, moved, Some(&received.event_id));
                 let outcome = json::object([
                     ("previousState", Some(&self.state_name(state))),
                     ("currentState", Some(&self.state_name(self.machine().state))),
@@ -265,6 +265,7 @@ impl Draft<'_> {
         &self,
         choices: &[PlanTransition],
         received: &ReceivedEvent,
+        now: &Now,
         variables: &Variables,
     ) -> Result<(u32, Move), Rejection> {
         let name = &received.name;
@@ -288,7 +289,7 @@ impl Draft<'_> {
                 transition.condition.as_ref().map_or(Ok(true), |condition| condition.test_in(variables));
             match held {
                 Ok(true) => {
-                    return match self.work_out(transition, variables) {
+                    return match self.work_out(transition, now, variables) {
                         Ok(moved) => Ok((choice as u32, moved)),
                         Err(reason) => Err(Rejection { code: "expression", reason }),
                     };
@@ -319,7 +320,8 @@ impl Draft<'_> {
     }
 
     fn turn_of_timer(&mut self, timer: u32) -> Result<(), Halt> {
-        let variables = self.variables_of(None)?;
+        let now = Now { context: self.context()?, input: self.read_input()? };
+        let variables = now.variables(None);
         let plan = self.plan;
         let Some(then) = transition_of(plan, self.machine().state, Turn::Timer(timer), 0) else {
             return Ok(());
@@ -330,12 +332,12 @@ impl Draft<'_> {
                 self.push_timer(timer, EventType::TimerCancelled, Some("guard"));
                 return Ok(());
             }
-            Ok(true) => self.work_out(then, &variables),
+            Ok(true) => self.work_out(then, &now, &variables),
             Err(problem) => Err(format!("`if`: {problem}")),
         };
         match moved {
             Ok(moved) => {
-                self.make_move(Turn::Timer(timer), 0, moved);
+                self.make_move(Turn::Timer(timer), 0, moved, None);
                 Ok(())
             }
             Err(problem) => {
@@ -356,7 +358,7 @@ impl Draft<'_> {
         let input = self.read_input()?;
         match self.timers_of(to, &context, &input) {
             Ok(timers) => {
-                self.make_move(Turn::Error(action), 0, Move { to: Some(to), context: None, timers });
+                self.make_move(Turn::Error(action), 0, Move { to: Some(to), context: None, timers }, None);
                 Ok(())
             }
             Err(problem) => self.give_up(&problem),
@@ -364,12 +366,16 @@ impl Draft<'_> {
     }
 
     /// Works out what a transition writes: the context and the times of the timers that it sets.
-    fn work_out(&self, transition: &PlanTransition, variables: &Variables) -> Result<Move, String> {
+    fn work_out(
+        &self,
+        transition: &PlanTransition,
+        now: &Now,
+        variables: &Variables,
+    ) -> Result<Move, String> {
         if self.machine().transition >= limits::TRANSITIONS {
             return Err(format!("the run has made {} transitions, which is the limit", limits::TRANSITIONS));
         }
-        let before = self.context().map_err(|_| "the context is not at hand".to_owned())?;
-        let mut after = before.clone();
+        let mut after = now.context.clone();
         if let Value::Object(context) = &mut after {
             for (key, expr) in &transition.set {
                 match expr.evaluate_in(variables).map_err(|problem| format!("`set.{key}`: {problem}"))? {
@@ -378,12 +384,11 @@ impl Draft<'_> {
                 }
             }
         }
-        let input = self.read_input().map_err(|_| "the input is not at hand".to_owned())?;
         let timers = match transition.to {
-            Some(to) => self.timers_of(to, &after, &input)?,
+            Some(to) => self.timers_of(to, &after, &now.input)?,
             None => Vec::new(),
         };
-        let context = if after == before { None } else { Some(sized(after)?) };
+        let context = if after == now.context { None } else { Some(sized(after)?) };
         Ok(Move { to: transition.to, context, timers })
     }
 
@@ -403,7 +408,8 @@ impl Draft<'_> {
         Ok(due)
     }
 
-    fn make_move(&mut self, by: Turn, choice: u32, moved: Move) {
+    /// Writes a transition. `event_id` is that of the event that brought it about.
+    fn make_move(&mut self, by: Turn, choice: u32, moved: Move, event_id: Option<&str>) {
         let from = self.machine().state;
         if moved.to.is_some() && by != Turn::Start && !planted::is(Bug::TimerOutlivesState) {
             for timer in self.planned().state(from).timers.clone() {
@@ -415,13 +421,12 @@ impl Draft<'_> {
         }
         let transition = self.machine().transition + 1;
         let to = moved.to.unwrap_or(from);
-        let (mut event, mut number, mut event_id, mut timer, mut action) = (None, None, None, None, None);
+        let (mut event, mut number, mut timer, mut action) = (None, None, None, None);
         match by {
             Turn::Start => {}
             Turn::Event { number: n, event: e } => {
                 event = Some(json::string(&self.plan.events[e as usize].name));
                 number = Some(json::number(n.into()));
-                event_id = self.received(n).ok().map(|received| json::string(&received.event_id));
             }
             Turn::Timer(t) => timer = Some(json::number(t.into())),
             Turn::Error(a) => action = Some(json::string(&self.plan.step(a).name)),
@@ -430,7 +435,7 @@ impl Draft<'_> {
             ("from", (by != Turn::Start).then(|| self.state_name(from)).as_ref()),
             ("to", Some(&self.state_name(to))),
             ("event", event.as_ref()),
-            ("eventId", event_id.as_ref()),
+            ("eventId", event_id.map(json::string).as_ref()),
             ("number", number.as_ref()),
             ("timer", timer.as_ref()),
             ("action", action.as_ref()),
@@ -552,9 +557,11 @@ impl Draft<'_> {
             ReceiptStatus::Processing if planted::is(Bug::ReceiptTooSoon) => ReceiptStatus::Completed,
             status => status,
         };
-        let receipt =
-            self.receipts.entry(number).or_insert(Receipt { number, opened: None, status, outcome: None });
-        (receipt.status, receipt.outcome) = (status, outcome.or(receipt.outcome.take()));
+        let change = ReceiptChange { outcome, ..ReceiptChange::new(number, status) };
+        match self.receipts.get_mut(&number) {
+            Some(before) => before.then(change),
+            None => drop(self.receipts.insert(number, change)),
+        }
     }
 
     /// The run is about to end: whoever waits in the inbox, or has the turn, is told.
@@ -671,27 +678,34 @@ impl Draft<'_> {
 
     /// What expressions of the current turn read.
     fn variables(&self) -> Result<Variables, Halt> {
-        match self.machine().current.as_ref().map(|current| current.by) {
-            Some(Turn::Event { number, .. }) => {
-                let received = self.received(number)?;
-                self.variables_of(Some(&received))
-            }
-            _ => self.variables_of(None),
-        }
+        let now = Now { context: self.context()?, input: self.read_input()? };
+        Ok(match self.machine().current.as_ref().map(|current| current.by) {
+            Some(Turn::Event { number, .. }) => now.variables(Some(&self.received(number)?)),
+            _ => now.variables(None),
+        })
     }
+}
 
-    fn variables_of(&self, received: Option<&ReceivedEvent>) -> Result<Variables, Halt> {
+/// What a run is at the moment of a turn, for its expressions.
+struct Now {
+    context: Value,
+    /// Null where no expression reads it.
+    input: Value,
+}
+
+impl Now {
+    fn variables(&self, received: Option<&ReceivedEvent>) -> Variables {
         let text = |text: Option<&String>| text.map_or(Value::Null, |text| Value::from(text.as_str()));
         let roles: &[String] = received.map_or(&[], |received| &received.roles);
-        Ok(Variables::of([
-            ("input", self.read_input()?),
-            ("context", self.context()?),
+        Variables::of([
+            ("input", self.input.clone()),
+            ("context", self.context.clone()),
             ("payload", received.map_or(Value::Null, |received| received.payload.value())),
             ("event", text(received.map(|received| &received.name))),
             ("user", text(received.and_then(|received| received.user_id.as_ref()))),
             ("role", text(roles.first())),
             ("roles", Value::from(roles.to_vec())),
-        ]))
+        ])
     }
 }
 
@@ -716,4 +730,4 @@ fn list<'a>(texts: impl Iterator<Item = &'a str>) -> Json {
 }
 
 /// The receipts of a decision, by number.
-pub(super) type Receipts = BTreeMap<u32, Receipt>;
+pub(super) type Receipts = BTreeMap<u32, ReceiptChange>;

@@ -22,6 +22,7 @@ use crate::json::Json;
 use crate::limits;
 use crate::plan::Plan;
 use crate::planted::{self, Bug};
+use crate::receipt::ReceiptChange;
 use crate::run::RunState;
 use crate::time::Time;
 
@@ -194,7 +195,7 @@ pub struct Decision {
     /// Jobs to drop, by attempt, which must not be leased.
     pub drop: Vec<(Job, u32)>,
     /// What became of events that a machine took in.
-    pub receipts: Vec<Receipt>,
+    pub receipts: Vec<ReceiptChange>,
     pub others: OtherJobs,
     /// Why the run failed or will fail, in the commit where that is settled.
     pub failure: Option<(String, Option<Arc<str>>)>,
@@ -222,33 +223,6 @@ pub enum Job {
     Begin,
     /// A timer of a machine's state. Its attempt is the number that it was set under.
     Timer(u32),
-}
-
-/// The processing record of an event that a machine took in, as a decision changes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Receipt {
-    /// Events of a run count from 1.
-    pub number: u32,
-    /// Set in the decision that takes it in.
-    pub opened: Option<Opened>,
-    pub status: ReceiptStatus,
-    pub outcome: Option<Json>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opened {
-    pub event_id: Arc<str>,
-    pub name: Arc<str>,
-    pub sender: Option<Json>,
-}
-
-/// What moves it on: a `pending` one waits for its turn, a `processing` one for the actions that it set off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReceiptStatus {
-    Pending,
-    Processing,
-    Completed,
-    Failed,
 }
 
 /// What becomes of the run's jobs that the decision does not name.

@@ -86,7 +86,10 @@ impl<R> Driver<R> {
         self.reply(landed.replies);
         if let Some(due) = landed.waiting {
             self.claim_by(due);
-            self.next_sweep = self.next_sweep.min(self.clock.local(due));
+            // What is due now is to be claimed; only what is due later may be a timer.
+            if due > self.store_now() {
+                self.next_sweep = self.next_sweep.min(self.clock.local(due));
+            }
         }
         for handed in landed.handed {
             self.take_over(handed);

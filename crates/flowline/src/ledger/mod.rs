@@ -113,7 +113,7 @@ pub struct Landed<R> {
     pub handed: Vec<Handed>,
     /// What was reserved for hand-offs that did not come to be.
     pub unused: Vec<Unused>,
-    /// Whether the commit left jobs for anyone to claim, and the earliest time one is due.
+    /// Whether the commit left timers, or jobs that are claimed here, and the earliest time one is due.
     pub waiting: Option<Time>,
     /// Set when the commit ended the run.
     pub ended: Option<Ended>,
@@ -170,6 +170,9 @@ pub struct Unused {
 pub trait Room {
     /// Reserves room for a job of this tenant's lane, or says no.
     fn reserve(&mut self, tenant: &Tenant, lane: &Lane) -> Option<Handoff>;
+
+    /// Whether jobs of this lane are claimed here when there is room.
+    fn claims(&self, lane: &Lane) -> bool;
 }
 
 /// A run as it was last seen.

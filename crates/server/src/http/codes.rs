@@ -96,19 +96,4 @@ impl Code {
     pub fn find(code: &str) -> Option<&'static Code> {
         ALL.iter().copied().find(|known| known.code == code)
     }
-
-    /// The code for a status that something below the handlers answered with.
-    pub fn of_status(status: u16) -> &'static Code {
-        match status {
-            404 => &NOT_FOUND,
-            405 => &METHOD_NOT_ALLOWED,
-            406 => &NOT_ACCEPTABLE,
-            408 => &REQUEST_TIMEOUT,
-            413 => &TOO_LARGE,
-            415 => &UNSUPPORTED_MEDIA_TYPE,
-            429 => &TOO_MANY,
-            400..500 => &BAD_REQUEST,
-            _ => &INTERNAL,
-        }
-    }
 }

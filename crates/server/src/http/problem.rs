@@ -1,8 +1,6 @@
 //! What went wrong, as RFC 9457 writes it. Every answer that is not good has this shape.
 
-use axum::body::Body;
-use axum::http::{HeaderValue, Request, StatusCode, header};
-use axum::middleware::Next;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use flowline::EngineError;
 use flowline::core::decide::Refusal;
@@ -157,30 +155,4 @@ impl From<JsonError> for Problem {
         let code = if matches!(error, JsonError::Size { .. }) { &codes::TOO_LARGE } else { &codes::BAD_BODY };
         Problem::new(code, error.to_string())
     }
-}
-
-/// Gives whatever was refused below the handlers, by axum itself, the shape of a problem. Headers (`Allow`) stay.
-pub async fn shape(request: Request<Body>, next: Next) -> Response {
-    let path = request.uri().path().to_owned();
-    let response = next.run(request).await;
-    let status = response.status().as_u16();
-    let is_problem = response
-        .headers()
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes() == PROBLEM_JSON.as_bytes());
-    if status < 400 || is_problem {
-        return response;
-    }
-    let code = Code::of_status(status);
-    let detail = match status {
-        404 => format!("nothing is at {path}"),
-        _ => code.title.to_owned(),
-    };
-    let mut shaped = Problem::new(code, detail).into_response();
-    for (name, value) in response.headers() {
-        if *name != header::CONTENT_TYPE && *name != header::CONTENT_LENGTH {
-            shaped.headers_mut().insert(name, value.clone());
-        }
-    }
-    shaped
 }

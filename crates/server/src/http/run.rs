@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::codes;
+use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
 use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
@@ -72,7 +73,7 @@ pub const ROUTES: &[Route] = &[
         "/v1/runs/{run}",
         "Show a run",
         &[],
-        &[Answer::json(200, "Run", "The run with its steps and jobs.")],
+        &[Answer::json(200, "Run", "The run with its steps and jobs."), UNCHANGED],
         || get(show),
     ),
     look(
@@ -198,10 +199,10 @@ pub const EVENT_TYPES: &[&str] = &[
     "timer.cancelled",
 ];
 
-async fn show(caller: Caller, params: Params) -> Result<Response, Problem> {
+async fn show(caller: Caller, params: Params, headers: HeaderMap) -> Result<Response, Problem> {
     let row = caller.row(params.path("run")).await?;
     let view = RunView::read(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
-    Ok(Json(view).into_response())
+    tagged(&headers, &view)
 }
 
 /// A page of a log. Payloads pass through as they are.
