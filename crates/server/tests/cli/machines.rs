@@ -134,3 +134,13 @@ fn a_run_is_started_by_its_first_event() {
     here.flowline(&["send", run]).refused(2, &["the event is missing"]);
     here.flowline(&[&to[..], &[run, "submit"]].concat()).refused(2, &["leave RUN out"]);
 }
+
+#[test]
+fn a_machine_that_waits_for_events_is_left_waiting() {
+    let here = here();
+    let said = here.flowline(&["run", "expense.yaml", "--input", r#"{"amount": 1}"#]);
+    assert_eq!(said.exit, 0, "{said:?}");
+    for text in ["→ draft", "waits in draft for edit, submit; go on with `flowline send"] {
+        assert!(said.err.contains(text), "{text:?} is missing: {said:?}");
+    }
+}
