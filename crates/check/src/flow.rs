@@ -1,9 +1,12 @@
 //! A definition, numbered: which step waits for what, in the plainest form that is quick enough.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use flowline_core::Definition;
-use flowline_core::definition::{Format, OnFailure, StepDefinition, Subscribes, read};
+use flowline_core::definition::{
+    Format, Machine, OnFailure, StateDefinition, StepDefinition, Subscribes, TimerDefinition, read,
+};
 use flowline_core::ids::digest;
 
 /// A definition with its steps and events by number. A step's number is its place in the definition.
@@ -22,6 +25,16 @@ pub struct Flow {
     pub(crate) published: Vec<BTreeSet<usize>>,
     pub(crate) accepted: BTreeSet<usize>,
     wants: Vec<Option<Want>>,
+    /// Of a machine.
+    pub(crate) states: Option<States>,
+}
+
+/// The states and timers of a machine by number.
+#[derive(Debug)]
+pub(crate) struct States {
+    pub(crate) names: BTreeMap<String, usize>,
+    /// By state: its timers among those of all states, in the order of the file.
+    pub(crate) timers: Vec<Range<usize>>,
 }
 
 #[derive(Debug)]
@@ -72,6 +85,7 @@ impl Flow {
                 .collect(),
             accepted: definition.accepts.keys().filter_map(|name| events.get(name).copied()).collect(),
             hash: definition.hash(),
+            states: definition.machine.as_ref().map(States::of),
             steps,
             events,
             listeners,
@@ -85,7 +99,33 @@ impl Flow {
     }
 
     pub(crate) fn is_entry(&self, step: usize) -> bool {
-        self.wants[step].is_none()
+        self.wants[step].is_none() && self.states.is_none()
+    }
+
+    /// A state of the machine.
+    pub(crate) fn state(&self, state: usize) -> Option<&StateDefinition> {
+        self.definition.machine.as_ref()?.states.get(state)
+    }
+
+    pub(crate) fn state_named(&self, name: &str) -> Option<usize> {
+        self.states.as_ref()?.names.get(name).copied()
+    }
+
+    /// A timer of the machine, with the number of its state.
+    pub(crate) fn timer(&self, timer: usize) -> Option<(usize, &TimerDefinition)> {
+        let ranges = &self.states.as_ref()?.timers;
+        let state = ranges.iter().position(|range| range.contains(&timer))?;
+        Some((state, self.state(state)?.after.get(timer - ranges[state].start)?))
+    }
+
+    /// The timers of a state.
+    pub(crate) fn timers_of(&self, state: usize) -> Range<usize> {
+        self.states.as_ref().and_then(|states| states.timers.get(state).cloned()).unwrap_or(0..0)
+    }
+
+    /// Actions by number; names that the definition lacks are left out.
+    pub(crate) fn actions<'a>(&'a self, names: &'a [String]) -> impl Iterator<Item = usize> + 'a {
+        names.iter().filter_map(|name| self.steps.get(name).copied())
     }
 
     pub(crate) fn goes_on_after_failure(&self, step: usize) -> bool {
@@ -100,6 +140,19 @@ impl Flow {
         done: &dyn Fn(usize) -> bool,
     ) -> bool {
         self.wants[step].as_ref().is_none_or(|want| want.holds(event, done))
+    }
+}
+
+impl States {
+    fn of(machine: &Machine) -> States {
+        let mut timers = Vec::with_capacity(machine.states.len());
+        let mut next = 0;
+        for state in &machine.states {
+            timers.push(next..next + state.after.len());
+            next += state.after.len();
+        }
+        let names = machine.states.iter().enumerate().map(|(at, state)| (state.name.clone(), at));
+        States { names: names.collect(), timers }
     }
 }
 

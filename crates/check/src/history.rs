@@ -199,6 +199,8 @@ struct Told {
     input: Option<serde_json::Value>,
     /// Events from outside: name and id.
     received: Vec<(String, Option<String>)>,
+    /// Whether they are those of a machine, which takes every one that has an id of its own.
+    by_id: bool,
     /// Every pause (true) and resume (false), with its number in the log.
     pauses: Vec<(u64, bool)>,
     cancelled: bool,
@@ -216,7 +218,10 @@ impl Told {
             EventType::FlowResumed => Some((event.seq, false)),
             _ => None,
         };
-        let from_outside = |event: &&Event| event.kind == EventType::Emit && event.step_name.is_none();
+        let from_outside = |event: &&Event| match event.kind {
+            EventType::Emit => event.step_name.is_none(),
+            kind => kind == EventType::EventReceived,
+        };
         let receive = |event: &Event| {
             let said = said(event);
             (said.name.unwrap_or_default(), said.event_id)
@@ -224,6 +229,7 @@ impl Told {
         Told {
             input: events.first().and_then(|event| said(event).input),
             received: events.iter().filter(from_outside).map(receive).collect(),
+            by_id: events.iter().any(|event| event.kind == EventType::EventReceived),
             pauses: events.iter().filter_map(pause).collect(),
             cancelled: events.iter().any(|event| event.kind == EventType::FlowCancelled),
             by_hand: events.last().is_some_and(|event| said(event).by.is_some()),
@@ -313,8 +319,11 @@ impl Told {
                 }
             }
             Act::Start { .. } => {}
-            Act::Send { name, .. } => {
-                lost(self.received.iter().any(|(received, _)| received == name), &format!("event {name:?}"));
+            Act::Send { name, event_id, .. } => {
+                let any = event_id.is_none() || !self.by_id;
+                let same =
+                    |(received, id): &(String, Option<String>)| received == name && (any || id == event_id);
+                lost(self.received.iter().any(same), &format!("event {name:?} ({event_id:?})"));
             }
             Act::Cancel { .. } => lost(self.cancelled, "a cancel"),
             Act::Pause { .. } => lost(self.count(true) > 0, "a pause"),

@@ -41,9 +41,10 @@ invariants! {
     I3 = "acknowledged once",
     /// The log is 1..n without gaps, in order of time, and never changes.
     I4 = "the log",
-    /// A step is triggered if and only if what it waits for precedes it, in the commit of the deciding event.
+    /// A step is triggered if and only if what it waits for precedes it, in the commit of the deciding event. A machine gives
+    /// turns in order and one at a time, and each leads where the definition says.
     I5 = "joins",
-    /// The index row equals the log; counters equal a recount.
+    /// The index row and what became of events equal the log; counters equal a recount.
     I6 = "the index",
     /// A stale lease token writes nothing, not even a log line.
     I7 = "the fence",
@@ -51,7 +52,7 @@ invariants! {
     I8 = "all or none",
     /// One idempotency key, one run; another body is refused.
     I9 = "idempotency keys",
-    /// Nothing that waits for a time happens before it.
+    /// Nothing that waits for a time happens before it. The timers of a state are set and go with it.
     I10 = "timers",
     /// After faults end, every run gets on.
     I11 = "progress",

@@ -1,16 +1,23 @@
 //! One run, taken apart: its log walked, and its row and jobs held against what the log makes of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flowline_core::ids::RunId;
 use flowline_core::{Event, RunKey, Status, Time};
-use flowline_store::{Failure, JobKey, JobRow, JobState, RunRow};
+use flowline_store::{Failure, JobKey, JobRow, JobState, Receipt, ReceiptStatus, RunRow};
 
 use crate::flow::Flow;
-use crate::invariant::Invariant::{I1, I2, I6, I8, I9, I11, I12, I15, I16, I17};
+use crate::invariant::Invariant::{I1, I2, I5, I6, I8, I9, I11, I12, I15, I16, I17};
 use crate::violation::{Checker, Findings, Subject, Violation};
 use crate::walk::{Phase, Walk};
+
+/// The timer of a run's time-out.
+const RUN_TIMEOUT: JobKey = JobKey::Timer(0);
+/// The delayed start of a machine.
+const BEGIN: JobKey = JobKey::Timer(1);
+/// The timers of a machine's states follow.
+const FIRST_TIMER: u32 = 2;
 
 /// A look at one run. Events come one by one, so that a long log need not be held.
 #[derive(Debug)]
@@ -25,6 +32,12 @@ pub struct Look {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     pub status: Status,
+    /// The state that a machine is in.
+    pub state: Option<Arc<str>>,
+    /// The timers that a machine waits for: which, the number that each was set under, and when it is due.
+    pub timers: Vec<(u32, u32, Time)>,
+    /// When a machine is to enter its first state, where it has not.
+    pub begins_at: Option<Time>,
     pub completed_steps: u32,
     pub failed_steps: u32,
     pub retries: u32,
@@ -46,8 +59,13 @@ impl Look {
         self.walk.event(&self.flow, event, &mut self.found);
     }
 
+    /// Holds what became of events against the log.
+    pub fn receipts(&mut self, receipts: &[Receipt]) {
+        check_receipts(receipts, &self.walk, &mut self.found);
+    }
+
     pub fn shape(&self) -> Shape {
-        shape(&self.walk)
+        shape(&self.walk, &self.flow)
     }
 
     /// Holds row and jobs against the log. What was found in the log comes first.
@@ -59,8 +77,12 @@ impl Look {
     }
 }
 
-fn shape(walk: &Walk) -> Shape {
+fn shape(walk: &Walk, flow: &Flow) -> Shape {
+    let machine = walk.machine.as_ref();
     Shape {
+        state: machine.and_then(|machine| machine.state_name(flow)).map(Into::into),
+        timers: walk.timers().collect(),
+        begins_at: walk.begins_at.filter(|_| walk.has_not_begun()),
         status: walk.status(),
         completed_steps: walk.count(Phase::Completed),
         failed_steps: walk.count(Phase::Failed),
@@ -88,7 +110,7 @@ pub(crate) fn check_pinned(row: &RunRow, flow: &Flow, found: &mut Findings) {
 
 /// The row against the log.
 pub(crate) fn check_row(row: &RunRow, walk: &Walk, flow: &Flow, found: &mut Findings) {
-    let shape = shape(walk);
+    let shape = shape(walk, flow);
     let duration =
         shape.created_at.zip(shape.completed_at).map(|(from, to)| to.since(from).as_millis() as u64);
     let mut differ = |field: &str, same: bool, says: &dyn std::fmt::Debug, logs: &dyn std::fmt::Debug| {
@@ -103,6 +125,7 @@ pub(crate) fn check_row(row: &RunRow, walk: &Walk, flow: &Flow, found: &mut Find
     }
     compare! {
         "status": row.status, shape.status;
+        "state": row.state, shape.state;
         "completedSteps": row.completed_steps, shape.completed_steps;
         "failedSteps": row.failed_steps, shape.failed_steps;
         "retries": row.retries, shape.retries;
@@ -149,9 +172,73 @@ pub(crate) fn check_jobs(jobs: &[JobRow], walk: &Walk, flow: &Flow, found: &mut 
         let name = flow.name(step);
         found.say(I8, Subject::Jobs, || format!("attempt {attempt} of step {name:?} has no job"));
     }
-    let timer = jobs.iter().any(|job| matches!(job.key, JobKey::Timer(_)));
+    check_timers(jobs, walk, found);
+    let timer = jobs.iter().any(|job| job.key == RUN_TIMEOUT);
     if !ended && flow.definition.timeout.is_some() && !timer {
         found.say(I8, Subject::Jobs, || "the timer of the run's time-out is missing".to_owned());
+    }
+}
+
+/// The jobs of a machine's timers against what the log has set.
+fn check_timers(jobs: &[JobRow], walk: &Walk, found: &mut Findings) {
+    if walk.ended.is_some() {
+        return;
+    }
+    if walk.keeps_waiting() {
+        let message = || "somebody waits for a turn in an idle machine".to_owned();
+        found.say(I5, Subject::Log, message);
+    }
+    let mut missing: BTreeMap<JobKey, (u32, Option<Time>)> = walk
+        .timers()
+        .map(|(timer, number, due)| (JobKey::Timer(FIRST_TIMER + timer), (number, Some(due))))
+        .collect();
+    missing.extend(walk.has_not_begun().then_some((BEGIN, (1, walk.begins_at))));
+    for job in jobs.iter().filter(|job| matches!(job.key, JobKey::Timer(_)) && job.key != RUN_TIMEOUT) {
+        let (name, key, attempt) = (&job.name, job.key, job.attempt);
+        let asked = missing.remove(&job.key);
+        if asked.is_none_or(|(number, due)| number != attempt || due.is_some_and(|due| due != job.due)) {
+            let message = || {
+                format!(
+                    "timer {key:?} of {name:?} has a job of number {attempt}, where the log asks for {asked:?}"
+                )
+            };
+            found.say(I15, Subject::Jobs, message);
+        }
+        if job.state == JobState::Waiting && walk.is_paused() {
+            found.say(I17, Subject::Jobs, || format!("timer {key:?} can fire, and the run is paused"));
+        }
+    }
+    for key in missing.keys() {
+        found.say(I8, Subject::Jobs, || format!("timer {key:?} is set and has no job"));
+    }
+}
+
+/// Receipts against what the log says became of each event.
+pub(crate) fn check_receipts(receipts: &[Receipt], walk: &Walk, found: &mut Findings) {
+    let mut asked: BTreeMap<u32, ReceiptStatus> = walk.receipts().collect();
+    for receipt in receipts {
+        let (number, says) = (receipt.number, receipt.status);
+        let logs = asked.remove(&number);
+        if logs != Some(says) {
+            let message = || format!("the receipt of event {number} says {says:?}, and the log {logs:?}");
+            found.say(I6, Subject::Receipts, message);
+        }
+        let id = walk.machine.as_ref().and_then(|machine| machine.ids.get(&number));
+        if id.is_none_or(|id| *id != *receipt.event_id) {
+            let message = || {
+                format!("the receipt of event {number} is of {:?}, and the log has {id:?}", receipt.event_id)
+            };
+            found.say(I6, Subject::Receipts, message);
+        }
+        let dated = (receipt.started_at.is_some(), receipt.completed_at.is_some());
+        if dated != (says.is_started(), says.is_end()) {
+            found.say(I6, Subject::Receipts, || {
+                format!("the receipt of event {number} is {says:?}, with dates {dated:?}")
+            });
+        }
+    }
+    for number in asked.keys() {
+        found.say(I6, Subject::Receipts, || format!("event {number} was taken in and has no receipt"));
     }
 }
 

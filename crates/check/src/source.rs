@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use flowline_core::{Event, RunKey, Tenant};
 use flowline_store::query::WantTotal;
-use flowline_store::{Counter, EventQuery, JobRow, Memory, RunQuery, RunRow};
+use flowline_store::{Counter, EventQuery, JobRow, Memory, Receipt, ReceiptQuery, RunQuery, RunRow};
 
 use crate::counters::{Counted, counted};
 
@@ -14,6 +14,8 @@ pub trait Source {
     /// The events with a greater number, in order.
     fn events(&self, run: &RunKey, after: u64) -> Vec<Event>;
     fn jobs(&self, run: &RunKey) -> Vec<JobRow>;
+    /// What became of the events that the run took in.
+    fn receipts(&self, run: &RunKey) -> Vec<Receipt>;
     /// The stored text of a definition.
     fn definition(&self, tenant: &Tenant, hash: &str) -> Option<String>;
     fn counters(&self) -> Vec<Counter>;
@@ -41,6 +43,20 @@ impl Source for Memory {
 
     fn jobs(&self, run: &RunKey) -> Vec<JobRow> {
         Memory::jobs(self, run)
+    }
+
+    fn receipts(&self, run: &RunKey) -> Vec<Receipt> {
+        let of_run = ReceiptQuery { run: Some(run.run.clone()), ..ReceiptQuery::of(run.tenant.clone()) };
+        let mut query = ReceiptQuery { limit: usize::MAX, ..of_run };
+        let mut all = Vec::new();
+        while let Ok(page) = Memory::receipts(self, &query) {
+            all.extend(page.items);
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => break,
+            }
+        }
+        all
     }
 
     fn definition(&self, tenant: &Tenant, hash: &str) -> Option<String> {

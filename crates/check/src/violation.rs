@@ -30,6 +30,8 @@ pub enum Subject {
     /// Nothing is left to do, and no terminal event says so.
     End,
     Counters,
+    /// What became of events differs from the log.
+    Receipts,
     /// The log itself is wrong: nothing to derive the truth from. Also of one that was read from JSON, where nothing can be
     /// mended.
     #[default]

@@ -4,7 +4,9 @@
 //! so, takes the event for what it claims, and goes on.
 
 mod data;
+mod machine;
 mod step;
+mod turn;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use crate::flow::Flow;
 use crate::invariant::Invariant::{I1, I3, I4, I5, I8, I12, I14};
 use crate::violation::{Findings, Subject};
 use data::Data;
+pub(crate) use machine::MachineAt;
 
 /// Where a step stands by the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,6 +69,8 @@ pub(crate) struct Walk {
     pub(crate) steps: Vec<StepAt>,
     emitted: Vec<bool>,
     pub(crate) created_at: Option<Time>,
+    /// When a delayed run is to begin.
+    pub(crate) begins_at: Option<Time>,
     pub(crate) started_at: Option<Time>,
     pub(crate) completed_at: Option<Time>,
     pub(crate) failure: Option<Failure>,
@@ -76,6 +81,9 @@ pub(crate) struct Walk {
     inheriting: bool,
     /// Steps triggered since the caller last took them.
     pub(crate) triggered: BTreeSet<usize>,
+    /// Steps tried again since then.
+    pub(crate) retried: BTreeSet<usize>,
+    pub(crate) machine: Option<Box<MachineAt>>,
 }
 
 impl Walk {
@@ -93,6 +101,7 @@ impl Walk {
             steps: vec![StepAt::default(); flow.definition.steps.len()],
             emitted: vec![false; flow.events.len()],
             created_at: None,
+            begins_at: None,
             started_at: None,
             completed_at: None,
             failure: None,
@@ -100,6 +109,8 @@ impl Walk {
             over: 0,
             inheriting: false,
             triggered: BTreeSet::new(),
+            retried: BTreeSet::new(),
+            machine: flow.states.as_ref().map(|_| Box::default()),
         }
     }
 
@@ -118,7 +129,13 @@ impl Walk {
         }
     }
 
+    /// Steps in a phase; of a machine, how often an action came to it.
     pub(crate) fn count(&self, phase: Phase) -> u32 {
+        match (&self.machine, phase) {
+            (Some(machine), Phase::Completed) => return machine.completed,
+            (Some(machine), Phase::Failed) => return machine.failed,
+            _ => {}
+        }
         self.steps.iter().filter(|step| step.phase == phase).count() as u32
     }
 
@@ -130,7 +147,16 @@ impl Walk {
 
     /// Whether nothing is left to do: no job, and no event from outside could trigger a step.
     pub(crate) fn is_spent(&self, flow: &Flow) -> bool {
+        if let Some(machine) = &self.machine {
+            let settled = self.failed.is_some() || machine.is_final(flow);
+            return machine.transition > 0 && settled && !self.is_busy();
+        }
         !self.steps.iter().any(|step| step.is_live()) && !self.could_go_on(flow)
+    }
+
+    /// Whether a step is queued or at work.
+    fn is_busy(&self) -> bool {
+        self.steps.iter().any(|step| step.is_live())
     }
 
     fn could_go_on(&self, flow: &Flow) -> bool {
@@ -165,6 +191,7 @@ impl Walk {
             EventType::StepCompleted => data.inherited,
             _ => false,
         };
+        self.before_event(flow, event, &data, found);
         match event.kind {
             EventType::FlowStart => self.start(flow, event, &data),
             EventType::FlowPaused | EventType::FlowResumed => self.pause(event, found),
@@ -172,6 +199,12 @@ impl Walk {
                 self.end(flow, event, data, found);
             }
             EventType::Emit => self.emit(flow, event, &data, found),
+            EventType::EventReceived
+            | EventType::EventRejected
+            | EventType::StateChanged
+            | EventType::TimerSet
+            | EventType::TimerFired
+            | EventType::TimerCancelled => self.machine_event(flow, event, &data, found),
             _ if event.step_name.is_some() => self.step_event(flow, event, data, found),
             EventType::StepStarted
             | EventType::StepCompleted
@@ -216,6 +249,7 @@ impl Walk {
 
     fn start(&mut self, flow: &Flow, event: &Event, data: &Data) {
         self.created_at = Some(event.ts);
+        self.begins_at = data.start_at;
         self.inheriting = data.retry_of.is_some();
         let phase = if data.start_at.is_some() { Phase::Delayed } else { Phase::Queued };
         for step in (0..self.steps.len()).filter(|step| flow.is_entry(*step)) {
@@ -286,8 +320,12 @@ impl Walk {
         // Cancelled, timed out, ended by hand: at any moment. Otherwise only when nothing is left to do.
         let by_itself =
             kind != EventType::FlowCancelled && data.by.is_none() && data.code.as_deref() != Some("timeout");
+        if self.machine.is_some() {
+            self.machine_end(flow, event, &data, by_itself, found);
+        }
         if by_itself {
-            let unfinished = self.steps.iter().position(|step| step.is_live() || step.phase == Phase::Idle);
+            let idle = |step: &StepAt| step.phase == Phase::Idle && self.machine.is_none();
+            let unfinished = self.steps.iter().position(|step| step.is_live() || idle(step));
             if let Some(step) = unfinished {
                 let (name, phase) = (flow.name(step), self.steps[step].phase);
                 let message =

@@ -15,11 +15,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use flowline_core::{Event, RunKey, Tenant, Time};
-use flowline_store::{Append, AppendError, JobKey, JobState, NewJob, RunRow, Token};
+use flowline_store::{Append, AppendError, JobKey, JobState, NewJob, ReceiptStatus, RunRow, Token};
 
 use crate::flow::Flow;
-use crate::invariant::Invariant::{I3, I4, I7, I8, I12, I15};
-use crate::look::{check_jobs, check_pinned, check_row};
+use crate::invariant::Invariant::{I3, I4, I6, I7, I8, I12, I15};
+use crate::look::{check_jobs, check_pinned, check_receipts, check_row};
 use crate::source::Source;
 use crate::violation::{Checker, Findings, Subject, Violation};
 use crate::walk::Walk;
@@ -46,6 +46,8 @@ struct Followed {
     jobs: BTreeMap<JobKey, KnownJob>,
     /// Every attempt that ever had a job.
     attempts: BTreeSet<(JobKey, u32)>,
+    /// What each receipt said last.
+    receipts: BTreeMap<u32, ReceiptStatus>,
     trimmed: bool,
 }
 
@@ -140,7 +142,10 @@ impl Watch {
     }
 
     /// Holds what the store says of a run against the ledger.
-    fn compare(&self, source: &dyn Source, key: &RunKey, found: &mut Findings) {
+    fn compare(&mut self, source: &dyn Source, key: &RunKey, found: &mut Findings) {
+        if let Some(run) = self.runs.get_mut(key).filter(|run| run.walk.machine.is_some()) {
+            run.follow_receipts(source, key, found);
+        }
         let Some(run) = self.runs.get(key) else { return };
         let Some(row) = source.row(key) else {
             return found.say(I3, Subject::Row, || "the run is gone".to_owned());
@@ -196,7 +201,22 @@ impl Followed {
             digests: Vec::new(),
             jobs: BTreeMap::new(),
             attempts: BTreeSet::new(),
+            receipts: BTreeMap::new(),
             trimmed: false,
+        }
+    }
+
+    /// Receipts say what the log says, and only ever move on.
+    fn follow_receipts(&mut self, source: &dyn Source, key: &RunKey, found: &mut Findings) {
+        let receipts = source.receipts(key);
+        check_receipts(&receipts, &self.walk, found);
+        for receipt in receipts {
+            let (number, now) = (receipt.number, receipt.status);
+            let then = self.receipts.insert(number, now);
+            if then.is_some_and(|then| now < then || then.is_end() && now != then) {
+                let message = || format!("the receipt of event {number} was {then:?} and is {now:?}");
+                found.say(I6, Subject::Receipts, message);
+            }
         }
     }
 

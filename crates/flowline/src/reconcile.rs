@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use flowline_check::{Checker, counted, miscounted};
 use flowline_core::decide::{AddJob, Job, Known, Missing, Moment};
 use flowline_core::run::Phase;
-use flowline_core::{Decided, Input, RunKey, Tenant, decide};
+use flowline_core::{Decided, Input, RunKey, Tenant, Time, decide};
 use flowline_store::row::Repair;
 use flowline_store::{CommitError, Failure, JobKey, JobRow, JobState, NewJob, Store, StoreError};
 use serde::Serialize;
 
-use crate::ledger::{RUN_TIMEOUT, index_of, new_job};
+use crate::ledger::{RUN_TIMEOUT, index_of, job_key, new_job};
 use crate::plans::Plans;
 use crate::verify::{Lens, Recount, Rows, Subject, Truth, Violation, tenants, verify};
 
@@ -107,7 +107,7 @@ async fn mend(lens: &mut Lens<'_>, store: &dyn Store, run: &RunKey) -> Result<Ve
                 Some(repair) => repair,
                 None => break,
             },
-            Subject::Counters | Subject::Log | Subject::Call | Subject::Outside => break,
+            Subject::Counters | Subject::Receipts | Subject::Log | Subject::Call | Subject::Outside => break,
         };
         apply(store, repair).await?;
     }
@@ -141,12 +141,25 @@ async fn repair_jobs(store: &dyn Store, run: &RunKey, truth: &Truth) -> Result<R
     let paused = truth.state.paused;
     let live: Vec<(u32, u32)> =
         truth.state.live().filter(|_| !ended).map(|step| (step, truth.state.step(step).attempt)).collect();
+    // A machine's timers and its delayed start, as the log has set them.
+    let timers: Vec<(Job, u32, Time)> = truth
+        .timers
+        .iter()
+        .map(|&(timer, number, due)| (Job::Timer(timer), number, due))
+        .chain(truth.begins_at.map(|due| (Job::Begin, 1, due)))
+        .collect();
     let fits = |job: &&JobRow| match job.key {
         JobKey::Step(step) => {
             let held = job.state == JobState::Held;
             live.contains(&(step, job.attempt)) && (job.state == JobState::Leased || held == paused)
         }
-        JobKey::Timer(_) => !ended && (job.state != JobState::Held || paused),
+        RUN_TIMEOUT => !ended && (job.state != JobState::Held || paused),
+        JobKey::Timer(_) => {
+            let asked = timers.iter().any(|(timer, number, due)| {
+                (job.key, job.attempt, job.due) == (job_key(*timer), *number, *due)
+            });
+            asked && (job.state == JobState::Held) == paused
+        }
     };
     let (right, wrong): (Vec<&JobRow>, Vec<&JobRow>) = truth.jobs.iter().partition(fits);
     let there = |key: JobKey| right.iter().any(|job| job.key == key);
@@ -166,6 +179,9 @@ async fn repair_jobs(store: &dyn Store, run: &RunKey, truth: &Truth) -> Result<R
         && !there(RUN_TIMEOUT)
     {
         add.push(job(Job::RunTimeout, 1, truth.state.priority, truth.created_at + timeout));
+    }
+    for &(timer, number, due) in timers.iter().filter(|(timer, ..)| !there(job_key(*timer))) {
+        add.push(job(timer, number, truth.state.priority, due));
     }
     let remove = wrong.iter().map(|job| job.key).collect();
     Ok(Repair::Jobs { run: run.clone(), version: truth.version, add, remove })

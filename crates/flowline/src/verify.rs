@@ -10,7 +10,9 @@ use flowline_check::{Checker, Counted, Flow, Invariant, Look, Shape, counted, mi
 use flowline_core::run::{Fact, FoldError, RunState};
 use flowline_core::{Event, Plan, RunKey, Tenant, Time};
 use flowline_store::query::WantTotal;
-use flowline_store::{EventQuery, Index, JobRow, RunQuery, Snapshot, Store, StoreError};
+use flowline_store::{
+    EventQuery, Index, JobRow, Receipt, ReceiptQuery, RunQuery, Snapshot, Store, StoreError,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::index_of;
@@ -119,6 +121,10 @@ pub(crate) struct Truth {
     pub events: u64,
     pub version: u64,
     pub jobs: Vec<JobRow>,
+    /// The timers that a machine waits for: which, the number that each was set under, and when it is due.
+    pub timers: Vec<(u32, u32, Time)>,
+    /// When a machine is to enter its first state, where it has not.
+    pub begins_at: Option<Time>,
 }
 
 /// Looks at runs, and remembers their definitions.
@@ -177,6 +183,9 @@ impl<'a> Lens<'a> {
             }
         }
         let jobs = self.store.jobs(&run).await?;
+        if plan.machine.is_some() {
+            look.receipts(&self.receipts(&run).await?);
+        }
         let shape = look.shape();
         let mut violations = look.finish(row, &jobs);
         let folded = folding.state;
@@ -185,6 +194,21 @@ impl<'a> Lens<'a> {
         let events = shape.events;
         let truth = folded.ok().filter(|_| whole).map(|state| truth(plan, state, shape, snapshot, jobs));
         Ok(Looked { events, violations, truth })
+    }
+
+    /// What became of the events that a machine's run took in.
+    async fn receipts(&self, run: &RunKey) -> Result<Vec<Receipt>, StoreError> {
+        let of_run = ReceiptQuery { run: Some(run.run.clone()), ..ReceiptQuery::of(run.tenant.clone()) };
+        let mut query = ReceiptQuery { limit: PAGE, ..of_run };
+        let mut all = Vec::new();
+        loop {
+            let page = self.store.receipts(query.clone()).await?;
+            all.extend(page.items);
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => return Ok(all),
+            }
+        }
     }
 
     fn flow(&mut self, plan: &Plan) -> Arc<Flow> {
@@ -238,6 +262,8 @@ fn truth(plan: Arc<Plan>, state: RunState, shape: Shape, snapshot: &Snapshot, jo
         completed_at: shape.completed_at,
         events: shape.events,
         version: snapshot.row.version,
+        timers: shape.timers,
+        begins_at: shape.begins_at,
         state,
         jobs,
     }

@@ -212,7 +212,12 @@ fn emitted(plan: &Plan, state: &RunState) -> Vec<Arc<str>> {
     events.filter(|(at, _)| state.emitted.contains(*at as u32)).map(|(_, event)| event.name.clone()).collect()
 }
 
+/// Events from outside that would move the run on: those that steps wait for, or that a machine answers in its state.
 fn awaited(plan: &Plan, state: &RunState) -> Vec<Arc<str>> {
+    if let (Some(machine), Some(now)) = (&plan.machine, &state.machine) {
+        let answers = machine.state(now.state).on.keys();
+        return answers.map(|&event| plan.events[event as usize].name.clone()).collect();
+    }
     let idle = |step: &u32| state.step(*step).phase == Phase::Idle;
     let events = plan.events.iter().enumerate();
     events

@@ -39,7 +39,7 @@ const APPROVAL: &str = "approval.yaml";
 /// The one that calls a server.
 const CALL: &str = "call.yaml";
 
-/// Machines, which run in the tests of the engine.
+/// Machines, which run to their ends in the tests of the engine too.
 const MACHINES: [&str; 3] = ["expense.yaml", "order-payment.yaml", "ticket.toml"];
 
 /// A folder for the store, so that nothing is written beside the examples.
@@ -111,6 +111,21 @@ fn the_approval_example_waits_for_its_event_and_then_completes() {
     place.json(&["work", "--until-idle"]);
     let shown = place.json(&["show", run]);
     assert_eq!((&shown["status"], &shown["result"]), (&"completed".into(), &true.into()));
+}
+
+#[test]
+fn the_expense_example_stands_until_somebody_sends_an_event() {
+    let place = Place::new();
+    let input = r#"{"amount": 400, "by": "ada"}"#;
+    let draft = place.json(&["run", "examples/expense.yaml", "--input", input]);
+    assert_eq!((&draft["status"], &draft["awaits"]), (&"waiting".into(), &json!(["submit"])));
+    let run = draft["runId"].as_str().unwrap();
+    place.json(&["send", run, "submit", "--user", "ada"]);
+    place.json(&["send", run, "approve", "--user", "max", "--role", "manager"]);
+    place.json(&["work", "--until-idle"]);
+    let shown = place.json(&["show", run]);
+    assert_eq!((&shown["status"], &shown["state"]), (&"completed".into(), &"approved".into()));
+    assert_eq!(shown["result"], json!({ "paid": 400, "approved_by": ["max"] }));
 }
 
 #[test]

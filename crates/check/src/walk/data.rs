@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use flowline_core::Time;
 use flowline_core::event::{Event, EventType};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -13,13 +14,27 @@ pub(super) struct Data {
     pub(super) cause: Option<String>,
     pub(super) code: Option<String>,
     pub(super) delay_ms: Option<u64>,
-    pub(super) start_at: Option<IgnoredAny>,
+    pub(super) start_at: Option<Time>,
     pub(super) retry_of: Option<IgnoredAny>,
     pub(super) reason: Option<String>,
     pub(super) inherited: bool,
     pub(super) by: Option<IgnoredAny>,
     pub(super) error: Option<String>,
     pub(super) step: Option<Arc<str>>,
+    // Of machines.
+    pub(super) number: Option<u32>,
+    pub(super) event_id: Option<String>,
+    pub(super) roles: Vec<String>,
+    pub(super) from: Option<String>,
+    pub(super) to: Option<String>,
+    pub(super) state: Option<String>,
+    pub(super) event: Option<String>,
+    pub(super) timer: Option<usize>,
+    pub(super) action: Option<String>,
+    pub(super) transition: Option<u32>,
+    pub(super) choice: usize,
+    pub(super) stays: bool,
+    pub(super) at: Option<Time>,
 }
 
 impl Data {

@@ -70,6 +70,9 @@ impl Walk {
         self.over += u64::from(at.is_live());
         at.phase = phase;
         at.attempt = event.attempt.unwrap_or(0);
+        if self.machine.is_some() {
+            return self.action_over(flow, step, phase);
+        }
         if self.satisfies(flow, step) {
             self.trigger(flow, &flow.followers[step]);
         }
@@ -77,6 +80,7 @@ impl Walk {
 
     fn retried(&mut self, flow: &Flow, step: usize, event: &Event, data: &Data, found: &mut Findings) {
         self.retries += 1;
+        self.retried.insert(step);
         if self.stopping {
             found.say(I5, Subject::Log, || format!("event {} tries again after fail_fast", event.seq));
         }
@@ -118,7 +122,8 @@ impl Walk {
 
     fn step_failed(&mut self, flow: &Flow, step: usize, event: &Event, data: Data, found: &mut Findings) {
         self.charge(flow, step, event, data.cause(), found);
-        if !flow.goes_on_after_failure(step) {
+        let moves = flow.definition.steps[step].on_error.is_some();
+        if !flow.goes_on_after_failure(step) && !moves {
             if self.failed.is_none() {
                 self.failed = Some(step);
                 let step = event.step_name.clone();
@@ -132,11 +137,15 @@ impl Walk {
     fn skipped(&mut self, flow: &Flow, step: usize, event: &Event, data: &Data, found: &mut Findings) {
         let at = self.steps[step];
         let fits = match data.reason.as_deref() {
+            Some("condition") if self.machine.is_some() => at.is_live() && !at.started,
+            _ if self.machine.is_some() => at.phase == Phase::Idle && self.is_passed_over(flow, step),
             Some("condition") => at.is_live() && at.attempt == 1 && !at.started,
             Some("fail_fast") => self.stopping && !at.started && (at.is_live() || at.phase == Phase::Idle),
             _ => at.phase == Phase::Idle,
         };
-        let given_up = data.reason.as_deref() == Some("not_triggered") && self.could_be_triggered(flow, step);
+        let of_flow = self.machine.is_none();
+        let given_up =
+            of_flow && data.reason.as_deref() == Some("not_triggered") && self.could_be_triggered(flow, step);
         if given_up {
             let (seq, name) = (event.seq, flow.name(step));
             let message = || {
@@ -154,5 +163,8 @@ impl Walk {
         let at = &mut self.steps[step];
         self.over += u64::from(at.is_live());
         at.phase = Phase::Skipped;
+        if self.machine.is_some() {
+            self.action_over(flow, step, Phase::Skipped);
+        }
     }
 }

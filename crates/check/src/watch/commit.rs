@@ -174,7 +174,10 @@ impl Followed {
     fn add_job(&mut self, job: &flowline_store::NewJob, found: &mut Findings) {
         let (name, attempt) = (&job.name, job.attempt);
         if let JobKey::Step(_) = job.key {
-            let follows = attempt == 1 || self.attempts.contains(&(job.key, attempt - 1));
+            // Of a machine's actions an attempt that a condition kept from running has a number, and no job.
+            let follows = attempt == 1
+                || self.walk.machine.is_some()
+                || self.attempts.contains(&(job.key, attempt - 1));
             if !self.attempts.insert((job.key, attempt)) || !follows {
                 found.say(I2, Subject::Call, || {
                     format!("attempt {attempt} of {name:?} got a job out of turn")
@@ -193,17 +196,25 @@ impl Followed {
             found.say(I4, Subject::Call, || format!("a commit began at event {first}, after event {after}"));
         }
         self.walk.triggered.clear();
+        self.walk.retried.clear();
         let new = self.read_on(source, &commit.run, found);
         if new != commit.events.len() {
             let said = commit.events.len();
             found.say(I8, Subject::Call, || format!("{new} events came of a commit of {said}"));
         }
         let triggered = std::mem::take(&mut self.walk.triggered);
+        let of_machine = self.walk.machine.is_some();
         let added: BTreeSet<usize> = commit
             .add
             .iter()
-            .filter(|job| job.attempt == 1)
-            .filter_map(|job| if let JobKey::Step(step) = job.key { Some(step as usize) } else { None })
+            .filter_map(|job| match job.key {
+                JobKey::Step(step) if job.attempt == 1 => Some(step as usize),
+                // The attempts of an action count on from transition to transition.
+                JobKey::Step(step) if of_machine && !self.walk.retried.contains(&(step as usize)) => {
+                    Some(step as usize)
+                }
+                _ => None,
+            })
             .collect();
         let name = |step: usize| self.flow.name(step).to_owned();
         for &step in added.difference(&triggered) {

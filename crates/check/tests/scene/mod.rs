@@ -1,5 +1,7 @@
 //! A run by hand: its events as they would be logged, the row and the jobs that go with them.
 
+#![allow(dead_code)] // Each test file uses its own part of this.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -128,6 +130,7 @@ impl Scene {
         let shape = look.shape();
         let row = &mut self.row;
         row.status = shape.status;
+        row.state = shape.state;
         row.completed_steps = shape.completed_steps;
         row.failed_steps = shape.failed_steps;
         row.retries = shape.retries;
@@ -144,6 +147,14 @@ impl Scene {
     pub fn found(&self) -> Vec<flowline_check::Violation> {
         let mut look = Look::new(Checker::default(), &self.row, self.flow.clone());
         self.events.iter().for_each(|event| look.event(event));
+        look.finish(&self.row, &self.jobs)
+    }
+
+    /// As [`Scene::found`], with what became of the events that a machine took in.
+    pub fn found_with(&self, receipts: &[flowline_store::Receipt]) -> Vec<flowline_check::Violation> {
+        let mut look = Look::new(Checker::default(), &self.row, self.flow.clone());
+        self.events.iter().for_each(|event| look.event(event));
+        look.receipts(receipts);
         look.finish(&self.row, &self.jobs)
     }
 

@@ -26,6 +26,9 @@ use crate::time::Time;
 /// Events of the inbox that are read at once.
 const READ_AHEAD: usize = 64;
 
+/// Moves from failure to failure without anything having run in between: a machine that makes more goes in circles.
+const FAILURES_IN_TURN: u32 = 100;
+
 /// What `event.received` says.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -181,6 +184,7 @@ impl Draft<'_> {
 
     /// Gives turns until actions run or nobody is in line.
     pub fn advance(&mut self) -> Result<(), Halt> {
+        let mut failures = 0;
         loop {
             self.trigger_actions()?;
             if let Some(over) = self.over.take() {
@@ -198,6 +202,12 @@ impl Draft<'_> {
                 return self.end_failed(action);
             }
             if let Some(action) = machine.error {
+                failures += 1;
+                if failures > FAILURES_IN_TURN {
+                    let name = &self.plan.step(action).name;
+                    let error = format!("action {name:?} and the state of its `on_error` lead to each other");
+                    return self.give_up(&error);
+                }
                 self.move_by_error(action)?;
                 continue;
             }

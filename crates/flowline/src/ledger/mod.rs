@@ -49,7 +49,7 @@ pub struct Entry<R> {
     pub reply: R,
     /// Whether a commit with it may have landed, its answer being lost.
     unsure: bool,
-    /// Whether the id of its event was made for it, so that no run can have taken it in before.
+    /// Whether the id of its event was made for it and no commit with it was tried, so that no run can have taken it in.
     fresh: bool,
 }
 

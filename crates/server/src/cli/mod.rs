@@ -245,7 +245,7 @@ fn http_config() -> HttpConfig {
 }
 
 /// What this binary's engines can run.
-pub const NEEDS: [&str; 2] = ["command", "http"];
+pub const NEEDS: [&str; 4] = ["command", "http", "start", "send"];
 
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {

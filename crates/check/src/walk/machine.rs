@@ -1,0 +1,451 @@
+//! Events of machines: what comes in, whose turn it is, where it leads, and the timers of states.
+//!
+//! Conditions and changes of the context are not evaluated here: that takes the expression language, and the simulator's
+//! model, which knows what its own expressions mean, does it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use flowline_core::Time;
+use flowline_core::definition::{Ends, Missed, Transition, When};
+use flowline_core::event::{Event, EventType};
+use flowline_store::ReceiptStatus;
+
+use super::data::Data;
+use super::turn::{Current, Turn};
+use super::{Phase, Walk};
+use crate::flow::Flow;
+use crate::invariant::Invariant::{I1, I3, I5, I8, I10, I12};
+use crate::violation::{Findings, Subject};
+
+/// Where a machine stands by its log.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MachineAt {
+    pub(crate) state: usize,
+    /// Transitions so far; 0 before the initial state is entered.
+    pub(crate) transition: u32,
+    /// Who waits for a turn.
+    inbox: VecDeque<Turn>,
+    /// The name and the roles of each event that was taken in, by number.
+    received: BTreeMap<u32, (String, Vec<String>)>,
+    /// Ids of events so far, by number.
+    pub(crate) ids: BTreeMap<u32, String>,
+    pub(crate) current: Option<Current>,
+    /// Timers that are set, each with its number and its time.
+    pub(crate) armed: BTreeMap<usize, (u32, Time)>,
+    /// Timers set so far.
+    set: u32,
+    /// Timers that the next events must set.
+    unset: BTreeSet<usize>,
+    /// Timers were taken back because the state is left: the next transition must leave it.
+    leaving: bool,
+    /// Events were turned down because the run ends.
+    closing: bool,
+    /// The first action of the current turn that failed and names a state for that.
+    pub(crate) error: Option<usize>,
+    pub(crate) completed: u32,
+    pub(crate) failed: u32,
+    pub(crate) receipts: BTreeMap<u32, ReceiptStatus>,
+}
+
+impl MachineAt {
+    /// Whether the run ends in the present state.
+    pub(crate) fn is_final(&self, flow: &Flow) -> bool {
+        flow.state(self.state).is_some_and(|state| state.ends != Ends::No)
+    }
+
+    pub(crate) fn state_name<'a>(&self, flow: &'a Flow) -> Option<&'a str> {
+        flow.state(self.state).filter(|_| self.transition > 0).map(|state| state.name.as_str())
+    }
+
+    fn has_event_waiting(&self) -> bool {
+        self.inbox.iter().any(|turn| matches!(turn, Turn::Event(_)))
+    }
+}
+
+impl Walk {
+    /// What must come next, comes next.
+    pub(super) fn before_event(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+        let Some(machine) = &mut self.machine else { return };
+        let (seq, kind) = (event.seq, event.kind);
+        if kind != EventType::TimerSet && !machine.unset.is_empty() {
+            let timers = std::mem::take(&mut machine.unset);
+            found.say(I10, Subject::Log, || {
+                format!("event {seq} ({kind}) comes before timers {timers:?} are set")
+            });
+        }
+        let leaves = kind == EventType::StateChanged && !data.stays;
+        if machine.leaving && !leaves && kind != EventType::TimerCancelled {
+            let state = flow.state(machine.state).map_or("?", |state| &state.name);
+            let message = || {
+                format!("timers of state {state:?} were taken back before event {seq}, and it was not left")
+            };
+            found.say(I10, Subject::Log, message);
+            machine.leaving = false;
+        }
+        let ends = kind.is_terminal() || kind == EventType::EventRejected;
+        if machine.closing && !ends {
+            found.say(I1, Subject::Log, || {
+                format!("event {seq} ({kind}) follows what says that the run has ended")
+            });
+            machine.closing = false;
+        }
+    }
+
+    pub(super) fn machine_event(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+        if self.machine.is_none() {
+            let (seq, kind) = (event.seq, event.kind);
+            return found.say(I12, Subject::Log, || {
+                format!("event {seq} ({kind}) is of a machine, and this is a flow")
+            });
+        }
+        match event.kind {
+            EventType::EventReceived => self.received(flow, event, data, found),
+            EventType::EventRejected => self.rejected(flow, event, data, found),
+            EventType::StateChanged => self.changed(flow, event, data, found),
+            _ => self.timer(flow, event, data, found),
+        }
+    }
+
+    fn received(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+        let Some(machine) = &mut self.machine else { return };
+        let (seq, number) = (event.seq, data.number.unwrap_or(0));
+        let name = data.name.clone().unwrap_or_default();
+        if !flow.events.contains_key(&name) {
+            found.say(I12, Subject::Log, || {
+                format!("event {seq} takes in {name:?}, which the definition lacks")
+            });
+        }
+        let next = machine.received.len() as u32 + 1;
+        if number != next {
+            found.say(I3, Subject::Log, || {
+                format!("event {seq} takes in number {number}, and {next} is next")
+            });
+        }
+        let id = data.event_id.clone().unwrap_or_default();
+        if machine.ids.values().any(|before| *before == id) {
+            found.say(I3, Subject::Log, || format!("event {seq} takes in {name:?} ({id}) a second time"));
+        }
+        machine.ids.insert(number, id);
+        machine.received.insert(number, (name, data.roles.clone()));
+        machine.inbox.push_back(Turn::Event(number));
+        machine.receipts.insert(number, ReceiptStatus::Pending);
+    }
+
+    fn rejected(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+        let number = data.number.unwrap_or(0);
+        match data.code.as_deref() {
+            Some("ended") => {
+                let Some(machine) = &mut self.machine else { return };
+                machine.closing = true;
+                if !machine.inbox.contains(&Turn::Event(number)) {
+                    let seq = event.seq;
+                    found.say(I3, Subject::Log, || {
+                        format!("event {seq} turns down number {number}, which does not wait")
+                    });
+                }
+                machine.inbox.retain(|turn| *turn != Turn::Event(number));
+            }
+            code => {
+                self.turn(flow, Turn::Event(number), event, found);
+                self.check_rejection(flow, number, code, event, found);
+            }
+        }
+        if let Some(machine) = &mut self.machine {
+            machine.receipts.insert(number, ReceiptStatus::Failed);
+        }
+    }
+
+    /// Why an event was turned down, as far as roles and states tell.
+    fn check_rejection(
+        &self,
+        flow: &Flow,
+        number: u32,
+        code: Option<&str>,
+        event: &Event,
+        found: &mut Findings,
+    ) {
+        let Some(machine) = &self.machine else { return };
+        let Some((name, roles)) = machine.received.get(&number) else { return };
+        let choices =
+            flow.state(machine.state).and_then(|state| state.on.get(name)).map_or(&[][..], Vec::as_slice);
+        let open = choices.iter().filter(|choice| allows(choice, roles)).collect::<Vec<_>>();
+        let fits = match code {
+            Some("wrong_state") => choices.is_empty(),
+            Some("forbidden") => !choices.is_empty() && open.is_empty(),
+            Some("guard") => open.iter().all(|choice| choice.condition.is_some()) && !open.is_empty(),
+            // A condition, a change of the context, or the time of a timer could not be worked out.
+            Some("expression") => !open.is_empty(),
+            _ => false,
+        };
+        if !fits {
+            let (seq, code) = (event.seq, code.unwrap_or("no code"));
+            found.say(I5, Subject::Log, || {
+                format!("event {seq} turns down {name:?} ({code}), where {} of {} transitions are open to {roles:?}", open.len(), choices.len())
+            });
+        }
+    }
+
+    /// Somebody has the turn: the first in line, and only where nothing of the turn before it is left.
+    fn turn(&mut self, flow: &Flow, by: Turn, event: &Event, found: &mut Findings) {
+        let (seq, kind) = (event.seq, event.kind);
+        let (busy, paused, fails) = (self.is_busy(), self.paused, self.failed.is_some());
+        self.close_turn();
+        let Some(machine) = &mut self.machine else { return };
+        let unrun = machine.current.as_ref().and_then(|current| {
+            current.asked.iter().find(|(action, _)| self.steps[*action].phase == Phase::Idle)
+        });
+        let first = machine.inbox.front().copied();
+        let problem = match by {
+            _ if busy => Some("while actions of the turn before it run".to_owned()),
+            _ if unrun.is_some() => {
+                let name = unrun.map_or("?", |(action, _)| flow.name(*action));
+                Some(format!("and nothing is said of action {name:?} of the turn before it"))
+            }
+            _ if fails => Some("and an action has failed the run".to_owned()),
+            Turn::Start if machine.transition > 0 => Some("and the machine has begun".to_owned()),
+            Turn::Start => None,
+            _ if machine.transition == 0 => Some("and the machine has not begun".to_owned()),
+            Turn::Error(action) if machine.error == Some(action) => None,
+            Turn::Error(action) => Some(format!("and action {:?} did not fail first", flow.name(action))),
+            _ if machine.error.is_some() => {
+                Some("and an action has failed that moves the machine".to_owned())
+            }
+            _ if paused => Some("and the run is paused".to_owned()),
+            _ if first != Some(by) => Some(format!("and {first:?} is first in line")),
+            _ => None,
+        };
+        if let Some(problem) = problem {
+            found.say(I5, Subject::Log, || {
+                format!("event {seq} ({kind}) gives the turn to {by:?}, {problem}")
+            });
+        }
+        machine.inbox.retain(|turn| *turn != by);
+        (machine.current, machine.error) = (None, None);
+    }
+
+    fn changed(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+        let by = match (data.number, data.timer, &data.action) {
+            (Some(number), ..) => Turn::Event(number),
+            (_, Some(timer), _) => Turn::Timer(timer),
+            (.., Some(action)) => match flow.steps.get(action) {
+                Some(action) => Turn::Error(*action),
+                None => {
+                    let seq = event.seq;
+                    return found.say(I12, Subject::Log, || {
+                        format!("event {seq} names action {action:?}, which the definition lacks")
+                    });
+                }
+            },
+            _ => Turn::Start,
+        };
+        self.turn(flow, by, event, found);
+        let planned = self.transition_of(flow, by, data, event, found);
+        let Some(machine) = &mut self.machine else { return };
+        let seq = event.seq;
+        let (from, next) = (machine.state_name(flow).map(str::to_owned), machine.transition + 1);
+        if data.transition != Some(next) || data.from != from {
+            let (says, number) = (&data.from, data.transition);
+            let message = || {
+                format!(
+                    "event {seq} is transition {number:?} from {says:?}; it should be {next} from {from:?}"
+                )
+            };
+            found.say(I5, Subject::Log, message);
+        }
+        let to = match by {
+            Turn::Start => flow.definition.machine.as_ref().map(|machine| machine.initial.as_str()),
+            Turn::Error(action) => flow.definition.steps[action].on_error.as_deref(),
+            _ => planned.and_then(|planned| planned.to.as_deref()),
+        };
+        let stays = from.as_deref().filter(|_| to.is_none());
+        if data.to.as_deref() != to.or(stays) || data.stays != to.is_none() {
+            let says = &data.to;
+            found.say(I5, Subject::Log, || {
+                format!("event {seq} leads to {says:?}; the definition says {to:?}")
+            });
+        }
+        let leaves = to.is_some() && by != Turn::Start;
+        let kept: Vec<usize> = machine.armed.keys().copied().collect();
+        if leaves && (!kept.is_empty() || machine.inbox.iter().any(|turn| matches!(turn, Turn::Timer(_)))) {
+            found
+                .say(I10, Subject::Log, || format!("event {seq} leaves the state, and timers {kept:?} stay"));
+        }
+        let old = machine.state;
+        (machine.transition, machine.leaving) = (next, false);
+        let entered = data.to.as_deref().filter(|_| !data.stays).and_then(|name| flow.state_named(name));
+        if let Some(entered) = entered {
+            machine.state = entered;
+            machine.unset = flow.timers_of(entered).collect();
+            machine.armed.clear();
+        }
+        let of =
+            |names: Option<&Vec<String>>| names.map_or_else(Vec::new, |names| flow.actions(names).collect());
+        let exit = of(flow.state(old).filter(|_| leaves).map(|state| &state.exit));
+        let entry = of(entered.and_then(|entered| flow.state(entered)).map(|state| &state.entry));
+        self.ask(flow, by, [exit, of(planned.map(|planned| &planned.actions)), entry]);
+    }
+
+    /// The transition of the definition that a turn takes, which must be open to whoever sent the event.
+    fn transition_of<'a>(
+        &self,
+        flow: &'a Flow,
+        by: Turn,
+        data: &Data,
+        event: &Event,
+        found: &mut Findings,
+    ) -> Option<&'a Transition> {
+        let machine = self.machine.as_ref()?;
+        let seq = event.seq;
+        match by {
+            Turn::Start | Turn::Error(_) => None,
+            Turn::Timer(timer) => match flow.timer(timer) {
+                Some((state, timer)) if state == machine.state => Some(&timer.then),
+                _ => {
+                    found.say(I10, Subject::Log, || {
+                        format!("event {seq} is by timer {timer}, which is not of the present state")
+                    });
+                    None
+                }
+            },
+            Turn::Event(number) => {
+                let (name, roles) = machine.received.get(&number)?;
+                if data.event.as_deref() != Some(name) || data.event_id.as_ref() != machine.ids.get(&number) {
+                    let (says, id) = (&data.event, &data.event_id);
+                    let message = || {
+                        format!(
+                            "event {seq} says that number {number} is {says:?} ({id:?}), which is {name:?}"
+                        )
+                    };
+                    found.say(I5, Subject::Log, message);
+                }
+                let choices = flow.state(machine.state)?.on.get(name);
+                let Some(choice) = choices.and_then(|choices| choices.get(data.choice)) else {
+                    let message =
+                        || format!("event {seq} takes a transition on {name:?} that the state does not have");
+                    found.say(I5, Subject::Log, message);
+                    return None;
+                };
+                if !allows(choice, roles) {
+                    let takes = &choice.roles;
+                    found.say(I5, Subject::Log, || {
+                        format!("event {seq} takes a transition for {takes:?}; the sender is {roles:?}")
+                    });
+                }
+                // One before it that asks for nothing would have been taken.
+                let before = choices.into_iter().flatten().take(data.choice);
+                if before.into_iter().any(|choice| allows(choice, roles) && choice.condition.is_none()) {
+                    found.say(I5, Subject::Log, || {
+                        format!("event {seq} passes over a transition that always applies")
+                    });
+                }
+                Some(choice)
+            }
+        }
+    }
+
+    fn timer(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+        let (seq, kind) = (event.seq, event.kind);
+        let Some((timer, (state, definition))) =
+            data.timer.and_then(|timer| Some((timer, flow.timer(timer)?)))
+        else {
+            return found
+                .say(I12, Subject::Log, || format!("event {seq} ({kind}) names no timer of the definition"));
+        };
+        let name = flow.state(state).map_or("?", |state| &state.name);
+        if kind == EventType::TimerCancelled && data.reason.as_deref() == Some("guard") {
+            return self.turn(flow, Turn::Timer(timer), event, found);
+        }
+        let Some(machine) = &mut self.machine else { return };
+        let present = machine.state == state && machine.transition > 0;
+        let problem = match (kind, data.reason.as_deref()) {
+            _ if !present => Some("of a state that the machine is not in".to_owned()),
+            (EventType::TimerSet, _) => {
+                (!machine.unset.remove(&timer)).then(|| "that nothing asks for".to_owned())
+            }
+            (EventType::TimerFired, _) => match machine.armed.get(&timer) {
+                None => Some("that is not set".to_owned()),
+                Some((_, due)) if *due > event.ts => Some(format!("before its time ({due})")),
+                Some(_) => None,
+            },
+            (_, Some("left")) => {
+                let there = machine.armed.contains_key(&timer) || machine.inbox.contains(&Turn::Timer(timer));
+                (!there).then(|| "that is not set".to_owned())
+            }
+            (_, Some("missed")) => match machine.armed.get(&timer) {
+                Some((_, due)) if *due <= event.ts && definition.missed != Missed::Fire => None,
+                _ => Some("that was not missed, or fires all the same".to_owned()),
+            },
+            (_, reason) => Some(format!("for {reason:?}")),
+        };
+        if let Some(problem) = problem {
+            found.say(I10, Subject::Log, || {
+                format!("event {seq} ({kind}) is of a timer of state {name:?}, {problem}")
+            });
+        }
+        match kind {
+            EventType::TimerSet => {
+                machine.set += 1;
+                if data.at.is_none() {
+                    found.say(I8, Subject::Log, || format!("event {seq} sets a timer for no time"));
+                }
+                machine.armed.insert(timer, (machine.set, data.at.unwrap_or_default()));
+            }
+            EventType::TimerFired => {
+                machine.armed.remove(&timer);
+                machine.inbox.push_back(Turn::Timer(timer));
+            }
+            _ => {
+                machine.armed.remove(&timer);
+                machine.inbox.retain(|turn| *turn != Turn::Timer(timer));
+                let missed = data.reason.as_deref() == Some("missed");
+                machine.leaving |= !missed;
+                if missed && definition.missed == Missed::Restart && matches!(definition.when, When::In(_)) {
+                    machine.unset.insert(timer);
+                }
+            }
+        }
+    }
+
+    /// The run ends: everybody in line was told, and where it ends by itself, the machine is where it may.
+    pub(super) fn machine_end(
+        &mut self,
+        flow: &Flow,
+        event: &Event,
+        data: &Data,
+        by_itself: bool,
+        found: &mut Findings,
+    ) {
+        let (seq, kind) = (event.seq, event.kind);
+        let Some(machine) = &self.machine else { return };
+        if machine.has_event_waiting() {
+            found.say(I3, Subject::Log, || {
+                format!("event {seq} ({kind}) ends the run, and events wait in its inbox")
+            });
+        }
+        let ends = flow.state(machine.state).filter(|_| machine.transition > 0).map(|state| state.ends);
+        if by_itself && kind == EventType::FlowCompleted && ends != Some(Ends::Completed) {
+            found.say(I1, Subject::Log, || {
+                format!("event {seq} says completed, and the machine is not in a final state")
+            });
+        }
+        if by_itself && kind == EventType::FlowFailed && data.step.is_none() && self.failed.is_some() {
+            found.say(I1, Subject::Log, || format!("event {seq} does not say which action failed the run"));
+        }
+        let said = data.state.as_deref().filter(|_| kind == EventType::FlowCompleted);
+        if said.is_some() && said != machine.state_name(flow) {
+            found.say(I1, Subject::Log, || format!("event {seq} ends the run in {said:?}"));
+        }
+    }
+
+    /// Whether somebody waits, and nothing keeps him from having his turn.
+    pub(crate) fn keeps_waiting(&self) -> bool {
+        let Some(machine) = &self.machine else { return false };
+        let line = machine.error.is_some() || (!machine.inbox.is_empty() && !self.paused);
+        machine.transition > 0 && self.ended.is_none() && self.failed.is_none() && !self.is_busy() && line
+    }
+}
+
+/// Whether somebody with these roles may take a transition.
+fn allows(transition: &Transition, roles: &[String]) -> bool {
+    transition.roles.is_empty() || transition.roles.iter().any(|role| roles.contains(role))
+}

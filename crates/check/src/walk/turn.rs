@@ -1,0 +1,154 @@
+//! Turns of a machine: which actions a transition asks for, when each may run, and what the turn came to.
+
+use flowline_core::Time;
+use flowline_core::definition::OnFailure;
+use flowline_store::ReceiptStatus;
+
+use super::machine::MachineAt;
+use super::{Phase, StepAt, Walk};
+use crate::flow::Flow;
+
+/// What brings a transition about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Start,
+    /// The event taken in under this number.
+    Event(u32),
+    Timer(usize),
+    /// The failure of this action.
+    Error(usize),
+}
+
+/// The last transition, and what it asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Current {
+    pub(crate) by: Turn,
+    /// Each action once, with the number of its group: leaving, the transition itself, entering.
+    pub(crate) asked: Vec<(usize, u8)>,
+}
+
+impl Walk {
+    /// A transition asks for actions: whatever they did before counts no more.
+    pub(super) fn ask(&mut self, flow: &Flow, by: Turn, groups: [Vec<usize>; 3]) {
+        let mut asked: Vec<(usize, u8)> = Vec::new();
+        for (group, actions) in groups.into_iter().enumerate() {
+            for action in actions {
+                if !asked.iter().any(|(before, _)| *before == action) {
+                    asked.push((action, group as u8));
+                }
+            }
+        }
+        for (action, _) in &asked {
+            self.steps[*action] = StepAt { attempt: self.steps[*action].attempt, ..StepAt::default() };
+        }
+        if let Some(machine) = &mut self.machine {
+            machine.current = Some(Current { by, asked });
+        }
+        self.trigger_actions(flow);
+    }
+
+    /// An action is completed, failed for good, or skipped.
+    pub(super) fn action_over(&mut self, flow: &Flow, action: usize, phase: Phase) {
+        if let Some(machine) = &mut self.machine {
+            machine.completed += u32::from(phase == Phase::Completed);
+            machine.failed += u32::from(phase == Phase::Failed);
+            if phase == Phase::Failed && flow.definition.steps[action].on_error.is_some() {
+                machine.error.get_or_insert(action);
+            }
+        }
+        self.trigger_actions(flow);
+    }
+
+    fn trigger_actions(&mut self, flow: &Flow) {
+        let Some(current) = self.machine.as_ref().and_then(|machine| machine.current.as_ref()) else {
+            return;
+        };
+        let all = current.asked.iter();
+        let ready: Vec<usize> = all
+            .filter(|(action, _)| self.may_run(flow, current, *action))
+            .map(|(action, _)| *action)
+            .collect();
+        for action in ready {
+            let at = &mut self.steps[action];
+            (at.phase, at.attempt, at.started) = (Phase::Queued, at.attempt + 1, false);
+            self.triggered.insert(action);
+            self.added += 1;
+        }
+    }
+
+    /// Whether everything that an action waits for is done, and it has not had its time.
+    fn may_run(&self, flow: &Flow, current: &Current, action: usize) -> bool {
+        let Some((_, group)) = current.asked.iter().find(|(asked, _)| *asked == action) else { return false };
+        let definition = &flow.definition.steps[action];
+        let waits_for = |(other, of): &&(usize, u8)| {
+            of < group || definition.after.iter().any(|name| name == flow.name(*other))
+        };
+        let done = |(other, _): &(usize, u8)| match self.steps[*other].phase {
+            Phase::Completed | Phase::Skipped => true,
+            Phase::Failed => flow.definition.steps[*other].on_failure == OnFailure::Continue,
+            Phase::Idle | Phase::Delayed | Phase::Queued => false,
+        };
+        self.steps[action].phase == Phase::Idle && current.asked.iter().filter(waits_for).all(done)
+    }
+
+    /// Whether an action was asked for, can never run, and nothing else of its turn does.
+    pub(super) fn is_passed_over(&self, flow: &Flow, action: usize) -> bool {
+        let current = self.machine.as_ref().and_then(|machine| machine.current.as_ref());
+        !self.is_busy()
+            && current.is_some_and(|current| {
+                current.asked.iter().any(|(asked, _)| *asked == action)
+                    && !self.may_run(flow, current, action)
+            })
+    }
+
+    /// What the last turn came to, of which nothing runs any more.
+    fn outcome(&self, machine: &MachineAt) -> ReceiptStatus {
+        match self.failed.is_some() || machine.error.is_some() {
+            true => ReceiptStatus::Failed,
+            false => ReceiptStatus::Completed,
+        }
+    }
+
+    /// The turn is over: its event is done with.
+    pub(super) fn close_turn(&mut self) {
+        let Some(machine) = &self.machine else { return };
+        let (outcome, by) = (self.outcome(machine), machine.current.as_ref().map(|current| current.by));
+        if let (Some(machine), Some(Turn::Event(number))) = (&mut self.machine, by) {
+            machine.receipts.insert(number, outcome);
+        }
+    }
+
+    /// Timers that must have a job: which, the number that it was set under, and when it is due.
+    pub(crate) fn timers(&self) -> impl Iterator<Item = (u32, u32, Time)> {
+        let machine = self.machine.iter().filter(|_| self.ended.is_none());
+        machine
+            .flat_map(|machine| &machine.armed)
+            .map(|(timer, (number, due))| (*timer as u32, *number, *due))
+    }
+
+    /// Whether a machine waits for the time of its start.
+    pub(crate) fn has_not_begun(&self) -> bool {
+        let machine = self.machine.as_ref().filter(|_| self.ended.is_none() && self.seq > 0);
+        machine.is_some_and(|machine| machine.transition == 0)
+    }
+
+    /// What the receipt of each event must say, by number.
+    pub(crate) fn receipts(&self) -> impl Iterator<Item = (u32, ReceiptStatus)> {
+        let machine = self.machine.as_deref();
+        let current = machine.and_then(|machine| match machine.current.as_ref()?.by {
+            Turn::Event(number) => Some(number),
+            _ => None,
+        });
+        let of = move |machine: &MachineAt, number: u32, before: ReceiptStatus| match current {
+            Some(current) if current == number && self.is_busy() && self.ended.is_some() => {
+                ReceiptStatus::Failed
+            }
+            Some(current) if current == number && self.is_busy() => ReceiptStatus::Processing,
+            Some(current) if current == number => self.outcome(machine),
+            _ => before,
+        };
+        machine.into_iter().flat_map(move |machine| {
+            machine.receipts.iter().map(move |(number, status)| (*number, of(machine, *number, *status)))
+        })
+    }
+}
