@@ -185,10 +185,7 @@ async fn stands(
             ));
         }
         let view = RunView::read(&**store, &Plans::default(), run).await?;
-        let awaited = match &view.machine {
-            Some(machine) => machine.accepts.iter().map(|accepted| accepted.event.clone()).collect(),
-            None => view.parts.awaits,
-        };
+        let awaited = view.parts.awaits;
         let Some(event) = awaited.first() else {
             // A machine that only time can move.
             let next = view.machine.iter().flat_map(|machine| &machine.timers).map(|timer| timer.at).min();

@@ -83,6 +83,7 @@ fn an_event_is_sent_worked_on_and_told_of() {
     assert_eq!(here.json(0, &["stats"])["flows"]["expense"]["byState"], json!({ "draft": 1 }));
     assert!(here.flowline(&["flows"]).out.contains("machine"));
     assert!(here.flowline(&["graph", "expense.yaml"]).out.contains("review"));
+    assert_eq!(here.json(0, &["verify"])["violations"], json!([]));
 }
 
 #[test]

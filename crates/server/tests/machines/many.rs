@@ -82,6 +82,7 @@ pub fn every_accepted_event_is_applied_once_and_in_order_whoever_is_killed(kind:
     for (number, run) in runs.iter().enumerate() {
         actions += check(&site, run, taken.iter().filter(|taken| taken.run == number));
     }
+    assert_eq!(site.post("/v1/verify", json!({})).json()["violations"], json!([]), "by the checker");
     println!(
         "{kind:?}: {} events to {} runs, {} senders and {} instances killed: {actions} actions asked for",
         size.events,
