@@ -253,9 +253,9 @@ impl Under {
         let state = RunState::decode(&plan, &snapshot.state)
             .map_err(|error| StoreError::Damaged(format!("the state of run {}: {error}", row.run_id)))?;
         let current = state.machine.as_ref().and_then(|machine| machine.current.as_ref());
-        let leased = |step: u32| {
-            jobs.iter().find(|job| job.key == JobKey::Step(step) && job.state == JobState::Leased)
-        };
+        // One that was given back keeps nobody from it.
+        let held = |job: &&JobRow| job.state == JobState::Leased && !job.released;
+        let leased = |step: u32| jobs.iter().filter(held).find(|job| job.key == JobKey::Step(step));
         let mut under = Under { tries: 1, ..Under::default() };
         for asked in current.map_or(&[][..], |Current { asked, .. }| asked) {
             let (step, lease) = (state.step(asked.action), leased(asked.action));

@@ -157,8 +157,11 @@ fn keep_documents(here: &Here, file: &str) {
     }
 }
 
-/// The rows of a file's table of receipts: run, number, event, status, worker, outcome.
-fn receipts(here: &Here, file: &str) -> Vec<(String, i64, String, String, Option<String>, Option<String>)> {
+/// Run, number, event, status, worker, outcome.
+type ReceiptRow = (String, i64, String, String, Option<String>, Option<String>);
+
+/// The rows of a file's table of receipts.
+fn receipts(here: &Here, file: &str) -> Vec<ReceiptRow> {
     let conn = rusqlite::Connection::open(here.path(file)).unwrap();
     let sql =
         "select run_id, number, event_id, status, worker, outcome from v_receipts order by run_id, number";

@@ -48,8 +48,8 @@ pub struct Args {
     /// An idempotency key: one key, one event; sent again it is taken once
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Wait until a machine is done with it, at most this long
-    #[arg(long, value_name = "DURATION", value_parser = settings::duration)]
+    /// Wait until a machine is done with it, at most this long; 30s where no duration is given
+    #[arg(long, value_name = "DURATION", value_parser = settings::duration, num_args = 0..=1, default_missing_value = "30s")]
     wait: Option<Duration>,
     /// Send it to the run of a business key of this flow or machine
     #[arg(long, value_name = "FLOW", requires = "business_key")]

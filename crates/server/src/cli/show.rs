@@ -63,7 +63,9 @@ fn print(view: &RunView) -> Result<(), Failure> {
     field("key", row.idempotency_key.as_deref().map_or(String::new(), |key| output::clip(key, 256)))?;
     field("retry of", row.retry_of.as_ref().map_or(String::new(), ToString::to_string))?;
     field("emitted", parts.emitted_events.join(", "))?;
-    field("awaits", if row.status.is_terminal() { String::new() } else { parts.awaits.join(", ") })?;
+    // A machine has said what it accepts.
+    let said = row.status.is_terminal() || machine.is_some();
+    field("awaits", if said { String::new() } else { parts.awaits.join(", ") })?;
     let trimmed = if row.events_trimmed { " (removed by retention)" } else { "" };
     field("events", format!("{}{trimmed}", row.events))?;
     field("error", parts.error.as_deref().map_or(String::new(), |error| output::clip(error, 2000)))?;

@@ -262,7 +262,7 @@ fn runs() -> Value {
             }))),
             "jobs": list("", schema("Job")),
             "emittedEvents": list("", text("")),
-            "awaits": list("Events from outside that a step waits for.", text("")),
+            "awaits": list("Events from outside that a step waits for, or that a machine answers in its state.", text("")),
             "context?": any("What a machine remembers."), "accepts?": position["accepts"], "turn?": position["turn"],
             "inbox?": position["inbox"], "timers?": position["timers"],
             "result": any("Of a completed run."),

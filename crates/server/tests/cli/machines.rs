@@ -83,6 +83,7 @@ fn an_event_is_sent_worked_on_and_told_of() {
     assert_eq!(here.json(0, &["stats"])["flows"]["expense"]["byState"], json!({ "draft": 1 }));
     assert!(here.flowline(&["flows"]).out.contains("machine"));
     assert!(here.flowline(&["graph", "expense.yaml"]).out.contains("review"));
+    assert_eq!(here.json(0, &["verify"])["violations"], json!([]));
 }
 
 #[test]
@@ -133,4 +134,14 @@ fn a_run_is_started_by_its_first_event() {
     here.flowline(&["send", "--flow", "expense", "submit"]).refused(2, &["--business-key"]);
     here.flowline(&["send", run]).refused(2, &["the event is missing"]);
     here.flowline(&[&to[..], &[run, "submit"]].concat()).refused(2, &["leave RUN out"]);
+}
+
+#[test]
+fn a_machine_that_waits_for_events_is_left_waiting() {
+    let here = here();
+    let said = here.flowline(&["run", "expense.yaml", "--input", r#"{"amount": 1}"#]);
+    assert_eq!(said.exit, 0, "{said:?}");
+    for text in ["→ draft", "waits in draft for edit, submit; go on with `flowline send"] {
+        assert!(said.err.contains(text), "{text:?} is missing: {said:?}");
+    }
 }
