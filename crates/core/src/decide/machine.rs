@@ -43,7 +43,7 @@ pub struct ReceivedEvent {
 }
 
 /// A transition, worked out before anything of it is written.
-struct Move {
+pub(super) struct Move {
     to: Option<u32>,
     /// The context, where it changes.
     context: Option<Json>,
@@ -88,7 +88,8 @@ impl Draft<'_> {
         self.advance()
     }
 
-    fn opening(&self, input: &Value) -> Result<Move, String> {
+    /// How the machine begins with this input.
+    pub(super) fn opening(&self, input: &Value) -> Result<Move, String> {
         let variables = Variables::of([("input", input.clone())]);
         let context = match &self.planned().context[..] {
             [] => Value::Object(input.as_object().cloned().unwrap_or_default()),
