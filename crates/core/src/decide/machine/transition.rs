@@ -16,7 +16,7 @@ use crate::run::Fact;
 use crate::time::Time;
 
 /// A transition, worked out before anything of it is written.
-pub(super) struct Move {
+pub(in crate::decide) struct Move {
     pub(super) to: Option<u32>,
     /// The context, where it changes.
     pub(super) context: Option<Json>,
@@ -24,7 +24,8 @@ pub(super) struct Move {
 }
 
 impl Draft<'_> {
-    pub(super) fn opening(&self, input: &Value) -> Result<Move, String> {
+    /// How the machine begins with this input.
+    pub(in crate::decide) fn opening(&self, input: &Value) -> Result<Move, String> {
         let variables = Variables::of([("input", input.clone())]);
         let context = match &self.planned().context[..] {
             [] => Value::Object(input.as_object().cloned().unwrap_or_default()),
