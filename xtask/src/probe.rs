@@ -57,8 +57,9 @@ impl Probe {
             .args([
                 "run",
                 &format!("{address}/openapi.json"),
+                // With more it breaks down over its own source now and then, which says nothing of the server.
                 "--workers",
-                "2",
+                "1",
                 "--continue-on-failure",
                 "--request-timeout",
                 "90",

@@ -2,6 +2,7 @@
 //! headers or to take its answer is cut off.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 const LINGER: Duration = Duration::from_secs(1);
 /// How much of what it says is taken in the meantime: beyond that it waits in vain, which costs nothing here.
 const LINGER_BYTES: usize = 8 * 1024 * 1024;
+/// How much of that at a time: many, so that whoever floods costs few calls of the system.
+const IGNORED: usize = 64 * 1024;
 /// Headers of a request in all, and what of an answer waits to be sent.
 const BUFFER: usize = 16 * 1024;
 /// What the system keeps of an answer for its reader; some systems take it twice.
@@ -187,12 +190,12 @@ impl AsyncWrite for Patient {
         }
         let Patient { stream, linger, ignores, .. } = &mut *self;
         let linger = linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
-        let mut ignored = [0; 4096];
+        let mut ignored = [MaybeUninit::uninit(); IGNORED];
         while linger.as_mut().poll(context).is_pending() {
             if *ignores == 0 {
                 return Poll::Pending;
             }
-            let mut buffer = ReadBuf::new(&mut ignored);
+            let mut buffer = ReadBuf::uninit(&mut ignored);
             match ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => {
                     *ignores = ignores.saturating_sub(buffer.filled().len());
