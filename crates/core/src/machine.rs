@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::definition::OnFailure;
-use crate::plan::{Plan, PlanTransition};
+use crate::plan::{Plan, PlanMachine, PlanTransition};
 use crate::planted::{self, Bug};
 use crate::run::{Fact, Phase, RunState, StepState};
 
@@ -99,6 +99,39 @@ pub(crate) fn transition_of(plan: &Plan, state: u32, by: Turn, choice: u32) -> O
     }
 }
 
+/// The state that a turn leads to; none where it stays.
+fn target_of(plan: &Plan, planned: &PlanMachine, state: u32, by: Turn, choice: u32) -> Option<u32> {
+    match by {
+        Turn::Start => Some(planned.initial),
+        Turn::Error(action) => plan.step(action).on_error,
+        _ => transition_of(plan, state, by, choice).and_then(|transition| transition.to),
+    }
+}
+
+/// The actions that a turn asks for, each once, group by group.
+pub(crate) fn asked_for(plan: &Plan, from: u32, by: Turn, choice: u32) -> Vec<Asked> {
+    let Some(planned) = &plan.machine else { return Vec::new() };
+    let to = target_of(plan, planned, from, by, choice);
+    let mut asked = Vec::new();
+    let mut ask = |actions: &[u32], group: Group| {
+        for &action in actions {
+            if !asked.iter().any(|asked: &Asked| asked.action == action) {
+                asked.push(Asked { action, group });
+            }
+        }
+    };
+    if to.is_some() && by != Turn::Start {
+        ask(&planned.state(from).exit, Group::Exit);
+    }
+    if let Some(transition) = transition_of(plan, from, by, choice) {
+        ask(&transition.actions, Group::Transition);
+    }
+    if let Some(to) = to {
+        ask(&planned.state(to).entry, Group::Entry);
+    }
+    asked
+}
+
 impl RunState {
     /// The part of the state that a machine has.
     pub fn of_machine(&self) -> &MachineState {
@@ -148,27 +181,8 @@ impl RunState {
     fn moved(&mut self, plan: &Plan, by: Turn, choice: u32, context: bool) -> Vec<u32> {
         let (Some(machine), Some(planned)) = (&mut self.machine, &plan.machine) else { return Vec::new() };
         let from = machine.state;
-        let transition = transition_of(plan, from, by, choice);
-        let to = match by {
-            Turn::Start => Some(planned.initial),
-            Turn::Error(action) => plan.step(action).on_error,
-            _ => transition.and_then(|transition| transition.to),
-        };
-        let mut asked = Vec::new();
-        let mut ask = |actions: &[u32], group: Group| {
-            for &action in actions {
-                if !asked.iter().any(|asked: &Asked| asked.action == action) {
-                    asked.push(Asked { action, group });
-                }
-            }
-        };
-        if to.is_some() && by != Turn::Start {
-            ask(&planned.state(from).exit, Group::Exit);
-        }
-        ask(transition.map_or(&[][..], |transition| &transition.actions), Group::Transition);
-        if let Some(to) = to {
-            ask(&planned.state(to).entry, Group::Entry);
-        }
+        let to = target_of(plan, planned, from, by, choice);
+        let asked = asked_for(plan, from, by, choice);
         machine.leave_inbox(by);
         machine.transition += 1;
         machine.error = None;

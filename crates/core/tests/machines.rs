@@ -311,6 +311,55 @@ fn a_start_that_the_context_cannot_be_made_of_is_refused() {
 }
 
 #[test]
+fn a_delayed_start_that_could_never_begin_is_refused_at_once() {
+    let mut run = Scenario::of(EXPENSE);
+    let at = Some(run.now + Duration::from_secs(60));
+    let came = run.start_with(flowline_core::decide::Start { at, ..start_of("{}") });
+    assert!(matches!(came, Came::Refused(Refusal::Expression { .. })));
+}
+
+const CROSSED: &str = r#"
+machine: crossed
+events: [go]
+states:
+  a: {exit: [last], on: {go: b}}
+  b: {entry: [first], on: {go: a}}
+actions:
+  first: {function: f}
+  last: {function: f, after: [first]}
+"#;
+
+#[test]
+fn actions_that_wait_for_each_other_are_passed_over() {
+    let mut run = Scenario::started(CROSSED, "{}");
+    run.event("e1", "go", "null", &[]);
+    assert_eq!((run.at().as_str(), run.status()), ("b", Status::Waiting));
+    assert_eq!(status(&run, 1), ReceiptStatus::Completed);
+    let skipped = run.log.iter().filter(|event| event.kind == EventType::StepSkipped);
+    let names: Vec<&str> = skipped.filter_map(|event| event.step_name.as_deref()).collect();
+    assert_eq!(names, ["last", "first"]);
+}
+
+const CIRCLE: &str = r#"
+machine: circle
+events: [go]
+states:
+  a: {on: {go: b}}
+  b: {entry: [work], on: {go: a}}
+actions:
+  work: {function: f, if: "context.missing", on_error: b}
+"#;
+
+#[test]
+fn a_machine_that_goes_from_failure_to_failure_ends() {
+    let mut run = Scenario::started(CIRCLE, "{}");
+    run.event("e1", "go", "null", &[]);
+    assert_eq!(run.status(), Status::Failed);
+    let error = run.data(EventType::FlowFailed)["error"].clone();
+    assert_eq!(error, r#"action "work" and the state of its `on_error` lead to each other"#);
+}
+
+#[test]
 fn a_full_inbox_refuses_more() {
     let mut run = expense(5);
     run.event("e1", "submit", "null", &[]);

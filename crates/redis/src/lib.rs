@@ -91,14 +91,15 @@ impl RedisStore {
             check::refuse_half_moved(&link, &address).await?;
         }
         let shared = Arc::new(Shared::default());
+        let who = nonce();
+        let mark: Arc<str> = who.as_str().into();
         let shards: Vec<Arc<Shard>> = (0..check::shards(&link, &address, missing).await?)
-            .map(|n| Arc::new(Shard::new(link.clone(), &address.prefix, n, shared.clone())))
+            .map(|n| Arc::new(Shard::new(link.clone(), &address.prefix, n, mark.clone(), shared.clone())))
             .collect();
         for shard in shards.iter().filter(|_| missing != IfMissing::Ignore) {
             check::prepare(shard, shards.len(), missing).await?;
         }
         let (changed, _) = watch::channel(0);
-        let who = nonce();
         let writers = |script: &'static std::sync::LazyLock<script::Script>| -> Vec<Writer> {
             shards
                 .iter()

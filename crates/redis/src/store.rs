@@ -71,8 +71,16 @@ impl RedisStore {
     }
 }
 
+/// How long callers wait for their answer, in the queue and beyond: then what became of it is not known.
+const ANSWER: Duration = Duration::from_millis(4_500);
+
 async fn received(answer: oneshot::Receiver<Reply>) -> Reply {
-    answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the writer is gone".to_owned())))
+    match tokio::time::timeout(ANSWER, answer).await {
+        Ok(answer) => {
+            answer.unwrap_or_else(|_| Err(StoreError::Unavailable("the writer is gone".to_owned())))
+        }
+        Err(_) => Err(StoreError::Unavailable("the server did not answer in time".to_owned())),
+    }
 }
 
 /// Of two failures the one that promises less.

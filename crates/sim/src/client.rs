@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flowline::EngineError;
 use flowline::ledger::Outcome as Became;
-use flowline::opening::{Opening, offer, opened, refused};
+use flowline::opening::{Opening, offer, offer_fresh, opened, refused};
 use flowline::plans::Plans;
 use flowline_check::{Act, Outcome};
 use flowline_core::decide::Finish;
@@ -65,16 +65,16 @@ impl Client {
         self.shared.sleep_until(at, Place::Home).await;
         match op {
             Op::Start(start) => self.start(start).await,
-            Op::Send { run, event, payload } => {
-                let event_id = Some(format!("event-{}", self.shared.lock().rng.u32(..)));
+            Op::Send { run, event, payload, id, sender, fresh } => {
+                let made = || format!("event-{}", self.shared.lock().rng.u32(..));
+                let event_id = Some(id.unwrap_or_else(made));
                 let key = self.run(run);
                 let act = Act::Send { run: key.run.clone(), name: event.clone(), event_id: event_id.clone() };
-                self.input(
-                    key,
-                    act,
-                    Input::External { name: event, payload, event_id, sender: Default::default() },
-                )
-                .await;
+                let input = Input::External { name: event, payload, event_id, sender };
+                match fresh {
+                    true => self.input_once(key, act, input).await,
+                    false => self.input(key, act, input).await,
+                }
             }
             Op::Pause { run } => {
                 let key = self.run(run);
@@ -231,6 +231,27 @@ impl Client {
             };
             let again = matches!(told, Told::Unasked) || self.shared.lock().rng.bool();
             if self.record(&act, asked_at, &told) || !again {
+                return;
+            }
+            self.shared.sleep(AGAIN, Place::Home).await;
+        }
+    }
+
+    /// Carries an event whose id was made for it into a run. Whoever does not know what became of it leaves it at that.
+    async fn input_once(&self, run: RunKey, act: Act, input: Input) {
+        for _ in 0..TRIES {
+            let asked_at = self.shared.lock().now;
+            let told = match self.ask(|ticket| offer_fresh(&run, input.clone(), ticket)).await {
+                None => Told::Unasked,
+                Some(None) => Told::Unknown,
+                Some(Some(Became::Committed { .. } | Became::Applied { .. })) => Told::Yes,
+                Some(Some(outcome)) => match refused(outcome, &run) {
+                    EngineError::Store(StoreError::Unavailable(_)) => Told::Unknown,
+                    error => Told::No(error),
+                },
+            };
+            self.record(&act, asked_at, &told);
+            if !matches!(told, Told::Unasked) {
                 return;
             }
             self.shared.sleep(AGAIN, Place::Home).await;

@@ -231,3 +231,15 @@ pub(crate) fn stop_and_go(
     }
     drawn
 }
+
+/// Now and then the store's clock jumps so far ahead that timers of machines are found long after their time. Drawn apart, as
+/// above.
+pub(crate) fn leaps(seed: u64, calm: Duration) -> Vec<(Duration, Mishap)> {
+    let mut rng = Rng::with_seed(seed);
+    let count = pick(&mut rng, &[0, 0, 1, 2]);
+    let mut leap = || {
+        let at = Duration::from_micros(rng.u64(1..=calm.as_micros() as u64));
+        (at, Mishap::StoreClock(rng.i64(30_000..=150_000)))
+    };
+    (0..count).map(|_| leap()).collect()
+}

@@ -25,7 +25,7 @@ pub(crate) type TaskId = u64;
 pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The store's clock at the beginning of a simulation: some day, at a full minute so that stories are easy to read.
-const BEGINNING: i64 = 1_800_000_000_000;
+pub(crate) const BEGINNING: i64 = 1_800_000_000_000;
 
 /// One life of an instance, from its start to its crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -15,13 +15,13 @@ use fastrand::Rng;
 use flowline::plans::Plans;
 use flowline::{Config, Role};
 use flowline_check::{Checker, Effects, Invariant, Source, Subject, Violation, Watch};
-use flowline_core::{RunKey, Tenant, Time};
+use flowline_core::{RunKey, RunState, Tenant, Time};
 use flowline_store::Memory;
 use flowline_store::row::Retention;
 
 use crate::client::Client;
 use crate::instance::Instance;
-use crate::mishap::{LATEST_COPY, Mishap, Weather, draw, stop_and_go};
+use crate::mishap::{LATEST_COPY, Mishap, Weather, draw, leaps, stop_and_go};
 use crate::model::{Seen, compare};
 use crate::program::{Op, Program};
 use crate::shared::{Owner, Place, Shared, TaskId, Wake, Work};
@@ -134,6 +134,9 @@ impl World {
         if options.faults && program.seed % 5 == 3 {
             mishaps.extend(stop_and_go(program.seed, instances, lease, calm));
         }
+        if options.faults && program.is_of_machine() {
+            mishaps.extend(leaps(program.seed, calm));
+        }
         let story = if options.tell { Story::told() } else { Story::silent() };
         let shared = Shared::new(rng, weather, Watch::new(options.checker), story);
         let program = Arc::new(program);
@@ -238,6 +241,7 @@ impl World {
             inner.violations.extend(inner.history.check(self.checker, &inner.memory));
             inner.violations.extend(inner.effects.check(self.checker, &inner.memory));
             inner.violations.extend(self.compare(&inner.memory));
+            inner.violations.extend(self.fold_again(&inner.memory));
         }
         for violation in inner.violations.clone() {
             inner.tell(|| "checker".to_owned(), || format!("VIOLATION {violation}"));
@@ -271,13 +275,30 @@ impl World {
             });
             // Of a run that retention has trimmed nothing can be said.
             let parent = parent.filter(|parent| !parent.is_empty());
-            let seen = Seen { log: &log, parent: parent.as_deref(), at_rest: true };
+            let receipts = Source::receipts(memory, key);
+            let seen = Seen { log: &log, receipts: &receipts, parent: parent.as_deref(), at_rest: true };
             if let Err(message) = compare(&self.program, *number, seen) {
                 violations.extend(self.violation(
                     Some(key),
                     Invariant::I5,
                     format!("not as the model: {message}"),
                 ));
+            }
+        }
+        violations
+    }
+
+    /// The state that is stored beside each log is the fold of that log.
+    fn fold_again(&self, memory: &Memory) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        for (key, number) in &self.numbers {
+            let stored = memory.load(std::slice::from_ref(key)).pop().flatten();
+            let (Some(stored), Some(plan)) = (stored, self.program.plan(*number)) else { continue };
+            let log = Source::events(memory, key, 0);
+            let folded = RunState::fold(plan, &log).map(|state| state.encode());
+            if !log.is_empty() && folded.as_ref() != Ok(&stored.state) {
+                let message = "the stored state is not the fold of the log".to_owned();
+                violations.extend(self.violation(Some(key), Invariant::I12, message));
             }
         }
         violations

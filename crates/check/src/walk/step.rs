@@ -164,7 +164,10 @@ impl Walk {
         self.over += u64::from(at.is_live());
         at.phase = Phase::Skipped;
         if self.machine.is_some() {
-            self.action_over(flow, step, Phase::Skipped);
+            match data.reason.as_deref() {
+                Some("condition") => self.action_over(flow, step, Phase::Skipped),
+                _ => self.pass_over(),
+            }
         }
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Current {
     pub(crate) by: Turn,
     /// Each action once, with the number of its group: leaving, the transition itself, entering.
     pub(crate) asked: Vec<(usize, u8)>,
+    /// Those that are left wait for each other, and it is said of one of them.
+    passed_over: bool,
 }
 
 impl Walk {
@@ -42,7 +44,7 @@ impl Walk {
             self.steps[*action] = StepAt { attempt: self.steps[*action].attempt, ..StepAt::default() };
         }
         if let Some(machine) = &mut self.machine {
-            machine.current = Some(Current { by, asked });
+            machine.current = Some(Current { by, asked, passed_over: false });
         }
         self.trigger_actions(flow);
     }
@@ -96,9 +98,16 @@ impl Walk {
         let current = self.machine.as_ref().and_then(|machine| machine.current.as_ref());
         !self.is_busy()
             && current.is_some_and(|current| {
-                current.asked.iter().any(|(asked, _)| *asked == action)
-                    && !self.may_run(flow, current, action)
+                let asked = current.asked.iter().any(|(asked, _)| *asked == action);
+                asked && (current.passed_over || !self.may_run(flow, current, action))
             })
+    }
+
+    /// It was said of an action that it can never run.
+    pub(super) fn pass_over(&mut self) {
+        if let Some(current) = self.machine.as_mut().and_then(|machine| machine.current.as_mut()) {
+            current.passed_over = true;
+        }
     }
 
     /// What the last turn came to, of which nothing runs any more.

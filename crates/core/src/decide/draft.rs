@@ -9,7 +9,7 @@ use crate::event::{EventType, NewEvent, Slot};
 use crate::expr::Scope;
 use crate::json::{self, Json};
 use crate::limits;
-use crate::machine::{Current, Turn};
+use crate::machine::{Current, Turn, asked_for};
 use crate::plan::Plan;
 use crate::planted::{self, Bug};
 use crate::run::{Cause, Ended, Fact, Phase, RunState};
@@ -110,9 +110,11 @@ impl<'a> Draft<'a> {
         self.pending.extend(triggered);
         let idle = self.state.machine.as_ref().is_some_and(|machine| machine.current.is_none());
         match (before, fact) {
-            (Some((from, _)), Fact::Moved { by, .. }) if idle => {
+            (Some((from, _)), Fact::Moved { by, choice, .. }) if idle => {
+                // Those that it asked for wait for each other.
+                let asked = asked_for(self.plan, from, by, choice);
                 let from = (by != Turn::Start).then_some(from);
-                self.over = Some(Current { by, from, asked: Vec::new() });
+                self.over = Some(Current { by, from, asked });
             }
             (Some((_, Some(current))), _) if idle => self.over = Some(current),
             _ => {}

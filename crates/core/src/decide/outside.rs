@@ -18,6 +18,10 @@ impl Draft<'_> {
         }
         let input = &start.input;
         check_input(self.plan, input)?;
+        if self.plan.machine.is_some() {
+            // A delayed start must not be taken that could never begin.
+            self.opening(&input.value()).map_err(|problem| Refusal::Expression { problem })?;
+        }
         let priority = (start.priority != Priority::Normal).then(|| json::string(start.priority.as_str()));
         let at = start.at.filter(|at| *at > self.moment.now);
         let at_json = at.map(|at| json::string(&at.to_string()));

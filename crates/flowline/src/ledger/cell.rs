@@ -138,7 +138,8 @@ impl<R> Cell<R> {
                 }
                 Decided::Refused(refusal) => {
                     let refused = self.take();
-                    replies.extend(refused.map(|entry| entry.refused(Outcome::Refused(refusal))));
+                    let of_machine = plan.machine.is_some();
+                    replies.extend(refused.map(|entry| entry.refused(Outcome::Refused(refusal), of_machine)));
                 }
                 // What was decided so far goes first; this input is decided again on the state after it.
                 Decided::Missing(_) if !draft.entries.is_empty() => break,
@@ -270,7 +271,7 @@ impl<R> Cell<R> {
                 // A job that no input relied on (one that `fail_fast` drops) was taken meanwhile: look again. What its
                 // attempt says since is not at fault.
                 if let Some(entry) = stale.and_then(|at| self.waiting.remove(at)) {
-                    replies.push(entry.refused(Outcome::StaleLease));
+                    replies.push(entry.refused(Outcome::StaleLease, false));
                 }
             }
             CommitError::Store(error) if !error.is_transient() => {

@@ -64,11 +64,16 @@ impl<R> Entry<R> {
         self
     }
 
-    /// What it is told where it is refused. A failed attempt leaves its mark only until the next one, or the run's end:
-    /// from then on nobody can say whether a commit whose answer was lost had it.
-    fn refused(self, refused: Outcome) -> (R, Outcome) {
-        let hidden = self.unsure && matches!(self.input, Input::Failed { .. });
-        let lost = || StoreError::Unavailable("the answer to the attempt's failure was lost".to_owned());
+    /// What it is told where it is refused. A failed attempt leaves its mark only until the next one, or the run's end, and
+    /// a completed one of a machine's action until a transition asks for it again: from then on nobody can say whether
+    /// a commit whose answer was lost had it.
+    fn refused(self, refused: Outcome, of_machine: bool) -> (R, Outcome) {
+        let hidden = match self.input {
+            Input::Failed { .. } => self.unsure,
+            Input::Done { .. } => self.unsure && of_machine,
+            _ => false,
+        };
+        let lost = || StoreError::Unavailable("the answer to the attempt's outcome was lost".to_owned());
         (self.reply, if hidden { Outcome::Failed(lost()) } else { refused })
     }
 }

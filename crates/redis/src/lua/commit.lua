@@ -259,5 +259,5 @@ if #row_set > 0 then
   finish(ARGV[2])
   if #lease_set > 0 then spread({ 'ZADD', LEASES }, lease_set, 2) end
 end
-answers[1] = tostring(n)
+answers[1] = counted()
 return answers

@@ -1,5 +1,5 @@
 -- Runs by tenant, flow, status and, of machines, state: the sizes of their lists. ARGV: seen, statuses.
-local answers = { tostring(n), format('%.0f', us) }
+local answers = { counted(), format('%.0f', us) }
 local function give(tenant, flow, status, state, count)
   if count > 0 then answers[#answers + 1] = tenant .. ' ' .. flow .. ' ' .. status .. ' ' .. state .. ' ' .. count end
 end

@@ -3,7 +3,7 @@
 local LOOKED, BYTES = 256, 1048576
 local verb, collection, id = ARGV[2], ARGV[3], ARGV[4]
 local key, ids = base .. ':doc:' .. collection, base .. ':ids:' .. collection
-local answers = { tostring(n), format('%.0f', us) }
+local answers = { counted(), format('%.0f', us) }
 local function give(part) answers[#answers + 1] = part end
 
 -- The end and the body of one that lives.
@@ -59,5 +59,5 @@ else
     finish()
   end
 end
-answers[1] = tostring(n)
+answers[1] = counted()
 return answers

@@ -38,4 +38,4 @@ for i = 4, #ARGV do
   end
 end
 if removed > 0 then finish() end
-return { tostring(n), format('%.0f', us), tostring(removed) }
+return { counted(), format('%.0f', us), tostring(removed) }

@@ -11,10 +11,17 @@ local LEASES, TIMERS, JOBS = base .. ':leases', base .. ':timers', base .. ':job
 local RUN, LOG, START = base .. ':run:', base .. ':log:', base .. ':start:'
 local TERMINAL = { completed = true, failed = true, cancelled = true }
 
--- A shard that stands behind what the caller has seen went back in time.
-local meta = call('HMGET', KEYS[1], 'n', 'stamp')
+-- A shard that stands behind what the caller has seen went back in time; so did one that lacks the caller's own mark, the
+-- count at its last write, whatever others have written since.
+local seen, caller, known = match(ARGV[1], '^(%d+) (%S+) (%d+)$')
+local MARK_OF = 'w:' .. caller
+local meta = call('HMGET', KEYS[1], 'n', 'stamp', MARK_OF)
 local n, stamp = tonumber(meta[1] or 0), tonumber(meta[2] or 0)
-if n < tonumber(ARGV[1]) then return { 'behind', tostring(n) } end
+local mine = meta[3] and tonumber(match(meta[3], '^%d+')) or 0
+if n < tonumber(seen) then return { 'behind', tostring(n) } end
+if mine < tonumber(known) then return { 'behind', '' } end
+-- What every answer begins with.
+local function counted() return n .. ' ' .. mine end
 
 -- Orders runs and jobs by creation: microseconds, never twice the same in a shard. Where a store has several shards the
 -- caller gives the number, so that the order of its batch holds across them.
@@ -132,7 +139,8 @@ end
 local function finish(who)
   flush()
   n = n + 1
-  call('HSET', KEYS[1], 'n', n, 'stamp', format('%.0f', stamp))
+  mine = n
+  call('HSET', KEYS[1], 'n', n, 'stamp', format('%.0f', stamp), MARK_OF, n .. ' ' .. now_text)
   if #refs > 0 then call('XADD', base .. ':feed', n .. '-0', 'runs', table.concat(refs, '\n')) end
   if who then call('PUBLISH', match(base, '^{(.*):%d+}$') .. ':wake', who) end
 end

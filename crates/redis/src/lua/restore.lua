@@ -85,4 +85,4 @@ for _ = 1, tonumber(ARGV[3]) do
   o = o + tonumber(ARGV[o + 1])
 end
 finish(ARGV[2])
-return { tostring(n), format('%.0f', us), refused }
+return { counted(), format('%.0f', us), refused }

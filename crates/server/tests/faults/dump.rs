@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use flowline::core::{Event, RunKey, Tenant};
 use flowline::store::query::WantTotal;
-use flowline::store::{Counter, EventQuery, JobRow, Receipt, RunQuery, RunRow, Store, StoreError};
+use flowline::store::{Counter, EventQuery, JobRow, RunQuery, RunRow, Store, StoreError};
 use flowline_check::{Checker, Effects, Flow, History, Look, Source, Violation, counted, miscounted};
 use flowline_sqlite::{Mode, Options, SqliteStore};
 
@@ -116,7 +116,7 @@ impl Source for Dump {
     }
 
     /// These tests run flows, which take in no event that has one.
-    fn receipts(&self, _run: &RunKey) -> Vec<Receipt> {
+    fn receipts(&self, _run: &RunKey) -> Vec<flowline::store::Receipt> {
         Vec::new()
     }
 

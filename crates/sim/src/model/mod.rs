@@ -6,6 +6,7 @@
 //! run end. Where that depends on who is first (`any` with a condition on events, `fail_fast`) it gives every outcome
 //! that is allowed. It shares no code with `decide` or the fold, keeps no state between questions and is slow.
 
+mod machine;
 mod observe;
 mod predict;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use std::collections::BTreeSet;
 
 use flowline_core::definition::{Definition, OnFailure, StepDefinition, Subscribes};
 use flowline_core::{Event, Status};
+use flowline_store::Receipt;
 
 use crate::program::{Op, Program};
 
@@ -41,6 +43,8 @@ pub enum Fate {
 pub struct Seen<'a> {
     /// Everything that happened to it.
     pub log: &'a [Event],
+    /// What became of the events that a machine took in.
+    pub receipts: &'a [Receipt],
     /// The log of the run that it repeats, where it repeats one.
     pub parent: Option<&'a [Event]>,
     /// Nothing is under way any more: a run that has not ended waits for somebody.
@@ -50,6 +54,9 @@ pub struct Seen<'a> {
 /// Whether a run went as its program says. `run` is its number in the script. The error says what differs, in words.
 pub fn compare(program: &Program, run: usize, seen: Seen<'_>) -> Result<(), String> {
     let Some(version) = program.version(run) else { return Err(format!("no start makes run {run}")) };
+    if version.machine.is_some() {
+        return machine::compare(program, run, seen);
+    }
     let flow = &version.plan.definition;
     let observed = Observed::of(flow, seen.log)?;
     check_start(program, run, &observed, seen.parent)?;
@@ -145,22 +152,26 @@ fn downstream(flow: &Definition, from: &str) -> BTreeSet<String> {
 
 /// Only what the script holds may cut a run short, or a time-out where the flow has one.
 fn check_cut(program: &Program, run: usize, flow: &Definition, observed: &Observed) -> Result<(), String> {
+    observed.cut.map_or(Ok(()), |cut| check_cut_of(program, run, flow, cut))?;
+    match observed.received.iter().find(|event| !flow.accepts.contains_key(*event)) {
+        Some(event) => Err(format!("the run took the event {event:?}, which its flow does not accept")),
+        None => Ok(()),
+    }
+}
+
+/// Whether somebody asked for an end before the run was done.
+fn check_cut_of(program: &Program, run: usize, flow: &Definition, cut: Cut) -> Result<(), String> {
     let asked = |wanted: &dyn Fn(&Op) -> bool| program.script.ops.iter().any(|timed| wanted(&timed.op));
-    let allowed = match observed.cut {
-        None => true,
-        Some(Cut::Cancelled) => asked(&|op| matches!(op, Op::Cancel { run: of } if *of == run)),
-        Some(Cut::CompletedByHand) => asked(&|op| matches!(op, Op::Complete { run: of, .. } if *of == run)),
-        Some(Cut::FailedByHand) => asked(&|op| matches!(op, Op::Fail { run: of, .. } if *of == run)),
+    let allowed = match cut {
+        Cut::Cancelled => asked(&|op| matches!(op, Op::Cancel { run: of } if *of == run)),
+        Cut::CompletedByHand => asked(&|op| matches!(op, Op::Complete { run: of, .. } if *of == run)),
+        Cut::FailedByHand => asked(&|op| matches!(op, Op::Fail { run: of, .. } if *of == run)),
         // Whether it was too early is for the checker, which knows the clocks.
-        Some(Cut::OutOfTime) => flow.timeout.is_some(),
+        Cut::OutOfTime => flow.timeout.is_some(),
     };
-    let unknown = observed.received.iter().find(|event| !flow.accepts.contains_key(*event));
-    match (allowed, observed.cut, unknown) {
-        (false, Some(cut), _) => Err(format!("the run ended ({cut:?}) and nobody asked for that")),
-        (_, _, Some(event)) => {
-            Err(format!("the run took the event {event:?}, which its flow does not accept"))
-        }
-        _ => Ok(()),
+    match allowed {
+        true => Ok(()),
+        false => Err(format!("the run ended ({cut:?}) and nobody asked for that")),
     }
 }
 

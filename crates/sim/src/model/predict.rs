@@ -248,12 +248,7 @@ fn play(
             }
             Some(code) => {
                 own.tries.push(code.clone());
-                let retried = ending.may_retry
-                    && tries + 1 < step.retry.attempts
-                    && (step.retry.only.is_empty()
-                        || code.as_ref().is_some_and(|c| step.retry.only.contains(c)))
-                    && !code.as_ref().is_some_and(|c| step.retry.except.contains(c));
-                if !retried {
+                if !is_repeated(step, code.as_deref(), ending.may_retry, tries) {
                     own.fates.insert(Fate::Failed);
                     break;
                 }
@@ -266,17 +261,26 @@ fn play(
     }
 }
 
+/// Whether a try that failed with this code, after so many others, is followed by one more.
+pub(super) fn is_repeated(step: &StepDefinition, code: Option<&str>, may_retry: bool, tries: u32) -> bool {
+    let named = |codes: &[String]| code.is_some_and(|code| codes.iter().any(|named| named == code));
+    may_retry
+        && tries + 1 < step.retry.attempts
+        && (step.retry.only.is_empty() || named(&step.retry.only))
+        && !named(&step.retry.except)
+}
+
 /// How a try ends.
-struct Ending {
+pub(super) struct Ending {
     /// The code that it fails with; none where it succeeds.
-    code: Option<Option<String>>,
-    may_retry: bool,
+    pub(super) code: Option<Option<String>>,
+    pub(super) may_retry: bool,
     /// By a time-out that the program did not foresee.
     cut_off: bool,
 }
 
 impl Ending {
-    fn of(step: &StepDefinition, act: &Act, late_in_log: bool) -> Ending {
+    pub(super) fn of(step: &StepDefinition, act: &Act, late_in_log: bool) -> Ending {
         let failed = |code: Option<&str>, may_retry: bool| Ending {
             code: Some(code.map(str::to_owned)),
             may_retry,

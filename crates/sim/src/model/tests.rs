@@ -51,7 +51,7 @@ fn judge(steps: &str, doomed: Option<&str>, lines: &[&str]) -> Result<(), String
     let text = format!("flow: f\naccepts: [x]\nsteps:{steps}");
     let read = read("f.yaml", &text, Format::Yaml).unwrap_or_else(|wrong| panic!("{}", wrong.render(false)));
     let program = Program::calm(read.definition, doomed, Json::null());
-    compare(&program, 0, Seen { log: &log(lines), parent: None, at_rest: true })
+    compare(&program, 0, Seen { log: &log(lines), receipts: &[], parent: None, at_rest: true })
 }
 
 #[track_caller]

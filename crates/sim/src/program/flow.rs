@@ -15,12 +15,13 @@ use flowline_core::definition::{
 use serde_json::json;
 
 use super::act::CODES;
+use super::machine::Made;
 use super::{one_in, percent, pick};
 
 /// The need of every step of a random flow.
 pub(crate) const FUNCTION: &str = "work";
 const OUTSIDE: [&str; 2] = ["x0", "x1"];
-const QUEUES: [&str; 3] = ["default", "mail", "reports"];
+pub(super) const QUEUES: [&str; 3] = ["default", "mail", "reports"];
 
 /// One definition of a program's flow.
 #[derive(Debug, Clone)]
@@ -28,6 +29,8 @@ pub struct Version {
     pub plan: Arc<Plan>,
     /// What the `if` of each step means, by step.
     pub conditions: Vec<Option<Condition>>,
+    /// Of a machine: what its expressions mean.
+    pub machine: Option<Arc<Made>>,
 }
 
 /// A condition in a form that needs no expression language.
@@ -82,7 +85,7 @@ fn version(rng: &mut Rng) -> Version {
     }
     let Maker { definition, conditions, .. } = maker;
     match Plan::build(definition) {
-        Ok(plan) => Version { plan: Arc::new(plan), conditions },
+        Ok(plan) => Version { plan: Arc::new(plan), conditions, machine: None },
         Err(error) => unreachable!("a random flow can be planned: {error}"),
     }
 }
@@ -254,7 +257,7 @@ impl Maker<'_> {
     }
 }
 
-fn retry(rng: &mut Rng) -> Retry {
+pub(super) fn retry(rng: &mut Rng) -> Retry {
     let mut retry = Retry::default();
     if rng.u32(0..5) < 3 {
         return retry;

@@ -1,4 +1,4 @@
-//! Programs for the simulator: a flow, what its steps do, and what clients do to its runs.
+//! Programs for the simulator: a flow or a machine, what its steps do, and what clients do to its runs.
 //!
 //! A program follows from its seed alone. What a step does depends on the run, the step and how many of its tries have
 //! failed so far, and not on which attempts were lost with their leases: so a model can say beforehand what becomes of
@@ -6,6 +6,7 @@
 
 mod act;
 mod flow;
+mod machine;
 mod sample;
 mod script;
 mod stub;
@@ -19,6 +20,7 @@ use flowline_core::{Json, Plan};
 
 pub use act::{Act, Doing, Outcome};
 pub use flow::{Condition, Version};
+pub use machine::{Guard, Made, MadeTransition, Term};
 pub use script::{Op, Script, Start, Timed};
 pub use stub::{Guess, Stub};
 
@@ -35,6 +37,10 @@ pub struct Program {
     /// What events carry, where it is not made up on the spot.
     payloads: Arc<BTreeMap<String, Json>>,
 }
+
+/// Which draw makes the program of a seed one of a machine. Chosen so that the seeds that showed a mistake in a flow once
+/// still make the same flow.
+const MACHINES: u64 = 47;
 
 /// How the steps of a program behave on the whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -60,17 +66,21 @@ enum Manners {
 }
 
 impl Program {
-    /// The random program of a seed.
+    /// The random program of a seed: of a machine in a third of them.
     pub fn random(seed: u64) -> Program {
-        let mut rng = Rng::with_seed(mix(seed, &[0]));
-        let versions = flow::versions(&mut rng);
+        let machine = mix(seed, &[MACHINES]) % 3 == 0;
+        let mut rng = Rng::with_seed(mix(seed, &[if machine { 4 } else { 0 }]));
+        let versions = if machine { machine::versions(&mut rng) } else { flow::versions(&mut rng) };
         let temper = Temper {
             failing: pick(&mut rng, &[0, 5, 15, 15, 40]),
             doomed: None,
             manners: if one_in(&mut rng, 4) { Manners::Unruly } else { Manners::Lively },
             slowest: Duration::from_millis(pick(&mut rng, &[200, 2_000, 2_000, 15_000])),
         };
-        let script = script::random(&mut rng, &versions);
+        let script = match machine {
+            true => script::of_machines(&mut rng, &versions),
+            false => script::random(&mut rng, &versions),
+        };
         Program { seed, versions, script, guesses: Vec::new(), temper, payloads: Arc::default() }
     }
 
@@ -95,7 +105,7 @@ impl Program {
         let script = Script::of(vec![Timed { at: Duration::ZERO, op: Op::Start(start) }]);
         let temper =
             Temper { failing: 0, doomed, manners: Manners::Plain, slowest: Duration::from_millis(10) };
-        let versions = vec![Version { plan, conditions }];
+        let versions = vec![Version { plan, conditions, machine: None }];
         Program { seed: 0, versions, script, guesses: Vec::new(), temper, payloads: Arc::default() }
     }
 
@@ -108,9 +118,23 @@ impl Program {
         self.versions.get(self.script.version_of(run)?)
     }
 
+    /// Whether its runs are those of a machine.
+    pub fn is_of_machine(&self) -> bool {
+        self.versions.iter().any(|version| version.machine.is_some())
+    }
+
     /// What a step does in a run, after this many failed tries (attempts lost with their lease do not count).
     pub fn act(&self, run: usize, step: u32, tries: u32) -> Act {
-        let seed = mix(self.seed, &[1, run as u64, u64::from(step), u64::from(tries)]);
+        self.acts(run, step, mix(self.seed, &[1, run as u64, u64::from(step), u64::from(tries)]))
+    }
+
+    /// The same of an action that this transition of a machine asked for.
+    pub fn act_in(&self, run: usize, transition: u32, action: u32, tries: u32) -> Act {
+        let of = [3, run as u64, u64::from(action), u64::from(tries), u64::from(transition)];
+        self.acts(run, action, mix(self.seed, &of))
+    }
+
+    fn acts(&self, run: usize, step: u32, seed: u64) -> Act {
         match self.plan(run) {
             Some(plan) => act::Making {
                 rng: Rng::with_seed(seed),
@@ -177,6 +201,38 @@ mod tests {
                 let checked = version.plan.definition.validate();
                 assert!(checked.is_ok(), "seed {seed}: {}", checked.unwrap_err().render(false));
             }
+        }
+    }
+
+    #[test]
+    fn a_good_share_of_programs_are_machines_with_all_that_machines_can_have() {
+        let all: Vec<Program> = (0..900).map(Program::random).filter(Program::is_of_machine).collect();
+        assert!((250..350).contains(&all.len()), "{} of 900", all.len());
+        let definitions: Vec<String> =
+            all.iter().flat_map(|program| &program.versions).map(|v| v.plan.definition.canonical()).collect();
+        for part in [
+            "\"if\"",
+            "\"role\"",
+            "\"set\"",
+            "\"entry\"",
+            "\"exit\"",
+            "\"after\":{\"in\"",
+            "\"at\"",
+            "\"skip\"",
+            "\"restart\"",
+            "on_error",
+            "continue",
+            "\"final\":\"failed\"",
+            "\"retry\"",
+            "\"timeout\"",
+            "context.missing",
+        ] {
+            let having = definitions.iter().filter(|text| text.contains(part)).count();
+            assert!(having >= 10, "only {having} of {} have {part}", definitions.len());
+        }
+        let script = format!("{:?}", all.iter().map(|program| &program.script).collect::<Vec<_>>());
+        for part in ["fresh: true", "\"boss\"", "Pause", "Cancel", "Retry", "delay: 1", "key: Some"] {
+            assert!(script.contains(part), "no script has {part}");
         }
     }
 

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use flowline_core::Json;
+use flowline_core::decide::Sender;
 use flowline_core::definition::Priority;
 
+use super::machine::{EVENTS, ROLES};
 use super::{Version, one_in, percent, pick, weight};
 
 /// Operations in the order of their times.
@@ -31,6 +33,11 @@ pub enum Op {
         run: usize,
         event: String,
         payload: Json,
+        /// What it is known by where it is sent again; made on the spot where there is none.
+        id: Option<String>,
+        sender: Sender,
+        /// Whether the id is new with this sending, and nobody will repeat it.
+        fresh: bool,
     },
     Pause {
         run: usize,
@@ -75,6 +82,13 @@ pub struct Start {
     pub labels: BTreeMap<String, String>,
     pub delay: Duration,
     pub priority: Priority,
+}
+
+impl Op {
+    /// An event for a flow.
+    pub(super) fn send(run: usize, event: String, payload: Json) -> Op {
+        Op::Send { run, event, payload, id: None, sender: Sender::default(), fresh: false }
+    }
 }
 
 impl Script {
@@ -128,7 +142,7 @@ pub(super) fn random(rng: &mut Rng, versions: &[Version]) -> Script {
             let times = if one_in(rng, 6) { 2 } else { 1 };
             for _ in 0..times {
                 let payload = Json::from(serde_json::json!({ "n": weight(&event) }));
-                push(rng, &mut ops, begin, Op::Send { run, event: event.clone(), payload });
+                push(rng, &mut ops, begin, Op::send(run, event.clone(), payload));
             }
         }
         if start.key.is_some() && one_in(rng, 2) {
@@ -156,6 +170,71 @@ pub(super) fn random(rng: &mut Rng, versions: &[Version]) -> Script {
         ops.push(Timed { at: later, op: Op::ResumeQueue { queue } });
     }
     Script::of(ops)
+}
+
+/// What is sent to machines: mostly what they take, sometimes again under the same id.
+pub(super) fn of_machines(rng: &mut Rng, versions: &[Version]) -> Script {
+    let mut ops = Vec::new();
+    let starts = pick(rng, &[1, 1, 1, 2, 2, 3]);
+    let mut runs = starts;
+    for run in 0..starts {
+        let begin = Duration::from_millis(if run == 0 { 0 } else { rng.u64(0..=8_000) });
+        let mut start = start(rng, run, versions);
+        if !one_in(rng, 40) {
+            // The time by the clock that worlds begin with.
+            let due = crate::shared::BEGINNING + rng.i64(0..=40_000);
+            start.input =
+                serde_json::json!({ "n": rng.i64(0..4), "a": 1, "b": rng.i64(0..3), "due": due }).into();
+        }
+        let events: Vec<String> = versions[start.version].plan.definition.accepts.keys().cloned().collect();
+        let count = pick(rng, &[2, 5, 8, 14]);
+        // Some come one upon the other, some far apart.
+        let within = pick(rng, &[300, 5_000, 30_000]);
+        for number in 0..count {
+            let at = begin + Duration::from_millis(rng.u64(1..=within));
+            let op = event(rng, run, number, &events);
+            if matches!(op, Op::Send { fresh: false, .. }) && one_in(rng, 4) {
+                push(rng, &mut ops, at, op.clone());
+            }
+            ops.push(Timed { at, op });
+        }
+        if start.key.is_some() && one_in(rng, 2) {
+            push(rng, &mut ops, begin, Op::Start(start.clone()));
+        }
+        ops.push(Timed { at: begin, op: Op::Start(start) });
+        steer(rng, &mut ops, begin, run);
+        if one_in(rng, 8) {
+            let at = begin + Duration::from_secs(rng.u64(20..=90));
+            ops.push(Timed { at, op: Op::Retry { run, into: runs, from: None } });
+            for number in 0..3 {
+                let op = event(rng, runs, number, &events);
+                push(rng, &mut ops, at, op);
+            }
+            runs += 1;
+        }
+    }
+    Script::of(ops)
+}
+
+/// An event for a machine, from somebody who may or may not send it.
+fn event(rng: &mut Rng, run: usize, number: usize, events: &[String]) -> Op {
+    let event = if one_in(rng, 25) { pick(rng, &EVENTS).to_owned() } else { pick(rng, events) };
+    let payload = match rng.u32(0..8) {
+        0 => Json::null(),
+        _ => serde_json::json!({ "n": rng.i64(0..4) }).into(),
+    };
+    let roles: Vec<String> =
+        ROLES.iter().filter(|_| percent(rng, 40)).map(|role| (*role).to_owned()).collect();
+    let user = rng.bool().then(|| format!("u{}", rng.u32(0..3)));
+    let fresh = one_in(rng, 3);
+    Op::Send {
+        run,
+        event,
+        payload,
+        id: Some(format!("m{run}-{number}")),
+        sender: Sender { user, roles },
+        fresh,
+    }
 }
 
 fn start(rng: &mut Rng, run: usize, versions: &[Version]) -> Start {

@@ -48,8 +48,13 @@ pub struct Guess {
 }
 
 impl Stub {
-    /// `input` is what every run gets; made up from the schema where there is none.
+    /// `input` is what every run gets; made up from the schema where there is none. Only of a flow: nobody could make up what
+    /// a machine is sent.
     pub fn new(definition: Definition, input: Option<Json>) -> Result<Stub, PlanError> {
+        if definition.machine.is_some() {
+            let problem = "machines cannot be played yet; give the file of a flow".to_owned();
+            return Err(PlanError { flow: definition.flow, place: "machine".to_owned(), problem });
+        }
         let plan = Plan::build(definition)?;
         let texts: Vec<&str> =
             plan.definition.steps.iter().filter_map(|step| step.condition.as_deref()).collect();
@@ -91,7 +96,7 @@ impl Stub {
         let plan = self.plan(fixed)?;
         let temper = temper(&mut rng, &plan.definition);
         let script = script(&mut rng, &self.definition, input, &payloads);
-        let version = Version { plan, conditions };
+        let version = Version { plan, conditions, machine: None };
         Ok(Program { seed, versions: vec![version], script, temper, payloads: Arc::new(payloads), guesses })
     }
 
@@ -253,7 +258,7 @@ fn script(rng: &mut Rng, definition: &Definition, input: Json, payloads: &BTreeM
             let within = pick(rng, &[100, 5_000, 60_000]);
             let at = Duration::from_millis(rng.u64(1..=within));
             let payload = payloads.get(event).cloned().unwrap_or_else(Json::null);
-            ops.push(Timed { at, op: Op::Send { run: 0, event: event.clone(), payload } });
+            ops.push(Timed { at, op: Op::send(0, event.clone(), payload) });
         }
     }
     Script::of(ops)

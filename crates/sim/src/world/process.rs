@@ -232,7 +232,10 @@ impl World {
                 attempt,
             });
             let number = self.numbers.get(&run).copied().unwrap_or_default();
-            self.program.act(number, step, tries)
+            match launch.transition {
+                Some(transition) => self.program.act_in(number, transition, step, tries),
+                None => self.program.act(number, step, tries),
+            }
         };
         let worker = Worker::new(self.shared.clone(), instance, &launch, began);
         let running = Running { task: 0, run, step, name, attempt, queue };
