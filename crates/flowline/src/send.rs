@@ -23,6 +23,9 @@ const KEY_KEPT: Duration = Duration::from_secs(30 * 86_400);
 const ROLES: usize = 100;
 /// The longest between two looks at a receipt that is waited for.
 const LOOK: Duration = Duration::from_millis(250);
+/// The shortest between two looks, at first and in the end.
+const PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
 /// An event to be sent.
 #[derive(Debug)]
@@ -113,6 +116,7 @@ impl Engine {
         until: Instant,
     ) -> Result<Option<Receipt>, EngineError> {
         let mut changes = self.shared.store.watch();
+        let mut pause = PAUSE;
         loop {
             changes.mark_unchanged();
             let receipt = self.receipt(run, event_id).await?;
@@ -122,6 +126,9 @@ impl Engine {
                 return Ok(receipt);
             }
             let _ = tokio::time::timeout_at(until.min(now + LOOK), changes.changed()).await;
+            // Every commit of the store is a change: whoever waits long looks less often.
+            tokio::time::sleep_until(until.min(Instant::now() + pause)).await;
+            pause = (2 * pause).min(LONGEST_PAUSE);
         }
     }
 }
@@ -168,7 +175,10 @@ impl SendRequest {
         }
         let (event_id, fresh) = match (self.event_id.take(), &self.key) {
             (Some(event_id), _) => (event_id, false),
-            (None, Some(key)) => (self.reserve(key).await?, false),
+            (None, Some(key)) => {
+                self.check_against_run().await?;
+                (self.reserve(key).await?, false)
+            }
             (None, None) => (uuid::Uuid::now_v7().to_string(), true),
         };
         let SendRequest { engine, run, name, payload, sender, .. } = self;
@@ -213,6 +223,13 @@ impl SendRequest {
             ));
         }
         Ok(())
+    }
+
+    /// Refuses what the run could never take, before a key stands for it.
+    async fn check_against_run(&self) -> Result<(), EngineError> {
+        let row = self.engine.row(&self.run).await?;
+        let plan = self.engine.plans().get(self.engine.store(), &row.tenant, &row.definition).await?;
+        check_event(&plan, &self.name, &self.payload, &self.sender).map_err(EngineError::Refused)
     }
 
     /// Starts the run where there is none.

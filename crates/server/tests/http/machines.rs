@@ -278,6 +278,13 @@ fn a_key_stands_for_one_event_of_the_tenant() {
     assert_eq!(id(&by_header), id(&first));
     let both = api.send("POST", &path, &[json, ("idempotency-key", "k2")], &edit(3).to_string());
     assert_eq!(both.json()["errors"][0]["pointer"], "/idempotencyKey");
+    let mistyped = |name: &str| json!({ "name": name, "payload": { "amount": 3 }, "idempotencyKey": "k4" });
+    assert_eq!(api.event(&run, "", mistyped("edti")).code(), "no-such-event");
+    assert_eq!(
+        api.event(&other, "", mistyped("edit")).status,
+        202,
+        "a key does not stand for what was refused"
+    );
     let own = json!({ "name": "edit", "payload": { "amount": 9 }, "eventId": "mine" });
     assert_eq!(api.event(&run, "", own.clone()).json()["eventId"], "mine");
     assert_eq!(api.event(&run, "", own).json()["changed"], false);
