@@ -12,6 +12,7 @@ const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 const CONFIG: &str = "crates/server/tests/http/schemathesis.toml";
 /// Something to be found.
 const FLOW: &str = "flow: order\naccepts: { go: {} }\nsteps:\n  wait: { worker: depot, subscribes: [go] }\n";
+const MACHINE: &str = "machine: door\nevents: { push: , lock: { type: object } }\nstates:\n  open: { on: { push: shut, lock: { role: [porter] } } }\n  shut: { on: { push: { to: open, actions: [creak] } }, after: { in: 1h, to: open } }\nactions:\n  creak: { worker: depot }\n";
 
 #[derive(Debug, Args)]
 pub(crate) struct Probe {
@@ -35,6 +36,7 @@ impl Probe {
         let _ = std::fs::remove_dir_all(folder.join("store"));
         std::fs::create_dir_all(folder.join("store/flows")).context("cannot make target/probe")?;
         std::fs::write(folder.join("store/flows/order.yaml"), FLOW)?;
+        std::fs::write(folder.join("store/flows/door.yaml"), MACHINE)?;
         let venv = folder.join("python");
         if !venv.join("bin/schemathesis").exists() {
             succeed(Command::new("python3").args(["-m", "venv"]).arg(&venv), "python3 with venv is needed")?;

@@ -19,6 +19,7 @@ pub mod limits;
 pub mod machine;
 pub mod plan;
 pub mod planted;
+pub mod receipt;
 pub mod request;
 pub mod run;
 pub mod schema;

@@ -5,7 +5,8 @@ mod scenario;
 use std::time::Duration;
 
 use flowline_core::EventType;
-use flowline_core::decide::{ReceiptStatus, Refusal};
+use flowline_core::decide::Refusal;
+use flowline_core::receipt::ReceiptStatus;
 use flowline_core::run::Status;
 use scenario::{Came, Scenario, start_of};
 use serde_json::json;

@@ -16,6 +16,7 @@ use crate::drive::{Message, Meters};
 use crate::flow::Flow;
 use crate::plans::Plans;
 use crate::remote::Mind;
+use crate::runner::call::Calls;
 use crate::runner::{Runner, Runners};
 use crate::trace::Spans;
 
@@ -152,7 +153,11 @@ impl Engine {
 
     /// A handle on the same engine that acts for another tenant.
     pub fn acting_for(&self, tenant: Tenant) -> Engine {
-        Engine { shared: self.shared.clone(), tenant }
+        Engine::of(self.shared.clone(), tenant)
+    }
+
+    pub(crate) fn of(shared: Arc<Shared>, tenant: Tenant) -> Engine {
+        Engine { shared, tenant }
     }
 
     /// Checks and stores a definition, so that runs can be started from it. `origin` is the folder that its commands
@@ -287,9 +292,13 @@ impl EngineBuilder {
     }
 
     /// Opens the store, registers the flows and starts working.
-    pub async fn start(self) -> Result<Engine, EngineError> {
+    pub async fn start(mut self) -> Result<Engine, EngineError> {
         let store = self.place.open()?;
         let plans = Arc::new(Plans::default());
+        let calls = Arc::new(Calls::default());
+        for need in ["start", "send"] {
+            self.runners.add(need, calls.clone());
+        }
         let now = store.now().await?;
         let runners = Arc::new(self.runners);
         let meters = Arc::new(Meters { spans: self.spans, ..Meters::default() });
@@ -321,6 +330,7 @@ impl EngineBuilder {
             config: self.config,
         };
         let engine = Engine { shared: Arc::new(shared), tenant: self.tenant };
+        calls.connect(&engine.shared);
         for (definition, origin) in self.flows {
             engine.register(definition, origin).await?;
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flowline_core::definition::Subscribes;
+use flowline_core::machine::Asked;
 use flowline_core::run::Phase;
 use flowline_core::time::show_duration;
 use flowline_core::{Plan, RunKey, RunState, Status, Time};
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::drive::see;
 use crate::engine::EngineError;
 use crate::plans::Plans;
+use crate::position::Position;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -23,8 +25,11 @@ pub struct Explanation {
     /// One sentence on the run as a whole.
     pub summary: String,
     pub steps: Vec<StepExplanation>,
-    /// External events that the run could still take.
+    /// External events that the run could still take; of a machine, those that its state answers.
     pub accepts: Vec<Arc<str>>,
+    /// Where a machine stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Position>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,12 +72,16 @@ pub async fn explain(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<E
     let queues = store.queues(&run.tenant).await?;
     let paused = queues.into_iter().filter(|row| row.paused).map(|row| row.queue).collect();
     let view = View { plan: &seen.plan, state: &seen.state, jobs: &jobs, paused, now };
+    if seen.plan.machine.is_some() {
+        let machine = Position::read(store, run, (&seen.plan, &seen.state), &jobs).await?;
+        return Ok(view.of_machine(row, machine));
+    }
     let steps: Vec<StepExplanation> = (0..seen.plan.steps.len() as u32).map(|step| view.step(step)).collect();
     let accepts = match row.status.is_terminal() {
         true => Vec::new(),
         false => view.open_events(),
     };
-    Ok(Explanation { summary: view.summary(&row, &steps, &accepts), row, steps, accepts })
+    Ok(Explanation { summary: view.summary(&row, &steps, &accepts), row, steps, accepts, machine: None })
 }
 
 struct View<'a> {
@@ -91,6 +100,76 @@ impl View<'_> {
             .filter(|(at, event)| event.accepted.is_some() && !self.state.emitted.contains(*at as u32))
             .map(|(_, event)| event.name.clone())
             .collect()
+    }
+
+    /// What there is to say of a machine: only the actions of the turn at hand matter.
+    fn of_machine(&self, row: RunRow, machine: Option<Position>) -> Explanation {
+        let current = self.state.machine.as_ref().and_then(|machine| machine.current.as_ref());
+        let current = current.filter(|_| self.state.ended.is_none());
+        let asked = current.map_or(&[][..], |current| &current.asked);
+        let steps: Vec<StepExplanation> = asked.iter().map(|asked| self.action(*asked)).collect();
+        let accepts = machine.iter().flat_map(|machine| &machine.accepts);
+        Explanation {
+            summary: self.summary_of_machine(&row, machine.as_ref(), &steps),
+            accepts: accepts.map(|accepted| accepted.event.clone()).collect(),
+            row,
+            steps,
+            machine,
+        }
+    }
+
+    /// As [`View::step`], for an action of the turn at hand.
+    fn action(&self, asked: Asked) -> StepExplanation {
+        let mut explained = self.step(asked.action);
+        if self.state.step(asked.action).phase == Phase::Idle {
+            let current = self.state.machine.as_ref().and_then(|machine| machine.current.as_ref());
+            let before = |other: &&Asked| {
+                other.group < asked.group || self.plan.step(asked.action).after.contains(&other.action)
+            };
+            let open = |other: &&Asked| {
+                !matches!(self.state.step(other.action).phase, Phase::Completed | Phase::Skipped)
+            };
+            let others = current.map_or(&[][..], |current| &current.asked).iter().filter(before).filter(open);
+            let names: Vec<&str> = others.map(|other| &*self.plan.step(other.action).name).collect();
+            explained.reason = format!("waits for {}", names.join(", "));
+        }
+        explained
+    }
+
+    fn summary_of_machine(
+        &self,
+        row: &RunRow,
+        machine: Option<&Position>,
+        steps: &[StepExplanation],
+    ) -> String {
+        let (Some(state), Some(machine)) = (&row.state, machine) else {
+            return self.summary(row, steps, &[]);
+        };
+        let ended = |how: String| format!("{how} in {state}");
+        let error = row.failure.as_ref().map_or("no reason kept", |failure| &failure.error);
+        match row.status {
+            Status::Completed => return ended("completed".to_owned()),
+            Status::Failed => return format!("{}: {error}", ended("failed".to_owned())),
+            Status::Cancelled => return ended("cancelled".to_owned()),
+            _ => {}
+        }
+        let mut parts = vec![format!("in {state}")];
+        if row.status == Status::Paused {
+            parts.push(format!("paused (go on with: flowline resume {})", row.run_id));
+        }
+        let accepts: Vec<String> = machine.accepts.iter().map(ToString::to_string).collect();
+        parts.push(match &accepts[..] {
+            [] => "accepts no event".to_owned(),
+            names => format!("accepts {}", names.join(", ")),
+        });
+        parts.extend(machine.timers.iter().map(ToString::to_string));
+        parts.extend(machine.turn.iter().map(ToString::to_string));
+        if machine.inbox > 0 {
+            parts.push(format!("{} in the inbox", machine.inbox));
+        }
+        let open = steps.iter().filter(|step| !step.reason.is_empty());
+        parts.extend(open.map(|step| format!("action {} {}: {}", step.step, step.state, step.reason)));
+        parts.join("; ")
     }
 
     fn step(&self, step: u32) -> StepExplanation {

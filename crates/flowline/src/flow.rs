@@ -166,7 +166,7 @@ impl StepOutput for () {
     }
 }
 
-/// A flow with its functions, checked.
+/// A flow or a [machine](crate::machine) with its functions, checked.
 #[derive(Clone)]
 pub struct Flow {
     definition: Definition,
@@ -197,6 +197,16 @@ impl Flow {
     /// The identity of its definition.
     pub fn hash(&self) -> &Arc<str> {
         &self.hash
+    }
+
+    /// A definition, checked, with its functions by what they are needed for.
+    pub(crate) fn of(
+        definition: Definition,
+        functions: Vec<(String, Arc<dyn Runner>)>,
+    ) -> Result<Flow, EngineError> {
+        definition.validate().map_err(|diagnostics| EngineError::Definition(Box::new(diagnostics)))?;
+        let hash = definition.hash().into();
+        Ok(Flow { definition, hash, functions })
     }
 
     pub(crate) fn functions(&self) -> impl Iterator<Item = (&str, &Arc<dyn Runner>)> {
@@ -364,9 +374,7 @@ impl FlowBuilder {
 
     /// Checks the whole graph.
     pub fn build(self) -> Result<Flow, EngineError> {
-        self.definition.validate().map_err(|diagnostics| EngineError::Definition(Box::new(diagnostics)))?;
-        let hash = self.definition.hash().into();
-        Ok(Flow { definition: self.definition, hash, functions: self.functions })
+        Flow::of(self.definition, self.functions)
     }
 }
 

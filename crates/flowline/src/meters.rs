@@ -52,6 +52,10 @@ pub struct Meters {
     pub expired: AtomicU64,
     /// Attempts at work here whose lease was gone.
     pub lost: AtomicU64,
+    /// Events that machines took in, moved by and turned down, as this instance wrote it.
+    pub received: AtomicU64,
+    pub applied: AtomicU64,
+    pub rejected: AtomicU64,
     /// Runs that this instance wrote the end of.
     pub ended: Ended,
     /// From a batch of commits sent to the store until its answer.

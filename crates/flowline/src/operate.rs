@@ -100,6 +100,14 @@ impl StartRequest {
         self.with(|opening| opening.priority = priority)
     }
 
+    /// What would run.
+    pub(crate) fn plan(&self) -> Result<&Plan, EngineError> {
+        match &self.opening {
+            Ok(opening) => Ok(&opening.plan),
+            Err(error) => Err(EngineError::Invalid(error.to_string())),
+        }
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Opening)) -> StartRequest {
         if let Ok(opening) = &mut self.opening {
             change(opening);

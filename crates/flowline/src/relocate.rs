@@ -13,12 +13,12 @@
 mod documents;
 
 use flowline_core::run::Fact;
-use flowline_core::{Event, RunKey, RunState, Tenant, Time};
-use flowline_store::query::WantTotal;
+use flowline_core::{Event, Json, RunKey, RunState, Tenant, Time};
+use flowline_store::query::{MAX_PAGE, WantTotal};
 use flowline_store::row::Pause;
 use flowline_store::{
-    CommitError, EventPage, EventQuery, Filling, JobState, Restored, RestoredEvent, RestoredRun, RunQuery,
-    RunRow, StateOwner, Store, StoreError,
+    CommitError, EventPage, EventQuery, Filling, JobState, ReceiptPage, ReceiptQuery, Restored,
+    RestoredEvent, RestoredRun, RunQuery, RunRow, StateOwner, Store, StoreError,
 };
 use serde::Serialize;
 
@@ -31,6 +31,8 @@ use documents::Documents;
 const RUNS: usize = 200;
 /// Events read at a time: each may be as large as a payload can be.
 const EVENTS: usize = 250;
+/// Receipts read at a time.
+const RECEIPTS: usize = 250;
 /// What is written in one go: enough that the way there costs little, and not so much that it fills memory.
 const PARCEL_BYTES: usize = 1 << 20;
 const PARCEL_PARTS: usize = 2_000;
@@ -63,6 +65,7 @@ pub struct Moved {
     pub values: u64,
     pub paused_queues: u64,
     pub documents: u64,
+    pub receipts: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -142,7 +145,27 @@ pub async fn relocate(
         compare(source, target, &pages.tenant).await?;
     }
     documents::compare(source, target).await?;
+    if receipts(target, survey).await? != cart.moved.receipts {
+        return Err(differs("the number of receipts".to_owned()));
+    }
     Ok(cart.moved)
+}
+
+/// How many receipts a store lists.
+async fn receipts(store: &dyn Store, survey: &Survey) -> Result<u64, StoreError> {
+    let mut count = 0;
+    for pages in &survey.tenants {
+        let mut query = ReceiptQuery { limit: MAX_PAGE, ..ReceiptQuery::of(pages.tenant.clone()) };
+        loop {
+            let page = store.receipts(query.clone()).await?;
+            count += page.items.len() as u64;
+            query.after = page.next;
+            if query.after.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(count)
 }
 
 fn query(tenant: &Tenant, cursor: Option<String>) -> RunQuery {
@@ -223,7 +246,28 @@ impl Cart<'_> {
                 false => EventPage { events: Vec::new(), more: false },
             };
         }
+        self.receipts(key).await?;
         self.values(&tenant, StateOwner::Run(key.run.clone())).await
+    }
+
+    async fn receipts(&mut self, key: &RunKey) -> Result<(), MoveError> {
+        let of_run = ReceiptQuery { run: Some(key.run.clone()), ..ReceiptQuery::of(key.tenant.clone()) };
+        let mut query = ReceiptQuery { limit: RECEIPTS, ..of_run };
+        loop {
+            let ReceiptPage { items: receipts, next } = self.source.receipts(query.clone()).await?;
+            if receipts.is_empty() {
+                return Ok(());
+            }
+            let count = receipts.len();
+            self.moved.receipts += count as u64;
+            let bytes = |json: &Option<Json>| json.as_ref().map_or(0, |json| json.get().len());
+            let bytes = receipts.iter().map(|receipt| bytes(&receipt.sender) + bytes(&receipt.outcome)).sum();
+            self.put(Restored::Receipts { run: key.clone(), receipts }, bytes, count).await?;
+            query.after = match next {
+                Some(next) => Some(next),
+                None => return Ok(()),
+            };
+        }
     }
 
     async fn events(&self, run: &RunKey, after: u64, limit: usize) -> Result<EventPage, StoreError> {

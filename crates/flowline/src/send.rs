@@ -7,17 +7,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::decide::Sender;
+use flowline_core::decide::{Sender, check_event};
 use flowline_core::ids::digest;
 use flowline_core::{Input, Json, RunId, RunKey, Status, limits};
 use flowline_store::{Receipt, StoreError};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::engine::{Engine, EngineError};
 use crate::opening::{offer, offer_fresh};
 
 /// How long a key stands for its event: as long as an ended run is kept by default.
 const KEY_KEPT: Duration = Duration::from_secs(30 * 86_400);
+/// Roles of a sender.
+const ROLES: usize = 100;
 /// The longest between two looks at a receipt that is waited for.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -26,10 +29,21 @@ const LOOK: Duration = Duration::from_millis(250);
 pub struct SendRequest {
     engine: Engine,
     run: RunKey,
+    /// How its run is started where there is none.
+    opens: Option<Opens>,
     name: String,
     payload: Json,
+    event_id: Option<String>,
     key: Option<String>,
     sender: Sender,
+}
+
+/// A run under a business key.
+#[derive(Debug)]
+struct Opens {
+    flow: String,
+    key: String,
+    input: Json,
 }
 
 /// An event that a run has taken.
@@ -58,31 +72,27 @@ impl Engine {
         SendRequest {
             engine: self.clone(),
             run: run.clone(),
+            opens: None,
             name: name.to_owned(),
             payload,
+            event_id: None,
             key: None,
             sender: Sender::default(),
         }
     }
 
-    /// An event for the run that a business key names. Where there is none it is started first, with this input.
-    pub async fn event_for(
+    /// An event for the run that a business key names. Where there is none it is started first, with this input. An event
+    /// that no such run could take starts none.
+    pub fn event_for(
         &self,
         flow: &str,
         key: &str,
         input: Json,
         (name, payload): (&str, Json),
-    ) -> Result<SendRequest, EngineError> {
+    ) -> SendRequest {
         let run = self.key(&RunId::from_key(self.tenant(), flow, key));
-        if let Err(EngineError::NoSuchRun(_)) = self.row(&run).await {
-            let request = self.run_named(flow, input).await?.idempotency_key(key);
-            match request.await {
-                // Somebody else was faster, with another input: the run is there, which is what counts.
-                Ok(_) | Err(EngineError::KeyConflict { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(self.event(&run, name, payload))
+        let opens = Opens { flow: flow.to_owned(), key: key.to_owned(), input };
+        SendRequest { opens: Some(opens), ..self.event(&run, name, payload) }
     }
 
     /// Sends an event from outside into a run.
@@ -94,12 +104,38 @@ impl Engine {
     pub async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, EngineError> {
         Ok(self.shared.store.receipt(run, event_id).await?)
     }
+
+    /// As [`Engine::receipt`], as soon as the machine is done with the event, or as it is when the time is up.
+    pub async fn wait_for_receipt(
+        &self,
+        run: &RunKey,
+        event_id: &str,
+        until: Instant,
+    ) -> Result<Option<Receipt>, EngineError> {
+        let mut changes = self.shared.store.watch();
+        loop {
+            changes.mark_unchanged();
+            let receipt = self.receipt(run, event_id).await?;
+            let open = receipt.as_ref().is_some_and(|receipt| !receipt.status.is_end());
+            let now = Instant::now();
+            if !open || now >= until {
+                return Ok(receipt);
+            }
+            let _ = tokio::time::timeout_at(until.min(now + LOOK), changes.changed()).await;
+        }
+    }
 }
 
 impl SendRequest {
     /// One key, one event, in all runs of the tenant: sent again it is taken once, and refused with other content.
     pub fn key(mut self, key: impl Into<String>) -> SendRequest {
         self.key = Some(key.into());
+        self
+    }
+
+    /// An id of the caller's own: the run takes in one event of an id. Goes before a key.
+    pub fn event_id(mut self, id: impl Into<String>) -> SendRequest {
+        self.event_id = Some(id.into());
         self
     }
 
@@ -119,11 +155,21 @@ impl SendRequest {
         self
     }
 
+    /// The run that it is for.
+    pub fn run(&self) -> &RunKey {
+        &self.run
+    }
+
     /// Has the run take the event. It is durable when this returns; what it leads to may come later.
-    pub async fn send(self) -> Result<Sent, EngineError> {
-        let (event_id, fresh) = match &self.key {
-            Some(key) => (self.reserve(key).await?, false),
-            None => (uuid::Uuid::now_v7().to_string(), true),
+    pub async fn send(mut self) -> Result<Sent, EngineError> {
+        self.check()?;
+        if let Some(opens) = self.opens.take() {
+            self.open(opens).await?;
+        }
+        let (event_id, fresh) = match (self.event_id.take(), &self.key) {
+            (Some(event_id), _) => (event_id, false),
+            (None, Some(key)) => (self.reserve(key).await?, false),
+            (None, None) => (uuid::Uuid::now_v7().to_string(), true),
         };
         let SendRequest { engine, run, name, payload, sender, .. } = self;
         let input = Input::External { name, payload, event_id: Some(event_id.clone()), sender };
@@ -141,23 +187,59 @@ impl SendRequest {
         })
     }
 
+    /// Whether what names the event and its sender is fit to be kept.
+    fn check(&self) -> Result<(), EngineError> {
+        let fits = |text: &str, most: usize| {
+            !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control)
+        };
+        let refuse = |what: String| Err(EngineError::Invalid(what));
+        let Sender { user, roles } = &self.sender;
+        if self.event_id.as_deref().is_some_and(|id| !fits(id, limits::KEY_BYTES)) {
+            return refuse(format!(
+                "an event id has 1 to {} bytes, without control characters",
+                limits::KEY_BYTES
+            ));
+        }
+        if user.as_deref().is_some_and(|user| !fits(user, limits::KEY_BYTES)) {
+            return refuse(format!(
+                "a user has 1 to {} bytes, without control characters",
+                limits::KEY_BYTES
+            ));
+        }
+        if roles.len() > ROLES || !roles.iter().all(|role| fits(role, limits::NAME_BYTES)) {
+            return refuse(format!(
+                "a sender has at most {ROLES} roles of 1 to {} bytes each, without control characters",
+                limits::NAME_BYTES
+            ));
+        }
+        Ok(())
+    }
+
+    /// Starts the run where there is none.
+    async fn open(&self, Opens { flow, key, input }: Opens) -> Result<(), EngineError> {
+        match self.engine.row(&self.run).await {
+            Ok(_) => return Ok(()),
+            Err(EngineError::NoSuchRun(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let request = self.engine.run_named(&flow, input).await?;
+        check_event(request.plan()?, &self.name, &self.payload, &self.sender)
+            .map_err(EngineError::Refused)?;
+        match request.idempotency_key(key).await {
+            // Somebody else was faster, with another input: the run is there, which is what counts.
+            Ok(_) | Err(EngineError::KeyConflict { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// As [`SendRequest::send`], and waits until a machine is done with the event. Gives the receipt as it is when the time
     /// is up; `None` where the run is a flow's, which keeps none.
     pub async fn wait(self, limit: Duration) -> Result<(Sent, Option<Receipt>), EngineError> {
         let (engine, run) = (self.engine.clone(), self.run.clone());
-        let until = tokio::time::Instant::now() + limit;
+        let until = Instant::now() + limit;
         let sent = self.send().await?;
-        let mut changes = engine.shared.store.watch();
-        loop {
-            changes.mark_unchanged();
-            let receipt = engine.receipt(&run, &sent.event_id).await?;
-            let open = receipt.as_ref().is_some_and(|receipt| !receipt.status.is_end());
-            let now = tokio::time::Instant::now();
-            if !open || now >= until {
-                return Ok((sent, receipt));
-            }
-            let _ = tokio::time::timeout_at(until.min(now + LOOK), changes.changed()).await;
-        }
+        let receipt = engine.wait_for_receipt(&run, &sent.event_id, until).await?;
+        Ok((sent, receipt))
     }
 
     /// The event that a key stands for.

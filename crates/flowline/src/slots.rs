@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use flowline_core::Tenant;
+use flowline_core::definition::START_QUEUE;
 use flowline_core::planted::{self, Bug};
 use flowline_store::job::REMOTE;
 use flowline_store::{Claim, Handoff, Lane, Token};
@@ -16,6 +17,9 @@ use crate::remote::Seats;
 
 /// The most jobs that one claim asks for: enough to fill a batch, few enough to share with other instances.
 const CLAIM: usize = 256;
+
+/// Attempts in the queue of `start` steps, which only wait: so many that runs which wait for runs do not run out of them.
+const WAITING: usize = 10_000;
 
 #[derive(Debug)]
 pub struct Slots {
@@ -74,7 +78,8 @@ impl Slots {
     }
 
     fn capacity(&self, queue: &str) -> usize {
-        self.config.queues.get(queue).copied().unwrap_or(self.config.slots)
+        let unsaid = if queue == START_QUEUE { WAITING } else { self.config.slots };
+        self.config.queues.get(queue).copied().unwrap_or(unsaid)
     }
 
     fn used_in(&self, queue: &str) -> usize {
@@ -176,6 +181,10 @@ impl Room for Slots {
             ttl: self.config.lease,
             worker: self.config.instance.clone(),
         })
+    }
+
+    fn claims(&self, lane: &Lane) -> bool {
+        self.needs.binary_search(&lane.need).is_ok()
     }
 }
 

@@ -52,6 +52,9 @@ pub struct Stats {
 pub struct Summary {
     pub runs: u64,
     pub by_status: BTreeMap<Status, u64>,
+    /// Of the runs of one machine.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_state: BTreeMap<Arc<str>, u64>,
     /// Completed among completed and failed; absent before any.
     pub success_rate: Option<f64>,
     pub duration_ms: Percentiles,
@@ -137,7 +140,11 @@ pub async fn stats(store: &dyn Store, question: &Question) -> Result<Stats, Stor
         let page = store.runs(query.clone()).await?;
         for row in &page.items {
             stats.total.add(row);
-            stats.flows.entry(row.flow_name.clone()).or_default().add(row);
+            let flow = stats.flows.entry(row.flow_name.clone()).or_default();
+            flow.add(row);
+            if let Some(state) = &row.state {
+                *flow.by_state.entry(state.clone()).or_default() += 1;
+            }
             buckets.entry(row.created_at.millis().div_euclid(width)).or_default().add(row);
             if buckets.len() > BUCKETS {
                 let text = format!("more than {BUCKETS} time buckets; choose wider ones or a shorter time");

@@ -4,12 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flowline_core::call::Call;
 use flowline_core::decide::{Failure, Retryable};
 use flowline_core::ids::step_id;
+use flowline_core::request::Given;
 use flowline_core::{Json, RunId, Tenant, limits};
 use flowline_store::row::StateScope;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use crate::attempt::Attempt;
 use crate::trace::Trace;
@@ -50,6 +53,27 @@ impl Step {
     /// not do its work twice.
     pub fn idempotency_key(&self) -> String {
         idempotency_key(self.run_id(), self.name(), self.attempt.transition)
+    }
+
+    /// What the templates of its definition read.
+    pub(crate) fn given<'a>(&self, input: &'a Json) -> Given<'a> {
+        let (run, tenant) = (self.run_id().as_str(), self.tenant().as_str());
+        Given {
+            input,
+            run: json!({ "id": run, "flow": self.flow(), "tenant": tenant }),
+            step: json!({
+                "name": self.name(), "attempt": self.attempt(), "idempotencyKey": self.idempotency_key(),
+            }),
+        }
+    }
+
+    /// What a step that calls the engine asks of it.
+    pub(crate) fn call(&self, input: &Json) -> Result<Call, StepError> {
+        let unfit = |error: &dyn fmt::Display| StepError::fatal(error.to_string()).code("template");
+        match &self.attempt.plan.step(self.attempt.step).call {
+            Some(call) => call.render(&self.given(input)).map_err(|error| unfit(&error)),
+            None => Err(unfit(&"the step makes no call")),
+        }
     }
 
     /// W3C Trace Context of this attempt, for whatever works for it.

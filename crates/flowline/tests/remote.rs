@@ -445,6 +445,35 @@ async fn a_job_that_was_leased_to_a_worker_that_is_gone_is_for_others_at_once() 
     place.engine.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_job_goes_back_because_two_ways_led_to_the_same_worker() {
+    const RUNS: usize = 100;
+    let place = Place::with("flow: parcel\nsteps:\n  pack: { worker: depot }\n").await;
+    let done = Arc::new(tokio::sync::Semaphore::new(0));
+    let mut workers = tokio::task::JoinSet::new();
+    for at in 0..8 {
+        let (engine, done) = (place.engine.clone(), done.clone());
+        workers.spawn(async move {
+            loop {
+                let request = WorkRequest { limit: 1, ..asks(&format!("w{at}"), &["depot"]) };
+                for job in engine.remote().claim(request).await.unwrap() {
+                    assert!(complete_on(&engine, &job, json!(1)).await.unwrap());
+                    done.add_permits(1);
+                }
+            }
+        });
+    }
+    let mut runs = Vec::new();
+    for _ in 0..RUNS {
+        runs.push(place.start().await);
+    }
+    let _all = done.acquire_many(RUNS as u32).await.unwrap();
+    for run in runs {
+        assert_eq!(place.count(&run, EventType::StepRetry).await, 0);
+    }
+    place.engine.stop().await;
+}
+
 #[tokio::test]
 async fn a_paused_queue_hands_nothing_over() {
     let place = Place::new().await;

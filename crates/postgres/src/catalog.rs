@@ -1,5 +1,6 @@
 //! Definitions, key-value state, queues, locks, counters, health.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::{Json, RunKey, Tenant, Time};
@@ -152,15 +153,23 @@ pub(crate) async fn pause_queue(
 }
 
 pub(crate) async fn counters(session: &Session) -> Result<Vec<Counter>, Fault> {
-    let sql = "select tenant, flow_name, status, sum(n)::bigint from run_counters
-        group by tenant, flow_name, status having sum(n) > 0";
+    // Both in one moment: a run of a machine is in either, and what no state has is left for flows.
+    let sql = "with by_state as (
+            select tenant, flow_name, status, state, sum(n)::bigint as n from state_counters
+            group by tenant, flow_name, status, state),
+        counted as (
+            select tenant, flow_name, status, null as state, n from run_counters
+            union all select tenant, flow_name, status, null, -n from by_state
+            union all select tenant, flow_name, status, state, n from by_state)
+        select tenant, flow_name, status, sum(n)::bigint, state from counted
+        group by tenant, flow_name, status, state having sum(n) > 0";
     let mut found = Vec::new();
     for row in session.query(sql, &[]).await? {
         found.push(Counter {
             tenant: code::tenant(row.try_get(0)?)?,
             flow_name: row.try_get::<_, &str>(1)?.into(),
             status: code::status(row.try_get(2)?)?,
-            state: None,
+            state: row.try_get::<_, Option<&str>>(4)?.map(Arc::from),
             count: row.try_get::<_, i64>(3)? as u64,
         });
     }

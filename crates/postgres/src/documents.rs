@@ -24,8 +24,30 @@ pub(crate) async fn put(
 ) -> Result<(), Fault> {
     let sql = "insert into documents (collection, id, body, expires) values ($1, $2, $3, now_ms() + $4)
         on conflict (collection, id) do update set body = excluded.body, expires = excluded.expires";
-    let ttl = ttl.map(|ttl| i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4));
-    session.execute(sql, &[&collection, &id, &body.get(), &ttl]).await.map(drop)
+    session.execute(sql, &[&collection, &id, &body.get(), &millis(ttl)]).await.map(drop)
+}
+
+/// The document that is live under the id; `None` where this one was written. Who waits for another that writes it looks at
+/// what that one wrote.
+pub(crate) async fn create(
+    session: &Session,
+    collection: &str,
+    id: &str,
+    body: &Json,
+    ttl: Option<Duration>,
+) -> Result<Option<Document>, Fault> {
+    let sql = "insert into documents (collection, id, body, expires) values ($1, $2, $3, now_ms() + $4)
+        on conflict (collection, id) do update set body = excluded.body, expires = excluded.expires
+        where documents.expires <= now_ms() returning 1";
+    loop {
+        if session.query_opt(sql, &[&collection, &id, &body.get(), &millis(ttl)]).await?.is_some() {
+            return Ok(None);
+        }
+        // One that was deleted, or whose time ended, since: the place is free again.
+        if let Some(there) = get(session, collection, id).await? {
+            return Ok(Some(there));
+        }
+    }
 }
 
 pub(crate) async fn get(session: &Session, collection: &str, id: &str) -> Result<Option<Document>, Fault> {
@@ -101,6 +123,10 @@ pub(crate) async fn forget_expired(session: &Session) -> Result<(), Fault> {
         (select collection, id from documents where expires <= now_ms() order by expires limit $1)";
     while session.execute(sql, &[&PART]).await? == PART as u64 {}
     Ok(())
+}
+
+fn millis(ttl: Option<Duration>) -> Option<i64> {
+    ttl.map(|ttl| i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4))
 }
 
 fn read(row: &Row) -> Result<Document, Fault> {

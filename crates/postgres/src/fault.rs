@@ -6,6 +6,7 @@ use flowline_store::StoreError;
 use tokio_postgres::error::SqlState;
 
 use crate::target::Target;
+use crate::witness;
 
 /// A failure inside the adapter, before it becomes the caller's.
 #[derive(Debug)]
@@ -81,6 +82,9 @@ impl Fault {
             Fault::Postgres(error) => words(error),
         };
         let Some(code) = self.code() else { return StoreError::Unavailable(text) };
+        if code.code() == witness::BROKEN {
+            return StoreError::WentBack(witness::words());
+        }
         match &code.code()[..2] {
             "22" | "23" | "42" => StoreError::Damaged(text),
             "53" | "25" => StoreError::CannotWrite(text),

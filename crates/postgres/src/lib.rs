@@ -17,6 +17,7 @@ mod lease;
 mod names;
 mod pool;
 mod read;
+mod receipts;
 mod retain;
 mod schema;
 mod session;
@@ -25,6 +26,7 @@ mod store;
 mod target;
 mod tls;
 mod transfer;
+mod witness;
 mod write;
 
 use std::fmt;
@@ -39,7 +41,8 @@ use pool::{Pool, timely};
 use session::Session;
 use signal::Signal;
 use target::Target;
-use write::{Shared, Writers};
+use witness::{Halt, Witness, Witnesses};
+use write::{Shared, WRITERS, Writers};
 
 pub use target::SCHEMA;
 
@@ -63,6 +66,8 @@ pub struct PostgresStore {
     names: Arc<Names>,
     writers: Writers,
     rotation: Rotation,
+    /// Of the sweeps.
+    witness: Witness,
     changed: watch::Sender<u64>,
     tell: Arc<Notify>,
     _signal: Signal,
@@ -76,11 +81,12 @@ impl PostgresStore {
     /// too old, or the schema is of a newer build.
     pub async fn open(url: &str, missing: IfMissing) -> Result<Arc<PostgresStore>, StoreError> {
         let target = Target::read(url)?;
-        let pool = Pool::new(target.clone(), Session::connect(&target).await?);
+        let halt = Arc::new(Halt::default());
+        let pool = Pool::new(target.clone(), Session::connect(&target).await?, halt.clone());
         let names = Arc::new(Names::default());
         {
             let mut seat = pool.take().await?;
-            let prepared = timely(schema::prepare(&mut seat, &target, missing)).await;
+            let prepared = schema::prepare(&mut seat, &target, missing).await;
             let there = prepared.map_err(|fault| fault.of_connect(&target))?;
             if there && missing != IfMissing::Receive {
                 let whole = timely(schema::refuse_half_moved(&seat, &target)).await;
@@ -92,16 +98,21 @@ impl PostgresStore {
         }
         let (changed, _) = watch::channel(0);
         let tell = Arc::new(Notify::new());
+        let witnesses = Witnesses::new(WRITERS);
         let shared = Shared {
             target: target.clone(),
             names: names.clone(),
             changed: changed.clone(),
             tell: tell.clone(),
+            halt,
+            witnesses: witnesses.clone(),
         };
         let writers = Writers::start(shared);
         let signal = Signal::start(target.clone(), changed.clone(), tell.clone());
-        let rotation = Rotation::default();
-        Ok(Arc::new(PostgresStore { target, pool, names, writers, rotation, changed, tell, _signal: signal }))
+        let (rotation, witness) = (Rotation::default(), witnesses.of_sweeps());
+        let store =
+            PostgresStore { target, pool, names, writers, rotation, witness, changed, tell, _signal: signal };
+        Ok(Arc::new(store))
     }
 
     /// The server, database and schema, without the password.

@@ -10,17 +10,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::fault::Fault;
 use crate::session::Session;
 use crate::target::Target;
+use crate::witness::Halt;
 
 /// Beside two writers and the listener: twenty instances fit in a server's usual hundred connections twice over.
 const SEATS: usize = 4;
 /// A store that has no connection to spare for this long is not available.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
 pub(crate) struct Pool {
     target: Target,
     idle: Mutex<Vec<Session>>,
     seats: Arc<Semaphore>,
+    pub(crate) halt: Arc<Halt>,
 }
 
 /// A connection for a while. It goes back when this goes, unless it broke or was left within a transaction.
@@ -33,11 +35,12 @@ pub(crate) struct Seat<'p> {
 }
 
 impl Pool {
-    pub(crate) fn new(target: Target, first: Session) -> Pool {
-        Pool { target, idle: Mutex::new(vec![first]), seats: Arc::new(Semaphore::new(SEATS)) }
+    pub(crate) fn new(target: Target, first: Session, halt: Arc<Halt>) -> Pool {
+        Pool { target, idle: Mutex::new(vec![first]), seats: Arc::new(Semaphore::new(SEATS)), halt }
     }
 
     pub(crate) async fn take(&self) -> Result<Seat<'_>, StoreError> {
+        self.halt.healthy()?;
         let permit = tokio::time::timeout(PATIENCE, self.seats.clone().acquire_owned());
         let permit = permit.await.ok().and_then(Result::ok);
         let permit = permit.ok_or_else(|| StoreError::Unavailable("every connection is busy".to_owned()))?;
@@ -67,6 +70,11 @@ impl Seat<'_> {
     pub(crate) async fn begin_long(&mut self) -> Result<(), Fault> {
         self.within = true;
         self.run("begin; set local statement_timeout to 60000").await
+    }
+
+    /// Nothing came back in time: what the connection has under way would hold up whoever gets it next.
+    pub(crate) fn give_up(&mut self) {
+        self.session = None;
     }
 
     /// The transaction was ended by who wrote it.

@@ -18,7 +18,8 @@ use crate::session::Session;
 
 const COLUMNS: &str = "r.id, r.tenant, r.run_id, r.flow_name, r.definition, r.status, r.created_at, r.started_at,
     r.completed_at, r.step_count, r.completed_steps, r.failed_steps, r.retries, r.failure_error, r.failure_step,
-    r.labels, r.idempotency_key, r.retry_of, r.version, r.seq, r.events_trimmed, r.input_digest";
+    r.labels, r.idempotency_key, r.retry_of, r.version, r.seq, r.events_trimmed, r.input_digest,
+    r.machine_state";
 
 pub(crate) async fn load(session: &Session, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, Fault> {
     let tenants: Vec<&str> = runs.iter().map(|run| run.tenant.as_str()).collect();
@@ -29,8 +30,8 @@ pub(crate) async fn load(session: &Session, runs: &[RunKey]) -> Result<Vec<Optio
     );
     let mut found: Vec<Option<Snapshot>> = vec![None; runs.len()];
     for row in session.query(&sql, &[&tenants, &names]).await? {
-        let at = row.try_get::<_, i64>(23)? as usize - 1;
-        found[at] = Some(Snapshot { row: run_row(&row)?, state: row.try_get(22)? });
+        let at = row.try_get::<_, i64>(24)? as usize - 1;
+        found[at] = Some(Snapshot { row: run_row(&row)?, state: row.try_get(23)? });
     }
     Ok(found)
 }
@@ -54,7 +55,7 @@ fn run_row(row: &Row) -> Result<RunRow, Fault> {
         tenant: code::tenant(row.try_get(1)?)?,
         definition: row.try_get::<_, &str>(4)?.into(),
         status: code::status(row.try_get(5)?)?,
-        state: None,
+        state: row.try_get::<_, Option<&str>>(22)?.map(Arc::from),
         created_at,
         started_at: time(7)?,
         completed_at,
@@ -134,6 +135,7 @@ pub(crate) async fn events(session: &Session, run: &RunKey, query: &EventQuery) 
 
 /// A page of runs, and its total.
 pub(crate) async fn runs(session: &Session, query: &RunQuery) -> Result<RunPage, Fault> {
+    query.check()?;
     let filter = Filter::of(query);
     let size = page_size(query.limit);
     let before = query.cursor.as_deref().map(number).transpose()?.unwrap_or(i64::MAX);
@@ -153,6 +155,14 @@ pub(crate) async fn runs(session: &Session, query: &RunQuery) -> Result<RunPage,
 }
 
 async fn total(session: &Session, query: &RunQuery, filter: &Filter) -> Result<Total, Fault> {
+    if query.counted() && query.state.is_some() {
+        let sql = "select coalesce(sum(n), 0)::bigint from state_counters
+            where tenant = $1 and flow_name = $2 and state = $3 and ($4::text is null or status = $4)";
+        let given: [&(dyn ToSql + Sync); 4] =
+            [&query.tenant.as_str(), &query.flow, &query.state, &query.status.map(Status::as_str)];
+        let row = session.query_one(sql, &given).await?;
+        return Ok(Total::Exact(row.try_get::<_, i64>(0)?.max(0) as u64));
+    }
     if query.counted() {
         let sql = "select coalesce(sum(n), 0)::bigint from run_counters
             where tenant = $1 and ($2::text is null or flow_name = $2) and ($3::text is null or status = $3)";
@@ -172,6 +182,7 @@ struct Filter {
     tenant: String,
     statuses: Vec<&'static str>,
     flow: Option<String>,
+    state: Option<String>,
     label: Option<(String, String)>,
     since: i64,
     until: i64,
@@ -186,6 +197,7 @@ impl Filter {
                 None => Status::ALL.map(Status::as_str).to_vec(),
             },
             flow: query.flow.clone(),
+            state: query.state.clone(),
             label: query
                 .label
                 .as_ref()
@@ -195,12 +207,16 @@ impl Filter {
         }
     }
 
-    /// Takes tenant, statuses, since, until, the number below which to begin, the limit; then flow and label.
+    /// Takes tenant, statuses, since, until, the number below which to begin, the limit; then flow, state and label.
     fn sql(&self, columns: &str) -> String {
         let mut wheres = String::new();
         let mut next = 7;
         if self.flow.is_some() {
             wheres.push_str(&format!(" and r.flow_name = ${next}"));
+            next += 1;
+        }
+        if self.state.is_some() {
+            wheres.push_str(&format!(" and r.machine_state = ${next}"));
             next += 1;
         }
         if self.label.is_some() {
@@ -222,7 +238,7 @@ impl Filter {
     fn given<'a>(&'a self, before: &'a i64, limit: &'a i64) -> Vec<&'a (dyn ToSql + Sync)> {
         let mut given: Vec<&(dyn ToSql + Sync)> =
             vec![&self.tenant, &self.statuses, &self.since, &self.until, before, limit];
-        given.extend(self.flow.iter().map(|flow| flow as &(dyn ToSql + Sync)));
+        given.extend(self.flow.iter().chain(&self.state).map(|name| name as &(dyn ToSql + Sync)));
         if let Some((key, value)) = &self.label {
             given.extend([key as &(dyn ToSql + Sync), value]);
         }

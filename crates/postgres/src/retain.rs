@@ -8,6 +8,7 @@ use flowline_store::row::{Retained, Retention};
 use crate::documents;
 use crate::fault::Fault;
 use crate::pool::Seat;
+use crate::witness::KEPT_DAYS;
 
 /// Runs per transaction: short, so that nobody waits long for what it locks, which is only runs that have ended.
 const RUNS: usize = 100;
@@ -34,6 +35,8 @@ pub(crate) async fn retain(seat: &mut Seat<'_>, policy: Retention, limit: usize)
     seat.execute("delete from state where expires <= now_ms()", &[]).await?;
     seat.execute("delete from locks where until <= now_ms()", &[]).await?;
     documents::forget_expired(seat).await?;
+    let gone = "delete from writers where seen_at < now_ms() - $1";
+    seat.execute(gone, &[&(KEPT_DAYS * 86_400_000)]).await?;
     Ok(done)
 }
 
@@ -60,8 +63,14 @@ async fn remove(seat: &mut Seat<'_>, kept: Duration, limit: usize) -> Result<u64
             "delete from jobs where run = any($1)",
             "delete from events where run = any($1)",
             "delete from run_labels where run = any($1)",
+            "delete from receipts where run = any($1)",
             "delete from state s using flow_runs r
                 where r.id = any($1) and s.tenant = r.tenant and s.scope = 0 and s.owner = r.run_id",
+            "insert into state_counters (tenant, flow_name, status, state, shard, n)
+                select tenant, flow_name, status, machine_state, pg_backend_pid() % 64, -count(*) from flow_runs
+                where id = any($1) and machine_state is not null
+                group by tenant, flow_name, status, machine_state order by tenant, flow_name, status, machine_state
+             on conflict (tenant, flow_name, status, state, shard) do update set n = state_counters.n + excluded.n",
             "with gone as (delete from flow_runs where id = any($1) returning tenant, flow_name, status)
              insert into run_counters (tenant, flow_name, status, shard, n)
                 select tenant, flow_name, status, pg_backend_pid() % 64, -count(*) from gone
@@ -93,14 +102,18 @@ async fn trim(seat: &mut Seat<'_>, kept: Duration, limit: usize) -> Result<u64, 
 /// is waited for, and seen.
 pub(crate) async fn recount(seat: &mut Seat<'_>, tenant: &Tenant) -> Result<(), Fault> {
     seat.begin_long().await?;
-    seat.run("lock table run_counters in exclusive mode").await?;
-    seat.execute("delete from run_counters where tenant = $1", &[&tenant.as_str()]).await?;
-    seat.execute(
+    seat.run("lock table run_counters, state_counters in exclusive mode").await?;
+    for sql in [
+        "delete from run_counters where tenant = $1",
+        "delete from state_counters where tenant = $1",
         "insert into run_counters (tenant, flow_name, status, shard, n)
             select tenant, flow_name, status, 0, count(*) from flow_runs where tenant = $1
             group by tenant, flow_name, status",
-        &[&tenant.as_str()],
-    )
-    .await?;
+        "insert into state_counters (tenant, flow_name, status, state, shard, n)
+            select tenant, flow_name, status, machine_state, 0, count(*) from flow_runs
+            where tenant = $1 and machine_state is not null group by tenant, flow_name, status, machine_state",
+    ] {
+        seat.execute(sql, &[&tenant.as_str()]).await?;
+    }
     seat.commit().await
 }

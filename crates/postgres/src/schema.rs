@@ -8,14 +8,14 @@ use flowline_store::StoreError;
 
 use crate::IfMissing;
 use crate::fault::Fault;
-use crate::pool::Seat;
+use crate::pool::{Seat, timely};
 use crate::session::Session;
 use crate::target::Target;
 
 /// The format that this build writes.
 pub(crate) const FORMAT: u32 = STEPS.len() as u32;
 
-const STEPS: &[&str] = &[FIRST, DOCUMENTS];
+const STEPS: &[&str] = &[FIRST, DOCUMENTS, MACHINES];
 
 /// `flow_runs` and `jobs` change all the time: room is left in their pages so that a changed row stays in its page and
 /// touches no index, and they are vacuumed early and without pauses. `events` only grows.
@@ -127,11 +127,60 @@ create table documents (
 create index documents_expiring on documents (expires) where expires is not null;
 ";
 
+/// What machines add is beside what flows have, so that instances of the build before go on working on flows: `run_counters`
+/// counts all runs, `state_counters` those of machines once more, by state.
+const MACHINES: &str = "
+alter table flow_runs add column machine_state text;
+create index flow_runs_by_state on flow_runs (tenant, flow_name, machine_state, status, id)
+    where machine_state is not null;
+create table state_counters (
+    tenant text not null, flow_name text not null, status text not null, state text not null, shard smallint not null,
+    n bigint not null, primary key (tenant, flow_name, status, state, shard)
+) with (fillfactor = 30, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_cost_delay = 0);
+create table receipts (
+    run bigint not null, number bigint not null, received_at bigint not null, started_at bigint, completed_at bigint,
+    tenant text not null, status text not null, worker text, event_id text not null, name text not null, sender text,
+    outcome text, primary key (run, number)
+) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0);
+create index receipts_by_event on receipts (run, event_id);
+create index receipts_by_status on receipts (tenant, status, received_at, run, number);
+create index receipts_by_worker on receipts (tenant, worker, status, received_at, run, number)
+    where worker is not null;
+
+create table writers (id text primary key, n bigint not null, seen_at bigint not null)
+    with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_cost_delay = 0);
+create function unbroken(had bigint) returns bigint language plpgsql as $$
+begin
+    if had is null then
+        raise exception 'the count of this writer is lost' using errcode = 'FLBCK';
+    end if;
+    return had;
+end $$;
+
+create or replace view v_runs as
+    select tenant, run_id, flow_name, status, to_timestamp(created_at / 1000.0) as created_at,
+        to_timestamp(started_at / 1000.0) as started_at, to_timestamp(completed_at / 1000.0) as completed_at,
+        step_count, completed_steps, failed_steps, retries, failure_error, failure_step,
+        array(select data::json ->> 'name' from events e where e.run = r.id and e.type = 'emit' order by seq)
+            as emitted_events,
+        labels::json, definition, idempotency_key, retry_of, version, seq as events, events_trimmed, id,
+        machine_state as state
+    from flow_runs r;
+create view v_receipts as
+    select c.tenant, r.run_id, r.flow_name, c.number, c.event_id, c.name, c.status, c.worker,
+        to_timestamp(c.received_at / 1000.0) as received_at, to_timestamp(c.started_at / 1000.0) as started_at,
+        to_timestamp(c.completed_at / 1000.0) as completed_at, c.sender::json, c.outcome::json
+    from receipts c join flow_runs r on r.id = c.run;
+";
+
 /// Makes the schema where it is missing and takes the steps that it lacks. Refuses one of a newer build. True where it is
 /// there, and up to date.
 pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMissing) -> Result<bool, Fault> {
     // Most starts find all done: they take no lock and need no right to create.
-    let found = format(seat, target).await?;
+    let found = timely(format(seat, target)).await?;
     if found == Some(FORMAT) {
         return Ok(true);
     }
@@ -152,7 +201,9 @@ pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMis
         })
         .into());
     }
+    // However long it takes: an index over all runs may be among the steps.
     seat.begin().await?;
+    seat.run("set local statement_timeout to 0; set local lock_timeout to 0").await?;
     let name = &target.schema;
     seat.query("select pg_advisory_xact_lock(hashtextextended($1, 0))", &[&format!("flowline {name}")])
         .await?;

@@ -18,9 +18,9 @@ use crate::target::Target;
 use crate::tls;
 
 /// Nothing that this adapter asks takes longer on a healthy server.
-const STATEMENT: Duration = Duration::from_secs(5);
-/// Beyond the server's own limit: it has gone silent.
-pub(crate) const SILENT: Duration = Duration::from_secs(8);
+const STATEMENT: Duration = Duration::from_millis(3_500);
+/// Beyond the server's own limit: it has gone silent. Callers are told within five seconds.
+pub(crate) const SILENT: Duration = Duration::from_secs(4);
 /// The oldest server whose SQL is used here.
 const OLDEST: i32 = 15;
 
@@ -128,7 +128,7 @@ impl std::fmt::Debug for Session {
 fn settings(target: &Target) -> String {
     let (schema, statement) = (&target.schema, STATEMENT.as_millis());
     format!(
-        "set search_path to {schema}; set statement_timeout to {statement}; set lock_timeout to 3000;
+        "set search_path to {schema}; set statement_timeout to {statement}; set lock_timeout to 2500;
          set idle_in_transaction_session_timeout to 5000; set jit to off; set plan_cache_mode to force_generic_plan;
          set enable_seqscan to off; set enable_hashjoin to off; set enable_mergejoin to off;
          set default_transaction_isolation to 'read committed'; set client_min_messages to warning"

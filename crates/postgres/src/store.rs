@@ -10,39 +10,60 @@ use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Health, JobRow, LockRequest, LockRow, QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError,
-    StoredDefinition, Swept, Token,
+    Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, RunPage, RunQuery,
+    RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
 };
 use tokio::sync::watch;
 
 use crate::fault::Fault;
 use crate::pool::timely;
 use crate::write::{CHUNK, TRIES, pause};
-use crate::{PostgresStore, catalog, documents, feed, lease, read, retain};
+use crate::{PostgresStore, catalog, documents, feed, lease, read, receipts, retain};
 
 /// Runs a read on a connection of the pool.
 macro_rules! reading {
-    ($store:expr, |$session:ident| $work:expr) => {{
-        let $session = $store.pool.take().await?;
-        timely($work).await.map_err(Fault::of_read)
-    }};
+    ($store:expr, |$session:ident| $work:expr) => {
+        in_time(async {
+            let mut $session = $store.pool.take().await?;
+            let done = timely($work).await;
+            if let Err(Fault::Late) = done {
+                $session.give_up();
+            }
+            done.map_err(Fault::of_read)
+        })
+        .await
+    };
 }
 
 /// Runs a write of one statement on a connection of the pool, again where it was rolled back for a passing reason.
 macro_rules! writing {
-    ($store:expr, |$session:ident| $work:expr) => {{
-        let $session = $store.pool.take().await?;
-        let mut tries = 0;
-        loop {
-            match timely($work).await {
-                Err(fault) if fault.try_again() && tries < TRIES => {
-                    pause(tries).await;
-                    tries += 1;
+    ($store:expr, |$session:ident| $work:expr) => {
+        in_time(async {
+            let mut $session = $store.pool.take().await?;
+            let mut tries = 0;
+            loop {
+                match timely($work).await {
+                    Err(fault) if fault.try_again() && tries < TRIES => {
+                        pause(tries).await;
+                        tries += 1;
+                    }
+                    Err(Fault::Late) => {
+                        $session.give_up();
+                        break Err(Fault::Late.of_write());
+                    }
+                    done => break done.map_err(Fault::of_write),
                 }
-                done => break done.map_err(Fault::of_write),
             }
-        }
-    }};
+        })
+        .await
+    };
+}
+
+/// The whole of it: waiting for a connection, making one, asking. Whatever is wrong is told within five seconds.
+const ANSWER: Duration = Duration::from_millis(4_500);
+
+async fn in_time<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    tokio::time::timeout(ANSWER, work).await.unwrap_or_else(|_| Err(Fault::Late.of_read()))
 }
 
 #[async_trait]
@@ -81,6 +102,8 @@ impl RunStore for PostgresStore {
     }
 
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
+        let attended = reading!(self, |session| self.witness.attend(&session));
+        self.pool.halt.heed(attended)?;
         reading!(self, |session| lease::sweep(&session, limit))
     }
 
@@ -98,6 +121,10 @@ impl RunStore for PostgresStore {
 
     async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
         reading!(self, |session| read::runs(&session, &query))
+    }
+
+    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
+        reading!(self, |session| receipts::get(&session, run, event_id))
     }
 
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
@@ -185,6 +212,17 @@ impl Catalog for PostgresStore {
         writing!(self, |session| documents::put(&session, collection, id, &body, ttl))
     }
 
+    async fn create_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<Option<Document>, StoreError> {
+        document::check_document(collection, id, &body)?;
+        writing!(self, |session| documents::create(&session, collection, id, &body, ttl))
+    }
+
     async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
         document::check_address(collection, id)?;
         reading!(self, |session| documents::get(&session, collection, id))
@@ -198,6 +236,10 @@ impl Catalog for PostgresStore {
     async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
         document::check_address(collection, id)?;
         writing!(self, |session| documents::delete(&session, collection, id))
+    }
+
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        reading!(self, |session| receipts::page(&session, &query))
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

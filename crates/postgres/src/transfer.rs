@@ -83,7 +83,8 @@ async fn values(session: &Session, tenant: &Tenant, owner: &StateOwner) -> Resul
 
 /// Lanes stay: they are only numbers of names, and instances remember them.
 const EMPTY: &str = "
-    truncate definitions, flow_runs, run_labels, run_counters, events, paused_queues, jobs, state, locks, documents";
+    truncate definitions, flow_runs, run_labels, run_counters, events, paused_queues, jobs, state, locks, documents,
+        state_counters, receipts";
 
 async fn begin_filling(seat: &mut Seat<'_>) -> Result<Filling, Fault> {
     seat.begin_long().await?;

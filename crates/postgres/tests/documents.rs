@@ -7,10 +7,57 @@ mod place;
 
 use std::time::Duration;
 
+use flowline_core::Status;
 use flowline_postgres::{IfMissing, PostgresStore};
 use flowline_store::conformance::given;
 use flowline_store::row::Retention;
-use flowline_store::{Catalog, StoreError};
+use flowline_store::{Catalog, Commit, Counter, Index, RunStore, StoreError};
+
+/// Takes away what the third format brought.
+const WITHOUT_MACHINES: &str = "
+    drop view v_runs; drop view v_receipts; drop table receipts; drop table state_counters; drop table writers;
+    drop function unbroken;
+    alter table flow_runs drop column machine_state;
+    create view v_runs as
+        select tenant, run_id, flow_name, status, to_timestamp(created_at / 1000.0) as created_at,
+            to_timestamp(started_at / 1000.0) as started_at, to_timestamp(completed_at / 1000.0) as completed_at,
+            step_count, completed_steps, failed_steps, retries, failure_error, failure_step,
+            array(select data::json ->> 'name' from events e where e.run = r.id and e.type = 'emit' order by seq)
+                as emitted_events,
+            labels::json, definition, idempotency_key, retry_of, version, seq as events, events_trimmed, id
+        from flow_runs r";
+
+#[tokio::test]
+async fn runs_of_the_format_before_are_counted_and_go_on() {
+    let (url, schema) = place::fresh();
+    let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
+    let run = given::run("r");
+    let define = given::definition(&run.tenant, given::FLOW, given::HASH);
+    store.put_definition(define).await.expect("is stored");
+    let land = async |store: &PostgresStore, commit: Commit| {
+        store.commit(vec![commit]).await.expect("answers").remove(0).expect("lands")
+    };
+    land(&store, given::start(&run)).await;
+    drop(store);
+    let client = place::connect(&schema.url).await;
+    let name = &schema.name;
+    let back = format!(
+        "set search_path to {name}; {WITHOUT_MACHINES}; update cells set value = 2 where name = 'format'"
+    );
+    client.batch_execute(&back).await.expect("goes back");
+
+    let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
+    let shown = |counters: Vec<Counter>| {
+        counters.into_iter().map(|of| (of.status, of.state, of.count)).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(store.counters().await.expect("counts")), [(Status::Running, None, 1)]);
+    let index = Index { state: Some("review".into()), ..given::index(Status::Waiting) };
+    land(&store, Commit { index, ..given::next(&run, 1) }).await;
+    let counted = shown(store.counters().await.expect("counts"));
+    assert_eq!(counted, [(Status::Waiting, Some("review".into()), 1)]);
+    let row = client.query_one("select state from v_runs", &[]).await.expect("reads");
+    assert_eq!(row.get::<_, &str>(0), "review");
+}
 
 #[tokio::test]
 async fn a_schema_of_the_format_before_is_brought_up_to_date_by_an_engine_alone() {
@@ -18,15 +65,17 @@ async fn a_schema_of_the_format_before_is_brought_up_to_date_by_an_engine_alone(
     drop(PostgresStore::open(&url, IfMissing::Make).await.expect("opens"));
     let client = place::connect(&schema.url).await;
     let name = &schema.name;
-    let back =
-        format!("drop table {name}.documents; update {name}.cells set value = 1 where name = 'format'");
+    let back = format!(
+        "set search_path to {name}; drop table documents; {WITHOUT_MACHINES};
+         update cells set value = 1 where name = 'format'"
+    );
     client.batch_execute(&back).await.expect("goes back");
 
     let error = PostgresStore::open(&url, IfMissing::Refuse).await.expect_err("refused");
     let StoreError::Unavailable(text) = &error else { panic!("{error:?}") };
     assert!(text.contains("format 1") && text.contains("flowline work"), "{text}");
     let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
-    assert_eq!(store.check().await.expect("answers").format, 2);
+    assert_eq!(store.check().await.expect("answers").format, 3);
     store.put_document("tokens", "t", given::json("x".into()), None).await.expect("is stored");
     assert!(store.document("tokens", "t").await.expect("answers").is_some());
 }

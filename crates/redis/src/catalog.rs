@@ -206,20 +206,22 @@ impl RedisStore {
             args.text(status.as_str());
         }
         let answers = self.on_all(|shard: &Shard| shard.call(&script::COUNTERS, [&args])).await?;
-        let mut counts: BTreeMap<(String, String, Status), u64> = BTreeMap::new();
+        let mut counts: BTreeMap<(String, String, Status, Option<String>), u64> = BTreeMap::new();
         for line in answers.into_iter().flat_map(|answer| answer.rest) {
             let line = text(line)?;
             let damaged = || StoreError::Damaged(format!("{line:?} is not a counter"));
             let parts: Vec<&str> = line.split(' ').collect();
-            let &[tenant, flow, status, count] = &parts[..] else { return Err(damaged()) };
+            let &[tenant, flow, status, state, count] = &parts[..] else { return Err(damaged()) };
             let status =
                 Status::ALL.into_iter().find(|known| known.as_str() == status).ok_or_else(damaged)?;
-            let key = (names::decode(tenant)?, names::decode(flow)?, status);
+            let state = (state != "/").then(|| names::decode(state)).transpose()?;
+            let key = (names::decode(tenant)?, names::decode(flow)?, status, state);
             *counts.entry(key).or_default() += number::<u64>(count)?;
         }
-        let counter = |((tenant, flow, status), count): ((String, String, Status), u64)| {
+        let counter = |((tenant, flow, status, state), count): (_, u64)| {
+            let (tenant, flow, state): (String, String, Option<String>) = (tenant, flow, state);
             let tenant = Tenant::new(&tenant).map_err(|error| StoreError::Damaged(error.to_string()))?;
-            Ok(Counter { tenant, flow_name: flow.into(), status, state: None, count })
+            Ok(Counter { tenant, flow_name: flow.into(), status, state: state.map(Into::into), count })
         };
         counts.into_iter().map(counter).collect()
     }

@@ -9,7 +9,7 @@ use crate::address::Address;
 use crate::answer::{maybe_text, number, text, texts};
 use crate::link::{Link, failed, refused};
 use crate::shard::Shard;
-use crate::{FORMAT, IfMissing, RedisStore};
+use crate::{BEFORE, FORMAT, IfMissing, RedisStore};
 
 /// The oldest server that scripts may ask for the time before they write.
 const OLDEST: u32 = 7;
@@ -78,7 +78,7 @@ pub(crate) async fn shards(link: &Link, address: &Address, missing: IfMissing) -
 }
 
 /// Makes a shard's first key where it is missing, and reads its layout where it is there.
-pub(crate) async fn prepare(shard: &Shard, count: usize) -> Result<(), StoreError> {
+pub(crate) async fn prepare(shard: &Shard, count: usize, missing: IfMissing) -> Result<(), StoreError> {
     let mut pipe = redis::pipe();
     // A count from one on: a shard without any is one that lost its data.
     for (field, value) in [("format", FORMAT as usize), ("shards", count), ("n", 1)] {
@@ -88,8 +88,15 @@ pub(crate) async fn prepare(shard: &Shard, count: usize) -> Result<(), StoreErro
     let format = shard.ask_all(&pipe).await?.pop().unwrap_or(Value::Nil);
     match text(format)? {
         known if known == FORMAT.to_string() => Ok(()),
+        // What came since is only beside what was there: who reads finds none of it, an engine may add it.
+        before if before == BEFORE.to_string() && missing == IfMissing::Refuse => Ok(()),
+        before if before == BEFORE.to_string() => {
+            let mut raise = redis::cmd("HSET");
+            raise.arg(shard.meta()).arg("format").arg(FORMAT);
+            shard.ask(&raise).await.map(drop)
+        }
         other => Err(StoreError::Incompatible(format!(
-            "the store's layout is format {other}; this build reads format {FORMAT}: use a build that matches"
+            "the store's layout is format {other}; this build reads formats {BEFORE} and {FORMAT}: use a build that matches"
         ))),
     }
 }

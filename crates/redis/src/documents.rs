@@ -23,13 +23,24 @@ impl RedisStore {
         body: &Json,
         ttl: Option<Duration>,
     ) -> Result<(), StoreError> {
-        let mut args = Args::new();
-        args.text("put").name(collection).text(id).text(body.get());
-        match ttl {
-            Some(ttl) => args.number(millis(ttl)),
-            None => args.text("-"),
-        };
+        let args = written("put", collection, id, body, ttl);
         self.home_of(collection).call(&script::DOCUMENT, [&args]).await.map(drop)
+    }
+
+    /// The document that is live under the id; `None` where this one was written.
+    pub(crate) async fn make_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: &Json,
+        ttl: Option<Duration>,
+    ) -> Result<Option<Document>, StoreError> {
+        let args = written("create", collection, id, body, ttl);
+        let mut parts = self.home_of(collection).call(&script::DOCUMENT, [&args]).await?.rest.map(text);
+        match (parts.next(), parts.next()) {
+            (Some(till), Some(body)) => read(id.to_owned(), &till?, body?).map(Some),
+            _ => Ok(None),
+        }
     }
 
     pub(crate) async fn find_document(
@@ -106,6 +117,16 @@ impl RedisStore {
     fn home_of(&self, collection: &str) -> &Arc<Shard> {
         &self.shards[self.home_number(collection)]
     }
+}
+
+fn written(verb: &str, collection: &str, id: &str, body: &Json, ttl: Option<Duration>) -> Args {
+    let mut args = Args::new();
+    args.text(verb).name(collection).text(id).text(body.get());
+    match ttl {
+        Some(ttl) => args.number(millis(ttl)),
+        None => args.text("-"),
+    };
+    args
 }
 
 fn read(id: String, till: &str, body: String) -> Result<Document, StoreError> {

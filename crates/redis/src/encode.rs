@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::event::AttemptOf;
-use flowline_core::{EventType, Json, NewEvent, RunId, Time};
+use flowline_core::{EventType, Json, NewEvent, RunId, Status, Time};
 use flowline_store::row::StateScope;
 use flowline_store::{
     Append, AppendError, Base, Commit, CommitError, Committed, Failure, Handoff, Index, JobKey, LeaseUse,
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::answer::number;
 use crate::args::Args;
 use crate::names;
+use crate::receipt;
 
 /// What is written once, at the start of a run: the end of its key `start:`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,6 +43,7 @@ const STARTED: u8 = 2;
 const CLEAR: u8 = 4;
 const MEND: u8 = 8;
 const FAILURE: u8 = 16;
+const RECEIPTS: u8 = 32;
 
 /// Longer than any lease or time that makes sense, and small enough that sums stay whole numbers in a script.
 const LONGEST: u128 = 100 * 366 * 86_400_000;
@@ -61,7 +63,7 @@ pub(crate) struct Asked {
 ///
 /// The arguments: the shape (counts, flags, and what there is of numbers, for `struct.unpack`), the run, the version or
 /// nothing, the status, the end of the row; of a new run what is said at its start, and the definition; then two
-/// for each lease, one for each event, three for each job.
+/// for each lease, one for each event, three for each job; where there are receipts their number, and six for each.
 pub(crate) fn commit(
     commit: &Commit,
     run: &str,
@@ -69,7 +71,8 @@ pub(crate) fn commit(
     hint: u64,
 ) -> Result<(Args, usize, Asked), StoreError> {
     let mut args = Args::new();
-    let commands = 6 + commit.events.len() + 2 * (commit.leases.len() + commit.add.len());
+    let commands =
+        6 + commit.events.len() + 2 * (commit.leases.len() + commit.add.len()) + 3 * commit.receipts.len();
     shape(&mut args, commit, kind, hint);
     args.text(run);
     let expected = match &commit.base {
@@ -80,7 +83,7 @@ pub(crate) fn commit(
         Some(version) => args.number(version),
         None => args.text(""),
     };
-    args.text(commit.index.status.as_str());
+    status(&mut args, commit.index.status, commit.index.state.as_deref()).end();
     end_of_row(&mut args, &commit.index, &commit.state)?;
     let definition = match &commit.base {
         Base::New(new) => start(&mut args, run, new)?,
@@ -95,6 +98,10 @@ pub(crate) fn commit(
     for job in &commit.add {
         new_job(&mut args, job);
     }
+    if !commit.receipts.is_empty() {
+        args.number(commit.receipts.len());
+        commit.receipts.iter().for_each(|change| receipt::change(&mut args, change));
+    }
     let handed = commit.add.iter().filter(|job| handoff(job).is_some());
     let handoffs = handed.map(|job| job.key).collect();
     Ok((args, commands, Asked { expected, definition, handoffs }))
@@ -103,7 +110,8 @@ pub(crate) fn commit(
 fn shape(args: &mut Args, commit: &Commit, kind: Kind, hint: u64) {
     let mut flags = if commit.clear_state { CLEAR } else { 0 }
         | if kind == Kind::Mend { MEND } else { 0 }
-        | if commit.index.failure.is_some() { FAILURE } else { 0 };
+        | if commit.index.failure.is_some() { FAILURE } else { 0 }
+        | if commit.receipts.is_empty() { 0 } else { RECEIPTS };
     for event in &commit.events {
         flags |= if event.kind.is_terminal() { TERMINAL } else { 0 };
         flags |= if event.kind == EventType::StepStarted { STARTED } else { 0 };
@@ -134,6 +142,15 @@ fn shape(args: &mut Args, commit: &Commit, kind: Kind, hint: u64) {
         args.part_bytes(&(due(job) as f64).to_le_bytes()).part_bytes(&ttl.to_le_bytes());
     }
     args.end();
+}
+
+/// A status as a row has it: with the state of a machine behind it.
+pub(crate) fn status<'a>(args: &'a mut Args, status: Status, state: Option<&str>) -> &'a mut Args {
+    args.part_bytes(status.as_str().as_bytes());
+    match state {
+        Some(state) => args.part_bytes(b":").part_name(state),
+        None => args,
+    }
 }
 
 /// The end of a run's row, from its second line on.
@@ -285,7 +302,8 @@ pub(crate) fn mend(
     events: u64,
 ) -> Result<Args, StoreError> {
     let mut args = Args::new();
-    args.text(run).number(version).text(index.status.as_str());
+    args.text(run).number(version);
+    status(&mut args, index.status, index.state.as_deref()).end();
     args.part(format_args!("{} {} {}", index.completed_steps, index.failed_steps, index.retries)).end();
     match &index.failure {
         Some(failure) => args.text(&json(failure)?),

@@ -21,6 +21,7 @@ mod link;
 mod locks;
 mod names;
 mod read;
+mod receipt;
 mod retain;
 mod row;
 mod runs;
@@ -48,7 +49,9 @@ use transfer::Places;
 use write::Writer;
 
 /// The layout that this build writes.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
+/// The format before it, which this build reads too.
+const BEFORE: u32 = 2;
 
 /// What to do where a server holds no store under the prefix yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,14 +91,15 @@ impl RedisStore {
             check::refuse_half_moved(&link, &address).await?;
         }
         let shared = Arc::new(Shared::default());
+        let who = nonce();
+        let mark: Arc<str> = who.as_str().into();
         let shards: Vec<Arc<Shard>> = (0..check::shards(&link, &address, missing).await?)
-            .map(|n| Arc::new(Shard::new(link.clone(), &address.prefix, n, shared.clone())))
+            .map(|n| Arc::new(Shard::new(link.clone(), &address.prefix, n, mark.clone(), shared.clone())))
             .collect();
         for shard in shards.iter().filter(|_| missing != IfMissing::Ignore) {
-            check::prepare(shard, shards.len()).await?;
+            check::prepare(shard, shards.len(), missing).await?;
         }
         let (changed, _) = watch::channel(0);
-        let who = nonce();
         let writers = |script: &'static std::sync::LazyLock<script::Script>| -> Vec<Writer> {
             shards
                 .iter()

@@ -1,7 +1,7 @@
 //! A run's row. The key `run:` holds what commits change, in three parts, the first two a line each:
 //!
 //! ```text
-//! VERSION STATUS EVENTS LAST ,KEYS OF JOBS, STARTED ENDED TRIMMED NUMBER FLOW
+//! VERSION STATUS[:STATE] EVENTS LAST ,KEYS OF JOBS, STARTED ENDED TRIMMED NUMBER FLOW
 //! COMPLETED FAILED RETRIED {the failure}
 //! the encoded run state
 //! ```
@@ -17,7 +17,7 @@ use redis::Value;
 
 use crate::answer::{bytes, maybe_text, number};
 use crate::args::Args;
-use crate::encode::{Start, end_of_row, failure};
+use crate::encode::{Start, end_of_row, failure, status};
 use crate::names;
 
 /// What commits change.
@@ -28,6 +28,7 @@ pub(crate) struct Row {
     pub(crate) jobs: Vec<JobKey>,
     version: u64,
     status: Status,
+    machine_state: Option<Arc<str>>,
     started: Option<Time>,
     ended: Option<Time>,
     trimmed: bool,
@@ -51,6 +52,10 @@ pub(crate) fn read(run: &RunKey, value: Value) -> Result<Option<Row>, StoreError
     let &[version, status, events, _, keys, started, ended, trimmed, _, flow] = &head[..] else {
         return Err(damaged("its first line"));
     };
+    let (status, machine_state) = match status.split_once(':') {
+        Some((status, state)) => (status, Some(names::decode(state)?.into())),
+        None => (status, None),
+    };
     let status = Status::ALL.into_iter().find(|known| known.as_str() == status);
     let keys = keys.split(',').filter(|key| !key.is_empty());
     let mut steps = steps.splitn(4, ' ');
@@ -61,6 +66,7 @@ pub(crate) fn read(run: &RunKey, value: Value) -> Result<Option<Row>, StoreError
         jobs: keys.map(|key| number(key).map(JobKey::from_number)).collect::<Result<_, _>>()?,
         version: number(version)?,
         status: status.ok_or_else(|| damaged("its status"))?,
+        machine_state,
         started: date(started)?,
         ended: date(ended)?,
         trimmed: trimmed == "1",
@@ -72,11 +78,9 @@ pub(crate) fn read(run: &RunKey, value: Value) -> Result<Option<Row>, StoreError
 
 /// Reads a run from both of its keys, as `MGET` gave them.
 pub(crate) fn snapshot(run: &RunKey, row: Value, start: Value) -> Result<Option<Snapshot>, StoreError> {
-    let Some(Row { flow, events, version, status, started, ended, trimmed, steps, failure, state, .. }) =
-        read(run, row)?
-    else {
-        return Ok(None);
-    };
+    let Some(found) = read(run, row)? else { return Ok(None) };
+    let Row { flow, events, version, status, machine_state, .. } = found;
+    let Row { started, ended, trimmed, steps, failure, state, .. } = found;
     // A run that is removed in between may have lost one of the two.
     let Some(said) = maybe_text(start)? else { return Ok(None) };
     let mut said = said.splitn(3, ' ');
@@ -91,7 +95,7 @@ pub(crate) fn snapshot(run: &RunKey, row: Value, start: Value) -> Result<Option<
         tenant: run.tenant.clone(),
         definition: start.definition,
         status,
-        state: None,
+        state: machine_state,
         created_at,
         started_at: started,
         completed_at: ended,
@@ -115,7 +119,9 @@ pub(crate) fn snapshot(run: &RunKey, row: Value, start: Value) -> Result<Option<
 /// What the key `run:` holds of a run that is restored.
 pub(crate) fn write(args: &mut Args, restored: &RestoredRun, number: u64) -> Result<(), StoreError> {
     let RestoredRun { row, state, last, jobs, .. } = restored;
-    args.part(format_args!("{} {} {} {} ,", row.version, row.status.as_str(), row.events, last.millis()));
+    args.part(format_args!("{} ", row.version));
+    status(args, row.status, row.state.as_deref());
+    args.part(format_args!(" {} {} ,", row.events, last.millis()));
     for job in jobs {
         args.part(format_args!("{},", job.key.number()));
     }

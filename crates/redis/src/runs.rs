@@ -1,5 +1,5 @@
-//! Lists of runs. A sorted set per tenant and status, one per tenant, status and flow, and one per label hold the ids of
-//! runs by the number that they got at their creation; other lists are merged from these.
+//! Lists of runs. A sorted set per tenant and status, one per tenant, status and flow, of machines one more per state, and
+//! one per label hold the ids of runs by the number that they got at their creation; other lists are merged from these.
 
 use std::cmp::Reverse;
 
@@ -29,6 +29,7 @@ struct Place {
 
 impl RedisStore {
     pub(crate) async fn page_of_runs(&self, query: &RunQuery) -> Result<RunPage, StoreError> {
+        query.check()?;
         let below = query.cursor.as_deref().map(read_cursor).transpose()?;
         let size = page_size(query.limit);
         let (mut items, _) = self.walk(query, below, size + 1).await?;
@@ -177,9 +178,10 @@ fn lists(shard: &Shard, query: &RunQuery) -> Vec<String> {
         return vec![shard.key(&format!("label:{tenant}:{}", label(key, value)))];
     }
     let flow = query.flow.as_deref().map(|flow| format!(":{}", names::encode(flow))).unwrap_or_default();
+    let state = query.state.as_deref().map(|state| format!(":{}", names::encode(state))).unwrap_or_default();
     let statuses =
         Status::ALL.into_iter().filter(|status| query.status.is_none_or(|wanted| wanted == *status));
-    statuses.map(|status| shard.key(&format!("by:{tenant}:{}{flow}", status.as_str()))).collect()
+    statuses.map(|status| shard.key(&format!("by:{tenant}:{}{flow}{state}", status.as_str()))).collect()
 }
 
 fn read_cursor(cursor: &str) -> Result<Place, StoreError> {

@@ -33,6 +33,7 @@ scripts! {
     PEEK = "lua/peek.lua",
     PURGE = "lua/purge.lua",
     QUEUES = "lua/queues.lua",
+    RECEIPTS = "lua/receipts.lua",
     RESTORE = "lua/restore.lua",
     STATE = "lua/state.lua",
     SWEEP = "lua/sweep.lua",

@@ -1,8 +1,9 @@
 //! A shard: the part of a store whose keys stand under one hash tag, so that one script can change them together.
 //!
-//! Plain Redis has one, a cluster several. Every script is told the highest count of the shard that this process has seen.
-//! A shard that stands behind it went back in time (an older file restored, a replica promoted that lacked writes, a
-//! FLUSHALL): from then on this store answers nothing but that.
+//! Plain Redis has one, a cluster several. Every script is told the highest count of the shard that this process has seen,
+//! and the count at its own last write, which the shard keeps as the mark of this process. A shard that stands behind either
+//! went back in time (an older file restored, a replica promoted that lacked writes, a FLUSHALL): from then on this store
+//! answers nothing but that. The mark tells it even where others have written past the count since.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,6 +20,8 @@ use crate::script::Script;
 
 /// How far ahead of a server's clock hints lie, so that the order of one caller's batch holds across shards.
 const AHEAD: u64 = 2_000;
+/// Marks go with retention when they are 30 days old: a process that slept for nearly as long begins anew. Microseconds.
+const SLEPT: u64 = 20 * 86_400 * 1_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Shard {
@@ -27,6 +30,11 @@ pub(crate) struct Shard {
     pub(crate) base: String,
     meta: String,
     seen: AtomicU64,
+    /// The mark that surely is in the store: the count at a write of this process.
+    mine: AtomicU64,
+    /// When that was answered, in microseconds of the local clock.
+    answered: AtomicU64,
+    who: Arc<str>,
     shared: Arc<Shared>,
 }
 
@@ -47,9 +55,10 @@ pub(crate) struct Answer {
 }
 
 impl Shard {
-    pub(crate) fn new(link: Link, prefix: &str, number: u32, shared: Arc<Shared>) -> Shard {
+    pub(crate) fn new(link: Link, prefix: &str, number: u32, who: Arc<str>, shared: Arc<Shared>) -> Shard {
         let base = format!("{{{prefix}:{number}}}");
-        Shard { link, meta: format!("{base}:meta"), base, seen: AtomicU64::new(0), shared }
+        let (seen, mine, answered) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Shard { link, meta: format!("{base}:meta"), base, seen, mine, answered, who, shared }
     }
 
     pub(crate) fn key(&self, rest: &str) -> String {
@@ -67,11 +76,11 @@ impl Shard {
         args: impl IntoIterator<Item = &'a Args> + Clone,
     ) -> Result<Answer, StoreError> {
         self.shared.healthy()?;
-        let seen = self.seen.load(Ordering::Relaxed);
-        let mut answer = self.link.ask(&self.command("EVALSHA", &script.digest, seen, args.clone())).await;
+        let (seen, head) = self.head();
+        let mut answer = self.link.ask(&self.command("EVALSHA", &script.digest, &head, args.clone())).await;
         if matches!(&answer, Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
             // The server forgot it, or never knew: it learns it and does it in one go.
-            answer = self.link.ask(&self.command("EVAL", script.code, seen, args)).await;
+            answer = self.link.ask(&self.command("EVAL", script.code, &head, args)).await;
         }
         let mut rest = match answer {
             Ok(Value::Array(items)) => items.into_iter(),
@@ -83,7 +92,10 @@ impl Shard {
         if head == "behind" {
             return Err(self.shared.halt(&self.base, seen, &second));
         }
-        self.seen.fetch_max(number(&head)?, Ordering::Relaxed);
+        let (count, mine) = head.split_once(' ').unwrap_or((&head, "0"));
+        self.seen.fetch_max(number(count)?, Ordering::Relaxed);
+        self.mine.fetch_max(number(mine)?, Ordering::Relaxed);
+        self.answered.store(local_micros(), Ordering::Relaxed);
         let micros: u64 = number(&second)?;
         self.shared.saw(micros);
         Ok(Answer { now: Time::from_millis((micros / 1_000) as i64), rest })
@@ -99,15 +111,23 @@ impl Shard {
         self.link.ask(command).await.map_err(|error| failed(&error))
     }
 
+    /// What every script is told first: the count that was seen, who asks, and its mark.
+    fn head(&self) -> (u64, String) {
+        let seen = self.seen.load(Ordering::Relaxed);
+        let slept = local_micros().saturating_sub(self.answered.load(Ordering::Relaxed)) > SLEPT;
+        let mine = if slept { 0 } else { self.mine.load(Ordering::Relaxed) };
+        (seen, format!("{seen} {} {mine}", self.who))
+    }
+
     fn command<'a>(
         &self,
         verb: &str,
         script: &str,
-        seen: u64,
+        head: &str,
         args: impl IntoIterator<Item = &'a Args>,
     ) -> Cmd {
         let mut command = redis::cmd(verb);
-        command.arg(script).arg(1).arg(&self.meta).arg(seen);
+        command.arg(script).arg(1).arg(&self.meta).arg(head);
         for args in args {
             for arg in args.iter() {
                 command.arg(arg);
@@ -145,9 +165,13 @@ impl Shared {
 
     fn halt(&self, base: &str, seen: u64, found: &str) -> StoreError {
         let why = self.halted.get_or_init(|| {
+            let what = match found {
+                "" => "lacks what this process has written".to_owned(),
+                found => format!("is at write {found}, but this process has seen write {seen}"),
+            };
             format!(
-                "{base} is at write {found}, but this process has seen write {seen}: an older file was restored, a \
-                 replica without the last writes took over, or the data was deleted. Nothing is written any more. \
+                "{base} {what}: an older file was restored, a replica without the last writes took over, or the data \
+                 was deleted. Nothing is written any more. \
                  Stop every engine, restore the newest data, or accept the loss: start again, then `flowline verify` \
                  and `flowline reconcile`"
             )

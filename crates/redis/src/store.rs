@@ -10,8 +10,8 @@ use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Health, JobRow, LockRequest, LockRow, QueueRow, RunPage, RunQuery, RunStore, Snapshot, StoreError,
-    StoredDefinition, Swept, Token,
+    Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, RunPage, RunQuery,
+    RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -71,8 +71,16 @@ impl RedisStore {
     }
 }
 
+/// How long callers wait for their answer, in the queue and beyond: then what became of it is not known.
+const ANSWER: Duration = Duration::from_millis(4_500);
+
 async fn received(answer: oneshot::Receiver<Reply>) -> Reply {
-    answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the writer is gone".to_owned())))
+    match tokio::time::timeout(ANSWER, answer).await {
+        Ok(answer) => {
+            answer.unwrap_or_else(|_| Err(StoreError::Unavailable("the writer is gone".to_owned())))
+        }
+        Err(_) => Err(StoreError::Unavailable("the server did not answer in time".to_owned())),
+    }
 }
 
 /// Of two failures the one that promises less.
@@ -136,6 +144,10 @@ impl RunStore for RedisStore {
 
     async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
         self.page_of_runs(&query).await
+    }
+
+    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
+        self.receipt_of(run, event_id).await
     }
 
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
@@ -218,6 +230,17 @@ impl Catalog for RedisStore {
         self.keep_document(collection, id, &body, ttl).await
     }
 
+    async fn create_document(
+        &self,
+        collection: &str,
+        id: &str,
+        body: Json,
+        ttl: Option<Duration>,
+    ) -> Result<Option<Document>, StoreError> {
+        document::check_document(collection, id, &body)?;
+        self.make_document(collection, id, &body, ttl).await
+    }
+
     async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
         document::check_address(collection, id)?;
         self.find_document(collection, id).await
@@ -231,6 +254,10 @@ impl Catalog for RedisStore {
     async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
         document::check_address(collection, id)?;
         self.drop_document(collection, id).await
+    }
+
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        self.page_of_receipts(&query).await
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::{
-    CommitError, Document, Filling, NewRun, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue,
-    StoreError, StoredDefinition, Transfer,
+    CommitError, Document, Filling, NewRun, Receipt, Restored, RestoredEvent, RestoredRun, StateOwner,
+    StateValue, StoreError, StoredDefinition, Transfer,
 };
 
 use crate::RedisStore;
@@ -17,6 +17,7 @@ use crate::args::Args;
 use crate::encode;
 use crate::job;
 use crate::names;
+use crate::receipt;
 use crate::row;
 use crate::script;
 use crate::shard::Shard;
@@ -27,6 +28,8 @@ const BYTES: usize = 1 << 20;
 const COMMANDS: usize = 2_000;
 /// The most events of a run in one part.
 const EVENTS: usize = 500;
+/// The most receipts of a run in one part.
+const RECEIPTS: usize = 100;
 
 /// The last numbers that restored runs and definitions got: they follow the dates of creation, and never each other.
 #[derive(Debug, Default)]
@@ -151,8 +154,8 @@ impl RedisStore {
             Restored::Events { run, events } => {
                 events.chunks(EVENTS).map(|events| self.pack_events(&run, events)).collect()
             }
-            Restored::Receipts { .. } => {
-                return Err(StoreError::Invalid("this store keeps no receipts".to_owned()));
+            Restored::Receipts { run, receipts } => {
+                receipts.chunks(RECEIPTS).map(|receipts| self.pack_receipts(&run, receipts)).collect()
             }
             Restored::Values { tenant, owner, values } => {
                 values.iter().map(|value| self.pack_value(&tenant, &owner, value)).collect()
@@ -219,6 +222,18 @@ impl RedisStore {
         Packed { shard: self.shard_number(&run), args, commands, definition: "".into() }
     }
 
+    fn pack_receipts(&self, run: &RunKey, receipts: &[Receipt]) -> Packed {
+        let run = names::run(run);
+        let mut args = Args::new();
+        args.number(3 + 2 * receipts.len()).text("C").text(&run);
+        for receipt in receipts {
+            args.number(receipt.number);
+            receipt::write(&mut args, receipt);
+        }
+        let commands = 3 + 3 * receipts.len();
+        Packed { shard: self.shard_number(&run), args, commands, definition: "".into() }
+    }
+
     fn pack_value(&self, tenant: &Tenant, owner: &StateOwner, value: &StateValue) -> Packed {
         let shard = match owner {
             StateOwner::Run(run) => self.shard_number(&names::run(&RunKey::new(tenant.clone(), run.clone()))),
@@ -251,7 +266,10 @@ impl RedisStore {
                 let missing = call.into_iter().map(|packed| packed.definition).find(|hash| !hash.is_empty());
                 Err(CommitError::UnknownDefinition(missing.unwrap_or_else(|| "".into())))
             }
-            _ => Err(StoreError::Invalid("events of a run come before the run itself".to_owned()).into()),
+            _ => {
+                Err(StoreError::Invalid("events or receipts of a run come before the run itself".to_owned())
+                    .into())
+            }
         }
     }
 }

@@ -14,8 +14,8 @@ use flowline_redis::{IfMissing, RedisStore};
 use flowline_store::conformance::{Fixture, given};
 use flowline_store::row::{Retention, StateScope};
 use flowline_store::{
-    Base, Commit, Failure, Filling, Index, NewJob, NewRun, Restored, RestoredEvent, RestoredRun, RunQuery,
-    StateOwner, Token, Transfer,
+    Base, Commit, Failure, Filling, Index, NewJob, NewRun, Opened, ReceiptChange, ReceiptQuery,
+    ReceiptStatus, Restored, RestoredEvent, RestoredRun, RunQuery, StateOwner, Token, Transfer,
 };
 use server::Server;
 
@@ -87,6 +87,7 @@ async fn fill(f: &Fixture) {
         given::log_line(given::STRANGE[4]),
     ];
     f.append(given::append(&job, 0, lines)).await.expect("appends");
+    f.pass(Duration::from_millis(1)).await;
     f.commit(Commit {
         leases: vec![given::keep(&job, 1)],
         events: given::log_events(1),
@@ -107,6 +108,7 @@ async fn fill(f: &Fixture) {
     let index =
         Index { completed_steps: 2, failed_steps: 1, retries: 3, failure, ..given::index(Status::Failed) };
     let events = vec![NewEvent::run(EventType::FlowFailed, None)];
+    f.pass(Duration::from_millis(1)).await;
     f.commit(Commit { index, events, state: vec![0, 10, 255, 32], ..given::next(&failed, 1) }).await;
 
     let due = f.now().await + given::TTL;
@@ -123,9 +125,32 @@ async fn fill(f: &Fixture) {
         let slots = (2 + (version as u32 - 1) * 7..).map(Slot::Emit);
         let events =
             given::log_events(7).into_iter().zip(slots).map(|(event, slot)| event.at(slot)).collect();
+        // Commits of one date would be one part of the feed over there.
+        f.pass(Duration::from_millis(1 + version % 3)).await;
         f.commit(Commit { events, ..given::next(&long, version) }).await;
-        f.pass(Duration::from_millis(version % 3)).await;
     }
+
+    let machine = f.started("machine", vec![]).await;
+    let changes = |status: ReceiptStatus, opened: bool| {
+        let change = |(n, text): (usize, &&str)| ReceiptChange {
+            number: n as u32,
+            opened: opened.then(|| Opened {
+                event_id: Arc::from(*text),
+                name: Arc::from(*text),
+                sender: (n % 2 == 0).then(|| given::json((*text).into())),
+            }),
+            status,
+            worker: (n % 3 > 0).then(|| Arc::from(if n == 1 { "-" } else { *text })),
+            outcome: (n % 2 == 1).then(|| given::json((*text).into())),
+        };
+        given::STRANGE.iter().enumerate().map(change).collect::<Vec<_>>()
+    };
+    let at = |state: &str| Index { state: Some(state.into()), ..given::index(Status::Waiting) };
+    let receipts = changes(ReceiptStatus::Pending, true);
+    f.commit(Commit { index: at("draft"), receipts, ..given::next(&machine, 1) }).await;
+    f.pass(Duration::from_millis(2)).await;
+    let receipts = changes(ReceiptStatus::Completed, false).split_off(4);
+    f.commit(Commit { index: at("in.review"), receipts, ..given::next(&machine, 2) }).await;
 }
 
 /// What a payload of the runs above is addressed by.
@@ -144,9 +169,12 @@ async fn carry(from: &Fixture, to: &RedisStore) {
         owners.push(StateOwner::Run(run.run.clone()));
         let snapshot = from.store.load(std::slice::from_ref(&run)).await.expect("loads").remove(0);
         let state = snapshot.expect("is there").state;
+        let of_run = ReceiptQuery { run: Some(run.run.clone()), ..ReceiptQuery::of(tenant.clone()) };
+        let receipts = from.store.receipts(of_run).await.expect("lists").items;
         let (log, jobs) = (from.log(&run).await, from.jobs(&run).await);
         let last = log.last().map(|event| event.ts).or(row.completed_at).unwrap_or(row.created_at);
         parts.push(Restored::Run(Box::new(RestoredRun { row, state, last, jobs, token: Token(TOKEN) })));
+        parts.push(Restored::Receipts { run: run.clone(), receipts });
         let events = log.into_iter().map(|event| RestoredEvent { slot: slot(&run, event.seq), event });
         parts.push(Restored::Events { events: events.collect(), run });
     }
@@ -168,6 +196,9 @@ async fn a_restored_store_holds_byte_for_byte_what_commits_left() {
     carry(&from, &to).await;
     let (there, here) = (dump(&server, "from"), dump(&server, "to"));
     assert!(there.contains("marks:default/long"), "{there}");
+    // A state that was left is known over there to whoever moved through it, and to nobody here.
+    let there = there.replace("default/fulfil/draft | ", "");
+    assert!(there.contains("receipts:default/machine"), "{there}");
     for (there, here) in there.split("\n\n").zip(here.split("\n\n")) {
         assert_eq!(here, there);
     }

@@ -72,6 +72,74 @@ async fn an_older_file_is_noticed_by_who_saw_the_newer_one_and_writes_halt() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_file_is_noticed_however_much_others_have_written_since() {
+    let mut server = Server::start(&[]);
+    let (store, f) = open(&server).await;
+    let run = f.started("r", vec![]).await;
+    let (idle, _) = open(&server).await;
+    idle.sweep(10).await.expect("sweeps");
+    let copy = tempfile::tempdir().expect("a folder");
+    server::copy(&server.files(), copy.path());
+    f.started("later", vec![]).await;
+    idle.sweep(10).await.expect("sweeps, and leaves a mark");
+    server.kill();
+    std::fs::remove_dir_all(server.files()).expect("removes");
+    server::copy(copy.path(), &server.files());
+    server.again();
+    let (_, g) = open(&server).await;
+    for n in 0..20 {
+        g.started(&format!("new-{n}"), vec![]).await;
+    }
+    halted(&store, &run).await;
+    halted(&idle, &run).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn marks_of_processes_long_gone_go_with_retention() {
+    let server = Server::start(&[]);
+    let (store, f) = open(&server).await;
+    f.started("r", vec![]).await;
+    server.ask(&["HSET", "{flowline:0}:meta", "w:gone", "7 1000000000000"]);
+    store.retain(flowline_store::row::Retention::default(), 10).await.expect("retains");
+    let fields = server.ask(&["HKEYS", "{flowline:0}:meta"]);
+    assert!(!fields.contains("w:gone"), "{fields}");
+    assert_eq!(fields.matches("w:").count(), 1, "its own stays: {fields}");
+    f.started("s", vec![]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_goes_silent_is_reported_within_five_seconds() {
+    let server = Server::start(&[]);
+    let (store, f) = open(&server).await;
+    let run = f.started("r", vec![]).await;
+    server.signal("-STOP");
+    let mut asked = tokio::task::JoinSet::new();
+    for n in 0..12 {
+        let (store, run) = (store.clone(), run.clone());
+        asked.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(n * 20)).await;
+            let began = Instant::now();
+            let answer = match n % 3 {
+                0 => store.commit(vec![given::next(&run, 1)]).await.map(drop),
+                1 => store.load(std::slice::from_ref(&run)).await.map(drop),
+                _ => store.claim(given::claim(&[1])).await.map(drop),
+            };
+            (answer, began.elapsed())
+        });
+    }
+    while let Some(done) = asked.join_next().await {
+        let (answer, waited) = done.expect("no panic");
+        assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+        assert!(waited < Duration::from_secs(5), "{waited:?}");
+    }
+    server.signal("-CONT");
+    let until = Instant::now() + Duration::from_secs(10);
+    while store.load(std::slice::from_ref(&run)).await.is_err() {
+        assert!(Instant::now() < until, "it is back");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_emptied_server_is_not_taken_for_a_new_one() {
     let server = Server::start(&[]);
     let (store, f) = open(&server).await;

@@ -256,7 +256,11 @@ async fn in_processes(question: &Question, url: &str) -> anyhow::Result<Part> {
     Ok(whole)
 }
 
-async fn measure(question: &Question, store: Arc<dyn Store>, tell: Arc<AtomicU64>) -> anyhow::Result<Part> {
+pub async fn measure(
+    question: &Question,
+    store: Arc<dyn Store>,
+    tell: Arc<AtomicU64>,
+) -> anyhow::Result<Part> {
     let input = Json::from(json!({ "text": "x".repeat(question.payload) }));
     let flow = question.shape.flow(&input)?;
     let slots = (question.in_flight as usize).saturating_mul(WIDTH).clamp(64, 4096);
@@ -302,12 +306,45 @@ async fn measure(question: &Question, store: Arc<dyn Store>, tell: Arc<AtomicU64
     })
 }
 
-fn answer(question: &Question, mut part: Part, bytes: u64, mut baseline: Baseline) -> Answer {
-    part.latencies.sort_unstable_by(f64::total_cmp);
+impl Part {
+    pub fn steps_per_second(&self, shape: Shape) -> f64 {
+        (self.latencies.len() as u64 * shape.steps()) as f64 / self.seconds
+    }
+}
+
+/// The percentiles of these times.
+pub fn latency(times: &mut [f64]) -> Latency {
+    times.sort_unstable_by(f64::total_cmp);
     let at = |percent: usize| {
-        let rank = (part.latencies.len() * percent).div_ceil(100).max(1);
-        part.latencies.get(rank - 1).copied().unwrap_or(0.0)
+        let rank = (times.len() * percent).div_ceil(100).max(1);
+        times.get(rank - 1).copied().unwrap_or(0.0)
     };
+    Latency { p50: at(50), p99: at(99) }
+}
+
+/// A database of its own, removed with the folder that comes with it; or the server's store.
+pub async fn own_store(question: &Question) -> anyhow::Result<(Arc<dyn Store>, Option<Folder>)> {
+    if let Some(url) = &question.server {
+        let store = open(url, Access::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
+        return Ok((store, None));
+    }
+    let folder = Folder(question.dir.join(format!(".flowline-bench-{}", std::process::id())));
+    std::fs::create_dir_all(&folder.0)?;
+    let store = SqliteStore::open(folder.0.join("bench.db"), Options::default())?;
+    Ok((store, Some(folder)))
+}
+
+/// A folder that goes with this.
+pub struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn answer(question: &Question, mut part: Part, bytes: u64, mut baseline: Baseline) -> Answer {
+    let latency_ms = latency(&mut part.latencies);
     let runs = part.latencies.len() as u64;
     let steps = runs * question.shape.steps();
     let transitions_per_second = (runs + steps) as f64 / part.seconds;
@@ -320,11 +357,11 @@ fn answer(question: &Question, mut part: Part, bytes: u64, mut baseline: Baselin
         instances: question.instances,
         seconds: part.seconds,
         runs_per_second: runs as f64 / part.seconds,
-        steps_per_second: steps as f64 / part.seconds,
+        steps_per_second: part.steps_per_second(question.shape),
         transitions_per_second,
         commits: part.commits,
         commits_per_batch: part.commits as f64 / part.batches.max(1) as f64,
-        latency_ms: Latency { p50: at(50), p99: at(99) },
+        latency_ms,
         conflicts: part.conflicts,
         bytes_per_run: bytes / runs.max(1),
         peak_rss_mb: part.peak_rss_mb,

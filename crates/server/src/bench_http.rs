@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::http::access::Door;
+use crate::http::cors::Origins;
 use crate::http::listen::{self, Listening};
 use crate::http::live::Live;
 use crate::http::metrics::Watched;
@@ -27,7 +28,9 @@ use crate::http::{App, Shared, router};
 /// A step that nobody takes: only starts are measured.
 const FLOW: &str = "flow: bench\nsteps:\n  wait: { worker: nobody }\n";
 /// Lists that are asked for to know how long one takes.
-const LISTS: u64 = 500;
+const LISTS: u64 = 1_000;
+/// Until a load is what it will be, and until it is gone.
+const SETTLES: Duration = Duration::from_millis(300);
 /// Runs in the one batch that is measured.
 const BATCH: usize = 1_000;
 
@@ -42,7 +45,10 @@ pub struct HttpAnswer {
     pub http_share: f64,
     pub batch_starts_per_second: f64,
     pub list_p99_ms: f64,
+    /// While starts come at half the rate that was measured.
     pub list_p99_under_load_ms: f64,
+    /// While all connections start as fast as they can, so that everything waits for a processor.
+    pub list_p99_saturated_ms: f64,
 }
 
 /// Measures on a database of its own, which is removed again, or on a server's.
@@ -72,7 +78,14 @@ async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Re
     let live = Live::new(store);
     let door = Door::Open { tenant: Tenant::default(), loopback: true };
     let watched = Watched::new(Duration::from_secs(3600), None);
-    let app = App::new(Shared { engine: engine.clone(), door, live, watched, workers: Seen::default() });
+    let app = App::new(Shared {
+        engine: engine.clone(),
+        door,
+        origins: Origins::default(),
+        live,
+        watched,
+        workers: Seen::default(),
+    });
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let how = Listening { most: 10_000, tls: None, drain: Duration::ZERO };
@@ -88,9 +101,9 @@ async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Re
 
     // Each once before it counts, so that neither has the cold store.
     in_process(&engine, &plan, runs / 10 + 1, in_flight).await?;
-    over_http(address, &start, runs / 10 + 1, in_flight).await?;
+    over_http(address, &start, runs / 10 + 1, in_flight, Duration::ZERO).await?;
     let starts_per_second = in_process(&engine, &plan, runs, in_flight).await?;
-    let http_starts_per_second = over_http(address, &start, runs, in_flight).await?;
+    let http_starts_per_second = over_http(address, &start, runs, in_flight, Duration::ZERO).await?;
 
     let items: Vec<serde_json::Value> = (0..BATCH).map(|_| json!({ "flow": "bench" })).collect();
     let batch = post("/v1/runs/batch", &json!({ "runs": items }).to_string());
@@ -99,9 +112,9 @@ async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Re
     let batch_starts_per_second = BATCH as f64 / began.elapsed().as_secs_f64();
 
     let list_p99_ms = lists(address, &list).await?;
-    let load = tokio::spawn(async move { over_http(address, &start, u64::MAX, in_flight).await });
-    let list_p99_under_load_ms = lists(address, &list).await?;
-    load.abort();
+    let pause = Duration::from_secs_f64(2.0 * in_flight as f64 / http_starts_per_second);
+    let list_p99_under_load_ms = under_load(address, &start, &list, in_flight, pause).await?;
+    let list_p99_saturated_ms = under_load(address, &start, &list, in_flight, Duration::ZERO).await?;
     let _ = stop.send(());
     let _ = served.await;
     engine.stop().await;
@@ -114,6 +127,7 @@ async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Re
         batch_starts_per_second,
         list_p99_ms,
         list_p99_under_load_ms,
+        list_p99_saturated_ms,
     })
 }
 
@@ -138,11 +152,32 @@ async fn in_process(engine: &Engine, plan: &Arc<Plan>, runs: u64, in_flight: u64
     Ok(runs as f64 / began.elapsed().as_secs_f64())
 }
 
+/// The p99 of a list while others start runs, each connection with this pause between two.
+async fn under_load(
+    address: std::net::SocketAddr,
+    start: &Arc<Vec<u8>>,
+    list: &[u8],
+    in_flight: u64,
+    pause: Duration,
+) -> anyhow::Result<f64> {
+    let start = start.clone();
+    let load = tokio::spawn(async move { over_http(address, &start, u64::MAX, in_flight, pause).await });
+    tokio::time::sleep(SETTLES).await;
+    let p99 = lists(address, list).await;
+    load.abort();
+    // What is on its way is not to be counted with what comes next.
+    let _ = load.await;
+    tokio::time::sleep(SETTLES).await;
+    p99
+}
+
+/// Starts runs over connections of their own, each with this pause between two starts.
 async fn over_http(
     address: std::net::SocketAddr,
     request: &Arc<Vec<u8>>,
     runs: u64,
     in_flight: u64,
+    pause: Duration,
 ) -> anyhow::Result<f64> {
     let left = Arc::new(AtomicU64::new(runs));
     let mut connections = Vec::new();
@@ -151,10 +186,16 @@ async fn over_http(
     }
     let began = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
-    for mut connection in connections {
+    for (at, mut connection) in connections.into_iter().enumerate() {
         let (request, left) = (request.clone(), left.clone());
         tasks.spawn(async move {
+            // Each at its own time, not all at once.
+            let mut next = tokio::time::Instant::now() + pause.mul_f64(at as f64 / in_flight as f64);
             while take(&left) {
+                if !pause.is_zero() {
+                    tokio::time::sleep_until(next).await;
+                    next += pause;
+                }
                 connection.ask(&request).await?;
             }
             anyhow::Ok(())

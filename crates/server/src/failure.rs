@@ -71,9 +71,18 @@ impl Failure {
                 failure.help("`flowline token list` lists them; check --tenant, and --store or --server")
             }
             "run-ended" => failure.help("`flowline retry RUN` repeats an ended run as a new one"),
+            "role" => {
+                failure.help("name a role with --role; at a server that asks for tokens, use one that has it")
+            }
             "schema" => failure.help("change the JSON, or the schema in the definition"),
             _ => failure,
         }
+    }
+
+    /// Not now, but soon.
+    pub fn inbox_full(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::Store, "inbox-full", message)
+            .help("`flowline explain RUN` says what it waits for; send it again later")
     }
 
     pub fn help(mut self, help: impl Into<String>) -> Failure {
@@ -172,6 +181,9 @@ fn refused(refusal: &Refusal, text: String) -> Failure {
     match refusal {
         Refusal::Ended(_) => Failure::refusal("run-ended", text),
         Refusal::NotAccepted { .. } => Failure::refusal("not-accepted", text),
+        Refusal::Forbidden { .. } => Failure::refusal("role", text),
+        Refusal::InboxFull => Failure::inbox_full(text),
+        Refusal::Expression { .. } => Failure::refusal("invalid", text),
         Refusal::Schema { .. } => Failure::refusal("schema", text),
         Refusal::Payload(_) => Failure::refusal("limit", text),
         _ => Failure::refusal("refused", text),

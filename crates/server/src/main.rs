@@ -2,6 +2,7 @@
 
 mod base;
 mod bench;
+mod bench_events;
 mod bench_http;
 mod cli;
 mod definition;
@@ -10,12 +11,14 @@ mod failure;
 mod findings;
 mod flows_dir;
 mod follow;
+mod happened;
 mod http;
 mod log;
 mod open;
 mod otlp;
 mod output;
 mod progress;
+mod receipts;
 mod settings;
 mod signals;
 mod target;

@@ -11,6 +11,7 @@ use flowline::core::run::RELEASED;
 use flowline::core::{Event, RunId, Time};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use crate::happened;
 use crate::output::{self, CYAN, DIM, GREEN, RED, RESET, YELLOW};
 use crate::view::Data;
 
@@ -143,6 +144,12 @@ impl Progress {
         let data = Data::of(event);
         let text = match event.kind {
             EventType::Emit => format!("{CYAN}received{RESET} {}", said(data.name)),
+            EventType::EventReceived => format!("{CYAN}received{RESET} {}", happened(event)),
+            EventType::EventRejected => format!("{YELLOW}turned down{RESET} {}", happened(event)),
+            EventType::StateChanged => format!("{GREEN}state{RESET} {}", happened(event)),
+            EventType::TimerSet => format!("{DIM}timer set {}{RESET}", happened(event)),
+            EventType::TimerFired => format!("{CYAN}timer fired{RESET} {}", happened(event)),
+            EventType::TimerCancelled => format!("{DIM}timer dropped {}{RESET}", happened(event)),
             EventType::FlowPaused => format!("{YELLOW}paused{RESET}"),
             EventType::FlowResumed => format!("{CYAN}resumed{RESET}"),
             _ if self.names == Names::Step => return,
@@ -204,6 +211,10 @@ impl Progress {
         };
         self.note(&line);
     }
+}
+
+fn happened(event: &Event) -> String {
+    happened::words(event).unwrap_or_default()
 }
 
 fn said(text: Option<String>) -> String {

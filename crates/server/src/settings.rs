@@ -16,6 +16,7 @@ use serde::Deserialize;
 use tracing_subscriber::filter::Targets;
 
 use crate::failure::Failure;
+use crate::http::cors::Origins;
 use crate::otlp::Endpoint;
 
 /// The file read where `--config` names none.
@@ -117,6 +118,7 @@ pub struct Flags {
     pub max_connections: Option<String>,
     pub http_allow: Option<String>,
     pub public_url: Option<String>,
+    pub cors_origins: Option<String>,
     pub stuck_after: Option<String>,
     pub log: Option<String>,
     pub log_format: Option<String>,
@@ -147,6 +149,8 @@ pub struct Settings {
     pub http_allow: Setting<Allow>,
     /// Where a server is reached from outside.
     pub public_url: Setting<Option<String>>,
+    /// Web pages of elsewhere that may use the API.
+    pub cors_origins: Setting<Origins>,
     /// Without progress for so long a run counts as stuck.
     pub stuck_after: Setting<Duration>,
     pub log: Setting<Targets>,
@@ -176,6 +180,7 @@ struct FileSettings {
     max_connections: Option<usize>,
     http_allow: Option<String>,
     public_url: Option<String>,
+    cors_origins: Option<String>,
     stuck_after: Option<String>,
     log: Option<String>,
     log_format: Option<String>,
@@ -232,6 +237,13 @@ impl Settings {
                 str::parse,
             )?,
             public_url: lookup.find("public-url", flags.public_url, file.public_url, "", public_url)?,
+            cors_origins: lookup.find(
+                "cors-origins",
+                flags.cors_origins,
+                file.cors_origins,
+                "",
+                Origins::parse,
+            )?,
             stuck_after: lookup.find(
                 "stuck-after",
                 flags.stuck_after,

@@ -13,7 +13,7 @@ use crate::failure::{Exit, Failure};
 use crate::http::codes::Code;
 
 /// How long an answer may take: as long as a server works on it.
-const PATIENCE: Duration = crate::http::HANDLER_TIME;
+const PATIENCE: Duration = crate::http::pass::HANDLER_TIME;
 
 #[derive(Debug)]
 pub enum Target {
@@ -118,13 +118,14 @@ fn refused(status: u16, code: &str, detail: String) -> Failure {
             "name a token that allows it by FLOWLINE_TOKEN or --token; `flowline token create` makes one",
         ),
         "no-such-event" => Failure::refusal("not-accepted", detail),
+        "inbox-full" => Failure::inbox_full(detail),
+        "event-rejected" => Failure::new(Exit::Found, known, detail),
         "too-large" => Failure::refusal("limit", detail),
         "bad-parameter" => Failure::usage(detail),
         "bad-body" | "run-not-ended" | "no-such-step" => Failure::input(detail),
-        "no-such-run" | "no-such-flow" | "no-such-queue" | "no-such-token" | "run-ended" | "refused"
-        | "key-conflict" | "schema" | "definition" | "invalid" | "stale-lease" => {
-            Failure::refusal(known, detail)
-        }
+        "no-such-run" | "no-such-flow" | "no-such-queue" | "no-such-token" | "no-such-receipt"
+        | "run-ended" | "refused" | "role" | "key-conflict" | "schema" | "definition" | "invalid"
+        | "stale-lease" => Failure::refusal(known, detail),
         "unavailable" => Failure::new(Exit::Store, "store-unavailable", detail)
             .help("the server cannot reach its store; ask again in a moment"),
         "store" => Failure::new(Exit::Store, "store", detail),
@@ -151,6 +152,8 @@ mod tests {
             let failure = refused(code.status, code.code, "why".to_owned());
             let request = !matches!(code.code, "bad-request" | "not-found" | "not-acceptable");
             let exit = match code.status {
+                _ if code.code == "role" => Exit::Usage,
+                _ if code.code == "event-rejected" => Exit::Found,
                 400 | 404 | 409 | 413 if request => Exit::Usage,
                 _ => Exit::Store,
             };

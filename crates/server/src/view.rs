@@ -9,9 +9,11 @@ use flowline::core::event::EventType;
 use flowline::core::run::Phase;
 use flowline::core::{Event, Json, Plan, RunKey, RunState, Status, Tenant, Time};
 use flowline::plans::Plans;
+use flowline::position::Position;
 use flowline::store::{
     EventQuery, JobRow, JobState, RunPage, RunRow, Store, StoreError, StoredDefinition, Total,
 };
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 /// Events read at a time: `step.completed` carries results.
@@ -46,7 +48,36 @@ impl From<RunPage> for RunList {
 pub struct FlowView {
     #[serde(flatten)]
     pub definition: StoredDefinition,
+    pub kind: DefinitionKind,
     pub runs: BTreeMap<Status, u64>,
+}
+
+/// What a definition defines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DefinitionKind {
+    Flow,
+    Machine,
+}
+
+impl DefinitionKind {
+    fn of(definition: &StoredDefinition) -> DefinitionKind {
+        #[derive(Deserialize)]
+        struct Body {
+            machine: Option<IgnoredAny>,
+        }
+        match serde_json::from_str(&definition.body) {
+            Ok(Body { machine: Some(_) }) => DefinitionKind::Machine,
+            _ => DefinitionKind::Flow,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DefinitionKind::Flow => "flow",
+            DefinitionKind::Machine => "machine",
+        }
+    }
 }
 
 /// Which definitions of a flow.
@@ -72,7 +103,7 @@ impl FlowView {
             for counter in of_flow {
                 *runs.entry(counter.status).or_default() += counter.count;
             }
-            FlowView { definition, runs }
+            FlowView { kind: DefinitionKind::of(&definition), definition, runs }
         };
         Ok(definitions.into_iter().map(view).collect())
     }
@@ -86,6 +117,9 @@ pub struct RunView {
     pub row: RunRow,
     #[serde(flatten)]
     pub parts: RunParts,
+    /// Where a machine stands.
+    #[serde(flatten)]
+    pub machine: Option<Position>,
 }
 
 /// What is shown of a run beside its row.
@@ -159,14 +193,17 @@ impl RunView {
         let steps = log.steps(&plan, &state, &jobs);
         let (result, error) = ending(store, run, &row).await?;
         let (emitted_events, awaits) = (emitted(&plan, &state), awaited(&plan, &state));
+        let machine = Position::read(store, run, (&plan, &state), &jobs).await?;
         let parts = RunParts { steps, jobs, emitted_events, awaits, result, error };
-        Ok(RunView { row, parts })
+        Ok(RunView { row, parts, machine })
     }
 
     /// Reads what [`RunView`] is written as. In two goes: one that takes row and parts apart as it reads would lose the
     /// digits of a result.
     pub fn from_json(json: &Json) -> Result<RunView, serde_json::Error> {
-        Ok(RunView { row: json.to()?, parts: json.to()? })
+        let row: RunRow = json.to()?;
+        let machine = if row.state.is_some() { Some(json.to()?) } else { None };
+        Ok(RunView { row, parts: json.to()?, machine })
     }
 }
 
@@ -175,7 +212,12 @@ fn emitted(plan: &Plan, state: &RunState) -> Vec<Arc<str>> {
     events.filter(|(at, _)| state.emitted.contains(*at as u32)).map(|(_, event)| event.name.clone()).collect()
 }
 
+/// Events from outside that would move the run on: those that steps wait for, or that a machine answers in its state.
 fn awaited(plan: &Plan, state: &RunState) -> Vec<Arc<str>> {
+    if let (Some(machine), Some(now)) = (&plan.machine, &state.machine) {
+        let answers = machine.state(now.state).on.keys();
+        return answers.map(|&event| plan.events[event as usize].name.clone()).collect();
+    }
     let idle = |step: &u32| state.step(*step).phase == Phase::Idle;
     let events = plan.events.iter().enumerate();
     events

@@ -39,6 +39,9 @@ const APPROVAL: &str = "approval.yaml";
 /// The one that calls a server.
 const CALL: &str = "call.yaml";
 
+/// Machines, which run to their ends in the tests of the engine too.
+const MACHINES: [&str; 3] = ["expense.yaml", "order-payment.yaml", "ticket.toml"];
+
 /// A folder for the store, so that nothing is written beside the examples.
 struct Place(TempDir);
 
@@ -111,6 +114,21 @@ fn the_approval_example_waits_for_its_event_and_then_completes() {
 }
 
 #[test]
+fn the_expense_example_stands_until_somebody_sends_an_event() {
+    let place = Place::new();
+    let input = r#"{"amount": 400, "by": "ada"}"#;
+    let draft = place.json(&["run", "examples/expense.yaml", "--input", input]);
+    assert_eq!((&draft["status"], &draft["awaits"]), (&"waiting".into(), &json!(["submit"])));
+    let run = draft["runId"].as_str().unwrap();
+    place.json(&["send", run, "submit", "--user", "ada"]);
+    place.json(&["send", run, "approve", "--user", "max", "--role", "manager"]);
+    place.json(&["work", "--until-idle"]);
+    let shown = place.json(&["show", run]);
+    assert_eq!((&shown["status"], &shown["state"]), (&"completed".into(), &"approved".into()));
+    assert_eq!(shown["result"], json!({ "paid": 400, "approved_by": ["max"] }));
+}
+
+#[test]
 fn the_call_example_hands_on_what_a_server_answers() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -129,7 +147,8 @@ fn the_call_example_hands_on_what_a_server_answers() {
 
 #[test]
 fn every_example_is_among_those_that_run_here() {
-    let run: BTreeSet<&str> = complete().iter().map(|(file, ..)| *file).chain([APPROVAL, CALL]).collect();
+    let run: BTreeSet<&str> =
+        complete().iter().map(|(file, ..)| *file).chain([APPROVAL, CALL]).chain(MACHINES).collect();
     let there: Vec<PathBuf> = in_folder("examples");
     let there: BTreeSet<&str> = there
         .iter()
@@ -166,12 +185,12 @@ fn every_flow_in_the_documentation_is_valid() {
         let name = page.file_stem().unwrap().to_str().unwrap();
         for (line, language, block) in blocks(&text) {
             let begins = match language {
-                "yaml" => "flow:",
-                "toml" => "flow =",
-                "json" => "{ \"flow\"",
+                "yaml" => ["flow:", "machine:"],
+                "toml" => ["flow =", "machine ="],
+                "json" => ["{ \"flow\"", "{ \"machine\""],
                 _ => continue,
             };
-            if block.starts_with(begins) {
+            if begins.iter().any(|begins| block.starts_with(begins)) {
                 let file = place.0.path().join(format!("{name}-line-{line}.{language}"));
                 std::fs::write(&file, block).unwrap();
                 files.push(file);

@@ -157,12 +157,39 @@ fn keep_documents(here: &Here, file: &str) {
     }
 }
 
+/// Run, number, event, status, worker, outcome.
+type ReceiptRow = (String, i64, String, String, Option<String>, Option<String>);
+
+/// The rows of a file's table of receipts.
+fn receipts(here: &Here, file: &str) -> Vec<ReceiptRow> {
+    let conn = rusqlite::Connection::open(here.path(file)).unwrap();
+    let sql =
+        "select run_id, number, event_id, status, worker, outcome from v_receipts order by run_id, number";
+    let mut rows = conn.prepare(sql).unwrap();
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?))
+    };
+    rows.query_map([], read).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+/// More than a page of the first run's, in every status, and one of another.
+fn keep_receipts(here: &Here, file: &str) {
+    let conn = rusqlite::Connection::open(here.path(file)).unwrap();
+    let sql = "with recursive n (n) as (select 0 union all select n + 1 from n where n < 299)
+        insert into receipts
+            select (select min(id) from runs) + n / 299, n, 1, 'event ' || n, 'approve', json_object('user', n), n % 4,
+                iif(n % 4, 'worker ' || n % 3, null), 1800000000000 + n / 7, iif(n % 4, 1800000000500, null),
+                iif(n % 4 > 1, 1800000000900, null), iif(n % 2, json_object('to', n), null) from n";
+    conn.execute(sql, []).unwrap();
+}
+
 #[test]
 fn everything_arrives_in_every_store_and_goes_on_in_the_last() {
     let here = Here::new();
     let runs = fill(&here);
     let first = "sqlite:.flowline/flowline.db";
     keep_documents(&here, ".flowline/flowline.db");
+    keep_receipts(&here, ".flowline/flowline.db");
     let before = said(&here, first, &runs);
     let leased = here.json(0, &["show", &runs[7]]);
     let stores =
@@ -172,6 +199,7 @@ fn everything_arrives_in_every_store_and_goes_on_in_the_last() {
         assert_eq!(answer["moved"]["runs"], json!(runs.len()), "{answer}");
         assert_eq!(answer["moved"]["values"], json!(3), "{answer}");
         assert_eq!(answer["moved"]["documents"], json!(251), "{answer}");
+        assert_eq!(answer["moved"]["receipts"], json!(300), "{answer}");
         assert_eq!(said(&here, &pair[1], &runs), before, "{} differs", pair[1]);
         assert_eq!(here.json(0, &["verify", "--store", &pair[1]])["violations"], json!([]));
         assert_eq!(said(&here, &pair[0], &runs), before, "the source has changed");
@@ -179,6 +207,9 @@ fn everything_arrives_in_every_store_and_goes_on_in_the_last() {
 
     let kept = documents(&here, "last.db");
     assert_eq!((kept.len(), &kept), (251, &documents(&here, ".flowline/flowline.db")));
+
+    let kept = receipts(&here, "last.db");
+    assert_eq!((kept.len(), &kept), (300, &receipts(&here, ".flowline/flowline.db")));
 
     // The same key is the same run, wherever it is.
     let last = ["--store", "sqlite:last.db"];

@@ -111,7 +111,7 @@ impl Twins {
 
     /// Names stand for ids, and nothing for what differs from run to run.
     fn blank(&self, value: &mut Value) {
-        const DIFFER: [&str; 22] = [
+        const DIFFER: [&str; 23] = [
             "id",
             "ts",
             "at",
@@ -134,6 +134,7 @@ impl Twins {
             "p95",
             "p99",
             "eventId",
+            "receivedAt",
         ];
         match value {
             Value::Object(members) => {
@@ -141,7 +142,9 @@ impl Twins {
                     let differs = DIFFER.contains(&name.as_str()) && !value.is_null() && !value.is_object();
                     match value {
                         _ if differs || name == "origin" => *value = json!("…"),
-                        Value::String(text) if name == "reason" => *text = self.words(text).join(" "),
+                        Value::String(text) if name == "reason" || name == "summary" => {
+                            *text = self.words(text).join(" ")
+                        }
                         value => self.blank(value),
                     }
                 }
@@ -237,6 +240,67 @@ fn acts_on_runs_are_the_same_at_a_server_as_on_a_store() {
     let said = twins.say(&["show", "{keyed}", "--json"]);
     assert!(said[1].out.contains("1.00000000000000000001"), "no digit of a payload is lost: {}", said[1].out);
     assert!(!twins.away.path(".flowline").exists(), "a server was asked, so nothing is made here");
+}
+
+#[test]
+fn machines_are_spoken_to_at_a_server_as_on_a_store() {
+    const TICKET: &str = r#"
+machine: ticket
+events: { answer: , close: { type: object }, reopen: , ask: }
+context: { answers: "0" }
+states:
+  open:
+    on:
+      answer: { set: { answers: "context.answers + 1" } }
+      ask: { to: asked, actions: [tell] }
+      close: { to: closed, role: agent, if: "context.answers > 0", set: { by: "user" } }
+  asked: { on: { answer: { to: open } } }
+  closed: { on: { reopen: { to: open } }, after: { in: 30d, to: gone } }
+  gone: { final: true }
+actions: { tell: { worker: desk } }
+"#;
+    let mut twins = Twins::new();
+    twins.own.write("ticket.yaml", TICKET);
+    twins.away.write("ticket.yaml", TICKET);
+    twins.start("ticket", &["ticket.yaml"]);
+    for (exit, words) in [
+        (2, &["answr"][..]),
+        (2, &["close", "--payload", "{}"]),
+        (2, &["close", "--payload", "1", "--role", "agent"]),
+        (1, &["close", "--payload", "{}", "--role", "agent", "--wait", "10s"]),
+        (1, &["reopen", "--wait", "10s"]),
+        (0, &["answer", "--key", "k1"]),
+        (0, &["answer", "--key", "k1", "--wait", "10s"]),
+        (2, &["close", "--payload", "{}", "--role", "agent", "--key", "k1"]),
+        (0, &["close", "--payload", "{}", "--role", "agent", "--user", "ada", "--wait", "10s"]),
+    ] {
+        twins.same(exit, &[&["send", "{ticket}"], words].concat());
+    }
+    let look = |twins: &Twins| {
+        for words in [
+            &["show", "{ticket}"][..],
+            &["explain", "{ticket}"],
+            &["events", "{ticket}"],
+            &["receipts"],
+            &["receipts", "--run", "{ticket}", "--status", "failed"],
+            &["runs", "--flow", "ticket", "--state", "closed"],
+            &["stats"],
+            &["flows"],
+        ] {
+            twins.same(0, words);
+            twins.alike(0, words);
+        }
+    };
+    look(&twins);
+    twins.alike(1, &["send", "{ticket}", "answer", "--wait", "10s"]);
+    let by_key = ["send", "--flow", "ticket", "--business-key", "b1", "--wait", "10ms"];
+    assert_eq!(twins.same(0, &[&by_key[..], &["answer"]].concat())["receipt"]["status"], "completed");
+    assert_eq!(twins.same(0, &[&by_key[..], &["ask"]].concat())["receipt"]["status"], "processing");
+    twins.alike(0, &[&by_key[..], &["answer"]].concat());
+    twins.same(2, &["send", "--flow", "nope", "--business-key", "b1", "answer"]);
+    twins.same(2, &["receipts", "--run", "nope"]);
+    twins.same(0, &["receipts", "--all", "--limit", "1"]);
+    look(&twins);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use flowline_store::StoreError;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::Options;
@@ -59,6 +60,8 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
         conn.busy_timeout(BUSY)?;
         conn.pragma_update(None, "query_only", true)?;
         conn.set_prepared_statement_cache_capacity(64);
+        // A statement keeps its plan, whatever it is asked for: otherwise each new value has it made anew.
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         schema::check(&conn, &path.display().to_string())?;
         Ok(conn)
     };

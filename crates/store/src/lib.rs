@@ -86,10 +86,7 @@ pub trait RunStore: Send + Sync + 'static {
     async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError>;
 
     /// The receipt of an event that a run took in; `None` where there is none of that id.
-    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
-        let _ = (run, event_id);
-        Err(StoreError::Invalid("this store keeps no receipts".to_owned()))
-    }
+    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError>;
 
     /// A page of runs, newest first, with a total. `Invalid` for a state without its flow.
     async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError>;
@@ -167,10 +164,7 @@ pub trait Catalog: Send + Sync + 'static {
         id: &str,
         body: Json,
         ttl: Option<Duration>,
-    ) -> Result<Option<Document>, StoreError> {
-        let _ = (collection, id, body, ttl);
-        Err(StoreError::Invalid("this store creates no documents".to_owned()))
-    }
+    ) -> Result<Option<Document>, StoreError>;
     /// One document; `None` where it is absent or expired.
     async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError>;
     /// A page of the live documents of a collection, by id. Its cost does not grow with the place in the collection.
@@ -180,10 +174,7 @@ pub trait Catalog: Send + Sync + 'static {
 
     /// A page of a tenant's receipts, newest first. Its cost grows neither with its place in the list nor with the receipts
     /// that status and worker leave out; with a run given, it grows with those of the run.
-    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
-        let _ = query;
-        Err(StoreError::Invalid("this store keeps no receipts".to_owned()))
-    }
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError>;
 
     /// Runs by (tenant, flow, status, state), as counted along with the commits. Zeros are left out.
     async fn counters(&self) -> Result<Vec<Counter>, StoreError>;

@@ -13,66 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::StoreError;
 use crate::query::PAGE;
 
-/// How far an event has come. `Pending`: in the inbox. `Processing`: taken up. The others are ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ReceiptStatus {
-    Pending,
-    Processing,
-    Completed,
-    Failed,
-}
-
-impl ReceiptStatus {
-    pub const ALL: [ReceiptStatus; 4] =
-        [ReceiptStatus::Pending, ReceiptStatus::Processing, ReceiptStatus::Completed, ReceiptStatus::Failed];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ReceiptStatus::Pending => "pending",
-            ReceiptStatus::Processing => "processing",
-            ReceiptStatus::Completed => "completed",
-            ReceiptStatus::Failed => "failed",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<ReceiptStatus> {
-        ReceiptStatus::ALL.into_iter().find(|status| status.as_str() == text)
-    }
-
-    /// Whether the event was taken up, at some time.
-    pub fn is_started(self) -> bool {
-        self != ReceiptStatus::Pending
-    }
-
-    pub fn is_end(self) -> bool {
-        matches!(self, ReceiptStatus::Completed | ReceiptStatus::Failed)
-    }
-}
-
-/// What a commit does to a receipt of its run. A commit names a number at most once. One that is neither opened here nor
-/// there already is passed over.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReceiptChange {
-    /// Which receipt of the run.
-    pub number: u32,
-    /// Set where the receipt is new. No receipt of the run has its number or its event's id: the caller decided on a
-    /// version of the run that says so.
-    pub opened: Option<Opened>,
-    pub status: ReceiptStatus,
-    /// `None` keeps what is there.
-    pub worker: Option<Arc<str>>,
-    /// `None` keeps what is there.
-    pub outcome: Option<Json>,
-}
-
-/// What is written once, when an event comes in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opened {
-    pub event_id: Arc<str>,
-    pub name: Arc<str>,
-    pub sender: Option<Json>,
-}
+pub use flowline_core::receipt::{Opened, ReceiptChange, ReceiptStatus};
 
 /// A receipt as it is read. Its JSON is a contract.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,6 +22,7 @@ use crate::json::Json;
 use crate::limits;
 use crate::plan::Plan;
 use crate::planted::{self, Bug};
+use crate::receipt::ReceiptChange;
 use crate::run::RunState;
 use crate::time::Time;
 
@@ -194,7 +195,7 @@ pub struct Decision {
     /// Jobs to drop, by attempt, which must not be leased.
     pub drop: Vec<(Job, u32)>,
     /// What became of events that a machine took in.
-    pub receipts: Vec<Receipt>,
+    pub receipts: Vec<ReceiptChange>,
     pub others: OtherJobs,
     /// Why the run failed or will fail, in the commit where that is settled.
     pub failure: Option<(String, Option<Arc<str>>)>,
@@ -222,33 +223,6 @@ pub enum Job {
     Begin,
     /// A timer of a machine's state. Its attempt is the number that it was set under.
     Timer(u32),
-}
-
-/// The processing record of an event that a machine took in, as a decision changes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Receipt {
-    /// Events of a run count from 1.
-    pub number: u32,
-    /// Set in the decision that takes it in.
-    pub opened: Option<Opened>,
-    pub status: ReceiptStatus,
-    pub outcome: Option<Json>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opened {
-    pub event_id: Arc<str>,
-    pub name: Arc<str>,
-    pub sender: Option<Json>,
-}
-
-/// What moves it on: a `pending` one waits for its turn, a `processing` one for the actions that it set off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReceiptStatus {
-    Pending,
-    Processing,
-    Completed,
-    Failed,
 }
 
 /// What becomes of the run's jobs that the decision does not name.
@@ -313,6 +287,31 @@ pub fn check_input(plan: &Plan, input: &Json) -> Result<(), Refusal> {
             schema.check(input).map_err(|problem| Refusal::Schema { what: "the input".to_owned(), problem })
         }
         None => Ok(()),
+    }
+}
+
+/// Whether a run of this plan could ever take this event from this sender, asked before there is a run.
+pub fn check_event(plan: &Plan, name: &str, payload: &Json, sender: &Sender) -> Result<(), Refusal> {
+    let known = plan.event_index(name).filter(|&event| plan.events[event as usize].accepted.is_some());
+    let Some(event) = known else {
+        let accepts = plan.definition.accepts.keys().cloned().collect();
+        return Err(Refusal::NotAccepted { flow: plan.flow.clone(), event: name.to_owned(), accepts });
+    };
+    if let Some(machine) = &plan.machine {
+        machine
+            .may_send(event, &sender.roles)
+            .map_err(|roles| Refusal::Forbidden { event: name.to_owned(), roles })?;
+    }
+    check_payload(plan, event, name, payload)
+}
+
+/// Whether an event from outside is as large as it may be and as its schema wants it.
+fn check_payload(plan: &Plan, event: u32, name: &str, payload: &Json) -> Result<(), Refusal> {
+    let what = format!("event {name:?}");
+    payload.clone().within(&what, limits::PAYLOAD_BYTES)?;
+    match &plan.events[event as usize].accepted {
+        Some(Some(schema)) => schema.check(payload).map_err(|problem| Refusal::Schema { what, problem }),
+        _ => Ok(()),
     }
 }
 

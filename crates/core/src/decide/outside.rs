@@ -2,7 +2,7 @@
 
 use super::attempt::clip;
 use super::draft::Draft;
-use super::{Finish, Halt, OtherJobs, Refusal, Start, check_input};
+use super::{Finish, Halt, OtherJobs, Refusal, Start, check_input, check_payload};
 use crate::definition::Priority;
 use crate::event::{EventType, Slot};
 use crate::json::{self, Json};
@@ -101,19 +101,9 @@ impl Draft<'_> {
             return Err(Halt::Applied);
         }
         self.refuse_if_ended()?;
-        self.check_event(event, name, payload)?;
+        check_payload(self.plan, event, name, payload)?;
         self.publish(None, event, payload, event_id);
         self.settle()
-    }
-
-    /// Whether an event from outside is as large as it may be and as its schema wants it.
-    pub(super) fn check_event(&self, event: u32, name: &str, payload: &Json) -> Result<(), Refusal> {
-        let what = format!("event {name:?}");
-        payload.clone().within(&what, limits::PAYLOAD_BYTES)?;
-        match &self.plan.events[event as usize].accepted {
-            Some(Some(schema)) => schema.check(payload).map_err(|problem| Refusal::Schema { what, problem }),
-            _ => Ok(()),
-        }
     }
 
     pub(super) fn timed_out(&mut self) -> Result<(), Halt> {

@@ -1,4 +1,4 @@
-//! A flow as data: what a file or the Rust builder describes, before it is checked and indexed.
+//! A flow or a machine as data: what a file or the Rust builder describes, before it is checked and indexed.
 //!
 //! The same [`Definition`] comes out of YAML, TOML, JSON and Rust. Its canonical JSON ([`Definition::canonical`]) uses
 //! the keys of the file format with defaults left out, so that it can be read back by the same reader and so that its
@@ -108,49 +108,86 @@ impl<T: Serialize> Serialize for ByName<'_, T> {
     }
 }
 
-/// Named work in a flow.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Named work in a flow, or of a machine.
+#[derive(Debug, Clone, PartialEq)]
 pub struct StepDefinition {
-    #[serde(skip)]
     pub name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    #[serde(flatten)]
     pub runner: Runner,
     /// The lane of jobs that this step waits in. For `worker: QUEUE` it is that queue.
-    #[serde(skip_serializing_if = "is_default_queue")]
     pub queue: String,
     /// None for an entry step.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub subscribes: Option<Subscribes>,
     /// Declared emits, each with an optional JSON Schema.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub emits: BTreeMap<String, Option<serde_json::Value>>,
     /// The event that carries this step's result.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub returns: Option<String>,
     /// CEL, evaluated once when the step would be triggered.
-    #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
     /// Of an action: those of the same transition that must be done before it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<String>,
     /// Of an action: the state that the machine moves to when it is out of attempts.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub on_error: Option<String>,
-    #[serde(skip_serializing_if = "is_default")]
     pub retry: Retry,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "some_duration")]
     pub timeout: Option<Duration>,
-    #[serde(skip_serializing_if = "is_default")]
     pub on_failure: OnFailure,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
 }
 
+/// Without its name, under which it stands. Defaults are left out, but for the queue of a `start` step: two are usual.
+impl Serialize for StepDefinition {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if let Some(description) = &self.description {
+            map.serialize_entry("description", description)?;
+        }
+        match &self.runner {
+            Runner::Command(argv) => map.serialize_entry("command", argv)?,
+            Runner::Http(request) => map.serialize_entry("http", request)?,
+            Runner::Worker(queue) => map.serialize_entry("worker", queue)?,
+            Runner::Function(name) => map.serialize_entry("function", name)?,
+            Runner::Start(start) => map.serialize_entry("start", start)?,
+            Runner::Send(send) => map.serialize_entry("send", send)?,
+        }
+        if self.queue != DEFAULT_QUEUE || matches!(self.runner, Runner::Start(_)) {
+            map.serialize_entry("queue", &self.queue)?;
+        }
+        if let Some(subscribes) = &self.subscribes {
+            map.serialize_entry("subscribes", subscribes)?;
+        }
+        if !self.emits.is_empty() {
+            map.serialize_entry("emits", &self.emits)?;
+        }
+        if let Some(event) = &self.returns {
+            map.serialize_entry("returns", event)?;
+        }
+        if let Some(condition) = &self.condition {
+            map.serialize_entry("if", condition)?;
+        }
+        if !self.after.is_empty() {
+            map.serialize_entry("after", &self.after)?;
+        }
+        if let Some(state) = &self.on_error {
+            map.serialize_entry("on_error", state)?;
+        }
+        if !is_default(&self.retry) {
+            map.serialize_entry("retry", &self.retry)?;
+        }
+        if let Some(timeout) = self.timeout {
+            map.serialize_entry("timeout", &format_duration(timeout))?;
+        }
+        if !is_default(&self.on_failure) {
+            map.serialize_entry("on_failure", &self.on_failure)?;
+        }
+        if let Some(priority) = &self.priority {
+            map.serialize_entry("priority", priority)?;
+        }
+        map.end()
+    }
+}
+
 /// How a step runs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Runner {
     /// An argument vector; no shell.
     Command(Vec<String>),
@@ -413,6 +450,8 @@ impl Serialize for Cleanup {
 
 /// The queue of a step that names none.
 pub const DEFAULT_QUEUE: &str = "default";
+/// The queue of a `start` step that names none: what only waits for another run should not keep others from working.
+pub const START_QUEUE: &str = "start";
 
 impl Definition {
     pub fn new(flow: &str) -> Definition {
@@ -462,6 +501,7 @@ impl StepDefinition {
     pub fn new(name: &str, runner: Runner) -> StepDefinition {
         let queue = match &runner {
             Runner::Worker(queue) => queue.clone(),
+            Runner::Start(_) => START_QUEUE.to_owned(),
             _ => DEFAULT_QUEUE.to_owned(),
         };
         StepDefinition {
@@ -493,10 +533,6 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-fn is_default_queue(queue: &str) -> bool {
-    queue == DEFAULT_QUEUE
-}
-
 fn is_one(n: &u32) -> bool {
     *n == 1
 }
@@ -515,8 +551,4 @@ fn is_default_max_delay(delay: &Duration) -> bool {
 
 fn duration<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&format_duration(*duration))
-}
-
-fn some_duration<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    duration.map(format_duration).serialize(serializer)
 }

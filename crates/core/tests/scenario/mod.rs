@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use flowline_core::decide::{
     AddJob, Decided, Decision, Failure, Finish, Inherited, Input, Job, Known, Missing, Moment, OtherJobs,
-    Receipt, ReceiptStatus, Refusal, Retryable, Sender, Start, decide,
+    Refusal, Retryable, Sender, Start, decide,
 };
 use flowline_core::definition::{Definition, Format, Priority, read};
 use flowline_core::event::{Event, EventType, NewEvent, Slot};
 use flowline_core::machine::Turn;
+use flowline_core::receipt::{ReceiptChange, ReceiptStatus};
 use flowline_core::run::{Phase, Status};
 use flowline_core::{Json, Plan, RunId, RunState, Tenant, Time};
 
@@ -38,7 +39,7 @@ pub struct Scenario {
     /// Timers of a machine, and its delayed start as `u32::MAX`.
     pub timers: BTreeMap<u32, AddJob>,
     /// What became of the events that a machine took in.
-    pub receipts: BTreeMap<u32, Receipt>,
+    pub receipts: BTreeMap<u32, ReceiptChange>,
     pub leased: BTreeSet<u32>,
     pub now: Time,
     /// Everything that decisions asked for, in order.
@@ -415,11 +416,11 @@ impl Scenario {
         self.state = decision.state.clone();
     }
 
-    fn note(&mut self, receipt: &Receipt) {
+    fn note(&mut self, receipt: &ReceiptChange) {
         match self.receipts.get_mut(&receipt.number) {
             Some(there) => {
                 assert!(receipt.opened.is_none(), "a receipt was opened twice");
-                assert!((there.status as u8) < 2, "a receipt that was closed changed");
+                assert!(!there.status.is_end(), "a receipt that was closed changed");
                 there.status = receipt.status;
                 there.outcome = receipt.outcome.clone().or(there.outcome.take());
             }
@@ -437,7 +438,7 @@ impl Scenario {
             let timers: Vec<u32> = self.timers.keys().copied().filter(|timer| *timer != u32::MAX).collect();
             assert_eq!(timers, armed, "timers and their jobs differ\n{}", self.transcript);
         } else {
-            let open = self.receipts.values().filter(|receipt| (receipt.status as u8) < 2).count();
+            let open = self.receipts.values().filter(|receipt| !receipt.status.is_end()).count();
             assert_eq!(open, 0, "a receipt is open after the end\n{}", self.transcript);
         }
         let waiting = machine.inbox.iter().filter(|turn| matches!(turn, Turn::Event { .. })).count();
@@ -549,7 +550,7 @@ impl Scenario {
             };
             *out += &format!("  - {name}#{attempt}\n");
         }
-        for Receipt { number, status, outcome, .. } in &decision.receipts {
+        for ReceiptChange { number, status, outcome, .. } in &decision.receipts {
             let outcome = outcome.as_ref().map(|outcome| format!(" {outcome}")).unwrap_or_default();
             *out += &format!("  event {number}: {status:?}{outcome}\n");
         }

@@ -81,11 +81,15 @@ impl<R> Driver<R> {
     fn landed(&mut self, run: &RunKey, result: Result<Committed, CommitError>) {
         self.quiet = None;
         let landed = self.ledger.committed(run, result);
+        self.count_heard(landed.heard);
         self.not_used(landed.unused);
         self.reply(landed.replies);
         if let Some(due) = landed.waiting {
             self.claim_by(due);
-            self.next_sweep = self.next_sweep.min(self.clock.local(due));
+            // What is due now is to be claimed; only what is due later may be a timer.
+            if due > self.store_now() {
+                self.next_sweep = self.next_sweep.min(self.clock.local(due));
+            }
         }
         for handed in landed.handed {
             self.take_over(handed);

@@ -11,7 +11,7 @@ use flowline_store::{CommitError, Committed, ExpiredLease};
 use tracing::{Level, debug, enabled, warn};
 
 use super::{Driver, Running};
-use crate::ledger::Ended;
+use crate::ledger::{Ended, Heard};
 use crate::meters::count;
 use crate::trace::Span;
 
@@ -41,6 +41,16 @@ impl<R> Driver<R> {
                 };
                 debug!(runId = %run.run, flowName = %flow, instanceId = instance, why = %error, "{what}");
             }
+        }
+    }
+
+    pub(super) fn count_heard(&self, heard: Heard) {
+        let Heard { received, applied, rejected } = heard;
+        let meters = &self.meters;
+        for (meter, count) in
+            [(&meters.received, received), (&meters.applied, applied), (&meters.rejected, rejected)]
+        {
+            meter.fetch_add(count, Ordering::Relaxed);
         }
     }
 

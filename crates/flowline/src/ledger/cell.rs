@@ -11,7 +11,7 @@ use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
 use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, Lane, NewRun, StoreError};
 
 use super::draft::Draft;
-use super::{Ask, CACHED_PAYLOADS, Ended, Entry, Handed, Landed, Outcome, Room, Seen, Unused};
+use super::{Ask, CACHED_PAYLOADS, Ended, Entry, Handed, Heard, Landed, Outcome, Room, Seen, Unused};
 use crate::trace;
 
 #[derive(Debug)]
@@ -44,6 +44,7 @@ pub(super) struct Flight<R> {
     pub(super) handoffs: Vec<(u32, u32, Handoff)>,
     pub(super) waiting: Option<Time>,
     pub(super) terminal: Option<Json>,
+    pub(super) heard: Heard,
 }
 
 impl<R> Default for Cell<R> {
@@ -198,7 +199,7 @@ impl<R> Cell<R> {
             });
         }
         self.keep(flight.payloads);
-        landed.waiting = flight.waiting;
+        (landed.waiting, landed.heard) = (flight.waiting, flight.heard);
         for (step, attempt, handoff) in flight.handoffs {
             if committed.granted.contains(&JobKey::Step(step)) {
                 let plan = flight.after.plan.clone();

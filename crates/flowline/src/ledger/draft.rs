@@ -3,15 +3,16 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use flowline_core::decide::{self, AddJob, Job, Known, OtherJobs, Receipt};
+use flowline_core::decide::{AddJob, Job, Known, OtherJobs};
 use flowline_core::definition::Cleanup;
-use flowline_core::event::Slot;
+use flowline_core::event::{EventType, Slot};
+use flowline_core::machine::Turn;
 use flowline_core::planted::{self, Bug};
 use flowline_core::{Decision, Input, Json, NewEvent, RunKey, Time};
-use flowline_store::{Base, Commit, Failure, LeaseUse, Opened, Others, ReceiptChange, ReceiptStatus};
+use flowline_store::{Base, Commit, Failure, LeaseUse, Others, ReceiptChange};
 
 use super::cell::Flight;
-use super::{Entry, Room, Seen, index_of, job_key, new_job};
+use super::{Entry, Heard, Room, Seen, index_of, job_key, new_job};
 
 /// A commit in the making, out of one or more inputs of a run.
 pub(super) struct Draft<'a, R> {
@@ -27,6 +28,7 @@ pub(super) struct Draft<'a, R> {
     failure: Option<Failure>,
     payloads: BTreeMap<Slot, Json>,
     receipts: BTreeMap<u32, ReceiptChange>,
+    heard: Heard,
 }
 
 impl<'a, R> Draft<'a, R> {
@@ -44,6 +46,7 @@ impl<'a, R> Draft<'a, R> {
             failure: None,
             payloads: BTreeMap::new(),
             receipts: BTreeMap::new(),
+            heard: Heard::default(),
         }
     }
 
@@ -82,6 +85,7 @@ impl<'a, R> Draft<'a, R> {
 
     /// Adds a decision. True where nothing may follow it in the same commit.
     pub(super) fn take(&mut self, mut entry: Entry<R>, decision: Decision) -> bool {
+        self.hear(&decision);
         self.leases.extend(entry.lease.clone());
         self.events.extend(entry.lines.iter().cloned());
         entry.lines.shrink_to_fit();
@@ -93,9 +97,7 @@ impl<'a, R> Draft<'a, R> {
                 None => self.leases.push(LeaseUse::Unleased { key: job_key(job), attempt }),
             }
         }
-        for receipt in decision.receipts {
-            self.note(receipt);
-        }
+        decision.receipts.into_iter().for_each(|change| self.note(change));
         match decision.others {
             OtherJobs::Leave => {}
             OtherJobs::Drop => {
@@ -116,29 +118,28 @@ impl<'a, R> Draft<'a, R> {
         decision.others != OtherJobs::Leave
     }
 
+    /// Counts the events that a decision is about. One that has the turn already was applied before.
+    fn hear(&mut self, decision: &Decision) {
+        let rejected = decision.events.iter().filter(|event| event.kind == EventType::EventRejected).count();
+        let current = self.seen.state.machine.as_ref().and_then(|machine| machine.current.as_ref());
+        let turn = current.and_then(|current| match current.by {
+            Turn::Event { number, .. } => Some(number),
+            _ => None,
+        });
+        let new = |receipt: &&ReceiptChange| receipt.status.is_started() && Some(receipt.number) != turn;
+        let started = decision.receipts.iter().filter(new).count();
+        self.heard.received +=
+            decision.receipts.iter().filter(|receipt| receipt.opened.is_some()).count() as u64;
+        self.heard.applied += started.saturating_sub(rejected) as u64;
+        self.heard.rejected += rejected as u64;
+    }
+
     /// Adds what became of an event. A commit says one thing of each.
-    fn note(&mut self, receipt: Receipt) {
-        let status = match receipt.status {
-            decide::ReceiptStatus::Pending => ReceiptStatus::Pending,
-            decide::ReceiptStatus::Processing => ReceiptStatus::Processing,
-            decide::ReceiptStatus::Completed => ReceiptStatus::Completed,
-            decide::ReceiptStatus::Failed => ReceiptStatus::Failed,
-        };
-        let opened = receipt.opened.map(|opened| Opened {
-            event_id: opened.event_id,
-            name: opened.name,
-            sender: opened.sender,
-        });
-        let change = self.receipts.entry(receipt.number).or_insert(ReceiptChange {
-            number: receipt.number,
-            opened: None,
-            status,
-            worker: None,
-            outcome: None,
-        });
-        change.status = status;
-        change.opened = opened.or(change.opened.take());
-        change.outcome = receipt.outcome.or(change.outcome.take());
+    fn note(&mut self, change: ReceiptChange) {
+        match self.receipts.get_mut(&change.number) {
+            Some(before) => before.then(change),
+            None => drop(self.receipts.insert(change.number, change)),
+        }
     }
 
     pub(super) fn finish(self, room: &mut dyn Room) -> (Commit, Flight<R>) {
@@ -153,6 +154,7 @@ impl<'a, R> Draft<'a, R> {
             }
             match (&new.handoff, job.job) {
                 (Some(handoff), Job::Step(step)) => handoffs.push((step, job.attempt, handoff.clone())),
+                (None, Job::Step(_)) if !room.claims(&new.lane) => {}
                 _ => waiting = Some(waiting.unwrap_or(job.due).min(job.due)),
             }
             add.push(new);
@@ -183,6 +185,7 @@ impl<'a, R> Draft<'a, R> {
             handoffs,
             waiting,
             terminal,
+            heard: self.heard,
         };
         (commit, flight)
     }

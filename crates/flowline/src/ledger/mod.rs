@@ -118,10 +118,22 @@ pub struct Landed<R> {
     pub handed: Vec<Handed>,
     /// What was reserved for hand-offs that did not come to be.
     pub unused: Vec<Unused>,
-    /// Whether the commit left jobs for anyone to claim, and the earliest time one is due.
+    /// Whether the commit left timers, or jobs that are claimed here, and the earliest time one is due.
     pub waiting: Option<Time>,
     /// Set when the commit ended the run.
     pub ended: Option<Ended>,
+    pub heard: Heard,
+}
+
+/// What a commit says of the events of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Heard {
+    /// Taken in.
+    pub received: u64,
+    /// That moved it.
+    pub applied: u64,
+    /// Turned down.
+    pub rejected: u64,
 }
 
 /// How a run ended, and which it was.
@@ -163,6 +175,9 @@ pub struct Unused {
 pub trait Room {
     /// Reserves room for a job of this tenant's lane, or says no.
     fn reserve(&mut self, tenant: &Tenant, lane: &Lane) -> Option<Handoff>;
+
+    /// Whether jobs of this lane are claimed here when there is room.
+    fn claims(&self, lane: &Lane) -> bool;
 }
 
 /// A run as it was last seen.
@@ -398,6 +413,7 @@ impl<R> Ledger<R> {
             unused: Vec::new(),
             waiting: None,
             ended: None,
+            heard: Heard::default(),
         };
         let Some(cell) = self.cells.get_mut(run) else { return landed };
         match result {
@@ -426,6 +442,14 @@ pub fn index_of(plan: &Plan, state: &RunState, failure: Option<Failure>) -> Inde
         failed_steps: state.count(Phase::Failed),
         retries: state.retries,
         failure,
+    }
+}
+
+/// The timer of a machine's state that a job is.
+pub fn timer_of(key: JobKey) -> Option<u32> {
+    match key {
+        JobKey::Timer(number) => number.checked_sub(FIRST_TIMER),
+        JobKey::Step(_) => None,
     }
 }
 

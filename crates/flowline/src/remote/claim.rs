@@ -46,11 +46,12 @@ impl Remote {
         loop {
             let (seat, given) = shared.remote.seats.sit(&request.worker, tenant, &queues);
             let look = || async {
-                // A job is on its way to this worker: what a look would find is for others.
-                if seat.is_reserved() {
-                    std::future::pending::<()>().await;
+                seat.withhold().await;
+                let looked = self.look(request.clone()).await;
+                if looked.as_ref().is_ok_and(|look| look.found.is_empty()) {
+                    seat.offer();
                 }
-                self.look(request.clone()).await
+                looked
             };
             let store = shared.store.clone();
             let mut given = Awaited::new(given, move |given: Given| async move {

@@ -146,6 +146,11 @@ pub struct Remote {
     engine: Engine,
 }
 
+/// The worker that a reference was given to, as the reference says.
+pub fn worker_of(lease: &str) -> Option<Arc<str>> {
+    lease::Lease::decode(lease).map(|lease| lease.worker)
+}
+
 impl Engine {
     /// Work for remote workers of this handle's tenant.
     pub fn remote(&self) -> Remote {

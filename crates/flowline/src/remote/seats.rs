@@ -74,11 +74,9 @@ impl Seats {
         let mut taken = self.lock();
         taken.last += 1;
         let number = taken.last;
-        for queue in queues.iter() {
-            taken.rows.entry((tenant.clone(), queue.clone())).or_default().insert(number);
-        }
-        let sitting = Sitting { worker: worker.into(), tenant: tenant.clone(), queues: queues.clone(), tell };
-        taken.sitting.insert(number, sitting);
+        let (worker, tenant, queues) = (worker.into(), tenant.clone(), queues.clone());
+        taken.sitting.insert(number, Sitting { worker, tenant, queues, tell });
+        taken.offer(number);
         drop(taken);
         (Seat { seats: self.clone(), number }, given)
     }
@@ -124,10 +122,19 @@ impl Seats {
 }
 
 impl Taken {
-    fn leave(&mut self, number: u64) -> Option<Sitting> {
-        let sitting = self.sitting.remove(&number)?;
-        for queue in sitting.queues.iter() {
-            let row = (sitting.tenant.clone(), queue.clone());
+    /// Lets commits reserve a seat.
+    fn offer(&mut self, number: u64) {
+        let Some(Sitting { tenant, queues, .. }) = self.sitting.get(&number) else { return };
+        for queue in queues.iter() {
+            self.rows.entry((tenant.clone(), queue.clone())).or_default().insert(number);
+        }
+    }
+
+    /// Keeps commits from reserving it. False where one has.
+    fn withhold(&mut self, number: u64) -> bool {
+        let Some(Sitting { tenant, queues, .. }) = self.sitting.get(&number) else { return false };
+        for queue in queues.iter() {
+            let row = (tenant.clone(), queue.clone());
             if let Some(numbers) = self.rows.get_mut(&row) {
                 numbers.remove(&number);
                 if numbers.is_empty() {
@@ -135,14 +142,27 @@ impl Taken {
                 }
             }
         }
-        Some(sitting)
+        true
+    }
+
+    fn leave(&mut self, number: u64) -> Option<Sitting> {
+        self.withhold(number);
+        self.sitting.remove(&number)
     }
 }
 
 impl Seat {
-    /// Whether a commit on its way has a job for it.
-    pub(super) fn is_reserved(&self) -> bool {
-        !self.seats.lock().sitting.contains_key(&self.number)
+    /// Keeps commits from reserving it, before a look into the store: what that finds would be too much for a worker that a
+    /// commit has a job for. Where one has, this does not end: whoever waits for it waits for the job too, and hears of that.
+    pub(super) async fn withhold(&self) {
+        if !self.seats.lock().withhold(self.number) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Lets commits reserve it again, after a look that found nothing.
+    pub(super) fn offer(&self) {
+        self.seats.lock().offer(self.number);
     }
 }
 

@@ -14,14 +14,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use flowline_core::definition::{HttpRequest, Runner as Run};
-use flowline_core::request::{Given, Rendered};
+use flowline_core::request::Rendered;
 use flowline_core::time::format_duration;
 use flowline_core::{Json, ids};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Uri};
-use serde_json::json;
 
 use super::{Attempt, Runner};
 use crate::step::{Step, StepError};
@@ -92,7 +91,7 @@ impl Shared {
         else {
             return Err(StepError::fatal("this step sends no request"));
         };
-        let given = given(&step, &input);
+        let given = step.given(&input);
         let rendered = template.render(&given).map_err(|error| StepError::fatal(error).code("template"))?;
         drop(input);
         let target = Target::of(&rendered.url)?;
@@ -206,15 +205,4 @@ impl Headers {
 
 fn unfit(what: &str) -> StepError {
     StepError::fatal(format!("the request cannot be sent: {what}")).code("template")
-}
-
-fn given<'a>(step: &Step, input: &'a Json) -> Given<'a> {
-    let (run, tenant) = (step.run_id().as_str(), step.tenant().as_str());
-    Given {
-        input,
-        run: json!({ "id": run, "flow": step.flow(), "tenant": tenant }),
-        step: json!({
-            "name": step.name(), "attempt": step.attempt(), "idempotencyKey": step.idempotency_key(),
-        }),
-    }
 }

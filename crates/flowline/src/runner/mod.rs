@@ -1,5 +1,6 @@
-//! How a job runs: a function of this process, a program, or a request.
+//! How a job runs: a function of this process, a program, a request, or a call on the engine itself.
 
+pub(crate) mod call;
 #[cfg(feature = "command")]
 pub mod command;
 #[cfg(feature = "http")]

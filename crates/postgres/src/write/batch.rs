@@ -21,6 +21,7 @@ use crate::code;
 use crate::fault::Fault;
 use crate::names::Names;
 use crate::session::{Sent, Session, pipelined};
+use crate::witness::Witness;
 
 /// The answer to one [`Work`].
 #[derive(Debug)]
@@ -38,7 +39,12 @@ pub(super) struct Failed {
     pub(super) ending: bool,
 }
 
-pub(super) async fn perform(session: &Session, names: &Names, works: &[Work]) -> Result<Vec<Answer>, Failed> {
+pub(super) async fn perform(
+    session: &Session,
+    names: &Names,
+    witness: &Witness,
+    works: &[Work],
+) -> Result<Vec<Answer>, Failed> {
     let early = |fault| Failed { fault, ending: false };
     let unknown = prepare_names(session, names, works).await.map_err(early)?;
     let mut model = Model { unknown, ..Model::default() };
@@ -71,7 +77,9 @@ pub(super) async fn perform(session: &Session, names: &Names, works: &[Work]) ->
         Work::Repair(repair) => Answer::Repaired(model.repair(repair)),
     });
     let answers = answers.collect();
-    flush::write(session, names, &model).await.map_err(|fault| Failed { fault, ending: true })?;
+    flush::write(session, names, Some(witness), &model)
+        .await
+        .map_err(|fault| Failed { fault, ending: true })?;
     Ok(answers)
 }
 
@@ -188,24 +196,25 @@ const MOMENT: &str =
 const INSERT_RUNS: &str = "
     insert into flow_runs (id, tenant, run_id, flow_name, definition, status, step_count, completed_steps,
         failed_steps, retries, failure_error, failure_step, labels, idempotency_key, retry_of, input_digest,
-        created_at, started_at, completed_at, version, seq, ms, state)
+        created_at, started_at, completed_at, version, seq, ms, state, machine_state)
     select drawn.ids[u.at], u.tenant, u.run_id, u.flow_name, u.definition, u.status, u.step_count, u.completed_steps,
         u.failed_steps, u.retries, u.failure_error, u.failure_step, u.labels, u.idempotency_key, u.retry_of,
         u.input_digest, now_ms(), case when u.started then now_ms() end, case when u.ended then now_ms() end,
-        1, u.seq, now_ms(), u.state
+        1, u.seq, now_ms(), u.state, u.machine_state
     from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::int[], $7::int[], $8::int[],
             $9::int[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::bool[],
-            $17::bool[], $18::bigint[], $19::bytea[]) with ordinality
+            $17::bool[], $18::bigint[], $19::bytea[], $20::text[]) with ordinality
         u(tenant, run_id, flow_name, definition, status, step_count, completed_steps, failed_steps, retries,
             failure_error, failure_step, labels, idempotency_key, retry_of, input_digest, started, ended, seq,
-            state, at)
+            state, machine_state, at)
         cross join (select array_agg(nextval('run_ids')) as ids from generate_series(1, cardinality($1::text[]))) drawn
     order by u.tenant, u.run_id
     on conflict ((tenant || '/' || run_id)) do nothing returning tenant, run_id, id";
 
 const LOCK_RUNS: &str = "
     select r.id, r.tenant, r.run_id, r.flow_name, r.status, r.version, r.seq, r.ms, r.completed_steps,
-        r.failed_steps, r.retries, r.created_at, r.started_at, r.completed_at, r.failure_error, r.failure_step
+        r.failed_steps, r.retries, r.created_at, r.started_at, r.completed_at, r.failure_error, r.failure_step,
+        r.machine_state
     from unnest($1::text[], $2::text[]) u(tenant, run_id)
         join flow_runs r on r.tenant || '/' || r.run_id = u.tenant || '/' || u.run_id
     order by r.id for no key update of r";
@@ -230,6 +239,7 @@ fn live_run(row: &Row) -> Result<(RunKey, Live), Fault> {
         seq: row.try_get::<_, i64>(6)? as u64,
         ms: row.try_get(7)?,
         status: code::status(row.try_get(4)?)?,
+        machine_state: row.try_get::<_, Option<&str>>(16)?.map(Arc::from),
         completed_steps: count(8)?,
         failed_steps: count(9)?,
         retries: count(10)?,
@@ -375,6 +385,7 @@ struct StartRows<'w> {
     ended: Vec<bool>,
     seq: Vec<i64>,
     state: Vec<&'w [u8]>,
+    machine_state: Vec<Option<&'w str>>,
 }
 
 impl<'w> StartRows<'w> {
@@ -409,9 +420,10 @@ impl<'w> StartRows<'w> {
         self.ended.push(start.events.iter().any(|event| event.kind.is_terminal()));
         self.seq.push(start.events.len() as i64);
         self.state.push(&start.state);
+        self.machine_state.push(index.state.as_deref());
     }
 
-    fn given(&self) -> [Value<'_>; 19] {
+    fn given(&self) -> [Value<'_>; 20] {
         let [step_count, completed, failed, retries] = &self.counts;
         [
             &self.tenant,
@@ -433,6 +445,7 @@ impl<'w> StartRows<'w> {
             &self.ended,
             &self.seq,
             &self.state,
+            &self.machine_state,
         ]
     }
 }

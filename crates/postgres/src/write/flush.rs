@@ -4,16 +4,19 @@
 //! updates of runs and removals of jobs name the version and the token that were decided on, and `expect` breaks the
 //! transaction off where fewer rows than that are found.
 
-use flowline_core::Status;
+use std::collections::BTreeMap;
+
 use flowline_store::JobKey;
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 
 use super::model::{Job, Live, Model, Stored};
+use super::receipts::{CHANGE_RECEIPTS, OPEN_RECEIPTS, changed, opened};
 use crate::code;
 use crate::fault::Fault;
 use crate::names::Names;
 use crate::session::{Session, pipelined};
+use crate::witness::{COUNT_ON, Known, Witness};
 
 pub(super) type Value = Box<dyn ToSql + Sync + Send>;
 
@@ -23,7 +26,12 @@ struct Filled {
     columns: Vec<Value>,
 }
 
-pub(super) async fn write(session: &Session, names: &Names, model: &Model) -> Result<(), Fault> {
+pub(super) async fn write(
+    session: &Session,
+    names: &Names,
+    witness: Option<&Witness>,
+    model: &Model,
+) -> Result<(), Fault> {
     let mut filled = Vec::new();
     let mut fill = async |sql: &str, columns: Option<Vec<Value>>| -> Result<(), Fault> {
         if let Some(columns) = columns {
@@ -45,15 +53,24 @@ pub(super) async fn write(session: &Session, names: &Names, model: &Model) -> Re
     fill(DELETE_STATE, deleted_state(model)).await?;
     fill(UPSERT_STATE, set_state(model)).await?;
     fill(COUNT, counts(model)).await?;
+    fill(COUNT_STATES, state_counts(model)).await?;
+    fill(OPEN_RECEIPTS, opened(model)).await?;
+    fill(CHANGE_RECEIPTS, changed(model)).await?;
     if filled.is_empty() {
         return session.run("rollback").await;
     }
+    // First of all: a store that lacks what this writer has written gets nothing more.
+    let known = witness.map(Witness::known);
+    let known = known.as_ref().map(Known::given);
+    let count_on = session.prepare(COUNT_ON).await?;
     let given: Vec<Vec<&(dyn ToSql + Sync)>> =
         filled.iter().map(|part| part.columns.iter().map(|column| &**column as _).collect()).collect();
-    let mut sent: Vec<_> =
-        filled.iter().zip(&given).map(|(part, given)| session.send(&part.statement, given)).collect();
+    let parts = filled.iter().zip(&given).map(|(part, given)| session.send(&part.statement, given));
+    let mut sent: Vec<_> = known.iter().map(|known| session.send(&count_on, known)).chain(parts).collect();
     sent.push(session.send_plain("commit"));
-    pipelined(sent).await.map(drop)
+    let answers = pipelined(sent).await?;
+    let Some(witness) = witness else { return Ok(()) };
+    witness.counted(answers.first().and_then(|rows| rows.first()))
 }
 
 const UPDATE_RUNS: &str = "
@@ -61,12 +78,13 @@ const UPDATE_RUNS: &str = "
         update flow_runs r set version = u.version, seq = u.seq, ms = u.ms, status = u.status,
             completed_steps = u.completed_steps, failed_steps = u.failed_steps, retries = u.retries,
             created_at = u.created_at, started_at = u.started_at, completed_at = u.completed_at,
-            failure_error = u.failure_error, failure_step = u.failure_step, state = coalesce(u.state, r.state)
+            failure_error = u.failure_error, failure_step = u.failure_step, state = coalesce(u.state, r.state),
+            machine_state = u.machine_state
         from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::int[],
                 $8::int[], $9::int[], $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::text[],
-                $15::bytea[])
+                $15::bytea[], $16::text[])
             u(id, base, version, seq, ms, status, completed_steps, failed_steps, retries, created_at, started_at,
-                completed_at, failure_error, failure_step, state)
+                completed_at, failure_error, failure_step, state, machine_state)
         where r.id = u.id and r.version = u.base returning 1)
     select expect(count(*), cardinality($1::bigint[])) from written";
 
@@ -92,6 +110,7 @@ fn runs(model: &Model) -> Option<Vec<Value>> {
             column(&runs, |run| run.failure.0.clone()),
             column(&runs, |run| run.failure.1.clone()),
             column(&runs, |run| run.state.clone()),
+            column(&runs, |run| run.machine_state.as_deref().map(str::to_owned)),
         ]
     })
 }
@@ -284,14 +303,41 @@ pub(crate) const COUNT: &str = "
     on conflict (tenant, flow_name, status, shard) do update set n = run_counters.n + excluded.n";
 
 fn counts(model: &Model) -> Option<Vec<Value>> {
-    let rows: Vec<_> = model.counts.iter().filter(|(_, change)| **change != 0).collect();
+    // Of all runs, whatever states machines are in.
+    let mut sums: BTreeMap<_, i64> = BTreeMap::new();
+    for ((tenant, flow, status, _), change) in &model.counts {
+        *sums.entry((tenant, flow, *status)).or_default() += change;
+    }
+    let rows: Vec<_> = sums.into_iter().filter(|(_, change)| *change != 0).collect();
     (!rows.is_empty()).then(|| {
-        let status = |status: &Status| status.as_str();
         vec![
             column(&rows, |((tenant, ..), _)| tenant.as_str().to_owned()),
             column(&rows, |((_, flow, _), _)| flow.to_string()),
-            column(&rows, |((.., of), _)| status(of)),
-            column(&rows, |(_, change)| **change),
+            column(&rows, |((.., status), _)| status.as_str()),
+            column(&rows, |(_, change)| *change),
+        ]
+    })
+}
+
+pub(crate) const COUNT_STATES: &str = "
+    insert into state_counters (tenant, flow_name, status, state, shard, n)
+    select u.tenant, u.flow_name, u.status, u.state, pg_backend_pid() % 64, u.n
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[]) u(tenant, flow_name, status, state, n)
+    on conflict (tenant, flow_name, status, state, shard) do update set n = state_counters.n + excluded.n";
+
+fn state_counts(model: &Model) -> Option<Vec<Value>> {
+    let of_machines = model.counts.iter().filter(|(_, change)| **change != 0);
+    let of_machines = of_machines.filter_map(|((tenant, flow, status, state), change)| {
+        state.as_ref().map(|state| (tenant, flow, status, state, *change))
+    });
+    let rows: Vec<_> = of_machines.collect();
+    (!rows.is_empty()).then(|| {
+        vec![
+            column(&rows, |(tenant, ..)| tenant.as_str().to_owned()),
+            column(&rows, |(_, flow, ..)| flow.to_string()),
+            column(&rows, |(_, _, status, ..)| status.as_str()),
+            column(&rows, |(.., state, _)| state.to_string()),
+            column(&rows, |(.., change)| *change),
         ]
     })
 }

@@ -7,6 +7,7 @@
 mod batch;
 mod flush;
 mod model;
+mod receipts;
 mod transfer;
 
 use std::sync::Arc;
@@ -22,12 +23,13 @@ use crate::fault::Fault;
 use crate::names::Names;
 use crate::session::{SILENT, Session};
 use crate::target::Target;
+use crate::witness::{Halt, Witness, Witnesses};
 use batch::{Answer, Failed};
 
 pub(crate) use transfer::restore;
 
 /// More writers only wait for the same disk and the same cores.
-const WRITERS: usize = 2;
+pub(crate) const WRITERS: usize = 2;
 /// The most requests that share a transaction: bounds how long the first of them waits for the last.
 const BATCH: usize = 512;
 /// The most bytes that share a transaction, unless one request alone has more: bounds memory here and in the server.
@@ -36,6 +38,8 @@ const BYTES: usize = 16 << 20;
 pub(crate) const CHUNK: usize = 500;
 /// How often a transaction that was rolled back for a passing reason is tried again.
 pub(crate) const TRIES: u32 = 6;
+/// How long callers wait for their answer, in the queue and beyond: then what became of it is not known.
+const ANSWER: Duration = Duration::from_millis(4_500);
 /// How long callers wait for a connection before they are told that there is none.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
@@ -57,8 +61,16 @@ struct Asked {
 #[derive(Debug)]
 pub(crate) struct Writers {
     asked: mpsc::UnboundedSender<Asked>,
+    halt: Arc<Halt>,
     /// Each ends by itself once the queue is closed and empty.
     _serving: Vec<JoinHandle<()>>,
+}
+
+/// What a writer has of its own.
+#[derive(Debug)]
+struct Writing {
+    session: Option<Session>,
+    witness: Witness,
 }
 
 /// What every writer works with.
@@ -70,14 +82,17 @@ pub(crate) struct Shared {
     pub(crate) changed: watch::Sender<u64>,
     /// Wakes whoever tells other processes.
     pub(crate) tell: Arc<tokio::sync::Notify>,
+    pub(crate) halt: Arc<Halt>,
+    pub(crate) witnesses: Arc<Witnesses>,
 }
 
 impl Writers {
     pub(crate) fn start(shared: Shared) -> Writers {
         let (asked, queue) = mpsc::unbounded_channel();
         let queue = Arc::new(Mutex::new(queue));
-        let writer = |_| tokio::spawn(serve(shared.clone(), queue.clone()));
-        Writers { asked, _serving: (0..WRITERS).map(writer).collect() }
+        let writer = |n| tokio::spawn(serve(shared.clone(), shared.witnesses.of_writer(n), queue.clone()));
+        let halt = shared.halt.clone();
+        Writers { asked, halt, _serving: (0..WRITERS).map(writer).collect() }
     }
 
     pub(crate) async fn commit(
@@ -108,9 +123,12 @@ impl Writers {
     }
 
     async fn ask(&self, work: Work) -> Result<Answer, StoreError> {
+        self.halt.healthy()?;
         let (answer, answered) = oneshot::channel();
         self.asked.send(Asked { work, answer }).map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        let answered = tokio::time::timeout(ANSWER, answered).await;
+        let late = |_| Err(Fault::Late.of_read());
+        self.halt.heed(answered.map_or_else(late, |answer| answer.map_err(|_| gone())?))
     }
 }
 
@@ -118,8 +136,8 @@ fn gone() -> StoreError {
     StoreError::Unavailable("the writer has stopped; restart the process".to_owned())
 }
 
-async fn serve(shared: Shared, queue: Arc<Mutex<mpsc::UnboundedReceiver<Asked>>>) {
-    let mut session: Option<Session> = None;
+async fn serve(shared: Shared, witness: Witness, queue: Arc<Mutex<mpsc::UnboundedReceiver<Asked>>>) {
+    let mut seat = Writing { session: None, witness };
     let mut pending = Vec::with_capacity(BATCH);
     loop {
         if queue.lock().await.recv_many(&mut pending, BATCH).await == 0 {
@@ -128,7 +146,7 @@ async fn serve(shared: Shared, queue: Arc<Mutex<mpsc::UnboundedReceiver<Asked>>>
         while !pending.is_empty() {
             let rest = pending.split_off(share(&pending));
             let batch = std::mem::replace(&mut pending, rest);
-            settle(&shared, &mut session, batch).await;
+            settle(&shared, &mut seat, batch).await;
         }
     }
 }
@@ -144,16 +162,22 @@ fn share(pending: &[Asked]) -> usize {
 }
 
 /// Writes a batch and answers everybody.
-async fn settle(shared: &Shared, session: &mut Option<Session>, batch: Vec<Asked>) {
-    let (works, answers): (Vec<Work>, Vec<_>) =
-        batch.into_iter().map(|asked| (asked.work, asked.answer)).unzip();
+async fn settle(shared: &Shared, seat: &mut Writing, batch: Vec<Asked>) {
+    // Who no longer waits was told that nobody knows: that stays true if it is never done.
+    let waited_for = batch.into_iter().filter(|asked| !asked.answer.is_closed());
+    let (works, answers): (Vec<Work>, Vec<_>) = waited_for.map(|asked| (asked.work, asked.answer)).unzip();
+    if works.is_empty() {
+        return;
+    }
     // A caller that no longer waits has been told nothing; what was done stands.
-    match write(shared, session, &works).await {
+    match write(shared, seat, &works).await {
         Ok(done) => answers.into_iter().zip(done).for_each(|(to, answer)| drop(to.send(Ok(answer)))),
-        Err(error) if works.len() > 1 && !error.is_transient() => {
+        Err(error)
+            if works.len() > 1 && !error.is_transient() && !matches!(error, StoreError::WentBack(_)) =>
+        {
             // Something that only one of them can have caused: each gets a transaction of its own.
             for (work, to) in works.into_iter().zip(answers) {
-                let done = write(shared, session, &[work]).await;
+                let done = write(shared, seat, &[work]).await;
                 drop(to.send(done.and_then(|mut one| one.pop().ok_or_else(gone))));
             }
         }
@@ -185,11 +209,8 @@ impl Work {
 }
 
 /// All works in one transaction, tried again where it surely left nothing behind.
-async fn write(
-    shared: &Shared,
-    session: &mut Option<Session>,
-    works: &[Work],
-) -> Result<Vec<Answer>, StoreError> {
+async fn write(shared: &Shared, seat: &mut Writing, works: &[Work]) -> Result<Vec<Answer>, StoreError> {
+    let Writing { session, witness } = seat;
     let began = Instant::now();
     let mut tries = 0;
     loop {
@@ -206,7 +227,7 @@ async fn write(
                 }
             },
         };
-        let tried = tokio::time::timeout(SILENT, batch::perform(&live, &shared.names, works)).await;
+        let tried = tokio::time::timeout(SILENT, batch::perform(&live, &shared.names, witness, works)).await;
         let failed = match tried {
             Ok(Ok(answers)) => {
                 *session = Some(live);

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use flowline_core::definition::Priority;
-use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant, Time};
+use flowline_core::{EventType, Json, NewEvent, RunKey, Status, Tenant, Time};
 use flowline_store::row::{Repair, StateScope};
 use flowline_store::{
     Append, AppendError, Base, Commit, CommitError, Committed, Handoff, Index, JobKey, JobNow, Lane,
-    LeaseNow, LeaseUse, NewJob, NewRun, Others, StateChange, Token,
+    LeaseNow, LeaseUse, NewJob, NewRun, Opened, Others, ReceiptStatus, RunRow, StateChange, Token,
 };
 
 /// All that a batch works on.
@@ -24,12 +24,17 @@ pub(super) struct Model {
     pub(super) unknown: BTreeSet<(Tenant, Arc<str>)>,
     pub(super) events: Vec<EventRow>,
     pub(super) state: StateWrites,
-    pub(super) counts: BTreeMap<(Tenant, Arc<str>, Status), i64>,
+    pub(super) counts: BTreeMap<Counted, i64>,
+    /// By run and number.
+    pub(super) receipts: BTreeMap<(i64, u32), ReceiptRow>,
     /// Tenant, key, value and run.
     pub(super) labels: Vec<(Tenant, String, String, i64)>,
     /// The place in the batch of what is applied next.
     pub(super) place: usize,
 }
+
+/// What runs are counted by: flow, status and, of machines, state.
+pub(super) type Counted = (Tenant, Arc<str>, Status, Option<Arc<str>>);
 
 /// A run of the batch.
 #[derive(Debug, Clone)]
@@ -42,6 +47,7 @@ pub(super) struct Live {
     pub(super) seq: u64,
     pub(super) ms: i64,
     pub(super) status: Status,
+    pub(super) machine_state: Option<Arc<str>>,
     pub(super) completed_steps: u32,
     pub(super) failed_steps: u32,
     pub(super) retries: u32,
@@ -99,6 +105,20 @@ pub(super) struct EventRow {
     pub(super) event: NewEvent,
 }
 
+/// What a batch does to a receipt.
+#[derive(Debug)]
+pub(super) struct ReceiptRow {
+    /// Set where the row is new: its tenant, its event, and when that came.
+    pub(super) opened: Option<(Tenant, Opened, i64)>,
+    pub(super) status: ReceiptStatus,
+    /// `None` keeps what is in the table, here and below.
+    pub(super) worker: Option<Arc<str>>,
+    pub(super) outcome: Option<Json>,
+    /// What is in the table goes before these.
+    pub(super) started_at: Option<i64>,
+    pub(super) completed_at: Option<i64>,
+}
+
 /// A value and its end.
 pub(super) type StateValue = (String, Option<i64>);
 
@@ -132,10 +152,11 @@ impl Model {
         let ts = now.max(Time::from_millis(run.ms));
         let first_seq = run.seq + 1;
         run.log(ts, commit.events.iter().cloned(), &mut self.events);
-        let before = run.status;
+        let before = run.counted(&commit.run.tenant);
         run.advance(&commit.state, &commit.index);
-        let (version, flow) = (run.version, run.flow.clone());
-        self.count(&commit.run.tenant, &flow, before, commit.index.status);
+        let (id, version, after) = (run.id, run.version, run.counted(&commit.run.tenant));
+        self.count(before, after);
+        self.change_receipts(id, &commit.run.tenant, ts, &commit.receipts);
         if commit.clear_state {
             self.clear_state(&commit.run);
         }
@@ -152,8 +173,9 @@ impl Model {
             seq += 1;
             self.events.push(EventRow { run: id, seq, ms, event: event.clone() });
         }
-        *self.counts.entry((commit.run.tenant.clone(), flow.clone(), commit.index.status)).or_default() += 1;
         let tenant = &commit.run.tenant;
+        *self.counts.entry(run.counted(tenant)).or_default() += 1;
+        self.change_receipts(id, tenant, now, &commit.receipts);
         let labels = new.labels.iter();
         self.labels.extend(labels.map(|(key, value)| (tenant.clone(), key.clone(), value.clone(), id)));
         self.runs.insert(commit.run.clone(), run);
@@ -200,7 +222,7 @@ impl Model {
                 return Err(CommitError::Conflict { expected: *version, found });
             }
         };
-        let before = run.status;
+        let before = run.counted(&key.tenant);
         match repair {
             Repair::Row { state, index, created_at, started_at, completed_at, events, .. } => {
                 run.advance(state, index);
@@ -219,8 +241,8 @@ impl Model {
             Repair::Jobs { add, remove, .. } => run.mend_jobs(add, remove, now, self.place)?,
             Repair::Counters { .. } => {}
         }
-        let (after, flow) = (run.status, run.flow.clone());
-        self.count(&key.tenant, &flow, before, after);
+        let after = run.counted(&key.tenant);
+        self.count(before, after);
         Ok(())
     }
 
@@ -232,10 +254,10 @@ impl Model {
         sound(commit).err().unwrap_or(CommitError::Exists)
     }
 
-    fn count(&mut self, tenant: &Tenant, flow: &Arc<str>, before: Status, after: Status) {
+    fn count(&mut self, before: Counted, after: Counted) {
         if before != after {
-            *self.counts.entry((tenant.clone(), flow.clone(), before)).or_default() -= 1;
-            *self.counts.entry((tenant.clone(), flow.clone(), after)).or_default() += 1;
+            *self.counts.entry(before).or_default() -= 1;
+            *self.counts.entry(after).or_default() += 1;
         }
     }
 
@@ -267,6 +289,7 @@ pub(super) fn sound(commit: &Commit) -> Result<(), CommitError> {
 impl Live {
     fn inserted(id: i64, commit: &Commit, flow: &Arc<str>, now: Time) -> Live {
         let Index { status, completed_steps, failed_steps, retries, .. } = commit.index;
+        let machine_state = commit.index.state.clone();
         let ms = now.millis();
         let has = |wanted: fn(EventType) -> bool| commit.events.iter().any(|event| wanted(event.kind));
         Live {
@@ -277,6 +300,7 @@ impl Live {
             seq: commit.events.len() as u64,
             ms,
             status,
+            machine_state,
             completed_steps,
             failed_steps,
             retries,
@@ -292,15 +316,16 @@ impl Live {
     }
 
     /// A run whose row was inserted whole: nothing of it is to be written but its jobs.
-    pub(super) fn restored(id: i64, flow: Arc<str>, status: Status) -> Live {
+    pub(super) fn restored(id: i64, row: &RunRow) -> Live {
         Live {
             id,
-            flow,
+            flow: row.flow_name.clone(),
             base: 0,
             version: 0,
             seq: 0,
             ms: 0,
-            status,
+            status: row.status,
+            machine_state: row.state.clone(),
             completed_steps: 0,
             failed_steps: 0,
             retries: 0,
@@ -313,6 +338,11 @@ impl Live {
             jobs: BTreeMap::new(),
             removed: Vec::new(),
         }
+    }
+
+    /// What the run is counted under as it stands.
+    pub(super) fn counted(&self, tenant: &Tenant) -> Counted {
+        (tenant.clone(), self.flow.clone(), self.status, self.machine_state.clone())
     }
 
     pub(super) fn failure_of(index: &Index) -> (Option<String>, Option<String>) {
@@ -441,6 +471,7 @@ impl Live {
         self.version += 1;
         self.state = Some(state.to_vec());
         self.status = index.status;
+        self.machine_state = index.state.clone();
         self.completed_steps = index.completed_steps;
         self.failed_steps = index.failed_steps;
         self.retries = index.retries;

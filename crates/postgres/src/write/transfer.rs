@@ -62,9 +62,13 @@ pub(crate) async fn restore(
                     return Ok(Err(StoreError::Invalid(early).into()));
                 }
             },
-            Restored::Receipts { .. } => {
-                return Ok(Err(StoreError::Invalid("this store keeps no receipts".to_owned()).into()));
-            }
+            Restored::Receipts { run, receipts } => match find(seat, &mut ids, run).await? {
+                Some(id) => model.restored_receipts(id, receipts),
+                None => {
+                    let early = format!("receipts of run {run} come before the run itself");
+                    return Ok(Err(StoreError::Invalid(early).into()));
+                }
+            },
             Restored::Values { tenant, owner, values } => model.restored_values(tenant, owner, values),
             Restored::Documents { collection, documents } => {
                 documents::restore(seat, collection, documents).await?;
@@ -75,7 +79,7 @@ pub(crate) async fn restore(
     match model.is_empty() {
         true => seat.commit().await?,
         false => {
-            flush::write(seat, names, &model).await?;
+            flush::write(seat, names, None, &model).await?;
             seat.ended();
         }
     }
@@ -107,11 +111,12 @@ async fn find(seat: &Seat<'_>, known: &mut HashMap<RunKey, i64>, run: &RunKey) -
 const INSERT_RUNS: &str = "
     insert into flow_runs (id, tenant, run_id, flow_name, definition, status, version, seq, ms, created_at, started_at,
         completed_at, step_count, completed_steps, failed_steps, retries, events_trimmed, failure_error, failure_step,
-        labels, idempotency_key, retry_of, input_digest, state)
+        labels, idempotency_key, retry_of, input_digest, state, machine_state)
     select nextval('run_ids'), u.*
     from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[],
         $9::bigint[], $10::bigint[], $11::bigint[], $12::int[], $13::int[], $14::int[], $15::int[], $16::bool[],
-        $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::bytea[]) u
+        $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::bytea[],
+        $24::text[]) u
     on conflict ((tenant || '/' || run_id)) do nothing returning tenant, run_id, id";
 
 async fn insert_runs(seat: &Seat<'_>, runs: &[&RestoredRun]) -> Result<HashMap<RunKey, i64>, Fault> {
@@ -149,6 +154,7 @@ async fn insert_runs(seat: &Seat<'_>, runs: &[&RestoredRun]) -> Result<HashMap<R
         column(runs, |run| run.row.retry_of.as_ref().map(|of| of.as_str().to_owned())),
         column(runs, |run| shut(&run.row.input_digest)),
         column(runs, |run| run.state.clone()),
+        column(runs, |run| run.row.state.as_deref().map(str::to_owned)),
     ];
     let given: Vec<_> = columns.iter().map(|column| &**column as _).collect();
     for row in seat.query(INSERT_RUNS, &given).await? {
@@ -164,7 +170,10 @@ fn lane(job: &JobRow) -> Lane {
 
 impl Model {
     fn is_empty(&self) -> bool {
-        self.runs.is_empty() && self.events.is_empty() && self.state.keys.is_empty()
+        self.runs.is_empty()
+            && self.events.is_empty()
+            && self.receipts.is_empty()
+            && self.state.keys.is_empty()
     }
 
     /// All of a run whose row was just inserted that is not its row.
@@ -172,11 +181,12 @@ impl Model {
         let RestoredRun { row, jobs, token, .. } = restored;
         let labels = row.labels.iter();
         self.labels.extend(labels.map(|(key, value)| (row.tenant.clone(), key.clone(), value.clone(), id)));
-        *self.counts.entry((row.tenant.clone(), row.flow_name.clone(), row.status)).or_default() += 1;
         let jobs = jobs.iter().enumerate();
         let jobs: BTreeMap<_, _> =
             jobs.map(|(at, job)| (job.key, restored_job(job, *token, (place, at)))).collect();
-        self.runs.insert(row.key(), Live { jobs, ..Live::restored(id, row.flow_name.clone(), row.status) });
+        let live = Live { jobs, ..Live::restored(id, row) };
+        *self.counts.entry(live.counted(&row.tenant)).or_default() += 1;
+        self.runs.insert(row.key(), live);
     }
 
     fn restored_events(&mut self, run: i64, events: &[RestoredEvent]) {

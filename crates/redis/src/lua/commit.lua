@@ -4,6 +4,8 @@
 local byte, shape_of = string.byte, struct.unpack
 local SHAPE, FIXED, EACH_ADD = '<I4I4I4I1I1d', 22, '<dd'
 local LEAVE, DROP, RELEASE = 0, 1, 3
+-- The flag of a commit that has receipts, and the arguments of each.
+local RECEIPTS, EACH_RECEIPT = 32, 6
 -- What a commit does with a job: F, K, E, D, U, and R of a mend.
 local FINISH, KEEP, EXPIRED, DUE, REMOVE = 70, 75, 69, 68, 82
 
@@ -13,7 +15,7 @@ local wanted_rows, wanted_jobs, known = {}, {}, {}
 do
   local o, some = 3, nil
   for i = 1, count do
-    local leases, events, adds = shape_of(SHAPE, ARGV[o + 1])
+    local leases, events, adds, _, flags = shape_of(SHAPE, ARGV[o + 1])
     local run, new = ARGV[o + 2], ARGV[o + 3] == ''
     begins[i], first_job[i] = o, #wanted_jobs
     wanted_rows[i] = RUN .. run
@@ -21,6 +23,7 @@ do
     local uses = o + (new and 7 or 5)
     for at = uses + 1, uses + leases * 2, 2 do wanted_jobs[#wanted_jobs + 1] = ARGV[at] .. ':' .. run end
     o = uses + leases * 2 + events + adds * 3
+    if flags >= RECEIPTS then o = o + 1 + tonumber(ARGV[o + 1]) * EACH_RECEIPT end
   end
   if some then
     for name in pairs(known) do known[name] = call('SISMEMBER', base .. ':known', name) == 1 end
@@ -103,6 +106,36 @@ local function stays(key, from, leases, kinds, others)
     if ARGV[from + k * 2 + 1] == key then return byte(kinds, FIXED + 1 + k * 5) == KEEP end
   end
   return others ~= DROP
+end
+
+-- What a commit does to the receipts of its run, from its arguments after `at` on.
+local function change_receipts(run, flow, ts, at)
+  local key, set = base .. ':receipts:' .. run, {}
+  for o = at + 1, at + 1 + (tonumber(ARGV[at + 1]) - 1) * EACH_RECEIPT, EACH_RECEIPT do
+    local number, status, worker, opened, outcome = ARGV[o + 1], ARGV[o + 2], ARGV[o + 3], ARGV[o + 4], ARGV[o + 6]
+    local c
+    if opened ~= '' then
+      c = { worker = '-', received = ts, started = '-', completed = '-', flow = flow, sender = ARGV[o + 5], outcome = '' }
+      c.event, c.name = match(opened, '^(%S+) (%S+)$')
+      put(base .. ':receipt-ids:' .. run, number, c.event)
+    else
+      local text = call('HGET', key, number)
+      c = text and parse_receipt(text)
+      if c then list_receipt(run, number, c, false) end
+    end
+    if c then
+      c.status = status
+      if worker ~= '' then c.worker = worker end
+      if outcome ~= '' then c.outcome = outcome end
+      if status ~= 'pending' and c.started == '-' then c.started = ts end
+      if (status == 'completed' or status == 'failed') and c.completed == '-' then c.completed = ts end
+      list_receipt(run, number, c, 0)
+      set[#set + 1] = number
+      set[#set + 1] = table.concat({ c.status, c.worker, c.received, c.started, c.completed, c.event, c.name, c.flow,
+        #c.sender, c.sender }, ' ') .. c.outcome
+    end
+  end
+  if #set > 0 then spread({ 'HSET', key }, set, 2) end
 end
 
 local function commit(i)
@@ -205,6 +238,7 @@ local function commit(i)
     end
     if flags % 8 >= 4 then call('UNLINK', base .. ':state:run:' .. run) end
   end
+  if flags >= RECEIPTS then change_receipts(run, match(tail, '(%S+)$'), ts_text, added + adds * 3) end
   local next_version = new and '1' or text_of(tonumber(version) + 1)
   local size = #row_set
   row_set[size + 1] = wanted_rows[i]
@@ -225,5 +259,5 @@ if #row_set > 0 then
   finish(ARGV[2])
   if #lease_set > 0 then spread({ 'ZADD', LEASES }, lease_set, 2) end
 end
-answers[1] = tostring(n)
+answers[1] = counted()
 return answers

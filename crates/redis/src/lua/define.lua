@@ -11,4 +11,4 @@ if new then
 end
 if ARGV[7] then call('HSET', key, 'origin', ARGV[7]) else call('HDEL', key, 'origin') end
 finish(ARGV[2])
-return { tostring(n), format('%.0f', us), new and '1' or '0' }
+return { counted(), format('%.0f', us), new and '1' or '0' }

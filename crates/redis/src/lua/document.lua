@@ -1,9 +1,9 @@
--- Documents. ARGV: seen, verb, collection; then of `put`: id, body, time to live (`-`: none); of `get` and `delete`: id; of
+-- Documents. ARGV: seen, verb, collection; then of `put` and `create`: id, body, time to live (`-`: none); of `get` and `delete`: id; of
 -- `page`: `up` or `down`, the id to go on after (empty: none), and how many.
 local LOOKED, BYTES = 256, 1048576
 local verb, collection, id = ARGV[2], ARGV[3], ARGV[4]
 local key, ids = base .. ':doc:' .. collection, base .. ':ids:' .. collection
-local answers = { tostring(n), format('%.0f', us) }
+local answers = { counted(), format('%.0f', us) }
 local function give(part) answers[#answers + 1] = part end
 
 -- The end and the body of one that lives.
@@ -42,10 +42,15 @@ elseif verb == 'page' then
       end
     end
   end
-elseif verb == 'put' then
-  local till = ARGV[6] == '-' and '-' or format('%.0f', now + tonumber(ARGV[6]))
-  put_document(collection, id, till, ARGV[5])
-  finish()
+elseif verb == 'put' or verb == 'create' then
+  local till, body = read(verb == 'create' and call('HGET', key, id))
+  if till then
+    give(till); give(body)
+  else
+    till = ARGV[6] == '-' and '-' or format('%.0f', now + tonumber(ARGV[6]))
+    put_document(collection, id, till, ARGV[5])
+    finish()
+  end
 else
   local text = call('HGET', key, id)
   give(read(text) and '1' or '0')
@@ -54,5 +59,5 @@ else
     finish()
   end
 end
-answers[1] = tostring(n)
+answers[1] = counted()
 return answers

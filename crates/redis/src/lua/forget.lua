@@ -5,7 +5,7 @@ local removed = 0
 for i = 4, #ARGV do
   local run = ARGV[i]
   local row = read_row(run)
-  if row and TERMINAL[row.status] and row.ended ~= '-' and tonumber(row.ended) <= tonumber(ARGV[3]) then
+  if row and TERMINAL[word_of(row.status)] and row.ended ~= '-' and tonumber(row.ended) <= tonumber(ARGV[3]) then
     local trimmed = row.trimmed == '1'
     -- A lease that outlived its run may have written after the events were trimmed.
     if not trimmed or ARGV[2] == 'remove' then call('UNLINK', LOG .. run, base .. ':marks:' .. run) end
@@ -23,7 +23,10 @@ for i = 4, #ARGV do
         drop(base .. ':label:' .. tenant .. ':' .. label, id)
       end
       relist(run, row.flow, row.number, row.status, row.ended, nil, nil, base .. (trimmed and ':trimmed' or ':ended'))
-      call('UNLINK', RUN .. run, START .. run, base .. ':state:run:' .. run)
+      local receipts = call('HGETALL', base .. ':receipts:' .. run)
+      for at = 1, #receipts, 2 do list_receipt(run, receipts[at], parse_receipt(receipts[at + 1]), false) end
+      call('UNLINK', RUN .. run, START .. run, base .. ':state:run:' .. run, base .. ':receipts:' .. run,
+        base .. ':receipt-ids:' .. run)
       removed = removed + 1
     elseif not trimmed then
       row.trimmed = '1'
@@ -35,4 +38,4 @@ for i = 4, #ARGV do
   end
 end
 if removed > 0 then finish() end
-return { tostring(n), format('%.0f', us), tostring(removed) }
+return { counted(), format('%.0f', us), tostring(removed) }

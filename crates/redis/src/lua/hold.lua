@@ -16,10 +16,10 @@ while o < #ARGV do
     wrote = true
   else
     local row = read_row(run)
-    answers[#answers + 1] = row and TERMINAL[row.status] and 'E' or 'L'
+    answers[#answers + 1] = row and TERMINAL[word_of(row.status)] and 'E' or 'L'
   end
   o = o + 3
 end
 if wrote then finish(ARGV[2] ~= 'extend' and 'release' or nil) end
-answers[1] = tostring(n)
+answers[1] = counted()
 return answers

@@ -2,7 +2,7 @@
 -- They stand beside key-value state, so that those whose time is over are purged with it.
 local verb, who, field = ARGV[2], 'lock:' .. ARGV[3], ARGV[4]
 local key = base .. ':state:' .. who
-local answers = { tostring(n), format('%.0f', us) }
+local answers = { counted(), format('%.0f', us) }
 
 local function read(text)
   local till, since, token, owner = match(text, '^(%d+) (%d+) (%S+) (.*)$')
@@ -44,5 +44,5 @@ else
   answers[3], answers[4] = 'granted', tostring(till)
 end
 finish()
-answers[1] = tostring(n)
+answers[1] = counted()
 return answers

@@ -2,7 +2,7 @@
 -- ended or '-', events.
 local run = ARGV[3]
 local row = read_row(run)
-local answers = { tostring(n), format('%.0f', us) }
+local answers = { counted(), format('%.0f', us) }
 if not row or row.version ~= ARGV[4] then
   answers[3] = 'C' .. (row and row.version or '')
   return answers
@@ -18,5 +18,5 @@ write_row(run, row)
 local said = call('GET', START .. run)
 if said then call('SET', START .. run, ARGV[9] .. match(said, '^%S+(.*)$')) end
 finish(ARGV[2])
-answers[1], answers[3] = tostring(n), 'ok'
+answers[1], answers[3] = counted(), 'ok'
 return answers

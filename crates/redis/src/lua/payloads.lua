@@ -1,6 +1,6 @@
 -- The data of events by their slots. ARGV: seen, run, slots.
 -- Most logs are short: their first entries are looked through. Of what comes later the run's `marks` know the place.
-local answers, found = { tostring(n), format('%.0f', us) }, {}
+local answers, found = { counted(), format('%.0f', us) }, {}
 local function keep(entry)
   local slot, data = match(entry[2][2], '^%S+ %S+ %S+ (%d+) (.*)$')
   if slot then found[slot] = data end

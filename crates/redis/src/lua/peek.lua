@@ -6,7 +6,7 @@ for i = 1, count do needs[ARGV[5 + i]] = true end
 for i = 6 + count, #ARGV, 2 do free[ARGV[i]] = tonumber(ARGV[i + 1]) end
 for _, name in ipairs(call('SMEMBERS', base .. ':paused')) do paused[name] = true end
 
-local found, empty = { tostring(n), format('%.0f', us) }, {}
+local found, empty = { counted(), format('%.0f', us) }, {}
 local all = call('ZRANGE', base .. ':lanes', 0, -1, 'WITHSCORES')
 for i = 1, #all, 2 do
   local lane = all[i]

@@ -11,10 +11,17 @@ local LEASES, TIMERS, JOBS = base .. ':leases', base .. ':timers', base .. ':job
 local RUN, LOG, START = base .. ':run:', base .. ':log:', base .. ':start:'
 local TERMINAL = { completed = true, failed = true, cancelled = true }
 
--- A shard that stands behind what the caller has seen went back in time.
-local meta = call('HMGET', KEYS[1], 'n', 'stamp')
+-- A shard that stands behind what the caller has seen went back in time; so did one that lacks the caller's own mark, the
+-- count at its last write, whatever others have written since.
+local seen, caller, known = match(ARGV[1], '^(%d+) (%S+) (%d+)$')
+local MARK_OF = 'w:' .. caller
+local meta = call('HMGET', KEYS[1], 'n', 'stamp', MARK_OF)
 local n, stamp = tonumber(meta[1] or 0), tonumber(meta[2] or 0)
-if n < tonumber(ARGV[1]) then return { 'behind', tostring(n) } end
+local mine = meta[3] and tonumber(match(meta[3], '^%d+')) or 0
+if n < tonumber(seen) then return { 'behind', tostring(n) } end
+if mine < tonumber(known) then return { 'behind', '' } end
+-- What every answer begins with.
+local function counted() return n .. ' ' .. mine end
 
 -- Orders runs and jobs by creation: microseconds, never twice the same in a shard. Where a store has several shards the
 -- caller gives the number, so that the order of its batch holds across them.
@@ -76,7 +83,7 @@ local function put(key, score, member)
 end
 local function drop(key, member) put(key, false, member) end
 
-local held, lanes, flows = {}, {}, {}
+local held, lanes, flows, states = {}, {}, {}, {}
 local function count_held(lane, by) held[lane] = (held[lane] or 0) + by end
 
 -- Writes what was gathered. Comes last.
@@ -101,6 +108,11 @@ local function flush()
   new = {}
   for flow in pairs(flows) do new[#new + 1] = flow end
   if #new > 0 then spread({ 'SADD', base .. ':flows' }, new, 1) end
+  if next(states) then
+    new = {}
+    for state in pairs(states) do new[#new + 1] = state end
+    spread({ 'SADD', base .. ':states' }, new, 1)
+  end
 end
 
 -- A document, and what finds it: its place among the ids of its collection, its end, and the set of collections.
@@ -127,7 +139,8 @@ end
 local function finish(who)
   flush()
   n = n + 1
-  call('HSET', KEYS[1], 'n', n, 'stamp', format('%.0f', stamp))
+  mine = n
+  call('HSET', KEYS[1], 'n', n, 'stamp', format('%.0f', stamp), MARK_OF, n .. ' ' .. now_text)
   if #refs > 0 then call('XADD', base .. ':feed', n .. '-0', 'runs', table.concat(refs, '\n')) end
   if who then call('PUBLISH', match(base, '^{(.*):%d+}$') .. ':wake', who) end
 end
@@ -147,7 +160,7 @@ end
 
 -- A run's row: what commits look at; counts of steps and the failure, if any; the encoded state. `keys` holds the keys of
 -- its jobs between commas; `tail` is what is seldom needed.
-local ROW = '^(%d+) (%a+) (%d+) (%d+) (%S+) ([^\n]*)\n(%d+ %d+ %d+) ([^\n]*)\n()'
+local ROW = '^(%d+) (%S+) (%d+) (%d+) (%S+) ([^\n]*)\n(%d+ %d+ %d+) ([^\n]*)\n()'
 local TAIL = '^(%S+) (%S+) (%d) (%d+) (%S+)$'
 local function read_row(run)
   local text = call('GET', RUN .. run)
@@ -195,22 +208,53 @@ local function unindex(run, key, j)
   end
 end
 
--- Moves a run between the lists of its status, and in or out of those that have ended. No `to`: out of all.
+-- The word of a status as a row has it, and the state of a machine behind it, empty for a flow.
+local function word_of(status) return match(status, '^(%a+):?(.*)$') end
+
+-- Moves a run between the lists of its status and state, and in or out of those that have ended. No `to`: out of all.
 local function relist(run, flow, number, from, from_end, to, to_end, ended)
   local tenant, id = match(run, '^([^/]+)/(.+)$')
+  local old, old_state, new, new_state
+  if from then old, old_state = word_of(from) end
+  if to then new, new_state = word_of(to) end
   if from ~= to then
-    if from then
-      drop(base .. ':by:' .. tenant .. ':' .. from, id)
-      drop(base .. ':by:' .. tenant .. ':' .. from .. ':' .. flow, id)
+    local lists = base .. ':by:' .. tenant .. ':'
+    if old ~= new then
+      if old then
+        drop(lists .. old, id)
+        drop(lists .. old .. ':' .. flow, id)
+      end
+      if new then
+        put(lists .. new, number, id)
+        put(lists .. new .. ':' .. flow, number, id)
+      end
     end
-    if to then
-      put(base .. ':by:' .. tenant .. ':' .. to, number, id)
-      put(base .. ':by:' .. tenant .. ':' .. to .. ':' .. flow, number, id)
+    if old and old_state ~= '' then drop(lists .. old .. ':' .. flow .. ':' .. old_state, id) end
+    if new and new_state ~= '' then
+      put(lists .. new .. ':' .. flow .. ':' .. new_state, number, id)
+      states[tenant .. '/' .. flow .. '/' .. new_state] = true
     end
   end
-  local was = from and TERMINAL[from] and from_end
-  local is = to and TERMINAL[to] and to_end
+  local was = old and TERMINAL[old] and from_end
+  local is = new and TERMINAL[new] and to_end
   if is then put(ended, to_end, run) elseif was then drop(ended, run) end
+end
+
+-- A receipt as its field in its run's `receipts` has it.
+local RECEIPT = '^(%S+) (%S+) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+) (%d+) ()'
+local function parse_receipt(text)
+  local c, bytes, at = {}, nil, nil
+  c.status, c.worker, c.received, c.started, c.completed, c.event, c.name, c.flow, bytes, at = match(text, RECEIPT)
+  c.sender, c.outcome = sub(text, at, at + bytes - 1), sub(text, at + bytes)
+  return c
+end
+-- Enters a receipt into the lists of its status and worker, score 0, or takes it out of them, score false.
+local function list_receipt(run, number, c, score)
+  local tenant, id = match(run, '^([^/]+)/(.+)$')
+  local list = base .. ':receipts-by:' .. tenant .. ':' .. c.status
+  local member = format('%015d %s %010d', c.received, id, number)
+  put(list, score, member)
+  if c.worker ~= '-' then put(list .. ':' .. c.worker, score, member) end
 end
 
 -- What is said once, at the start of a run: the flow, the labels, the rest. Lists the run by its labels; gives the flow and

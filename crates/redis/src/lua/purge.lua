@@ -2,7 +2,18 @@
 -- locks and documents past their time. ARGV: seen, whether the store has one shard only, the entry to go on after. Gives
 -- whether there is more, and the entry that the feed was looked through to.
 local PART, ENTRIES = 500, 32
+-- 30 days.
+local MARKS_MS = 2592000000
 local more, at, dead = '0', ARGV[3], {}
+-- Marks of processes that are long gone.
+if at == '0' then
+  local fields, gone = call('HGETALL', KEYS[1]), {}
+  for i = 1, #fields, 2 do
+    local date = sub(fields[i], 1, 2) == 'w:' and match(fields[i + 1], '%d+$')
+    if date and tonumber(date) < now - MARKS_MS then gone[#gone + 1] = fields[i] end
+  end
+  if #gone > 0 then spread({ 'HDEL', KEYS[1] }, gone, 1) end
+end
 for _, entry in ipairs(call('XRANGE', base .. ':feed', '(' .. at .. '-0', '+', 'COUNT', ENTRIES)) do
   local logs = {}
   for run in string.gmatch(entry[2][2], '([^\n ]+) [^\n]*') do logs[#logs + 1] = LOG .. run end
@@ -37,4 +48,4 @@ local ended = call('ZRANGEBYSCORE', base .. ':doc-ends', '-inf', now, 'LIMIT', 0
 for _, member in ipairs(ended) do drop_document(match(member, '^(%S+) (.*)$')) end
 if #expired == PART or #ended == PART then more = '1' end
 if #dead > 0 or #expired > 0 or #ended > 0 then finish() end
-return { tostring(n), format('%.0f', us), more, at }
+return { counted(), format('%.0f', us), more, at }

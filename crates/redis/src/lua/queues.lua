@@ -30,7 +30,7 @@ for _, member in ipairs(call('ZRANGE', LEASES, 0, -1)) do
     end
   end
 end
-local answers = { tostring(n), format('%.0f', us), {} }
+local answers = { counted(), format('%.0f', us), {} }
 for _, name in ipairs(call('SMEMBERS', base .. ':paused')) do
   if string.sub(name, 1, #prefix) == prefix then table.insert(answers[3], string.sub(name, #prefix + 1)) end
 end

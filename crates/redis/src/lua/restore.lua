@@ -49,6 +49,21 @@ local function restore_events(o)
   end
 end
 
+-- Arguments: the run, then number and text of each.
+local function restore_receipts(o)
+  local run, set = ARGV[o + 3], {}
+  if call('EXISTS', RUN .. run) == 0 then return 'M' end
+  for at = o + 4, o + tonumber(ARGV[o + 1]), 2 do
+    local number, text = ARGV[at], ARGV[at + 1]
+    local c = parse_receipt(text)
+    put(base .. ':receipt-ids:' .. run, number, c.event)
+    list_receipt(run, number, c, 0)
+    set[#set + 1] = number
+    set[#set + 1] = text
+  end
+  if #set > 0 then spread({ 'HSET', base .. ':receipts:' .. run }, set, 2) end
+end
+
 local function restore_values(o)
   local owner, count = ARGV[o + 3], tonumber(ARGV[o + 4])
   for i = 0, count - 1 do
@@ -61,7 +76,8 @@ end
 
 local function restore_document(o) put_document(ARGV[o + 3], ARGV[o + 4], ARGV[o + 6], ARGV[o + 5]) end
 
-local KINDS = { F = define, K = know, R = restore_run, E = restore_events, V = restore_values, D = restore_document }
+local KINDS = { F = define, K = know, R = restore_run, E = restore_events, C = restore_receipts, V = restore_values,
+  D = restore_document }
 local refused, o = '', 3
 for _ = 1, tonumber(ARGV[3]) do
   refused = KINDS[ARGV[o + 2]](o) or ''
@@ -69,4 +85,4 @@ for _ = 1, tonumber(ARGV[3]) do
   o = o + tonumber(ARGV[o + 1])
 end
 finish(ARGV[2])
-return { tostring(n), format('%.0f', us), refused }
+return { counted(), format('%.0f', us), refused }

@@ -1,6 +1,6 @@
 -- Key-value state that lives. ARGV: seen, owner, field (none: all).
 local key = base .. ':state:' .. ARGV[2]
-local answers = { tostring(n), format('%.0f', us) }
+local answers = { counted(), format('%.0f', us) }
 local function give(field, text)
   local expires, order, value = match(text, '^(%S+) (%d+) (.*)$')
   -- A remembered deletion has no value, and is told so that it wins against older values elsewhere.

@@ -1,4 +1,4 @@
--- Expired leases and due timers, the longest due first; changes nothing. ARGV: seen, limit.
+-- Expired leases and due timers, the longest due first; changes nothing but the caller's mark. ARGV: seen, limit.
 local function due(key)
   local found = {}
   local members = call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[2])
@@ -10,4 +10,6 @@ local function due(key)
   return found
 end
 local function ahead(key) return call('ZRANGEBYSCORE', key, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '' end
-return { tostring(n), format('%.0f', us), due(LEASES), due(TIMERS), ahead(LEASES), ahead(TIMERS) }
+-- Who only sweeps is told of a store that went back in time, too. One that is full goes on without.
+if type(redis.pcall('HSET', KEYS[1], MARK_OF, n .. ' ' .. now_text)) == 'number' then mine = n end
+return { counted(), format('%.0f', us), due(LEASES), due(TIMERS), ahead(LEASES), ahead(TIMERS) }

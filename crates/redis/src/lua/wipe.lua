@@ -3,4 +3,4 @@ local found = call('SCAN', ARGV[2], 'MATCH', base .. ':*', 'COUNT', 1000)
 for _, key in ipairs(found[2]) do
   if key ~= KEYS[1] then call('UNLINK', key) end
 end
-return { tostring(n), format('%.0f', us), found[1] }
+return { counted(), format('%.0f', us), found[1] }

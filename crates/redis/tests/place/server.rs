@@ -55,6 +55,12 @@ impl Server {
         }
     }
 
+    /// Sends a signal, such as `-STOP` and `-CONT`: a server that stands still accepts connections and answers nothing.
+    pub fn signal(&self, signal: &str) {
+        let pid = self.child.as_ref().expect("it runs").id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().expect("kill runs").success());
+    }
+
     /// Asks the server by hand.
     pub fn ask(&self, words: &[&str]) -> String {
         let output = Command::new("redis-cli").args(["-p", &self.port.to_string()]).args(words).output();

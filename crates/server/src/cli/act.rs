@@ -1,4 +1,4 @@
-//! What is done to one run from outside: send, cancel, pause, resume, complete, fail, retry.
+//! What is done to one run from outside: cancel, pause, resume, complete, fail, retry.
 
 use flowline::EngineError;
 use flowline::core::decide::Finish;
@@ -14,19 +14,6 @@ use crate::http::run::Retried;
 use crate::open::Access;
 use crate::output;
 use crate::target::Target;
-
-/// Send an event from outside into a run
-///
-/// The flow must list it under `accepts`. An event that was sent before is not sent again.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  flowline send RUN approval.given --payload '{\"by\": \"ada\"}'")]
-pub struct Send {
-    run: String,
-    event: String,
-    /// What comes with the event
-    #[arg(long, value_name = "JSON", default_value = "null")]
-    payload: String,
-}
 
 /// Cancel a run
 ///
@@ -94,14 +81,6 @@ struct Act {
     body: Json,
     /// What it does, for people.
     done: &'static str,
-}
-
-pub async fn send(context: &Context, args: Send) -> Outcome {
-    let payload = parse_json("--payload", &args.payload)?;
-    let event_id = Some(uuid::Uuid::now_v7().to_string());
-    let body = object([("name", Some(&string(&args.event))), ("payload", Some(&payload))]);
-    let input = Input::External { name: args.event, payload, event_id, sender: Default::default() };
-    apply(context, &args.run, Act { input, route: "events", body, done: "taken" }).await
 }
 
 pub async fn cancel(context: &Context, args: Cancel) -> Outcome {

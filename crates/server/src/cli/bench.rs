@@ -9,10 +9,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Context;
 use crate::bench::{Answer, Question, Shape, bench, part};
-use crate::bench_http;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::{self, Access, Place};
 use crate::output;
+use crate::{bench_events, bench_http};
 
 /// Measure how fast this machine runs flows
 ///
@@ -42,6 +42,9 @@ pub struct Args {
     /// Measure the HTTP API instead: starts over loopback beside the same starts without HTTP, and lists meanwhile
     #[arg(long, conflicts_with_all = ["flow", "instances", "keep", "payload"])]
     http: bool,
+    /// Measure machines instead: as many events as --runs says, beside a commit of the store and steps of flows
+    #[arg(long, conflicts_with_all = ["flow", "instances", "keep", "payload", "http"])]
+    events: bool,
     /// Where the database is made; its disk is what is measured
     #[arg(long, value_name = "DIR", default_value = ".flowline")]
     dir: PathBuf,
@@ -73,6 +76,9 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         server: server(context)?,
         instances: args.instances,
     };
+    if args.events {
+        return of_events(context, &question).await;
+    }
     if args.part {
         let part = part(&question).await.map_err(|error| Failure::environment(format!("{error:#}")))?;
         output::json(&part)?;
@@ -117,7 +123,31 @@ async fn over_http(context: &Context, args: &Args) -> Outcome {
         ("share of HTTP", format!("{:.2}", answer.http_share)),
         ("in a batch of 1000", format!("{:.0}", answer.batch_starts_per_second)),
         ("list of 50, p99", format!("{:.2} ms", answer.list_p99_ms)),
-        ("while starts come", format!("{:.2} ms", answer.list_p99_under_load_ms)),
+        ("at half that load", format!("{:.2} ms", answer.list_p99_under_load_ms)),
+        ("at all of it", format!("{:.2} ms", answer.list_p99_saturated_ms)),
+    ] {
+        output::line(&format!("  {name:<24}{value}"))?;
+    }
+    Ok(Exit::Fine)
+}
+
+async fn of_events(context: &Context, question: &Question) -> Outcome {
+    warn_of_debug();
+    let answer = bench_events::bench(question).await;
+    let answer = answer.map_err(|error| Failure::environment(format!("{error:#}")))?;
+    if context.json {
+        output::json(&answer)?;
+        return Ok(Exit::Fine);
+    }
+    output::line(&format!("{} events, {} in flight", answer.events, answer.in_flight))?;
+    for (name, value) in [
+        ("one commit, p50", format!("{:.3} ms", answer.commit_ms.p50)),
+        ("taking an event in, p50", format!("{:.3} ms", answer.accept_ms.p50)),
+        ("event per commit", format!("{:.2}", answer.accept_per_commit)),
+        ("events per second", format!("{:.0}", answer.events_per_second)),
+        ("with an action each", format!("{:.0}", answer.events_with_action_per_second)),
+        ("steps per second", format!("{:.0}", answer.steps_per_second)),
+        ("events per step", format!("{:.2}", answer.events_per_step)),
     ] {
         output::line(&format!("  {name:<24}{value}"))?;
     }

@@ -39,7 +39,7 @@ pub fn run(context: &Context) -> Outcome {
         LogFormat::Json => "json",
     };
     let collector = settings.otlp_endpoint.value.as_ref().map_or(String::new(), ToString::to_string);
-    let rows: [(&str, Value, &Source); 21] = [
+    let rows: [(&str, Value, &Source); 22] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         (
             "server",
@@ -64,6 +64,7 @@ pub fn run(context: &Context) -> Outcome {
             json!(settings.public_url.value.as_deref().unwrap_or_default()),
             &settings.public_url.source,
         ),
+        ("cors-origins", json!(settings.cors_origins.value.list().join(",")), &settings.cors_origins.source),
         ("stuck-after", json!(format_duration(settings.stuck_after.value)), &settings.stuck_after.source),
         ("log", json!(settings.log.value.to_string()), &settings.log.source),
         ("log-format", json!(log_format), &settings.log_format.source),

@@ -7,6 +7,7 @@ use flowline::store::EventQuery;
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::follow::Log;
+use crate::happened;
 use crate::open::Access;
 use crate::output::{self, BOLD, DIM, RESET};
 use crate::target::Target;
@@ -116,7 +117,7 @@ fn said(event: &Event) -> String {
             let of = |text: Option<String>| output::clip(&text.unwrap_or_default(), TEXT);
             format!(" {} {} {}", of(data.operation), of(data.scope), of(data.key))
         }
-        _ => String::new(),
+        _ => happened::words(event).map_or(String::new(), |words| format!(" {words}")),
     }
 }
 

@@ -47,6 +47,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         let definition = &item.definition;
         vec![
             definition.flow.to_string(),
+            item.kind.as_str().to_owned(),
             definition.hash.chars().take(HASH).collect(),
             if definition.latest { "latest" } else { "" }.to_owned(),
             output::date(definition.created_at),
@@ -54,7 +55,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         ]
     };
     let rows = items.iter().map(cells).collect();
-    output::table(&["flow", "hash", "version", "created", "runs of the flow"], rows)?;
+    output::table(&["flow", "kind", "hash", "version", "created", "runs of the flow"], rows)?;
     Ok(Exit::Fine)
 }
 

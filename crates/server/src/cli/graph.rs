@@ -1,4 +1,4 @@
-//! `flowline graph`: a flow drawn.
+//! `flowline graph`: a flow or a machine drawn.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::definition;
 use crate::failure::{Exit, Outcome};
 use crate::output;
 
-/// Draw a flow as Mermaid, DOT or JSON
+/// Draw a flow or a machine as Mermaid, DOT or JSON
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline graph order.yaml --format dot | dot -Tsvg > order.svg")]
 pub struct Args {

@@ -10,12 +10,14 @@ mod explain;
 mod flows;
 mod graph;
 mod queues;
+mod receipts;
 mod reconcile;
 mod relocate;
 mod retain;
 mod run;
 mod runs;
 mod schema;
+mod send;
 mod serve;
 mod show;
 mod simulate;
@@ -96,7 +98,7 @@ enum Command {
     Dev(serve::Dev),
     Worker(worker::Args),
     Start(start::Args),
-    Send(act::Send),
+    Send(send::Args),
     Cancel(act::Cancel),
     Pause(act::Pause),
     Resume(act::Resume),
@@ -107,6 +109,7 @@ enum Command {
     Runs(runs::Args),
     Show(show::Args),
     Events(events::Args),
+    Receipts(receipts::Args),
     Stats(stats::Args),
     Explain(explain::Args),
     Verify(verify::Args),
@@ -242,7 +245,7 @@ fn http_config() -> HttpConfig {
 }
 
 /// What this binary's engines can run.
-pub const NEEDS: [&str; 2] = ["command", "http"];
+pub const NEEDS: [&str; 4] = ["command", "http", "start", "send"];
 
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -331,7 +334,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Dev(args) => work_on(serve::dev(context, args)),
         Command::Worker(args) => work_on(worker::run(context, args)),
         Command::Start(args) => ask(start::run(context, args)),
-        Command::Send(args) => ask(act::send(context, args)),
+        Command::Send(args) => ask(send::run(context, args)),
         Command::Cancel(args) => ask(act::cancel(context, args)),
         Command::Pause(args) => ask(act::pause(context, args)),
         Command::Resume(args) => ask(act::resume(context, args)),
@@ -342,6 +345,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Runs(args) => ask(runs::run(context, args)),
         Command::Show(args) => ask(show::run(context, args)),
         Command::Events(args) => ask(events::run(context, args)),
+        Command::Receipts(args) => ask(receipts::run(context, args)),
         Command::Stats(args) => ask(stats::run(context, args)),
         Command::Explain(args) => ask(explain::run(context, args)),
         Command::Verify(args) => ask(verify::run(context, args)),

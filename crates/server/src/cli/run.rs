@@ -186,9 +186,17 @@ async fn stands(
         }
         let view = RunView::read(&**store, &Plans::default(), run).await?;
         let awaited = view.parts.awaits;
-        let Some(event) = awaited.first() else { continue };
+        let Some(event) = awaited.first() else {
+            // A machine that only time can move.
+            let next = view.machine.iter().flat_map(|machine| &machine.timers).map(|timer| timer.at).min();
+            if let Some(due) = next.filter(|due| told.replace(*due) != Some(*due)) {
+                let _ = tell.send(long_wait(run, due, due.since(store.now().await?)));
+            }
+            continue;
+        };
+        let place = view.row.state.map_or(String::new(), |state| format!(" in {state}"));
         return Ok(format!(
-            "waits for {}; go on with `flowline send {} {event} --payload JSON`, then `flowline work --until-idle`",
+            "waits{place} for {}; go on with `flowline send {} {event} --payload JSON`, then `flowline work --until-idle`",
             awaited.join(", "),
             run.run
         ));

@@ -22,6 +22,9 @@ pub struct Args {
     /// running, waiting, paused, completed, failed or cancelled
     #[arg(long, value_name = "STATUS", value_parser = status)]
     status: Option<Status>,
+    /// Only machines in this state
+    #[arg(long, value_name = "STATE", requires = "flow")]
+    state: Option<String>,
     /// Only runs with this label
     #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
     label: Option<(String, String)>,
@@ -75,6 +78,7 @@ async fn read(context: &Context, args: Args) -> Result<RunList, Failure> {
     let mut query = RunQuery {
         flow: args.flow,
         status: args.status,
+        state: args.state,
         label: args.label,
         since: args.since.as_deref().map(|text| moment("--since", text, now)).transpose()?,
         until: args.until.as_deref().map(|text| moment("--until", text, now)).transpose()?,
@@ -100,6 +104,7 @@ async fn ask(server: &Server, args: Args) -> Result<RunList, Failure> {
         let parameters = [
             ("flow", args.flow.clone()),
             ("status", args.status.map(|status| status.to_string())),
+            ("state", args.state.clone()),
             ("label", label),
             ("since", args.since.clone()),
             ("until", args.until.clone()),
@@ -132,7 +137,7 @@ fn cells(row: &RunRow) -> Vec<String> {
     vec![
         row.run_id.to_string(),
         row.flow_name.to_string(),
-        row.status.to_string(),
+        row.state.as_ref().map_or(row.status.to_string(), |state| format!("{} in {state}", row.status)),
         output::date(row.created_at),
         row.duration.map_or(String::new(), output::millis),
         format!("{}/{}", row.completed_steps, row.step_count),

@@ -87,6 +87,10 @@ pub struct ServeFlags {
     /// address it listens on]
     #[arg(long, value_name = "URL")]
     pub public_url: Option<String>,
+    /// Let web pages of these origins use the API, separated by commas (https://flows.example) [env:
+    /// FLOWLINE_CORS_ORIGINS] [default: none]
+    #[arg(long, value_name = "ORIGINS")]
+    pub cors_origins: Option<String>,
     #[command(flatten)]
     pub work: WorkFlags,
 }
@@ -98,6 +102,7 @@ impl ServeFlags {
         flags.auth.clone_from(&self.auth);
         flags.flows.clone_from(&self.flows);
         flags.public_url.clone_from(&self.public_url);
+        flags.cors_origins.clone_from(&self.cors_origins);
         flags.tls_cert.clone_from(&self.tls_cert);
         flags.tls_key.clone_from(&self.tls_key);
         flags.max_connections.clone_from(&self.max_connections);
@@ -160,6 +165,7 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     let app = App::new(Shared {
         engine: engine.clone(),
         door,
+        origins: settings.cors_origins.value.clone(),
         live: live.clone(),
         watched,
         workers: Seen::default(),

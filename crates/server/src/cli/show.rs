@@ -2,6 +2,7 @@
 
 use flowline::core::Json;
 use flowline::plans::Plans;
+use flowline::position::Position;
 use flowline::store::{JobRow, JobState};
 
 use super::Context;
@@ -40,7 +41,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 }
 
 fn print(view: &RunView) -> Result<(), Failure> {
-    let RunView { row, parts } = view;
+    let RunView { row, parts, machine } = view;
     let field = |name: &str, value: String| match value.is_empty() {
         true => Ok(()),
         false => output::line(&format!("{BOLD}{name:<12}{RESET}{value}")),
@@ -50,6 +51,10 @@ fn print(view: &RunView) -> Result<(), Failure> {
     field("run", row.run_id.to_string())?;
     field("flow", format!("{} ({})", row.flow_name, row.definition.chars().take(12).collect::<String>()))?;
     field("status", output::status(row.status))?;
+    field("state", row.state.as_deref().unwrap_or_default().to_owned())?;
+    for (name, value) in machine.iter().flat_map(position) {
+        field(name, output::clean(&value).into_owned())?;
+    }
     field("created", output::date(row.created_at))?;
     field("started", date(row.started_at))?;
     field("ended", date(row.completed_at))?;
@@ -58,7 +63,9 @@ fn print(view: &RunView) -> Result<(), Failure> {
     field("key", row.idempotency_key.as_deref().map_or(String::new(), |key| output::clip(key, 256)))?;
     field("retry of", row.retry_of.as_ref().map_or(String::new(), ToString::to_string))?;
     field("emitted", parts.emitted_events.join(", "))?;
-    field("awaits", if row.status.is_terminal() { String::new() } else { parts.awaits.join(", ") })?;
+    // A machine has said what it accepts.
+    let said = row.status.is_terminal() || machine.is_some();
+    field("awaits", if said { String::new() } else { parts.awaits.join(", ") })?;
     let trimmed = if row.events_trimmed { " (removed by retention)" } else { "" };
     field("events", format!("{}{trimmed}", row.events))?;
     field("error", parts.error.as_deref().map_or(String::new(), |error| output::clip(error, 2000)))?;
@@ -74,6 +81,19 @@ fn print(view: &RunView) -> Result<(), Failure> {
         output::table(&head, parts.jobs.iter().map(job).collect())?;
     }
     Ok(())
+}
+
+/// Where a machine stands, by name of what is said.
+fn position(machine: &Position) -> Vec<(&'static str, String)> {
+    let list = |texts: Vec<String>| texts.join(", ");
+    let inbox = if machine.inbox == 0 { String::new() } else { format!("{} waiting", machine.inbox) };
+    vec![
+        ("context", output::clip(machine.context.get(), 2000)),
+        ("accepts", list(machine.accepts.iter().map(ToString::to_string).collect())),
+        ("turn", machine.turn.as_ref().map_or(String::new(), ToString::to_string)),
+        ("inbox", inbox),
+        ("timers", list(machine.timers.iter().map(ToString::to_string).collect())),
+    ]
 }
 
 fn step(step: &StepView) -> Vec<String> {

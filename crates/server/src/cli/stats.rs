@@ -80,6 +80,17 @@ const HEAD: [&str; 9] =
 fn tell(stats: &Stats) -> std::io::Result<()> {
     let flows = stats.flows.iter().map(|(flow, summary)| cells(flow, summary));
     output::table(&HEAD, flows.chain([cells("all", &stats.total)]).collect())?;
+    let states = stats.flows.iter().flat_map(|(flow, summary)| {
+        summary
+            .by_state
+            .iter()
+            .map(move |(state, runs)| vec![flow.to_string(), state.to_string(), runs.to_string()])
+    });
+    let states: Vec<Vec<String>> = states.collect();
+    if !states.is_empty() {
+        output::line("")?;
+        output::table(&["machine", "state", "runs"], states)?;
+    }
     if stats.buckets.len() > 1 {
         output::line("")?;
         let buckets = stats.buckets.iter().map(|bucket| cells(&output::date(bucket.start), &bucket.summary));

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use flowline::core::Definition;
 use flowline::core::definition::Severity;
 use serde_json::{Value, json};
 
@@ -27,7 +28,13 @@ pub fn run(context: &Context, args: Args) -> Outcome {
     for path in &args.files {
         let file = path.display().to_string();
         let diagnostics = match definition::check(path) {
-            Ok(read) => read.map_or_else(|wrong| wrong, |read| read.warnings),
+            Ok(Ok(read)) => {
+                if !context.json {
+                    output::line(&format!("{file}: {}", in_short(&read.definition)))?;
+                }
+                read.warnings
+            }
+            Ok(Err(wrong)) => wrong,
             // One file that cannot be read does not hide what is wrong with the others.
             Err(failure) => {
                 errors += 1;
@@ -57,6 +64,21 @@ pub fn run(context: &Context, args: Args) -> Outcome {
     }
     let bad = errors > 0 || args.strict && warnings > 0;
     Ok(if bad { Exit::Usage } else { Exit::Fine })
+}
+
+/// `machine expense, 6 states, 4 events, 5 actions`
+fn in_short(definition: &Definition) -> String {
+    let count = |n: usize, what: &str| output::count(n as u64, what);
+    let parts = match &definition.machine {
+        None => count(definition.steps.len(), "step"),
+        Some(machine) => [
+            count(machine.states.len(), "state"),
+            count(definition.accepts.len(), "event"),
+            count(definition.steps.len(), "action"),
+        ]
+        .join(", "),
+    };
+    format!("{} {}, {parts}", definition.kind(), definition.flow)
 }
 
 fn unreadable(file: &str, failure: &Failure) -> Value {

@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::{HeaderMap, Request, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use flowline::core::Tenant;
 use flowline::store::{Store, StoreError};
+use futures_util::StreamExt as _;
 
 use super::App;
+use super::cors::Origins;
 use super::problem::Problem;
 use super::route::{self, Route, Scope};
 use super::{audit, codes};
@@ -25,12 +26,16 @@ const BELIEVED: Duration = Duration::from_secs(2);
 /// Tokens believed at once; beyond it all are asked for again.
 const REMEMBERED: usize = 10_000;
 
+const UNKNOWN: &str = "the token is unknown, revoked or expired";
+
 /// Somebody who asks.
 #[derive(Debug, Clone)]
 pub struct Principal {
     pub tenant: Tenant,
     /// For the audit log and for steps that ask who did it.
     pub subject: Arc<str>,
+    /// Whether a token says so.
+    pub by_token: bool,
     pub scopes: Arc<[Scope]>,
     pub roles: Arc<[String]>,
     /// Only these flows, where it is bound to some.
@@ -45,6 +50,7 @@ impl Principal {
         Principal {
             tenant,
             subject: "anyone".into(),
+            by_token: false,
             scopes: [Scope::Admin].into(),
             roles: [].into(),
             flows: None,
@@ -56,6 +62,7 @@ impl Principal {
         Principal {
             tenant: row.tenant,
             subject: row.subject.into(),
+            by_token: true,
             scopes: row.scopes.into(),
             roles: row.roles.into(),
             flows: row.flows.map(Into::into),
@@ -91,83 +98,134 @@ pub enum Door {
 
 /// What the store said of tokens lately, by their hashes.
 #[derive(Debug, Default)]
-pub struct Remembered(Mutex<HashMap<String, (Instant, Option<Principal>)>>);
+pub struct Remembered {
+    known: Mutex<HashMap<String, (Instant, Option<Principal>)>>,
+    /// Held by the one of many open streams that asks the store; the others believe what it heard.
+    asking: tokio::sync::Mutex<()>,
+}
 
 impl Remembered {
-    async fn find(&self, store: &dyn Store, secret: &str) -> Result<Option<Principal>, StoreError> {
-        let hash = token::hash(secret);
-        let known = self.lock().get(&hash).filter(|(at, _)| at.elapsed() < BELIEVED).cloned();
+    async fn find(&self, store: &dyn Store, hash: &str) -> Result<Option<Principal>, StoreError> {
+        let known = self.lock().get(hash).filter(|(at, _)| at.elapsed() < BELIEVED).cloned();
         if let Some((_, principal)) = known {
             return Ok(principal);
         }
-        let principal = token::find(store, &hash).await?.map(Principal::of);
+        let principal = token::find(store, hash).await?.map(Principal::of);
         let mut remembered = self.lock();
         if remembered.len() >= REMEMBERED {
             remembered.clear();
         }
-        remembered.insert(hash, (Instant::now(), principal.clone()));
+        remembered.insert(hash.to_owned(), (Instant::now(), principal.clone()));
         Ok(principal)
     }
 
+    /// Waits until a token is good no longer. A store that is away says nothing against it.
+    async fn revoked(&self, store: &dyn Store, hash: &str) {
+        loop {
+            tokio::time::sleep(BELIEVED).await;
+            let _turn = self.asking.lock().await;
+            if let Ok(None) = self.find(store, hash).await {
+                return;
+            }
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Instant, Option<Principal>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Lets a request through to its handler, with its principal and its route, or says why not.
-pub async fn check(
-    State((app, route)): State<(App, &'static Route)>,
-    mut request: Request<Body>,
-    next: Next,
-) -> Response {
+pub async fn check(app: &App, route: &'static Route, mut request: Request<Body>, next: Next) -> Response {
     request.extensions_mut().insert(route);
     let route::Access::Needs(scope) = route.access else { return next.run(request).await };
-    let principal = match identify(&app, request.headers()).await {
-        Ok(principal) => principal,
+    let (principal, token) = match identify(app, request.headers()).await {
+        Ok(known) => known,
         Err(problem) => return problem.into_response(),
     };
-    let path = request.uri().path().to_owned();
-    let response = if principal.has(scope) {
-        request.extensions_mut().insert(principal.clone());
-        next.run(request).await
-    } else {
-        let detail = format!("this needs a token with scope `{}`", scope.as_str());
-        Problem::new(&codes::FORBIDDEN, detail).into_response()
-    };
-    if audit::is_audited(route) {
-        audit::write(app.engine.store(), &principal, route, &path, response.status().as_u16()).await;
+    if !audit::is_audited(route) {
+        return admit(app, scope, principal, token, request, next).await;
     }
+    let path = request.uri().path().to_owned();
+    let response = admit(app, scope, principal.clone(), token, request, next).await;
+    audit::write(app.engine.store(), &principal, route, &path, response.status().as_u16()).await;
     response
 }
 
-async fn identify(app: &App, headers: &HeaderMap) -> Result<Principal, Problem> {
+/// Hands a request on where its principal has the scope. Whoever waits or follows is let go when the token is revoked.
+async fn admit(
+    app: &App,
+    scope: Scope,
+    principal: Principal,
+    token: Option<String>,
+    mut request: Request<Body>,
+    next: Next,
+) -> Response {
+    if !principal.has(scope) {
+        let detail = format!("this needs a token with scope `{}`", scope.as_str());
+        return Problem::new(&codes::FORBIDDEN, detail).into_response();
+    }
+    request.extensions_mut().insert(principal);
+    let Some(token) = token else { return next.run(request).await };
+    let revoked = revoked(app.clone(), token);
+    // A worker that waits would be given a job.
+    if scope == Scope::Work {
+        return tokio::select! {
+            response = next.run(request) => response,
+            () = revoked => Problem::new(&codes::UNAUTHORIZED, UNKNOWN).into_response(),
+        };
+    }
+    let response = next.run(request).await;
+    if !is_stream(&response) {
+        return response;
+    }
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(revoked))))
+}
+
+async fn revoked(app: App, token: String) {
+    match &app.door {
+        Door::Tokens(remembered) => remembered.revoked(app.engine.store(), &token).await,
+        Door::Open { .. } => std::future::pending().await,
+    }
+}
+
+/// Whether an answer goes on until somebody ends it.
+pub fn is_stream(response: &Response) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// Who asks, and the hash of the token where one was asked for.
+async fn identify(app: &App, headers: &HeaderMap) -> Result<(Principal, Option<String>), Problem> {
     match &app.door {
         Door::Tokens(remembered) => {
             let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
             let secret =
                 given.and_then(|given| given.strip_prefix("Bearer ").or(given.strip_prefix("bearer ")));
             let missing = || Problem::new(&codes::UNAUTHORIZED, "send `Authorization: Bearer TOKEN`");
-            let found = remembered.find(app.engine.store(), secret.ok_or_else(missing)?.trim()).await?;
+            let hash = token::hash(secret.ok_or_else(missing)?.trim());
+            let found = remembered.find(app.engine.store(), &hash).await?;
             found
-                .ok_or_else(|| Problem::new(&codes::UNAUTHORIZED, "the token is unknown, revoked or expired"))
+                .map(|principal| (principal, Some(hash)))
+                .ok_or_else(|| Problem::new(&codes::UNAUTHORIZED, UNKNOWN))
         }
         Door::Open { tenant, loopback } => {
             if *loopback {
-                is_meant_for_here(headers)?;
+                is_meant_for_here(headers, &app.origins)?;
             }
             let tenant = match headers.get(TENANT_HEADER) {
                 None => tenant.clone(),
                 Some(name) => Tenant::new(name.to_str().unwrap_or_default())
                     .map_err(|error| Problem::parameter(TENANT_HEADER, error.to_string()))?,
             };
-            Ok(Principal::anyone(tenant))
+            Ok((Principal::anyone(tenant), None))
         }
     }
 }
 
 /// Without tokens, a web page of somewhere else must not act through the browser of whoever runs this server: its requests
 /// carry its origin, or by a name that it made point here.
-fn is_meant_for_here(headers: &HeaderMap) -> Result<(), Problem> {
+fn is_meant_for_here(headers: &HeaderMap, let_in: &Origins) -> Result<(), Problem> {
     let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
     let refuse = |what: &str| {
         Err(Problem::new(&codes::FORBIDDEN, format!("without tokens this server takes no requests {what}")))
@@ -177,6 +235,7 @@ fn is_meant_for_here(headers: &HeaderMap) -> Result<(), Problem> {
         return refuse("under another name than localhost");
     }
     match text(header::ORIGIN) {
+        Some(origin) if let_in.has(origin) => Ok(()),
         Some(origin) if origin.split_once("://").is_none_or(|(_, origin)| !is_local(origin)) => {
             refuse("from web pages of elsewhere")
         }

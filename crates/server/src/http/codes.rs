@@ -36,6 +36,8 @@ codes! {
         "This server asks for `Authorization: Bearer TOKEN`. The token is missing, unknown, revoked or expired. `flowline token create` makes one.";
     FORBIDDEN = 403 "forbidden" "The token does not allow this"
         "The token is good, but lacks the scope that the route needs; `detail` names it. Use another token, or make one with that scope.";
+    ROLE = 403 "role" "The event takes another role"
+        "The machine takes this event only from somebody with a certain role: in none of its states from this sender, or not in the state that it was in. `detail` names the roles. Send it with a token that has one of them; without tokens, with `roles` in the body.";
     NOT_FOUND = 404 "not-found" "There is nothing at this address"
         "No route has this path. GET /openapi.json lists them all.";
     NO_SUCH_RUN = 404 "no-such-run" "There is no such run"
@@ -45,7 +47,9 @@ codes! {
     NO_SUCH_STEP = 404 "no-such-step" "There is no such step"
         "The definition that the run is pinned to has no step with this name.";
     NO_SUCH_EVENT = 404 "no-such-event" "The flow accepts no such event"
-        "The definition that the run is pinned to does not list this event under `accepts`.";
+        "The definition that the run is pinned to does not list this event: a flow under `accepts`, a machine under `events` or in a state.";
+    NO_SUCH_RECEIPT = 404 "no-such-receipt" "There is no receipt of such an event"
+        "The run has taken in no event with this id. Only machines keep receipts: what a flow was sent is in its log.";
     NO_SUCH_QUEUE = 404 "no-such-queue" "There is no such queue"
         "No job waits in a queue of this name, none is leased and it is not paused.";
     NO_SUCH_TOKEN = 404 "no-such-token" "There is no such token"
@@ -63,7 +67,9 @@ codes! {
     REFUSED = 409 "refused" "The run cannot take this input"
         "The run is in a state that rules the request out. `detail` says why; GET /v1/runs/{run}/explain says what the run waits for.";
     KEY_CONFLICT = 409 "key-conflict" "The idempotency key stands for another request"
-        "A run was started with this key and another input. Send the same input to get the same run, or use another key.";
+        "A run was started with this key and another input, or an event was sent with this key, another name or payload, or to another run. Send the same to get the same, or use another key.";
+    EVENT_REJECTED = 409 "event-rejected" "The machine turned the event down"
+        "The event is in the log, and moved nothing: the state that the machine was in when its turn came does not take it, no condition held, or an expression failed. `detail` says which; `accepts` lists what that state takes. The receipt of `eventId` says the same.";
     STALE_LEASE = 409 "stale-lease" "The lease is gone"
         "The attempt is not this worker's any more: its lease ran out and was given to another, it has reported its outcome already, or its run has ended. Nothing was written. Stop the work and claim anew.";
     TOO_LARGE = 413 "too-large" "The request is too large"
@@ -72,6 +78,8 @@ codes! {
         "Send `Content-Type: application/json`, or one of the types that the OpenAPI document lists for the route.";
     TOO_MANY = 429 "too-many-requests" "Too many requests at once"
         "The server has as much to do as it takes on. Try again after the time in `Retry-After`.";
+    INBOX_FULL = 429 "inbox-full" "Too many events wait in the run"
+        "The machine has as many events in its inbox as it keeps: the actions of one before them are still at work. The event was not taken in. Send it again after the time in `Retry-After`.";
     INTERNAL = 500 "internal" "Something is wrong with this server"
         "A fault of Flowline, not of the request. The server's log has more under the request's id.";
     STORE = 500 "store" "The store has a fault"
@@ -87,20 +95,5 @@ codes! {
 impl Code {
     pub fn find(code: &str) -> Option<&'static Code> {
         ALL.iter().copied().find(|known| known.code == code)
-    }
-
-    /// The code for a status that something below the handlers answered with.
-    pub fn of_status(status: u16) -> &'static Code {
-        match status {
-            404 => &NOT_FOUND,
-            405 => &METHOD_NOT_ALLOWED,
-            406 => &NOT_ACCEPTABLE,
-            408 => &REQUEST_TIMEOUT,
-            413 => &TOO_LARGE,
-            415 => &UNSUPPORTED_MEDIA_TYPE,
-            429 => &TOO_MANY,
-            400..500 => &BAD_REQUEST,
-            _ => &INTERNAL,
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Definitions: register, look at, check, draw.
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use flowline::EngineError;
@@ -11,6 +11,7 @@ use flowline::store::StoredDefinition;
 use serde_json::{Value, json};
 
 use super::codes;
+use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
 use super::request::{Caller, Params, Text, is_json};
 use super::route::{Access, Answer, Body, Content, Kind, Query, Required, Route, Scope, Verb};
@@ -81,7 +82,7 @@ pub const ROUTES: &[Route] = &[
         about: "",
         query: &[VERSION],
         body: None,
-        answers: &[Answer::json(200, "Flow", "The definition, whole.")],
+        answers: &[Answer::json(200, "Flow", "The definition, whole."), UNCHANGED],
         problems: &[&codes::NO_SUCH_FLOW],
         handler: || get(show),
     },
@@ -182,12 +183,12 @@ async fn find(caller: &Caller, params: &Params) -> Result<StoredDefinition, Prob
     found.ok_or_else(|| Problem::no_such_flow(flow))
 }
 
-async fn show(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+async fn show(caller: Caller, params: Params, headers: HeaderMap) -> Result<Response, Problem> {
     let stored = find(&caller, &params).await?;
     let mut answer = json!(stored);
     answer["definition"] = serde_json::from_str(&stored.body)
         .map_err(|error| Problem::new(&codes::STORE, format!("definition {}: {error}", stored.hash)))?;
-    Ok(Json(answer))
+    tagged(&headers, &answer)
 }
 
 async fn versions(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {

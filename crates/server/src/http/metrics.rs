@@ -132,6 +132,17 @@ fn write_meters(page: &mut Exposition, meters: &Meters) {
             (&[("kind", "stale_lease")], of(&meters.stale)),
         ],
     );
+    page.counter(
+        "flowline_events_received_total",
+        "Events from outside that machines took in.",
+        &meters.received,
+    );
+    page.counter("flowline_events_applied_total", "Events that moved a machine.", &meters.applied);
+    page.counter(
+        "flowline_events_rejected_total",
+        "Events that a machine turned down when their turn came.",
+        &meters.rejected,
+    );
     page.family(
         "flowline_runs_ended_total",
         "counter",

@@ -8,6 +8,9 @@ pub mod audit;
 pub mod bulk;
 pub mod callbacks;
 pub mod codes;
+pub mod cors;
+pub mod etag;
+pub mod events;
 pub mod flows;
 pub mod health;
 pub mod listen;
@@ -16,6 +19,7 @@ pub mod metrics;
 pub mod openapi;
 pub mod overview;
 pub mod pages;
+pub mod pass;
 pub mod problem;
 pub mod queues;
 pub mod request;
@@ -30,21 +34,13 @@ pub mod work;
 pub mod workers;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use axum::http::Request;
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
+use axum::middleware;
 use flowline::Engine;
 
 use live::Live;
-use problem::Problem;
 use route::Route;
-
-/// A handler that has not begun to answer by then is given up. Longer than any wait that a request may ask for.
-pub const HANDLER_TIME: Duration = Duration::from_secs(90);
 
 /// What handlers share. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -54,6 +50,8 @@ pub struct App(Arc<Shared>);
 pub struct Shared {
     pub engine: Engine,
     pub door: access::Door,
+    /// Web pages of elsewhere that are let in.
+    pub origins: cors::Origins,
     pub live: Live,
     pub watched: metrics::Watched,
     pub workers: workers::Seen,
@@ -83,6 +81,7 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         runs::ROUTES,
         bulk::ROUTES,
         run::ROUTES,
+        events::ROUTES,
         live::ROUTES,
         queues::ROUTES,
         overview::ROUTES,
@@ -98,22 +97,11 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
 pub fn router(app: App) -> Router {
     let mut router = Router::new();
     for route in routes() {
-        let handler = (route.handler)()
-            .route_layer(middleware::from_fn_with_state((app.clone(), route), access::check));
+        let layer = middleware::from_fn_with_state((app.clone(), route), pass::through);
+        let handler = (route.handler)().route_layer(layer);
         router = router.route(route.path, handler);
     }
-    router
-        .layer(middleware::from_fn(in_time))
-        .layer(middleware::from_fn(problem::shape))
-        .layer(middleware::from_fn_with_state(app.clone(), requests::watch))
-        .with_state(app)
-}
-
-async fn in_time(request: Request<Body>, next: Next) -> Response {
-    match tokio::time::timeout(HANDLER_TIME, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => Problem::new(&codes::TIMEOUT, "no answer within 90s").into_response(),
-    }
+    router.fallback(pass::nowhere).method_not_allowed_fallback(pass::other_method).with_state(app)
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! The OpenAPI document, made from the routes and the schemas.
 
-use axum::Json;
+use axum::http::HeaderMap;
 use axum::routing::get;
 use serde_json::{Map, Value, json};
 
 use super::codes::{self, Code};
+use super::etag::{UNCHANGED, tagged};
 use super::problem::PROBLEM_JSON;
 use super::route::{Access, Answer, Content, Kind, Required, Route, Verb, path_parameters};
 use super::{routes, schemas};
@@ -17,9 +18,12 @@ pub const ROUTES: &[Route] = &[Route {
     about: "",
     query: &[],
     body: None,
-    answers: &[Answer { status: 200, about: "OpenAPI 3.1.", content: Content::Other("application/json") }],
+    answers: &[
+        Answer { status: 200, about: "OpenAPI 3.1.", content: Content::Other("application/json") },
+        UNCHANGED,
+    ],
     problems: &[],
-    handler: || get(|| async { Json(document()) }),
+    handler: || get(|headers: HeaderMap| async move { tagged(&headers, &document()) }),
 }];
 
 /// Problems that any route can answer with.

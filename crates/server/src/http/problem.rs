@@ -1,8 +1,6 @@
 //! What went wrong, as RFC 9457 writes it. Every answer that is not good has this shape.
 
-use axum::body::Body;
-use axum::http::{HeaderValue, Request, StatusCode, header};
-use axum::middleware::Next;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use flowline::EngineError;
 use flowline::core::decide::Refusal;
@@ -24,16 +22,24 @@ pub struct Problem {
     /// Places in the request, by JSON pointer or by the name of a parameter.
     errors: Vec<Value>,
     diagnostics: Option<Value>,
+    /// Members of this kind of problem.
+    more: Vec<(&'static str, Value)>,
 }
 
 impl Problem {
     pub fn new(code: &'static Code, detail: impl Into<String>) -> Problem {
-        Problem { code, detail: detail.into(), errors: Vec::new(), diagnostics: None }
+        Problem { code, detail: detail.into(), errors: Vec::new(), diagnostics: None, more: Vec::new() }
     }
 
     /// Names a place in the body.
     pub fn at(mut self, pointer: &str) -> Problem {
         self.errors.push(json!({ "pointer": pointer, "detail": self.detail }));
+        self
+    }
+
+    /// Adds a member that this kind of problem has.
+    pub fn with(mut self, name: &'static str, value: Value) -> Problem {
+        self.more.push((name, value));
         self
     }
 
@@ -66,6 +72,7 @@ impl Problem {
         if let Some(diagnostics) = &self.diagnostics {
             body["diagnostics"] = diagnostics.clone();
         }
+        self.more.iter().for_each(|(name, value)| body[*name] = value.clone());
         body
     }
 }
@@ -127,6 +134,9 @@ impl From<Refusal> for Problem {
         let code = match refusal {
             Refusal::Ended(_) => &codes::RUN_ENDED,
             Refusal::NotAccepted { .. } => &codes::NO_SUCH_EVENT,
+            Refusal::Forbidden { .. } => &codes::ROLE,
+            Refusal::InboxFull => &codes::INBOX_FULL,
+            Refusal::Expression { .. } => &codes::INVALID,
             Refusal::Schema { what, problem } => {
                 // The breach names its place within the value; in the request that has a place of its own.
                 let root = if what == "the input" { "/input" } else { "/payload" };
@@ -145,30 +155,4 @@ impl From<JsonError> for Problem {
         let code = if matches!(error, JsonError::Size { .. }) { &codes::TOO_LARGE } else { &codes::BAD_BODY };
         Problem::new(code, error.to_string())
     }
-}
-
-/// Gives whatever was refused below the handlers, by axum itself, the shape of a problem. Headers (`Allow`) stay.
-pub async fn shape(request: Request<Body>, next: Next) -> Response {
-    let path = request.uri().path().to_owned();
-    let response = next.run(request).await;
-    let status = response.status().as_u16();
-    let is_problem = response
-        .headers()
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes() == PROBLEM_JSON.as_bytes());
-    if status < 400 || is_problem {
-        return response;
-    }
-    let code = Code::of_status(status);
-    let detail = match status {
-        404 => format!("nothing is at {path}"),
-        _ => code.title.to_owned(),
-    };
-    let mut shaped = Problem::new(code, detail).into_response();
-    for (name, value) in response.headers() {
-        if *name != header::CONTENT_TYPE && *name != header::CONTENT_LENGTH {
-            shaped.headers_mut().insert(name, value.clone());
-        }
-    }
-    shaped
 }

@@ -6,63 +6,61 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{MatchedPath, State};
-use axum::http::{Method, Request, StatusCode, header};
-use axum::middleware::Next;
+use axum::http::Method;
 use axum::response::Response;
 use flowline::meters::Histogram;
 use http_body_util::BodyExt as _;
 
 use super::App;
+use super::access::is_stream;
 use crate::exposition::{Exposition, Labels};
 
 /// Requests of one instance since it started.
 #[derive(Debug, Default)]
 pub struct Requests {
     /// By method and the template of the path, so that there are only as many as there are routes.
-    routes: Mutex<BTreeMap<(&'static str, String), Route>>,
+    routes: Mutex<BTreeMap<(&'static str, &'static str), Route>>,
     /// Event streams that are open.
     streams: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
 struct Route {
-    statuses: BTreeMap<String, u64>,
+    statuses: BTreeMap<u16, u64>,
     took: Histogram,
 }
 
-/// Lets a request pass, and notes what became of it.
-pub async fn watch(State(app): State<App>, request: Request<Body>, next: Next) -> Response {
-    let began = Instant::now();
-    let method = method(request.method());
-    let path = request.extensions().get::<MatchedPath>().cloned();
-    let response = next.run(request).await;
-    let route = path.as_ref().map_or("unmatched", MatchedPath::as_str);
-    let (status, took) = (response.status(), began.elapsed());
-    app.watched.requests.passed(method, route, status, took);
-    tracing::debug!(
-        instanceId = &*app.engine.config().instance,
-        method,
-        route,
-        status = status.as_u16(),
-        ms = took.as_secs_f64() * 1e3,
-        "request"
-    );
-    app.watched.requests.follow(response)
-}
-
 impl Requests {
-    fn passed(&self, method: &'static str, route: &str, status: StatusCode, took: std::time::Duration) {
-        let mut routes = self.lock();
-        let route = routes.entry((method, route.to_owned())).or_default();
-        *route.statuses.entry(status.as_str().to_owned()).or_default() += 1;
-        route.took.observe(took);
+    /// Notes what became of a request.
+    pub fn passed(
+        &self,
+        app: &App,
+        method: &Method,
+        route: &'static str,
+        began: Instant,
+        response: Response,
+    ) -> Response {
+        let (method, status, took) = (name(method), response.status().as_u16(), began.elapsed());
+        {
+            let mut routes = self.lock();
+            let route = routes.entry((method, route)).or_default();
+            *route.statuses.entry(status).or_default() += 1;
+            route.took.observe(took);
+        }
+        tracing::debug!(
+            instanceId = &*app.engine.config().instance,
+            method,
+            route,
+            status,
+            ms = took.as_secs_f64() * 1e3,
+            "request"
+        );
+        self.follow(response)
     }
 
     /// Counts an event stream until its body is dropped.
     fn follow(&self, response: Response) -> Response {
-        let kind = response.headers().get(header::CONTENT_TYPE).map(|kind| kind.as_bytes());
-        if !kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")) {
+        if !is_stream(&response) {
             return response;
         }
         let open = Open::new(&self.streams);
@@ -76,19 +74,24 @@ impl Requests {
 
     pub fn write(&self, page: &mut Exposition) {
         let routes = self.lock();
-        let counts: Vec<([(&str, &str); 3], u64)> = routes
+        let counts: Vec<(&str, &str, String, u64)> = routes
             .iter()
             .flat_map(|((method, path), route)| {
-                let labels = |status| [("method", *method), ("route", path.as_str()), ("status", status)];
-                route.statuses.iter().map(move |(status, count)| (labels(status.as_str()), *count))
+                route.statuses.iter().map(|(status, count)| (*method, *path, status.to_string(), *count))
+            })
+            .collect();
+        let labels: Vec<[(&str, &str); 3]> = counts
+            .iter()
+            .map(|(method, path, status, _)| {
+                [("method", *method), ("route", *path), ("status", status.as_str())]
             })
             .collect();
         let samples: Vec<(Labels<'_>, u64)> =
-            counts.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+            labels.iter().zip(&counts).map(|(labels, (.., count))| (&labels[..], *count)).collect();
         page.family("flowline_http_requests_total", "counter", "Requests answered.", &samples);
         let took: Vec<([(&str, &str); 2], &Histogram)> = routes
             .iter()
-            .map(|((method, path), route)| ([("method", *method), ("route", path.as_str())], &route.took))
+            .map(|((method, path), route)| ([("method", *method), ("route", *path)], &route.took))
             .collect();
         let samples: Vec<(Labels<'_>, &Histogram)> =
             took.iter().map(|(labels, took)| (&labels[..], *took)).collect();
@@ -100,7 +103,7 @@ impl Requests {
         );
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, String), Route>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, &'static str), Route>> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -122,7 +125,7 @@ impl Drop for Open {
 }
 
 /// A method's name; whoever makes one up gets no label of their own.
-fn method(method: &Method) -> &'static str {
+fn name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::HEAD => "HEAD",

@@ -1,4 +1,4 @@
-//! One run: look at it, steer it, send it events.
+//! One run: look at it, steer it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::codes;
+use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
 use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
@@ -72,7 +73,7 @@ pub const ROUTES: &[Route] = &[
         "/v1/runs/{run}",
         "Show a run",
         &[],
-        &[Answer::json(200, "Run", "The run with its steps and jobs.")],
+        &[Answer::json(200, "Run", "The run with its steps and jobs."), UNCHANGED],
         || get(show),
     ),
     look(
@@ -131,29 +132,6 @@ pub const ROUTES: &[Route] = &[
         &[Answer::json(200, "Explanation", "What each step waits for.")],
         || get(explanation),
     ),
-    Route {
-        verb: Verb::Post,
-        path: "/v1/runs/{run}/events",
-        access: Access::Needs(Scope::Start),
-        summary: "Send an event from outside into a run",
-        about: "The event is durable when this answers. With an `eventId` of one's own it can be repeated without harm.",
-        query: &[],
-        body: Some(Body {
-            schema: "Send",
-            limit: 2 * limits::PAYLOAD_BYTES,
-            required: Required::Yes,
-            also: &[],
-        }),
-        answers: &[Answer::json(200, "Sent", "The run has it; `changed` is false where it had it before.")],
-        problems: &[
-            &codes::NO_SUCH_RUN,
-            &codes::NO_SUCH_EVENT,
-            &codes::RUN_ENDED,
-            &codes::SCHEMA,
-            &codes::TOO_LARGE,
-        ],
-        handler: || post(send),
-    },
     act(
         "/v1/runs/{run}/cancel",
         "Cancel a run",
@@ -213,12 +191,18 @@ pub const EVENT_TYPES: &[&str] = &[
     "emit",
     "log",
     "state",
+    "event.received",
+    "event.rejected",
+    "state.changed",
+    "timer.set",
+    "timer.fired",
+    "timer.cancelled",
 ];
 
-async fn show(caller: Caller, params: Params) -> Result<Response, Problem> {
+async fn show(caller: Caller, params: Params, headers: HeaderMap) -> Result<Response, Problem> {
     let row = caller.row(params.path("run")).await?;
     let view = RunView::read(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
-    Ok(Json(view).into_response())
+    tagged(&headers, &view)
 }
 
 /// A page of a log. Payloads pass through as they are.
@@ -308,32 +292,6 @@ async fn explanation(caller: Caller, params: Params) -> Result<Json<Value>, Prob
 async fn verify(caller: Caller, params: Params) -> Result<Json<Report>, Problem> {
     let row = caller.row(params.path("run")).await?;
     Ok(Json(verify_run(caller.engine.store(), caller.engine.plans(), &row.key()).await?))
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Send {
-    name: String,
-    payload: Option<Raw>,
-    event_id: Option<String>,
-}
-
-async fn send(caller: Caller, params: Params, Given(send): Given<Send>) -> Result<Json<Value>, Problem> {
-    let row = caller.row(params.path("run")).await?;
-    if send.event_id.as_deref().is_some_and(|id| id.is_empty() || id.len() > limits::KEY_BYTES) {
-        let detail = format!("an event id has 1 to {} bytes", limits::KEY_BYTES);
-        return Err(Problem::new(&codes::BAD_BODY, detail).at("/eventId"));
-    }
-    let event_id = send.event_id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
-    let payload = send.payload.unwrap_or_else(Raw::null);
-    let input = Input::External {
-        name: send.name,
-        payload,
-        event_id: Some(event_id.clone()),
-        sender: Default::default(),
-    };
-    let Applied { changed, status } = caller.engine.input(&row.key(), input).await?;
-    Ok(Json(json!({ "runId": row.run_id, "eventId": event_id, "changed": changed, "status": status })))
 }
 
 /// Carries an input into a run that the caller may know of.

@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use flowline::core::definition::Priority;
 use flowline::core::time::{format_duration, parse_duration};
 use flowline::core::{Json as Raw, RunId, Status, limits};
-use flowline::operate::RunHandle;
+use flowline::operate::{RunHandle, check_start};
 use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
 use flowline::store::{RunPage, RunQuery, Total};
 use flowline::{EngineError, StartRequest, trace};
@@ -69,7 +69,7 @@ pub const ROUTES: &[Route] = &[
             also: &[],
         }),
         answers: &[Answer::json(200, "BatchStarted", "What became of each.")],
-        problems: &[&codes::TOO_LARGE],
+        problems: &[&codes::INVALID],
         handler: || post(batch),
     },
     Route {
@@ -77,10 +77,15 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/runs",
         access: Access::Needs(Scope::Read),
         summary: "List runs, the newest first",
-        about: "Every filter narrows. `total` is exact where only `flow` and `status` are given, and otherwise up to 10,000; beyond that there is `totalAtLeast`.",
+        about: "Every filter narrows. `total` is exact where only `flow`, `status` and `state` are given, and otherwise up to 10,000; beyond that there is `totalAtLeast`.",
         query: &[
             Query { name: "flow", kind: Kind::Text, about: "Only runs of this flow." },
             Query { name: "status", kind: Kind::OneOf(STATUSES), about: "Only runs with this status." },
+            Query {
+                name: "state",
+                kind: Kind::Text,
+                about: "Only machines in this state. Together with `flow` alone.",
+            },
             Query { name: "label", kind: Kind::Label, about: "Only runs with this label: NAME=VALUE." },
             Query {
                 name: "since",
@@ -222,6 +227,7 @@ async fn start(
     if start.flow.as_deref().is_some_and(|flow| flow != params.path("flow")) {
         return Err(Problem::new(&codes::BAD_BODY, "the path names another flow").at("/flow"));
     }
+    check_key(start.idempotency_key.as_deref()).map_err(|problem| problem.at("/idempotencyKey"))?;
     start.join(&headers);
     let handle = start.request(&caller, params.path("flow")).await?.await?;
     let ended = match params.duration("wait") {
@@ -244,6 +250,12 @@ pub fn key_header(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     key.transpose().map_err(|_| Problem::parameter(KEY_HEADER, "an idempotency key is plain text"))
 }
 
+/// What no flow could take is refused before the flow is looked for.
+fn check_key(key: Option<&str>) -> Result<(), Problem> {
+    let checked = check_start(key, &BTreeMap::new());
+    checked.map_err(|error| Problem::new(&codes::INVALID, error.to_string()))
+}
+
 async fn started(caller: &Caller, handle: &RunHandle) -> Result<Started, EngineError> {
     let status = match handle.started_as() {
         Some(status) => status,
@@ -260,10 +272,14 @@ async fn batch(
 ) -> Result<Json<Value>, Problem> {
     if batch.runs.len() > BATCH {
         let detail = format!("a batch starts at most {BATCH} runs, and this one has {}", batch.runs.len());
-        return Err(Problem::new(&codes::TOO_LARGE, detail).at("/runs"));
+        return Err(Problem::new(&codes::BAD_BODY, detail).at("/runs"));
     }
     if let Some(at) = batch.runs.iter().position(|start| start.flow.is_none()) {
         return Err(Problem::new(&codes::BAD_BODY, "missing field `flow`").at(&format!("/runs/{at}/flow")));
+    }
+    for (at, start) in batch.runs.iter().enumerate() {
+        check_key(start.idempotency_key.as_deref())
+            .map_err(|problem| problem.at(&format!("/runs/{at}/idempotencyKey")))?;
     }
     batch.runs.iter_mut().for_each(|start| start.join(&headers));
     // All are on their way together, so that they share commits.
@@ -288,6 +304,7 @@ fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> RunQuer
     RunQuery {
         flow: params.text("flow").map(str::to_owned),
         status: params.text("status").and_then(Status::parse),
+        state: params.text("state").map(str::to_owned),
         label: label.map(|(name, value)| (name.to_owned(), value.to_owned())),
         since: params.moment("since", now),
         until: params.moment("until", now),

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::bulk::ACTS;
 use super::codes;
+use super::events::RECEIPT_STATUSES;
 use super::route::Scope;
 use super::run::EVENT_TYPES;
 use super::runs::{BATCH, STATUSES};
@@ -114,6 +115,8 @@ fn problems() -> Value {
                 "detail": text("What is wrong there."),
             }))),
             "diagnostics?": schema("Diagnostics"),
+            "eventId?": text("Of an event that a machine turned down."),
+            "accepts?": list("Events that the state takes which turned it down.", text("")),
         })),
         "Diagnostics": any("What is wrong with a definition: each with its severity, code, message, line, column and remedy."),
         "Health": object("How this instance is.", json!({ "status": text("`ok`."), "instance?": text("Its name.") })),
@@ -136,7 +139,7 @@ fn flows() -> Value {
         fields
     };
     json!({
-        "Definition": { "type": "object", "description": "A flow. `flowline schema` prints the whole schema.", "required": ["flow"] },
+        "Definition": { "type": "object", "description": "A flow or a machine. `flowline schema` prints the whole schema.", "anyOf": [{ "required": ["flow"] }, { "required": ["machine"] }] },
         "Registered": object("A definition that is stored.", json!({
             "flow": text("The name of the flow."),
             "hash": text("Known by its content."),
@@ -150,7 +153,9 @@ fn flows() -> Value {
         })),
         "Flow": object("A definition.", stored(json!({ "definition": schema("Definition") }))),
         "FlowList": object("Definitions.", json!({
-            "items": list("", object("A definition.", stored(json!({ "runs?": map("Runs of the flow by status.", count("")) })))),
+            "items": list("", object("A definition.", stored(json!({
+                "kind?": one_of("What it defines.", &["flow", "machine"]), "runs?": map("Runs of the flow by status.", count("")),
+            })))),
         })),
         "Graph": object("A flow or a machine as a graph.", json!({
             "flow": text("The name of the flow or machine."),
@@ -178,6 +183,7 @@ fn run_fields(more: Value) -> Value {
         "tenant": text("Whose it is."),
         "definition": text("The hash of the definition that it is pinned to."),
         "status": status(),
+        "state?": text("The state that a machine is in."),
         "createdAt": time("When it was started."),
         "startedAt": maybe(time("When its first step began.")),
         "completedAt": maybe(time("When it ended.")),
@@ -225,6 +231,11 @@ fn runs() -> Value {
         "priority": any(""), "due": time(""), "state": one_of("", &["waiting", "held", "leased"]),
         "worker?": text("Who holds its lease."), "leasedAt?": time(""), "expires?": time("When its lease runs out."),
     });
+    let position = position();
+    let machine = json!({
+        "context": any("What it remembers."), "accepts": position["accepts"], "turn?": position["turn"],
+        "inbox": position["inbox"], "timers": position["timers"],
+    });
     json!({
         "Start": taken("How a run starts.", start(json!({ "flow?": text("The flow, as in the path.") }))),
         "Started": object("A run that was started.", started.clone()),
@@ -251,7 +262,9 @@ fn runs() -> Value {
             }))),
             "jobs": list("", schema("Job")),
             "emittedEvents": list("", text("")),
-            "awaits": list("Events from outside that a step waits for.", text("")),
+            "awaits": list("Events from outside that a step waits for, or that a machine answers in its state.", text("")),
+            "context?": any("What a machine remembers."), "accepts?": position["accepts"], "turn?": position["turn"],
+            "inbox?": position["inbox"], "timers?": position["timers"],
             "result": any("Of a completed run."),
             "error": maybe(text("Of a failed run.")),
         }))),
@@ -278,21 +291,70 @@ fn runs() -> Value {
                 "job?": schema("Job"),
             }))),
             "accepts": list("Events from outside that the run could still take.", text("")),
+            "machine?": object("Where a machine stands.", machine),
         }))),
     })
 }
 
+/// The parts of where a machine stands.
+fn position() -> Value {
+    json!({
+        "accepts": list("What the present state of a machine takes.", object("", json!({
+            "event": text(""), "roles?": list("Whose it must be; anyone's where there is none.", text("")),
+        }))),
+        "turn": object("Whose actions run.", json!({
+            "by": one_of("What brought the transition about.", &["start", "event", "timer", "error"]),
+            "event?": text(""), "eventId?": text(""), "actions": list("", text("")),
+        })),
+        "inbox": count("Events and timers that wait for their turn."),
+        "timers": list("Timers that are set.", object("", json!({ "at": time(""), "to?": text("The state that it leads to.") }))),
+    })
+}
+
 fn acts() -> Value {
+    let send = |more: Value| {
+        let mut fields = json!({
+            "name": text("As the definition lists it."), "payload?": any(""),
+            "eventId?": { "type": "string", "minLength": 1, "description": "Sent again with the same id to the same run it does nothing." },
+            "idempotencyKey?": { "type": "string", "minLength": 1, "description": "One key, one event of the tenant." },
+            "userId?": text("Who sends it, where no tokens are asked for."),
+            "roles?": list("In which roles, where no tokens are asked for.", text("")),
+        });
+        more.as_object().into_iter().flatten().for_each(|(name, schema)| fields[name] = schema.clone());
+        fields
+    };
+    let receipt = json!({
+        "eventId": text(""), "runId": text(""), "flowName": text(""), "name": text("The event's."),
+        "userId?": text("Who sent it."), "roles?": list("In which roles.", text("")),
+        "status": one_of("How far it has come.", RECEIPT_STATUSES),
+        "worker?": text("The instance that wrote what became of it; while its actions run, who holds their lease."),
+        "tries?": count("Of the action that was tried most often; 1 where there was none."),
+        "lockedUntil?": time("When the lease runs out that its actions run under."),
+        "error?": text("Why it failed."),
+        "code?": one_of("", &["wrong_state", "guard", "forbidden", "expression", "ended", "action_failed"]),
+        "accepts?": list("What the state takes that turned it down.", text("")),
+        "receivedAt": time(""), "startedAt?": time("When its turn came."), "completedAt?": time("When the machine was done with it."),
+        "result?": object("What it did.", json!({
+            "previousState": text(""), "currentState": text(""), "actionsExecuted": list("", text("")),
+            "actionsFailed?": list("", text("")),
+        })),
+    });
     json!({
         "Applied": object("What an input did to its run.", json!({
             "runId": text(""), "changed": flag("False where the run had it before."), "status": status(),
         })),
-        "Send": taken("An event from outside.", json!({
-            "name": text("As `accepts` of the definition lists it."), "payload?": any(""),
-            "eventId?": { "type": "string", "minLength": 1, "description": "Sent again with the same id it does nothing." },
-        })),
+        "Send": taken("An event from outside.", send(json!({}))),
+        "StartOrSend": taken("An event from outside, and how its run starts where there is none.", send(json!({
+            "key": { "type": "string", "minLength": 1, "description": "The business key: the idempotency key of the run." },
+            "input?": any("The input of the run; null where it is left out."),
+        }))),
         "Sent": object("What an event did to its run.", json!({
             "runId": text(""), "eventId": text(""), "changed": flag("False where the run had it before."), "status": status(),
+            "receipt?": schema("Receipt"),
+        })),
+        "Receipt": object("What became of an event that a machine took in.", receipt),
+        "ReceiptPage": object("A page of receipts, the newest first.", json!({
+            "items": list("", schema("Receipt")), "hasMore": flag(""), "next": maybe(text("`cursor` of the next page.")),
         })),
         "Callback": taken("The outcome of a step: one of these. None of them is a result of null.", json!({
             "result?": any("The step's result."),
@@ -368,9 +430,11 @@ fn overview() -> Value {
     });
     let mut bucket = summary.clone();
     bucket["start"] = time("");
+    let mut of_flow = summary.clone();
+    of_flow["byState?"] = map("Runs of a machine by state.", count(""));
     json!({
         "Stats": object("Figures.", json!({
-            "total": object("", summary.clone()), "flows": map("", object("", summary)), "buckets": list("", object("", bucket)),
+            "total": object("", summary), "flows": map("", object("", of_flow)), "buckets": list("", object("", bucket)),
             "steps?": map("", object("", json!({ "completed": count(""), "failed": count(""), "retried": count(""), "durationMs": percentiles }))),
             "stepsSampled": flag("Whether the step figures come from the newest runs only."),
         })),

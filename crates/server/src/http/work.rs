@@ -161,12 +161,17 @@ fn request(caller: &Caller, asked: wire::ClaimRequest) -> Result<WorkRequest, Pr
 }
 
 async fn heartbeat(
+    State(app): State<App>,
     caller: Caller,
     _: Params,
     Given(asked): Given<wire::HeartbeatRequest>,
 ) -> Result<Json<wire::HeartbeatAnswer>, Problem> {
     at_most("/leases", asked.leases.len(), LEASES)?;
     let beats = caller.engine.remote().heartbeat(&asked.leases).await?;
+    let held = asked.leases.iter().zip(&beats).find(|(_, beat)| **beat == remote::Beat::Held);
+    if let Some(worker) = held.and_then(|(lease, _)| remote::worker_of(lease)) {
+        app.workers.refresh(&caller, &worker).await;
+    }
     let state = |beat| match beat {
         remote::Beat::Held => wire::Beat::Held,
         remote::Beat::Cancelled => wire::Beat::Cancelled,
@@ -340,6 +345,6 @@ fn at_most(place: &str, count: usize, most: usize) -> Result<(), Problem> {
     if count <= most {
         return Ok(());
     }
-    Err(Problem::new(&codes::TOO_LARGE, format!("{count} are too many at once; up to {most} are taken"))
+    Err(Problem::new(&codes::BAD_BODY, format!("{count} are too many at once; up to {most} are taken"))
         .at(place))
 }

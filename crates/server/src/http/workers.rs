@@ -1,4 +1,4 @@
-//! The remote workers that asked for work lately, on any instance. A hint for people: leases, not this list, say who works.
+//! The remote workers that were heard of lately, on any instance. A hint for people: leases, not this list, say who works.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ use super::request::{Caller, Params};
 use super::route::{Access, Answer, Kind, Query, Route, Scope, Verb};
 use super::runs::LIMIT;
 
-/// How long after its last request for work a worker is listed.
+/// How long after its last request for work, or its last heartbeat, a worker is listed.
 const LISTED: Duration = Duration::from_secs(600);
 /// The most often that a worker's request is written down.
 const AGAIN: Duration = Duration::from_secs(15);
@@ -29,7 +29,7 @@ pub const ROUTES: &[Route] = &[Route {
     path: "/v1/workers",
     access: Access::Needs(Scope::Read),
     summary: "List the remote workers",
-    about: "Those that asked for work within the last ten minutes, by name. One that is busy for longer shows in the jobs that it holds.",
+    about: "Those that asked for work or sent a heartbeat within the last ten minutes, by name.",
     query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the page before." }],
     body: None,
     answers: &[Answer::json(200, "WorkerPage", "")],
@@ -68,6 +68,22 @@ impl Seen {
             "subject": &*caller.principal.subject,
         });
         let _ = store.put_document(&collection(tenant), worker, Raw::from(body), Some(LISTED)).await;
+    }
+
+    /// Writes down that a worker that is listed is still there.
+    pub async fn refresh(&self, caller: &Caller, worker: &str) {
+        let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
+        if !self.is_due(tenant, worker) {
+            return;
+        }
+        let collection = collection(tenant);
+        let (Ok(Some(known)), Ok(now)) = (store.document(&collection, worker).await, store.now().await)
+        else {
+            return;
+        };
+        let mut body = known.body.value();
+        body["lastSeen"] = json!(now);
+        let _ = store.put_document(&collection, worker, Raw::from(body), Some(LISTED)).await;
     }
 }
 

@@ -108,12 +108,21 @@ fn definitions_are_checked_and_drawn_without_a_store() {
     assert_eq!((&bad["file"], &bad["line"]), (&"bad.yaml".into(), &3.into()));
     assert!(found.iter().any(|item| item["file"] == "gone.yaml"));
     assert_eq!(here.flowline(&["validate", "doubtful.yaml"]).exit, 0);
+    here.write(
+        "door.yaml",
+        "machine: door\nevents: [shut]\nstates: { open: { on: { shut: shut } }, shut: { final: true } }\n",
+    );
+    let said = here.flowline(&["validate", "order.yaml", "door.yaml"]);
+    assert!(said.out.contains("order.yaml: flow order, "), "{said:?}");
+    assert!(said.out.contains("door.yaml: machine door, 2 states, 1 event, 0 actions"), "{said:?}");
+    assert!(here.flowline(&["graph", "door.yaml"]).out.starts_with("stateDiagram-v2"));
     assert_eq!(here.flowline(&["validate", "doubtful.yaml", "--strict"]).exit, 2);
     assert!(here.flowline(&["graph", "order.yaml"]).out.starts_with("flowchart"));
     assert!(here.flowline(&["graph", "order.yaml", "--format", "dot"]).out.starts_with("digraph"));
     assert_eq!(here.json(0, &["graph", "order.yaml"])["flow"], "order");
     let schema: serde_json::Value = serde_json::from_str(&here.flowline(&["schema"]).out).unwrap();
-    assert!(schema["properties"]["steps"].is_object());
+    assert!(schema["$defs"]["flow"]["properties"]["steps"].is_object());
+    assert!(schema["$defs"]["machine"]["properties"]["states"].is_object());
     assert!(here.flowline(&["completions", "bash"]).out.contains("flowline"));
     assert!(!here.path(".flowline").exists(), "nothing was made");
 }

@@ -116,7 +116,7 @@ impl Source for Dump {
     }
 
     /// These tests run flows, which take in no event that has one.
-    fn receipts(&self, _run: &RunKey) -> Vec<flowline_store::Receipt> {
+    fn receipts(&self, _run: &RunKey) -> Vec<flowline::store::Receipt> {
         Vec::new()
     }
 

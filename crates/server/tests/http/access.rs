@@ -1,7 +1,10 @@
 //! Who may do what: tokens, scopes, tenants, and a machine's own door.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -206,6 +209,51 @@ fn a_revoked_token_is_refused_soon_and_an_expired_one_at_once() {
     assert_eq!(actions, ["Revoke a token", "Revoke a token", "Make a token", "Make a token"]);
 }
 
+/// Whoever waits, by a request that is under way: what came until the server ended it.
+fn waits(served: &Served, request: String) -> std::thread::JoinHandle<std::io::Result<String>> {
+    let mut stream = TcpStream::connect(served.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    std::thread::spawn(move || {
+        let mut told = String::new();
+        stream.read_to_string(&mut told).map(|_| told)
+    })
+}
+
+#[test]
+fn who_follows_or_waits_for_work_is_let_go_when_the_token_is_revoked() {
+    let folder = tempfile::tempdir().unwrap();
+    let admin = token(folder.path(), "default", &["--scope", "admin"]);
+    let served = Served::start(folder.path(), &["--auth", "tokens"]);
+    assert_eq!(as_(&served, &admin, "POST", "/v1/flows", &definition()).status, 201);
+    let new = json!({ "subject": "ci", "scopes": ["read", "work", "start"] });
+    let made = as_(&served, &admin, "POST", "/v1/tokens", &new).json();
+    let secret = made["token"].as_str().unwrap();
+    let head = |line: &str| {
+        format!("{line} HTTP/1.1\r\nhost: here\r\nconnection: close\r\nauthorization: Bearer {secret}\r\n")
+    };
+    let run = as_(&served, secret, "POST", "/v1/flows/greet/runs", &json!({})).json()["runId"].clone();
+    let run = run.as_str().unwrap();
+    let follows =
+        ["/v1/stream".to_owned(), "/v1/flows/greet/stream".to_owned(), format!("/v1/runs/{run}/stream")]
+            .map(|path| waits(&served, head(&format!("GET {path}")) + "\r\n"));
+    let claim = json!({ "worker": "w1", "queues": ["depot"], "waitMs": 25_000 }).to_string();
+    let length = claim.len();
+    let claim = format!("content-type: application/json\r\ncontent-length: {length}\r\n\r\n{claim}");
+    let works = waits(&served, head("POST /v1/work/claim") + &claim);
+    // Longer than what is known of a token is believed: they are open and stay so.
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(!works.is_finished() && follows.iter().all(|follow| !follow.is_finished()));
+    let id = made["id"].as_str().unwrap();
+    assert_eq!(as_(&served, &admin, "DELETE", &format!("/v1/tokens/{id}"), &json!({})).status, 204);
+    for follow in follows {
+        let told = follow.join().unwrap().expect("the server ends it");
+        assert!(told.starts_with("HTTP/1.1 200") && told.contains("text/event-stream"), "{told}");
+    }
+    let told = works.join().unwrap().expect("the server answers");
+    assert!(told.starts_with("HTTP/1.1 401"), "{told}");
+}
+
 #[test]
 fn no_secret_is_in_the_store() {
     let folder = tempfile::tempdir().unwrap();
@@ -246,6 +294,32 @@ fn without_tokens_no_web_page_of_elsewhere_gets_in() {
     assert_eq!(served.send("GET", "/v1/runs", &[("origin", "null")], "").code(), "forbidden");
     assert_eq!(served.send("GET", "/v1/runs", &[("host", "evil.example:7400")], "").code(), "forbidden");
     assert_eq!(served.get("/v1/runs").header("access-control-allow-origin"), None);
+}
+
+#[test]
+fn web_pages_of_the_origins_in_the_settings_get_in_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = "https://flows.example";
+    let served = Served::start(folder.path(), &["--cors-origins", "https://flows.example"]);
+    let reply = served.send("GET", "/v1/runs", &[("origin", page)], "");
+    assert_eq!((reply.status, reply.header("access-control-allow-origin")), (200, Some(page)));
+    assert_eq!(reply.header("vary"), Some("origin"));
+    let lost = served.send("GET", "/nowhere", &[("origin", page)], "");
+    assert_eq!((lost.status, lost.header("access-control-allow-origin")), (404, Some(page)));
+    let asks = |origin| {
+        let headers = [("origin", origin), ("access-control-request-method", "POST")];
+        served.send("OPTIONS", "/v1/flows/greet/runs", &headers, "")
+    };
+    let asked = asks(page);
+    assert_eq!((asked.status, asked.header("access-control-allow-origin")), (204, Some(page)));
+    assert!(asked.header("access-control-allow-methods").unwrap().contains("POST"));
+    assert!(asked.header("access-control-allow-headers").unwrap().contains("authorization"));
+    let refused = asks("https://evil.example");
+    assert_eq!((refused.status, refused.header("access-control-allow-origin")), (405, None));
+    let evil = served.send("GET", "/v1/runs", &[("origin", "https://evil.example")], "");
+    assert_eq!((evil.code().as_str(), evil.header("access-control-allow-origin")), ("forbidden", None));
+    let wrong = Served::command(folder.path(), &["serve", "--listen", "127.0.0.1:0", "--cors-origins", "*"]);
+    assert!(wrong.err().expect("it is refused").contains("not an origin"));
 }
 
 #[test]

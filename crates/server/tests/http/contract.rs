@@ -26,8 +26,8 @@ const ELSEWHERE: &[&str] = &[
     "/v1/callbacks/{reference}",
 ];
 
-struct Contract {
-    served: Served,
+pub struct Contract {
+    pub served: Served,
     _folder: tempfile::TempDir,
     document: Value,
     /// What was asked for with success.
@@ -35,7 +35,7 @@ struct Contract {
 }
 
 impl Contract {
-    fn new() -> Contract {
+    pub fn new() -> Contract {
         let folder = tempfile::tempdir().unwrap();
         let served = Served::start(folder.path(), &["--allow-commands"]);
         served.register(FLOW);
@@ -89,19 +89,19 @@ impl Contract {
         reply
     }
 
-    fn get(&self, path: &str) -> Reply {
+    pub fn get(&self, path: &str) -> Reply {
         self.check("GET", path, self.served.get(path))
     }
 
-    fn post(&self, path: &str, body: Value) -> Reply {
+    pub fn post(&self, path: &str, body: Value) -> Reply {
         self.check("POST", path, self.served.post(path, &body))
     }
 
-    fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
         self.check(method, path, self.served.send(method, path, headers, body))
     }
 
-    fn start(&self, flow: &str, body: Value) -> String {
+    pub fn start(&self, flow: &str, body: Value) -> String {
         self.post(&format!("/v1/flows/{flow}/runs"), body).json()["runId"].as_str().unwrap().to_owned()
     }
 
@@ -132,6 +132,7 @@ fn every_route_answers_as_it_declares() {
     queues(&api);
     work(&api);
     administration(&api);
+    crate::machines::routes(&api);
     let missed: Vec<String> = api
         .operations()
         .filter(|(_, path, _)| !ELSEWHERE.contains(path))
@@ -209,8 +210,14 @@ fn runs(api: &Contract) {
         (&items[1]["error"]["code"], &items[2]["error"]["code"]),
         (&json!("no-such-flow"), &json!("schema"))
     );
+    let nameless = json!({ "runs": [{ "flow": "order", "input": { "total": 1 } }, { "flow": "nothing", "idempotencyKey": "" }] });
+    let nameless = api.post("/v1/runs/batch", nameless);
+    assert_eq!(
+        (nameless.code().as_str(), nameless.json()["errors"][0]["pointer"].as_str()),
+        ("invalid", Some("/runs/1/idempotencyKey"))
+    );
     let many: Vec<Value> = (0..1_001).map(|_| json!({ "flow": "order" })).collect();
-    assert_eq!(api.post("/v1/runs/batch", json!({ "runs": many })).code(), "too-large");
+    assert_eq!(api.post("/v1/runs/batch", json!({ "runs": many })).code(), "bad-body");
     assert_eq!(
         api.post("/v1/runs/batch", json!({ "runs": many[..1_000] })).json()["items"]
             .as_array()
@@ -347,7 +354,7 @@ fn work(api: &Contract) {
     let beat = api.post("/v1/work/heartbeat", json!({ "leases": [lease, "forged"] })).json();
     assert_eq!((&beat["leases"][0]["state"], &beat["leases"][1]["state"]), (&json!("held"), &json!("lost")));
     let many: Vec<&str> = vec!["forged"; 1_001];
-    assert_eq!(api.post("/v1/work/heartbeat", json!({ "leases": many })).code(), "too-large");
+    assert_eq!(api.post("/v1/work/heartbeat", json!({ "leases": many })).code(), "bad-body");
     let lines = json!([{ "log": { "message": "packing" } }, { "state": { "set": "box", "value": 7 } }]);
     assert_eq!(api.post("/v1/work/append", json!({ "lease": lease, "lines": lines })).json()["lines"], 2);
     assert_eq!(
@@ -469,6 +476,7 @@ fn what_is_not_there_is_a_404_whatever_it_is_called() {
                 .collect::<Vec<_>>()
                 .join("/");
             let body = match operation["requestBody"].is_object() {
+                true if path == "/v1/flows/{flow}/events" => r#"{"key":"k","name":"x"}"#,
                 true if path.ends_with("/events") => r#"{"name":"x"}"#,
                 true if path.ends_with("/fail") => r#"{"error":"x"}"#,
                 true => "{}",
@@ -480,4 +488,25 @@ fn what_is_not_there_is_a_404_whatever_it_is_called() {
             reply.code();
         }
     }
+}
+
+#[test]
+fn what_has_not_changed_is_not_sent_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    served
+        .register("flow: greet\naccepts: { go: {} }\nsteps:\n  wait: { worker: depot, subscribes: [go] }\n");
+    let run = served.post("/v1/flows/greet/runs", &json!({})).json()["runId"].as_str().unwrap().to_owned();
+    let shown = format!("/v1/runs/{run}");
+    let tag = |path: &str| served.get(path).header("etag").unwrap_or_else(|| panic!("{path}")).to_owned();
+    for path in ["/openapi.json", "/v1/flows/greet", &shown] {
+        let again = served.send("GET", path, &[("if-none-match", &tag(path))], "");
+        assert_eq!((again.status, again.body.as_str()), (304, ""), "{path}");
+        assert_eq!(again.header("etag"), Some(tag(path).as_str()));
+        assert_eq!(served.send("GET", path, &[("if-none-match", "\"other\"")], "").status, 200, "{path}");
+    }
+    let before = tag(&shown);
+    assert_eq!(served.post(&format!("{shown}/events"), &json!({ "name": "go", "payload": {} })).status, 200);
+    let after = served.send("GET", &shown, &[("if-none-match", &before)], "");
+    assert_eq!((after.status, after.json()["status"].as_str()), (200, Some("running")));
 }

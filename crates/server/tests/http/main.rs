@@ -4,6 +4,7 @@ mod access;
 mod contract;
 mod deploy;
 mod logs;
+mod machines;
 mod metrics;
 mod pages;
 #[allow(dead_code)]

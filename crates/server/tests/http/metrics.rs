@@ -183,3 +183,36 @@ fn a_token_sees_the_runs_and_queues_of_its_own_tenant() {
     assert_eq!(mine.get("flowline_runs", &[("status", "running")]), 0.0);
     assert!(!mine.samples.keys().any(|(name, _)| name == "flowline_queue_jobs"));
 }
+
+#[test]
+fn no_secret_and_no_payload_shows_in_the_metrics() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = crate::access::token(folder.path(), "default", &["--scope", "admin"]);
+    let served = Served::start(folder.path(), &["--auth", "tokens", "--allow-commands"]);
+    let bearer = format!("Bearer {token}");
+    let send = |path: &str, kind: &str, body: &str| {
+        served.send("POST", path, &[("authorization", &bearer), ("content-type", kind)], body)
+    };
+    let leaky = "flow: leaky\nsteps:\n  tell: { command: [sh, -c, 'echo hush-output; echo hush-error >&2; exit 3'] }\n  wait: { worker: depot }\n";
+    assert_eq!(send("/v1/flows", "application/yaml", leaky).status, 201);
+    let start =
+        json!({ "input": "hush-input", "labels": { "who": "hush-label" }, "idempotencyKey": "hush-key" });
+    assert_eq!(send("/v1/flows/leaky/runs", "application/json", &start.to_string()).status, 201);
+    let claim = json!({ "worker": "w1", "queues": ["depot"] }).to_string();
+    let job = send("/v1/work/claim", "application/json", &claim).json()["jobs"][0].clone();
+    let fail = json!({ "lease": job["lease"], "fail": { "error": "hush-failure", "code": "hush-code", "stack": "hush-stack" } });
+    let outcomes = json!({ "outcomes": [fail] }).to_string();
+    assert_eq!(send("/v1/work/complete", "application/json", &outcomes).status, 200);
+    assert_eq!(send("/v1/hush-path", "application/json", "\"hush-body\"").status, 404);
+    let failed = format!("/v1/runs/{}/result?wait=30s", job["runId"].as_str().unwrap());
+    assert_eq!(
+        served.send("GET", &failed, &[("authorization", &bearer)], "").json()["status"],
+        "failed",
+        "all of it has happened"
+    );
+    let page = served.send("GET", "/metrics", &[("authorization", &bearer)], "").body;
+    assert!(Scrape::of(&page).get("flowline_runs_ended_total", &[("status", "failed")]) > 0.0);
+    for secret in ["hush", token.as_str(), token.trim_start_matches("fl_"), job["lease"].as_str().unwrap()] {
+        assert!(!page.contains(secret), "{secret} in {page}");
+    }
+}

@@ -1,0 +1,130 @@
+//! What comes to an end: an event that is turned down, the record of one that is done with, the run.
+
+use serde_json::Value;
+
+use super::list;
+use crate::decide::Halt;
+use crate::decide::draft::Draft;
+use crate::definition::Ends;
+use crate::event::{EventType, Slot};
+use crate::expr::Variables;
+use crate::json::{self, Json};
+use crate::limits;
+use crate::machine::{Current, Turn};
+use crate::planted::{self, Bug};
+use crate::receipt::{ReceiptChange, ReceiptStatus};
+use crate::run::{Ended, Fact};
+
+/// Why an event is turned down when its turn comes.
+pub(super) struct Rejection {
+    pub(super) code: &'static str,
+    pub(super) reason: String,
+}
+
+impl Draft<'_> {
+    pub(super) fn reject(&mut self, number: u32, event: u32, why: &Rejection, event_id: Option<&str>) {
+        let accepts =
+            list(self.planned_state().on.keys().map(|&event| &*self.plan.events[event as usize].name));
+        let state = self.state_name(self.machine().state);
+        let (code, reason) = (json::string(why.code), json::string(&why.reason));
+        let data = json::object([
+            ("name", Some(&json::string(&self.plan.events[event as usize].name))),
+            ("eventId", event_id.map(json::string).as_ref()),
+            ("number", Some(&json::number(number.into()))),
+            ("state", Some(&state)),
+            ("code", Some(&code)),
+            ("reason", Some(&reason)),
+        ]);
+        self.push_run(Fact::Rejected { number }, EventType::EventRejected, Some(data));
+        let outcome = json::object([
+            ("previousState", Some(&state)),
+            ("currentState", Some(&state)),
+            ("error", Some(&reason)),
+            ("code", Some(&code)),
+            ("accepts", Some(&accepts)),
+        ]);
+        self.note_receipt(number, ReceiptStatus::Failed, Some(outcome));
+    }
+
+    pub(super) fn note_receipt(&mut self, number: u32, status: ReceiptStatus, outcome: Option<Json>) {
+        let status = match status {
+            ReceiptStatus::Processing if planted::is(Bug::ReceiptTooSoon) => ReceiptStatus::Completed,
+            status => status,
+        };
+        let change = ReceiptChange { outcome, ..ReceiptChange::new(number, status) };
+        match self.receipts.get_mut(&number) {
+            Some(before) => before.then(change),
+            None => drop(self.receipts.insert(number, change)),
+        }
+    }
+
+    /// The run is about to end: whoever waits in the inbox, or has the turn, is told.
+    pub(in crate::decide) fn close_inbox(&mut self, how: Ended) {
+        let Some(machine) = &self.state.machine else { return };
+        let word = format!("{how:?}").to_lowercase();
+        let (waiting, current) = (machine.inbox.clone(), machine.current.clone());
+        let why = Rejection { code: "ended", reason: format!("the run has ended ({word})") };
+        for turn in waiting {
+            if let Turn::Event { number, event } = turn {
+                self.reject(number, event, &why, None);
+            }
+        }
+        if let Some(Current { by: Turn::Event { number, .. }, from, .. }) = current {
+            let outcome = json::object([
+                ("previousState", from.map(|state| self.state_name(state)).as_ref()),
+                ("currentState", Some(&self.state_name(self.machine().state))),
+                ("error", Some(&json::string(&why.reason))),
+                ("code", Some(&json::string(why.code))),
+            ]);
+            self.note_receipt(number, ReceiptStatus::Failed, Some(outcome));
+        }
+    }
+
+    pub(super) fn end_failed(&mut self, action: u32) -> Result<(), Halt> {
+        let error = self.error_of(action)?;
+        let name = json::string(&self.plan.step(action).name);
+        self.end(Ended::Failed, &[("error", Some(&error)), ("step", Some(&name))]);
+        Ok(())
+    }
+
+    /// Something that only the definition can be blamed for.
+    pub(super) fn give_up(&mut self, error: &str) -> Result<(), Halt> {
+        self.fail_run(error, None);
+        self.end(Ended::Failed, &[("error", Some(&json::string(error)))]);
+        Ok(())
+    }
+
+    /// The machine is in a final state and everything that this asked for is done.
+    pub(super) fn reach_end(&mut self) -> Result<(), Halt> {
+        let (state, ends) = (self.planned_state().name.clone(), self.planned_state().ends);
+        if ends == Ends::Failed {
+            let error = format!("the machine ended in state {state:?}");
+            return self.give_up(&error);
+        }
+        let context = self.context()?;
+        let plan = self.plan;
+        let result = match &plan.output {
+            None => Ok(Json::from(context)),
+            Some(output) => {
+                let input = if output.reads().input { self.value(Slot::Input)? } else { Value::Null };
+                let variables = Variables::of([("input", input), ("context", context)]);
+                output.evaluate_in(&variables).map(Json::from).and_then(|json| {
+                    json.within("the result", limits::PAYLOAD_BYTES).map_err(|e| e.to_string())
+                })
+            }
+        };
+        match result {
+            Ok(result) => {
+                let actions = json::number(self.machine().completed.into());
+                let fields = [
+                    ("result", Some(&result)),
+                    ("state", Some(&json::string(&state))),
+                    ("stepCount", Some(&actions)),
+                ];
+                self.end(Ended::Completed, &fields);
+                Ok(())
+            }
+            Err(problem) => self.give_up(&format!("`output`: {problem}")),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! A transition: worked out whole, then written, with the context that it leaves and the timers that it sets.
+
+use serde_json::Value;
+
+use super::Now;
+use crate::decide::Job;
+use crate::decide::draft::Draft;
+use crate::event::{EventType, Slot};
+use crate::expr::{Expr, Variables};
+use crate::json::{self, Json};
+use crate::limits;
+use crate::machine::Turn;
+use crate::plan::{PlanTransition, PlanWhen};
+use crate::planted::{self, Bug};
+use crate::run::Fact;
+use crate::time::Time;
+
+/// A transition, worked out before anything of it is written.
+pub(in crate::decide) struct Move {
+    pub(super) to: Option<u32>,
+    /// The context, where it changes.
+    pub(super) context: Option<Json>,
+    pub(super) timers: Vec<(u32, Time)>,
+}
+
+impl Draft<'_> {
+    /// How the machine begins with this input.
+    pub(in crate::decide) fn opening(&self, input: &Value) -> Result<Move, String> {
+        let variables = Variables::of([("input", input.clone())]);
+        let context = match &self.planned().context[..] {
+            [] => Value::Object(input.as_object().cloned().unwrap_or_default()),
+            expressions => {
+                let mut context = serde_json::Map::new();
+                for (key, expr) in expressions {
+                    let value = expr
+                        .evaluate_in(&variables)
+                        .map_err(|problem| format!("`context.{key}`: {problem}"))?;
+                    context.insert(key.clone(), value);
+                }
+                Value::Object(context)
+            }
+        };
+        let to = self.planned().initial;
+        Ok(Move {
+            to: Some(to),
+            timers: self.timers_of(to, &context, input)?,
+            context: Some(sized(context)?),
+        })
+    }
+
+    /// Works out what a transition writes: the context and the times of the timers that it sets.
+    pub(super) fn work_out(
+        &self,
+        transition: &PlanTransition,
+        now: &Now,
+        variables: &Variables,
+    ) -> Result<Move, String> {
+        if self.machine().transition >= limits::TRANSITIONS {
+            return Err(format!("the run has made {} transitions, which is the limit", limits::TRANSITIONS));
+        }
+        let mut after = now.context.clone();
+        if let Value::Object(context) = &mut after {
+            for (key, expr) in &transition.set {
+                match expr.evaluate_in(variables).map_err(|problem| format!("`set.{key}`: {problem}"))? {
+                    Value::Null => drop(context.remove(key)),
+                    value => drop(context.insert(key.clone(), value)),
+                }
+            }
+        }
+        let timers = match transition.to {
+            Some(to) => self.timers_of(to, &after, &now.input)?,
+            None => Vec::new(),
+        };
+        let context = if after == now.context { None } else { Some(sized(after)?) };
+        Ok(Move { to: transition.to, context, timers })
+    }
+
+    /// When the timers of a state are due that is entered now.
+    pub(super) fn timers_of(
+        &self,
+        state: u32,
+        context: &Value,
+        input: &Value,
+    ) -> Result<Vec<(u32, Time)>, String> {
+        let range = self.planned().state(state).timers.clone();
+        let mut due = Vec::with_capacity(range.len());
+        for timer in range {
+            let at = match &self.planned().timer(timer).when {
+                PlanWhen::In(delay) => self.moment.now + *delay,
+                PlanWhen::At(expr) => moment_of(expr, context, input).map_err(|problem| {
+                    format!("`at` of state {:?}: {problem}", self.planned().state(state).name)
+                })?,
+            };
+            due.push((timer, at));
+        }
+        Ok(due)
+    }
+
+    /// Writes a transition. `event_id` is that of the event that brought it about.
+    pub(super) fn make_move(&mut self, by: Turn, choice: u32, moved: Move, event_id: Option<&str>) {
+        let from = self.machine().state;
+        if moved.to.is_some() && by != Turn::Start && !planted::is(Bug::TimerOutlivesState) {
+            for timer in self.planned().state(from).timers.clone() {
+                let fired = self.machine().inbox.contains(&Turn::Timer(timer)) && by != Turn::Timer(timer);
+                if self.machine().armed.contains_key(&timer) || fired {
+                    self.push_timer(timer, EventType::TimerCancelled, Some("left"));
+                }
+            }
+        }
+        let transition = self.machine().transition + 1;
+        let to = moved.to.unwrap_or(from);
+        let (mut event, mut number, mut timer, mut action) = (None, None, None, None);
+        match by {
+            Turn::Start => {}
+            Turn::Event { number: n, event: e } => {
+                event = Some(json::string(&self.plan.events[e as usize].name));
+                number = Some(json::number(n.into()));
+            }
+            Turn::Timer(t) => timer = Some(json::number(t.into())),
+            Turn::Error(a) => action = Some(json::string(&self.plan.step(a).name)),
+        }
+        let data = json::object([
+            ("from", (by != Turn::Start).then(|| self.state_name(from)).as_ref()),
+            ("to", Some(&self.state_name(to))),
+            ("event", event.as_ref()),
+            ("eventId", event_id.map(json::string).as_ref()),
+            ("number", number.as_ref()),
+            ("timer", timer.as_ref()),
+            ("action", action.as_ref()),
+            ("transition", Some(&json::number(transition.into()))),
+            ("choice", (choice > 0).then(|| json::number(choice.into())).as_ref()),
+            ("stays", moved.to.is_none().then(|| Json::from(true)).as_ref()),
+            ("context", moved.context.as_ref()),
+        ]);
+        if let Some(context) = &moved.context {
+            self.keep(Slot::Context(transition), context);
+        }
+        let fact = Fact::Moved { by, choice, context: moved.context.is_some() };
+        self.push_run(fact, EventType::StateChanged, Some(data));
+        for (timer, due) in moved.timers {
+            self.set_timer(timer, due);
+        }
+    }
+
+    pub(super) fn set_timer(&mut self, timer: u32, due: Time) {
+        let at = json::string(&due.to_string());
+        let data = json::object([
+            ("timer", Some(&json::number(timer.into()))),
+            ("state", Some(&self.state_name(self.planned().timer(timer).state))),
+            ("at", Some(&at)),
+        ]);
+        self.push_run(Fact::TimerSet { timer }, EventType::TimerSet, Some(data));
+        self.timers.insert(timer, (self.machine().set, due));
+    }
+
+    /// Adds that a timer fired or was taken back. One that is set and has a job loses it.
+    pub(super) fn push_timer(&mut self, timer: u32, kind: EventType, reason: Option<&str>) {
+        let data = json::object([
+            ("timer", Some(&json::number(timer.into()))),
+            ("state", Some(&self.state_name(self.planned().timer(timer).state))),
+            ("reason", reason.map(json::string).as_ref()),
+        ]);
+        let fact = match kind {
+            EventType::TimerFired => Fact::TimerFired { timer },
+            _ => Fact::TimerCancelled { timer },
+        };
+        // One that is due has come with its job, which goes by itself.
+        let waits = self.machine().armed.get(&timer).copied().filter(|_| reason == Some("left"));
+        if let (None, Some(number)) = (self.timers.remove(&timer), waits) {
+            self.drop.push((Job::Timer(timer), number));
+        }
+        self.push_run(fact, kind, Some(data));
+    }
+}
+
+fn moment_of(expr: &Expr, context: &Value, input: &Value) -> Result<Time, String> {
+    let variables = Variables::of([("context", context.clone()), ("input", input.clone())]);
+    match expr.evaluate_in(&variables)? {
+        Value::String(text) => {
+            Time::parse(&text).ok_or_else(|| format!("{text:?} is no time; write it as 2030-01-31T12:00:00Z"))
+        }
+        Value::Number(ms) if ms.as_i64().is_some() => Ok(Time::from_millis(ms.as_i64().unwrap_or_default())),
+        other => Err(format!("gave {other}, not a time")),
+    }
+}
+
+fn sized(context: Value) -> Result<Json, String> {
+    Json::from(context).within("the context", limits::CONTEXT_BYTES).map_err(|error| error.to_string())
+}

@@ -1,0 +1,82 @@
+//! The processing record of an event that a machine took in.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::json::Json;
+
+/// How far an event has come. What moves it on: a `pending` one waits for its turn, a `processing` one for the actions
+/// that it set off. The others are ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReceiptStatus {
+    Pending,
+    Processing,
+    Completed,
+    Failed,
+}
+
+/// What is written once, when an event comes in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opened {
+    pub event_id: Arc<str>,
+    pub name: Arc<str>,
+    pub sender: Option<Json>,
+}
+
+/// What a commit does to the receipt of an event of its run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceiptChange {
+    /// Events of a run count from 1.
+    pub number: u32,
+    /// Set where the receipt is new. No receipt of the run has its number or its event's id: the caller decided on a
+    /// version of the run that says so.
+    pub opened: Option<Opened>,
+    pub status: ReceiptStatus,
+    /// `None` keeps what is there.
+    pub worker: Option<Arc<str>>,
+    /// `None` keeps what is there.
+    pub outcome: Option<Json>,
+}
+
+impl ReceiptStatus {
+    pub const ALL: [ReceiptStatus; 4] =
+        [ReceiptStatus::Pending, ReceiptStatus::Processing, ReceiptStatus::Completed, ReceiptStatus::Failed];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ReceiptStatus::Pending => "pending",
+            ReceiptStatus::Processing => "processing",
+            ReceiptStatus::Completed => "completed",
+            ReceiptStatus::Failed => "failed",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<ReceiptStatus> {
+        ReceiptStatus::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+
+    /// Whether the event was taken up, at some time.
+    pub fn is_started(self) -> bool {
+        self != ReceiptStatus::Pending
+    }
+
+    pub fn is_end(self) -> bool {
+        matches!(self, ReceiptStatus::Completed | ReceiptStatus::Failed)
+    }
+}
+
+impl ReceiptChange {
+    pub fn new(number: u32, status: ReceiptStatus) -> ReceiptChange {
+        ReceiptChange { number, opened: None, status, worker: None, outcome: None }
+    }
+
+    /// What this and a later change come to together.
+    pub fn then(&mut self, later: ReceiptChange) {
+        self.status = later.status;
+        self.opened = self.opened.take().or(later.opened);
+        self.worker = later.worker.or(self.worker.take());
+        self.outcome = later.outcome.or(self.outcome.take());
+    }
+}

@@ -1,0 +1,319 @@
+//! Machines in Rust: the same definition that a file makes, with functions as actions.
+//!
+//! A machine is built into a [`Flow`], for to an engine both are definitions with functions.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::Json;
+use flowline_core::definition::{
+    Definition, Ends, Machine as States, Missed, OnFailure, Priority, Retry, Runner as Run, StateDefinition,
+    StepDefinition, TimerDefinition, Transition, When,
+};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::engine::EngineError;
+use crate::flow::{Flow, StepOutput};
+use crate::runner::{Attempt, Runner};
+use crate::step::{Step, StepError};
+
+/// Describes a machine: `Machine::new(…)….build()`.
+#[derive(Debug)]
+pub struct Machine;
+
+impl Machine {
+    #[allow(clippy::new_ret_no_self)] // `Machine::new(…)….build()` is how a machine reads.
+    pub fn new(name: &str) -> MachineBuilder {
+        let mut definition = Definition::new(name);
+        definition.machine = Some(States::default());
+        MachineBuilder { definition, functions: Vec::new(), problem: None }
+    }
+}
+
+/// What an action is given.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ActionInput {
+    /// The state that the machine is in now.
+    pub state: String,
+    /// The one that it was in before; none at the start.
+    pub previous_state: Option<String>,
+    /// The number of the transition that asked for the action.
+    pub transition: u32,
+    /// The event that brought it about, unless the start, a timer or an error did.
+    pub event: Option<String>,
+    pub event_id: Option<String>,
+    #[serde(default)]
+    pub payload: serde_json::Value,
+    pub user_id: Option<String>,
+    pub context: serde_json::Value,
+    /// What the actions returned that this one comes after, by name.
+    #[serde(default)]
+    pub results: serde_json::Map<String, serde_json::Value>,
+}
+
+/// A transition to a state.
+pub fn to(state: &str) -> TransitionBuilder {
+    TransitionBuilder(Transition { to: Some(state.to_owned()), ..Transition::default() })
+}
+
+/// A transition that does not leave the state.
+pub fn stay() -> TransitionBuilder {
+    TransitionBuilder(Transition::default())
+}
+
+/// What an event or a timer leads to.
+#[derive(Debug, Clone)]
+pub struct TransitionBuilder(Transition);
+
+impl TransitionBuilder {
+    /// Takes it only where this CEL expression holds.
+    pub fn only_if(mut self, condition: &str) -> TransitionBuilder {
+        self.0.condition = Some(condition.to_owned());
+        self
+    }
+
+    /// Takes it only on an event of this role; called again, of one of these.
+    pub fn role(mut self, role: &str) -> TransitionBuilder {
+        self.0.roles.push(role.to_owned());
+        self
+    }
+
+    /// Sets a key of the context to what this CEL expression gives.
+    pub fn set(mut self, key: &str, expression: &str) -> TransitionBuilder {
+        self.0.set.insert(key.to_owned(), expression.to_owned());
+        self
+    }
+
+    pub fn actions<'a>(mut self, actions: impl IntoIterator<Item = &'a str>) -> TransitionBuilder {
+        self.0.actions.extend(actions.into_iter().map(str::to_owned));
+        self
+    }
+}
+
+/// Describes a machine. Methods after `state` change that state and those after `action` that action, until the next.
+pub struct MachineBuilder {
+    definition: Definition,
+    functions: Vec<(String, Arc<dyn Runner>)>,
+    problem: Option<String>,
+}
+
+impl std::fmt::Debug for MachineBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MachineBuilder({})", self.definition.flow)
+    }
+}
+
+impl MachineBuilder {
+    pub fn description(mut self, text: &str) -> MachineBuilder {
+        self.definition.description = Some(text.to_owned());
+        self
+    }
+
+    /// JSON Schema of the run's input.
+    pub fn input_schema(mut self, schema: serde_json::Value) -> MachineBuilder {
+        self.definition.input = Some(schema);
+        self
+    }
+
+    /// Declares events that it takes.
+    pub fn events<'a>(mut self, events: impl IntoIterator<Item = &'a str>) -> MachineBuilder {
+        self.definition.accepts.extend(events.into_iter().map(|event| (event.to_owned(), None)));
+        self
+    }
+
+    /// Declares an event with the JSON Schema of its payload.
+    pub fn event_with(mut self, event: &str, schema: serde_json::Value) -> MachineBuilder {
+        self.definition.accepts.insert(event.to_owned(), Some(schema));
+        self
+    }
+
+    /// A key of the context that a run begins with: CEL over `input`. Without any the context is the input.
+    pub fn context(self, key: &str, expression: &str) -> MachineBuilder {
+        self.states(|states| drop(states.context.insert(key.to_owned(), expression.to_owned())))
+    }
+
+    /// CEL over `input` and `context` for the run's result; the context where there is none.
+    pub fn output(mut self, expression: &str) -> MachineBuilder {
+        self.definition.output = Some(expression.to_owned());
+        self
+    }
+
+    /// The whole run's time.
+    pub fn run_timeout(mut self, timeout: Duration) -> MachineBuilder {
+        self.definition.timeout = Some(timeout);
+        self
+    }
+
+    /// Adds a state. The first one is where a run begins.
+    pub fn state(self, name: &str) -> MachineBuilder {
+        self.states(|states| {
+            if states.states.is_empty() {
+                states.initial = name.to_owned();
+            }
+            states.states.push(StateDefinition { name: name.to_owned(), ..StateDefinition::default() });
+        })
+    }
+
+    /// What the state does on an event; called again for the same event, what else it may do.
+    pub fn on(self, event: &str, transition: TransitionBuilder) -> MachineBuilder {
+        self.last_state(|state| state.on.entry(event.to_owned()).or_default().push(transition.0))
+    }
+
+    /// What happens when the state was not left for so long.
+    pub fn after(self, delay: Duration, transition: TransitionBuilder) -> MachineBuilder {
+        self.timer(When::In(delay), Missed::Fire, transition)
+    }
+
+    /// What happens at a time that this CEL expression gives, over `input` and `context`.
+    pub fn at(self, expression: &str, transition: TransitionBuilder) -> MachineBuilder {
+        self.timer(When::At(expression.to_owned()), Missed::Fire, transition)
+    }
+
+    /// A timer, with what becomes of it when it is missed.
+    pub fn timer(self, when: When, missed: Missed, transition: TransitionBuilder) -> MachineBuilder {
+        self.last_state(|state| state.after.push(TimerDefinition { when, missed, then: transition.0 }))
+    }
+
+    /// Actions when the state is entered.
+    pub fn entry<'a>(self, actions: impl IntoIterator<Item = &'a str>) -> MachineBuilder {
+        self.last_state(|state| state.entry.extend(actions.into_iter().map(str::to_owned)))
+    }
+
+    /// Actions when the state is left.
+    pub fn exit<'a>(self, actions: impl IntoIterator<Item = &'a str>) -> MachineBuilder {
+        self.last_state(|state| state.exit.extend(actions.into_iter().map(str::to_owned)))
+    }
+
+    /// A run that reaches the state is completed.
+    pub fn completes(self) -> MachineBuilder {
+        self.last_state(|state| state.ends = Ends::Completed)
+    }
+
+    /// A run that reaches the state has failed.
+    pub fn fails(self) -> MachineBuilder {
+        self.last_state(|state| state.ends = Ends::Failed)
+    }
+
+    /// Adds an action that runs an async function or closure. It takes an [`ActionInput`], or whatever can be read from
+    /// its JSON.
+    pub fn action<I, O, F, Fut>(mut self, name: &str, function: F) -> MachineBuilder
+    where
+        I: DeserializeOwned + Send + 'static,
+        O: StepOutput,
+        F: Fn(Step, I) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<O, StepError>> + Send + 'static,
+    {
+        let function_name = format!("{}.{name}", self.definition.flow);
+        self.definition.steps.push(StepDefinition::new(name, Run::Function(function_name.clone())));
+        let function = Action { function, _types: PhantomData };
+        self.functions.push((format!("function:{function_name}"), Arc::new(function)));
+        self
+    }
+
+    /// Adds an action that another process or program runs.
+    pub fn action_run_by(mut self, name: &str, runner: Run) -> MachineBuilder {
+        self.definition.steps.push(StepDefinition::new(name, runner));
+        self
+    }
+
+    /// Runs the action after these, where one transition asks for them together.
+    pub fn comes_after<'a>(self, actions: impl IntoIterator<Item = &'a str>) -> MachineBuilder {
+        self.last_action(|action| action.after.extend(actions.into_iter().map(str::to_owned)))
+    }
+
+    /// Runs the action only where this CEL expression holds.
+    pub fn only_if(self, condition: &str) -> MachineBuilder {
+        self.last_action(|action| action.condition = Some(condition.to_owned()))
+    }
+
+    pub fn retry(self, retry: Retry) -> MachineBuilder {
+        self.last_action(|action| action.retry = retry)
+    }
+
+    /// Each attempt's time.
+    pub fn timeout(self, timeout: Duration) -> MachineBuilder {
+        self.last_action(|action| action.timeout = Some(timeout))
+    }
+
+    pub fn on_failure(self, policy: OnFailure) -> MachineBuilder {
+        self.last_action(|action| action.on_failure = policy)
+    }
+
+    /// Moves the machine to a state when the action is out of attempts.
+    pub fn on_error(self, state: &str) -> MachineBuilder {
+        self.last_action(|action| action.on_error = Some(state.to_owned()))
+    }
+
+    pub fn queue(self, queue: &str) -> MachineBuilder {
+        self.last_action(|action| action.queue = queue.to_owned())
+    }
+
+    pub fn priority(self, priority: Priority) -> MachineBuilder {
+        self.last_action(|action| action.priority = Some(priority))
+    }
+
+    fn states(mut self, change: impl FnOnce(&mut States)) -> MachineBuilder {
+        if let Some(states) = &mut self.definition.machine {
+            change(states);
+        }
+        self
+    }
+
+    fn last_state(mut self, change: impl FnOnce(&mut StateDefinition)) -> MachineBuilder {
+        match self.definition.machine.as_mut().and_then(|states| states.states.last_mut()) {
+            Some(state) => change(state),
+            None => self.lacks("a state"),
+        }
+        self
+    }
+
+    fn last_action(mut self, change: impl FnOnce(&mut StepDefinition)) -> MachineBuilder {
+        match self.definition.steps.last_mut() {
+            Some(action) => change(action),
+            None => self.lacks("an action"),
+        }
+        self
+    }
+
+    fn lacks(&mut self, what: &str) {
+        let name = &self.definition.flow;
+        self.problem.get_or_insert(format!("machine {name:?}: describe {what} before what belongs to it"));
+    }
+
+    /// Checks the whole machine.
+    pub fn build(self) -> Result<Flow, EngineError> {
+        match self.problem {
+            Some(problem) => Err(EngineError::Invalid(problem)),
+            None => Flow::of(self.definition, self.functions),
+        }
+    }
+}
+
+struct Action<F, I, O> {
+    function: F,
+    _types: PhantomData<fn(I) -> O>,
+}
+
+impl<I, O, F, Fut> Runner for Action<F, I, O>
+where
+    I: DeserializeOwned + Send + 'static,
+    O: StepOutput,
+    F: Fn(Step, I) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<O, StepError>> + Send + 'static,
+{
+    fn run(&self, step: Step, input: Json) -> Attempt {
+        match input.to::<I>() {
+            Ok(input) => {
+                let work = (self.function)(step, input);
+                Box::pin(async move { work.await?.write() })
+            }
+            Err(error) => {
+                let error = StepError::fatal(format!("the action's input: {error}")).code("type_mismatch");
+                Box::pin(std::future::ready(Err(error)))
+            }
+        }
+    }
+}

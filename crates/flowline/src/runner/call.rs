@@ -1,0 +1,97 @@
+//! Steps that the engine does itself: starting a run and waiting for its end, and sending an event to a run.
+//!
+//! What is started or sent is named after the step, so an attempt that was lost finds what it had begun: the same run,
+//! the same event. A step that waits for its run holds a slot of its queue and nothing else.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use flowline_core::call::{Addressee, Call};
+use flowline_core::ids::digest;
+use flowline_core::{Json, RunId, Status, json};
+
+use super::{Attempt, Runner};
+use crate::engine::{Engine, EngineError, Shared};
+use crate::step::{Step, StepError};
+
+/// Runs `start` and `send` steps, once it knows its engine.
+#[derive(Default)]
+pub(crate) struct Calls {
+    engine: OnceLock<Weak<Shared>>,
+}
+
+impl Calls {
+    pub fn connect(&self, engine: &Arc<Shared>) {
+        let _ = self.engine.set(Arc::downgrade(engine));
+    }
+
+    fn engine(&self, step: &Step) -> Result<Engine, StepError> {
+        let shared = self.engine.get().and_then(Weak::upgrade);
+        let shared = shared.ok_or_else(|| StepError::new("the engine has stopped"))?;
+        Ok(Engine::of(shared, step.tenant().clone()))
+    }
+}
+
+impl Runner for Calls {
+    fn run(&self, step: Step, input: Json) -> Attempt {
+        let engine = self.engine(&step);
+        Box::pin(async move {
+            let (engine, call) = (engine?, step.call(&input)?);
+            match call {
+                Call::Start { flow, input } => start(&engine, &step, &flow, input).await,
+                Call::Send { to, event, payload } => send(&engine, &step, to, &event, payload).await,
+            }
+        })
+    }
+}
+
+async fn start(engine: &Engine, step: &Step, flow: &str, input: Json) -> Result<Json, StepError> {
+    let request = engine.run_named(flow, input).await.map_err(failed)?;
+    let run = request.idempotency_key(key_of(step)).label("parent", step.run_id().as_str());
+    let run = run.await.map_err(failed)?;
+    let outcome = run.wait().await.map_err(failed)?;
+    match outcome.status {
+        Status::Completed => Ok(outcome.result.unwrap_or_else(Json::null)),
+        status => {
+            let why = outcome.error.map(|error| format!(": {error}")).unwrap_or_default();
+            Err(StepError::fatal(format!("run {} of {flow:?} {status}{why}", run.id())).code("run_failed"))
+        }
+    }
+}
+
+async fn send(
+    engine: &Engine,
+    step: &Step,
+    to: Addressee,
+    event: &str,
+    payload: Json,
+) -> Result<Json, StepError> {
+    let request = match to {
+        Addressee::Run(run) => {
+            let run = RunId::new(&run).map_err(|error| StepError::fatal(error).code("no_such_run"))?;
+            engine.event(&engine.key(&run), event, payload)
+        }
+        Addressee::Machine { machine, key, input } => {
+            engine.event_for(&machine, &key, input, (event, payload))
+        }
+    };
+    let sent =
+        request.key(key_of(step)).user(format!("run:{}", step.run_id())).send().await.map_err(failed)?;
+    let run = json::string(sent.run_id.as_str());
+    Ok(json::object([("runId", Some(&run)), ("eventId", Some(&json::string(&sent.event_id)))]))
+}
+
+/// The name of what a step starts or sends. A key is short, names of runs and steps need not be.
+fn key_of(step: &Step) -> String {
+    format!("step:{}", digest(step.idempotency_key().as_bytes()))
+}
+
+/// What a store that is away cannot answer may work later; the rest will not.
+fn failed(error: EngineError) -> StepError {
+    match error {
+        EngineError::Store(error) if error.is_transient() => StepError::new(error),
+        EngineError::Stopped => StepError::new("the engine has stopped"),
+        EngineError::NoSuchRun(_) => StepError::fatal(error).code("no_such_run"),
+        EngineError::NoSuchFlow(_) => StepError::fatal(error).code("no_such_flow"),
+        error => StepError::fatal(error).code("refused"),
+    }
+}

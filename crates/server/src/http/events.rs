@@ -1,0 +1,329 @@
+//! Events from outside: sent into runs, and what became of them.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use flowline::SendRequest;
+use flowline::core::decide::Sender;
+use flowline::core::{Json as Raw, RunId, limits};
+use flowline::store::query::PAGE;
+use flowline::store::{ReceiptQuery, ReceiptStatus, RunRow};
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::codes;
+use super::problem::Problem;
+use super::request::{Caller, Given, Params};
+use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
+use super::runs::{LIMIT, key_header};
+use crate::receipts::{ReceiptList, ReceiptView, SentView};
+
+pub const RECEIPT_STATUSES: &[&str] = &["pending", "processing", "completed", "failed"];
+
+const WAIT: Query = Query {
+    name: "wait",
+    kind: Kind::Duration,
+    about: "How long to wait until a machine is done with the event, at most 60s.",
+};
+
+const SENT: &[Answer] = &[
+    Answer::json(
+        200,
+        "Sent",
+        "A flow has it, or a machine is done with it; `changed` is false where the run had it before.",
+    ),
+    Answer::json(202, "Sent", "A machine has it in its inbox."),
+];
+
+const fn sending(
+    path: &'static str,
+    summary: &'static str,
+    about: &'static str,
+    schema: &'static str,
+    handler: fn() -> axum::routing::MethodRouter<super::App>,
+) -> Route {
+    Route {
+        about,
+        query: &[WAIT],
+        body: Some(Body { schema, limit: 2 * limits::PAYLOAD_BYTES, required: Required::Yes, also: &[] }),
+        answers: SENT,
+        problems: &[
+            &codes::NO_SUCH_EVENT,
+            &codes::RUN_ENDED,
+            &codes::SCHEMA,
+            &codes::TOO_LARGE,
+            &codes::ROLE,
+            &codes::EVENT_REJECTED,
+            &codes::KEY_CONFLICT,
+            &codes::INBOX_FULL,
+            &codes::NO_SUCH_RUN,
+            &codes::NO_SUCH_FLOW,
+        ],
+        ..Route::new(Verb::Post, path, Scope::Start, summary, handler)
+    }
+}
+
+const FILTERS: &[Query] = &[
+    Query { name: "status", kind: Kind::OneOf(RECEIPT_STATUSES), about: "Only those that have come so far." },
+    Query {
+        name: "worker",
+        kind: Kind::Text,
+        about: "Only those of which this instance wrote what became of them.",
+    },
+    Query { name: "cursor", kind: Kind::Text, about: "`next` of the page before." },
+    LIMIT,
+];
+
+pub const ROUTES: &[Route] = &[
+    sending(
+        "/v1/runs/{run}/events",
+        "Send an event from outside into a run",
+        "The event is durable when this answers. An idempotency key (in the body or as `Idempotency-Key`) stands for one event of the tenant, an `eventId` for one of the run: repeated it does nothing. A machine takes events in one at a time; with `wait` this answers when it is done with this one. Who sends it is the subject of the token, in its roles; without tokens, who the body says.",
+        "Send",
+        || post(send),
+    ),
+    sending(
+        "/v1/flows/{flow}/events",
+        "Send an event into the run of a business key, and start that first where there is none",
+        "As an event into a run. An event that no run of the flow could take starts none.",
+        "StartOrSend",
+        || post(start_or_send),
+    ),
+    Route {
+        verb: Verb::Get,
+        path: "/v1/runs/{run}/receipts",
+        access: Access::Needs(Scope::Read),
+        summary: "List what became of the events that a machine's run took in",
+        about: "The newest first.",
+        query: FILTERS,
+        body: None,
+        answers: &[Answer::json(200, "ReceiptPage", "A page of receipts.")],
+        problems: &[&codes::NO_SUCH_RUN],
+        handler: || get(of_run),
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/runs/{run}/receipts/{event}",
+        access: Access::Needs(Scope::Read),
+        summary: "Tell what became of an event",
+        about: "With `wait` as soon as the machine is done with it, or as it is then.",
+        query: &[WAIT],
+        body: None,
+        answers: &[Answer::json(200, "Receipt", "The receipt.")],
+        problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_RECEIPT],
+        handler: || get(one),
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/receipts",
+        access: Access::Needs(Scope::Read),
+        summary: "List what became of events, of all runs",
+        about: "The newest first. A token that is bound to flows gets those of its flows, which may be fewer than fit on a page.",
+        query: FILTERS,
+        body: None,
+        answers: &[Answer::json(200, "ReceiptPage", "A page of receipts.")],
+        problems: &[],
+        handler: || get(of_tenant),
+    },
+];
+
+/// An event from outside.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Send {
+    name: String,
+    payload: Option<Raw>,
+    event_id: Option<String>,
+    idempotency_key: Option<String>,
+    user_id: Option<String>,
+    roles: Option<Vec<String>>,
+}
+
+/// An event from outside, and how its run starts.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StartOrSend {
+    key: String,
+    input: Option<Raw>,
+    name: String,
+    payload: Option<Raw>,
+    event_id: Option<String>,
+    idempotency_key: Option<String>,
+    user_id: Option<String>,
+    roles: Option<Vec<String>>,
+}
+
+impl Send {
+    /// Who sends it, and under which name.
+    fn dress(
+        self,
+        caller: &Caller,
+        headers: &HeaderMap,
+        request: SendRequest,
+    ) -> Result<SendRequest, Problem> {
+        let bad = |detail: &str, pointer: &str| Err(Problem::new(&codes::BAD_BODY, detail).at(pointer));
+        let mut request = request.sender(self.sender(caller)?);
+        let header = key_header(headers)?;
+        match (self.idempotency_key.as_deref(), header) {
+            (Some(key), Some(header)) if key != header => {
+                return bad("the header has another idempotency key", "/idempotencyKey");
+            }
+            (None, None) => {}
+            _ if self.event_id.is_some() => {
+                return bad("an event has an id of its own or an idempotency key, not both", "/eventId");
+            }
+            (Some(key), _) | (None, Some(key)) => request = request.key(key),
+        }
+        match self.event_id {
+            Some(id) if id.is_empty() || id.len() > limits::KEY_BYTES => {
+                bad(&format!("an event id has 1 to {} bytes", limits::KEY_BYTES), "/eventId")
+            }
+            Some(id) => Ok(request.event_id(id)),
+            None => Ok(request),
+        }
+    }
+
+    /// A token says who it is; where none is asked for, the request does.
+    fn sender(&self, caller: &Caller) -> Result<Sender, Problem> {
+        let principal = &caller.principal;
+        if !principal.by_token {
+            let roles = self.roles.clone().unwrap_or_default();
+            return Ok(Sender { user: self.user_id.clone(), roles });
+        }
+        for (given, pointer) in [(self.user_id.is_some(), "/userId"), (self.roles.is_some(), "/roles")] {
+            if given {
+                let detail = "the token says who sends it, and in which roles";
+                return Err(Problem::new(&codes::BAD_BODY, detail).at(pointer));
+            }
+        }
+        Ok(Sender { user: Some(principal.subject.to_string()), roles: principal.roles.to_vec() })
+    }
+}
+
+async fn send(
+    caller: Caller,
+    params: Params,
+    headers: HeaderMap,
+    Given(mut send): Given<Send>,
+) -> Result<Response, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    let payload = send.payload.take().unwrap_or_else(Raw::null);
+    let request = caller.engine.event(&row.key(), &send.name, payload);
+    let request = send.dress(&caller, &headers, request)?;
+    answer(&caller, params.duration("wait"), request, Some(row)).await
+}
+
+async fn start_or_send(
+    caller: Caller,
+    params: Params,
+    headers: HeaderMap,
+    Given(given): Given<StartOrSend>,
+) -> Result<Response, Problem> {
+    let flow = params.path("flow");
+    caller.check_flow(flow)?;
+    let StartOrSend { key, input, name, payload, event_id, idempotency_key, user_id, roles } = given;
+    let (input, payload) = (input.unwrap_or_else(Raw::null), payload.unwrap_or_else(Raw::null));
+    let request = caller.engine.event_for(flow, &key, input, (&name, payload));
+    let send = Send { name, payload: None, event_id, idempotency_key, user_id, roles };
+    let request = send.dress(&caller, &headers, request)?;
+    answer(&caller, params.duration("wait"), request, None).await
+}
+
+/// Sends an event. The row is that of its run, where it was read before.
+async fn answer(
+    caller: &Caller,
+    wait: Option<Duration>,
+    request: SendRequest,
+    row: Option<RunRow>,
+) -> Result<Response, Problem> {
+    let run = request.run().clone();
+    let until = wait.map(|wait| Instant::now() + wait);
+    let sent = request.send().await?;
+    let row = match row {
+        Some(row) => row,
+        None => caller.engine.row(&run).await?,
+    };
+    let (store, plans) = (caller.engine.store(), caller.engine.plans());
+    let location = format!("/v1/runs/{}/receipts/{}", row.run_id, crate::target::part(&sent.event_id));
+    let is_machine = plans.get(store, &row.tenant, &row.definition).await?.machine.is_some();
+    let receipt = match until {
+        Some(until) if is_machine => caller.engine.wait_for_receipt(&run, &sent.event_id, until).await?,
+        _ => None,
+    };
+    let receipt = match receipt {
+        Some(receipt) => Some(ReceiptView::read(store, plans, receipt).await?),
+        None => None,
+    };
+    if let Some(problem) = receipt.as_ref().and_then(rejection) {
+        return Err(problem);
+    }
+    let done = !is_machine || receipt.as_ref().is_some_and(ReceiptView::is_done);
+    let status = if done { StatusCode::OK } else { StatusCode::ACCEPTED };
+    let body = Json(SentView::of(sent, receipt));
+    Ok(match is_machine {
+        true => (status, [("location", location)], body).into_response(),
+        false => (status, body).into_response(),
+    })
+}
+
+/// Why an event was turned down, if it was.
+fn rejection(receipt: &ReceiptView) -> Option<Problem> {
+    let code = match receipt.code.as_deref()? {
+        "action_failed" => return None,
+        "forbidden" => &codes::ROLE,
+        "ended" => &codes::RUN_ENDED,
+        _ => &codes::EVENT_REJECTED,
+    };
+    let detail = receipt.error.clone().unwrap_or_else(|| code.title.to_owned());
+    Some(
+        Problem::new(code, detail)
+            .with("eventId", receipt.event_id.as_ref().into())
+            .with("accepts", receipt.accepts.clone().unwrap_or_default().into()),
+    )
+}
+
+fn query(caller: &Caller, params: &Params, run: Option<RunId>) -> ReceiptQuery {
+    ReceiptQuery {
+        run,
+        status: params.text("status").and_then(ReceiptStatus::parse),
+        worker: params.text("worker").map(str::to_owned),
+        after: params.text("cursor").map(str::to_owned),
+        limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
+        ..ReceiptQuery::of(caller.engine.tenant().clone())
+    }
+}
+
+async fn of_run(caller: Caller, params: Params) -> Result<Json<ReceiptList>, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    list(&caller, query(&caller, &params, Some(row.run_id))).await
+}
+
+async fn of_tenant(caller: Caller, params: Params) -> Result<Json<ReceiptList>, Problem> {
+    list(&caller, query(&caller, &params, None)).await
+}
+
+async fn list(caller: &Caller, query: ReceiptQuery) -> Result<Json<ReceiptList>, Problem> {
+    let (store, plans) = (caller.engine.store(), caller.engine.plans());
+    let mut page = store.receipts(query).await?;
+    page.items.retain(|receipt| caller.principal.may_see_flow(&receipt.flow_name));
+    Ok(Json(ReceiptList::read(store, plans, page).await?))
+}
+
+async fn one(caller: Caller, params: Params) -> Result<Json<ReceiptView>, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    let event_id = params.path("event");
+    let until = Instant::now() + params.duration("wait").unwrap_or(Duration::ZERO);
+    let missing = || {
+        let detail = format!("run {} has taken in no event {event_id:?}", row.run_id);
+        Problem::new(&codes::NO_SUCH_RECEIPT, detail)
+    };
+    // No event has such an id, and not every store could be asked for it.
+    if event_id.contains('\0') || event_id.len() > limits::KEY_BYTES {
+        return Err(missing());
+    }
+    let receipt = caller.engine.wait_for_receipt(&row.key(), event_id, until).await?.ok_or_else(missing)?;
+    Ok(Json(ReceiptView::read(caller.engine.store(), caller.engine.plans(), receipt).await?))
+}

@@ -1,0 +1,122 @@
+//! Locks: acquired, released, extended and contended, by name and as the leases of actions.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use flowline::core::Tenant;
+use flowline::store::{Acquired, LockRequest, Store, Token};
+use serde_json::json;
+
+use crate::site::{Kind, Site, wait_for};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn ask(owner: &str, token: u128, ttl: Duration) -> LockRequest {
+    let (tenant, name) = (Tenant::default(), "nightly".to_owned());
+    LockRequest { tenant, name, owner: owner.to_owned(), token: Token(token), ttl }
+}
+
+/// What the test does with a store, by two connections where it takes more than one.
+fn with_stores(kind: Kind, test: impl AsyncFnOnce(&dyn Store, &dyn Store)) {
+    let site = Site::bare(kind);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let one = site.open().await;
+        let other = if kind == Kind::Sqlite { one.clone() } else { site.open().await };
+        test(&*one, &*other).await;
+    });
+}
+
+pub fn a_lock_is_acquired_once(kind: Kind) {
+    with_stores(kind, async |one, other| {
+        let Acquired::Granted { until } = one.acquire_lock(ask("a", 1, LONG)).await.unwrap() else {
+            panic!("it is free")
+        };
+        let held = other.acquire_lock(ask("b", 2, LONG)).await.unwrap();
+        assert_eq!(held, Acquired::Held { owner: "a".to_owned(), until });
+        let mine = one.acquire_lock(ask("a", 1, LONG)).await.unwrap();
+        assert!(matches!(mine, Acquired::Granted { .. }), "its holder may ask again");
+    });
+}
+
+pub fn a_lock_is_released_by_its_holder_alone(kind: Kind) {
+    with_stores(kind, async |one, other| {
+        let tenant = Tenant::default();
+        one.acquire_lock(ask("a", 1, LONG)).await.unwrap();
+        assert!(!other.release_lock(&tenant, "nightly", Token(2)).await.unwrap(), "not by another");
+        assert!(one.release_lock(&tenant, "nightly", Token(1)).await.unwrap());
+        assert!(!one.release_lock(&tenant, "nightly", Token(1)).await.unwrap(), "once");
+        let next = other.acquire_lock(ask("b", 2, LONG)).await.unwrap();
+        assert!(matches!(next, Acquired::Granted { .. }), "then it is free");
+    });
+}
+
+pub fn a_lock_is_extended_by_its_holder_alone(kind: Kind) {
+    with_stores(kind, async |one, other| {
+        let tenant = Tenant::default();
+        let short = Duration::from_millis(200);
+        one.acquire_lock(ask("a", 1, short)).await.unwrap();
+        assert_eq!(
+            other.extend_lock(&tenant, "nightly", Token(2), LONG).await.unwrap(),
+            None,
+            "not by another"
+        );
+        let until = one.extend_lock(&tenant, "nightly", Token(1), LONG).await.unwrap().unwrap();
+        tokio::time::sleep(2 * short).await;
+        let held = other.acquire_lock(ask("b", 2, LONG)).await.unwrap();
+        assert_eq!(held, Acquired::Held { owner: "a".to_owned(), until }, "it lasts beyond its first time");
+        one.extend_lock(&tenant, "nightly", Token(1), short).await.unwrap();
+        tokio::time::sleep(2 * short).await;
+        let taken = other.acquire_lock(ask("b", 2, LONG)).await.unwrap();
+        assert!(matches!(taken, Acquired::Granted { .. }), "and ends by itself");
+        assert_eq!(one.extend_lock(&tenant, "nightly", Token(1), LONG).await.unwrap(), None, "too late");
+    });
+}
+
+pub fn a_contended_lock_has_one_holder_at_a_time(kind: Kind) {
+    with_stores(kind, async |one, other| {
+        let (inside, turns) = (AtomicU32::new(0), AtomicU32::new(0));
+        let contend = async |store: &dyn Store, token: u128| {
+            let owner = token.to_string();
+            for _ in 0..5 {
+                while !matches!(
+                    store.acquire_lock(ask(&owner, token, LONG)).await.unwrap(),
+                    Acquired::Granted { .. }
+                ) {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                turns.fetch_add(1, Ordering::SeqCst);
+                assert!(store.release_lock(&Tenant::default(), "nightly", Token(token)).await.unwrap());
+            }
+        };
+        tokio::join!(contend(one, 1), contend(other, 2), contend(one, 3), contend(other, 4));
+        assert_eq!(turns.into_inner(), 20);
+    });
+}
+
+pub fn the_lease_of_an_action_is_extended_while_it_runs(kind: Kind) {
+    let site = Site::new(kind, 2);
+    site.register(
+        "machine: slow\nevents: { go: }\nstates:\n  a: { on: { go: { to: a, actions: [wait] } } }\nactions:\n  wait: { command: [sh, -c, 'while [ ! -e go ]; do sleep 0.02; done'] }\n",
+    );
+    let run = site.begin("slow");
+    let event = site.send(&run, json!({ "name": "go" }));
+    let until = || site.receipt(&run, &event)["lockedUntil"].as_str().map(str::to_owned);
+    wait_for("its action is leased", || until().is_some());
+    let first = until();
+    // Both instances look for leases that ran out meanwhile.
+    wait_for("its lease is extended", || until() > first);
+    let second = until();
+    wait_for("its lease is extended again", || until() > second);
+    site.here.write("go", "");
+    let receipt = site.done(&run, &event);
+    assert_eq!(
+        (&receipt["status"], &receipt["tries"]),
+        (&json!("completed"), &json!(1)),
+        "nobody took it away"
+    );
+    assert_eq!(site.log(&run, "step.started").len(), 1);
+}
