@@ -144,6 +144,15 @@ bugs! {
     InboxForgotten,
     /// The processing record of an event says that it is done while its actions run.
     ReceiptTooSoon,
+    // Of machines too, and found once.
+    /// An event whose id was made for it is taken in again where its commit was carried out twice.
+    FreshIdTrusted,
+    /// A delayed start is taken that can never begin.
+    BeginUnchecked,
+    /// Actions that wait for each other are asked for and never told of.
+    AskedAndForgotten,
+    /// The completion of an action that was asked for again is refused where its answer was lost.
+    ActionDoneRefused,
 }
 
 #[cfg(not(feature = "planted"))]

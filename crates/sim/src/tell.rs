@@ -86,11 +86,18 @@ fn event(event: &NewEvent) -> String {
     if let Some(of) = &event.of {
         text.push_str(&format!(" {}/{}", of.step, of.attempt));
     }
-    if event.kind == EventType::Emit
-        && let Some(name) =
-            event.data.as_ref().and_then(|data| data.value()["name"].as_str().map(str::to_owned))
-    {
-        text.push_str(&format!(" {name:?}"));
+    // What tells one event of its kind from another.
+    let shown: &[&str] = match event.kind {
+        EventType::Emit => &["name"],
+        EventType::EventReceived => &["number", "name"],
+        EventType::EventRejected => &["number", "code"],
+        EventType::StateChanged => &["to", "number", "timer", "action"],
+        EventType::TimerSet | EventType::TimerFired | EventType::TimerCancelled => &["timer", "reason"],
+        _ => &[],
+    };
+    let data = event.data.as_ref().filter(|_| !shown.is_empty()).map(|data| data.value()).unwrap_or_default();
+    for member in shown.iter().filter_map(|key| data.get(key)) {
+        text.push_str(&format!(" {member}"));
     }
     text
 }

@@ -19,6 +19,13 @@ const REGRESSIONS: &[(u64, &str)] = &[
     (475_881, "a client took the word of a store for a promise that had gone back before it arrived"),
     (590_187, "a drain that outlived the faults kept the only instance from its jobs"),
     (15_750, "a resume was answered from memory by an instance that had not seen the pause"),
+    (29, "a delayed start of a machine was taken that could never begin, and waited for ever"),
+    (30, "actions that waited for each other from the first were asked for and never told of"),
+    (
+        85,
+        "the completion of an action, its answer lost, was said to be refused once the action was asked for again",
+    ),
+    (541, "an event whose commit was carried out twice was taken in twice under one id"),
 ];
 
 fn told(seed: u64) -> Simulated {

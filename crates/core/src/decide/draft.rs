@@ -112,7 +112,10 @@ impl<'a> Draft<'a> {
         match (before, fact) {
             (Some((from, _)), Fact::Moved { by, choice, .. }) if idle => {
                 // Those that it asked for wait for each other.
-                let asked = asked_for(self.plan, from, by, choice);
+                let asked = match planted::is(Bug::AskedAndForgotten) {
+                    true => Vec::new(),
+                    false => asked_for(self.plan, from, by, choice),
+                };
                 let from = (by != Turn::Start).then_some(from);
                 self.over = Some(Current { by, from, asked });
             }

@@ -70,7 +70,7 @@ impl<R> Entry<R> {
     fn refused(self, refused: Outcome, of_machine: bool) -> (R, Outcome) {
         let hidden = match self.input {
             Input::Failed { .. } => self.unsure,
-            Input::Done { .. } => self.unsure && of_machine,
+            Input::Done { .. } => self.unsure && of_machine && !planted::is(Bug::ActionDoneRefused),
             _ => false,
         };
         let lost = || StoreError::Unavailable("the answer to the attempt's outcome was lost".to_owned());

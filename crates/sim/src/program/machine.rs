@@ -187,9 +187,12 @@ impl Maker<'_> {
         if one_in(rng, 4) {
             action.queue = pick(rng, &QUEUES).to_owned();
         }
-        // One that always fails and moves the machine would have it go in circles.
-        let breaks = action.on_error.is_none();
-        let guard = one_in(self.rng, 5).then(|| self.guard(breaks));
+        let moves = action.on_error.is_some();
+        let guard = one_in(self.rng, 5).then(|| match moves {
+            // One that cannot be worked out would have the machine go in circles for ever.
+            true => Guard::Role(pick(self.rng, &ROLES).to_owned()),
+            false => self.guard(true),
+        });
         action.condition = guard.as_ref().map(Guard::text);
         self.made.actions.push(guard);
         self.definition.steps.push(action);

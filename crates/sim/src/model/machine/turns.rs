@@ -7,9 +7,6 @@ use serde_json::{Map, Value, json};
 use super::{Current, Expected, Letter, Model, Phase, Turn};
 use crate::program::{Guard, MadeTransition, Term};
 
-/// A machine that goes from failure to failure this often without anything running is going in circles.
-const CIRCLES: usize = 100;
-
 /// An expression that cannot be worked out.
 struct Unreadable;
 
@@ -64,7 +61,6 @@ impl Model<'_> {
 
     /// Everything that follows at once.
     pub(super) fn advance(&mut self) {
-        let mut circles = 0;
         loop {
             self.trigger();
             if self.current.is_some() && !self.phases.contains(&Phase::Live) {
@@ -78,14 +74,15 @@ impl Model<'_> {
                 return self.end(EventType::FlowFailed, json!({ "step": step, "by": null }));
             }
             if let Some(action) = self.error {
-                circles += 1;
                 let to = self.number(self.definition.steps[action].on_error.as_deref().unwrap_or_default());
                 match self.times(to, &self.context.clone()) {
-                    Ok(due) if circles <= CIRCLES => {
+                    Ok(due) => {
                         let context = self.context.clone();
                         self.make(Turn::Error(action), Way { to: Some(to), choice: 0, context, due });
                     }
-                    _ => return self.end(EventType::FlowFailed, json!({ "step": null, "by": null })),
+                    Err(Unreadable) => {
+                        return self.end(EventType::FlowFailed, json!({ "step": null, "by": null }));
+                    }
                 }
                 continue;
             }
