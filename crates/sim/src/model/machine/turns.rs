@@ -20,7 +20,7 @@ struct Way {
 }
 
 impl Model<'_> {
-    fn expect(&mut self, kind: EventType, step: Option<&str>, fields: Value) {
+    fn foresee(&mut self, kind: EventType, step: Option<&str>, fields: Value) {
         self.expected.push_back(Expected::of(kind, step, fields));
     }
 
@@ -117,7 +117,7 @@ impl Model<'_> {
                     "name": letter.name, "eventId": letter.id, "number": number,
                     "state": self.name(self.state), "code": code,
                 });
-                self.expect(EventType::EventRejected, None, fields);
+                self.foresee(EventType::EventRejected, None, fields);
                 self.turned_down(number, code);
             }
         }
@@ -154,7 +154,7 @@ impl Model<'_> {
         let way = match self.holds(made.guard.as_ref(), &nobody) {
             Ok(false) => {
                 self.inbox.pop_front();
-                self.expect(EventType::TimerCancelled, None, json!({ "timer": timer, "reason": "guard" }));
+                self.foresee(EventType::TimerCancelled, None, json!({ "timer": timer, "reason": "guard" }));
                 return true;
             }
             Ok(true) => self.way(then, made, 0, &nobody),
@@ -204,13 +204,17 @@ impl Model<'_> {
                 let fired = self.inbox.contains(&Turn::Timer(timer)) && by != Turn::Timer(timer);
                 if self.armed.remove(&timer) || fired {
                     self.inbox.retain(|turn| *turn != Turn::Timer(timer));
-                    self.expect(EventType::TimerCancelled, None, json!({ "timer": timer, "reason": "left" }));
+                    self.foresee(
+                        EventType::TimerCancelled,
+                        None,
+                        json!({ "timer": timer, "reason": "left" }),
+                    );
                 }
             }
         }
         self.inbox.retain(|turn| *turn != by);
         self.transition += 1;
-        self.expect_change(by, from, &way);
+        self.foresee_change(by, from, &way);
         let changed = by == Turn::Start || way.context != self.context;
         if changed {
             self.context = way.context;
@@ -226,7 +230,7 @@ impl Model<'_> {
         }
     }
 
-    fn expect_change(&mut self, by: Turn, from: Option<usize>, way: &Way) {
+    fn foresee_change(&mut self, by: Turn, from: Option<usize>, way: &Way) {
         let changed = by == Turn::Start || way.context != self.context;
         let letter = match by {
             Turn::Event(number) => self.letters.get(&number),
@@ -245,7 +249,7 @@ impl Model<'_> {
             "choice": (way.choice > 0).then_some(way.choice),
             "context": changed.then_some(&way.context),
         });
-        self.expect(EventType::StateChanged, None, fields);
+        self.foresee(EventType::StateChanged, None, fields);
     }
 
     pub(super) fn arm(&mut self, timer: usize, due: Option<i64>) {
@@ -253,7 +257,7 @@ impl Model<'_> {
         if let Some(due) = due {
             fields["at"] = json!(flowline_core::Time::from_millis(due).to_string());
         }
-        self.expect(EventType::TimerSet, None, fields);
+        self.foresee(EventType::TimerSet, None, fields);
         self.armed.insert(timer);
     }
 
@@ -302,11 +306,11 @@ impl Model<'_> {
                 Ok(true) => self.phases[action] = Phase::Live,
                 Ok(false) => {
                     self.phases[action] = Phase::Skipped;
-                    self.expect(EventType::StepSkipped, Some(&name), json!({ "reason": "condition" }));
+                    self.foresee(EventType::StepSkipped, Some(&name), json!({ "reason": "condition" }));
                 }
                 Err(Unreadable) => {
                     self.fail(action);
-                    self.expect(EventType::StepFailed, Some(&name), json!({ "code": "condition" }));
+                    self.foresee(EventType::StepFailed, Some(&name), json!({ "code": "condition" }));
                 }
             }
             ready = self.ready();
@@ -340,7 +344,7 @@ impl Model<'_> {
             if self.phases[*action] == Phase::Idle {
                 self.phases[*action] = Phase::Skipped;
                 let name = self.definition.steps[*action].name.clone();
-                self.expect(EventType::StepSkipped, Some(&name), json!({ "reason": "not_triggered" }));
+                self.foresee(EventType::StepSkipped, Some(&name), json!({ "reason": "not_triggered" }));
             }
         }
         self.finished(&current);
@@ -350,7 +354,7 @@ impl Model<'_> {
     fn end(&mut self, kind: EventType, fields: Value) {
         self.turn_all_down();
         self.give_up_turn();
-        self.expect(kind, None, fields);
+        self.foresee(kind, None, fields);
     }
 
     pub(super) fn waiting_events(&self) -> Vec<u32> {
@@ -364,7 +368,7 @@ impl Model<'_> {
     /// Whoever waits is told that the run has ended.
     pub(super) fn turn_all_down(&mut self) {
         for number in self.waiting_events() {
-            self.expect(EventType::EventRejected, None, json!({ "number": number, "code": "ended" }));
+            self.foresee(EventType::EventRejected, None, json!({ "number": number, "code": "ended" }));
             self.turned_down(number, "ended");
         }
         self.inbox.retain(|turn| !matches!(turn, Turn::Event(_)));
