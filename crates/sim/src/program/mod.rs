@@ -68,7 +68,7 @@ enum Manners {
 impl Program {
     /// The random program of a seed: of a machine in a third of them.
     pub fn random(seed: u64) -> Program {
-        let machine = mix(seed, &[MACHINES]) % 3 == 0;
+        let machine = mix(seed, &[MACHINES]).is_multiple_of(3);
         let mut rng = Rng::with_seed(mix(seed, &[if machine { 4 } else { 0 }]));
         let versions = if machine { machine::versions(&mut rng) } else { flow::versions(&mut rng) };
         let temper = Temper {
