@@ -218,7 +218,7 @@ fn a_wrong_counter_is_found_and_mended() {
     for sql in [
         "update counters set n = 41 where status = 3",
         "delete from counters where status = 4",
-        "insert into counters (flow, status, n) values (1, 2, 7)",
+        "insert into counters (flow, status, state, n) values (1, 2, '', 7)",
     ] {
         let (here, run) = damaged(sql);
         contains(&mended(&here), "counter of flow");
