@@ -4,11 +4,12 @@ mod scenario;
 
 use std::time::Duration;
 
-use flowline_core::EventType;
-use flowline_core::decide::Refusal;
+use flowline_core::decide::{Decided, Known, Moment, Refusal, Sender, decide};
+use flowline_core::event::Slot;
 use flowline_core::receipt::ReceiptStatus;
 use flowline_core::run::Status;
-use scenario::{Came, Scenario, start_of};
+use flowline_core::{EventType, Input, RunId, limits};
+use scenario::{Came, EPOCH, Scenario, start_of};
 use serde_json::json;
 
 /// Compares the whole of a run: every input, event, job, receipt and status.
@@ -111,6 +112,11 @@ fn a_repeated_event_is_taken_once() {
 fn what_could_never_be_accepted_is_refused_at_once() {
     let mut run = expense(5);
     assert!(matches!(run.event("e1", "aprove", "null", &[]), Came::Refused(Refusal::NotAccepted { .. })));
+    let unheard = "machine: m\nevents: [go, hush]\nstates: {a: {on: {go: a}}}\n";
+    let Came::Refused(refusal) = Scenario::started(unheard, "{}").event("e1", "hush", "null", &[]) else {
+        panic!("no state answers it")
+    };
+    assert_eq!(refusal.to_string(), r#""m" does not accept event "hush"; it accepts go"#);
     let Came::Refused(refusal) = run.event("e2", "approve", "{}", &["clerk"]) else { panic!("not refused") };
     assert_eq!(refusal.to_string(), r#"event "approve" takes the role director or manager"#);
     assert!(matches!(
@@ -158,7 +164,7 @@ fn a_timer_fires_once_and_goes_with_its_state() {
     run.event("e2", "reject", "null", &["manager"]);
     assert!(run.timers.is_empty(), "it went in the commit that left the state");
     let (&timer, job) = late.first_key_value().unwrap();
-    let stale = flowline_core::Input::TimerDue { timer, number: job.attempt, due: job.due };
+    let stale = Input::TimerDue { timer, number: job.attempt, due: job.due };
     assert_eq!(run.apply(stale), Came::Applied, "one that was left does nothing");
     run.done("unassign", "null", &[]);
     run.event("e3", "submit", "null", &[]);
@@ -360,10 +366,52 @@ fn a_machine_that_goes_from_failure_to_failure_ends() {
 }
 
 #[test]
+fn the_number_of_transitions_is_limited_whatever_brings_them_about() {
+    let text = "machine: m
+events: [go]
+states: {a: {entry: [work], on: {go: a}, after: {in: 1s, to: a}}}
+actions: {work: {function: f, on_error: a}}";
+    // What comes of an input in a run that has made as many as it may.
+    let decided = |run: &Scenario, input: Input| {
+        let mut state = run.state.clone();
+        state.machine.as_mut().unwrap().transition = limits::TRANSITIONS;
+        let known = Known {
+            payloads: [(Slot::Context(1), json!({}).into())].into(),
+            receipts: [("e1".to_owned(), false)].into(),
+            ..Known::default()
+        };
+        let id = RunId::new("run-1").unwrap();
+        match decide(&run.plan, &state, &input, &known, Moment { run: &id, created_at: EPOCH, now: run.now })
+        {
+            Decided::Decision(decision) => *decision,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut run = Scenario::started(text, "{}");
+    let (step, attempt) = (0, run.claim("work"));
+    let failed = decided(&run, Input::Failed { step, attempt, failure: scenario::failure("no") });
+    assert_eq!(failed.state.status(), Status::Failed, "by a failure it ends");
+    assert!(failed.failure.unwrap().0.contains("which is the limit"));
+    run.done("work", "null", &[]);
+    let (timer, job) = run.timers.first_key_value().unwrap();
+    let fired = decided(&run, Input::TimerDue { timer: *timer, number: job.attempt, due: job.due });
+    assert_eq!(fired.state.status(), Status::Failed, "by a timer too");
+    let event = Input::External {
+        name: "go".to_owned(),
+        payload: json!(null).into(),
+        event_id: Some("e1".to_owned()),
+        sender: Sender::default(),
+    };
+    let turned_down = decided(&run, event);
+    assert_eq!(turned_down.state.status(), Status::Waiting, "an event is turned down");
+    assert_eq!(turned_down.receipts[0].status, ReceiptStatus::Failed);
+}
+
+#[test]
 fn a_full_inbox_refuses_more() {
     let mut run = expense(5);
     run.event("e1", "submit", "null", &[]);
-    for n in 0..flowline_core::limits::INBOX {
+    for n in 0..limits::INBOX {
         run.event(&format!("n{n}"), "edit", r#"{"amount":1}"#, &[]);
     }
     assert_eq!(run.event("last", "edit", "{}", &[]), Came::Refused(Refusal::InboxFull));

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use flowline_core::Json;
 use flowline_core::definition::{
-    Definition, Ends, Machine as States, Missed, OnFailure, Priority, Retry, Runner as Run, StateDefinition,
-    StepDefinition, TimerDefinition, Transition, When,
+    Cleanup, Definition, Ends, Machine as States, Missed, OnFailure, Priority, Retry, Runner as Run,
+    StateDefinition, StepDefinition, TimerDefinition, Transition, When,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -147,14 +147,30 @@ impl MachineBuilder {
         self
     }
 
-    /// Adds a state. The first one is where a run begins.
+    /// When the run's key-value state goes.
+    pub fn state_cleanup(mut self, cleanup: Cleanup) -> MachineBuilder {
+        self.definition.state = cleanup;
+        self
+    }
+
+    /// The state that a run begins in, where it is not the first.
+    pub fn initial(self, state: &str) -> MachineBuilder {
+        self.states(|states| states.initial = state.to_owned())
+    }
+
+    /// Adds a state. A run begins in the first one, unless [`MachineBuilder::initial`] names another.
     pub fn state(self, name: &str) -> MachineBuilder {
         self.states(|states| {
-            if states.states.is_empty() {
+            if states.initial.is_empty() {
                 states.initial = name.to_owned();
             }
             states.states.push(StateDefinition { name: name.to_owned(), ..StateDefinition::default() });
         })
+    }
+
+    /// What the state is, for people.
+    pub fn state_description(self, text: &str) -> MachineBuilder {
+        self.last_state(|state| state.description = Some(text.to_owned()))
     }
 
     /// What the state does on an event; called again for the same event, what else it may do.
@@ -217,6 +233,11 @@ impl MachineBuilder {
     pub fn action_run_by(mut self, name: &str, runner: Run) -> MachineBuilder {
         self.definition.steps.push(StepDefinition::new(name, runner));
         self
+    }
+
+    /// What the action does, for people.
+    pub fn action_description(self, text: &str) -> MachineBuilder {
+        self.last_action(|action| action.description = Some(text.to_owned()))
     }
 
     /// Runs the action after these, where one transition asks for them together.

@@ -159,7 +159,7 @@ impl fmt::Display for Accepted {
 impl fmt::Display for Armed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.to {
-            Some(to) => write!(f, "goes to {to} at {}", self.at),
+            Some(to) => write!(f, "times out at {}, to {to}", self.at),
             None => write!(f, "times out at {}", self.at),
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! An event that a machine takes in has an id and a receipt. Its id is made for it, or stands behind an idempotency key:
 //! the first request under a key reserves it for its run and its content, so that whoever repeats it, on whatever
-//! instance and after whatever crash, speaks of the same event. The run itself takes an id in once.
+//! instance and after whatever crash, speaks of the same event. The run itself takes an id in once, and since the id follows
+//! from the key, it knows the event again when the reservation is long gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,8 +177,8 @@ impl SendRequest {
         let (event_id, fresh) = match (self.event_id.take(), &self.key) {
             (Some(event_id), _) => (event_id, false),
             (None, Some(key)) => {
-                self.check_against_run().await?;
-                (self.reserve(key).await?, false)
+                let status = self.check_against_run().await?;
+                (self.reserve(key, status).await?, false)
             }
             (None, None) => (uuid::Uuid::now_v7().to_string(), true),
         };
@@ -225,11 +226,12 @@ impl SendRequest {
         Ok(())
     }
 
-    /// Refuses what the run could never take, before a key stands for it.
-    async fn check_against_run(&self) -> Result<(), EngineError> {
+    /// Refuses what the run could never take, before a key stands for it. Gives the run's status.
+    async fn check_against_run(&self) -> Result<Status, EngineError> {
         let row = self.engine.row(&self.run).await?;
         let plan = self.engine.plans().get(self.engine.store(), &row.tenant, &row.definition).await?;
-        check_event(&plan, &self.name, &self.payload, &self.sender).map_err(EngineError::Refused)
+        check_event(&plan, &self.name, &self.payload, &self.sender).map_err(EngineError::Refused)?;
+        Ok(row.status)
     }
 
     /// Starts the run where there is none.
@@ -259,8 +261,8 @@ impl SendRequest {
         Ok((sent, receipt))
     }
 
-    /// The event that a key stands for.
-    async fn reserve(&self, key: &str) -> Result<String, EngineError> {
+    /// The event that a key stands for. A run that has ended takes no other: nothing is reserved for it.
+    async fn reserve(&self, key: &str, status: Status) -> Result<String, EngineError> {
         if key.is_empty() || key.len() > limits::KEY_BYTES {
             let text = format!(
                 "an idempotency key has 1 to {} bytes; this one has {}",
@@ -271,19 +273,21 @@ impl SendRequest {
         }
         let mut content = self.payload.value();
         content.sort_all_objects();
-        let reserved = Reserved {
-            run_id: self.run.run.clone(),
-            event_id: uuid::Uuid::now_v7().to_string(),
-            digest: digest(format!("{}\0{content}", self.name).as_bytes()),
-        };
+        let run_id = self.run.run.clone();
+        let content = digest(format!("{}\0{content}", self.name).as_bytes());
+        // The key comes last: it alone may hold a NUL.
+        let name = digest(format!("{run_id}\0{content}\0{key}").as_bytes());
+        let reserved = Reserved { run_id, event_id: format!("k{}", &name[..32]), digest: content };
         let body = Json::of(&reserved).map_err(|error| EngineError::Invalid(error.to_string()))?;
         let collection = format!("event-keys/{}", self.run.tenant);
         // A key is any text; the id of a document is shorter.
         let id = digest(key.as_bytes());
         let store = &self.engine.shared.store;
-        let Some(there) = store.create_document(&collection, &id, body, Some(KEY_KEPT)).await? else {
-            return Ok(reserved.event_id);
+        let there = match status.is_terminal() {
+            true => store.document(&collection, &id).await?,
+            false => store.create_document(&collection, &id, body, Some(KEY_KEPT)).await?,
         };
+        let Some(there) = there else { return Ok(reserved.event_id) };
         let first: Reserved = there
             .body
             .to()

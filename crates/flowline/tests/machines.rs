@@ -4,12 +4,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use flowline::core::decide::Refusal;
+use flowline::core::definition::{Cleanup, Missed, OnFailure, Priority, Retry, Runner, When};
 use flowline::core::event::EventType;
 use flowline::core::{Json, Status};
 use flowline::machine::{stay, to};
 use flowline::store::clock::Clock;
 use flowline::store::memory::MemoryStore;
-use flowline::store::{EventQuery, ReceiptQuery, ReceiptStatus};
+use flowline::store::{DocumentQuery, EventQuery, ReceiptQuery, ReceiptStatus};
 use flowline::{ActionInput, Engine, EngineError, Flow, Machine, Step, StepError};
 use serde_json::{Value, json};
 
@@ -102,8 +104,23 @@ async fn a_key_stands_for_one_event_in_all_runs() {
         let refused = engine.event(run.key(), "edit", edit(amount)).key("k").send().await.unwrap_err();
         assert!(matches!(refused, EngineError::KeyConflict { .. }), "{refused}");
     }
+    // A run may outlive what its keys stand for: the same event is known all the same.
+    let (keys, store) = (format!("event-keys/{}", engine.tenant()), engine.store());
+    for kept in store.documents(&keys, DocumentQuery::default()).await.unwrap().items {
+        assert!(store.delete_document(&keys, &kept.id).await.unwrap());
+    }
+    let late = engine.event(run.key(), "edit", edit(2)).key("k").send().await.unwrap();
+    assert_eq!((late.changed, &late.event_id), (false, &first.event_id));
     let events = engine.store().events(run.key(), EventQuery::default()).await.unwrap().events;
     assert_eq!(events.iter().filter(|event| event.kind == EventType::EventReceived).count(), 1);
+    // A run that has ended is asked for what it took, and takes nothing more.
+    engine.cancel(run.key(), None).await.unwrap();
+    let taken = engine.event(run.key(), "edit", edit(2)).key("k").send().await.unwrap();
+    assert_eq!((taken.changed, &taken.event_id), (false, &first.event_id));
+    let ended = engine.event(run.key(), "edit", edit(2)).key("k2").send().await.unwrap_err();
+    assert!(matches!(ended, EngineError::Refused(Refusal::Ended(_))), "{ended}");
+    let free = engine.event(other.key(), "edit", edit(2)).key("k2").send().await.unwrap();
+    assert!(free.changed, "a key does not stand for what was refused");
     engine.stop().await;
 }
 
@@ -188,6 +205,89 @@ async fn a_timer_moves_a_machine_that_nobody_speaks_to() {
 async fn what_belongs_to_nothing_is_refused_with_the_remedy() {
     let error = Machine::new("m").on("go", to("a")).build().unwrap_err();
     assert_eq!(error.to_string(), "machine \"m\": describe a state before what belongs to it");
+}
+
+/// What a file can say, the builder can: the same definition comes out, and so the same hash.
+#[tokio::test]
+async fn a_machine_built_in_rust_is_the_one_that_a_file_says() {
+    let text = r#"
+machine: claim
+description: All that a file can say.
+input: {type: object}
+events: {submit: , approve: {type: object}, reject: }
+context: {amount: input.amount}
+output: context.amount
+timeout: 30d
+state: on-complete
+initial: draft
+states:
+  review:
+    description: Waits for a manager.
+    entry: [assign, notify]
+    exit: [unassign]
+    on:
+      approve:
+        - {to: approved, role: manager, if: context.amount < 1000}
+        - {to: draft, role: [manager, director], set: {note: payload.note}, actions: [notify]}
+      reject: {set: {rejected: "true"}}
+    after:
+      - {in: 48h, to: rejected}
+      - {at: input.due, missed: skip, if: context.amount > 1, actions: [notify]}
+  draft: {on: {submit: review}}
+  approved: {final: true}
+  rejected: {final: failed}
+actions:
+  notify: {description: Tells people., command: [./notify.sh], after: [assign], if: user != "", on_failure: continue}
+  assign: {worker: depot, retry: 3, timeout: 1m, priority: low}
+  unassign: {function: unassign, on_error: draft, queue: slow}
+"#;
+    let built = Machine::new("claim")
+        .description("All that a file can say.")
+        .input_schema(json!({ "type": "object" }))
+        .events(["submit", "reject"])
+        .event_with("approve", json!({ "type": "object" }))
+        .context("amount", "input.amount")
+        .output("context.amount")
+        .run_timeout(Duration::from_secs(30 * 86_400))
+        .state_cleanup(Cleanup::OnComplete)
+        .initial("draft")
+        .state("review")
+        .state_description("Waits for a manager.")
+        .entry(["assign", "notify"])
+        .exit(["unassign"])
+        .on("approve", to("approved").role("manager").only_if("context.amount < 1000"))
+        .on(
+            "approve",
+            to("draft").role("manager").role("director").set("note", "payload.note").actions(["notify"]),
+        )
+        .on("reject", stay().set("rejected", "true"))
+        .after(Duration::from_secs(48 * 3600), to("rejected"))
+        .timer(
+            When::At("input.due".to_owned()),
+            Missed::Skip,
+            stay().only_if("context.amount > 1").actions(["notify"]),
+        )
+        .state("draft")
+        .on("submit", to("review"))
+        .state("approved")
+        .completes()
+        .state("rejected")
+        .fails()
+        .action_run_by("notify", Runner::Command(vec!["./notify.sh".to_owned()]))
+        .action_description("Tells people.")
+        .comes_after(["assign"])
+        .only_if(r#"user != """#)
+        .on_failure(OnFailure::Continue)
+        .action_run_by("assign", Runner::Worker("depot".to_owned()))
+        .retry(Retry { attempts: 3, ..Retry::default() })
+        .timeout(Duration::from_secs(60))
+        .priority(Priority::Low)
+        .action_run_by("unassign", Runner::Function("unassign".to_owned()))
+        .on_error("draft")
+        .queue("slow")
+        .build()
+        .unwrap();
+    assert_eq!(built.definition(), &read(text));
 }
 
 fn read(text: &str) -> flowline::core::Definition {

@@ -9,10 +9,13 @@ use flowline::core::run::Phase;
 use flowline::core::{Json, RunId, RunKey, RunState, Status, Time};
 use flowline::plans::Plans;
 use flowline::store::{
-    JobKey, JobRow, JobState, Receipt, ReceiptPage, ReceiptStatus, Snapshot, Store, StoreError,
+    JobKey, JobRow, JobState, Receipt, ReceiptQuery, ReceiptStatus, Snapshot, Store, StoreError,
 };
 use flowline::{EngineError, Sent};
 use serde::{Deserialize, Serialize};
+
+/// Pages that are looked through for one with something on it.
+const LOOKS: usize = 20;
 
 /// What became of an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -215,17 +218,30 @@ impl ReceiptView {
 }
 
 impl ReceiptList {
+    /// A page of the receipts that are asked for and may be seen. The store knows a worker by what it wrote; of those at
+    /// work the question is who works on them, which the leases of their actions say.
     pub async fn read(
         store: &dyn Store,
         plans: &Plans,
-        page: ReceiptPage,
+        mut query: ReceiptQuery,
+        may_see: impl Fn(&Receipt) -> bool,
     ) -> Result<ReceiptList, EngineError> {
-        let items = ReceiptView::read_all(store, plans, page.items).await?;
-        Ok(ReceiptList { items, has_more: page.next.is_some(), next: page.next })
+        let at_work = query.status == Some(ReceiptStatus::Processing);
+        let holder = query.worker.take_if(|_| at_work);
+        let mut looks = 0;
+        loop {
+            looks += 1;
+            let mut page = store.receipts(query.clone()).await?;
+            page.items.retain(&may_see);
+            let mut items = ReceiptView::read_all(store, plans, page.items).await?;
+            items.retain(|view| holder.is_none() || view.worker.as_deref() == holder.as_deref());
+            if !items.is_empty() || holder.is_none() || page.next.is_none() || looks == LOOKS {
+                return Ok(ReceiptList { items, has_more: page.next.is_some(), next: page.next });
+            }
+            query.after = page.next;
+        }
     }
-}
 
-impl ReceiptList {
     /// Adds the page after.
     pub fn extend(&mut self, page: ReceiptList) {
         self.items.extend(page.items);

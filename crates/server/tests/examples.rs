@@ -39,8 +39,16 @@ const APPROVAL: &str = "approval.yaml";
 /// The one that calls a server.
 const CALL: &str = "call.yaml";
 
-/// Machines, which run to their ends in the tests of the engine too.
-const MACHINES: [&str; 3] = ["expense.yaml", "order-payment.yaml", "ticket.toml"];
+/// Machines, with the status and the state that the commands at their heads lead to, and the context or result then.
+fn machines() -> [(&'static str, &'static str, &'static str, Value); 3] {
+    let paid = json!({ "paid": 400, "approved_by": ["max"] });
+    let again = json!({ "title": "the printer is out of paper", "owner": "ada", "reopened": 1, "why": "it is out again" });
+    [
+        ("expense.yaml", "completed", "approved", paid),
+        ("order-payment.yaml", "completed", "shipped", json!({ "order": "A-1001", "paid": 1900 })),
+        ("ticket.toml", "waiting", "working", again),
+    ]
+}
 
 /// A folder for the store, so that nothing is written beside the examples.
 struct Place(TempDir);
@@ -129,6 +137,33 @@ fn the_expense_example_stands_until_somebody_sends_an_event() {
 }
 
 #[test]
+fn machines_go_as_the_commands_at_their_heads_say() {
+    let flowline = Path::new(env!("CARGO_BIN_EXE_flowline")).parent().unwrap().display().to_string();
+    let path = format!("{flowline}:{}", std::env::var("PATH").unwrap());
+    for (file, status, state, end) in machines() {
+        let place = Place::new();
+        let text = std::fs::read_to_string(root().join("examples").join(file)).unwrap();
+        let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("#   ")).collect();
+        assert!(
+            lines.len() > 2 && lines.iter().all(|line| line.starts_with("flowline ")),
+            "{file}: {lines:?}"
+        );
+        let mut run = String::new();
+        for line in lines {
+            let mut shell = place.command("sh");
+            let shell = shell.args(["-c", &line.replace("RUN", &run)]).env("PATH", &path);
+            let output = shell.current_dir(root().join("examples")).output().unwrap();
+            assert!(output.status.success(), "{file}: {line}: {}", both(&output));
+            run = place.json(&["runs"])["items"][0]["runId"].as_str().unwrap().to_owned();
+        }
+        let shown = place.json(&["show", &run]);
+        assert_eq!((&shown["status"], &shown["state"]), (&status.into(), &state.into()), "{file}: {shown}");
+        let key = if status == "completed" { "result" } else { "context" };
+        assert_eq!(shown[key], end, "{file}");
+    }
+}
+
+#[test]
 fn the_call_example_hands_on_what_a_server_answers() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -147,8 +182,12 @@ fn the_call_example_hands_on_what_a_server_answers() {
 
 #[test]
 fn every_example_is_among_those_that_run_here() {
-    let run: BTreeSet<&str> =
-        complete().iter().map(|(file, ..)| *file).chain([APPROVAL, CALL]).chain(MACHINES).collect();
+    let run: BTreeSet<&str> = complete()
+        .iter()
+        .map(|(file, ..)| *file)
+        .chain([APPROVAL, CALL])
+        .chain(machines().map(|(file, ..)| file))
+        .collect();
     let there: Vec<PathBuf> = in_folder("examples");
     let there: BTreeSet<&str> = there
         .iter()

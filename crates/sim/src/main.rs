@@ -46,13 +46,17 @@ fn many(from: u64, count: u64) -> ExitCode {
     let begin = Instant::now();
     let mut shown = begin;
     let mut failed = Vec::new();
+    let mut of_machines = 0u64;
     for seed in from..from.saturating_add(count) {
         // A world that panics is a finding like any other, and must not end the hunt without its seed.
-        let fine =
-            catch_unwind(|| simulate(Program::random(seed), &Options::default()).violations.is_empty());
-        if !fine.as_ref().is_ok_and(|fine| *fine) {
+        let judged = catch_unwind(|| {
+            let program = Program::random(seed);
+            (program.is_of_machine(), simulate(program, &Options::default()).violations.is_empty())
+        });
+        of_machines += u64::from(judged.as_ref().is_ok_and(|(machine, _)| *machine));
+        if !judged.as_ref().is_ok_and(|(_, fine)| *fine) {
             failed.push(seed);
-            let how = if fine.is_err() { "panics" } else { "breaks an invariant" };
+            let how = if judged.is_err() { "panics" } else { "breaks an invariant" };
             eprintln!("\rseed {seed} {how}      ");
             if failed.len() == 10 {
                 break;
@@ -70,7 +74,9 @@ fn many(from: u64, count: u64) -> ExitCode {
     let seconds = begin.elapsed().as_secs_f64();
     let done = failed.last().filter(|_| failed.len() == 10).map_or(count, |last| last - from + 1);
     eprint!("\r");
-    println!("{done} seeds, {:.0} seeds per second, {} violations", done as f64 / seconds, failed.len());
+    let rate = done as f64 / seconds;
+    let violations = failed.len();
+    println!("{done} seeds, {of_machines} of machines, {rate:.0} seeds per second, {violations} violations");
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

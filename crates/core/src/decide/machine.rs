@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::draft::{Draft, need};
-use super::{Halt, Missing, Refusal, Sender, check_payload};
+use super::{Halt, Missing, Refusal, Sender, check_payload, known_event};
 use crate::definition::{Ends, Missed};
 use crate::event::{EventType, Slot};
 use crate::expr::Variables;
@@ -87,11 +87,7 @@ impl Draft<'_> {
         event_id: &str,
         sender: &Sender,
     ) -> Result<(), Halt> {
-        let Some(event) = self.plan.event_index(name) else {
-            let accepts = self.plan.definition.accepts.keys().cloned().collect();
-            let flow = self.plan.flow.clone();
-            return Err(Refusal::NotAccepted { flow, event: name.to_owned(), accepts }.into());
-        };
+        let event = known_event(self.plan, name)?;
         match self.known.receipts.get(event_id) {
             Some(true) if !planted::is(Bug::EventTakenTwice) => return Err(Halt::Applied),
             Some(_) => {}

@@ -274,7 +274,7 @@ pub enum Refusal {
 
 fn accepted_list(accepts: &[String]) -> String {
     match accepts {
-        [] => "; it accepts none (list it under `accepts`)".to_owned(),
+        [] => "; its definition lists none".to_owned(),
         names => format!("; it accepts {}", names.join(", ")),
     }
 }
@@ -292,17 +292,28 @@ pub fn check_input(plan: &Plan, input: &Json) -> Result<(), Refusal> {
 
 /// Whether a run of this plan could ever take this event from this sender, asked before there is a run.
 pub fn check_event(plan: &Plan, name: &str, payload: &Json, sender: &Sender) -> Result<(), Refusal> {
-    let known = plan.event_index(name).filter(|&event| plan.events[event as usize].accepted.is_some());
-    let Some(event) = known else {
-        let accepts = plan.definition.accepts.keys().cloned().collect();
-        return Err(Refusal::NotAccepted { flow: plan.flow.clone(), event: name.to_owned(), accepts });
-    };
+    let event = known_event(plan, name)?;
     if let Some(machine) = &plan.machine {
         machine
             .may_send(event, &sender.roles)
             .map_err(|roles| Refusal::Forbidden { event: name.to_owned(), roles })?;
     }
     check_payload(plan, event, name, payload)
+}
+
+/// The number of an event that runs of this plan take from outside: one that the definition lists and, of a machine, that
+/// some state answers.
+fn known_event(plan: &Plan, name: &str) -> Result<u32, Refusal> {
+    let takes = |event: &u32| {
+        plan.events[*event as usize].accepted.is_some()
+            && plan.machine.as_ref().is_none_or(|machine| machine.answers(*event))
+    };
+    plan.event_index(name).filter(takes).ok_or_else(|| {
+        let names = plan.definition.accepts.keys();
+        let accepts = names.filter(|name| plan.event_index(name).is_some_and(|event| takes(&event)));
+        let (flow, event) = (plan.flow.clone(), name.to_owned());
+        Refusal::NotAccepted { flow, event, accepts: accepts.cloned().collect() }
+    })
 }
 
 /// Whether an event from outside is as large as it may be and as its schema wants it.

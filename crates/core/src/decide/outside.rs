@@ -2,7 +2,7 @@
 
 use super::attempt::clip;
 use super::draft::Draft;
-use super::{Finish, Halt, OtherJobs, Refusal, Start, check_input, check_payload};
+use super::{Finish, Halt, OtherJobs, Refusal, Start, check_input, check_payload, known_event};
 use crate::definition::Priority;
 use crate::event::{EventType, Slot};
 use crate::json::{self, Json};
@@ -86,17 +86,7 @@ impl Draft<'_> {
         payload: &Json,
         event_id: Option<&str>,
     ) -> Result<(), Halt> {
-        let event = self.plan.event_index(name);
-        let accepted = event.filter(|&event| self.plan.events[event as usize].accepted.is_some());
-        let Some(event) = accepted else {
-            let accepts = self.plan.definition.accepts.keys().cloned().collect();
-            return Err(Refusal::NotAccepted {
-                flow: self.plan.flow.clone(),
-                event: name.to_owned(),
-                accepts,
-            }
-            .into());
-        };
+        let event = known_event(self.plan, name)?;
         if self.state.emitted.contains(event) {
             return Err(Halt::Applied);
         }

@@ -22,7 +22,7 @@ pub struct PlanMachine {
     pub states: Vec<PlanState>,
     /// The timers of all states.
     pub timers: Vec<PlanTimer>,
-    /// Who may send an event at all, by event: anyone, or those who have one of these roles.
+    /// Who may send an event at all, by event that some state answers: anyone, or those who have one of these roles.
     senders: BTreeMap<u32, Option<BTreeSet<String>>>,
     /// Some expression of a transition, a timer or an action reads the run's input.
     pub reads_input: bool,
@@ -151,6 +151,11 @@ impl PlanMachine {
 
     pub fn timer(&self, timer: u32) -> &PlanTimer {
         &self.timers[timer as usize]
+    }
+
+    /// Whether some state answers this event.
+    pub fn answers(&self, event: u32) -> bool {
+        self.senders.contains_key(&event)
     }
 
     /// Whether a sender with these roles could ever be heard with this event; otherwise the roles that could.

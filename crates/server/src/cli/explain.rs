@@ -41,6 +41,9 @@ fn tell(explanation: &Explanation) -> std::io::Result<()> {
     let row = &explanation.row;
     output::line(&format!("run {} of {} is {}", row.run_id, row.flow_name, output::status(row.status)))?;
     output::line(&output::clean(&explanation.summary))?;
+    if explanation.steps.is_empty() {
+        return Ok(());
+    }
     let rows = explanation.steps.iter().map(|step| {
         let attempt = if step.attempt == 0 { String::new() } else { step.attempt.to_string() };
         vec![step.step.to_string(), step.state.to_string(), attempt, output::clean(&step.reason).into_owned()]

@@ -20,7 +20,7 @@ pub struct Args {
     /// pending, processing, completed or failed
     #[arg(long, value_name = "STATUS", value_parser = status)]
     status: Option<ReceiptStatus>,
-    /// Only those of which this instance wrote what became of them
+    /// Only those of which this instance wrote what became of them; with --status processing, those whose actions it holds
     #[arg(long, value_name = "INSTANCE")]
     worker: Option<String>,
     /// Receipts on a page, up to 1000
@@ -47,10 +47,10 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         output::note("there are no such receipts");
         return Ok(Exit::Fine);
     }
-    let head = ["event", "run", "name", "status", "received", "tries", "said"];
+    let head = ["event", "run", "name", "status", "received", "worker", "tries", "said"];
     output::table(&head, page.items.iter().map(cells).collect())?;
     let more = page.next.map_or(String::new(), |next| format!("; more with --cursor {next} or --all"));
-    output::note(&format!("{}{more}", page.items.len()));
+    output::note(&format!("{}{more}", output::count(page.items.len() as u64, "receipt")));
     Ok(Exit::Fine)
 }
 
@@ -70,13 +70,12 @@ async fn read(context: &Context, args: Args) -> Result<ReceiptList, Failure> {
         limit: usize::from(args.limit),
         ..ReceiptQuery::of(context.settings.tenant.value.clone())
     };
-    let mut first = ReceiptList::read(&*store, &plans, store.receipts(query.clone()).await?).await?;
+    let mut first = ReceiptList::read(&*store, &plans, query.clone(), |_| true).await?;
     while args.all
         && let Some(cursor) = first.next.take()
     {
         query.after = Some(cursor);
-        let page = ReceiptList::read(&*store, &plans, store.receipts(query.clone()).await?).await?;
-        first.extend(page);
+        first.extend(ReceiptList::read(&*store, &plans, query.clone(), |_| true).await?);
     }
     Ok(first)
 }
@@ -111,6 +110,7 @@ fn cells(receipt: &ReceiptView) -> Vec<String> {
         receipt.name.to_string(),
         receipt.status.as_str().to_owned(),
         output::date(receipt.received_at),
+        receipt.worker.as_deref().map_or(String::new(), |worker| output::clip(worker, 40)),
         receipt.tries.map_or(String::new(), |tries| tries.to_string()),
         output::clip(&receipt.said(), 80),
     ]

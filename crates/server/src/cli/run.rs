@@ -195,8 +195,12 @@ async fn stands(
             continue;
         };
         let place = view.row.state.map_or(String::new(), |state| format!(" in {state}"));
+        let accepts = view.machine.iter().flat_map(|machine| &machine.accepts);
+        let role =
+            accepts.filter(|accepted| accepted.event == *event).find_map(|accepted| accepted.roles.first());
+        let role = role.map_or(String::new(), |role| format!(" --role {role}"));
         return Ok(format!(
-            "waits{place} for {}; go on with `flowline send {} {event} --payload JSON`, then `flowline work --until-idle`",
+            "waits{place} for {}; go on with `flowline send {} {event}{role} --payload JSON`, then `flowline work --until-idle`",
             awaited.join(", "),
             run.run
         ));

@@ -10,7 +10,7 @@ use flowline::SendRequest;
 use flowline::core::decide::Sender;
 use flowline::core::{Json as Raw, RunId, limits};
 use flowline::store::query::PAGE;
-use flowline::store::{ReceiptQuery, ReceiptStatus, RunRow};
+use flowline::store::{Receipt, ReceiptQuery, ReceiptStatus, RunRow};
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -71,7 +71,7 @@ const FILTERS: &[Query] = &[
     Query {
         name: "worker",
         kind: Kind::Text,
-        about: "Only those of which this instance wrote what became of them.",
+        about: "Only those of which this instance wrote what became of them; with `status=processing` those whose actions it holds.",
     },
     Query { name: "cursor", kind: Kind::Text, about: "`next` of the page before." },
     LIMIT,
@@ -121,7 +121,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/receipts",
         access: Access::Needs(Scope::Read),
         summary: "List what became of events, of all runs",
-        about: "The newest first. A token that is bound to flows gets those of its flows, which may be fewer than fit on a page.",
+        about: "The newest first. A token that is bound to flows gets those of its flows; those and what one worker holds may be fewer than fit on a page.",
         query: FILTERS,
         body: None,
         answers: &[Answer::json(200, "ReceiptPage", "A page of receipts.")],
@@ -241,7 +241,7 @@ async fn answer(
 ) -> Result<Response, Problem> {
     let run = request.run().clone();
     let until = wait.map(|wait| Instant::now() + wait);
-    let sent = request.send().await?;
+    let mut sent = request.send().await?;
     let row = match row {
         Some(row) => row,
         None => caller.engine.row(&run).await?,
@@ -259,6 +259,10 @@ async fn answer(
     };
     if let Some(problem) = receipt.as_ref().and_then(rejection) {
         return Err(problem);
+    }
+    if receipt.is_some() {
+        // What it was when the event came in is no news any more.
+        sent.status = caller.engine.row(&run).await?.status;
     }
     let done = !is_machine || receipt.as_ref().is_some_and(ReceiptView::is_done);
     let status = if done { StatusCode::OK } else { StatusCode::ACCEPTED };
@@ -307,9 +311,8 @@ async fn of_tenant(caller: Caller, params: Params) -> Result<Json<ReceiptList>, 
 
 async fn list(caller: &Caller, query: ReceiptQuery) -> Result<Json<ReceiptList>, Problem> {
     let (store, plans) = (caller.engine.store(), caller.engine.plans());
-    let mut page = store.receipts(query).await?;
-    page.items.retain(|receipt| caller.principal.may_see_flow(&receipt.flow_name));
-    Ok(Json(ReceiptList::read(store, plans, page).await?))
+    let may_see = |receipt: &Receipt| caller.principal.may_see_flow(&receipt.flow_name);
+    Ok(Json(ReceiptList::read(store, plans, query, may_see).await?))
 }
 
 async fn one(caller: Caller, params: Params) -> Result<Json<ReceiptView>, Problem> {

@@ -41,7 +41,8 @@ fn an_event_is_sent_worked_on_and_told_of() {
     let told = here.flowline(&["explain", run]).out;
     for text in [
         "in review; accepts approve (manager), reject (manager, director)",
-        "goes to escalated at",
+        "times out at",
+        ", to escalated",
         "1 in the inbox",
         "action notify queued",
     ] {
@@ -54,7 +55,7 @@ fn an_event_is_sent_worked_on_and_told_of() {
         r#"{"amount":5}"#,
         "submit has the turn with notify",
         "1 waiting",
-        "goes to escalated at",
+        ", to escalated",
     ] {
         assert!(shown.contains(text), "{text:?} is missing: {shown}");
     }
@@ -144,4 +145,13 @@ fn a_machine_that_waits_for_events_is_left_waiting() {
     for text in ["→ draft", "waits in draft for edit, submit; go on with `flowline send"] {
         assert!(said.err.contains(text), "{text:?} is missing: {said:?}");
     }
+    let run = here.json(0, &["runs"])["items"][0]["runId"].as_str().unwrap().to_owned();
+    let told = here.flowline(&["explain", &run]).out;
+    assert!(told.ends_with("in draft; accepts edit, submit\n"), "no table of no actions: {told}");
+    here.write(
+        "vault.yaml",
+        "machine: vault\nevents: [open]\nstates: {shut: {on: {open: {to: shut, role: owner}}}}\n",
+    );
+    let said = here.flowline(&["run", "vault.yaml"]);
+    assert!(said.err.contains(" open --role owner --payload JSON`"), "{said:?}");
 }

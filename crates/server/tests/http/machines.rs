@@ -108,8 +108,7 @@ fn an_event_is_taken_at_once_and_its_result_is_waited_for() {
     );
     let why = api.get(&format!("/v1/runs/{run}/explain")).json();
     let summary = why["summary"].as_str().unwrap();
-    let begins =
-        "in review; accepts approve (manager), reject (manager, director), shelve; goes to escalated at ";
+    let begins = "in review; accepts approve (manager), reject (manager, director), shelve; times out at ";
     assert!(summary.starts_with(begins), "{summary}");
     assert_eq!(why["accepts"], json!(["approve", "reject", "shelve"]));
     let listed = api.get("/v1/runs?flow=expense&state=review").json();
@@ -131,6 +130,11 @@ fn an_event_is_taken_at_once_and_its_result_is_waited_for() {
         json!({ "name": "approve", "payload": {}, "userId": "bo", "roles": ["manager"] }),
     );
     assert_eq!(approved.json()["receipt"]["status"], "completed", "{}", approved.body);
+    assert_eq!(
+        approved.json()["status"],
+        "completed",
+        "as the run is now, not as it was when the event came in"
+    );
     let result = api.get(&format!("/v1/runs/{run}/result?wait=30s")).json();
     assert_eq!(result["result"], json!({ "amount": 5, "by": "bo" }));
 }
@@ -214,6 +218,10 @@ fn an_event_whose_actions_are_at_work_is_told_with_their_lease() {
         "{summary}"
     );
     assert_eq!(why["machine"]["turn"]["eventId"], receipt["eventId"]);
+    let who = receipt["worker"].as_str().unwrap();
+    let held =
+        |of: &str| api.get(&format!("/v1/receipts?status=processing&worker={of}")).json()["items"].clone();
+    assert_eq!((&held(who)[0]["eventId"], held("w2")), (&receipt["eventId"], json!([])), "by who holds it");
     let done = json!({ "outcomes": [{ "lease": claimed["jobs"][0]["lease"], "complete": {} }] });
     assert_eq!(api.post("/v1/work/complete", done).json()["results"][0]["applied"], true);
     assert_eq!(
@@ -221,7 +229,6 @@ fn an_event_whose_actions_are_at_work_is_told_with_their_lease() {
         "draft"
     );
     assert_eq!(api.get(&path(&id(&shelved))).json()["result"]["actionsExecuted"], json!(["archive"]));
-    let who = receipt["worker"].as_str().unwrap();
     assert_eq!(
         api.get(&format!("/v1/receipts?worker={who}")).json()["items"],
         json!([]),

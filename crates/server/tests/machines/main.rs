@@ -9,6 +9,7 @@
 mod dice;
 mod locks;
 mod many;
+mod meeting;
 #[allow(dead_code)]
 #[path = "../cli/place.rs"]
 mod place;
@@ -47,6 +48,10 @@ on_each! {
         a_lock_is_extended_by_its_holder_alone
         a_contended_lock_has_one_holder_at_a_time
         the_lease_of_an_action_is_extended_while_it_runs;
+    meeting:
+        timers_fire_once_and_on_time_whoever_was_killed_meanwhile
+        a_timer_goes_in_the_commit_that_leaves_its_state
+        flows_and_machines_send_and_wait_for_each_other;
     many:
         every_accepted_event_is_applied_once_and_in_order_whoever_is_killed;
 }

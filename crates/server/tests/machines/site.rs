@@ -151,11 +151,16 @@ impl Site {
 
     /// What the log of a run says of one type of event.
     pub fn log(&self, run: &str, kind: &str) -> Vec<Value> {
+        self.events(run, kind).into_iter().map(|mut event| event["data"].take()).collect()
+    }
+
+    /// The events of one type in the log of a run.
+    pub fn events(&self, run: &str, kind: &str) -> Vec<Value> {
         let mut after = 0;
         let mut found = Vec::new();
         loop {
             let page = self.get(&format!("/v1/runs/{run}/events?limit=1000&type={kind}&after={after}"));
-            found.extend(page["items"].as_array().unwrap().iter().map(|event| event["data"].clone()));
+            found.extend(page["items"].as_array().unwrap().iter().cloned());
             match page["next"].as_u64() {
                 Some(next) => after = next,
                 None => return found,

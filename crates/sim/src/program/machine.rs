@@ -218,6 +218,11 @@ impl Maker<'_> {
         }
         if state.on.is_empty() && state.after.is_empty() {
             self.transition(&mut state, at, EVENTS[0], None);
+        } else if state.on.is_empty() && state.after.iter().all(|timer| timer.then.to.is_none()) {
+            // Timers that stay lead nowhere. Without a draw, which would change all that comes after it.
+            let on = Transition { to: Some(name(at + 1)), ..Transition::default() };
+            state.on.insert(EVENTS[0].to_owned(), vec![on]);
+            self.made.on.insert((at, EVENTS[0].to_owned()), vec![MadeTransition::default()]);
         }
         self.machine.states.push(state);
     }

@@ -48,6 +48,14 @@ impl Draft<'_> {
         })
     }
 
+    /// Whether the run may make another transition. Where an action that fails leads back to itself only this ends it.
+    pub(super) fn may_move(&self) -> Result<(), String> {
+        match self.machine().transition < limits::TRANSITIONS {
+            true => Ok(()),
+            false => Err(format!("the run has made {} transitions, which is the limit", limits::TRANSITIONS)),
+        }
+    }
+
     /// Works out what a transition writes: the context and the times of the timers that it sets.
     pub(super) fn work_out(
         &self,
@@ -55,9 +63,7 @@ impl Draft<'_> {
         now: &Now,
         variables: &Variables,
     ) -> Result<Move, String> {
-        if self.machine().transition >= limits::TRANSITIONS {
-            return Err(format!("the run has made {} transitions, which is the limit", limits::TRANSITIONS));
-        }
+        self.may_move()?;
         let mut after = now.context.clone();
         if let Value::Object(context) = &mut after {
             for (key, expr) in &transition.set {

@@ -158,7 +158,7 @@ impl Draft<'_> {
         }
         let context = self.context()?;
         let input = self.read_input()?;
-        match self.timers_of(to, &context, &input) {
+        match self.may_move().and_then(|()| self.timers_of(to, &context, &input)) {
             Ok(timers) => {
                 self.make_move(Turn::Error(action), 0, Move { to: Some(to), context: None, timers }, None);
                 Ok(())

@@ -20,6 +20,7 @@ pub(super) fn check(definition: &Definition, machine: &Machine) -> Vec<Finding> 
     // Whatever hangs on a wrong name cannot be reached either; naming the cause is enough.
     if !whole.findings.iter().any(|finding| finding.severity == Severity::Error) {
         whole.unreachable();
+        whole.trapped();
         whole.unused();
     }
     whole.findings
@@ -98,9 +99,12 @@ impl<'a> Whole<'a> {
     fn ending(&mut self, state: &StateDefinition, place: &Place) {
         let name = &state.name;
         if state.ends == Ends::No {
-            if state.on.is_empty() && state.after.is_empty() {
+            // Timers that stay are set when the state is entered, fire once, and then nothing is left that could happen.
+            if state.on.is_empty() && state.after.iter().all(|timer| timer.then.to.is_none()) {
+                let timer =
+                    if state.after.is_empty() { "has no timer" } else { "none of its timers leaves it" };
                 let message = format!(
-                    "state {name:?} is a dead end: it answers no event, has no timer and is not final"
+                    "state {name:?} is a dead end: it answers no event, {timer}, and it is not final"
                 );
                 let help =
                     "add final: true (or failed) to end the run there, or say under `on` what it answers";
@@ -243,6 +247,31 @@ impl<'a> Whole<'a> {
             let help = "let a transition, a timer or an `on_error` lead to it, or remove it";
             self.findings
                 .push(Finding::error("unreachable-state", Place::state(&state.name), message).help(help));
+        }
+    }
+
+    /// States that no final state can be reached from, in a machine that has one. A machine without any is meant to go on
+    /// for ever.
+    fn trapped(&mut self) {
+        let states = &self.machine.states;
+        let mut ends: Vec<bool> = states.iter().map(|state| state.ends != Ends::No).collect();
+        if !ends.contains(&true) {
+            return;
+        }
+        let mut before = vec![Vec::new(); states.len()];
+        for (at, state) in states.iter().enumerate() {
+            self.leads_to(state).into_iter().for_each(|to| before[to].push(at));
+        }
+        let mut next: Vec<usize> = (0..states.len()).filter(|&state| ends[state]).collect();
+        while let Some(state) = next.pop() {
+            next.extend(
+                before[state].iter().copied().filter(|&from| !std::mem::replace(&mut ends[from], true)),
+            );
+        }
+        for (state, _) in states.iter().zip(&ends).filter(|(_, ends)| !**ends) {
+            let message = format!("no final state can be reached from state {:?}", state.name);
+            let help = "a run that gets there never ends; let a transition or a timer lead on";
+            self.findings.push(Finding::warning("no-way-out", Place::state(&state.name), message).help(help));
         }
     }
 
