@@ -216,7 +216,7 @@ mod tests {
             "\"set\"",
             "\"entry\"",
             "\"exit\"",
-            "\"after\":{\"in\"",
+            "\"in\":\"",
             "\"at\"",
             "\"skip\"",
             "\"restart\"",
