@@ -28,12 +28,15 @@ pub enum JsonError {
 impl Json {
     /// Takes a JSON text from outside. Refuses what is not JSON and what nests deeper than [`limits::JSON_DEPTH`].
     pub fn parse(text: &str) -> Result<Json, JsonError> {
-        if depth_exceeds(text, limits::JSON_DEPTH) {
-            return Err(JsonError::Depth);
-        }
+        Json::check_depth(text)?;
         serde_json::from_str::<&RawValue>(text)
             .map(|raw| Json(raw.get().into()))
             .map_err(|error| JsonError::Syntax(error.to_string()))
+    }
+
+    /// Refuses a text that nests deeper than [`limits::JSON_DEPTH`], for whoever has it parsed by something that recurses.
+    pub fn check_depth(text: &str) -> Result<(), JsonError> {
+        if depth_exceeds(text, limits::JSON_DEPTH) { Err(JsonError::Depth) } else { Ok(()) }
     }
 
     /// Serializes a value. Fails only where the value's own `Serialize` does (a map with keys that are not strings).

@@ -126,3 +126,29 @@ async fn state_over_the_limit_is_left_out_and_said_to_be() {
     let envelope = &told.outcome.result.as_ref().expect("it completed").value()["b"];
     assert_eq!((envelope.get("state"), &envelope["stateOmitted"]), (None, &json!(true)));
 }
+
+#[tokio::test]
+async fn arguments_are_handed_on_as_they_are_and_no_shell_sees_them() {
+    let argument = r#"{"result": "$HOME `id` $(id); * > /dev/null"}"#;
+    let told = run(&format!("flow: said\nsteps:\n  a: {{ command: [echo, {}] }}\n", json!(argument))).await;
+    let result = told.outcome.result.expect("it completed").value();
+    assert_eq!(result, json!({ "a": "$HOME `id` $(id); * > /dev/null" }));
+}
+
+#[tokio::test]
+async fn whatever_a_program_started_dies_with_its_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("held");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Its end is read when nobody holds the pipe any more: the child's child would, for a minute.
+    let reader = pipe.clone();
+    let let_go = tokio::task::spawn_blocking(move || std::fs::read(reader));
+    let script = format!("sleep 60 > {} & echo begun; wait", pipe.display());
+    let definition = format!(
+        "flow: said\nsteps:\n  a: {{ command: [sh, -c, {}], timeout: 500ms, retry: {{ attempts: 1 }} }}\n",
+        json!(script)
+    );
+    let told = run(&definition).await;
+    assert_eq!((told.logs(), &told.failure()["code"]), (vec![("info", "begun")], &json!("timeout")));
+    tokio::time::timeout(SOON, let_go).await.expect("the whole group was killed").unwrap().unwrap();
+}

@@ -17,13 +17,13 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::http::access::Door;
+use crate::http::access::{Door, Principal};
 use crate::http::cors::Origins;
 use crate::http::listen::{self, Listening};
 use crate::http::live::Live;
 use crate::http::metrics::Watched;
 use crate::http::workers::Seen;
-use crate::http::{App, Shared, router};
+use crate::http::{Api, App, Shared};
 
 /// A step that nobody takes: only starts are measured.
 const FLOW: &str = "flow: bench\nsteps:\n  wait: { worker: nobody }\n";
@@ -76,7 +76,7 @@ async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Re
     let engine = Engine::on(store.clone()).config(config).start().await?;
     let plan = engine.register(definition, None).await?;
     let live = Live::new(store);
-    let door = Door::Open { tenant: Tenant::default(), loopback: true };
+    let door = Door::Open { anyone: Principal::anyone(Tenant::default()), loopback: true };
     let watched = Watched::new(Duration::from_secs(3600), None);
     let app = App::new(Shared {
         engine: engine.clone(),
@@ -90,7 +90,7 @@ async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Re
     let address = listener.local_addr()?;
     let how = Listening { most: 10_000, tls: None, drain: Duration::ZERO };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let served = tokio::spawn(listen::serve(listener, router(app), how, async {
+    let served = tokio::spawn(listen::serve(listener, Api::of(app), how, async {
         let _ = stopped.await;
     }));
 

@@ -178,3 +178,36 @@ fn hex(bytes: &[u8]) -> String {
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flowline::store::{Clock, MemoryStore};
+
+    fn new() -> NewToken {
+        NewToken { subject: "ci".to_owned(), scopes: vec![Scope::Read], ..NewToken::default() }
+    }
+
+    #[tokio::test]
+    async fn a_secret_has_256_bits_and_only_the_whole_of_it_stands_for_anything() {
+        let store = MemoryStore::new(Clock::system());
+        let tenant = Tenant::default();
+        let one = create(&store, &tenant, new()).await.unwrap().token;
+        let other = create(&store, &tenant, new()).await.unwrap().token;
+        assert_ne!(one, other);
+        let digits = one.strip_prefix(PREFIX).unwrap();
+        assert!(digits.len() == 64 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()), "{one}");
+        assert!(find(&store, &hash(&one)).await.unwrap().is_some());
+        for wrong in ["", PREFIX, digits, &one[..one.len() - 1], &one.to_uppercase(), &hash(&one)] {
+            assert!(find(&store, &hash(wrong)).await.unwrap().is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hashes_are_the_same_only_where_every_byte_is() {
+        assert!(same(b"abc", b"abc") && same(b"", b""));
+        for other in [&b"abd"[..], b"bbc", b"ab", b"abcd", b""] {
+            assert!(!same(b"abc", other));
+        }
+    }
+}

@@ -11,12 +11,12 @@ use flowline::{Config, Engine, EngineBuilder, HttpConfig};
 use super::{Context, WorkFlags};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::flows_dir;
-use crate::http::access::{Door, Remembered};
+use crate::http::access::{Door, Principal, Remembered};
 use crate::http::listen::{self, Listening};
 use crate::http::live::Live;
 use crate::http::metrics::Watched;
 use crate::http::workers::Seen;
-use crate::http::{self, App, Shared, tls};
+use crate::http::{Api, App, Shared, tls};
 use crate::log::{self, Habit};
 use crate::open::{Access, shown};
 use crate::otlp::Export;
@@ -178,7 +178,7 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     tracing::info!(instanceId = &*instance, version = env!("CARGO_PKG_VERSION"), "instance started");
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let how = Listening { most: settings.max_connections.value, tls, drain: engine.config().drain };
-    let served = tokio::spawn(listen::serve(listener, http::router(app), how, async {
+    let served = tokio::spawn(listen::serve(listener, Api::of(app), how, async {
         let _ = stopped.await;
     }));
     tokio::select! {
@@ -214,7 +214,8 @@ async fn door(context: &Context, store: &dyn Store, loopback: bool) -> Result<Do
         if !loopback {
             output::note("warning: no tokens are asked for, and others can reach this address");
         }
-        return Ok(Door::Open { tenant: context.settings.tenant.value.clone(), loopback });
+        let anyone = Principal::anyone(context.settings.tenant.value.clone());
+        return Ok(Door::Open { anyone, loopback });
     }
     if token::list(store, None).await?.is_empty() {
         return Err(Failure::new(Exit::Usage, "no-token", "tokens are asked for, and there is none yet").help(

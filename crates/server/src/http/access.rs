@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use flowline::core::Tenant;
 use flowline::store::{Store, StoreError};
@@ -14,8 +13,10 @@ use futures_util::StreamExt as _;
 
 use super::App;
 use super::cors::Origins;
+use super::paths::Value;
 use super::problem::Problem;
-use super::route::{self, Route, Scope};
+use super::request::Arrived;
+use super::route::{self, Handled, Route, Scope};
 use super::{audit, codes};
 use crate::token::{self, TokenRow};
 
@@ -46,7 +47,7 @@ pub struct Principal {
 
 impl Principal {
     /// Whoever reaches a server that asks for no tokens.
-    fn anyone(tenant: Tenant) -> Principal {
+    pub fn anyone(tenant: Tenant) -> Principal {
         Principal {
             tenant,
             subject: "anyone".into(),
@@ -88,8 +89,8 @@ impl Principal {
 pub enum Door {
     /// Anybody who reaches the port: a person's own machine.
     Open {
-        /// Of whoever names none.
-        tenant: Tenant,
+        /// Whoever names no tenant.
+        anyone: Principal,
         /// Only requests for this machine by its own names, so that no web page elsewhere can send them.
         loopback: bool,
     },
@@ -136,50 +137,56 @@ impl Remembered {
 }
 
 /// Lets a request through to its handler, with its principal and its route, or says why not.
-pub async fn check(app: &App, route: &'static Route, mut request: Request<Body>, next: Next) -> Response {
-    request.extensions_mut().insert(route);
-    let route::Access::Needs(scope) = route.access else { return next.run(request).await };
+pub async fn check(
+    app: &App,
+    route: &'static Route,
+    values: Vec<Value>,
+    mut request: Request<Body>,
+) -> Response {
+    let mut arrived = Arrived { route, values, principal: None };
+    let route::Access::Needs(scope) = route.access else {
+        request.extensions_mut().insert(arrived);
+        return (route.handler)(request, app.clone()).await;
+    };
     let (principal, token) = match identify(app, request.headers()).await {
         Ok(known) => known,
         Err(problem) => return problem.into_response(),
     };
-    if !audit::is_audited(route) {
-        return admit(app, scope, principal, token, request, next).await;
+    let audited = audit::is_audited(route).then(|| (principal.clone(), request.uri().path().to_owned()));
+    let response = if principal.has(scope) {
+        arrived.principal = Some(principal);
+        request.extensions_mut().insert(arrived);
+        let answer = (route.handler)(request, app.clone());
+        match token {
+            None => answer.await,
+            Some(token) => while_good(app, scope, token, answer).await,
+        }
+    } else {
+        let detail = format!("this needs a token with scope `{}`", scope.as_str());
+        Problem::new(&codes::FORBIDDEN, detail).into_response()
+    };
+    if let Some((principal, path)) = audited {
+        let status = response.status().as_u16();
+        Box::pin(audit::write(app.engine.store(), &principal, route, &path, status)).await;
     }
-    let path = request.uri().path().to_owned();
-    let response = admit(app, scope, principal.clone(), token, request, next).await;
-    audit::write(app.engine.store(), &principal, route, &path, response.status().as_u16()).await;
     response
 }
 
-/// Hands a request on where its principal has the scope. Whoever waits or follows is let go when the token is revoked.
-async fn admit(
-    app: &App,
-    scope: Scope,
-    principal: Principal,
-    token: Option<String>,
-    mut request: Request<Body>,
-    next: Next,
-) -> Response {
-    if !principal.has(scope) {
-        let detail = format!("this needs a token with scope `{}`", scope.as_str());
-        return Problem::new(&codes::FORBIDDEN, detail).into_response();
-    }
-    request.extensions_mut().insert(principal);
-    let Some(token) = token else { return next.run(request).await };
-    let revoked = revoked(app.clone(), token);
+/// Whoever waits or follows is let go when the token is revoked.
+async fn while_good(app: &App, scope: Scope, token: String, answer: Handled) -> Response {
     // A worker that waits would be given a job.
     if scope == Scope::Work {
         return tokio::select! {
-            response = next.run(request) => response,
-            () = revoked => Problem::new(&codes::UNAUTHORIZED, UNKNOWN).into_response(),
+            response = answer => response,
+            () = Box::pin(revoked(app.clone(), token)) => Problem::new(&codes::UNAUTHORIZED, UNKNOWN).into_response(),
         };
     }
-    let response = next.run(request).await;
+    let response = answer.await;
     if !is_stream(&response) {
         return response;
     }
-    response.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(revoked))))
+    let revoked = Box::pin(revoked(app.clone(), token));
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(revoked)))
 }
 
 async fn revoked(app: App, token: String) {
@@ -209,16 +216,19 @@ async fn identify(app: &App, headers: &HeaderMap) -> Result<(Principal, Option<S
                 .map(|principal| (principal, Some(hash)))
                 .ok_or_else(|| Problem::new(&codes::UNAUTHORIZED, UNKNOWN))
         }
-        Door::Open { tenant, loopback } => {
+        Door::Open { anyone, loopback } => {
             if *loopback {
                 is_meant_for_here(headers, &app.origins)?;
             }
-            let tenant = match headers.get(TENANT_HEADER) {
-                None => tenant.clone(),
-                Some(name) => Tenant::new(name.to_str().unwrap_or_default())
-                    .map_err(|error| Problem::parameter(TENANT_HEADER, error.to_string()))?,
+            let principal = match headers.get(TENANT_HEADER) {
+                None => anyone.clone(),
+                Some(name) => {
+                    let tenant = Tenant::new(name.to_str().unwrap_or_default())
+                        .map_err(|error| Problem::parameter(TENANT_HEADER, error.to_string()))?;
+                    Principal { tenant, ..anyone.clone() }
+                }
             };
-            Ok((Principal::anyone(tenant), None))
+            Ok((principal, None))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One act on many runs, chosen by the filters of a list.
 
 use axum::Json;
-use axum::routing::post;
+use axum::handler::Handler as _;
 use flowline::core::{Input, Status, Time};
 use flowline::store::query::{MAX_PAGE, WantTotal};
 use flowline::store::{RunQuery, RunRow};
@@ -26,7 +26,7 @@ pub const ROUTES: &[Route] = &[Route {
     body: Some(Body { schema: "Bulk", limit: 64 * 1024, required: Required::Yes, also: &[] }),
     answers: &[Answer::json(200, "BulkDone", "What became of each.")],
     problems: &[],
-    handler: || post(bulk),
+    handler: |request, app| bulk.call(request, app),
 }];
 
 #[derive(Debug, Deserialize)]

@@ -5,7 +5,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::routing::post;
+use axum::handler::Handler as _;
 use flowline::core::time::parse_duration;
 use flowline::core::{Json as Raw, limits};
 use flowline::operate::Applied;
@@ -37,7 +37,7 @@ pub const ROUTES: &[Route] = &[Route {
         &codes::RUN_ENDED,
         &codes::REFUSED,
     ],
-    handler: || post(settle),
+    handler: |request, app| settle.call(request, app),
 }];
 
 /// The same words as a program's on its stdout.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use axum::Json;
+use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use flowline::SendRequest;
 use flowline::core::decide::Sender;
 use flowline::core::{Json as Raw, RunId, limits};
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, Handling, Kind, Query, Required, Route, Scope, Verb};
 use super::runs::{LIMIT, key_header};
 use crate::receipts::{ReceiptList, ReceiptView, SentView};
 
@@ -43,7 +43,7 @@ const fn sending(
     summary: &'static str,
     about: &'static str,
     schema: &'static str,
-    handler: fn() -> axum::routing::MethodRouter<super::App>,
+    handler: Handling,
 ) -> Route {
     Route {
         about,
@@ -83,14 +83,14 @@ pub const ROUTES: &[Route] = &[
         "Send an event from outside into a run",
         "The event is durable when this answers. An idempotency key (in the body or as `Idempotency-Key`) stands for one event of the tenant, an `eventId` for one of the run: repeated it does nothing. A machine takes events in one at a time; with `wait` this answers when it is done with this one. Who sends it is the subject of the token, in its roles; without tokens, who the body says.",
         "Send",
-        || post(send),
+        |request, app| send.call(request, app),
     ),
     sending(
         "/v1/flows/{flow}/events",
         "Send an event into the run of a business key, and start that first where there is none",
         "As an event into a run. An event that no run of the flow could take starts none.",
         "StartOrSend",
-        || post(start_or_send),
+        |request, app| start_or_send.call(request, app),
     ),
     Route {
         verb: Verb::Get,
@@ -102,7 +102,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "ReceiptPage", "A page of receipts.")],
         problems: &[&codes::NO_SUCH_RUN],
-        handler: || get(of_run),
+        handler: |request, app| of_run.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -114,7 +114,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "Receipt", "The receipt.")],
         problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_RECEIPT],
-        handler: || get(one),
+        handler: |request, app| one.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -126,7 +126,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "ReceiptPage", "A page of receipts.")],
         problems: &[],
-        handler: || get(of_tenant),
+        handler: |request, app| of_tenant.call(request, app),
     },
 ];
 

@@ -1,9 +1,9 @@
 //! Definitions: register, look at, check, draw.
 
 use axum::Json;
+use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use flowline::EngineError;
 use flowline::core::definition::{self, Diagnostics, Format, Read, read};
 use flowline::core::{Plan, limits};
@@ -44,7 +44,7 @@ pub const ROUTES: &[Route] = &[
             Answer::json(201, "Registered", "It is stored, and the latest of its flow."),
         ],
         problems: &[&codes::DEFINITION, &codes::TOO_LARGE],
-        handler: || post(register),
+        handler: |request, app| register.call(request, app),
     },
     Route {
         verb: Verb::Post,
@@ -56,7 +56,7 @@ pub const ROUTES: &[Route] = &[
         body: Some(DEFINITION),
         answers: &[Answer::json(200, "Validated", "What is right and wrong with it.")],
         problems: &[&codes::TOO_LARGE],
-        handler: || post(validate),
+        handler: |request, app| validate.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -72,7 +72,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "FlowList", "By name, with their runs by status.")],
         problems: &[],
-        handler: || get(list),
+        handler: |request, app| list.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -84,7 +84,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "Flow", "The definition, whole."), UNCHANGED],
         problems: &[&codes::NO_SUCH_FLOW],
-        handler: || get(show),
+        handler: |request, app| show.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -96,7 +96,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "FlowList", "The newest first.")],
         problems: &[&codes::NO_SUCH_FLOW],
-        handler: || get(versions),
+        handler: |request, app| versions.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -118,7 +118,7 @@ pub const ROUTES: &[Route] = &[
             Answer { status: 200, about: "The graph as text.", content: Content::Other("text/plain") },
         ],
         problems: &[&codes::NO_SUCH_FLOW],
-        handler: || get(draw),
+        handler: |request, app| draw.call(request, app),
     },
 ];
 

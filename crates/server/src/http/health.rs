@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::routing::get;
+use axum::handler::Handler as _;
 use serde_json::{Value, json};
 
 use super::App;
@@ -26,7 +26,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "Health", "It lives.")],
         problems: &[],
-        handler: || get(live),
+        handler: |request, app| live.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -38,7 +38,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "Health", "The store answers and takes writes.")],
         problems: &[&codes::UNAVAILABLE],
-        handler: || get(ready),
+        handler: |request, app| ready.call(request, app),
     },
 ];
 

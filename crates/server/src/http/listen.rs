@@ -1,6 +1,7 @@
 //! The listener: connections in, bounded in number and in patience. hyper speaks HTTP/1.1; whoever is slow to send its
 //! headers or to take its answer is cut off.
 
+use std::convert::Infallible;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -9,16 +10,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
+
+use super::Api;
 
 /// From the moment that a connection waits for a request until its headers are whole; so also how long an idle one is kept.
 const HEADER_TIME: Duration = Duration::from_secs(30);
@@ -52,7 +54,7 @@ pub struct Listening {
 }
 
 /// Serves connections until `stop` is done, then lets those that are answering finish.
-pub async fn serve(listener: TcpListener, router: Router, how: Listening, stop: impl Future<Output = ()>) {
+pub async fn serve(listener: TcpListener, api: Api, how: Listening, stop: impl Future<Output = ()>) {
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(how.most));
     tokio::pin!(stop);
@@ -72,15 +74,15 @@ pub async fn serve(listener: TcpListener, router: Router, how: Listening, stop: 
                 continue;
             }
         };
-        let (router, tls, watcher) = (router.clone(), how.tls.clone(), graceful.watcher());
+        let (api, tls, watcher) = (api.clone(), how.tls.clone(), graceful.watcher());
         tokio::spawn(async move {
             let stream = Patient::new(stream);
             match tls {
-                None => speak(stream, router, watcher).await,
+                None => speak(stream, api, watcher).await,
                 Some(tls) => {
                     let handshake = tokio::time::timeout(HANDSHAKE_TIME, tls.accept(stream));
                     if let Ok(Ok(stream)) = handshake.await {
-                        speak(stream, router, watcher).await;
+                        speak(stream, api, watcher).await;
                     }
                 }
             }
@@ -91,15 +93,19 @@ pub async fn serve(listener: TcpListener, router: Router, how: Listening, stop: 
     let _ = tokio::time::timeout(how.drain, graceful.shutdown()).await;
 }
 
-async fn speak<S>(stream: S, router: Router, watcher: Watcher)
+async fn speak<S>(stream: S, api: Api, watcher: Watcher)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let service = service_fn(move |request| {
+        let answer = api.clone().answer(request);
+        async move { Ok::<_, Infallible>(answer.await) }
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIME)
         .max_buf_size(BUFFER)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), service);
     // A connection that breaks off is no fault of ours.
     let _ = watcher.watch(connection).await;
 }

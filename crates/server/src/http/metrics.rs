@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::extract::State;
+use axum::handler::Handler as _;
 use axum::http::header;
 use axum::response::IntoResponse;
-use axum::routing::get;
 use flowline::core::{Status, Tenant};
 use flowline::meters::Meters;
 use flowline::store::{Counter, QueueRow, StoreError};
@@ -42,7 +42,7 @@ pub const ROUTES: &[Route] = &[Route {
     body: None,
     answers: &[Answer { status: 200, about: "Metrics.", content: Content::Other("text/plain") }],
     problems: &[],
-    handler: || get(metrics),
+    handler: |request, app| metrics.call(request, app),
 }];
 
 /// What an instance knows of its own running.

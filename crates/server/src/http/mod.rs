@@ -20,6 +20,7 @@ pub mod openapi;
 pub mod overview;
 pub mod pages;
 pub mod pass;
+pub mod paths;
 pub mod problem;
 pub mod queues;
 pub mod request;
@@ -35,11 +36,13 @@ pub mod workers;
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::middleware;
+use axum::http::Request;
+use axum::response::Response;
 use flowline::Engine;
+use hyper::body::Incoming;
 
 use live::Live;
+use paths::Paths;
 use route::Route;
 
 /// What handlers share. Cheap to clone.
@@ -94,14 +97,22 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
     .flatten()
 }
 
-pub fn router(app: App) -> Router {
-    let mut router = Router::new();
-    for route in routes() {
-        let layer = middleware::from_fn_with_state((app.clone(), route), pass::through);
-        let handler = (route.handler)().route_layer(layer);
-        router = router.route(route.path, handler);
+/// What connections hand their requests to. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Api {
+    app: App,
+    paths: Arc<Paths>,
+}
+
+impl Api {
+    pub fn of(app: App) -> Api {
+        // unwrap: which routes there are is fixed, and a test has them all
+        Api { app, paths: Arc::new(Paths::new().expect("no two routes are in each other's way")) }
     }
-    router.fallback(pass::nowhere).method_not_allowed_fallback(pass::other_method).with_state(app)
+
+    pub async fn answer(self, request: Request<Incoming>) -> Response {
+        pass::through(&self.app, &self.paths, request).await
+    }
 }
 
 #[cfg(test)]

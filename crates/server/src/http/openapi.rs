@@ -1,12 +1,13 @@
 //! The OpenAPI document, made from the routes and the schemas.
 
+use axum::handler::Handler as _;
 use axum::http::HeaderMap;
-use axum::routing::get;
+use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::codes::{self, Code};
 use super::etag::{UNCHANGED, tagged};
-use super::problem::PROBLEM_JSON;
+use super::problem::{PROBLEM_JSON, Problem};
 use super::route::{Access, Answer, Content, Kind, Required, Route, Verb, path_parameters};
 use super::{routes, schemas};
 
@@ -23,7 +24,7 @@ pub const ROUTES: &[Route] = &[Route {
         UNCHANGED,
     ],
     problems: &[],
-    handler: || get(|headers: HeaderMap| async move { tagged(&headers, &document()) }),
+    handler: |request, app| show.call(request, app),
 }];
 
 /// Problems that any route can answer with.
@@ -34,6 +35,10 @@ const GUARDED: &[&Code] = &[&codes::UNAUTHORIZED, &codes::FORBIDDEN];
 /// Problems of routes that take a body.
 const WITH_BODY: &[&Code] =
     &[&codes::BAD_BODY, &codes::TOO_LARGE, &codes::UNSUPPORTED_MEDIA_TYPE, &codes::REQUEST_TIMEOUT];
+
+async fn show(headers: HeaderMap) -> Result<Response, Problem> {
+    tagged(&headers, &document())
+}
 
 /// The whole document.
 pub fn document() -> Value {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::routing::{get, post};
+use axum::handler::Handler as _;
 use flowline::stats::{Depth, Question, Stats, stats};
 use flowline::verify::{Report, verify};
 
@@ -42,7 +42,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "Stats", "")],
         problems: &[],
-        handler: || get(count),
+        handler: |request, app| count.call(request, app),
     },
     Route {
         verb: Verb::Post,
@@ -54,7 +54,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "Report", "What does not hold; nothing, of a sound store.")],
         problems: &[],
-        handler: || post(check),
+        handler: |request, app| check.call(request, app),
     },
 ];
 

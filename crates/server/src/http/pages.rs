@@ -3,14 +3,14 @@
 
 use std::fmt::Write as _;
 
-use axum::extract::Path;
+use axum::handler::Handler as _;
 use axum::http::header;
 use axum::response::{Html, IntoResponse, Redirect, Response};
-use axum::routing::get;
 
 use super::codes::{self, Code};
 use super::problem::Problem;
-use super::route::{Access, Answer, Content, Route, Verb};
+use super::request::Params;
+use super::route::{Access, Answer, Content, Handling, Route, Verb};
 use super::routes;
 
 const STYLE: &str = include_str!("style.css");
@@ -22,7 +22,7 @@ const fn page(
     path: &'static str,
     summary: &'static str,
     kind: &'static [Answer],
-    handler: fn() -> axum::routing::MethodRouter<super::App>,
+    handler: Handling,
 ) -> Route {
     Route {
         verb: Verb::Get,
@@ -44,20 +44,37 @@ const CSS: &[Answer] =
 const ELSEWHERE: &[Answer] = &[Answer { status: 307, about: "To /docs.", content: Content::None }];
 
 pub const ROUTES: &[Route] = &[
-    page("/", "Go to the documentation", ELSEWHERE, || get(|| async { Redirect::temporary("/docs") })),
-    page("/docs", "Read about the API", HTML, || get(|| async { html("Flowline API", &api()) })),
-    page("/docs/style.css", "Get the style sheet of the pages", CSS, || {
-        get(|| async { ([(header::CONTENT_TYPE, "text/css; charset=utf-8")], STYLE) })
-    }),
-    page("/errors", "List the codes of problems", HTML, || get(|| async { html("Problems", &problems()) })),
+    page("/", "Go to the documentation", ELSEWHERE, |request, app| to_docs.call(request, app)),
+    page("/docs", "Read about the API", HTML, |request, app| docs.call(request, app)),
+    page("/docs/style.css", "Get the style sheet of the pages", CSS, |request, app| style.call(request, app)),
+    page("/errors", "List the codes of problems", HTML, |request, app| errors.call(request, app)),
     Route {
         problems: &[&codes::NOT_FOUND],
-        ..page("/errors/{code}", "Read about a code of a problem", HTML, || get(problem))
+        ..page("/errors/{code}", "Read about a code of a problem", HTML, |request, app| {
+            problem.call(request, app)
+        })
     },
 ];
 
-async fn problem(Path(code): Path<String>) -> Result<Response, Problem> {
-    let code = Code::find(&code)
+async fn to_docs() -> Redirect {
+    Redirect::temporary("/docs")
+}
+
+async fn docs() -> Response {
+    html("Flowline API", &api())
+}
+
+async fn style() -> Response {
+    ([(header::CONTENT_TYPE, "text/css; charset=utf-8")], STYLE).into_response()
+}
+
+async fn errors() -> Response {
+    html("Problems", &problems())
+}
+
+async fn problem(params: Params) -> Result<Response, Problem> {
+    let code = params.path("code");
+    let code = Code::find(code)
         .ok_or_else(|| Problem::new(&codes::NOT_FOUND, format!("there is no problem {code:?}")))?;
     Ok(html(code.code, &about(code)))
 }

@@ -1,57 +1,68 @@
-//! What every request passes on its way to a handler and back: a time-out, the check of who asks, the count. One layer, for
-//! each costs every request an allocation or two; whatever no route takes is answered here.
+//! What every request passes on its way to a handler and back: its route, a time-out, the check of who asks, the count.
+//! Whatever no route takes is answered here.
+//!
+//! There are no layers: each would cost every request an allocation or two.
 
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
-use axum::extract::{MatchedPath, State};
-use axum::http::{HeaderValue, Method, Request};
-use axum::middleware::Next;
+use axum::body::{Body, HttpBody as _};
+use axum::http::{HeaderValue, Method, Request, header};
 use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
 
+use super::paths::{Found, Paths};
 use super::problem::Problem;
-use super::route::Route;
-use super::{App, access, codes, cors, routes};
+use super::route::{Route, Verb};
+use super::{App, access, codes, cors};
 
 /// A handler that has not begun to answer by then is given up. Longer than any wait that a request may ask for.
 pub const HANDLER_TIME: Duration = Duration::from_secs(90);
 /// The label of requests that no route takes.
 const UNMATCHED: &str = "unmatched";
 
-/// Takes a request to the handler of its route.
-pub async fn through(
-    State((app, route)): State<(App, &'static Route)>,
-    request: Request<Body>,
-    next: Next,
-) -> Response {
-    let asked = Asked::of(&app, &request);
-    let answered = tokio::time::timeout(HANDLER_TIME, access::check(&app, route, request, next)).await;
-    let response =
-        answered.unwrap_or_else(|_| Problem::new(&codes::TIMEOUT, "no answer within 90s").into_response());
-    asked.answered(&app, route.path, response)
+/// Takes a request to the handler of its route, and the answer back.
+pub async fn through(app: &App, paths: &Paths, request: Request<Incoming>) -> Response {
+    let request = request.map(|body| if body.is_end_stream() { Body::empty() } else { Body::new(body) });
+    let asked = Asked::of(app, &request);
+    let (route, response) = match paths.find(request.method(), request.uri().path()) {
+        Found::Route(route, values) => {
+            let answered = access::check(app, route, values, request);
+            let answered = tokio::time::timeout(HANDLER_TIME, answered).await;
+            let late = |_| Problem::new(&codes::TIMEOUT, "no answer within 90s").into_response();
+            (route.path, answered.unwrap_or_else(late))
+        }
+        Found::OtherMethod(routes) => {
+            (routes.first().map_or(UNMATCHED, |route| route.path), other_method(app, &routes, &request))
+        }
+        Found::Nothing => {
+            let detail = format!("nothing is at {}", request.uri().path());
+            (UNMATCHED, Problem::new(&codes::NOT_FOUND, detail).into_response())
+        }
+    };
+    asked.answered(app, route, response)
 }
 
-/// Answers a request for a path that nothing is at.
-pub async fn nowhere(State(app): State<App>, request: Request<Body>) -> Response {
-    let asked = Asked::of(&app, &request);
-    let detail = format!("nothing is at {}", request.uri().path());
-    let response = Problem::new(&codes::NOT_FOUND, detail).into_response();
-    asked.answered(&app, UNMATCHED, response)
-}
-
-/// Answers a request with a method that its path does not have. axum adds those that it has.
-pub async fn other_method(
-    State(app): State<App>,
-    path: Option<MatchedPath>,
-    request: Request<Body>,
-) -> Response {
-    let asked = Asked::of(&app, &request);
-    let known = path.and_then(|path| routes().map(|route| route.path).find(|known| *known == path.as_str()));
+/// Answers a request with a method that its path does not have, with those that it has.
+fn other_method(app: &App, routes: &[&Route], request: &Request<Body>) -> Response {
+    if *request.method() == Method::OPTIONS
+        && let Some(told) = app.origins.preflight(request.headers())
+    {
+        return told;
+    }
     let code = &codes::METHOD_NOT_ALLOWED;
-    let preflight =
-        (asked.method == Method::OPTIONS).then(|| app.origins.preflight(request.headers())).flatten();
-    let response = preflight.unwrap_or_else(|| Problem::new(code, code.title).into_response());
-    asked.answered(&app, known.unwrap_or(UNMATCHED), response)
+    let mut response = Problem::new(code, code.title).into_response();
+    let methods: Vec<&str> = routes
+        .iter()
+        .map(|route| match route.verb {
+            Verb::Get => "GET, HEAD",
+            Verb::Post => "POST",
+            Verb::Delete => "DELETE",
+        })
+        .collect();
+    if let Ok(methods) = HeaderValue::from_str(&methods.join(", ")) {
+        response.headers_mut().insert(header::ALLOW, methods);
+    }
+    response
 }
 
 /// What of a request is still to be known when it is answered.
@@ -72,6 +83,17 @@ impl Asked {
         if let Some(origin) = self.origin {
             cors::allow(&mut response, origin);
         }
+        if self.method == Method::HEAD {
+            response = head_of(response);
+        }
         app.watched.requests.passed(app, &self.method, route, self.began, response)
     }
+}
+
+/// An answer without its body, and with the length that it would have.
+fn head_of(mut response: Response) -> Response {
+    if let Some(length) = response.body().size_hint().exact() {
+        response.headers_mut().entry(header::CONTENT_LENGTH).or_insert(length.into());
+    }
+    response.map(|_| Body::empty())
 }

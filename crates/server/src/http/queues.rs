@@ -4,7 +4,7 @@
 //! the run that this made: its key is derived from the dead one, so that it happens once.
 
 use axum::Json;
-use axum::routing::{get, post};
+use axum::handler::Handler as _;
 use flowline::core::ids::check_name;
 use flowline::core::{RunId, RunKey, Status};
 use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, Handling, Kind, Query, Required, Route, Scope, Verb};
 use super::runs::LIMIT;
 
 /// Failed runs that one request looks through for dead letters.
@@ -33,7 +33,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "QueueList", "")],
         problems: &[],
-        handler: || get(list),
+        handler: |request, app| list.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -45,15 +45,15 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "QueueList", "A row for each thing that a worker must be able to run.")],
         problems: &[&codes::NO_SUCH_QUEUE],
-        handler: || get(show),
+        handler: |request, app| show.call(request, app),
     },
     change(
         "/v1/queues/{queue}/pause",
         "Pause a queue",
         "No more of its jobs are claimed; leased ones run on.",
-        || post(pause),
+        |request, app| pause.call(request, app),
     ),
-    change("/v1/queues/{queue}/resume", "Resume a queue", "", || post(resume)),
+    change("/v1/queues/{queue}/resume", "Resume a queue", "", |request, app| resume.call(request, app)),
     Route {
         verb: Verb::Get,
         path: "/v1/queues/{queue}/dead",
@@ -64,7 +64,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "DeadLetters", "")],
         problems: &[&codes::NO_SUCH_QUEUE],
-        handler: || get(dead),
+        handler: |request, app| dead.call(request, app),
     },
     Route {
         verb: Verb::Post,
@@ -76,16 +76,11 @@ pub const ROUTES: &[Route] = &[
         body: Some(Body { schema: "Redrive", limit: 64 * 1024, required: Required::No, also: &[] }),
         answers: &[Answer::json(200, "Redriven", "")],
         problems: &[&codes::NO_SUCH_QUEUE],
-        handler: || post(redrive),
+        handler: |request, app| redrive.call(request, app),
     },
 ];
 
-const fn change(
-    path: &'static str,
-    summary: &'static str,
-    about: &'static str,
-    handler: fn() -> axum::routing::MethodRouter<super::App>,
-) -> Route {
+const fn change(path: &'static str, summary: &'static str, about: &'static str, handler: Handling) -> Route {
     Route {
         about,
         answers: CHANGED,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{FromRequest, FromRequestParts, RawPathParams};
+use axum::extract::{FromRequest, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{Request, header};
 use flowline::Engine;
@@ -15,13 +15,24 @@ use serde::de::DeserializeOwned;
 use super::App;
 use super::access::Principal;
 use super::codes;
+use super::paths::Value;
 use super::problem::Problem;
-use super::route::{Kind, Query, Required, Route};
+use super::route::{Kind, Query, Required, Route, path_parameters};
 
 /// How long a body may take to arrive.
 const BODY_TIME: Duration = Duration::from_secs(30);
 /// The longest that a request may wait for a run.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// What is known of a request before its handler has it.
+#[derive(Debug, Clone)]
+pub struct Arrived {
+    pub route: &'static Route,
+    /// What the path has for the parameters of the route, in order.
+    pub values: Vec<Value>,
+    /// Who asks, where that is asked for.
+    pub principal: Option<Principal>,
+}
 
 /// Who asks, and the engine acting for the tenant of that.
 #[derive(Debug)]
@@ -52,7 +63,8 @@ impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Caller, Problem> {
-        let principal = parts.extensions.get::<Principal>().cloned();
+        let arrived = parts.extensions.get::<Arrived>();
+        let principal = arrived.and_then(|arrived| arrived.principal.clone());
         let principal = principal.ok_or_else(|| Problem::new(&codes::INTERNAL, "nobody asked who asks"))?;
         let engine = app.engine.acting_for(principal.tenant.clone());
         Ok(Caller { principal, engine })
@@ -63,14 +75,14 @@ impl FromRequestParts<App> for Caller {
 /// before the handler runs.
 #[derive(Debug)]
 pub struct Params {
-    path: Vec<(String, String)>,
+    path: Vec<(&'static str, String)>,
     query: Vec<(String, String)>,
 }
 
 impl Params {
     /// A parameter of the path.
     pub fn path(&self, name: &str) -> &str {
-        self.path.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+        self.path.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value)
     }
 
     pub fn text(&self, name: &str) -> Option<&str> {
@@ -102,17 +114,24 @@ impl Params {
 impl FromRequestParts<App> for Params {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Params, Problem> {
-        let raw = RawPathParams::from_request_parts(parts, app)
-            .await
-            .map_err(|error| Problem::new(&codes::BAD_REQUEST, error.to_string()))?;
-        let path = raw.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Params, Problem> {
+        let arrived = parts.extensions.get_mut::<Arrived>();
+        let arrived = arrived.ok_or_else(|| Problem::new(&codes::INTERNAL, "nobody knows the route"))?;
+        let declared = arrived.route.query;
+        let names = path_parameters(arrived.route.path);
+        let path = names
+            .zip(std::mem::take(&mut arrived.values))
+            .map(|(name, value)| {
+                let no_text =
+                    || Problem::new(&codes::BAD_REQUEST, format!("{name} in the path is not UTF-8"));
+                Ok((name, value.ok_or_else(no_text)?))
+            })
+            .collect::<Result<_, Problem>>()?;
         let query = parts.uri.query().unwrap_or_default();
         let query = form_urlencoded::parse(query.as_bytes())
             .map(|(name, value)| (name.into_owned(), value.into_owned()))
             .collect();
         let params = Params { path, query };
-        let declared = parts.extensions.get::<&'static Route>().map_or(&[][..], |route| route.query);
         params.check(declared)?;
         Ok(params)
     }
@@ -223,18 +242,32 @@ pub fn is_json(kind: &str) -> bool {
 /// Reads JSON from outside into a type. A misfit is named by its JSON pointer.
 pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     // Before anything recurses over it.
-    Json::parse(text)?;
-    // Or a list would be taken for the fields in their order.
+    Json::check_depth(text)?;
+    // A list would be taken for the fields in their order.
+    if text.trim_start().starts_with('{')
+        && let Ok(fits) = serde_json::from_str(text)
+    {
+        return Ok(fits);
+    }
+    Err(misfit::<T>(text))
+}
+
+/// What is wrong with a text that did not make a `T`. Read with an eye on places, which is slower.
+fn misfit<T: DeserializeOwned>(text: &str) -> Problem {
+    if let Err(error) = Json::parse(text) {
+        return error.into();
+    }
     if !text.trim_start().starts_with('{') {
-        return Err(Problem::new(&codes::BAD_BODY, "the body is not an object").at(""));
+        return Problem::new(&codes::BAD_BODY, "the body is not an object").at("");
     }
     let mut reader = serde_json::Deserializer::from_str(text);
-    serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-        let pointer = pointer(error.path());
-        let detail = error.inner().to_string();
-        let detail = detail.split(" at line ").next().unwrap_or_default();
-        Problem::new(&codes::BAD_BODY, detail).at(&pointer)
-    })
+    let read: Result<T, _> = serde_path_to_error::deserialize(&mut reader);
+    let Err(error) = read else {
+        return Problem::new(&codes::BAD_BODY, "the body is not what is expected").at("");
+    };
+    let detail = error.inner().to_string();
+    let detail = detail.split(" at line ").next().unwrap_or_default();
+    Problem::new(&codes::BAD_BODY, detail).at(&pointer(error.path()))
 }
 
 fn pointer(path: &serde_path_to_error::Path) -> String {
@@ -249,7 +282,7 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
 }
 
 async fn read_text(request: Request<Body>) -> Result<(String, String), Problem> {
-    let body = request.extensions().get::<&'static Route>().and_then(|route| route.body.as_ref());
+    let body = request.extensions().get::<Arrived>().and_then(|arrived| arrived.route.body.as_ref());
     let (limit, required) = body.map_or((0, Required::No), |body| (body.limit, body.required));
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind =

@@ -1,9 +1,16 @@
 //! A route says everything about itself in one place: its path, who may use it, what it takes and what it answers. The
 //! router, the check of the scope, the check of the query and the OpenAPI document are all made from it.
 
-use axum::routing::MethodRouter;
+use std::pin::Pin;
+
+use axum::extract::Request;
+use axum::response::Response;
 
 use super::App;
+
+/// How a route is handled. Handlers are axum's, whose arguments are read off the request.
+pub type Handling = fn(Request, App) -> Handled;
+pub type Handled = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 #[derive(Debug)]
 pub struct Route {
@@ -20,7 +27,7 @@ pub struct Route {
     pub answers: &'static [Answer],
     /// Codes of problems beyond those that every route can answer with.
     pub problems: &'static [&'static super::codes::Code],
-    pub handler: fn() -> MethodRouter<App>,
+    pub handler: Handling,
 }
 
 impl Route {
@@ -30,7 +37,7 @@ impl Route {
         path: &'static str,
         scope: Scope,
         summary: &'static str,
-        handler: fn() -> MethodRouter<App>,
+        handler: Handling,
     ) -> Route {
         Route {
             verb,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
+use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use flowline::StateScope;
 use flowline::core::decide::Finish;
 use flowline::core::event::EventType;
@@ -23,7 +23,7 @@ use super::codes;
 use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, Handling, Kind, Query, Required, Route, Scope, Verb};
 use super::runs::{LIMIT, WAIT, key_header};
 use crate::view::RunView;
 
@@ -38,7 +38,7 @@ const fn act(
     summary: &'static str,
     about: &'static str,
     body: Option<Body>,
-    handler: fn() -> axum::routing::MethodRouter<super::App>,
+    handler: Handling,
 ) -> Route {
     Route {
         about,
@@ -54,7 +54,7 @@ const fn look(
     summary: &'static str,
     query: &'static [Query],
     answers: &'static [Answer],
-    handler: fn() -> axum::routing::MethodRouter<super::App>,
+    handler: Handling,
 ) -> Route {
     Route {
         query,
@@ -74,7 +74,7 @@ pub const ROUTES: &[Route] = &[
         "Show a run",
         &[],
         &[Answer::json(200, "Run", "The run with its steps and jobs."), UNCHANGED],
-        || get(show),
+        |request, app| show.call(request, app),
     ),
     look(
         "/v1/runs/{run}/events",
@@ -95,7 +95,7 @@ pub const ROUTES: &[Route] = &[
             LIMIT,
         ],
         &[Answer::json(200, "EventPage", "In order. The log of a run that retention has trimmed is empty.")],
-        || get(events),
+        |request, app| events.call(request, app),
     ),
     look(
         "/v1/runs/{run}/result",
@@ -105,7 +105,7 @@ pub const ROUTES: &[Route] = &[
             Answer::json(200, "Outcome", "It has ended."),
             Answer::json(202, "Outcome", "It has not ended yet."),
         ],
-        || get(result),
+        |request, app| result.call(request, app),
     ),
     look(
         "/v1/runs/{run}/state",
@@ -116,37 +116,37 @@ pub const ROUTES: &[Route] = &[
             about: "Whose; the run's own where it is left out.",
         }],
         &[Answer::json(200, "State", "All keys with their values.")],
-        || get(state),
+        |request, app| state.call(request, app),
     ),
     look(
         "/v1/runs/{run}/verify",
         "Check a run against its log",
         &[],
         &[Answer::json(200, "Report", "What does not hold; nothing, of a sound run.")],
-        || get(verify),
+        |request, app| verify.call(request, app),
     ),
     look(
         "/v1/runs/{run}/explain",
         "Tell why a run does what it does",
         &[],
         &[Answer::json(200, "Explanation", "What each step waits for.")],
-        || get(explanation),
+        |request, app| explanation.call(request, app),
     ),
     act(
         "/v1/runs/{run}/cancel",
         "Cancel a run",
         "What runs is told to stop.",
         small("Cancel", Required::No),
-        || post(cancel),
+        |request, app| cancel.call(request, app),
     ),
     act(
         "/v1/runs/{run}/pause",
         "Pause a run",
         "What runs goes on to its end; nothing new starts.",
         None,
-        || post(pause),
+        |request, app| pause.call(request, app),
     ),
-    act("/v1/runs/{run}/resume", "Resume a paused run", "", None, || post(resume)),
+    act("/v1/runs/{run}/resume", "Resume a paused run", "", None, |request, app| resume.call(request, app)),
     act(
         "/v1/runs/{run}/complete",
         "End a run by hand as completed",
@@ -157,11 +157,15 @@ pub const ROUTES: &[Route] = &[
             required: Required::No,
             also: &[],
         }),
-        || post(complete),
+        |request, app| complete.call(request, app),
     ),
-    act("/v1/runs/{run}/fail", "End a run by hand as failed", "", small("Fail", Required::Yes), || {
-        post(fail)
-    }),
+    act(
+        "/v1/runs/{run}/fail",
+        "End a run by hand as failed",
+        "",
+        small("Fail", Required::Yes),
+        |request, app| fail.call(request, app),
+    ),
     Route {
         verb: Verb::Post,
         path: "/v1/runs/{run}/retry",
@@ -172,7 +176,7 @@ pub const ROUTES: &[Route] = &[
         body: small("Retry", Required::No),
         answers: &[Answer::json(201, "Retried", "The new run.")],
         problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_STEP, &codes::RUN_NOT_ENDED],
-        handler: || post(retry),
+        handler: |request, app| retry.call(request, app),
     },
 ];
 

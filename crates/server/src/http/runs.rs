@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::{HeaderMap, StatusCode};
+use axum::handler::Handler as _;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use flowline::core::definition::Priority;
 use flowline::core::time::{format_duration, parse_duration};
 use flowline::core::{Json as Raw, RunId, Status, limits};
@@ -53,7 +53,7 @@ pub const ROUTES: &[Route] = &[
             Answer::json(201, "Started", "It is started."),
         ],
         problems: &[&codes::NO_SUCH_FLOW, &codes::SCHEMA, &codes::KEY_CONFLICT, &codes::TOO_LARGE],
-        handler: || post(start),
+        handler: |request, app| start.call(request, app),
     },
     Route {
         verb: Verb::Post,
@@ -70,7 +70,7 @@ pub const ROUTES: &[Route] = &[
         }),
         answers: &[Answer::json(200, "BatchStarted", "What became of each.")],
         problems: &[&codes::INVALID],
-        handler: || post(batch),
+        handler: |request, app| batch.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -104,7 +104,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "RunPage", "A page of runs.")],
         problems: &[],
-        handler: || get(list),
+        handler: |request, app| list.call(request, app),
     },
 ];
 
@@ -141,6 +141,19 @@ pub struct Start {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct BatchStart {
     runs: Vec<Start>,
+}
+
+#[derive(Debug, Serialize)]
+struct BatchStarted {
+    items: Vec<Became>,
+}
+
+/// What became of one run of a batch.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Became {
+    Started(Started),
+    Refused { error: Value },
 }
 
 fn delay<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
@@ -241,7 +254,7 @@ async fn start(
         (answer.status, answer.result, answer.error) = (outcome.status, outcome.result, outcome.error);
     }
     let location = format!("/v1/runs/{}", handle.id());
-    Ok((status, [("location", location)], Json(answer)).into_response())
+    Ok((status, [(header::LOCATION, location)], Json(answer)).into_response())
 }
 
 /// The idempotency key that a request names in its headers.
@@ -269,7 +282,7 @@ async fn batch(
     _: Params,
     headers: HeaderMap,
     Given(mut batch): Given<BatchStart>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<BatchStarted>, Problem> {
     if batch.runs.len() > BATCH {
         let detail = format!("a batch starts at most {BATCH} runs, and this one has {}", batch.runs.len());
         return Err(Problem::new(&codes::BAD_BODY, detail).at("/runs"));
@@ -285,17 +298,17 @@ async fn batch(
     // All are on their way together, so that they share commits.
     let starts = batch.runs.into_iter().map(|item| start_one(&caller, item));
     let answers = futures_util::future::join_all(starts).await;
-    let items: Vec<Value> = answers
-        .into_iter()
-        .map(|answer| answer.unwrap_or_else(|problem| json!({ "error": problem.to_json() })))
-        .collect();
-    Ok(Json(json!({ "items": items })))
+    let became = |answer: Result<Started, Problem>| match answer {
+        Ok(started) => Became::Started(started),
+        Err(problem) => Became::Refused { error: problem.to_json() },
+    };
+    Ok(Json(BatchStarted { items: answers.into_iter().map(became).collect() }))
 }
 
-async fn start_one(caller: &Caller, mut start: Start) -> Result<Value, Problem> {
+async fn start_one(caller: &Caller, mut start: Start) -> Result<Started, Problem> {
     let flow = start.flow.take().unwrap_or_default();
     let handle = start.request(caller, &flow).await?.await?;
-    Ok(json!(started(caller, &handle).await?))
+    Ok(started(caller, &handle).await?)
 }
 
 /// Reads the filters of a list.

@@ -1,9 +1,9 @@
 //! Tokens and the audit log, for administrators; and who one is, for everybody.
 
 use axum::Json;
+use axum::handler::Handler as _;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
 use flowline::core::Json as Raw;
 use flowline::store::query::PAGE;
 use flowline::store::{DocumentQuery, Order};
@@ -29,7 +29,7 @@ pub const ROUTES: &[Route] = &[
         body: Some(Body { schema: "NewToken", limit: 64 * 1024, required: Required::Yes, also: &[] }),
         answers: &[Answer::json(201, "MadeToken", "")],
         problems: &[],
-        handler: || post(make),
+        handler: |request, app| make.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -41,7 +41,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "TokenList", "Without their secrets.")],
         problems: &[],
-        handler: || get(list),
+        handler: |request, app| list.call(request, app),
     },
     Route {
         verb: Verb::Delete,
@@ -53,7 +53,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer { status: 204, about: "It is revoked.", content: Content::None }],
         problems: &[&codes::NO_SUCH_TOKEN],
-        handler: || delete(revoke),
+        handler: |request, app| revoke.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -65,7 +65,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "AuditPage", "")],
         problems: &[],
-        handler: || get(audit),
+        handler: |request, app| audit.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -77,7 +77,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[Answer::json(200, "Principal", "")],
         problems: &[],
-        handler: || get(whoami),
+        handler: |request, app| whoami.call(request, app),
     },
 ];
 

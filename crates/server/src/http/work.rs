@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use axum::handler::Handler as _;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
 use flowline::core::limits;
 use flowline::remote::{self, Assignment, Ending, Said, WorkRequest};
 use flowline::{EngineError, Level, StateScope, StepError};
@@ -46,7 +46,7 @@ pub const ROUTES: &[Route] = &[
         body: body("WorkClaim", 64 << 10),
         answers: &[Answer::json(200, "WorkClaimed", "The jobs; none where the time was up.")],
         problems: &[&codes::INVALID],
-        handler: || post(claim),
+        handler: |request, app| claim.call(request, app),
     },
     Route {
         verb: Verb::Post,
@@ -58,7 +58,7 @@ pub const ROUTES: &[Route] = &[
         body: body("WorkHeartbeat", 2 << 20),
         answers: &[Answer::json(200, "WorkBeaten", "What became of each, in the order of the request.")],
         problems: &[&codes::INVALID],
-        handler: || post(heartbeat),
+        handler: |request, app| heartbeat.call(request, app),
     },
     Route {
         verb: Verb::Post,
@@ -74,7 +74,7 @@ pub const ROUTES: &[Route] = &[
             "What became of each, in the order of the request, and the next jobs.",
         )],
         problems: &[&codes::INVALID, &codes::STALE_LEASE],
-        handler: || post(complete),
+        handler: |request, app| complete.call(request, app),
     },
     Route {
         verb: Verb::Post,
@@ -86,7 +86,7 @@ pub const ROUTES: &[Route] = &[
         body: body("WorkAppend", 4 * limits::PAYLOAD_BYTES),
         answers: &[Answer::json(200, "WorkAppended", "They are in the log.")],
         problems: &[&codes::INVALID, &codes::STALE_LEASE],
-        handler: || post(append),
+        handler: |request, app| append.call(request, app),
     },
     Route {
         verb: Verb::Post,
@@ -98,7 +98,7 @@ pub const ROUTES: &[Route] = &[
         body: body("WorkEmit", 2 * limits::PAYLOAD_BYTES),
         answers: &[Answer::json(200, "WorkEmitted", "It is published.")],
         problems: &[&codes::REFUSED, &codes::SCHEMA, &codes::STALE_LEASE],
-        handler: || post(emit),
+        handler: |request, app| emit.call(request, app),
     },
     Route {
         verb: Verb::Post,
@@ -110,7 +110,7 @@ pub const ROUTES: &[Route] = &[
         body: body("WorkHeartbeat", 2 << 20),
         answers: &[Answer { status: 204, about: "They are given back.", content: Content::None }],
         problems: &[&codes::INVALID],
-        handler: || post(release),
+        handler: |request, app| release.call(request, app),
     },
 ];
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::routing::get;
+use axum::handler::Handler as _;
 use flowline::core::{Json as Raw, Tenant};
 use flowline::store::DocumentQuery;
 use flowline::store::query::PAGE;
@@ -34,7 +34,7 @@ pub const ROUTES: &[Route] = &[Route {
     body: None,
     answers: &[Answer::json(200, "WorkerPage", "")],
     problems: &[],
-    handler: || get(list),
+    handler: |request, app| list.call(request, app),
 }];
 
 /// When this instance last wrote down each worker.

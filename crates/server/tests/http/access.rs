@@ -127,6 +127,80 @@ fn another_tenants_token_finds_nothing() {
     );
 }
 
+/// Whatever the path of a route names, by the description that the server gives of itself: so no route is left out.
+#[test]
+fn no_route_finds_what_another_tenant_has_under_that_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let ours = token(folder.path(), "ours", &["--scope", "admin"]);
+    let theirs = token(folder.path(), "theirs", &["--scope", "admin"]);
+    let served = Served::start(folder.path(), &["--auth", "tokens", "--allow-commands"]);
+    let bearer = format!("Bearer {ours}");
+    let yaml = [("authorization", bearer.as_str()), ("content-type", "application/yaml")];
+    assert_eq!(served.send("POST", "/v1/flows", &yaml, crate::machines::EXPENSE).status, 201);
+    let event = json!({ "key": "k", "input": { "amount": 1 }, "name": "edit", "payload": { "amount": 2 }, "eventId": "e1" });
+    let event = as_(&served, &ours, "POST", "/v1/flows/expense/events?wait=30s", &event).json();
+    let id = as_(&served, &ours, "GET", "/v1/tokens", &json!({})).json()["items"][0]["id"].clone();
+    let names = [
+        ("{run}", event["runId"].as_str().unwrap()),
+        ("{flow}", "expense"),
+        ("{event}", "e1"),
+        ("{id}", id.as_str().unwrap()),
+    ];
+    let document = served.get("/openapi.json").json();
+    let (mut hidden, mut shown) = (0, 0);
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let named = names.iter().any(|(name, _)| path.contains(name));
+            if operation["x-scope"].is_null() || !named {
+                continue;
+            }
+            let method = method.to_uppercase();
+            let address = names.iter().fold(path.clone(), |path, (name, value)| path.replace(name, value));
+            let body = match path.rsplit('/').next().unwrap() {
+                "events" if path.contains("{flow}") => json!({ "key": "k", "name": "edit" }),
+                "events" => json!({ "name": "edit" }),
+                "fail" => json!({ "error": "no" }),
+                _ => json!({}),
+            };
+            let reply = as_(&served, &theirs, &method, &address, &body);
+            assert_eq!(reply.status, 404, "{method} {path}: {reply:?}");
+            assert!(
+                !reply.body.contains("amount") && !reply.body.contains("ours"),
+                "{method} {path}: {reply:?}"
+            );
+            hidden += 1;
+            if method == "GET" && !path.ends_with("/stream") {
+                let reply = as_(&served, &ours, &method, &address, &json!({}));
+                assert_eq!(reply.status / 100, 2, "{method} {path}: {reply:?}");
+                shown += 1;
+            }
+        }
+    }
+    assert!(hidden > 20 && shown > 10, "{hidden} {shown}");
+    assert_eq!(as_(&served, &theirs, "GET", "/v1/receipts", &json!({})).json()["items"], json!([]));
+    // A queue is a name, and everybody has all of them; what waits in one is of its tenant.
+    assert_eq!(as_(&served, &ours, "POST", "/v1/flows/expense/events?wait=30s", &submit()).status, 200);
+    let shelve = json!({ "key": "k", "name": "shelve" });
+    assert_eq!(as_(&served, &ours, "POST", "/v1/flows/expense/events", &shelve).status, 202);
+    assert_eq!(as_(&served, &ours, "GET", "/v1/queues/shelf", &json!({})).status, 200);
+    assert_eq!(as_(&served, &theirs, "GET", "/v1/queues/shelf", &json!({})).code(), "no-such-queue");
+    assert_eq!(as_(&served, &theirs, "POST", "/v1/queues/shelf/pause", &json!({})).status, 200);
+    let lanes = as_(&served, &ours, "GET", "/v1/queues/shelf", &json!({})).json();
+    assert_eq!(
+        (&lanes["items"][0]["paused"], &lanes["items"][0]["ready"]),
+        (&json!(false), &json!(1)),
+        "{lanes}"
+    );
+    for path in ["/v1/queues/shelf/dead", "/v1/queues/shelf/redrive"] {
+        let method = if path.ends_with("dead") { "GET" } else { "POST" };
+        assert_eq!(as_(&served, &theirs, method, path, &json!({})).json()["items"], json!([]), "{path}");
+    }
+}
+
+fn submit() -> Value {
+    json!({ "key": "k", "name": "submit" })
+}
+
 #[test]
 fn a_token_bound_to_a_flow_sees_no_other() {
     let folder = tempfile::tempdir().unwrap();

@@ -54,3 +54,23 @@ fn what_happens_with_every_step_is_not_told_unless_asked_for() {
     assert_eq!(said.iter().filter(told).count(), 2, "{said:#?}");
     assert!(!said.iter().any(|line| line.contains("runId")), "{said:#?}");
 }
+
+#[test]
+fn a_token_is_in_no_line_of_the_log_and_is_not_taken_from_the_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = crate::access::token(folder.path(), "default", &["--scope", "admin"]);
+    let served =
+        Served::start(folder.path(), &["--auth", "tokens", "--log", "trace", "--log-format", "json"]);
+    let (good, bad) = (format!("Bearer {token}"), format!("Bearer {token}x"));
+    assert_eq!(served.send("GET", "/v1/whoami", &[("authorization", &good)], "").status, 200);
+    assert_eq!(served.send("GET", "/v1/whoami", &[("authorization", &bad)], "").status, 401);
+    for name in ["token", "access_token", "authorization"] {
+        let address = format!("/v1/whoami?{name}={token}");
+        assert_eq!(served.get(&address).code(), "unauthorized");
+        assert_eq!(served.send("GET", &address, &[("authorization", &good)], "").code(), "bad-parameter");
+    }
+    let said = served.said();
+    assert!(said.iter().any(|line| line.contains("/v1/whoami")), "the requests are told: {said:#?}");
+    let secret = token.trim_start_matches("fl_");
+    assert!(!said.iter().any(|line| line.contains(secret)), "{said:#?}");
+}

@@ -39,17 +39,17 @@ fn post_head(headers: &str) -> String {
     )
 }
 
-async fn huge_body(to: SocketAddr) -> Answer {
+pub async fn huge_body(to: SocketAddr) -> Answer {
     let head = post_head("content-length: 104857600");
     say(to, head, &"x".repeat(1 << 20), 100).await.unwrap()
 }
 
-async fn endless_body(to: SocketAddr) -> Answer {
+pub async fn endless_body(to: SocketAddr) -> Answer {
     let part = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
     say(to, post_head("transfer-encoding: chunked"), &part, 1_600).await.unwrap()
 }
 
-async fn deep_json(to: SocketAddr) -> Answer {
+pub async fn deep_json(to: SocketAddr) -> Answer {
     let body = format!("{{\"input\": {}{}}}", "[".repeat(10_000), "]".repeat(10_000));
     say(to, post_head(&format!("content-length: {}", body.len())), &body, 1).await.unwrap()
 }
@@ -121,7 +121,7 @@ async fn healthy_requests_go_on_beside_hostile_ones() {
 }
 
 /// Sends a byte a second after these, until the other side has had enough; how long that took.
-async fn say_slowly(to: SocketAddr, first: &str) -> Duration {
+pub async fn say_slowly(to: SocketAddr, first: &str) -> Duration {
     let mut wire = connect(to).await.into_inner();
     let began = Instant::now();
     wire.write_all(first.as_bytes()).await.unwrap();

@@ -3,6 +3,7 @@
 //! Times are printed and never asserted.
 #![cfg(unix)]
 
+mod beside;
 mod elsewhere;
 mod follow;
 mod hostile;

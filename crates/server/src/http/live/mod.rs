@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
+use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use flowline::core::event::{EventType, seq_of_id};
 use flowline::core::{RunKey, Tenant};
 use flowline::store::{EventQuery, FeedFilter, RunRow, Store};
@@ -91,7 +91,7 @@ pub const ROUTES: &[Route] = &[
             },
         ],
         problems: &[&codes::NO_SUCH_RUN, &codes::INVALID],
-        handler: || get(run),
+        handler: |request, app| run.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -103,7 +103,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[STREAM],
         problems: &[&codes::NO_SUCH_FLOW, &codes::INVALID],
-        handler: || get(flow),
+        handler: |request, app| flow.call(request, app),
     },
     Route {
         verb: Verb::Get,
@@ -120,7 +120,7 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answers: &[STREAM],
         problems: &[&codes::INVALID],
-        handler: || get(tenant),
+        handler: |request, app| tenant.call(request, app),
     },
 ];
 

@@ -1,0 +1,122 @@
+//! Which route takes a request: by its path, then by its method.
+
+use axum::http::Method;
+
+use super::route::{Route, Verb};
+use super::routes;
+
+/// Every route, by the template of its path.
+#[derive(Debug, Clone)]
+pub struct Paths(matchit::Router<Vec<&'static Route>>);
+
+/// What a path and a method lead to.
+#[derive(Debug)]
+pub enum Found {
+    /// A route, and what stands in the path for its parameters, in order.
+    Route(&'static Route, Vec<Value>),
+    /// There are routes at the path, and none of them takes the method.
+    OtherMethod(Vec<&'static Route>),
+    Nothing,
+}
+
+/// A part of a path, without its escapes; none where these are no text.
+pub type Value = Option<String>;
+
+impl Paths {
+    /// Refuses two templates of which neither goes before the other.
+    pub fn new() -> Result<Paths, matchit::InsertError> {
+        let mut paths: Vec<(&str, Vec<&Route>)> = Vec::new();
+        for route in routes() {
+            match paths.iter_mut().find(|(path, _)| *path == route.path) {
+                Some((_, routes)) => routes.push(route),
+                None => paths.push((route.path, vec![route])),
+            }
+        }
+        let mut router = matchit::Router::new();
+        paths.into_iter().try_for_each(|(path, routes)| router.insert(path, routes))?;
+        Ok(Paths(router))
+    }
+
+    /// A question for the head of an answer is taken by whoever gives the answer.
+    pub fn find(&self, method: &Method, path: &str) -> Found {
+        let Ok(found) = self.0.at(path) else { return Found::Nothing };
+        let verb = match *method {
+            Method::GET | Method::HEAD => Some(Verb::Get),
+            Method::POST => Some(Verb::Post),
+            Method::DELETE => Some(Verb::Delete),
+            _ => None,
+        };
+        match found.value.iter().find(|route| Some(route.verb) == verb) {
+            Some(route) => Found::Route(route, found.params.iter().map(|(_, raw)| unescape(raw)).collect()),
+            None => Found::OtherMethod(found.value.clone()),
+        }
+    }
+}
+
+/// Takes the `%` escapes out of a part of a path.
+fn unescape(raw: &str) -> Value {
+    if !raw.contains('%') {
+        return Some(raw.to_owned());
+    }
+    let mut bytes = Vec::with_capacity(raw.len());
+    let mut rest = raw.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digit = |at: usize| after.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push((high << 4 | low) as u8);
+                rest = &after[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(method: Method, path: &str) -> (&'static str, Vec<Value>) {
+        match Paths::new().unwrap().find(&method, path) {
+            Found::Route(route, values) => (route.path, values),
+            Found::OtherMethod(routes) => (routes[0].verb.as_str(), Vec::new()),
+            Found::Nothing => ("", Vec::new()),
+        }
+    }
+
+    #[test]
+    fn a_path_leads_to_its_route_with_what_it_names() {
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(found(Method::GET, "/v1/runs/r1"), ("/v1/runs/{run}", vec![some("r1")]));
+        assert_eq!(found(Method::POST, "/v1/runs/batch"), ("/v1/runs/batch", vec![]));
+        assert_eq!(
+            found(Method::GET, "/v1/runs/r1/receipts/e%2F%C3%a9"),
+            ("/v1/runs/{run}/receipts/{event}", vec![some("r1"), some("e/é")])
+        );
+        assert_eq!(found(Method::HEAD, "/livez"), ("/livez", vec![]));
+        assert_eq!(found(Method::DELETE, "/livez"), ("get", vec![]), "what is there instead");
+        for nowhere in ["", "/v1/runs/", "/v1/runs/r1/", "/v1//runs", "/V1/runs", "/v1/runs/a/b/c/d"] {
+            assert_eq!(found(Method::GET, nowhere).0, "", "{nowhere}");
+        }
+    }
+
+    #[test]
+    fn escapes_are_taken_out_and_what_is_no_text_is_none() {
+        assert_eq!(unescape("a%20b%7B%7d"), Some("a b{}".to_owned()));
+        assert_eq!(unescape("100%"), Some("100%".to_owned()));
+        assert_eq!(unescape("%zz%4"), Some("%zz%4".to_owned()));
+        assert_eq!(unescape("%ff"), None);
+    }
+
+    #[test]
+    fn every_route_is_found_by_its_own_path() {
+        for route in routes() {
+            let method = route.verb.as_str().to_uppercase().parse().unwrap();
+            assert_eq!(found(method, &route.path.replace(['{', '}'], "")).0, route.path);
+        }
+    }
+}
