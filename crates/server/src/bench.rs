@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flowline::core::Json;
 use flowline::store::Store;
@@ -47,6 +47,8 @@ pub struct Question {
     pub server: Option<String>,
     /// Processes that share the store.
     pub instances: u64,
+    /// Starts per second, evenly; as many as are done where there is none.
+    pub rate: Option<f64>,
 }
 
 /// What was measured. The names are a contract.
@@ -95,6 +97,12 @@ pub struct Baseline {
     /// Flowline's transitions for each of those scripts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transitions_per_script: Option<f64>,
+    /// Transactions of `pgbench -N` per second, with 16 clients.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transactions_per_second: Option<f64>,
+    /// Flowline's transitions for each of those transactions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transitions_per_transaction: Option<f64>,
 }
 
 /// What one instance measured.
@@ -208,16 +216,33 @@ async fn in_file(question: &Question, folder: &Path, tell: Arc<AtomicU64>) -> an
 
 async fn on_server(question: &Question, url: &str, tell: Arc<AtomicU64>) -> anyhow::Result<Answer> {
     let store = open(url, Access::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
-    let before = base::scripts_per_second(url).await;
+    let before = raw(question, url).await;
     let bytes_before = store.check().await?.bytes.unwrap_or(0);
     let part = match question.instances {
         1 => measure(question, store.clone(), tell).await?,
         _ => in_processes(question, url).await?,
     };
     let bytes = store.check().await?.bytes.unwrap_or(0).saturating_sub(bytes_before);
-    let after = base::scripts_per_second(url).await;
-    let scripts_per_second = before.zip(after).map(|(before, after)| (before + after) / 2.0);
-    Ok(answer(question, part, bytes, Baseline { scripts_per_second, ..Baseline::default() }))
+    let after = raw(question, url).await;
+    let mean = |before: Option<f64>, after| before.zip(after).map(|(before, after)| (before + after) / 2.0);
+    let baseline = Baseline {
+        scripts_per_second: mean(before.scripts_per_second, after.scripts_per_second),
+        transactions_per_second: mean(before.transactions_per_second, after.transactions_per_second),
+        ..Baseline::default()
+    };
+    Ok(answer(question, part, bytes, baseline))
+}
+
+/// What the server gives at this moment; of no interest where it is not asked for all that it gives.
+async fn raw(question: &Question, url: &str) -> Baseline {
+    if question.rate.is_some() {
+        return Baseline::default();
+    }
+    Baseline {
+        scripts_per_second: base::scripts_per_second(url).await,
+        transactions_per_second: base::transactions_per_second(url).await,
+        ..Baseline::default()
+    }
 }
 
 /// The share of one instance of several: what [`in_processes`] starts.
@@ -237,6 +262,9 @@ async fn in_processes(question: &Question, url: &str) -> anyhow::Result<Part> {
         command.args(["--runs", &share(question.runs, n).max(1).to_string()]);
         command.args(["--in-flight", &share(question.in_flight, n).max(1).to_string()]);
         command.args(["--payload", &question.payload.to_string()]);
+        if let Some(rate) = question.rate {
+            command.args(["--rate", &(rate / question.instances as f64).to_string()]);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
         processes.push(tokio::spawn(async move { command.output().await }));
     }
@@ -267,15 +295,24 @@ pub async fn measure(
     let config = Config { slots, retention: None, ..Config::default() };
     let engine = Engine::on(store).config(config).flow(&flow).start().await?;
     let next = Arc::new(AtomicU64::new(0));
-    let began = Instant::now();
+    let from = Instant::now();
     let clients: Vec<_> = (0..question.in_flight.min(question.runs))
         .map(|_| {
             let (engine, flow, input) = (engine.clone(), flow.clone(), input.clone());
-            let (next, tell, runs) = (next.clone(), tell.clone(), question.runs);
+            let (next, tell, runs, rate) = (next.clone(), tell.clone(), question.runs, question.rate);
             tokio::spawn(async move {
                 let mut latencies = Vec::new();
-                while next.fetch_add(1, Ordering::Relaxed) < runs {
-                    let began = Instant::now();
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= runs {
+                        break;
+                    }
+                    let mut began = Instant::now();
+                    if let Some(rate) = rate {
+                        // Counted from when it should have begun: waiting for a place is part of it.
+                        began = from + Duration::from_secs_f64(number as f64 / rate);
+                        tokio::time::sleep_until(began.into()).await;
+                    }
                     let outcome = engine.run(&flow, &input).await?.wait().await?;
                     anyhow::ensure!(
                         outcome.status == flowline::core::Status::Completed,
@@ -293,7 +330,7 @@ pub async fn measure(
     for client in clients {
         latencies.extend(client.await??);
     }
-    let seconds = began.elapsed().as_secs_f64();
+    let seconds = from.elapsed().as_secs_f64();
     engine.stop().await;
     let meters = engine.meters();
     Ok(Part {
@@ -348,7 +385,9 @@ fn answer(question: &Question, mut part: Part, bytes: u64, mut baseline: Baselin
     let runs = part.latencies.len() as u64;
     let steps = runs * question.shape.steps();
     let transitions_per_second = (runs + steps) as f64 / part.seconds;
-    baseline.transitions_per_script = baseline.scripts_per_second.map(|raw| transitions_per_second / raw);
+    let per = |raw: Option<f64>| raw.map(|raw| transitions_per_second / raw);
+    baseline.transitions_per_script = per(baseline.scripts_per_second);
+    baseline.transitions_per_transaction = per(baseline.transactions_per_second);
     Answer {
         flow: question.shape.name(),
         runs,

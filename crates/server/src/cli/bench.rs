@@ -36,14 +36,17 @@ pub struct Args {
     /// Processes that share a server's store
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=64), default_value_t = 1)]
     instances: u64,
+    /// Start this many runs a second, evenly, instead of as many as are done: latency at a load that you expect
+    #[arg(long, value_name = "N", value_parser = rate)]
+    rate: Option<f64>,
     /// One of several instances: print what it measured
     #[arg(long, hide = true)]
     part: bool,
     /// Measure the HTTP API instead: starts over loopback beside the same starts without HTTP, and lists meanwhile
-    #[arg(long, conflicts_with_all = ["flow", "instances", "keep", "payload"])]
+    #[arg(long, conflicts_with_all = ["flow", "instances", "keep", "payload", "rate"])]
     http: bool,
     /// Measure machines instead: as many events as --runs says, beside a commit of the store and steps of flows
-    #[arg(long, conflicts_with_all = ["flow", "instances", "keep", "payload", "http"])]
+    #[arg(long, conflicts_with_all = ["flow", "instances", "keep", "payload", "rate", "http"])]
     events: bool,
     /// Where the database is made; its disk is what is measured
     #[arg(long, value_name = "DIR", default_value = ".flowline")]
@@ -62,6 +65,11 @@ fn shape(text: &str) -> Result<Shape, String> {
     }
 }
 
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.001..=1e6).contains(rate));
+    rate.ok_or_else(|| "it is a number of runs per second".to_owned())
+}
+
 pub async fn run(context: &Context, args: Args) -> Outcome {
     if args.http {
         return over_http(context, &args).await;
@@ -75,6 +83,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         keep: args.keep,
         server: server(context)?,
         instances: args.instances,
+        rate: args.rate,
     };
     if args.events {
         return of_events(context, &question).await;
@@ -198,12 +207,20 @@ fn tell(answer: &Answer) -> std::io::Result<()> {
         rows.push(("raw commits per second", format!("{raw:.0}")));
         rows.push(("p50 per raw commit", format!("{:.1}", answer.latency_ms.p50 * raw / 1e3)));
     }
-    if let Some(raw) = answer.baseline.scripts_per_second {
+    if answer.baseline.transitions_per_script.or(answer.baseline.transitions_per_transaction).is_some() {
         rows.push(("transitions per second", format!("{:.0}", answer.transitions_per_second)));
+    }
+    if let Some(raw) = answer.baseline.scripts_per_second {
         rows.push(("raw scripts per second", format!("{raw:.0}")));
     }
     if let Some(ratio) = answer.baseline.transitions_per_script {
         rows.push(("transitions per script", format!("{ratio:.3}")));
+    }
+    if let Some(raw) = answer.baseline.transactions_per_second {
+        rows.push(("pgbench per second", format!("{raw:.0}")));
+    }
+    if let Some(ratio) = answer.baseline.transitions_per_transaction {
+        rows.push(("transitions per pgbench", format!("{ratio:.2}")));
     }
     rows.iter().try_for_each(|(name, value)| output::line(&format!("  {name:<24}{value}")))
 }
