@@ -52,6 +52,10 @@ impl Args {
         self
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.ends.len()
+    }
+
     /// Their size, for the limit of a call.
     pub(crate) fn size(&self) -> usize {
         self.data.len()

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::event::AttemptOf;
-use flowline_core::{EventType, Json, NewEvent, RunId, Status, Time};
+use flowline_core::{EventType, RunId, Status, Time};
 use flowline_store::row::StateScope;
 use flowline_store::{
     Append, AppendError, Base, Commit, CommitError, Committed, Failure, Handoff, Index, JobKey, LeaseUse,
@@ -14,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::number;
 use crate::args::Args;
+use crate::log;
 use crate::names;
 use crate::receipt;
 
@@ -38,12 +38,15 @@ pub(crate) enum Kind {
     Mend,
 }
 
-const TERMINAL: u8 = 1;
-const STARTED: u8 = 2;
+// The flags of a commit, as the script has them.
+pub(crate) const TERMINAL: u8 = 1;
+pub(crate) const STARTED: u8 = 2;
 const CLEAR: u8 = 4;
 const MEND: u8 = 8;
 const FAILURE: u8 = 16;
 const RECEIPTS: u8 = 32;
+/// A commit that says how the row is that it replaces, see `known.rs`.
+pub(crate) const KNOWN: u8 = 64;
 
 /// Longer than any lease or time that makes sense, and small enough that sums stay whole numbers in a script.
 const LONGEST: u128 = 100 * 366 * 86_400_000;
@@ -55,15 +58,13 @@ const FARTHEST: i64 = 1 << 52;
 pub(crate) struct Asked {
     expected: Option<u64>,
     definition: Arc<str>,
-    /// Added jobs whose hand-off is asked for and possible.
-    handoffs: Vec<JobKey>,
 }
 
-/// Packs a commit; gives the number of commands that it makes the server run, too.
+/// Packs a commit in full; gives the number of commands that it makes the server run, too.
 ///
 /// The arguments: the shape (counts, flags, and what there is of numbers, for `struct.unpack`), the run, the version or
-/// nothing, the status, the end of the row; of a new run what is said at its start, and the definition; then two
-/// for each lease, one for each event, three for each job; where there are receipts their number, and six for each.
+/// nothing, the status, the end of the row; of a new run what is said at its start, the definition, and `TENANT - STATUS FLOW`;
+/// then two for each lease, one for each entry of the log, three for each job; where there are receipts their number, and six for each.
 pub(crate) fn commit(
     commit: &Commit,
     run: &str,
@@ -71,8 +72,6 @@ pub(crate) fn commit(
     hint: u64,
 ) -> Result<(Args, usize, Asked), StoreError> {
     let mut args = Args::new();
-    let commands =
-        6 + commit.events.len() + 2 * (commit.leases.len() + commit.add.len()) + 3 * commit.receipts.len();
     shape(&mut args, commit, kind, hint);
     args.text(run);
     let expected = match &commit.base {
@@ -85,47 +84,84 @@ pub(crate) fn commit(
     };
     status(&mut args, commit.index.status, commit.index.state.as_deref()).end();
     end_of_row(&mut args, &commit.index, &commit.state)?;
+    args.end();
     let definition = match &commit.base {
-        Base::New(new) => start(&mut args, run, new)?,
+        Base::New(new) => {
+            let known = start(&mut args, run, new)?;
+            let tenant = run.split('/').next().unwrap_or_default();
+            args.part(format_args!("{tenant} - "));
+            status(&mut args, commit.index.status, commit.index.state.as_deref());
+            args.part_bytes(b" ").name(&new.flow);
+            known
+        }
         Base::Version(_) => "".into(),
     };
     for lease in &commit.leases {
+        args.number(lease.key().number());
         lease_use(&mut args, lease);
     }
-    for new in &commit.events {
-        event(&mut args, new);
+    for entry in log::entries(&commit.events) {
+        entry.iter().for_each(|event| log::event(&mut args, event));
+        args.end();
     }
     for job in &commit.add {
+        args.number(job.key.number());
         new_job(&mut args, job);
     }
     if !commit.receipts.is_empty() {
         args.number(commit.receipts.len());
         commit.receipts.iter().for_each(|change| receipt::change(&mut args, change));
     }
-    let handed = commit.add.iter().filter(|job| handoff(job).is_some());
-    let handoffs = handed.map(|job| job.key).collect();
-    Ok((args, commands, Asked { expected, definition, handoffs }))
+    Ok((args, commands(commit), Asked { expected, definition }))
 }
 
-fn shape(args: &mut Args, commit: &Commit, kind: Kind, hint: u64) {
-    let mut flags = if commit.clear_state { CLEAR } else { 0 }
-        | if kind == Kind::Mend { MEND } else { 0 }
-        | if commit.index.failure.is_some() { FAILURE } else { 0 }
-        | if commit.receipts.is_empty() { 0 } else { RECEIPTS };
+/// The number of commands that a commit makes the server run, and some more.
+pub(crate) fn commands(commit: &Commit) -> usize {
+    6 + commit.events.len() + 2 * (commit.leases.len() + commit.add.len()) + 3 * commit.receipts.len()
+}
+
+/// What the events of a commit say: whether the run ends, and whether a step has started.
+pub(crate) fn said(commit: &Commit) -> u8 {
+    let mut flags = if commit.clear_state { CLEAR } else { 0 };
     for event in &commit.events {
         flags |= if event.kind.is_terminal() { TERMINAL } else { 0 };
         flags |= if event.kind == EventType::StepStarted { STARTED } else { 0 };
     }
+    flags
+}
+
+/// The beginning of a shape, as `SHAPE` of the script has it. `fixed` is the number of arguments before those of leases.
+pub(crate) fn counts(
+    args: &mut Args,
+    counts: [usize; 3],
+    others: u8,
+    flags: u8,
+    fixed: u8,
+    numbers: [f64; 2],
+) {
+    for count in counts {
+        args.part_bytes(&(count as u32).to_le_bytes());
+    }
+    args.part_bytes(&[others, flags, fixed]);
+    for number in numbers {
+        args.part_bytes(&number.to_le_bytes());
+    }
+}
+
+fn shape(args: &mut Args, commit: &Commit, kind: Kind, hint: u64) {
+    let flags = said(commit)
+        | if kind == Kind::Mend { MEND } else { 0 }
+        | if commit.index.failure.is_some() { FAILURE } else { 0 }
+        | if commit.receipts.is_empty() { 0 } else { RECEIPTS };
     let others = match commit.others {
         Others::Leave => 0,
         Others::Drop => 1,
         Others::Hold => 2,
         Others::Release => 3,
     };
-    for count in [commit.leases.len(), commit.events.len(), commit.add.len()] {
-        args.part_bytes(&(count as u32).to_le_bytes());
-    }
-    args.part_bytes(&[others, flags]).part_bytes(&(hint as f64).to_le_bytes());
+    let fixed = if matches!(commit.base, Base::New(_)) { 8 } else { 5 };
+    let entries = log::entries(&commit.events).count();
+    counts(args, [commit.leases.len(), entries, commit.add.len()], others, flags, fixed, [hint as f64, 0.0]);
     for lease in &commit.leases {
         let (sign, lines) = match *lease {
             LeaseUse::Finish { .. } => (b'F', 0),
@@ -140,6 +176,9 @@ fn shape(args: &mut Args, commit: &Commit, kind: Kind, hint: u64) {
     for job in &commit.add {
         let ttl = handoff(job).map_or(-1.0, |asked| millis(asked.ttl) as f64);
         args.part_bytes(&(due(job) as f64).to_le_bytes()).part_bytes(&ttl.to_le_bytes());
+    }
+    for entry in log::entries(&commit.events) {
+        args.part_bytes(&(entry.len() as u32).to_le_bytes());
     }
     args.end();
 }
@@ -160,15 +199,15 @@ pub(crate) fn end_of_row(args: &mut Args, index: &Index, state: &[u8]) -> Result
     if let Some(failure) = failure {
         args.part_bytes(json(failure)?.as_bytes());
     }
-    args.part_bytes(b"\n").bytes(state);
+    args.part_bytes(b"\n").part_bytes(state);
     Ok(())
 }
 
-/// What is said at the start of a run (its flow, its labels, the rest), and the definition, which is given back.
+/// What is said at the start of a run (its labels, the rest), and the definition, which is given back.
 pub(crate) fn start(args: &mut Args, run: &str, new: &NewRun) -> Result<Arc<str>, StoreError> {
     let NewRun { flow, definition, step_count, labels, input_digest, idempotency_key, retry_of } =
         new.clone();
-    args.part_name(&flow).part_bytes(b" ");
+    args.part_bytes(b" ");
     let listed: Vec<String> = labels.iter().map(|(key, value)| label(key, value)).collect();
     match listed.is_empty() {
         true => args.part_bytes(b"-"),
@@ -183,11 +222,11 @@ pub(crate) fn start(args: &mut Args, run: &str, new: &NewRun) -> Result<Arc<str>
 }
 
 /// The hand-off that a job asks for, where one can be granted at all.
-fn handoff(job: &NewJob) -> Option<&Handoff> {
+pub(crate) fn handoff(job: &NewJob) -> Option<&Handoff> {
     job.handoff.as_ref().filter(|_| !job.held && matches!(job.key, JobKey::Step(_)))
 }
 
-fn due(job: &NewJob) -> i64 {
+pub(crate) fn due(job: &NewJob) -> i64 {
     job.due.millis().clamp(-FARTHEST, FARTHEST)
 }
 
@@ -196,9 +235,8 @@ pub(crate) fn label(key: &str, value: &str) -> String {
     format!("{}={}", names::encode(key), names::encode(value))
 }
 
-/// A job that a commit uses: its key, and what its text must begin with.
-fn lease_use(args: &mut Args, lease: &LeaseUse) {
-    args.number(lease.key().number());
+/// What the text of a job that a commit uses must begin with.
+pub(crate) fn lease_use(args: &mut Args, lease: &LeaseUse) {
     match *lease {
         LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
             args.part(format_args!("{:032x} {attempt} ", token.0))
@@ -213,36 +251,8 @@ fn lease_use(args: &mut Args, lease: &LeaseUse) {
     args.end();
 }
 
-/// An event as its entry in the log has it: `TYPE STEP ATTEMPT SLOT DATA`.
-pub(crate) fn event(args: &mut Args, event: &NewEvent) {
-    args.part_bytes(event.kind.as_str().as_bytes()).part_bytes(b" ");
-    match &event.of {
-        Some(of) => args.part_name(&of.step).part(format_args!(" {}", of.attempt)),
-        None => args.part_bytes(b"- -"),
-    };
-    match event.slot {
-        Some(slot) => args.part(format_args!(" {} ", slot.number())),
-        None => args.part_bytes(b" - "),
-    };
-    args.text(event.data.as_ref().map_or("", |data| data.get()));
-}
-
-/// Reads an event back.
-pub(crate) fn read_event(text: &str) -> Option<NewEvent> {
-    let mut parts = text.splitn(5, ' ');
-    let (kind, step, attempt, _, data) =
-        (parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let of = match attempt {
-        "-" => None,
-        attempt => Some(AttemptOf { step: names::decode(step).ok()?.into(), attempt: number(attempt).ok()? }),
-    };
-    let data = Some(data).filter(|data| !data.is_empty()).map(|data| Json::composed(data.to_owned()));
-    Some(NewEvent { kind: EventType::parse(kind)?, of, data, slot: None })
-}
-
-/// A job to be added: its key, the beginning of its text, and the end; a script puts in between what the server knows.
-fn new_job(args: &mut Args, job: &NewJob) {
-    args.number(job.key.number());
+/// A job to be added: the beginning of its text, and the end; a script puts in between what the server knows.
+pub(crate) fn new_job(args: &mut Args, job: &NewJob) {
     match handoff(job) {
         Some(asked) => args.part(format_args!("{:032x} {} 0 ", asked.token.0, job.attempt)),
         None => args.part(format_args!("- {} 0 ", job.attempt)),
@@ -273,7 +283,8 @@ pub(crate) fn append(append: &Append, hint: u64) -> (Args, usize) {
         .number(append.lines.len());
     args.number(hint);
     for line in &append.lines {
-        event(&mut args, &line.event);
+        log::event(&mut args, &line.event);
+        args.end();
         match &line.state {
             Some(change) => {
                 args.text(change.scope.as_str()).text(&change.key);
@@ -320,31 +331,31 @@ pub(crate) fn mend(
     Ok(args)
 }
 
-/// Reads what became of a commit. `now` is the date of the call that it was in.
-pub(crate) fn committed(
-    answer: &str,
-    now: Time,
-    asked: Asked,
-) -> Result<Result<Committed, CommitError>, StoreError> {
-    let Asked { expected, definition, handoffs } = asked;
+/// What became of a commit that landed, and how the row of its run begins now.
+#[derive(Debug)]
+pub(crate) struct Landed {
+    pub(crate) committed: Committed,
+    pub(crate) head: String,
+}
+
+/// Reads what became of a commit that was said in full: `EVENTS DATE GRANTS HEAD`, the number of events before it and the keys
+/// of jobs that were handed on.
+pub(crate) fn committed(answer: &str, asked: Asked) -> Result<Result<Landed, CommitError>, StoreError> {
+    let Asked { expected, definition } = asked;
     Ok(match answer.as_bytes().first() {
         Some(b'E') => Err(CommitError::Exists),
         Some(b'D') => Err(CommitError::UnknownDefinition(definition)),
         Some(b'C') => Err(conflict(answer, expected.unwrap_or_default())?),
         Some(b'S') => Err(CommitError::StaleLease(JobKey::from_number(number(&answer[1..])?))),
         _ => {
-            // The number of the last event before, and, where it went otherwise than asked, the date and the grants.
-            let mut parts = answer.splitn(3, ' ');
-            let events: u64 = number(parts.next().unwrap_or_default())?;
-            let (ts, granted) = match (parts.next(), parts.next()) {
-                (Some(ts), Some(keys)) => {
-                    let keys = keys.split(',').filter(|key| !key.is_empty());
-                    let keys = keys.map(|key| number(key).map(JobKey::from_number));
-                    (Time::from_millis(number(ts)?), keys.collect::<Result<_, _>>()?)
-                }
-                _ => (now, handoffs),
-            };
-            Ok(Committed { version: expected.unwrap_or(0) + 1, first_seq: events + 1, ts, granted })
+            let mut parts = answer.splitn(4, ' ');
+            let mut part = || parts.next().unwrap_or_default();
+            let (events, ts, keys) = (number::<u64>(part())?, number(part())?, part());
+            let keys = keys.split(',').filter(|key| *key != "-");
+            let granted = keys.map(|key| number(key).map(JobKey::from_number)).collect::<Result<_, _>>()?;
+            let (version, first_seq, ts) = (expected.unwrap_or(0) + 1, events + 1, Time::from_millis(ts));
+            let committed = Committed { version, first_seq, ts, granted };
+            Ok(Landed { committed, head: part().to_owned() })
         }
     })
 }

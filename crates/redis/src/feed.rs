@@ -11,8 +11,8 @@ use redis::Value;
 
 use crate::RedisStore;
 use crate::answer::{list, maybe_text, number, text};
+use crate::log;
 use crate::names;
-use crate::read;
 use crate::row;
 use crate::runs::digits;
 use crate::shard::Shard;
@@ -147,7 +147,7 @@ async fn read_parts(shard: &Shard, parts: &[Part]) -> Result<Vec<Vec<Event>>, St
         let row = row::read(&run, answers.next().unwrap_or_default())?;
         for entries in answers.by_ref().take(of_run.len()) {
             found.push(match &row {
-                Some(row) => read::events(&run, &row.flow, entries)?,
+                Some(row) => log::read(&run, &row.flow, entries)?.events,
                 None => Vec::new(),
             });
         }

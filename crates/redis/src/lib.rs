@@ -16,9 +16,11 @@ mod documents;
 mod encode;
 mod feed;
 mod job;
+mod known;
 mod lease;
 mod link;
 mod locks;
+mod log;
 mod names;
 mod read;
 mod receipt;
@@ -43,15 +45,16 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use address::Address;
+use known::Heads;
 use link::Link;
 use shard::{Answer, Shard, Shared};
 use transfer::Places;
 use write::Writer;
 
 /// The layout that this build writes.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 /// The format before it, which this build reads too.
-const BEFORE: u32 = 2;
+const BEFORE: u32 = 3;
 
 /// What to do where a server holds no store under the prefix yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +75,7 @@ pub struct RedisStore {
     appends: Vec<Writer>,
     changed: watch::Sender<u64>,
     places: Places,
+    heads: Heads,
     /// What this process is called in messages to others.
     who: String,
     shown: String,
@@ -109,8 +113,19 @@ impl RedisStore {
         let (commits, appends) = (writers(&script::COMMIT), writers(&script::APPEND));
         let listener = wake::listen(&address, who.clone(), changed.clone());
         let shown = address.shown();
-        let places = Places::default();
-        Ok(Arc::new(RedisStore { shards, shared, commits, appends, changed, places, who, shown, listener }))
+        let (places, heads) = (Places::default(), Heads::default());
+        Ok(Arc::new(RedisStore {
+            shards,
+            shared,
+            commits,
+            appends,
+            changed,
+            places,
+            heads,
+            who,
+            shown,
+            listener,
+        }))
     }
 
     /// The shard that a run (as scripts name it) lives in.

@@ -1,22 +1,19 @@
 //! Reading runs, their logs and their payloads.
 
-use std::sync::Arc;
-
 use flowline_core::event::Slot;
-use flowline_core::{Event, Json, RunKey};
+use flowline_core::{Json, RunKey};
 use flowline_store::query::page_size;
 use flowline_store::{EventPage, EventQuery, JobRow, Snapshot, StoreError};
 use redis::Value;
 
 use crate::RedisStore;
-use crate::answer::{list, maybe_text, number, text};
+use crate::answer::{list, maybe_text, number};
 use crate::args::Args;
-use crate::encode::read_event;
 use crate::job::Job;
+use crate::log;
 use crate::names;
 use crate::row::{self, snapshot};
 use crate::script;
-use crate::shard::Shard;
 
 /// Every so many events a run's marks keep the date of one, as scripts do.
 const MARK: u64 = 64;
@@ -34,7 +31,13 @@ impl RedisStore {
             let mut answers = list(shard.ask(&asked).await?)?.into_iter();
             for (n, run) in runs {
                 let mut part = || answers.next().unwrap_or_default();
-                found[n] = snapshot(run, part(), part())?;
+                let row = part();
+                let line = row::first_line(&row);
+                found[n] = snapshot(run, row, part())?;
+                let fit = |snapshot: &&Snapshot| snapshot.row.failure.is_none();
+                if let (Some(line), Some(_)) = (line, found[n].as_ref().filter(fit)) {
+                    self.heads.keep(names::run(run), line);
+                }
             }
         }
         Ok(found)
@@ -81,22 +84,25 @@ impl RedisStore {
         if query.after >= row.events {
             return Ok(none);
         }
-        let flow = row.flow;
         // Ids rise with the number and with the date. From the date of a mark on, at most the events up to the next
         // mark come too early.
         let ms: i64 = began.filter(|_| mark > 0).map_or(Ok(0), |ms| number(&ms))?;
         let mut from = format!("{ms}-{}", query.after + 1);
         let size = page_size(query.limit);
         let mut found = Vec::new();
+        // Most entries hold several events: few are asked for first, more where that was not enough.
+        let most = size + 1 + MARK as usize;
+        let mut part = most / 8 + 2;
         loop {
-            let part = size + 1 + MARK as usize;
-            let page = log(shard, key, &flow, &from, "+", part).await?;
-            let (count, last) = (page.len(), page.last().map(|event| event.id.clone()));
-            found.extend(page.into_iter().filter(|event| query.matches(event)));
-            match last {
-                Some(last) if found.len() <= size && count == part => from = format!("({last}"),
+            let mut asked = redis::cmd("XRANGE");
+            asked.arg(shard.key(&format!("log:{run}"))).arg(&from).arg("+").arg("COUNT").arg(part);
+            let page = log::read(key, &row.flow, shard.ask(&asked).await?)?;
+            found.extend(page.events.into_iter().filter(|event| query.matches(event)));
+            match page.last {
+                Some(last) if found.len() <= size && page.count == part => from = format!("({last}"),
                 _ => break,
             }
+            part = (part * 2).min(most);
         }
         let more = found.len() > size;
         found.truncate(size);
@@ -127,33 +133,4 @@ impl RedisStore {
         rows.sort_by_key(|row: &JobRow| row.key);
         Ok(rows)
     }
-}
-
-/// Events of a run's log between two ids, up to `count`.
-pub(crate) async fn log(
-    shard: &Shard,
-    run: &RunKey,
-    flow: &Arc<str>,
-    from: &str,
-    to: &str,
-    count: usize,
-) -> Result<Vec<Event>, StoreError> {
-    let mut asked = redis::cmd("XRANGE");
-    asked.arg(shard.key(&format!("log:{}", names::run(run)))).arg(from).arg(to).arg("COUNT").arg(count);
-    events(run, flow, shard.ask(&asked).await?)
-}
-
-/// Events as a stream's entries hold them.
-pub(crate) fn events(run: &RunKey, flow: &Arc<str>, entries: Value) -> Result<Vec<Event>, StoreError> {
-    let read = |entry: Value| -> Result<Event, StoreError> {
-        let mut entry = list(entry)?.into_iter();
-        let id = text(entry.next().unwrap_or_default())?;
-        let damaged = || StoreError::Damaged(format!("event {id} of run {run} cannot be read"));
-        let (ms, seq) = id.split_once('-').ok_or_else(damaged)?;
-        let fields = list(entry.next().unwrap_or_default())?;
-        let event = text(fields.into_iter().nth(1).unwrap_or_default())?;
-        let new = read_event(&event).ok_or_else(damaged)?;
-        Ok(Event::stored(&run.run, flow, &run.tenant, number(seq)?, number(ms)?, new))
-    };
-    list(entries)?.into_iter().map(read).collect()
 }

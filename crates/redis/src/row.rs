@@ -76,6 +76,13 @@ pub(crate) fn read(run: &RunKey, value: Value) -> Result<Option<Row>, StoreError
     }))
 }
 
+/// The first line of a row.
+pub(crate) fn first_line(row: &Value) -> Option<String> {
+    let Value::BulkString(bytes) = row else { return None };
+    let line = bytes.split(|byte| *byte == b'\n').next()?;
+    Some(std::str::from_utf8(line).ok()?.to_owned())
+}
+
 /// Reads a run from both of its keys, as `MGET` gave them.
 pub(crate) fn snapshot(run: &RunKey, row: Value, start: Value) -> Result<Option<Snapshot>, StoreError> {
     let Some(found) = read(run, row)? else { return Ok(None) };
@@ -141,7 +148,9 @@ pub(crate) fn write(args: &mut Args, restored: &RestoredRun, number: u64) -> Res
         retries: row.retries,
         failure: row.failure.clone(),
     };
-    end_of_row(args, &index, state)
+    end_of_row(args, &index, state)?;
+    args.end();
+    Ok(())
 }
 
 fn date(text: &str) -> Result<Option<Time>, StoreError> {

@@ -124,10 +124,14 @@ impl Shard {
         verb: &str,
         script: &str,
         head: &str,
-        args: impl IntoIterator<Item = &'a Args>,
+        args: impl IntoIterator<Item = &'a Args> + Clone,
     ) -> Cmd {
-        let mut command = redis::cmd(verb);
-        command.arg(script).arg(1).arg(&self.meta).arg(head);
+        // Large enough from the start: a call of many commits would be copied again and again while it grows.
+        let size = |(count, bytes), args: &Args| (count + args.count(), bytes + args.size());
+        let (count, bytes) =
+            args.clone().into_iter().fold((5, script.len() + self.meta.len() + head.len() + 16), size);
+        let mut command = Cmd::with_capacity(count, bytes);
+        command.arg(verb).arg(script).arg(1).arg(&self.meta).arg(head);
         for args in args {
             for arg in args.iter() {
                 command.arg(arg);

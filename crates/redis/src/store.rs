@@ -16,9 +16,18 @@ use flowline_store::{
 use tokio::sync::{oneshot, watch};
 
 use crate::encode::{self, Kind};
+use crate::known;
 use crate::names;
 use crate::write::Reply;
 use crate::{RedisStore, hash};
+
+/// A commit in the queue: its place in the batch, its answer to come, and how it was asked.
+type Waiting = (usize, oneshot::Receiver<Reply>, Asked);
+
+enum Asked {
+    Known(known::Asked, Commit, String),
+    InFull(encode::Asked, String),
+}
 
 impl RedisStore {
     async fn write(
@@ -26,23 +35,48 @@ impl RedisStore {
         batch: Vec<Commit>,
         kind: Kind,
     ) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
-        let mut waiting = Vec::with_capacity(batch.len());
-        for commit in batch {
-            let run = names::run(&commit.run);
-            let hint = self.hint(commit.add.len());
-            let (args, commands, asked) = encode::commit(&commit, &run, kind, hint)?;
-            let writer = &self.commits[self.shard_number(&run)];
-            waiting.push((writer.push(hash(&run), args, commands), asked));
-        }
-        // All are asked before the first is waited for, and all are waited for before one's failure is told.
-        let mut answers = Vec::with_capacity(waiting.len());
+        let mut answers: Vec<_> = batch.iter().map(|_| None).collect();
         let mut failed = None;
-        for (answer, asked) in waiting {
-            match received(answer).await {
-                Ok((answer, now)) => answers.push(encode::committed(&answer, now, asked)?),
-                Err(error) => failed = Some(worse(failed, error)),
+        // All are asked before the first is waited for, and all are waited for before one's failure is told.
+        let mut waiting = Vec::with_capacity(batch.len());
+        for (n, commit) in batch.into_iter().enumerate() {
+            let run = names::run(&commit.run);
+            let known = match self.heads.take(&run).filter(|_| kind == Kind::Commit) {
+                Some(line) => known::commit(&commit, &run, &line)?,
+                None => None,
+            };
+            match known {
+                Some((args, commands, asked)) => {
+                    let writer = &self.commits[self.shard_number(&run)];
+                    waiting.push((
+                        n,
+                        writer.push(hash(&run), args, commands),
+                        Asked::Known(asked, commit, run),
+                    ));
+                }
+                None => waiting.push(self.ask_in_full(n, &commit, run, kind)?),
             }
         }
+        while !waiting.is_empty() {
+            let mut again = Vec::new();
+            for (n, answer, asked) in waiting {
+                match (received(answer).await, asked) {
+                    (Ok((answer, _)), Asked::Known(_, commit, run)) if answer == "R" => {
+                        again.push(self.ask_in_full(n, &commit, run, kind)?);
+                    }
+                    (Ok((_, now)), Asked::Known(asked, _, run)) => {
+                        answers[n] = Some(Ok(self.landed(run, asked.landed(now))));
+                    }
+                    (Ok((answer, _)), Asked::InFull(asked, run)) => {
+                        let landed = encode::committed(&answer, asked)?;
+                        answers[n] = Some(landed.map(|landed| self.landed(run, landed)));
+                    }
+                    (Err(error), _) => failed = Some(worse(failed, error)),
+                }
+            }
+            waiting = again;
+        }
+        let answers: Vec<_> = answers.into_iter().flatten().collect();
         match failed {
             // Some may have landed: what is known of the others does not count.
             Some(error) if !answers.is_empty() && error.nothing_written() => {
@@ -51,6 +85,18 @@ impl RedisStore {
             Some(error) => Err(error),
             None => Ok(answers),
         }
+    }
+
+    /// Puts a commit that needs nothing to be known into its queue.
+    fn ask_in_full(&self, n: usize, commit: &Commit, run: String, kind: Kind) -> Result<Waiting, StoreError> {
+        let (args, commands, asked) = encode::commit(commit, &run, kind, self.hint(commit.add.len()))?;
+        let writer = &self.commits[self.shard_number(&run)];
+        Ok((n, writer.push(hash(&run), args, commands), Asked::InFull(asked, run)))
+    }
+
+    fn landed(&self, run: String, landed: encode::Landed) -> Committed {
+        self.heads.keep(run, landed.head);
+        landed.committed
     }
 
     /// Where the numbers of a write and its `parts` begin. None with one shard: its own order is enough.

@@ -16,6 +16,7 @@ use crate::answer::{list, number, text, texts};
 use crate::args::Args;
 use crate::encode;
 use crate::job;
+use crate::log;
 use crate::names;
 use crate::receipt;
 use crate::row;
@@ -216,7 +217,10 @@ impl RedisStore {
         for same in RestoredEvent::by_date(events) {
             let first = &same[0].event;
             args.number(first.ts.millis()).number(first.seq).number(same.len());
-            same.iter().for_each(|event| encode::event(&mut args, &event.undated()));
+            for event in same {
+                log::event(&mut args, &event.undated());
+                args.end();
+            }
         }
         let commands = 3 + 2 * events.len();
         Packed { shard: self.shard_number(&run), args, commands, definition: "".into() }

@@ -6,44 +6,16 @@ mod server;
 
 use std::time::Duration;
 
-use flowline_core::Status;
 use flowline_redis::{IfMissing, RedisStore};
 use flowline_store::conformance::given;
 use flowline_store::row::Retention;
-use flowline_store::{Catalog, Commit, Document, Index, ReceiptQuery, Restored, RunStore, Transfer};
+use flowline_store::{Catalog, Document, Restored, Transfer};
 use server::Server;
 
 fn keys(server: &Server) -> Vec<String> {
     let mut keys: Vec<String> = server.ask(&["KEYS", "*"]).split_whitespace().map(str::to_owned).collect();
     keys.sort();
     keys
-}
-
-#[tokio::test]
-async fn a_store_of_the_format_before_is_read_as_it_is_and_brought_up_to_date_by_an_engine() {
-    let server = Server::start(&[]);
-    let store = RedisStore::open(&server.url(), IfMissing::Make).await.expect("the store opens");
-    let f = flowline_store::conformance::Fixture::waiting(store.clone());
-    let run = f.started("r", vec![]).await;
-    let format = || server.ask(&["HGET", "{flowline:0}:meta", "format"]).trim().to_owned();
-    server.ask(&["HSET", "{flowline:0}:meta", "format", "2"]);
-    drop((store, f));
-
-    let reader = RedisStore::open(&server.url(), IfMissing::Refuse).await.expect("the store opens");
-    assert_eq!(reader.receipts(ReceiptQuery::of(run.tenant.clone())).await.expect("lists").items, []);
-    assert_eq!(reader.counters().await.expect("counts").len(), 1);
-    assert_eq!(format(), "2", "who reads changes nothing");
-    let store = RedisStore::open(&server.url(), IfMissing::Make).await.expect("the store opens");
-    assert_eq!(format(), "3");
-    let index = Index { state: Some("review".into()), ..given::index(Status::Waiting) };
-    let landed = store.commit(vec![Commit { index, ..given::next(&run, 1) }]).await.expect("answers");
-    assert!(landed[0].is_ok(), "{landed:?}");
-    let counted: Vec<_> =
-        reader.counters().await.expect("counts").into_iter().map(|of| (of.status, of.state)).collect();
-    assert_eq!(counted, [(Status::Waiting, Some("review".into()))]);
-    server.ask(&["HSET", "{flowline:0}:meta", "format", "1"]);
-    let error = RedisStore::open(&server.url(), IfMissing::Make).await.expect_err("is refused");
-    assert!(error.to_string().contains("format 1"), "{error}");
 }
 
 #[tokio::test]

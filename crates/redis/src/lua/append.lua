@@ -37,7 +37,7 @@ local function append(o)
   for i = 0, count - 1 do
     -- The caller's number, so that the order of its batch holds across shards; the clock where there is one shard.
     change(run, row.flow, lines + i * WIDTH, hint > 0 and format('%.0f', hint + i) or tick())
-    if row.started == '-' and match(ARGV[lines + i * WIDTH + 1], '^step%.started ') then row.started = ts end
+    if row.started == '-' and match(ARGV[lines + i * WIDTH + 1], '^%d+ step%.started ') then row.started = ts end
   end
   local before = tonumber(row.events)
   local after = push(run, ts, before, lines, count, WIDTH)

@@ -2,32 +2,39 @@
 -- in a few calls before the first is looked at, and rows, jobs and indexes are written in a few calls after the last.
 -- Here every microsecond counts: arguments come as they are stored, and texts are not taken apart without need.
 local byte, shape_of = string.byte, struct.unpack
-local SHAPE, FIXED, EACH_ADD = '<I4I4I4I1I1d', 22, '<dd'
+-- Counts of leases, entries of the log and jobs; others, flags, arguments before those of leases; a number; a time to live.
+local SHAPE, FIXED, EACH_ADD = '<I4I4I4I1I1I1dd', 31, '<dd'
 local LEAVE, DROP, RELEASE = 0, 1, 3
--- The flag of a commit that has receipts, and the arguments of each.
-local RECEIPTS, EACH_RECEIPT = 32, 6
+-- The flags.
+local TERMINAL, STARTED, CLEAR, MEND, FAILURE, RECEIPTS, KNOWN = 1, 2, 4, 8, 16, 32, 64
+-- The same of a commit to a known row: it leaves the run without a job.
+local NO_JOBS = 8
+local EACH_RECEIPT = 6
 -- What a commit does with a job: F, K, E, D, U, and R of a mend.
 local FINISH, KEEP, EXPIRED, DUE, REMOVE = 70, 75, 69, 68, 82
 
 local count = tonumber(ARGV[3])
-local begins, first_job = {}, {}
+local shapes, first_job = {}, {}
 local wanted_rows, wanted_jobs, known = {}, {}, {}
 do
-  local o, some = 3, nil
+  local o, size = 3, 0
   for i = 1, count do
-    local leases, events, adds, _, flags = shape_of(SHAPE, ARGV[o + 1])
     local run, new = ARGV[o + 2], ARGV[o + 3] == ''
-    begins[i], first_job[i] = o, #wanted_jobs
+    local leases, entries, adds, others, flags, fixed, number, ttl = shape_of(SHAPE, ARGV[o + 1])
+    shapes[i] = { o, leases, entries, adds, others, flags, o + fixed, number, ttl }
+    first_job[i] = size
     wanted_rows[i] = RUN .. run
-    if new then known[ARGV[o + 7]] = false; some = true end
-    local uses = o + (new and 7 or 5)
-    for at = uses + 1, uses + leases * 2, 2 do wanted_jobs[#wanted_jobs + 1] = ARGV[at] .. ':' .. run end
-    o = uses + leases * 2 + events + adds * 3
-    if flags >= RECEIPTS then o = o + 1 + tonumber(ARGV[o + 1]) * EACH_RECEIPT end
+    if new then known[ARGV[o + 7]] = false end
+    o = o + fixed
+    if flags >= KNOWN then
+      for at = o + 1, o + leases * 2, 2 do size = size + 1; wanted_jobs[size] = ARGV[at] end
+    else
+      for at = o + 1, o + leases * 2, 2 do size = size + 1; wanted_jobs[size] = ARGV[at] .. ':' .. run end
+    end
+    o = o + leases * 2 + entries + adds * 3
+    if flags % 64 >= RECEIPTS then o = o + 1 + tonumber(ARGV[o + 1]) * EACH_RECEIPT end
   end
-  if some then
-    for name in pairs(known) do known[name] = call('SISMEMBER', base .. ':known', name) == 1 end
-  end
+  for name in pairs(known) do known[name] = call('SISMEMBER', base .. ':known', name) == 1 end
 end
 local rows = call('MGET', unpack(wanted_rows))
 local jobs = #wanted_jobs > 0 and fetch(JOBS, wanted_jobs) or {}
@@ -35,9 +42,12 @@ local jobs = #wanted_jobs > 0 and fetch(JOBS, wanted_jobs) or {}
 local paused = call('SMEMBERS', base .. ':paused')
 local any_paused = #paused > 0
 for _, name in ipairs(paused) do paused[name] = true end
+-- Whether the queue of a job, known by the end of its text, is paused.
+local function is_paused(run, tail) return any_paused and paused[match(run, '^[^/]+') .. '/' .. match(tail, '(%S+) %S+$')] end
 
 -- What is written at the end, in the order of these lists.
-local lease_gone, job_gone, job_set, lease_set, row_set = {}, {}, {}, {}, {}
+local lease_gone, job_gone, job_set, row_set = {}, {}, {}, {}
+local leased_on = {}
 
 local function without(keys, key)
   local from, to = find(keys, ',' .. key .. ',', 1, true)
@@ -47,7 +57,7 @@ end
 -- Whether a job is as the commit needs it. A job's text begins with its token and attempt.
 local function fits(kind, text, prefix)
   if kind == REMOVE then return true end
-  if not text or sub(text, 1, #prefix) ~= prefix then return false end
+  if not text or find(text, prefix, 1, true) ~= 1 then return false end
   if kind == EXPIRED then return tonumber(match(text, '^%S+ %d+ %d+ (%d+)')) <= now end
   if kind == DUE then
     local j = parse(text)
@@ -86,12 +96,9 @@ local function add_job(run, at, due, ttl, hint)
   local field = key .. ':' .. run
   local size = #job_set
   job_set[size + 1] = field
-  if ttl >= 0 and due <= now
-    and not (any_paused and paused[match(run, '^[^/]+') .. '/' .. match(tail, '(%S+) %S+$')]) then
-    local expires = text_of(now + ttl)
-    lease_set[#lease_set + 1] = expires
-    lease_set[#lease_set + 1] = field
-    job_set[size + 2] = prefix .. expires .. ' 0 ' .. now_text .. ' 0 ' .. tail
+  if ttl >= 0 and due <= now and not is_paused(run, tail) then
+    lease_until(run, now + ttl)
+    job_set[size + 2] = prefix .. text_of(now + ttl) .. ' 0 ' .. now_text .. ' 0 ' .. tail
     return true
   end
   local attempt = match(prefix, '(%d+) 0 $')
@@ -138,14 +145,45 @@ local function change_receipts(run, flow, ts, at)
   if #set > 0 then spread({ 'HSET', key }, set, 2) end
 end
 
-local function commit(i)
-  local o = begins[i]
+-- Runs that go from one status to another in this call, by `TENANT FROM TO FLOW`; from `-` where they are new.
+local classes, ended = {}, {}
+local function class_of(name)
+  local class = classes[name]
+  if not class then
+    class = { runs = {} }
+    class.tenant, class.from, class.to, class.flow = match(name, '^(%S+) (%S+) (%S+) (%S+)$')
+    classes[name] = class
+    if class.from == '-' then flows[class.tenant .. '/' .. class.flow] = true end
+  end
+  return class
+end
+local function move(run, name, number)
+  local class = class_of(name)
+  local runs = class.runs
+  runs[#runs + 1] = number
+  runs[#runs + 1] = sub(run, #class.tenant + 2)
+end
+local function write_moves()
+  for _, class in pairs(classes) do
+    local lists, runs, ids = base .. ':by:' .. class.tenant .. ':', class.runs, {}
+    for k = 2, #runs, 2 do ids[k / 2] = runs[k] end
+    if #ids > 0 then
+      if class.from ~= '-' then
+        spread({ 'ZREM', lists .. class.from }, ids, 1)
+        spread({ 'ZREM', lists .. class.from .. ':' .. class.flow }, ids, 1)
+      end
+      spread({ 'ZADD', lists .. class.to }, runs, 2)
+      spread({ 'ZADD', lists .. class.to .. ':' .. class.flow }, runs, 2)
+    end
+  end
+  if #ended > 0 then spread({ 'ZADD', base .. ':ended' }, ended, 2) end
+end
+
+local function commit(i, o, leases, entries, adds, others, flags, uses, hint)
   local kinds, run, version, status = ARGV[o + 1], ARGV[o + 2], ARGV[o + 3], ARGV[o + 4]
-  local leases, events, adds, others, flags, hint = shape_of(SHAPE, kinds)
   local row, new = rows[i], version == ''
-  local uses = o + (new and 7 or 5)
   local pushed = uses + leases * 2
-  local added = pushed + events
+  local added = pushed + entries
 
   local there, was, seq, last, keys, tail, steps, failure, rest
   if new then
@@ -185,46 +223,49 @@ local function commit(i)
       kept = kept or {}
       kept[key] = true
     elseif text then
-      if kind == FINISH or kind == EXPIRED then lease_gone[#lease_gone + 1] = field else unindex(run, key, parse(text)) end
+      if kind ~= FINISH and kind ~= EXPIRED then unindex(run, key, parse(text)) end
       job_gone[#job_gone + 1] = field
       keys = without(keys, key)
     end
   end
   if others ~= LEAVE and keys ~= ',' then keys = change_others(run, keys, others, kept or {}) end
-  local denied, granted = false, nil
+  local granted
   for k = 0, adds - 1 do
     local due, ttl = shape_of(EACH_ADD, kinds, FIXED + 1 + leases * 5 + k * 16)
     local at = added + k * 3
     if add_job(run, at, due, ttl, hint) then
       granted = granted and granted .. ',' .. ARGV[at + 1] or ARGV[at + 1]
-    elseif ttl >= 0 then
-      denied = true
     end
     keys = keys .. ARGV[at + 1] .. ','
   end
+  if keys == ',' and not new then lease_gone[#lease_gone + 1] = run end
 
   local ts_text = now_text
   if last and tonumber(last) > now then ts_text = last end
   local before = tonumber(seq)
-  local after = push(run, ts_text, before, pushed, events, 1)
+  local after, counts = before, FIXED + 1 + leases * 5 + adds * 16
+  for k = 0, entries - 1 do
+    after = enter(run, ts_text, after, shape_of('<I4', kinds, counts + k * 4), ARGV[pushed + 1 + k])
+  end
   feed(run, ts_text, before + 1, after)
   if after > before or new then last = ts_text end
   local part = ARGV[o + 5]
   -- A mend of jobs leaves the row alone.
-  if flags % 16 >= 8 then
+  if flags % 16 >= MEND then
     status, part = was, steps .. ' ' .. failure .. '\n' .. sub(row, rest)
   else
-    if failure ~= '' and flags % 32 < 16 then
+    if failure ~= '' and flags % 32 < FAILURE then
       local from = find(part, '\n', 1, true)
       part = sub(part, 1, from - 1) .. failure .. sub(part, from)
     end
     local terminal = flags % 2 == 1
-    local starts = flags % 4 >= 2 and (new or byte(tail) == 45)
+    local starts = flags % 4 >= STARTED and (new or byte(tail) == 45)
     if new or terminal or starts or status ~= was then
       local started, ended, trimmed, flow = '-', '-', '0', nil
       if new then
+        flow = class_of(ARGV[o + 8]).flow
         row_set[#row_set + 1] = START .. run
-        flow, row_set[#row_set + 1] = new_run(run, number, now_text, ARGV[o + 6])
+        row_set[#row_set + 1] = new_run(run, number, now_text, ARGV[o + 6])
       else
         started, ended, trimmed, number, flow = match(tail, TAIL)
       end
@@ -232,32 +273,95 @@ local function commit(i)
       local ended_before = ended ~= '-' and ended
       if terminal then ended = ts_text end
       tail = started .. ' ' .. ended .. ' ' .. trimmed .. ' ' .. number .. ' ' .. flow
-      if terminal or status ~= was then
+      if new and not terminal and not find(status, ':', 1, true) then
+        move(run, ARGV[o + 8], number)
+      elseif terminal or status ~= was then
         relist(run, flow, number, was, ended_before, status, ended ~= '-' and ended, base .. ':ended')
       end
     end
-    if flags % 8 >= 4 then call('UNLINK', base .. ':state:run:' .. run) end
+    if flags % 8 >= CLEAR then call('UNLINK', base .. ':state:run:' .. run) end
   end
   if flags >= RECEIPTS then change_receipts(run, match(tail, '(%S+)$'), ts_text, added + adds * 3) end
-  local next_version = new and '1' or text_of(tonumber(version) + 1)
+  local head = (new and '1' or text_of(tonumber(version) + 1)) .. ' ' .. status .. ' ' .. text_of(after) .. ' ' .. last .. ' '
+    .. keys .. ' ' .. tail
   local size = #row_set
   row_set[size + 1] = wanted_rows[i]
-  row_set[size + 2] = next_version .. ' ' .. status .. ' ' .. text_of(after) .. ' ' .. last .. ' ' .. keys .. ' ' .. tail
-    .. '\n' .. part
-  -- The caller knows the rest where all went as it asked.
-  if not denied and ts_text == now_text then return seq end
-  return seq .. ' ' .. ts_text .. ' ' .. (granted or '')
+  row_set[size + 2] = head .. '\n' .. part
+  -- A row with a failure is not one that `known_commit` keeps.
+  if failure ~= '' or flags % 32 >= FAILURE then head = '' end
+  return seq .. ' ' .. ts_text .. ' ' .. (granted or '-') .. ' ' .. head
+end
+
+-- A commit of a run whose row the caller knows: it says how the row begins, and how it is to read but for the date. Anything
+-- else than that, and the caller is to say it in full. The same as `commit`, without taking texts apart.
+local betweens = {}
+local function known_commit(i, o, leases, _, adds, _, flags, uses, not_before, ttl)
+  local run, row, job = ARGV[o + 2], rows[i], first_job[i]
+  local entry = uses + leases * 2 + 1
+  if now < not_before or not row or find(row, ARGV[o + 3], 1, true) ~= 1 then return 'R' end
+  for k = 1, leases do
+    local text = jobs[job + k]
+    if not text or find(text, ARGV[uses + k * 2], 1, true) ~= 1 then return 'R' end
+  end
+  if any_paused then
+    for k = 1, adds do
+      if is_paused(run, ARGV[entry + k * 3]) then return 'R' end
+    end
+  end
+
+  -- Nothing is refused from here on.
+  for k = 1, leases do job_gone[#job_gone + 1] = wanted_jobs[job + k] end
+  if adds > 0 then
+    leased_on[run] = now + ttl
+    local between = betweens[ttl]
+    if not between then
+      between = text_of(now + ttl) .. ' 0 ' .. now_text .. ' 0 '
+      betweens[ttl] = between
+    end
+    local set = #job_set
+    for at = entry + 1, entry + adds * 3, 3 do
+      job_set[set + 1], job_set[set + 2] = ARGV[at], ARGV[at + 1] .. between .. ARGV[at + 2]
+      set = set + 2
+    end
+  elseif flags % 16 >= NO_JOBS then
+    lease_gone[#lease_gone + 1] = run
+  end
+  local first, count = shape_of('<dI4', ARGV[o + 1], FIXED + 1)
+  local last = enter(run, now_text, first - 1, count, ARGV[entry])
+  feed(run, now_text, first, last)
+  local size = #row_set
+  row_set[size + 1] = wanted_rows[i]
+  local marks = flags % 4
+  if marks == 0 then
+    row_set[size + 2] = ARGV[o + 4] .. now_text .. ARGV[o + 5]
+  elseif marks == TERMINAL + STARTED then
+    row_set[size + 2] = ARGV[o + 4] .. now_text .. ARGV[o + 5] .. now_text .. ' ' .. now_text .. ARGV[o + 6]
+  else
+    row_set[size + 2] = ARGV[o + 4] .. now_text .. ARGV[o + 5] .. now_text .. ARGV[o + 6]
+  end
+  if marks % 2 == TERMINAL then
+    ended[#ended + 1] = now_text
+    ended[#ended + 1] = run
+  end
+  if flags % 8 >= CLEAR then call('UNLINK', base .. ':state:run:' .. run) end
+  if uses - o > 6 then move(run, ARGV[uses - 1], ARGV[uses]) end
+  return ''
 end
 
 local answers = { '', format('%.0f', us) }
-for i = 1, count do answers[i + 2] = commit(i) end
+for i = 1, count do
+  local shape = shapes[i]
+  answers[i + 2] = (shape[6] >= KNOWN and known_commit or commit)(i, unpack(shape))
+end
 if #row_set > 0 then
   call('MSET', unpack(row_set))
   if #lease_gone > 0 then spread({ 'ZREM', LEASES }, lease_gone, 1) end
   if #job_gone > 0 then spread({ 'HDEL', JOBS }, job_gone, 1) end
   if #job_set > 0 then spread({ 'HSET', JOBS }, job_set, 2) end
+  write_moves()
   finish(ARGV[2])
-  if #lease_set > 0 then spread({ 'ZADD', LEASES }, lease_set, 2) end
+  -- These have leases already, most of the time: a command that changes nothing is not written to the append-only file.
+  write_leased(leased_on)
 end
 answers[1] = counted()
 return answers

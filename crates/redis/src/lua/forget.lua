@@ -17,6 +17,7 @@ for i = 4, #ARGV do
           call('HDEL', JOBS, key .. ':' .. run)
         end
       end
+      drop(LEASES, run)
       local tenant, id = match(run, '^([^/]+)/(.+)$')
       local labels = match(call('GET', START .. run) or '', '^%S+ (%S+)') or ''
       for label in string.gmatch(labels, '[^,]+=[^,]+') do

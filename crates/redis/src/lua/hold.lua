@@ -10,8 +10,8 @@ while o < #ARGV do
     else
       j.released, j.expires = 1, math.min(tonumber(j.expires), now)
     end
+    lease_until(run, j.expires)
     call('HSET', JOBS, job .. ':' .. run, render(j))
-    put(LEASES, j.expires, job .. ':' .. run)
     answers[#answers + 1] = 'H'
     wrote = true
   else

@@ -17,7 +17,7 @@ while o < #ARGV do
       j.token, j.worker, j.leased, j.expires, j.lines, j.released = token, worker, now, expires, 0, 0
       text = render(j)
       call('HSET', JOBS, job .. ':' .. run, text)
-      put(LEASES, expires, job .. ':' .. run)
+      lease_until(run, expires)
       answer = job .. ' ' .. run .. ' ' .. text
     end
     put(base .. ':lanes', tick(), lane)

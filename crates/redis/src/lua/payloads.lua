@@ -2,8 +2,12 @@
 -- Most logs are short: their first entries are looked through. Of what comes later the run's `marks` know the place.
 local answers, found = { counted(), format('%.0f', us) }, {}
 local function keep(entry)
-  local slot, data = match(entry[2][2], '^%S+ %S+ %S+ (%d+) (.*)$')
-  if slot then found[slot] = data end
+  local field, text = entry[2][1], entry[2][2]
+  local function look(from, to)
+    local slot, data = match(text, '^%S+ %S+ %S+ (%d+) ()', from)
+    if slot then found[slot] = sub(text, data, to) end
+  end
+  if field == 'event' then look(1, #text) else each_event(text, look) end
 end
 local first = call('XRANGE', LOG .. ARGV[2], '-', '+', 'COUNT', MARK)
 for _, entry in ipairs(first) do keep(entry) end

@@ -51,7 +51,7 @@ end
 -- Calls a command with many arguments, in parts that fit Lua's stack. `step` arguments belong together.
 local function spread(head, args, step)
   if #args <= 4000 then
-    call(head[1], head[2], unpack(args))
+    if head[3] then call(head[1], head[2], head[3], unpack(args)) else call(head[1], head[2], unpack(args)) end
     return
   end
   local most = 4000 - 4000 % step
@@ -83,6 +83,18 @@ local function put(key, score, member)
 end
 local function drop(key, member) put(key, false, member) end
 
+-- Runs with leases, by a time before which none of them ends: an end that is put off is seen when that time comes, by a sweep.
+local leased = {}
+local function lease_until(run, expires)
+  expires = tonumber(expires)
+  if not leased[run] or expires < leased[run] then leased[run] = expires end
+end
+local function write_leased(ends)
+  local new = {}
+  for run, expires in pairs(ends) do new[#new + 1] = expires; new[#new + 1] = run end
+  if #new > 0 then spread({ 'ZADD', LEASES, 'LT' }, new, 2) end
+end
+
 local held, lanes, flows, states = {}, {}, {}, {}
 local function count_held(lane, by) held[lane] = (held[lane] or 0) + by end
 
@@ -96,6 +108,7 @@ local function flush()
     if #gone > 0 then spread({ 'ZREM', key }, gone, 1) end
     if #add > 0 then spread({ 'ZADD', key }, add, 2) end
   end
+  write_leased(leased)
   for lane, by in pairs(held) do
     if by ~= 0 and call('HINCRBY', base .. ':held', lane, by) == 0 then call('HDEL', base .. ':held', lane) end
   end
@@ -180,11 +193,24 @@ end
 local function lane_of(run, j) return match(run, '^[^/]+') .. '/' .. j.queue .. '/' .. j.need end
 local function waits(priority, lane) return base .. ':wait:' .. priority .. ':' .. lane end
 
--- A job is in exactly one index: leases, timers, its lane, or, held, none.
+-- The keys of a run's jobs, and their texts.
+local function jobs_of(run)
+  local row = call('GET', RUN .. run)
+  local keys, fields = {}, {}
+  if row then
+    for key in string.gmatch(match(row, '^%d+ %S+ %d+ %d+ (%S+)'), '[^,]+') do
+      keys[#keys + 1] = key
+      fields[#fields + 1] = key .. ':' .. run
+    end
+  end
+  return keys, #keys > 0 and fetch(JOBS, fields) or {}
+end
+
+-- A job that waits is in exactly one index: timers, its lane, or, held, none. Of one that is leased its run is.
 local function index(run, key, j)
   local step = tonumber(key) >= 0
   if j.token ~= '-' then
-    put(LEASES, j.expires, key .. ':' .. run)
+    lease_until(run, j.expires)
   elseif j.held == '1' then
     if step then count_held(lane_of(run, j), 1) end
   elseif step then
@@ -197,9 +223,8 @@ local function index(run, key, j)
 end
 local function unindex(run, key, j)
   local step = tonumber(key) >= 0
-  if j.token ~= '-' then
-    drop(LEASES, key .. ':' .. run)
-  elseif j.held == '1' then
+  if j.token ~= '-' then return end
+  if j.held == '1' then
     if step then count_held(lane_of(run, j), -1) end
   elseif step then
     drop(waits(j.priority, lane_of(run, j)), j.number .. ':' .. key .. ':' .. run)
@@ -257,31 +282,66 @@ local function list_receipt(run, number, c, score)
   if c.worker ~= '-' then put(list .. ':' .. c.worker, score, member) end
 end
 
--- What is said once, at the start of a run: the flow, the labels, the rest. Lists the run by its labels; gives the flow and
--- the text of its key `start:`.
+-- What is said once, at the start of a run: the labels, the rest. Lists the run by its labels; gives the text of its key
+-- `start:`.
 local function new_run(run, number, created, said)
-  local flow, labels = match(said, '^(%S+) (%S+)')
-  local tenant, id = match(run, '^([^/]+)/(.+)$')
-  flows[tenant .. '/' .. flow] = true
-  if labels ~= '-' then
-    for label in string.gmatch(labels, '[^,]+') do put(base .. ':label:' .. tenant .. ':' .. label, number, id) end
+  if find(said, ' - ', 1, true) ~= 1 then
+    local tenant, id = match(run, '^([^/]+)/(.+)$')
+    for label in string.gmatch(match(said, '^ (%S+)'), '[^,]+') do
+      put(base .. ':label:' .. tenant .. ':' .. label, number, id)
+    end
   end
-  return flow, created .. sub(said, #flow + 1)
+  return created .. said
 end
 
--- Numbers, dates and writes events to a run's log. The first `MARK` are found by looking through them; of the others the
--- run's `marks` remember where a payload is, and where reading can begin without knowing the date of every event.
+-- The events of a log are numbered from 1 and dated as they are written, some to an entry: the id of an entry is the date
+-- and the number of its last event, its field `events` a line `BYTES TYPE STEP ATTEMPT SLOT DATA` of each. Logs of a format
+-- before have a field `event`, one without its bytes.
+local function each_event(text, seen_one)
+  local at = 1
+  while at <= #text do
+    local bytes, from = match(text, '^(%d+) ()', at)
+    at = from + bytes
+    seen_one(from, at - 1)
+    at = at + 1
+  end
+end
+
+-- The first `MARK` events are found by looking through the entries; of the others the run's `marks` remember where a payload
+-- is, and where reading can begin without knowing the date of every event.
 local MARK = 64
-local function push(run, ts, seq, from, count, width)
-  local log, dash = LOG .. run, ts .. '-'
-  for at = from + 1, from + count * width, width do
+local function mark(run, ts, seq, id, text)
+  local set = {}
+  each_event(text, function(from)
     seq = seq + 1
-    local id = dash .. text_of(seq)
-    call('XADD', log, id, 'event', ARGV[at])
-    if seq > MARK then
-      local slot = match(ARGV[at], '^%S+ %S+ %S+ (%d+)')
-      if slot then call('HSET', base .. ':marks:' .. run, 's' .. slot, id) end
-      if seq % MARK == 1 then call('HSET', base .. ':marks:' .. run, 'm' .. (seq - 1) / MARK, ts) end
+    if seq <= MARK then return end
+    local slot = match(text, '^%S+ %S+ %S+ (%d+)', from)
+    if slot then set[#set + 1] = 's' .. slot; set[#set + 1] = id end
+    if seq % MARK == 1 then set[#set + 1] = 'm' .. (seq - 1) / MARK; set[#set + 1] = ts end
+  end)
+  if #set > 0 then spread({ 'HSET', base .. ':marks:' .. run }, set, 2) end
+end
+
+-- Writes one entry: `count` events after number `seq`. Gives the number of the last.
+local function enter(run, ts, seq, count, text)
+  local last = seq + count
+  local id = ts .. '-' .. text_of(last)
+  call('XADD', LOG .. run, id, 'events', text)
+  if last > MARK then mark(run, ts, seq, id, text) end
+  return last
+end
+
+-- Writes events that come as arguments of their own, every `width`th after `from`, as many to an entry as are read in one go.
+local EVENTS, BYTES = 16, 65536
+local function push(run, ts, seq, from, count, width)
+  local part, bytes = {}, 0
+  for k = 1, count do
+    local event = ARGV[from + 1 + (k - 1) * width]
+    part[#part + 1] = event
+    bytes = bytes + #event
+    if #part == EVENTS or bytes >= BYTES or k == count then
+      seq = enter(run, ts, seq, #part, table.concat(part))
+      part, bytes = {}, 0
     end
   end
   return seq

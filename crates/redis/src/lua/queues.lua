@@ -20,13 +20,19 @@ for _, lane in ipairs(call('ZRANGE', base .. ':lanes', 0, -1)) do
 end
 local waiting_back = call('HGETALL', base .. ':held')
 for i = 1, #waiting_back, 2 do row(waiting_back[i]).held = waiting_back[i + 1] end
+local looked = {}
 for _, member in ipairs(call('ZRANGE', LEASES, 0, -1)) do
-  local job, run = match(member, '^(%-?%d+):(.+)$')
-  if string.sub(run, 1, #prefix) == prefix then
-    local text = call('HGET', JOBS, job .. ':' .. run)
-    if text then
-      local r = row(lane_of(run, parse(text)))
-      r.leased = r.leased + 1
+  -- A format before had the job's key before the run.
+  local run = match(member, '^%-?%d+:(.+)$') or member
+  if string.sub(run, 1, #prefix) == prefix and not looked[run] then
+    looked[run] = true
+    local _, texts = jobs_of(run)
+    for _, text in ipairs(texts) do
+      local j = text and parse(text)
+      if j and j.token ~= '-' then
+        local r = row(lane_of(run, j))
+        r.leased = r.leased + 1
+      end
     end
   end
 end

@@ -1,0 +1,67 @@
+//! A store of the format before is read as it is, and brought up to date by an engine; any other is refused.
+
+#[allow(dead_code)]
+#[path = "place/server.rs"]
+mod server;
+
+use flowline_core::{EventType, NewEvent};
+use flowline_redis::{IfMissing, RedisStore};
+use flowline_store::conformance::{Fixture, given};
+use flowline_store::Commit;
+use server::Server;
+
+/// Makes the store of one run what format 3 had of it: an entry for each event, and leases by job.
+const BEFORE: &str = r"
+local log, leases = '{flowline:0}:log:default/r', '{flowline:0}:leases'
+local entries = redis.call('XRANGE', log, '-', '+')
+redis.call('DEL', log)
+for _, entry in ipairs(entries) do
+  redis.call('XADD', log, entry[1], 'event', string.match(entry[2][2], '^%d+ (.*)\n$'))
+end
+redis.call('ZADD', leases, redis.call('ZSCORE', leases, 'default/r'), '0:default/r')
+redis.call('ZREM', leases, 'default/r')
+redis.call('HSET', '{flowline:0}:meta', 'format', '3')
+return #entries";
+
+async fn open(server: &Server, missing: IfMissing) -> Fixture {
+    Fixture::waiting(RedisStore::open(&server.url(), missing).await.expect("the store opens"))
+}
+
+#[tokio::test]
+async fn a_store_of_the_format_before_is_read_as_it_is_and_brought_up_to_date_by_an_engine() {
+    let server = Server::start(&[]);
+    let format = || server.ask(&["HGET", "{flowline:0}:meta", "format"]).trim().to_owned();
+    let f = open(&server, IfMissing::Make).await;
+    let (run, job) = f.leased_for("r", given::SHORT).await;
+    let log = format!("{:?}", f.log(&run).await);
+    assert_eq!(server.ask(&["EVAL", BEFORE, "0"]).trim(), "1");
+    drop(f);
+
+    let reader = open(&server, IfMissing::Refuse).await;
+    assert_eq!(format!("{:?}", reader.log(&run).await), log);
+    assert_eq!(format(), "3", "who reads changes nothing");
+
+    let f = open(&server, IfMissing::Make).await;
+    assert_eq!(format(), "4");
+    f.pass(given::LATER).await;
+    let swept = f.store.sweep(10).await.expect("sweeps");
+    assert_eq!(swept.expired.iter().map(|lease| lease.token).collect::<Vec<_>>(), [job.token]);
+    assert_eq!(server.ask(&["ZRANGE", "{flowline:0}:leases", "0", "-1"]).trim(), "default/r");
+    let events = vec![NewEvent::run(EventType::Log, None), NewEvent::run(EventType::Log, None)];
+    f.commit(Commit { leases: vec![given::finish(&job)], events, ..given::next(&run, 1) }).await;
+    let numbers: Vec<u64> = reader.log(&run).await.iter().map(|event| event.seq).collect();
+    assert_eq!(numbers, [1, 2, 3]);
+    assert_eq!(server.ask(&["XLEN", "{flowline:0}:log:default/r"]).trim(), "2");
+    assert_eq!(server.ask(&["EXISTS", "{flowline:0}:leases"]).trim(), "0");
+}
+
+#[tokio::test]
+async fn a_store_of_another_format_is_refused() {
+    let server = Server::start(&[]);
+    drop(open(&server, IfMissing::Make).await);
+    for other in ["2", "5"] {
+        server.ask(&["HSET", "{flowline:0}:meta", "format", other]);
+        let error = RedisStore::open(&server.url(), IfMissing::Make).await.expect_err("is refused");
+        assert!(error.to_string().contains(&format!("format {other}")), "{error}");
+    }
+}
