@@ -25,7 +25,7 @@ use crate::{RedisStore, hash};
 type Waiting = (usize, oneshot::Receiver<Reply>, Asked);
 
 enum Asked {
-    Known(known::Asked, Commit, String),
+    Known(known::Asked, Box<Commit>, String),
     InFull(encode::Asked, String),
 }
 
@@ -51,7 +51,7 @@ impl RedisStore {
                     waiting.push((
                         n,
                         writer.push(hash(&run), args, commands),
-                        Asked::Known(asked, commit, run),
+                        Asked::Known(asked, Box::new(commit), run),
                     ));
                 }
                 None => waiting.push(self.ask_in_full(n, &commit, run, kind)?),

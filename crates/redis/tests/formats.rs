@@ -6,8 +6,8 @@ mod server;
 
 use flowline_core::{EventType, NewEvent};
 use flowline_redis::{IfMissing, RedisStore};
-use flowline_store::conformance::{Fixture, given};
 use flowline_store::Commit;
+use flowline_store::conformance::{Fixture, given};
 use server::Server;
 
 /// Makes the store of one run what format 3 had of it: an entry for each event, and leases by job.
