@@ -121,6 +121,13 @@ impl Host {
                     if received == 0 {
                         break;
                     }
+                    if received < BATCH && mail.iter().any(is_input) {
+                        // Whoever else has something to say says it first: what comes together is written together.
+                        tokio::task::yield_now().await;
+                        while mail.len() < BATCH && let Ok(more) = self.mail.try_recv() {
+                            mail.push(more);
+                        }
+                    }
                     let now = self.start.elapsed();
                     mail.drain(..).for_each(|mail| self.open(mail, now));
                 }
@@ -247,6 +254,17 @@ impl Host {
             waiters.retain(|waiter| !waiter.is_closed());
             !waiters.is_empty()
         });
+    }
+}
+
+/// Whether it is something to decide on.
+fn is_input(mail: &Mail) -> bool {
+    match mail {
+        Mail::Start(..) => true,
+        Mail::Message(message) => {
+            matches!(message, Message::Offer(..) | Message::Start(..) | Message::Finished(..))
+        }
+        Mail::Await(..) | Mail::AwaitIdle(..) => false,
     }
 }
 
