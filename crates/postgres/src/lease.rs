@@ -9,9 +9,11 @@ use flowline_store::{
     Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, JobKey, Lane, LeasedJob, Swept, Token,
 };
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use crate::code;
 use crate::fault::Fault;
+use crate::floor::{Floors, Place};
 use crate::session::Session;
 
 /// How often a claim asks again when others took what it had seen.
@@ -30,12 +32,17 @@ struct Served {
 
 impl Rotation {
     /// Leases due jobs, one of each lane in turn.
-    pub(crate) async fn claim(&self, session: &Session, claim: &Claim) -> Result<Claimed, Fault> {
+    pub(crate) async fn claim(
+        &self,
+        session: &Session,
+        floors: &Floors,
+        claim: &Claim,
+    ) -> Result<Claimed, Fault> {
         let mut jobs: Vec<LeasedJob> = Vec::new();
         let (mut now, mut next_due) = (Time::default(), None);
         for round in 0..ROUNDS {
             let left = &claim.tokens[jobs.len()..];
-            let seen = served(session, claim, left.len()).await?;
+            let seen = served(session, floors, claim, left.len()).await?;
             if round == 0 {
                 next_due = seen.next_due;
             }
@@ -45,7 +52,7 @@ impl Rotation {
             if wanted == 0 {
                 break;
             }
-            let got = lease(session, claim, &turns, left, now).await?;
+            let got = lease(session, &seen.from, claim, &turns, left, now).await?;
             let short = got.len() < wanted;
             jobs.extend(got);
             if !short {
@@ -95,40 +102,85 @@ struct Seen {
     lanes: Vec<Served>,
     next_due: Option<Time>,
     now: Time,
+    /// From where on it was looked.
+    from: Ready,
+}
+
+/// The floors of ready jobs, a column each.
+#[derive(Debug, Default)]
+struct Ready {
+    lanes: Vec<i32>,
+    priorities: Vec<i16>,
+    dues: Vec<i64>,
+}
+
+impl Ready {
+    fn of(floors: &HashMap<Place, i64>) -> Ready {
+        let mut ready = Ready::default();
+        for (place, due) in floors {
+            if let Place::Ready { lane, priority } = *place {
+                ready.lanes.push(lane);
+                ready.priorities.push(priority);
+                ready.dues.push(*due);
+            }
+        }
+        ready
+    }
 }
 
 /// Counts, up to the limit, what is due in every lane that the claim serves, each priority by itself: however many jobs
-/// are delayed, none of them is looked at.
+/// are delayed, none of them is looked at. A floor that lies above the present is one of before a clock was set back.
 const SERVED: &str = "
-    select l.id, l.tenant, l.queue, l.need, m.ms, ready.n::bigint, ahead.due
-    from (select now_ms() as ms) m left join (lanes l
-        cross join lateral (select sum(c.n) as n from (values (0), (1), (2), (3)) p(priority) cross join lateral
-            (select count(*) as n from (select 1 from jobs j where j.lane = l.id and j.priority = p.priority
-                and j.due <= now_ms() and j.token is null and not j.held and j.key >= 0 limit $3) due) c) ready
-        cross join lateral (select min(d.due) as due from (values (0), (1), (2), (3)) p(priority) cross join lateral
-            (select j.due from jobs j where j.lane = l.id and j.priority = p.priority
+    select l.id, l.tenant, l.queue, l.need, m.ms, m.rewinds, l.priority, l.n, l.first, l.ahead
+    from (select now_ms() as ms, case when is_called then last_value else 0 end as rewinds from job_rewinds) m left join (
+        select l.*, p.priority, due.n, due.first, ahead.due as ahead
+        from lanes l cross join unnest('{0, 1, 2, 3}'::smallint[]) p(priority)
+            left join unnest($4::int[], $5::smallint[], $6::bigint[]) f(lane, priority, due)
+                on f.lane = l.id and f.priority = p.priority
+            cross join lateral (select count(*) as n, min(d.due) as first from (
+                select j.due from jobs j where j.lane = l.id and j.priority = p.priority
+                    and j.due >= case when f.due <= now_ms() then f.due else '-9223372036854775808'::bigint end
+                    and j.due <= now_ms() and j.token is null and not j.held and j.key >= 0
+                order by j.due limit $3) d) due
+            left join lateral (select j.due from jobs j where j.lane = l.id and j.priority = p.priority
                 and j.due > now_ms() and j.token is null and not j.held and j.key >= 0
-                order by j.due limit 1) d) ahead)
+                order by j.due limit 1) ahead on true) l
         on l.need = any($1) and ($2::text is null or l.tenant = $2)
         and not exists (select 1 from paused_queues p where p.tenant = l.tenant and p.queue = l.queue)";
 
-async fn served(session: &Session, claim: &Claim, limit: usize) -> Result<Seen, Fault> {
+async fn served(session: &Session, floors: &Floors, claim: &Claim, limit: usize) -> Result<Seen, Fault> {
     let needs: Vec<_> = claim.needs.iter().map(|need| code::shut(need)).collect();
     let tenant = claim.tenant.as_ref().map(Tenant::as_str);
-    let rows = session.query(SERVED, &[&needs, &tenant, &(limit as i64)]).await?;
-    let mut seen = Seen { lanes: Vec::new(), next_due: None, now: Time::default() };
+    let limit = limit.max(1) as i64;
+    let (from, rows) = loop {
+        let look = floors.begin();
+        let from = Ready::of(&look.floors);
+        let given: [&(dyn ToSql + Sync); 6] =
+            [&needs, &tenant, &limit, &from.lanes, &from.priorities, &from.dues];
+        let rows = session.query(SERVED, &given).await?;
+        let rewinds = rows.first().map_or(Ok(0), |row| row.try_get(5))?;
+        if !floors.missed(&look, rewinds) {
+            break (from, rows);
+        }
+    };
+    let mut seen = Seen { lanes: Vec::new(), next_due: None, now: Time::default(), from };
     for row in rows {
         seen.now = Time::from_millis(row.try_get(4)?);
         let Some(id) = row.try_get::<_, Option<i32>>(0)? else { continue };
+        let priority = row.try_get(6)?;
+        floors.raise(Place::Ready { lane: id, priority }, row.try_get(8)?, seen.now);
         let lane =
             Lane { queue: code::open(row.try_get(2)?).into(), need: code::open(row.try_get(3)?).into() };
         if claim.free_in(&lane.queue) == 0 {
             continue;
         }
-        let due = row.try_get::<_, Option<i64>>(6)?.map(Time::from_millis);
+        let due = row.try_get::<_, Option<i64>>(9)?.map(Time::from_millis);
         seen.next_due = seen.next_due.into_iter().chain(due).min();
-        let ready = row.try_get::<_, Option<i64>>(5)?.unwrap_or(0) as usize;
-        seen.lanes.push(Served { id, name: (code::tenant(row.try_get(1)?)?, lane), ready });
+        let ready = row.try_get::<_, i64>(7)? as usize;
+        match seen.lanes.iter_mut().find(|known| known.id == id) {
+            Some(known) => known.ready += ready,
+            None => seen.lanes.push(Served { id, name: (code::tenant(row.try_get(1)?)?, lane), ready }),
+        }
     }
     Ok(seen)
 }
@@ -137,10 +189,14 @@ async fn served(session: &Session, claim: &Claim, limit: usize) -> Result<Seen, 
 const LEASE: &str = "
     with picked as materialized (
         select u.at, x.* from unnest($1::int[], $2::int[]) with ordinality u(lane, take, at) cross join lateral (
-            select j.* from (values (3), (2), (1), (0)) p(priority) cross join lateral (
+            select j.* from unnest('{3, 2, 1, 0}'::smallint[]) p(priority)
+                left join unnest($7::int[], $8::smallint[], $9::bigint[]) f(lane, priority, due)
+                    on f.lane = u.lane and f.priority = p.priority
+                cross join lateral (
                 select j.run, j.key, j.priority, j.due, j.n from jobs j
-                where j.lane = u.lane and j.priority = p.priority and j.due <= $3 and j.token is null
-                    and not j.held and j.key >= 0
+                where j.lane = u.lane and j.priority = p.priority
+                    and j.due >= case when f.due <= $3 then f.due else '-9223372036854775808'::bigint end and j.due <= $3
+                    and j.token is null and not j.held and j.key >= 0
                 order by j.due, j.n limit u.take for update skip locked) j
             limit u.take) x),
     numbered as (select *, row_number() over (order by at, priority desc, due, n) as k from picked)
@@ -152,6 +208,7 @@ const LEASE: &str = "
 
 async fn lease(
     session: &Session,
+    from: &Ready,
     claim: &Claim,
     turns: &[Turn],
     tokens: &[Token],
@@ -167,8 +224,10 @@ async fn lease(
     let bytes: Vec<Vec<u8>> = tokens.iter().copied().map(code::token_bytes).collect();
     let expires = now + claim.ttl;
     let worker = code::shut(&claim.worker);
-    let rows =
-        session.query(LEASE, &[&lanes, &takes, &now.millis(), &bytes, &worker, &expires.millis()]).await?;
+    let (now, until) = (now.millis(), expires.millis());
+    let given: [&(dyn ToSql + Sync); 9] =
+        [&lanes, &takes, &now, &bytes, &worker, &until, &from.lanes, &from.priorities, &from.dues];
+    let rows = session.query(LEASE, &given).await?;
     let mut found: Vec<(i64, LeasedJob)> = Vec::with_capacity(rows.len());
     for row in &rows {
         let lane: i32 = row.try_get(6)?;
@@ -277,27 +336,38 @@ const NEXT: &str = "
         (select expires as at from jobs where token is not null and expires > now_ms() order by expires limit 1)
         union all
         (select due from jobs where token is null and not held and key < 0 and due > now_ms() order by due limit 1)
-    ) ahead)";
+    ) ahead), case when is_called then last_value else 0 end from job_rewinds";
 
 const EXPIRED: &str = "
-    select r.tenant, r.run_id, j.key, j.name, j.attempt, j.token, j.worker, j.lines, j.released
+    select r.tenant, r.run_id, j.key, j.name, j.attempt, j.token, j.worker, j.lines, j.released, j.expires
     from jobs j join flow_runs r on r.id = j.run
-    where j.token is not null and j.expires <= $1 order by j.expires, j.n limit $2";
+    where j.token is not null and j.expires >= $3 and j.expires <= $1 order by j.expires, j.n limit $2";
 
 const TIMERS: &str = "
     select r.tenant, r.run_id, j.key, j.attempt, j.due from jobs j join flow_runs r on r.id = j.run
-    where j.token is null and not j.held and j.key < 0 and j.due <= $1 order by j.due, j.n limit $2";
+    where j.token is null and not j.held and j.key < 0 and j.due >= $3 and j.due <= $1
+    order by j.due, j.n limit $2";
 
-pub(crate) async fn sweep(session: &Session, limit: usize) -> Result<Swept, Fault> {
+pub(crate) async fn sweep(session: &Session, floors: &Floors, limit: usize) -> Result<Swept, Fault> {
     let row = session.query_one(NEXT, &[]).await?;
-    let now: i64 = row.try_get(0)?;
-    let mut swept = Swept {
-        now: Time::from_millis(now),
-        next: row.try_get::<_, Option<i64>>(1)?.map(Time::from_millis),
-        ..Swept::default()
-    };
+    let now = Time::from_millis(row.try_get(0)?);
+    let mut swept =
+        Swept { now, next: row.try_get::<_, Option<i64>>(1)?.map(Time::from_millis), ..Swept::default() };
+    // Announcements of before are heeded here; those that come now, by the next sweep.
+    floors.missed(&floors.begin(), row.try_get(2)?);
+    let known = floors.begin().floors;
+    let from = |place| known.get(&place).copied().filter(|floor| *floor <= now.millis()).unwrap_or(i64::MIN);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    for row in session.query(EXPIRED, &[&now, &limit]).await? {
+    // Who asks for nothing finds nothing, which says nothing.
+    let raise = |place, first| {
+        if limit > 0 {
+            floors.raise(place, first, now)
+        }
+    };
+    let given: [&(dyn ToSql + Sync); 3] = [&now.millis(), &limit, &from(Place::Leases)];
+    let mut first = None;
+    for row in session.query(EXPIRED, &given).await? {
+        first = first.or(Some(row.try_get(9)?));
         swept.expired.push(ExpiredLease {
             run: run_key(&row, 0)?,
             key: JobKey::from_number(row.try_get(2)?),
@@ -309,7 +379,9 @@ pub(crate) async fn sweep(session: &Session, limit: usize) -> Result<Swept, Faul
             released: row.try_get(8)?,
         });
     }
-    for row in session.query(TIMERS, &[&now, &limit]).await? {
+    raise(Place::Leases, first);
+    let given: [&(dyn ToSql + Sync); 3] = [&now.millis(), &limit, &from(Place::Timers)];
+    for row in session.query(TIMERS, &given).await? {
         swept.timers.push(DueTimer {
             run: run_key(&row, 0)?,
             key: JobKey::from_number(row.try_get(2)?),
@@ -317,5 +389,6 @@ pub(crate) async fn sweep(session: &Session, limit: usize) -> Result<Swept, Faul
             due: Time::from_millis(row.try_get(4)?),
         });
     }
+    raise(Place::Timers, swept.timers.first().map(|timer| timer.due.millis()));
     Ok(swept)
 }

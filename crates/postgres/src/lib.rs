@@ -13,6 +13,7 @@ mod code;
 mod documents;
 mod fault;
 mod feed;
+mod floor;
 mod lease;
 mod names;
 mod pool;
@@ -35,6 +36,7 @@ use std::sync::Arc;
 use flowline_store::StoreError;
 use tokio::sync::{Notify, watch};
 
+use floor::Floors;
 use lease::Rotation;
 use names::Names;
 use pool::{Pool, timely};
@@ -66,6 +68,7 @@ pub struct PostgresStore {
     names: Arc<Names>,
     writers: Writers,
     rotation: Rotation,
+    floors: Floors,
     /// Of the sweeps.
     witness: Witness,
     changed: watch::Sender<u64>,
@@ -110,9 +113,18 @@ impl PostgresStore {
         let writers = Writers::start(shared);
         let signal = Signal::start(target.clone(), changed.clone(), tell.clone());
         let (rotation, witness) = (Rotation::default(), witnesses.of_sweeps());
-        let store =
-            PostgresStore { target, pool, names, writers, rotation, witness, changed, tell, _signal: signal };
-        Ok(Arc::new(store))
+        Ok(Arc::new(PostgresStore {
+            target,
+            pool,
+            names,
+            writers,
+            rotation,
+            floors: Floors::default(),
+            witness,
+            changed,
+            tell,
+            _signal: signal,
+        }))
     }
 
     /// The server, database and schema, without the password.

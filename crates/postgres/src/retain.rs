@@ -40,15 +40,19 @@ pub(crate) async fn retain(seat: &mut Seat<'_>, policy: Retention, limit: usize)
     Ok(done)
 }
 
-/// The runs that ended long enough ago, locked. A run that another instance is removing is left to it.
+/// The runs that ended long enough ago, locked, of those whose events are gone and of those whose events are there. A run
+/// that another instance is removing is left to it.
 const ENDED: &str = "
-    select id from flow_runs where completed_at is not null and completed_at <= now_ms() - $1
-        and status in ('completed', 'failed', 'cancelled')";
+    select ended.id from unnest($3::bool[]) which(trimmed) cross join lateral (
+        select id, completed_at from flow_runs r
+        where r.events_trimmed = which.trimmed and r.completed_at is not null and r.completed_at <= now_ms() - $1
+            and r.status in ('completed', 'failed', 'cancelled')
+        order by r.completed_at, r.id limit $2 for update skip locked) ended
+    order by ended.completed_at, ended.id limit $2";
 
-async fn ended(seat: &Seat<'_>, kept: Duration, which: &str, limit: usize) -> Result<Vec<i64>, Fault> {
-    let sql = format!("{ENDED} {which} order by completed_at, id limit $2 for update skip locked");
+async fn ended(seat: &Seat<'_>, kept: Duration, trimmed: &[bool], limit: usize) -> Result<Vec<i64>, Fault> {
     let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX / 4);
-    let rows = seat.query(&sql, &[&kept, &(limit as i64)]).await?;
+    let rows = seat.query(ENDED, &[&kept, &(limit as i64), &trimmed]).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
@@ -57,7 +61,7 @@ async fn remove(seat: &mut Seat<'_>, kept: Duration, limit: usize) -> Result<u64
         return Ok(0);
     }
     seat.begin_long().await?;
-    let ids = ended(seat, kept, "", limit).await?;
+    let ids = ended(seat, kept, &[true, false], limit).await?;
     if !ids.is_empty() {
         for sql in [
             "delete from jobs where run = any($1)",
@@ -89,7 +93,7 @@ async fn trim(seat: &mut Seat<'_>, kept: Duration, limit: usize) -> Result<u64, 
         return Ok(0);
     }
     seat.begin_long().await?;
-    let ids = ended(seat, kept, "and not events_trimmed", limit).await?;
+    let ids = ended(seat, kept, &[false], limit).await?;
     if !ids.is_empty() {
         seat.execute("delete from events where run = any($1)", &[&ids]).await?;
         seat.execute("update flow_runs set events_trimmed = true where id = any($1)", &[&ids]).await?;

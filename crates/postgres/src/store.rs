@@ -88,7 +88,7 @@ impl RunStore for PostgresStore {
     }
 
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        writing!(self, |session| self.rotation.claim(&session, &claim))
+        writing!(self, |session| self.rotation.claim(&session, &self.floors, &claim))
     }
 
     async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
@@ -104,7 +104,7 @@ impl RunStore for PostgresStore {
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
         let attended = reading!(self, |session| self.witness.attend(&session));
         self.pool.halt.heed(attended)?;
-        reading!(self, |session| lease::sweep(&session, limit))
+        reading!(self, |session| lease::sweep(&session, &self.floors, limit))
     }
 
     async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError> {

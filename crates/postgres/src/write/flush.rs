@@ -14,6 +14,7 @@ use super::model::{Job, Live, Model, Stored};
 use super::receipts::{CHANGE_RECEIPTS, OPEN_RECEIPTS, changed, opened};
 use crate::code;
 use crate::fault::Fault;
+use crate::floor;
 use crate::names::Names;
 use crate::session::{Session, pipelined};
 use crate::witness::{COUNT_ON, Known, Witness};
@@ -43,6 +44,7 @@ pub(super) async fn write(
     fill(DELETE_JOBS, removed_jobs(model)).await?;
     fill(INSERT_JOBS, added_jobs(model, names)?).await?;
     fill(UPDATE_JOBS, changed_jobs(model)).await?;
+    fill(REWIND, rewinds(model).then(Vec::new)).await?;
     let events = events(model);
     if events.is_some() {
         fill(HOLD_FEED, Some(Vec::new())).await?;
@@ -198,6 +200,18 @@ fn changed_jobs(model: &Model) -> Option<Vec<Value>> {
             column(&changed, |(.., job)| job.lease.as_ref().map_or(0, |lease| lease.lines as i32)),
         ]
     })
+}
+
+/// Announces jobs that are ready, leases that have run out and timers that are due for longer than anybody looks back.
+const REWIND: &str = "select nextval('job_rewinds')";
+
+fn rewinds(model: &Model) -> bool {
+    let written = |job: &&Job| job.stored != Stored::AsRead;
+    let is_old = |job: &Job| {
+        let due = job.lease.as_ref().map_or(job.due, |lease| lease.expires);
+        !job.held && model.now.since(due) > floor::OLD
+    };
+    model.runs.values().flat_map(|run| run.jobs.values()).filter(written).any(is_old)
 }
 
 /// Says, before the first number is drawn and until the transaction has ended, that events may be on their way: the

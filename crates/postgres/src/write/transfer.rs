@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use flowline_core::{RunKey, Tenant};
+use flowline_core::{RunKey, Tenant, Time};
 use flowline_store::{
     CommitError, JobRow, JobState, Lane, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue,
     StoreError, StoredDefinition, Token,
@@ -49,7 +49,8 @@ pub(crate) async fn restore(
     if ids.len() < runs.len() {
         return Ok(Err(CommitError::Exists));
     }
-    let mut model = Model::default();
+    // However old its jobs are, they are announced as such.
+    let mut model = Model { now: Time::from_millis(i64::MAX), ..Model::default() };
     for (place, run) in runs.iter().enumerate() {
         model.restored(ids[&run.row.key()], run, place);
     }
