@@ -207,20 +207,22 @@ impl Filter {
         }
     }
 
-    /// Takes tenant, statuses, since, until, the number below which to begin, the limit; then flow, state and label.
+    /// Takes tenant, statuses, since, until, the number below which to begin, the limit; then flow, state and label. Each
+    /// list is written as the index has it that was made for it.
     fn sql(&self, columns: &str) -> String {
-        let mut wheres = String::new();
-        let mut next = 7;
-        if self.flow.is_some() {
-            wheres.push_str(&format!(" and r.flow_name = ${next}"));
-            next += 1;
-        }
-        if self.state.is_some() {
-            wheres.push_str(&format!(" and r.machine_state = ${next}"));
-            next += 1;
-        }
+        let mut wheres = String::from(match (&self.flow, &self.state) {
+            (Some(_), Some(_)) => {
+                "r.tenant || '/' || r.flow_name || '/' || r.machine_state || '/' || r.status
+                    = $1::text || '/' || $7::text || '/' || $8::text || '/' || s.status and r.machine_state is not null"
+            }
+            (Some(_), None) => {
+                "r.tenant || '/' || r.flow_name || '/' || r.status = $1::text || '/' || $7::text || '/' || s.status"
+            }
+            (None, _) => "r.tenant = $1 and r.status = s.status",
+        });
         if self.label.is_some() {
-            let (key, value) = (next, next + 1);
+            let key = 7 + usize::from(self.flow.is_some()) + usize::from(self.state.is_some());
+            let value = key + 1;
             wheres.push_str(&format!(
                 " and exists (select 1 from run_labels l where l.tenant = r.tenant and l.key = ${key}
                     and l.value = ${value} and l.run = r.id)"
@@ -228,9 +230,9 @@ impl Filter {
         }
         format!(
             "select r.* from unnest($2::text[]) s(status) cross join lateral (
-                select {columns} from flow_runs r where r.tenant = $1 and r.status = s.status
-                    and r.created_at >= $3 and r.created_at < $4 and r.id < $5{wheres}
-                order by r.id desc limit $6) r
+                select {columns} from flow_runs r where {wheres}
+                    and r.created_at >= $3 and r.created_at < $4 and -r.id > -$5::bigint
+                order by -r.id limit $6) r
              order by r.id desc limit $6"
         )
     }

@@ -78,7 +78,7 @@ async fn a_schema_of_the_format_before_is_brought_up_to_date_by_an_engine_alone(
     let StoreError::Unavailable(text) = &error else { panic!("{error:?}") };
     assert!(text.contains("format 1") && text.contains("flowline work"), "{text}");
     let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
-    assert_eq!(store.check().await.expect("answers").format, 3);
+    assert_eq!(store.check().await.expect("answers").format, 4);
     store.put_document("tokens", "t", given::json("x".into()), None).await.expect("is stored");
     assert!(store.document("tokens", "t").await.expect("answers").is_some());
 }
