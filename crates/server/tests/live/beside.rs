@@ -62,7 +62,9 @@ fn healthy(to: SocketAddr) -> (Duration, Duration) {
         let next = began + BETWEEN * times.len() as u32;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         let asked = Instant::now();
-        stream.write_all(if times.len() % 4 == 0 { start.as_bytes() } else { list.as_bytes() }).unwrap();
+        stream
+            .write_all(if times.len().is_multiple_of(4) { start.as_bytes() } else { list.as_bytes() })
+            .unwrap();
         read(&mut stream);
         times.push(asked.elapsed());
     }
