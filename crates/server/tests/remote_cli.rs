@@ -160,8 +160,15 @@ impl Twins {
         for (name, ids) in &self.runs {
             ids.iter().for_each(|id| text = text.replace(id.as_str(), &format!("<{name}>")));
         }
-        // What has no name here: the ids of new runs and of tokens.
-        let id = |word: &str| word.len() == 36 && word.matches('-').count() == 4;
+        // What has no name here: the ids of new runs and of tokens, of events with a key, and of instances.
+        let hex =
+            |text: &str, length| text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let instance = |(process, rest): (&str, &str)| process.parse::<u32>().is_ok() && hex(rest, 6);
+        let id = |word: &str| {
+            word.len() == 36 && word.matches('-').count() == 4
+                || word.strip_prefix('k').is_some_and(|rest| hex(rest, 32))
+                || word.split_once('-').is_some_and(instance)
+        };
         text.split_inclusive(' ').map(|word| if id(word.trim()) { "<id> " } else { word }).collect()
     }
 
