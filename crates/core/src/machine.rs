@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::definition::OnFailure;
+use crate::event::Slot;
 use crate::plan::{Plan, PlanMachine, PlanTransition};
 use crate::planted::{self, Bug};
 use crate::run::{Fact, Phase, RunState, StepState};
@@ -77,6 +78,25 @@ pub enum Group {
 }
 
 impl MachineState {
+    /// Whether what comes may still read this payload: of contexts the last, of events those whose turn is not over.
+    pub fn may_read(&self, slot: Slot) -> bool {
+        match slot {
+            Slot::Context(transition) => transition == self.context,
+            Slot::Received(number) => number >= self.first_open(),
+            _ => true,
+        }
+    }
+
+    /// The first event whose turn is not over: turns are in the order in which events came in.
+    fn first_open(&self) -> u32 {
+        let turns = self.current.iter().map(|current| &current.by).chain(&self.inbox);
+        let mut events = turns.filter_map(|turn| match turn {
+            Turn::Event { number, .. } => Some(*number),
+            _ => None,
+        });
+        events.next().unwrap_or(self.received + 1)
+    }
+
     pub fn new(plan: &Plan) -> Option<Box<MachineState>> {
         plan.machine.as_ref().map(|_| Box::default())
     }

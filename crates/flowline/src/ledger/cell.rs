@@ -85,6 +85,19 @@ impl<R> Cell<R> {
         }
     }
 
+    /// Keeps what is small and may be read again: a machine can have any number of events and contexts behind it.
+    fn forget_past(&mut self, state: &RunState) {
+        let payloads = &mut self.known.payloads;
+        if let Some(machine) = &state.machine {
+            payloads.retain(|slot, _| machine.may_read(*slot));
+            self.cached = payloads.values().map(|payload| payload.get().len()).sum();
+        }
+        if self.cached > CACHED_PAYLOADS {
+            payloads.clear();
+            self.cached = 0;
+        }
+    }
+
     pub(super) fn next(
         &mut self,
         run: &RunKey,
@@ -212,10 +225,7 @@ impl<R> Cell<R> {
                 landed.unused.push(unused(&flight.after.plan, step, &handoff));
             }
         }
-        if self.cached > CACHED_PAYLOADS {
-            self.known.payloads.clear();
-            self.cached = 0;
-        }
+        self.forget_past(&flight.after.state);
         self.seen = Some(flight.after);
         let outcome = || Outcome::Committed { status };
         landed.replies.extend(flight.entries.into_iter().map(|entry| (entry.reply, outcome())));
