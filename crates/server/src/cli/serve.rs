@@ -87,7 +87,7 @@ pub struct ServeFlags {
     /// address it listens on]
     #[arg(long, value_name = "URL")]
     pub public_url: Option<String>,
-    /// Let web pages of these origins use the API, separated by commas (https://flows.example) [env:
+    /// Let web pages of these origins use the API, separated by commas (https://HOST) [env:
     /// FLOWLINE_CORS_ORIGINS] [default: none]
     #[arg(long, value_name = "ORIGINS")]
     pub cors_origins: Option<String>,
