@@ -1,6 +1,9 @@
 //! Which route takes a request: by its path, then by its method.
 
+use std::borrow::Cow;
+
 use axum::http::Method;
+use percent_encoding::percent_decode_str;
 
 use super::route::{Route, Verb};
 use super::routes;
@@ -55,25 +58,7 @@ impl Paths {
 
 /// Takes the `%` escapes out of a part of a path.
 fn unescape(raw: &str) -> Value {
-    if !raw.contains('%') {
-        return Some(raw.to_owned());
-    }
-    let mut bytes = Vec::with_capacity(raw.len());
-    let mut rest = raw.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let digit = |at: usize| after.get(at).and_then(|digit| char::from(*digit).to_digit(16));
-        match (first, digit(0), digit(1)) {
-            (b'%', Some(high), Some(low)) => {
-                bytes.push((high << 4 | low) as u8);
-                rest = &after[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8(bytes).ok()
+    percent_decode_str(raw).decode_utf8().ok().map(Cow::into_owned)
 }
 
 #[cfg(test)]
