@@ -44,7 +44,7 @@ pub(crate) const STARTED: u8 = 2;
 const CLEAR: u8 = 4;
 const MEND: u8 = 8;
 const FAILURE: u8 = 16;
-const RECEIPTS: u8 = 32;
+pub(crate) const RECEIPTS: u8 = 32;
 /// A commit that says how the row is that it replaces, see `known.rs`.
 pub(crate) const KNOWN: u8 = 64;
 

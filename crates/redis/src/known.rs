@@ -13,8 +13,10 @@ use flowline_core::Time;
 use flowline_store::{Base, Commit, Committed, LeaseUse, Others, StoreError};
 
 use crate::args::Args;
-use crate::encode::{self, KNOWN, STARTED, TERMINAL, due, handoff, millis};
+use crate::encode::{self, KNOWN, RECEIPTS, STARTED, TERMINAL, due, handoff, millis};
 use crate::log;
+use crate::names;
+use crate::receipt;
 
 /// The most runs that are remembered: as many as an instance has in flight, and more. Past that all are forgotten.
 const MOST: usize = 16_384;
@@ -32,7 +34,7 @@ impl Heads {
         self.lines().remove(run)
     }
 
-    /// Remembers the first line of a row without a failure. That of a machine or of a run that has ended is of no use.
+    /// Remembers the first line of a row without a failure. That of a run that has ended is of no use.
     pub(crate) fn keep(&self, run: String, line: String) {
         if Head::read(&line).is_none() {
             return;
@@ -49,10 +51,11 @@ impl Heads {
     }
 }
 
-/// The first line of the row of a flow's run that has not ended.
+/// The first line of the row of a run that has not ended.
 #[derive(Debug)]
 struct Head<'a> {
     version: u64,
+    /// With the state of a machine behind it.
     status: &'a str,
     events: u64,
     last: i64,
@@ -71,7 +74,7 @@ impl Head<'_> {
         let keys = keys.split(',').filter(|key| !key.is_empty()).map(|key| key.parse().ok());
         Some(Head {
             version: version.parse().ok()?,
-            status: Some(status).filter(|status| !status.contains(':'))?,
+            status,
             events: events.parse().ok()?,
             last: last.parse().ok()?,
             keys: keys.collect::<Option<_>>()?,
@@ -104,7 +107,7 @@ impl Asked {
 ///
 /// The arguments: the shape, the run, the line, the new row up to its date, from there on (in two parts where there is another
 /// date in it), where the status changes `TENANT FROM TO FLOW` and the run's number; then two for each
-/// lease, the entry of the log, three for each job.
+/// lease, the entry of the log, three for each job; where there are receipts their number, and five for each.
 pub(crate) fn commit(
     commit: &Commit,
     run: &str,
@@ -113,11 +116,14 @@ pub(crate) fn commit(
     let Some(head) = Head::read(line) else { return Ok(None) };
     let Some(keys) = keys(commit, &head) else { return Ok(None) };
     let mut flags = encode::said(commit);
-    let (status, ends) = (commit.index.status.as_str(), flags & TERMINAL != 0);
+    let (status, ends) = (status_of(commit), flags & TERMINAL != 0);
+    let moved = status != head.status;
+    // Moves between states are seldom the same, and have more lists.
+    let of_machine = commit.index.state.is_some() || head.status.contains(':');
     let usual = matches!(commit.base, Base::Version(version) if version == head.version)
         && commit.index.failure.is_none()
-        && commit.index.state.is_none()
-        && commit.receipts.is_empty()
+        && !(of_machine && moved)
+        && commit.receipts.iter().all(|change| change.opened.is_some() && change.worker.is_none())
         && ends == commit.index.status.is_terminal()
         && log::entries(&commit.events).count() == 1;
     if !usual {
@@ -126,12 +132,11 @@ pub(crate) fn commit(
     if head.started != "-" {
         flags &= !STARTED;
     }
-    if keys == "," {
+    if keys == "," && !head.keys.is_empty() {
         flags |= NO_JOBS;
     }
     let starts = flags & STARTED != 0;
     let events = head.events + commit.events.len() as u64;
-    let moved = status != head.status;
     let before = format!("{} {status} {events} ", head.version + 1);
     let started = if starts { "*" } else { head.started };
     let ended = if ends { "*" } else { "-" };
@@ -142,7 +147,8 @@ pub(crate) fn commit(
     let ttl = commit.add.first().and_then(handoff).map_or(0, |asked| millis(asked.ttl)) as f64;
     let fixed = 5 + u8::from(starts || ends) + if moved { 2 } else { 0 };
     let counts = [commit.leases.len(), 1, commit.add.len()];
-    encode::counts(&mut args, counts, 0, flags | KNOWN, fixed, [not_before, ttl]);
+    flags |= KNOWN | if commit.receipts.is_empty() { 0 } else { RECEIPTS };
+    encode::counts(&mut args, counts, 0, flags, fixed, [not_before, ttl]);
     args.part_bytes(&((head.events + 1) as f64).to_le_bytes());
     args.part_bytes(&(commit.events.len() as u32).to_le_bytes()).end();
     args.text(run).part_bytes(line.as_bytes()).bytes(b"\n").text(&before);
@@ -170,10 +176,23 @@ pub(crate) fn commit(
         args.part(format_args!("{}:{run}", job.key.number())).end();
         encode::new_job(&mut args, job);
     }
+    if !commit.receipts.is_empty() {
+        args.number(commit.receipts.len());
+        commit.receipts.iter().for_each(|change| receipt::open(&mut args, &commit.run, head.flow, change));
+    }
     let granted = commit.add.iter().map(|job| job.key).collect();
     let committed =
         Committed { version: head.version + 1, first_seq: head.events + 1, ts: Time::default(), granted };
     Ok(Some((args, encode::commands(commit), Asked { committed, before, after })))
+}
+
+/// The status that a commit gives its run, as a row has it.
+fn status_of(commit: &Commit) -> String {
+    let status = commit.index.status.as_str();
+    match &commit.index.state {
+        Some(state) => format!("{status}:{}", names::encode(state)),
+        None => status.to_owned(),
+    }
 }
 
 /// The keys of the run's jobs after a commit that only ends leases and hands new jobs on, as a row has them.

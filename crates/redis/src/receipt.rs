@@ -220,6 +220,20 @@ pub(crate) fn change(args: &mut Args, change: &ReceiptChange) {
     args.text(outcome.as_ref().map_or("", |outcome| outcome.get()));
 }
 
+/// A receipt that a commit opens without a worker as five arguments: number, event, `TENANT:STATUS` of its list, what follows
+/// its date in there, and what follows its dates in its hash. `flow` is as a row has it.
+pub(crate) fn open(args: &mut Args, run: &RunKey, flow: &str, change: &ReceiptChange) {
+    let ReceiptChange { number, opened, status, outcome, .. } = change;
+    let Some(Opened { event_id, name, sender }) = opened else { return };
+    args.number(number).name(event_id);
+    args.part_name(run.tenant.as_str()).part_bytes(b":").text(status.as_str());
+    args.part_bytes(b" ").part_name(run.run.as_str()).part(format_args!(" {number:0NUMBER_DIGITS$}")).end();
+    args.part_bytes(b" ").part_name(event_id).part_bytes(b" ").part_name(name);
+    let sender = sender.as_ref().map_or("", |sender| sender.get());
+    args.part(format_args!(" {flow} {} {sender}", sender.len()));
+    args.text(outcome.as_ref().map_or("", |outcome| outcome.get()));
+}
+
 /// A receipt as its hash holds it: `STATUS WORKER RECEIVED STARTED COMPLETED EVENT NAME FLOW BYTES SENDER` with the
 /// outcome right behind the bytes of the sender.
 pub(crate) fn write(args: &mut Args, receipt: &Receipt) {

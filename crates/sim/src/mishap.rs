@@ -97,6 +97,11 @@ impl Weather {
         }
     }
 
+    /// The same with a store that takes its time for most calls: what happens to a run meanwhile waits, and is decided together.
+    pub(crate) fn sluggish(self) -> Weather {
+        Weather { slow: 700, slowest: Duration::from_millis(1_500), ..self }
+    }
+
     pub(crate) fn away() -> Weather {
         Weather { lost: 700, answer_lost: 300, ..Weather::fair() }
     }

@@ -126,7 +126,10 @@ impl World {
             program.script.end().min(Duration::from_secs(60)) + Duration::from_millis(rng.u64(0..20_000));
         // Faults must have a moment of their own, or they would begin after their end.
         let calm = calm.max(Duration::from_millis(1));
-        let weather = if options.faults { Weather::random(&mut rng) } else { Weather::fair() };
+        let mut weather = if options.faults { Weather::random(&mut rng) } else { Weather::fair() };
+        if options.faults && program.seed % 7 == 5 {
+            weather = weather.sluggish();
+        }
         let mut mishaps = match options.faults {
             true => draw(&mut rng, instances, lease, calm),
             false => vec![(calm, Mishap::Calm)],

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use flowline_core::event::AttemptOf;
 use flowline_core::json::push_string;
 use flowline_core::{EventType, Json, NewEvent};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
@@ -54,6 +55,18 @@ pub(crate) fn unpack(text: &str) -> Result<Vec<Packed<'_>>, Fault> {
 impl Packed<'_> {
     pub(crate) fn data(&self) -> Option<Json> {
         self.data.map(|data| Json::composed(data.get().to_owned()))
+    }
+
+    /// The number of the transition that wrote the context in it.
+    pub(crate) fn context_of(&self) -> Option<u32> {
+        #[derive(Deserialize)]
+        struct Data {
+            transition: u32,
+            context: Option<IgnoredAny>,
+        }
+        let data = self.data.filter(|_| self.kind == EventType::StateChanged)?;
+        let Data { transition, context } = serde_json::from_str(data.get()).ok()?;
+        context.map(|_| transition)
     }
 
     pub(crate) fn event(&self) -> NewEvent {

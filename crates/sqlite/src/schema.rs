@@ -20,7 +20,10 @@ pub(crate) const WITH_DOCUMENTS: u32 = 3;
 /// The first format that has receipts and the state of machines.
 pub(crate) const WITH_MACHINES: u32 = 4;
 
-const STEPS: &[&str] = &[FIRST, LOCKS, DOCUMENTS, MACHINES];
+/// The first format that knows where the events and the context of machines are without slots.
+pub(crate) const WITH_PLACES: u32 = 5;
+
+const STEPS: &[&str] = &[FIRST, LOCKS, DOCUMENTS, MACHINES, PLACES];
 
 /// The events of one commit are one row, numbered in commit order, so that writing touches the end of the table and the
 /// feed of all runs is the table itself. What is written once (`runs`) is apart from what changes with every commit
@@ -179,6 +182,16 @@ create view v_receipts as
         receipts.sender, receipts.outcome
     from receipts join runs on runs.id = receipts.run join tenants on tenants.id = runs.tenant
         join flows on flows.id = runs.flow;
+";
+
+/// What an event writes is spread over pages of its run, each written whole: so it is told of in few places. What a machine
+/// took in is at the `seq` that its receipt names, the last context at that of its run, and neither has a slot; and ids of
+/// events, most of which grow with time, lie at the end of their index.
+const PLACES: &str = "
+alter table receipts add column seq integer;
+alter table progress add column context_seq integer;
+drop index receipts_by_event;
+create index receipts_by_event on receipts (event_id, run);
 ";
 
 /// The format of a file, `None` where it has no such cell.

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::{EventType, RunKey, Status, Time};
+use flowline_core::event::Slot;
+use flowline_core::{EventType, NewEvent, RunKey, Status, Time};
 use flowline_sqlite::{Mode, Options, SqliteStore};
 use flowline_store::conformance::given;
 use flowline_store::row::{Pause, Retention, StateScope};
@@ -236,6 +237,16 @@ async fn a_client_reads_along_and_cannot_write() {
     assert_eq!(version(&alone, &run).await, Some(2));
 }
 
+/// Takes away what the fifth format brought.
+const WITHOUT_PLACES: &str = "
+    insert into slots (run, slot, n) select log.run, number << 3 | 4, log.n + receipts.seq - first_seq
+        from receipts join log on log.run = receipts.run and receipts.seq between first_seq and first_seq + count - 1;
+    insert into slots (run, slot, n) select log.run, (event.value ->> '$.data.transition') << 3, log.n + event.key
+        from log join json_each(log.events) as event where event.value ->> 'type' = 'state.changed';
+    alter table receipts drop column seq;
+    alter table progress drop column context_seq;
+    update cells set value = 4 where name = 'format';";
+
 /// Takes away what the fourth format brought.
 const WITHOUT_MACHINES: &str = "
     drop view v_runs; drop view v_receipts; drop table receipts; drop index progress_by_state;
@@ -257,6 +268,7 @@ async fn a_file_of_a_format_before_is_read_as_it_is_and_brought_up_to_date_by_an
     let run = started(&store, "r", vec![]).await;
     drop(store);
     let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch(WITHOUT_PLACES).unwrap();
     conn.execute_batch(WITHOUT_MACHINES).unwrap();
     conn.execute_batch("drop table documents; update cells set value = 2 where name = 'format'").unwrap();
     drop(conn);
@@ -280,7 +292,7 @@ async fn a_file_of_a_format_before_is_read_as_it_is_and_brought_up_to_date_by_an
     assert_eq!(reader.check().await.unwrap().format, 2);
 
     let store = engine(&path);
-    assert_eq!(store.check().await.unwrap().format, 4);
+    assert_eq!(store.check().await.unwrap().format, 5);
     assert_eq!(version(&store, &run).await, Some(1));
     assert_eq!(counted(store.counters().await.unwrap()).collect::<Vec<_>>(), running);
     let index = Index { state: Some("review".into()), ..given::index(Status::Running) };
@@ -292,6 +304,57 @@ async fn a_file_of_a_format_before_is_read_as_it_is_and_brought_up_to_date_by_an
     assert_eq!(reader.receipts(receipts()).await.unwrap().items.len(), 1, "and receipts too");
     store.put_document("tokens", "t", given::json("x".into()), None).await.unwrap();
     assert!(reader.document("tokens", "t").await.unwrap().is_some(), "a reader notices");
+}
+
+#[tokio::test]
+async fn events_and_contexts_of_machines_are_found_in_a_file_of_the_format_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let data = |text: &str| Some(given::json(serde_json::from_str(text).unwrap()));
+    let receive = |number: u32| {
+        let event = Opened { event_id: format!("e{number}").into(), name: "add".into(), sender: None };
+        let (opened, status) = (Some(event), ReceiptStatus::Completed);
+        let receipt = ReceiptChange { number, opened, status, worker: None, outcome: None };
+        let received = data(&format!(r#"{{"number":{number}}}"#));
+        let moved = data(&format!(r#"{{"transition":{number},"context":{{"n":{number}}}}}"#));
+        let events = vec![
+            NewEvent::run(EventType::EventReceived, received).at(Slot::Received(number)),
+            NewEvent::run(EventType::StateChanged, moved).at(Slot::Context(number)),
+        ];
+        (events, vec![receipt])
+    };
+    let store = engine(&path);
+    let run = started(&store, "r", vec![]).await;
+    for number in [1, 2] {
+        let (events, receipts) = receive(number);
+        commit(&store, Commit { events, receipts, ..given::next(&run, number.into()) }).await;
+    }
+    drop(store);
+    let slots = |path: &Path| -> i64 {
+        let conn = rusqlite::Connection::open(path).unwrap();
+        conn.query_row("select count(*) from slots", [], |row| row.get(0)).unwrap()
+    };
+    let before = slots(&path);
+    rusqlite::Connection::open(&path).unwrap().execute_batch(WITHOUT_PLACES).unwrap();
+    assert_eq!(slots(&path), before + 4, "the events and contexts of the format before have slots");
+
+    let asked = [Slot::Received(1), Slot::Received(2), Slot::Context(1), Slot::Context(2)];
+    let found = async |store: &SqliteStore, asked: &[Slot]| store.payloads(&run, asked).await.unwrap();
+    let reader = client(&path).unwrap();
+    let there = found(&reader, &asked).await;
+    assert!(there.iter().all(Option::is_some), "{there:?}");
+    assert_eq!(found(&reader, &[Slot::Received(3), Slot::Context(3)]).await, [None, None]);
+
+    let store = engine(&path);
+    let (events, receipts) = receive(3);
+    commit(&store, Commit { events, receipts, ..given::next(&run, 3) }).await;
+    assert_eq!(found(&store, &asked).await, there);
+    assert_eq!(
+        found(&store, &[Slot::Received(3), Slot::Context(3)]).await,
+        [data(r#"{"number":3}"#), data(r#"{"transition":3,"context":{"n":3}}"#)]
+    );
+    assert_eq!(slots(&path), before + 4, "and what is new has none");
+    assert!(store.receipt(&run, "e1").await.unwrap().is_some());
 }
 
 #[tokio::test]

@@ -9,7 +9,8 @@ local LEAVE, DROP, RELEASE = 0, 1, 3
 local TERMINAL, STARTED, CLEAR, MEND, FAILURE, RECEIPTS, KNOWN = 1, 2, 4, 8, 16, 32, 64
 -- The same of a commit to a known row: it leaves the run without a job.
 local NO_JOBS = 8
-local EACH_RECEIPT = 6
+-- Arguments of a receipt: of one that is changed, and of one that a commit to a known row opens.
+local EACH_RECEIPT, EACH_OPENED = 6, 5
 -- What a commit does with a job: F, K, E, D, U, and R of a mend.
 local FINISH, KEEP, EXPIRED, DUE, REMOVE = 70, 75, 69, 68, 82
 
@@ -32,7 +33,9 @@ do
       for at = o + 1, o + leases * 2, 2 do size = size + 1; wanted_jobs[size] = ARGV[at] .. ':' .. run end
     end
     o = o + leases * 2 + entries + adds * 3
-    if flags % 64 >= RECEIPTS then o = o + 1 + tonumber(ARGV[o + 1]) * EACH_RECEIPT end
+    if flags % 64 >= RECEIPTS then
+      o = o + 1 + tonumber(ARGV[o + 1]) * (flags >= KNOWN and EACH_OPENED or EACH_RECEIPT)
+    end
   end
   for name in pairs(known) do known[name] = call('SISMEMBER', base .. ':known', name) == 1 end
 end
@@ -292,6 +295,28 @@ local function commit(i, o, leases, entries, adds, others, flags, uses, hint)
   return seq .. ' ' .. ts_text .. ' ' .. (granted or '-') .. ' ' .. head
 end
 
+-- What a commit to a known row opens, from its arguments after `at` on: receipts without a worker. All of one list begin
+-- alike in this call.
+local receipt_lists = {}
+local function open_receipts(run, at)
+  local key, ids = base .. ':receipts:' .. run, base .. ':receipt-ids:' .. run
+  for o = at + 1, at + 1 + (tonumber(ARGV[at + 1]) - 1) * EACH_OPENED, EACH_OPENED do
+    local number, list = ARGV[o + 1], receipt_lists[ARGV[o + 3]]
+    if not list then
+      local status = match(ARGV[o + 3], '%a+$')
+      local started = status == 'pending' and '-' or now_text
+      local completed = (status == 'completed' or status == 'failed') and now_text or '-'
+      list = { status .. ' - ' .. now_text .. ' ' .. started .. ' ' .. completed, format('%015d', now), {} }
+      receipt_lists[ARGV[o + 3]] = list
+    end
+    local members = list[3]
+    members[#members + 1] = 0
+    members[#members + 1] = list[2] .. ARGV[o + 4]
+    call('HSET', key, number, list[1] .. ARGV[o + 5])
+    call('ZADD', ids, number, ARGV[o + 2])
+  end
+end
+
 -- A commit of a run whose row the caller knows: it says how the row begins, and how it is to read but for the date. Anything
 -- else than that, and the caller is to say it in full. The same as `commit`, without taking texts apart.
 local betweens = {}
@@ -345,6 +370,7 @@ local function known_commit(i, o, leases, _, adds, _, flags, uses, not_before, t
   end
   if flags % 8 >= CLEAR then call('UNLINK', base .. ':state:run:' .. run) end
   if uses - o > 6 then move(run, ARGV[uses - 1], ARGV[uses]) end
+  if flags % 64 >= RECEIPTS then open_receipts(run, entry + adds * 3) end
   return ''
 end
 
@@ -359,6 +385,7 @@ if #row_set > 0 then
   if #job_gone > 0 then spread({ 'HDEL', JOBS }, job_gone, 1) end
   if #job_set > 0 then spread({ 'HSET', JOBS }, job_set, 2) end
   write_moves()
+  for name, list in pairs(receipt_lists) do spread({ 'ZADD', base .. ':receipts-by:' .. name }, list[3], 2) end
   finish(ARGV[2])
   -- These have leases already, most of the time: a command that changes nothing is not written to the append-only file.
   write_leased(leased_on)

@@ -10,6 +10,7 @@ use super::Reader;
 use super::rows::Log;
 use crate::fault::Fault;
 use crate::pack::{Packed, unpack};
+use crate::schema;
 
 /// A page begins by key with the row that its first event is in, wherever it lies.
 pub(crate) const LOG_FROM: &str = "select first_seq, ms, events from log indexed by log_by_run where run = ?1
@@ -57,10 +58,43 @@ impl Reader<'_> {
                     let kept = first_seq + at as u64 > log.trimmed_to;
                     events.get(at).filter(|_| kept).and_then(Packed::data)
                 }
-                None => None,
+                None => self.payload_of_machine(id, &log, *slot)?,
             });
         }
         Ok(found)
+    }
+
+    /// What has no slot: an event that a machine took in is where its receipt says; a context is the last, or before it.
+    fn payload_of_machine(&self, id: i64, log: &Log, slot: Slot) -> Result<Option<Json>, Fault> {
+        let (seq, number) = match slot {
+            Slot::Received(number) => ("select seq from receipts where run = ?1 and number = ?2", number),
+            Slot::Context(number) => ("select context_seq from progress where run = ?1 and ?2 > 0", number),
+            _ => return Ok(None),
+        };
+        if !self.has(schema::WITH_PLACES)? {
+            return Ok(None);
+        }
+        let mut statement = self.conn.prepare_cached(&format!(
+            "select first_seq, events, ({seq}) as seq from log indexed by log_by_run
+             where run = ?1 and first_seq <= seq order by first_seq desc"
+        ))?;
+        let mut rows = statement.query((id, number))?;
+        while let Some(row) = rows.next()? {
+            let (first_seq, seq) = (row.get::<_, i64>(0)? as u64, row.get::<_, i64>(2)? as u64);
+            let events = unpack(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?)?;
+            if let Slot::Received(_) = slot {
+                let event = events.get((seq - first_seq) as usize).filter(|_| seq > log.trimmed_to);
+                return Ok(event.and_then(Packed::data));
+            }
+            for (at, event) in events.iter().enumerate().rev() {
+                match event.context_of().filter(|_| first_seq + at as u64 > log.trimmed_to) {
+                    Some(transition) if transition == number => return Ok(event.data()),
+                    Some(transition) if transition < number => return Ok(None),
+                    _ => {}
+                }
+            }
+        }
+        Ok(None)
     }
 
     fn log_of(&self, run: &RunKey) -> Result<Option<(i64, Log)>, Fault> {

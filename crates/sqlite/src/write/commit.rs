@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use flowline_core::Time;
+use flowline_core::event::Slot;
 use flowline_store::{
     Base, Commit, CommitError, Committed, Handoff, Index, JobKey, LeaseUse, NewJob, NewRun, Others,
     StoreError,
@@ -38,8 +39,8 @@ impl Writer<'_> {
             self.sql.clear_kv.execute((0, id))?;
         }
         let ts = self.date(id, now)?;
-        self.change_receipts(id, ts, &commit.receipts)?;
         let (first_seq, end) = self.log(id, ts, &commit.events)?;
+        self.change_receipts(id, ts, &commit.receipts)?;
         let version = self.advance(id, &commit.state, &commit.index, end)?;
         if commit.index.status.is_terminal() {
             self.live.forget(id);
@@ -257,6 +258,7 @@ impl Writer<'_> {
 
     /// Replaces a run's state and index, and counts its version up.
     pub(super) fn advance(&mut self, id: i64, state: &[u8], index: &Index, end: End) -> Result<u64, Fault> {
+        let context = self.take_seq(id, |slot| matches!(slot, Slot::Context(_)))?;
         let run = self.run(id)?;
         run.version += 1;
         let before = (run.status, run.machine_state.clone());
@@ -284,6 +286,7 @@ impl Writer<'_> {
                 status,
                 ended,
                 index.state,
+                context,
                 tenant,
                 flow
             ])?;
@@ -300,12 +303,13 @@ impl Writer<'_> {
                 state,
                 status,
                 ended,
-                index.state
+                index.state,
+                context
             ])?;
         } else {
-            self.sql
-                .advance
-                .execute(params![id, version, seq, ms, started_at, completed, failed, retries, state])?;
+            self.sql.advance.execute(params![
+                id, version, seq, ms, started_at, completed, failed, retries, state, context
+            ])?;
         }
         if moved {
             self.count(flow, before.0, before.1, -1);

@@ -1,5 +1,6 @@
 //! What became of events, written with the commit that says so.
 
+use flowline_core::event::Slot;
 use flowline_core::{RunKey, Time};
 use flowline_store::{CommitError, Opened, Receipt, ReceiptChange, StoreError};
 use rusqlite::params;
@@ -23,6 +24,7 @@ impl Writer<'_> {
             match opened {
                 Some(Opened { event_id, name, sender }) => {
                     let tenant = self.run(id)?.tenant;
+                    let seq = self.take_seq(id, |slot| slot == Slot::Received(*number))?;
                     let sender = sender.as_ref().map(|sender| sender.get());
                     self.sql.open_receipt.execute(params![
                         id,
@@ -36,7 +38,8 @@ impl Writer<'_> {
                         ts.millis(),
                         started,
                         ended,
-                        outcome
+                        outcome,
+                        seq
                     ])?;
                 }
                 None => {
@@ -72,6 +75,7 @@ impl Writer<'_> {
                 receipt.started_at.map(|time| time.millis()),
                 receipt.completed_at.map(|time| time.millis()),
                 receipt.outcome.as_ref().map(|outcome| outcome.get()),
+                None::<i64>,
             ])?;
         }
         Ok(Ok(()))

@@ -33,14 +33,14 @@ statements! {
         retry_of, input_digest, labels) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
     insert_label: "insert or rollback into labels (tenant, key, value, run) values (?1, ?2, ?3, ?4)",
     insert_progress: "insert or rollback into progress (run, version, seq, ms, started_at, completed_steps, failed_steps,
-        retries, state, status, completed_at, machine_state, tenant, flow)
-        values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+        retries, state, status, completed_at, machine_state, context_seq, tenant, flow)
+        values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
     // SQLite writes every index that an update names a column of, changed or not: so there are two.
     advance: "update or rollback progress set version = ?2, seq = ?3, ms = ?4, started_at = ?5, completed_steps = ?6,
-        failed_steps = ?7, retries = ?8, state = ?9 where run = ?1",
+        failed_steps = ?7, retries = ?8, state = ?9, context_seq = coalesce(?10, context_seq) where run = ?1",
     advance_status: "update or rollback progress set version = ?2, seq = ?3, ms = ?4, started_at = ?5, completed_steps = ?6,
         failed_steps = ?7, retries = ?8, state = ?9, status = ?10, completed_at = coalesce(?11, completed_at),
-        machine_state = ?12 where run = ?1",
+        machine_state = ?12, context_seq = coalesce(?13, context_seq) where run = ?1",
     advance_log: "update or rollback progress set seq = ?2, ms = ?3, started_at = ?4 where run = ?1",
     set_failure: "update or rollback progress set failure_error = ?2, failure_step = ?3 where run = ?1",
     insert_log: "insert or rollback into log (n, run, first_seq, ms, count, events) values (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -65,7 +65,8 @@ statements! {
         order by due limit 1",
 
     open_receipt: "insert or rollback into receipts (run, number, tenant, event_id, name, sender, status, worker,
-        received_at, started_at, completed_at, outcome) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+        received_at, started_at, completed_at, outcome, seq)
+        values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
     change_receipt: "update or rollback receipts set status = ?3, worker = coalesce(?4, worker),
         started_at = coalesce(started_at, ?5), completed_at = coalesce(completed_at, ?6),
         outcome = coalesce(?7, outcome) where run = ?1 and number = ?2",

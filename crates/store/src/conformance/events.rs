@@ -6,7 +6,10 @@ use flowline_core::event::Slot;
 use flowline_core::{Event, EventType, Json, NewEvent};
 
 use super::{Fixture, given};
-use crate::{Append, AppendError, Commit, EventPage, EventQuery, JobKey, Line, RunRow, Snapshot, Token};
+use crate::{
+    Append, AppendError, Commit, EventPage, EventQuery, JobKey, Line, Opened, ReceiptChange, ReceiptStatus,
+    RunRow, Snapshot, Token,
+};
 
 const STALE: AppendError = AppendError::StaleLease(JobKey::Step(0));
 
@@ -270,6 +273,39 @@ pub async fn payloads_are_found_by_their_slots(f: Fixture) {
     let elsewhere = given::run_of(&given::tenant("other"), "r");
     assert_eq!(f.store.payloads(&elsewhere, &slots[..2]).await.expect("finds"), [None, None]);
     assert_eq!(f.store.payloads(&run, &[]).await.expect("finds"), []);
+}
+
+pub async fn what_a_machine_took_in_and_its_contexts_are_found_again(f: Fixture) {
+    let run = given::run("r");
+    f.define(&run).await;
+    f.commit(given::start(&run)).await;
+    let received = |number: u32| given::json(serde_json::json!({"name": "add", "number": number}));
+    let moved = |transition: u32| given::json(serde_json::json!({"transition": transition, "context": {}}));
+    let take = |number: u32| {
+        NewEvent::run(EventType::EventReceived, Some(received(number))).at(Slot::Received(number))
+    };
+    let go = |transition: u32| {
+        NewEvent::run(EventType::StateChanged, Some(moved(transition))).at(Slot::Context(transition))
+    };
+    let stay = NewEvent::run(EventType::StateChanged, Some(given::json(serde_json::json!({"transition": 4}))));
+    let opened = |number: u32| {
+        let event = Opened { event_id: format!("e{number}").into(), name: "add".into(), sender: None };
+        let (opened, status) = (Some(event), ReceiptStatus::Completed);
+        ReceiptChange { number, opened, status, worker: None, outcome: None }
+    };
+    // Several in one commit; one whose receipt comes with it, one without; a transition that leaves the context as it is.
+    let events = vec![go(1), take(1), take(2), go(2), NewEvent::run(EventType::Log, None), go(3)];
+    f.commit(Commit { events, receipts: vec![opened(1), opened(2)], ..given::next(&run, 1) }).await;
+    let events = vec![take(3), stay, take(4), go(5)];
+    f.commit(Commit { events, receipts: vec![opened(3)], ..given::next(&run, 2) }).await;
+    let lines = vec![NewEvent::run(EventType::Log, None)];
+    f.commit(Commit { events: lines, ..given::next(&run, 3) }).await;
+
+    let slots: Vec<Slot> = (1..=5).map(Slot::Received).chain((1..=6).map(Slot::Context)).collect();
+    let found = f.store.payloads(&run, &slots).await.expect("finds");
+    let taken_in = [1, 2, 3, 4].map(|number| Some(received(number)));
+    let contexts = [Some(moved(1)), Some(moved(2)), Some(moved(3)), None, Some(moved(5)), None];
+    assert_eq!(found, [&taken_in[..], &[None], &contexts[..]].concat());
 }
 
 pub async fn the_payload_of_flow_start_is_the_input(f: Fixture) {

@@ -141,6 +141,7 @@ macro_rules! conformance {
                 events_are_filtered_by_type_step_and_attempt
                 a_run_that_is_not_there_has_no_events
                 payloads_are_found_by_their_slots
+                what_a_machine_took_in_and_its_contexts_are_found_again
                 the_payload_of_flow_start_is_the_input
             ]
             feed: [
