@@ -123,7 +123,7 @@ pub(crate) fn commit(
     let usual = matches!(commit.base, Base::Version(version) if version == head.version)
         && commit.index.failure.is_none()
         && !(of_machine && moved)
-        && commit.receipts.iter().all(|change| change.opened.is_some() && change.worker.is_none())
+        && commit.receipts.iter().all(|change| change.opened.is_some())
         && ends == commit.index.status.is_terminal()
         && log::entries(&commit.events).count() == 1;
     if !usual {

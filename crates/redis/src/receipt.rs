@@ -220,13 +220,17 @@ pub(crate) fn change(args: &mut Args, change: &ReceiptChange) {
     args.text(outcome.as_ref().map_or("", |outcome| outcome.get()));
 }
 
-/// A receipt that a commit opens without a worker as five arguments: number, event, `TENANT:STATUS` of its list, what follows
-/// its date in there, and what follows its dates in its hash. `flow` is as a row has it.
+/// A receipt that a commit opens as five arguments: number, event, its list (`TENANT:STATUS`, or `TENANT:STATUS:WORKER`), what
+/// follows its date in there, and what follows its dates in its hash. `flow` is as a row has it.
 pub(crate) fn open(args: &mut Args, run: &RunKey, flow: &str, change: &ReceiptChange) {
-    let ReceiptChange { number, opened, status, outcome, .. } = change;
+    let ReceiptChange { number, opened, status, worker, outcome } = change;
     let Some(Opened { event_id, name, sender }) = opened else { return };
     args.number(number).name(event_id);
-    args.part_name(run.tenant.as_str()).part_bytes(b":").text(status.as_str());
+    args.part_name(run.tenant.as_str()).part_bytes(b":").part_bytes(status.as_str().as_bytes());
+    if let Some(worker) = worker {
+        args.part_bytes(b":").part_bytes(worker_name(worker).as_bytes());
+    }
+    args.end();
     args.part_bytes(b" ").part_name(run.run.as_str()).part(format_args!(" {number:0NUMBER_DIGITS$}")).end();
     args.part_bytes(b" ").part_name(event_id).part_bytes(b" ").part_name(name);
     let sender = sender.as_ref().map_or("", |sender| sender.get());

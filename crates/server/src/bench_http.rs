@@ -101,9 +101,9 @@ async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Re
 
     // Each once before it counts, so that neither has the cold store.
     in_process(&engine, &plan, runs / 10 + 1, in_flight).await?;
-    over_http(address, &start, runs / 10 + 1, in_flight, Duration::ZERO).await?;
+    over_http(address, &start, runs / 10 + 1, in_flight).await?;
     let starts_per_second = in_process(&engine, &plan, runs, in_flight).await?;
-    let http_starts_per_second = over_http(address, &start, runs, in_flight, Duration::ZERO).await?;
+    let http_starts_per_second = over_http(address, &start, runs, in_flight).await?;
 
     let items: Vec<serde_json::Value> = (0..BATCH).map(|_| json!({ "flow": "bench" })).collect();
     let batch = post("/v1/runs/batch", &json!({ "runs": items }).to_string());
@@ -160,26 +160,47 @@ async fn under_load(
     in_flight: u64,
     pause: Duration,
 ) -> anyhow::Result<f64> {
-    let start = start.clone();
-    let load = tokio::spawn(async move { over_http(address, &start, u64::MAX, in_flight, pause).await });
+    let left = Arc::new(AtomicU64::new(u64::MAX));
+    let load = tokio::spawn(apart(starts(address, start.clone(), left.clone(), in_flight, pause)));
     tokio::time::sleep(SETTLES).await;
     let p99 = lists(address, list).await;
-    load.abort();
+    left.store(0, Ordering::Relaxed);
     // What is on its way is not to be counted with what comes next.
-    let _ = load.await;
+    load.await??;
     tokio::time::sleep(SETTLES).await;
     p99
 }
 
-/// Starts runs over connections of their own, each with this pause between two starts.
+/// Starts so many runs; gives how many were started in a second.
 async fn over_http(
     address: std::net::SocketAddr,
     request: &Arc<Vec<u8>>,
     runs: u64,
     in_flight: u64,
-    pause: Duration,
 ) -> anyhow::Result<f64> {
     let left = Arc::new(AtomicU64::new(runs));
+    let took = apart(starts(address, request.clone(), left, in_flight, Duration::ZERO)).await?;
+    Ok(runs as f64 / took.as_secs_f64())
+}
+
+/// Runs a client on a thread and a runtime of its own, where it waits for a processor but not for tasks of the server, like one
+/// in another process.
+async fn apart<T: Send + 'static>(
+    client: impl Future<Output = anyhow::Result<T>> + Send + 'static,
+) -> anyhow::Result<T> {
+    let run = || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(client);
+    tokio::task::spawn_blocking(run).await?
+}
+
+/// Starts runs until none is left, over connections of their own, each with this pause between two starts. Gives how long it
+/// took.
+async fn starts(
+    address: std::net::SocketAddr,
+    request: Arc<Vec<u8>>,
+    left: Arc<AtomicU64>,
+    in_flight: u64,
+    pause: Duration,
+) -> anyhow::Result<Duration> {
     let mut connections = Vec::new();
     for _ in 0..in_flight {
         connections.push(Connection::open(address).await?);
@@ -204,17 +225,23 @@ async fn over_http(
     while let Some(one) = tasks.join_next().await {
         one??;
     }
-    Ok(runs as f64 / began.elapsed().as_secs_f64())
+    Ok(began.elapsed())
 }
 
+/// The p99 of lists, one after the other, in milliseconds.
 async fn lists(address: std::net::SocketAddr, request: &[u8]) -> anyhow::Result<f64> {
-    let mut connection = Connection::open(address).await?;
-    let mut times = Vec::new();
-    for _ in 0..LISTS {
-        let began = Instant::now();
-        connection.ask(request).await?;
-        times.push(began.elapsed());
-    }
+    let request = request.to_vec();
+    let mut times = apart(async move {
+        let mut connection = Connection::open(address).await?;
+        let mut times = Vec::new();
+        for _ in 0..LISTS {
+            let began = Instant::now();
+            connection.ask(&request).await?;
+            times.push(began.elapsed());
+        }
+        Ok(times)
+    })
+    .await?;
     times.sort();
     Ok(times[times.len() * 99 / 100].as_secs_f64() * 1e3)
 }

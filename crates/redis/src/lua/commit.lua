@@ -295,18 +295,19 @@ local function commit(i, o, leases, entries, adds, others, flags, uses, hint)
   return seq .. ' ' .. ts_text .. ' ' .. (granted or '-') .. ' ' .. head
 end
 
--- What a commit to a known row opens, from its arguments after `at` on: receipts without a worker. All of one list begin
--- alike in this call.
+-- What a commit to a known row opens, from its arguments after `at` on. All receipts of one list begin alike in this call; that
+-- of a worker is part of that of its status.
 local receipt_lists = {}
 local function open_receipts(run, at)
   local key, ids = base .. ':receipts:' .. run, base .. ':receipt-ids:' .. run
   for o = at + 1, at + 1 + (tonumber(ARGV[at + 1]) - 1) * EACH_OPENED, EACH_OPENED do
     local number, list = ARGV[o + 1], receipt_lists[ARGV[o + 3]]
     if not list then
-      local status = match(ARGV[o + 3], '%a+$')
+      local of_status, status, worker = match(ARGV[o + 3], '^([^:]+:(%a+)):?(.*)$')
       local started = status == 'pending' and '-' or now_text
       local completed = (status == 'completed' or status == 'failed') and now_text or '-'
-      list = { status .. ' - ' .. now_text .. ' ' .. started .. ' ' .. completed, format('%015d', now), {} }
+      list = { status .. ' ' .. (worker == '' and '-' or worker) .. ' ' .. now_text .. ' ' .. started .. ' ' .. completed,
+        format('%015d', now), {}, of_status }
       receipt_lists[ARGV[o + 3]] = list
     end
     local members = list[3]
@@ -385,7 +386,10 @@ if #row_set > 0 then
   if #job_gone > 0 then spread({ 'HDEL', JOBS }, job_gone, 1) end
   if #job_set > 0 then spread({ 'HSET', JOBS }, job_set, 2) end
   write_moves()
-  for name, list in pairs(receipt_lists) do spread({ 'ZADD', base .. ':receipts-by:' .. name }, list[3], 2) end
+  for name, list in pairs(receipt_lists) do
+    spread({ 'ZADD', base .. ':receipts-by:' .. name }, list[3], 2)
+    if name ~= list[4] then spread({ 'ZADD', base .. ':receipts-by:' .. list[4] }, list[3], 2) end
+  end
   finish(ARGV[2])
   -- These have leases already, most of the time: a command that changes nothing is not written to the append-only file.
   write_leased(leased_on)
