@@ -23,7 +23,7 @@ use crate::client::Client;
 use crate::instance::Instance;
 use crate::mishap::{LATEST_COPY, Mishap, Weather, draw, leaps, stop_and_go};
 use crate::model::{Seen, compare};
-use crate::program::{Op, Program};
+use crate::program::{Op, Program, is_sluggish};
 use crate::shared::{Owner, Place, Shared, TaskId, Wake, Work};
 use crate::story::Story;
 use crate::wire::Wire;
@@ -127,7 +127,7 @@ impl World {
         // Faults must have a moment of their own, or they would begin after their end.
         let calm = calm.max(Duration::from_millis(1));
         let mut weather = if options.faults { Weather::random(&mut rng) } else { Weather::fair() };
-        if options.faults && program.seed % 7 == 5 {
+        if options.faults && is_sluggish(program.seed) {
             weather = weather.sluggish();
         }
         let mut mishaps = match options.faults {

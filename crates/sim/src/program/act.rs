@@ -151,7 +151,7 @@ impl<'a> Making<'a> {
         }
         let plan = self.plan;
         let published: Vec<&str> = plan.step_definition(self.step).published().collect();
-        if !published.is_empty() && one_in(&mut self.rng, 6) {
+        if !published.is_empty() && (one_in(&mut self.rng, 6) || self.temper.manners == Manners::Hasty) {
             let name = pick(&mut self.rng, &published);
             doings.push(Doing::EmitNow(name.to_owned(), self.payload(name)));
         }

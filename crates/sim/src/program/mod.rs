@@ -42,6 +42,12 @@ pub struct Program {
 /// still make the same flow.
 const MACHINES: u64 = 47;
 
+/// Whether the world of a seed has a store that takes its time: what happens to a run meanwhile waits, and is decided together.
+/// None of the seeds that showed a mistake once is among them.
+pub(crate) fn is_sluggish(seed: u64) -> bool {
+    seed % 7 == 5
+}
+
 /// How the steps of a program behave on the whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Temper {
@@ -61,6 +67,8 @@ enum Manners {
     Plain,
     /// Log lines, changes of state, `emit_now`; any choice of the declared emits.
     Lively,
+    /// The same, and every step that can publishes something before it ends.
+    Hasty,
     /// Also what no step may: undeclared emits, payloads against their schema.
     Unruly,
 }
@@ -71,16 +79,20 @@ impl Program {
         let machine = mix(seed, &[MACHINES]).is_multiple_of(3);
         let mut rng = Rng::with_seed(mix(seed, &[if machine { 4 } else { 0 }]));
         let versions = if machine { machine::versions(&mut rng) } else { flow::versions(&mut rng) };
-        let temper = Temper {
+        let mut temper = Temper {
             failing: pick(&mut rng, &[0, 5, 15, 15, 40]),
             doomed: None,
             manners: if one_in(&mut rng, 4) { Manners::Unruly } else { Manners::Lively },
             slowest: Duration::from_millis(pick(&mut rng, &[200, 2_000, 2_000, 15_000])),
         };
-        let script = match machine {
+        let mut script = match machine {
             true => script::of_machines(&mut rng, &versions),
             false => script::random(&mut rng, &versions),
         };
+        if is_sluggish(seed) {
+            temper.manners = Manners::Hasty;
+            script.cut_short(&mut Rng::with_seed(mix(seed, &[5])));
+        }
         Program { seed, versions, script, guesses: Vec::new(), temper, payloads: Arc::default() }
     }
 

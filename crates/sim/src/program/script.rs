@@ -97,6 +97,20 @@ impl Script {
         Script { ops }
     }
 
+    /// Has an operator end each run that is started, at some moment of its first seconds.
+    pub(super) fn cut_short(&mut self, rng: &mut Rng) {
+        let begun = |timed: &Timed| match &timed.op {
+            Op::Start(start) => Some((start.run, timed.at)),
+            _ => None,
+        };
+        let starts: Vec<_> = self.ops.iter().filter_map(begun).collect();
+        for (run, begin) in starts {
+            let op = pick(rng, &[Op::Cancel { run }, complete(run), fail(run)]);
+            self.ops.push(Timed { at: begin + Duration::from_millis(rng.u64(1_000..=12_000)), op });
+        }
+        self.ops.sort_by_key(|timed| timed.at);
+    }
+
     /// How many runs there are at most.
     pub fn runs(&self) -> usize {
         let numbers = self.ops.iter().filter_map(|timed| match &timed.op {
@@ -266,10 +280,18 @@ fn steer(rng: &mut Rng, ops: &mut Vec<Timed>, begin: Duration, run: usize) {
     }
     match rng.u32(0..30) {
         0 | 1 => drop(push(rng, ops, begin, Op::Cancel { run })),
-        2 => drop(push(rng, ops, begin, Op::Complete { run, result: Json::from(true) })),
-        3 => drop(push(rng, ops, begin, Op::Fail { run, error: "stopped by hand".to_owned() })),
+        2 => drop(push(rng, ops, begin, complete(run))),
+        3 => drop(push(rng, ops, begin, fail(run))),
         _ => {}
     }
+}
+
+fn complete(run: usize) -> Op {
+    Op::Complete { run, result: Json::from(true) }
+}
+
+fn fail(run: usize) -> Op {
+    Op::Fail { run, error: "stopped by hand".to_owned() }
 }
 
 /// Adds an operation soon after `begin`, and says when.

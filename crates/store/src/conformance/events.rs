@@ -287,7 +287,8 @@ pub async fn what_a_machine_took_in_and_its_contexts_are_found_again(f: Fixture)
     let go = |transition: u32| {
         NewEvent::run(EventType::StateChanged, Some(moved(transition))).at(Slot::Context(transition))
     };
-    let stay = NewEvent::run(EventType::StateChanged, Some(given::json(serde_json::json!({"transition": 4}))));
+    let stay =
+        NewEvent::run(EventType::StateChanged, Some(given::json(serde_json::json!({"transition": 4}))));
     let opened = |number: u32| {
         let event = Opened { event_id: format!("e{number}").into(), name: "add".into(), sender: None };
         let (opened, status) = (Some(event), ReceiptStatus::Completed);
