@@ -35,6 +35,8 @@ const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 8 * 1024 * 1024;
 /// How much of that at a time: many, so that whoever floods costs few calls of the system.
 const IGNORED: usize = 64 * 1024;
+/// The pause after that.
+const BREATH: Duration = Duration::from_millis(5);
 /// Headers of a request in all, and what of an answer waits to be sent.
 const BUFFER: usize = 16 * 1024;
 /// What the system keeps of an answer for its reader; some systems take it twice.
@@ -129,13 +131,15 @@ struct Patient {
     /// When a peer that was told of the end is listened to no longer, and how much it may still say.
     linger: Option<Pin<Box<Sleep>>>,
     ignores: usize,
+    /// Until when it is not listened to in between.
+    breath: Option<Pin<Box<Sleep>>>,
 }
 
 impl Patient {
     fn new(stream: TcpStream) -> Patient {
         // Small answers are not kept back to be sent together.
         let _ = stream.set_nodelay(true);
-        Patient { stream, deadline: None, linger: None, ignores: LINGER_BYTES }
+        Patient { stream, deadline: None, linger: None, ignores: LINGER_BYTES, breath: None }
     }
 
     /// Passes on what a write came to, or that it has waited too long.
@@ -194,21 +198,26 @@ impl AsyncWrite for Patient {
         if self.linger.is_none() {
             ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
         }
-        let Patient { stream, linger, ignores, .. } = &mut *self;
+        let Patient { stream, linger, ignores, breath, .. } = &mut *self;
         let linger = linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        if linger.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
         let mut ignored = [MaybeUninit::uninit(); IGNORED];
-        while linger.as_mut().poll(context).is_pending() {
-            if *ignores == 0 {
-                return Poll::Pending;
+        while *ignores > 0 {
+            if let Some(breath) = breath {
+                ready!(breath.as_mut().poll(context));
             }
             let mut buffer = ReadBuf::uninit(&mut ignored);
             match ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => {
                     *ignores = ignores.saturating_sub(buffer.filled().len());
+                    // There may be as much of it as its peer likes, and others have better use for the time.
+                    *breath = Some(Box::pin(tokio::time::sleep(BREATH)));
                 }
-                _ => break,
+                _ => return Poll::Ready(Ok(())),
             }
         }
-        Poll::Ready(Ok(()))
+        Poll::Pending
     }
 }

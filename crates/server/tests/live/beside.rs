@@ -95,8 +95,8 @@ struct Attack(Child);
 impl Attack {
     fn start(to: SocketAddr) -> Attack {
         let tests = std::env::current_exe().unwrap();
-        let mut command = Command::new("nice");
-        command.args(["-n", "19"]).arg(tests).args(["--exact", "beside::attack", "--nocapture"]);
+        let mut command = Command::new("chrt");
+        command.args(["--idle", "0"]).arg(tests).args(["--exact", "beside::attack", "--nocapture"]);
         Attack(command.env(ATTACKED, to.to_string()).stdout(Stdio::null()).spawn().unwrap())
     }
 }

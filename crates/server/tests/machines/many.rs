@@ -135,7 +135,7 @@ fn send(
 /// Kills an instance now and then, while there are senders, and starts it again.
 fn kill_instances(site: &Site, kills: u64, mut dice: Dice, left: &AtomicUsize) {
     for _ in 0..kills {
-        thread::sleep(dice.between(Duration::from_millis(300), Duration::from_millis(1500)));
+        thread::sleep(dice.between(Duration::from_millis(100), Duration::from_millis(700)));
         assert!(left.load(Ordering::Relaxed) > 0, "the senders were done before the kills");
         let instance = dice.roll(site.instances() as u64) as usize;
         site.kill(instance);
