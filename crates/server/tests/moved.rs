@@ -176,7 +176,8 @@ fn receipts(here: &Here, file: &str) -> Vec<ReceiptRow> {
 fn keep_receipts(here: &Here, file: &str) {
     let conn = rusqlite::Connection::open(here.path(file)).unwrap();
     let sql = "with recursive n (n) as (select 0 union all select n + 1 from n where n < 299)
-        insert into receipts
+        insert into receipts (run, number, tenant, event_id, name, sender, status, worker, received_at, started_at,
+            completed_at, outcome)
             select (select min(id) from runs) + n / 299, n, 1, 'event ' || n, 'approve', json_object('user', n), n % 4,
                 iif(n % 4, 'worker ' || n % 3, null), 1800000000000 + n / 7, iif(n % 4, 1800000000500, null),
                 iif(n % 4 > 1, 1800000000900, null), iif(n % 2, json_object('to', n), null) from n";
