@@ -1,5 +1,6 @@
 //! Commits, appends and jobs as the arguments of scripts, and answers back.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -185,10 +186,13 @@ fn shape(args: &mut Args, commit: &Commit, kind: Kind, hint: u64) {
 
 /// A status as a row has it: with the state of a machine behind it.
 pub(crate) fn status<'a>(args: &'a mut Args, status: Status, state: Option<&str>) -> &'a mut Args {
-    args.part_bytes(status.as_str().as_bytes());
+    args.part_bytes(status_text(status, state).as_bytes())
+}
+
+pub(crate) fn status_text(status: Status, state: Option<&str>) -> Cow<'static, str> {
     match state {
-        Some(state) => args.part_bytes(b":").part_name(state),
-        None => args,
+        Some(state) => format!("{}:{}", status.as_str(), names::encode(state)).into(),
+        None => status.as_str().into(),
     }
 }
 

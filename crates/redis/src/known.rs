@@ -15,7 +15,6 @@ use flowline_store::{Base, Commit, Committed, LeaseUse, Others, StoreError};
 use crate::args::Args;
 use crate::encode::{self, KNOWN, RECEIPTS, STARTED, TERMINAL, due, handoff, millis};
 use crate::log;
-use crate::names;
 use crate::receipt;
 
 /// The most runs that are remembered: as many as an instance has in flight, and more. Past that all are forgotten.
@@ -116,7 +115,8 @@ pub(crate) fn commit(
     let Some(head) = Head::read(line) else { return Ok(None) };
     let Some(keys) = keys(commit, &head) else { return Ok(None) };
     let mut flags = encode::said(commit);
-    let (status, ends) = (status_of(commit), flags & TERMINAL != 0);
+    let status = encode::status_text(commit.index.status, commit.index.state.as_deref());
+    let ends = flags & TERMINAL != 0;
     let moved = status != head.status;
     // Moves between states are seldom the same, and have more lists.
     let of_machine = commit.index.state.is_some() || head.status.contains(':');
@@ -184,15 +184,6 @@ pub(crate) fn commit(
     let committed =
         Committed { version: head.version + 1, first_seq: head.events + 1, ts: Time::default(), granted };
     Ok(Some((args, encode::commands(commit), Asked { committed, before, after })))
-}
-
-/// The status that a commit gives its run, as a row has it.
-fn status_of(commit: &Commit) -> String {
-    let status = commit.index.status.as_str();
-    match &commit.index.state {
-        Some(state) => format!("{status}:{}", names::encode(state)),
-        None => status.to_owned(),
-    }
 }
 
 /// The keys of the run's jobs after a commit that only ends leases and hands new jobs on, as a row has them.

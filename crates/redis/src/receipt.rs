@@ -91,11 +91,7 @@ impl RedisStore {
         args.number(wanted);
         let asked = |status: &ReceiptStatus| query.status.is_none_or(|wanted| wanted == *status);
         for status in ReceiptStatus::ALL.into_iter().filter(asked) {
-            args.part_name(query.tenant.as_str()).part_bytes(b":").part_bytes(status.as_str().as_bytes());
-            if let Some(worker) = &query.worker {
-                args.part_bytes(b":").part_bytes(worker_name(worker).as_bytes());
-            }
-            args.end();
+            list_of(&mut args, query.tenant.as_str(), status, query.worker.as_deref());
         }
         let answers = self.on_all(|shard: &Shard| shard.call(&script::RECEIPTS, [&args])).await?;
         let mut members = Vec::new();
@@ -226,16 +222,25 @@ pub(crate) fn open(args: &mut Args, run: &RunKey, flow: &str, change: &ReceiptCh
     let ReceiptChange { number, opened, status, worker, outcome } = change;
     let Some(Opened { event_id, name, sender }) = opened else { return };
     args.number(number).name(event_id);
-    args.part_name(run.tenant.as_str()).part_bytes(b":").part_bytes(status.as_str().as_bytes());
+    list_of(args, run.tenant.as_str(), *status, worker.as_deref());
+    args.part_bytes(b" ").part_name(run.run.as_str()).part(format_args!(" {number:0NUMBER_DIGITS$}")).end();
+    after_dates(args, event_id, name, flow, [sender.as_ref(), outcome.as_ref()]);
+}
+
+/// The list of a status, or of a worker within it.
+fn list_of(args: &mut Args, tenant: &str, status: ReceiptStatus, worker: Option<&str>) {
+    args.part_name(tenant).part_bytes(b":").part_bytes(status.as_str().as_bytes());
     if let Some(worker) = worker {
         args.part_bytes(b":").part_bytes(worker_name(worker).as_bytes());
     }
     args.end();
-    args.part_bytes(b" ").part_name(run.run.as_str()).part(format_args!(" {number:0NUMBER_DIGITS$}")).end();
+}
+
+/// What follows the dates of a receipt in its hash: ` EVENT NAME FLOW BYTES SENDER` and the outcome.
+fn after_dates(args: &mut Args, event_id: &str, name: &str, flow: &str, said: [Option<&Json>; 2]) {
+    let [sender, outcome] = said.map(|said| said.map_or("", |said| said.get()));
     args.part_bytes(b" ").part_name(event_id).part_bytes(b" ").part_name(name);
-    let sender = sender.as_ref().map_or("", |sender| sender.get());
-    args.part(format_args!(" {flow} {} {sender}", sender.len()));
-    args.text(outcome.as_ref().map_or("", |outcome| outcome.get()));
+    args.part(format_args!(" {flow} {} {sender}", sender.len())).text(outcome);
 }
 
 /// A receipt as its hash holds it: `STATUS WORKER RECEIVED STARTED COMPLETED EVENT NAME FLOW BYTES SENDER` with the
@@ -245,12 +250,10 @@ pub(crate) fn write(args: &mut Args, receipt: &Receipt) {
     let date = |time: Option<Time>| time.map_or_else(|| "-".to_owned(), |time| time.millis().to_string());
     let (started, completed) = (date(receipt.started_at), date(receipt.completed_at));
     let (status, received) = (receipt.status.as_str(), receipt.received_at.millis());
-    args.part(format_args!("{status} {worker} {received} {started} {completed} "));
-    args.part_name(&receipt.event_id).part_bytes(b" ").part_name(&receipt.name).part_bytes(b" ");
-    args.part_name(&receipt.flow_name);
-    let sender = receipt.sender.as_ref().map_or("", |sender| sender.get());
-    args.part(format_args!(" {} {sender}", sender.len()));
-    args.text(receipt.outcome.as_ref().map_or("", |outcome| outcome.get()));
+    args.part(format_args!("{status} {worker} {received} {started} {completed}"));
+    let (flow, said) =
+        (names::encode(&receipt.flow_name), [receipt.sender.as_ref(), receipt.outcome.as_ref()]);
+    after_dates(args, &receipt.event_id, &receipt.name, &flow, said);
 }
 
 fn read(run: &RunKey, at: u32, kept: &str) -> Result<Receipt, StoreError> {
