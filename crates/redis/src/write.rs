@@ -1,10 +1,12 @@
 //! Group commit: callers wait while one writer per shard takes all that is pending into one call of a script.
 //!
 //! A call holds at most so much that Redis answers others soon after; two are on their way at once, so that the next is
-//! packed while the last is written.
+//! packed while the last is written. The writes of a run are never in two at once: a call that the server did not do, since
+//! it lost the script or its slot moved, is sent again, and may come after the one behind it.
 
+use std::collections::HashSet;
 use std::future::{Future, poll_fn};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use flowline_core::Time;
@@ -64,6 +66,27 @@ impl Writer {
     }
 }
 
+/// The runs whose writes are on their way.
+#[derive(Default)]
+struct Away(Mutex<HashSet<u64>>);
+
+impl Away {
+    fn has(&self, item: &Item) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&item.run)
+    }
+
+    fn leave(&self, batch: &[Item]) -> Vec<u64> {
+        let runs: Vec<u64> = batch.iter().map(|item| item.run).collect();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(&runs);
+        runs
+    }
+
+    fn back(&self, runs: &[u64]) {
+        let mut away = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.iter().for_each(|run| _ = away.remove(run));
+    }
+}
+
 async fn work(
     shard: Arc<Shard>,
     script: &'static Script,
@@ -72,25 +95,32 @@ async fn work(
     mut pending: mpsc::UnboundedReceiver<Item>,
 ) {
     let flights = Arc::new(Semaphore::new(FLIGHTS));
+    let away = Arc::new(Away::default());
     let mut next = pending.recv().await;
     while let Some(first) = next.take() {
         // What comes in while both flights are away goes with the next.
         let Ok(permit) = flights.clone().acquire_owned().await else { return };
+        if away.has(&first) && flights.acquire_many(FLIGHTS as u32 - 1).await.is_err() {
+            return;
+        }
         let (mut bytes, mut commands) = (first.args.size(), first.commands);
         let mut batch: Vec<Item> = vec![first];
         while batch.len() < ITEMS {
             let Ok(item) = pending.try_recv() else { break };
             bytes += item.args.size();
             commands += item.commands;
-            if bytes > BYTES || commands > COMMANDS || batch.iter().any(|other| other.run == item.run) {
+            let again = batch.iter().any(|other| other.run == item.run) || away.has(&item);
+            if again || bytes > BYTES || commands > COMMANDS {
                 next = Some(item);
                 break;
             }
             batch.push(item);
         }
-        let (shard, who, changed) = (shard.clone(), who.clone(), changed.clone());
+        let (shard, who, changed, away) = (shard.clone(), who.clone(), changed.clone(), away.clone());
+        let runs = away.leave(&batch);
         let mut call = Box::pin(async move {
             send(&shard, script, &who, batch).await;
+            away.back(&runs);
             changed.send_modify(|count| *count += 1);
             drop(permit);
         });

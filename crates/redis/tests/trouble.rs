@@ -175,6 +175,19 @@ async fn forgotten_scripts_are_learned_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_of_a_run_keep_their_order_while_scripts_are_learned_again() {
+    let server = Server::start(&[]);
+    let (store, f) = open(&server).await;
+    let (_, job) = f.leased("r").await;
+    for round in 0..100 {
+        assert_eq!(server.ask(&["script", "flush"]), "OK");
+        let append = |from| given::append(&job, from, vec![given::log_line("a line")]);
+        let answers = store.append(vec![append(2 * round), append(2 * round + 1)]).await.expect("answers");
+        assert_eq!(answers, [Ok(2 * round + 1), Ok(2 * round + 2)]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_refuses_whole_commits_and_goes_on_when_there_is_room() {
     let server = Server::start(&[]);
     let (store, f) = open(&server).await;
