@@ -41,7 +41,7 @@ use lease::Rotation;
 use names::Names;
 use pool::{Pool, timely};
 use session::Session;
-use signal::Signal;
+use signal::{Others, Signal};
 use target::Target;
 use witness::{Halt, Witness, Witnesses};
 use write::{Shared, WRITERS, Writers};
@@ -101,7 +101,7 @@ impl PostgresStore {
         }
         let (changed, _) = watch::channel(0);
         let tell = Arc::new(Notify::new());
-        let witnesses = Witnesses::new(WRITERS);
+        let (witnesses, others) = (Witnesses::new(WRITERS), Others::new());
         let shared = Shared {
             target: target.clone(),
             names: names.clone(),
@@ -109,9 +109,10 @@ impl PostgresStore {
             tell: tell.clone(),
             halt,
             witnesses: witnesses.clone(),
+            others: others.clone(),
         };
         let writers = Writers::start(shared);
-        let signal = Signal::start(target.clone(), changed.clone(), tell.clone());
+        let signal = Signal::start(target.clone(), changed.clone(), tell.clone(), others);
         let (rotation, witness) = (Rotation::default(), witnesses.of_sweeps());
         Ok(Arc::new(PostgresStore {
             target,

@@ -4,7 +4,8 @@
 //! is sent after them, once for all that were made meanwhile. Whatever is not heard is noticed by looking once a second.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -19,18 +20,52 @@ const QUIET: Duration = Duration::from_millis(5);
 /// How long something that was not heard can go unnoticed.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Who was heard of within this time writes just now: whoever writes without a pause is heard of every [`QUIET`] or two.
+const BUSY: Duration = Duration::from_millis(50);
+
+/// When another process was last heard of.
+#[derive(Debug)]
+pub(crate) struct Others {
+    began: Instant,
+    /// Microseconds after that; 0 for never.
+    heard: AtomicU64,
+}
+
+impl Others {
+    pub(crate) fn new() -> Arc<Others> {
+        Arc::new(Others { began: Instant::now(), heard: AtomicU64::new(0) })
+    }
+
+    fn hear(&self) {
+        self.heard.store(self.began.elapsed().as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Waits a moment if others write just now. No longer: who does not rest may be stuck.
+    pub(crate) async fn rest(&self) {
+        let heard = self.heard.load(Ordering::Relaxed);
+        if heard > 0 && self.began.elapsed() < Duration::from_micros(heard) + BUSY {
+            tokio::time::sleep(BUSY).await;
+        }
+    }
+}
+
 /// Ends with this.
 #[derive(Debug)]
 pub(crate) struct Signal(JoinHandle<()>);
 
 impl Signal {
-    pub(crate) fn start(target: Target, changed: watch::Sender<u64>, tell: Arc<Notify>) -> Signal {
+    pub(crate) fn start(
+        target: Target,
+        changed: watch::Sender<u64>,
+        tell: Arc<Notify>,
+        others: Arc<Others>,
+    ) -> Signal {
         Signal(tokio::spawn(async move {
             // Marks what this process says, which it need not hear.
             let own = format!("{:016x}", fastrand::u64(..));
             loop {
                 // A server that is away is told by those who ask it; here it only has to come back.
-                let _ = attend(&target, &changed, &tell, &own).await;
+                let _ = attend(&target, &changed, &tell, &others, &own).await;
                 tokio::time::sleep(LOOK / 2 + LOOK.mul_f64(fastrand::f64())).await;
             }
         }))
@@ -47,6 +82,7 @@ async fn attend(
     target: &Target,
     changed: &watch::Sender<u64>,
     tell: &Notify,
+    others: &Others,
     own: &str,
 ) -> Result<(), Fault> {
     let mut session = Session::connect(target).await?;
@@ -64,6 +100,7 @@ async fn attend(
                 Some(_) => {
                     // One wake-up for all that were told together.
                     while session.heard.try_recv().is_ok() {}
+                    others.hear();
                     bump();
                 }
                 None => return Ok(()),

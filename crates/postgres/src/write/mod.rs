@@ -2,7 +2,8 @@
 //! one transaction, and answers everybody when that is durable.
 //!
 //! Two writers, so that one fills its transaction while the other waits for the disk. They meet on a run only where two
-//! callers write to it at once; then one waits for the other's lock and sees what it wrote.
+//! callers write to it at once; then one waits for the other's lock and sees what it wrote. While other processes write,
+//! they are who fills in between, and one writer here makes the larger batches.
 
 mod batch;
 mod flush;
@@ -22,6 +23,7 @@ use tokio::task::JoinHandle;
 use crate::fault::Fault;
 use crate::names::Names;
 use crate::session::{SILENT, Session};
+use crate::signal::Others;
 use crate::target::Target;
 use crate::witness::{Halt, Witness, Witnesses};
 use batch::{Answer, Failed};
@@ -84,13 +86,14 @@ pub(crate) struct Shared {
     pub(crate) tell: Arc<tokio::sync::Notify>,
     pub(crate) halt: Arc<Halt>,
     pub(crate) witnesses: Arc<Witnesses>,
+    pub(crate) others: Arc<Others>,
 }
 
 impl Writers {
     pub(crate) fn start(shared: Shared) -> Writers {
         let (asked, queue) = mpsc::unbounded_channel();
         let queue = Arc::new(Mutex::new(queue));
-        let writer = |n| tokio::spawn(serve(shared.clone(), shared.witnesses.of_writer(n), queue.clone()));
+        let writer = |n| tokio::spawn(serve(shared.clone(), n, queue.clone()));
         let halt = shared.halt.clone();
         Writers { asked, halt, _serving: (0..WRITERS).map(writer).collect() }
     }
@@ -136,10 +139,13 @@ fn gone() -> StoreError {
     StoreError::Unavailable("the writer has stopped; restart the process".to_owned())
 }
 
-async fn serve(shared: Shared, witness: Witness, queue: Arc<Mutex<mpsc::UnboundedReceiver<Asked>>>) {
-    let mut seat = Writing { session: None, witness };
+async fn serve(shared: Shared, number: usize, queue: Arc<Mutex<mpsc::UnboundedReceiver<Asked>>>) {
+    let mut seat = Writing { session: None, witness: shared.witnesses.of_writer(number) };
     let mut pending = Vec::with_capacity(BATCH);
     loop {
+        if number > 0 {
+            shared.others.rest().await;
+        }
         if queue.lock().await.recv_many(&mut pending, BATCH).await == 0 {
             return;
         }
