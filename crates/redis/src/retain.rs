@@ -14,7 +14,7 @@ use crate::names;
 use crate::script;
 
 /// Runs that one call removes.
-const PART: usize = 32;
+const PART: usize = 8;
 /// Runs looked up in one go.
 const LISTED: usize = 1_000;
 

@@ -1,7 +1,7 @@
 -- One part of what retention leaves to be taken away: entries of the feed that lead nowhere any more, and key-value state,
 -- locks and documents past their time. ARGV: seen, whether the store has one shard only, the entry to go on after. Gives
 -- whether there is more, and the entry that the feed was looked through to.
-local PART, ENTRIES = 500, 32
+local PART, ENTRIES = 100, 8
 -- 30 days.
 local MARKS_MS = 2592000000
 local more, at, dead = '0', ARGV[3], {}
