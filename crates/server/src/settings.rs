@@ -12,6 +12,7 @@ use flowline::core::Tenant;
 use flowline::core::ids::check_name;
 use flowline::core::time::parse_duration;
 use flowline::runner::http::Allow;
+use flowline::store::row::Retention;
 use serde::Deserialize;
 use tracing_subscriber::filter::Targets;
 
@@ -29,6 +30,8 @@ const STUCK_AFTER: Duration = Duration::from_secs(15 * 60);
 const LEASE: Duration = Duration::from_secs(30);
 /// Short: whoever interrupts a command waits for it.
 const DRAIN: Duration = Duration::from_secs(10);
+const KEEP_EVENTS: &str = "7d";
+const KEEP_RUNS: &str = "30d";
 /// Whoever runs a flow on their own machine can reach its ports and network anyway.
 const HTTP_ALLOW: &str = "private";
 /// Below this a heartbeat delayed by a busy machine costs the lease.
@@ -110,6 +113,8 @@ pub struct Flags {
     pub queues: Option<String>,
     pub lease: Option<String>,
     pub drain: Option<String>,
+    pub keep_events: Option<String>,
+    pub keep_runs: Option<String>,
     pub listen: Option<String>,
     pub auth: Option<String>,
     pub flows: Option<PathBuf>,
@@ -138,6 +143,9 @@ pub struct Settings {
     pub queues: Setting<BTreeMap<String, usize>>,
     pub lease: Setting<Duration>,
     pub drain: Setting<Duration>,
+    /// How long the events of a run are kept after its end, and the run itself.
+    pub keep_events: Setting<Duration>,
+    pub keep_runs: Setting<Duration>,
     pub listen: Setting<SocketAddr>,
     pub auth: Setting<Auth>,
     /// A folder with definitions.
@@ -172,6 +180,8 @@ struct FileSettings {
     queues: Option<BTreeMap<String, usize>>,
     lease: Option<String>,
     drain: Option<String>,
+    keep_events: Option<String>,
+    keep_runs: Option<String>,
     listen: Option<String>,
     auth: Option<String>,
     flows: Option<String>,
@@ -199,6 +209,17 @@ impl Settings {
         let queues = file.queues.map(|queues| {
             queues.iter().map(|(queue, slots)| format!("{queue}={slots}")).collect::<Vec<_>>().join(",")
         });
+        let mut keep_events =
+            lookup.find("keep-events", flags.keep_events, file.keep_events, KEEP_EVENTS, duration)?;
+        let keep_runs = lookup.find("keep-runs", flags.keep_runs, file.keep_runs, KEEP_RUNS, duration)?;
+        if keep_events.value > keep_runs.value {
+            if keep_events.source != Source::Default {
+                let what = "keep-events (--events of retain) is longer than keep-runs (--runs)";
+                return Err(Failure::usage(format!("{what}: the events of a run go with it"))
+                    .help("keep runs for at least as long as their events"));
+            }
+            keep_events.value = keep_runs.value;
+        }
         Ok(Settings {
             store: lookup.find("store", flags.store, file.store, STORE, |text| Ok(text.to_owned()))?,
             server: lookup.find("server", flags.server, file.server, "", if_any)?,
@@ -217,6 +238,8 @@ impl Settings {
             queues: lookup.find("queues", flags.queues, queues, "", read_queues)?,
             lease: lookup.find("lease", flags.lease, file.lease, &text_of(LEASE), lease)?,
             drain: lookup.find("drain", flags.drain, file.drain, &text_of(DRAIN), duration)?,
+            keep_events,
+            keep_runs,
             listen: lookup.find("listen", flags.listen, file.listen, LISTEN, address)?,
             auth: lookup.find("auth", flags.auth, file.auth, "auto", auth)?,
             flows: lookup.find("flows", folder, file.flows, "", file_name)?,
@@ -261,6 +284,10 @@ impl Settings {
                 |text| (!text.is_empty()).then(|| text.parse()).transpose(),
             )?,
         })
+    }
+
+    pub fn retention(&self) -> Retention {
+        Retention { events: self.keep_events.value, runs: self.keep_runs.value }
     }
 
     /// The server to ask, unless a store is named nearer to the command.

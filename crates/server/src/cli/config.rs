@@ -39,7 +39,7 @@ pub fn run(context: &Context) -> Outcome {
         LogFormat::Json => "json",
     };
     let collector = settings.otlp_endpoint.value.as_ref().map_or(String::new(), ToString::to_string);
-    let rows: [(&str, Value, &Source); 22] = [
+    let rows: [(&str, Value, &Source); 24] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         (
             "server",
@@ -52,6 +52,8 @@ pub fn run(context: &Context) -> Outcome {
         ("queues", json!(settings.queues.value), &settings.queues.source),
         ("lease", json!(format_duration(settings.lease.value)), &settings.lease.source),
         ("drain", json!(format_duration(settings.drain.value)), &settings.drain.source),
+        ("keep-events", json!(format_duration(settings.keep_events.value)), &settings.keep_events.source),
+        ("keep-runs", json!(format_duration(settings.keep_runs.value)), &settings.keep_runs.source),
         ("listen", json!(settings.listen.value.to_string()), &settings.listen.source),
         ("auth", json!(auth), &settings.auth.source),
         ("flows", json!(flows), &settings.flows.source),

@@ -146,6 +146,12 @@ pub struct WorkFlags {
     /// How long running steps may finish after a signal [env: FLOWLINE_DRAIN] [default: 10s]
     #[arg(long, value_name = "DURATION")]
     drain: Option<String>,
+    /// How long the events of a run are kept after its end [env: FLOWLINE_KEEP_EVENTS] [default: 7d]
+    #[arg(long, value_name = "DURATION")]
+    keep_events: Option<String>,
+    /// How long a run is kept after its end [env: FLOWLINE_KEEP_RUNS] [default: 30d]
+    #[arg(long, value_name = "DURATION")]
+    keep_runs: Option<String>,
     /// Whom http steps may call beside public addresses: none, private (loopback and private networks), or a list of
     /// networks and host names [env: FLOWLINE_HTTP_ALLOW] [default: private; none for serve]
     #[arg(long, value_name = "WHOM")]
@@ -227,6 +233,7 @@ impl Context {
             queues: settings.queues.value.clone(),
             lease: settings.lease.value,
             drain: settings.drain.value,
+            retention: Some(settings.retention()),
             ..Config::default()
         }
     }
@@ -287,12 +294,19 @@ impl Command {
                 serve.fill(flags);
                 &serve.work
             }
+            Command::Retain(retain) => {
+                flags.keep_events.clone_from(&retain.events);
+                flags.keep_runs.clone_from(&retain.runs);
+                return;
+            }
             _ => return,
         };
         flags.slots = work.slots.clone();
         flags.queues = (!work.queues.is_empty()).then(|| work.queues.join(","));
         flags.lease = work.lease.clone();
         flags.drain = work.drain.clone();
+        flags.keep_events = work.keep_events.clone();
+        flags.keep_runs = work.keep_runs.clone();
         flags.http_allow = work.http_allow.clone();
     }
 
@@ -355,7 +369,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Graph(args) => graph::run(context, args),
         Command::Schema(_) => schema::run(),
         Command::Simulate(args) => simulate::run(context, args),
-        Command::Retain(args) => ask(retain::run(context, args)),
+        Command::Retain(_) => ask(retain::run(context)),
         Command::Move(args) => work_on(relocate::run(context, args)),
         Command::Doctor(_) => ask(doctor::run(context)),
         Command::Bench(args) => work_on(bench::run(context, args)),

@@ -1,15 +1,11 @@
 //! `flowline retain`: removes ended runs that are over their time.
 
-use std::time::Duration;
-
 use flowline::retain::retain_all;
-use flowline::store::row::Retention;
 
 use super::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{Exit, Outcome};
 use crate::open::Access;
 use crate::output;
-use crate::settings;
 
 /// Remove ended runs that are over their time
 ///
@@ -18,21 +14,17 @@ use crate::settings;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline retain --events 7d --runs 30d")]
 pub struct Args {
-    /// Keep events this long
-    #[arg(long, value_name = "DURATION", value_parser = settings::duration, default_value = "7d")]
-    events: Duration,
-    /// Keep runs this long
-    #[arg(long, value_name = "DURATION", value_parser = settings::duration, default_value = "30d")]
-    runs: Duration,
+    /// Keep events this long [default: the setting keep-events, 7d]
+    #[arg(long, value_name = "DURATION")]
+    pub events: Option<String>,
+    /// Keep runs this long [default: the setting keep-runs, 30d]
+    #[arg(long, value_name = "DURATION")]
+    pub runs: Option<String>,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
-    if args.events > args.runs {
-        return Err(Failure::usage("--events is longer than --runs; the events of a run go with it")
-            .help("give --runs at least the time of --events"));
-    }
+pub async fn run(context: &Context) -> Outcome {
     let store = context.open(Access::Existing).await?;
-    let done = retain_all(&*store, Retention { events: args.events, runs: args.runs }).await?;
+    let done = retain_all(&*store, context.settings.retention()).await?;
     if context.json {
         output::json(&done)?;
     } else {

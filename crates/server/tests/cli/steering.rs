@@ -92,3 +92,16 @@ fn retention_removes_ended_runs_only() {
     assert_eq!(here.json(0, &["runs"])["items"][0]["flowName"], "slow");
     here.flowline(&["retain", "--events", "9d", "--runs", "1d"]).refused(2, &["--events"]);
 }
+
+#[test]
+fn how_long_runs_are_kept_is_a_setting() {
+    let here = Here::new();
+    here.json(0, &["run", "order.yaml", "--input", r#"{"total": 1}"#]);
+    assert_eq!(here.json(0, &["retain"])["removed"], 0);
+    here.write("flowline.toml", "keep-runs = \"0s\"");
+    let kept = here.json(0, &["config"]);
+    assert_eq!(kept["keep-events"]["value"], "0s", "events go with their run: {kept}");
+    assert_eq!(here.json(0, &["retain"])["removed"], 1);
+    here.write("flowline.toml", "keep-runs = \"1d\"\nkeep-events = \"2d\"");
+    here.flowline(&["runs"]).refused(2, &["keep-events", "keep-runs"]);
+}
