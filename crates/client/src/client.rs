@@ -66,6 +66,12 @@ impl Client {
         Ok(self)
     }
 
+    /// Sends this header with every request. Its value is kept out of whatever is printed of this client.
+    pub fn header(mut self, name: &str, value: &str) -> Result<Client, ClientError> {
+        self.transport.header(name, value)?;
+        Ok(self)
+    }
+
     /// Sends a request once.
     pub async fn post<A: DeserializeOwned>(
         &self,

@@ -9,6 +9,10 @@ pub enum ClientError {
     Address(String),
     #[error("a token has printable ASCII characters only")]
     Token,
+    #[error(
+        "the header {0:?} cannot be sent: names are letters, digits and -, values printable ASCII characters"
+    )]
+    Header(String),
     /// Nobody was there, so nothing was asked.
     #[error("{server} cannot be reached: {problem}")]
     Unconnected { server: String, problem: String },

@@ -73,15 +73,14 @@ impl Transport {
     }
 
     pub(crate) fn token(&mut self, token: &str) -> Result<(), ClientError> {
-        let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| ClientError::Token)?;
-        value.set_sensitive(true);
-        self.headers.insert(AUTHORIZATION, value);
-        Ok(())
+        self.header(AUTHORIZATION.as_str(), &format!("Bearer {token}")).map_err(|_| ClientError::Token)
     }
 
-    pub(crate) fn header(&mut self, name: &'static str, value: &str) -> Result<(), ClientError> {
-        let value = HeaderValue::from_str(value).map_err(|_| ClientError::Token)?;
-        self.headers.insert(HeaderName::from_static(name), value);
+    pub(crate) fn header(&mut self, name: &str, value: &str) -> Result<(), ClientError> {
+        let wrong = || ClientError::Header(name.to_owned());
+        let mut value = HeaderValue::from_str(value).map_err(|_| wrong())?;
+        value.set_sensitive(true);
+        self.headers.insert(HeaderName::try_from(name).map_err(|_| wrong())?, value);
         Ok(())
     }
 

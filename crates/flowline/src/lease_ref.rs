@@ -6,11 +6,13 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use flowline_core::definition::Runner;
-use flowline_core::{Input, Json, RunId, RunKey, Tenant, Time};
+use flowline_core::{Input, Json, Plan, RunId, RunKey, Tenant, Time};
+use flowline_store::row::RunRow;
 use flowline_store::{JobKey, LeaseUse, Token};
 use tokio::sync::oneshot;
 
@@ -21,6 +23,7 @@ use crate::ledger::{Entry, Outcome};
 use crate::opening::{refused, row};
 use crate::operate::Applied;
 use crate::step::StepError;
+use crate::trace::{self, End, Span};
 
 /// The longest reference that is read: two names of the longest kind, and numbers.
 const LONGEST: usize = 512;
@@ -86,8 +89,11 @@ impl Engine {
         lease: &LeaseRef,
         outcome: Result<Json, StepError>,
     ) -> Result<Applied, EngineError> {
-        let &LeaseRef { ref run, step, attempt, token, .. } = lease;
-        self.check(lease).await?;
+        let &LeaseRef { ref run, step, attempt, token, claimed } = lease;
+        let (row, plan) = self.check(lease).await?;
+        let name = plan.step(step).name.clone();
+        let label = trace::of_labels(&row.labels);
+        let end = End::of(&outcome);
         let input = match outcome {
             Ok(result) => Input::Done { step, attempt, result, emits: Vec::new() },
             Err(StepError(failure)) => Input::Failed { step, attempt, failure },
@@ -100,6 +106,10 @@ impl Engine {
         match answer.await.map_err(|_| EngineError::Stopped)? {
             Outcome::Committed { status } => {
                 tell(Message::Settled(token))?;
+                if let Some(spans) = &self.shared.meters.spans {
+                    let times = (claimed, trace::now());
+                    spans.put(Span::attempt(run, label.as_deref(), &plan.flow, (name, attempt), times, end));
+                }
                 Ok(Applied { changed: true, status })
             }
             Outcome::Applied { status } => Ok(Applied { changed: false, status }),
@@ -110,13 +120,13 @@ impl Engine {
 
     /// Whoever made a reference up can have put any numbers into it: only steps that a reference is given out for may be
     /// decided on.
-    async fn check(&self, lease: &LeaseRef) -> Result<(), EngineError> {
+    async fn check(&self, lease: &LeaseRef) -> Result<(RunRow, Arc<Plan>), EngineError> {
         let store = &*self.shared.store;
         let found = row(store, &lease.run).await?;
         let plan = self.shared.plans.get(store, &found.tenant, &found.definition).await?;
         let runner = plan.definition.steps.get(lease.step as usize).map(|step| &step.runner);
         match runner {
-            Some(Runner::Http(request)) if request.callback => Ok(()),
+            Some(Runner::Http(request)) if request.callback => Ok((found, plan)),
             _ => Err(stale()),
         }
     }

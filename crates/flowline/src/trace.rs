@@ -66,6 +66,12 @@ pub(crate) fn of_labels(labels: &BTreeMap<String, String>) -> Option<Arc<str>> {
     labels.get(LABEL).map(|label| label.as_str().into())
 }
 
+/// When something ended that another process did: by this machine's clock, as spans go.
+pub(crate) fn now() -> Time {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Time::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
 /// The id of a run's own span.
 fn run_span(run: &RunId) -> String {
     digest(format!("run:{run}").as_bytes())[..16].to_owned()

@@ -1,22 +1,18 @@
 //! Spans on their way to a collector: OTLP over HTTP, in JSON.
 //!
-//! Written by hand, for one message of one signal over one connection: the OpenTelemetry crates would be dozens more to
-//! build. What the collector does not take in time is dropped and counted; nothing waits for it. TLS is left to a collector
-//! on the same machine or network, as collectors are usually run.
+//! Written by hand, for one message of one signal: the OpenTelemetry crates would be dozens more to build. What the collector
+//! does not take in time is dropped and counted; nothing waits for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::http::Uri;
+use axum::http::{HeaderName, HeaderValue, Uri};
 use flowline::core::{Status, Time};
 use flowline::trace::{End, Span, Spans};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use flowline_client::{Client, ClientError};
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -59,17 +55,17 @@ impl Sender {
     }
 }
 
-/// Where spans are sent: `http://HOST:PORT`, with a path where the collector has one of its own.
+/// Where spans are sent: `http://HOST:PORT` or `https://HOST`, with a path where the collector has one of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    authority: String,
-    address: String,
+    /// Up to the path.
+    server: String,
     path: String,
 }
 
 impl std::fmt::Display for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "http://{}{}", self.authority, self.path)
+        write!(f, "{}{}", self.server, self.path)
     }
 }
 
@@ -77,38 +73,81 @@ impl std::str::FromStr for Endpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Endpoint, String> {
-        let wrong = || format!("{text:?} is not http://HOST:PORT (http://127.0.0.1:4318)");
+        let wrong =
+            || format!("{text:?} is not http://HOST:PORT or https://HOST:PORT (http://127.0.0.1:4318)");
         let uri: Uri = text.parse().map_err(|_| wrong())?;
-        if uri.scheme_str() == Some("https") {
-            return Err(
-                "https is not spoken to a collector; run one beside this server (http://127.0.0.1:4318) \
-                        that sends on over TLS"
-                    .to_owned(),
-            );
+        let authority = uri.authority().ok_or_else(wrong)?;
+        if authority.as_str().contains('@') {
+            return Err(format!("the URL holds a user name; send credentials with {HEADERS}"));
         }
-        let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http")).ok_or_else(wrong)?;
-        if authority.as_str().contains('@') || authority.host().is_empty() {
-            return Err(wrong());
-        }
+        let server = match (uri.scheme_str(), authority.port_u16()) {
+            // Where collectors listen.
+            (Some("http"), None) => format!("http://{authority}:4318"),
+            (Some(scheme @ ("http" | "https")), _) => format!("{scheme}://{authority}"),
+            _ => return Err(wrong()),
+        };
+        Client::new(&server).map_err(|_| wrong())?;
         let path = match uri.path().trim_end_matches('/') {
             "" => "/v1/traces".to_owned(),
             path if path.ends_with("/v1/traces") => path.to_owned(),
             path => format!("{path}/v1/traces"),
         };
-        let address = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(4318));
-        Ok(Endpoint { authority: authority.to_string(), address, path })
+        Ok(Endpoint { server, path })
+    }
+}
+
+/// The setting that [`Headers`] are.
+const HEADERS: &str = "otlp-headers";
+
+/// What a collector wants to see with every request, a key most of the time: `NAME=VALUE,NAME=VALUE`.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Headers(Vec<(String, String)>);
+
+impl Headers {
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+}
+
+/// Values are secrets.
+impl std::fmt::Debug for Headers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}
+
+impl std::str::FromStr for Headers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Headers, String> {
+        // Whatever is wrong, the value is not repeated.
+        let one = |(at, part): (usize, &str)| {
+            let (name, value) = part.split_once('=').unwrap_or_default();
+            let (name, value) = (name.trim(), value.trim());
+            let fits = HeaderName::try_from(name).is_ok() && HeaderValue::try_from(value).is_ok();
+            let wrong = || format!("part {} is not NAME=VALUE (x-api-key=KEY,x-team=flows)", at + 1);
+            fits.then(|| (name.to_owned(), value.to_owned())).ok_or_else(wrong)
+        };
+        let parts = text.split(',').filter(|part| !part.trim().is_empty()).enumerate();
+        parts.map(one).collect::<Result<_, _>>().map(Headers)
     }
 }
 
 impl Export {
     /// Starts sending to a collector, on behalf of this instance.
-    pub fn start(endpoint: Endpoint, instance: &str) -> (Export, Sender) {
+    pub fn start(
+        endpoint: Endpoint,
+        headers: &Headers,
+        instance: &str,
+    ) -> Result<(Export, Sender), ClientError> {
+        let client = Client::new(&endpoint.server)?;
+        let client = headers.0.iter().try_fold(client, |client, (name, value)| client.header(name, value))?;
         let (spans, queue) = Spans::new(WAITING);
         let told = Arc::new(Told::default());
         let (stop, stopped) = oneshot::channel();
-        let sending = send(endpoint, instance.to_owned(), queue, told.clone(), stopped);
+        let sending = send(client, endpoint, instance.to_owned(), queue, told.clone(), stopped);
         let sender = Sender { stop, task: tokio::spawn(sending) };
-        (Export { spans: Arc::new(spans), told }, sender)
+        Ok((Export { spans: Arc::new(spans), told }, sender))
     }
 
     pub fn write(&self, page: &mut Exposition) {
@@ -124,6 +163,7 @@ impl Export {
 }
 
 async fn send(
+    client: Client,
     endpoint: Endpoint,
     instance: String,
     mut queue: mpsc::Receiver<Span>,
@@ -139,10 +179,11 @@ async fn send(
         while !queue.is_empty() {
             let mut spans = Vec::with_capacity(BATCH);
             queue.recv_many(&mut spans, BATCH).await;
-            let taken = tokio::time::timeout(PATIENCE, post(&endpoint, &request(&instance, &spans))).await;
-            let failed = match taken {
-                Ok(Ok(())) => None,
-                Ok(Err(why)) => Some(why),
+            let body = request(&instance, &spans);
+            let post = client.post::<IgnoredAny>(&endpoint.path, &body, Duration::ZERO);
+            let failed = match tokio::time::timeout(PATIENCE, post).await {
+                Ok(Ok(_)) => None,
+                Ok(Err(error)) => Some(error.to_string()),
                 Err(_) => Some(format!("no answer within {}s", PATIENCE.as_secs())),
             };
             let meter = if failed.is_none() { &told.exported } else { &told.failed };
@@ -163,31 +204,6 @@ async fn send(
         if last {
             return;
         }
-    }
-}
-
-async fn post(endpoint: &Endpoint, body: &Value) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    let stream = TcpStream::connect(&endpoint.address).await.map_err(|error| text(&error))?;
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| text(&error))?;
-    let request = hyper::Request::post(&endpoint.path)
-        .header("host", &endpoint.authority)
-        .header("content-type", "application/json")
-        .header("connection", "close")
-        .body(Full::new(Bytes::from(body.to_string())))
-        .map_err(|error| text(&error))?;
-    let answer = async {
-        let response = sender.send_request(request).await.map_err(|error| text(&error))?;
-        let status = response.status();
-        // Read to its end, so that the collector sees a clean close.
-        let _ = response.into_body().collect().await;
-        if status.is_success() { Ok(()) } else { Err(format!("it answered {status}")) }
-    };
-    tokio::pin!(connection, answer);
-    tokio::select! {
-        answer = &mut answer => answer,
-        _ = &mut connection => answer.await,
     }
 }
 
@@ -263,16 +279,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_a_collector_over_plain_http() {
-        let read =
-            |text: &str| text.parse::<Endpoint>().map(|endpoint| (endpoint.to_string(), endpoint.address));
-        let of = |shown: &str, address: &str| Ok((shown.to_owned(), address.to_owned()));
-        assert_eq!(read("http://127.0.0.1:4318"), of("http://127.0.0.1:4318/v1/traces", "127.0.0.1:4318"));
-        assert_eq!(read("http://otel/x/"), of("http://otel/x/v1/traces", "otel:4318"));
-        assert_eq!(read("http://otel:1/v1/traces"), of("http://otel:1/v1/traces", "otel:1"));
-        for wrong in ["", "otel:4318", "https://otel", "http://", "http://user:secret@otel:1", "ftp://otel"] {
+    fn an_endpoint_is_a_collector_with_or_without_tls() {
+        let read = |text: &str| text.parse::<Endpoint>().map(|endpoint| endpoint.to_string());
+        for (text, shown) in [
+            ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
+            ("http://otel/x/", "http://otel:4318/x/v1/traces"),
+            ("http://otel:1/v1/traces", "http://otel:1/v1/traces"),
+            ("https://otel.example/otlp", "https://otel.example/otlp/v1/traces"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(shown));
+        }
+        for wrong in ["", "otel:4318", "http://", "http://user:secret@otel:1", "ftp://otel"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
-        assert!(read("https://otel").unwrap_err().contains("run one beside"));
+        assert!(!read("http://user:secret@otel:1").unwrap_err().contains("secret"));
+    }
+
+    #[test]
+    fn headers_are_named_and_their_values_kept_secret() {
+        let headers: Headers = "x-api-key=se=cret, x-team = flows".parse().unwrap();
+        assert_eq!(headers.0[0], ("x-api-key".to_owned(), "se=cret".to_owned()));
+        assert_eq!(format!("{headers:?}"), r#"["x-api-key", "x-team"]"#);
+        assert_eq!("".parse::<Headers>(), Ok(Headers::default()));
+        for wrong in ["secret", "x y=secret", "x=sec\nret", "=secret"] {
+            let refused = wrong.parse::<Headers>().unwrap_err();
+            assert!(refused.contains("part 1") && !refused.contains("sec"), "{refused}");
+        }
     }
 }

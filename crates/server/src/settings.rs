@@ -18,7 +18,7 @@ use tracing_subscriber::filter::Targets;
 
 use crate::failure::Failure;
 use crate::http::cors::Origins;
-use crate::otlp::Endpoint;
+use crate::otlp::{Endpoint, Headers};
 
 /// The file read where `--config` names none.
 pub const CONFIG_FILE: &str = "flowline.toml";
@@ -128,6 +128,7 @@ pub struct Flags {
     pub log: Option<String>,
     pub log_format: Option<String>,
     pub otlp_endpoint: Option<String>,
+    pub otlp_headers: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -165,6 +166,7 @@ pub struct Settings {
     pub log_format: Setting<LogFormat>,
     /// A collector that takes spans.
     pub otlp_endpoint: Setting<Option<Endpoint>>,
+    pub otlp_headers: Setting<Headers>,
 }
 
 /// `flowline.toml`.
@@ -195,6 +197,7 @@ struct FileSettings {
     log: Option<String>,
     log_format: Option<String>,
     otlp_endpoint: Option<String>,
+    otlp_headers: Option<String>,
 }
 
 impl Settings {
@@ -282,6 +285,13 @@ impl Settings {
                 file.otlp_endpoint,
                 "",
                 |text| (!text.is_empty()).then(|| text.parse()).transpose(),
+            )?,
+            otlp_headers: lookup.find(
+                "otlp-headers",
+                flags.otlp_headers,
+                file.otlp_headers,
+                "",
+                str::parse,
             )?,
         })
     }

@@ -332,9 +332,7 @@ impl Attempt {
 
     /// From its claim until now.
     fn span(&self, outcome: &Result<Json, StepError>) -> Option<Span> {
-        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let now = Time::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX));
-        let times = (self.lease.claimed, now);
+        let times = (self.lease.claimed, trace::now());
         let step = (self.plan.step(self.lease.step).name.clone(), self.lease.attempt);
         Span::attempt(&self.run, self.trace.as_deref(), &self.plan.flow, step, times, End::of(outcome))
     }

@@ -8,7 +8,8 @@ use flowline::core::event::EventType;
 use flowline::core::{Json, RunId, RunKey, Status};
 use flowline::runner::http::HttpConfig;
 use flowline::store::{EventQuery, Store};
-use flowline::{Config, Engine, EngineError, LeaseRef, Role, RunHandle, StepError};
+use flowline::trace::{End, Spans};
+use flowline::{Config, Engine, EngineBuilder, EngineError, LeaseRef, Role, RunHandle, StepError};
 use serde_json::json;
 
 use super::place::{Answer, SOON, Server, call, memory, private};
@@ -19,9 +20,13 @@ const BASE: &str = "https://flows.example/sub/";
 const LEASE: Duration = Duration::from_secs(1);
 
 async fn engine(store: Arc<dyn Store>) -> Engine {
+    builder(store).start().await.unwrap()
+}
+
+fn builder(store: Arc<dyn Store>) -> EngineBuilder {
     let config = Config { lease: LEASE, ..Config::default() };
     let http = HttpConfig { callbacks: Some(BASE.to_owned()), ..private() };
-    Engine::on(store).config(config).http(http).start().await.unwrap()
+    Engine::on(store).config(config).http(http)
 }
 
 /// Starts a run whose one step waits for its callback; the run and the reference that its request carried.
@@ -74,6 +79,25 @@ async fn an_accepted_step_ends_with_what_is_called_back() {
     assert_eq!(kinds, expected);
     tokio::time::timeout(SOON, engine.until_idle(Duration::ZERO)).await.expect("nothing is held any more");
     engine.stop().await;
+}
+
+#[tokio::test]
+async fn the_span_of_an_attempt_ends_with_its_callback() {
+    let server = Server::new(vec![Answer::new("202 Accepted", "")]).await;
+    let (spans, mut taken) = Spans::new(8);
+    let engine = builder(memory()).spans(Arc::new(spans)).start().await.unwrap();
+    let (run, lease) = waiting(&engine, &server, "").await;
+    engine.settle(&lease, Err(StepError::fatal("no such label").code("unknown_label"))).await.unwrap();
+    // Told again, it is no other attempt.
+    let _ = engine.settle(&lease, Err(StepError::fatal("no such label").code("unknown_label"))).await;
+    ended(&run).await;
+    engine.stop().await;
+    let mut attempts = Vec::new();
+    while let Ok(span) = taken.try_recv() {
+        attempts.extend(span.attempt.clone().map(|attempt| (attempt, span.began, span.end)));
+    }
+    let end = End::Failed(Some("unknown_label".to_owned()));
+    assert_eq!(attempts, [(("call".into(), 1), lease.claimed, end)]);
 }
 
 #[tokio::test]

@@ -39,7 +39,9 @@ pub fn run(context: &Context) -> Outcome {
         LogFormat::Json => "json",
     };
     let collector = settings.otlp_endpoint.value.as_ref().map_or(String::new(), ToString::to_string);
-    let rows: [(&str, Value, &Source); 24] = [
+    let headers: Vec<String> =
+        settings.otlp_headers.value.names().map(|name| format!("{name}=***")).collect();
+    let rows: [(&str, Value, &Source); 25] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         (
             "server",
@@ -71,6 +73,7 @@ pub fn run(context: &Context) -> Outcome {
         ("log", json!(settings.log.value.to_string()), &settings.log.source),
         ("log-format", json!(log_format), &settings.log_format.source),
         ("otlp-endpoint", json!(collector), &settings.otlp_endpoint.source),
+        ("otlp-headers", json!(headers.join(",")), &settings.otlp_headers.source),
         ("color", json!(color), &settings.color.source),
     ];
     if context.json {

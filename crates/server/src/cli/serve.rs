@@ -71,6 +71,10 @@ pub struct ServeFlags {
     /// Send spans to this OpenTelemetry collector, by OTLP over HTTP (http://127.0.0.1:4318) [env: FLOWLINE_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     pub otlp_endpoint: Option<String>,
+    /// Show the collector these headers, NAME=VALUE separated by commas; secrets are better in the variable [env:
+    /// FLOWLINE_OTLP_HEADERS]
+    #[arg(long, value_name = "HEADERS")]
+    pub otlp_headers: Option<String>,
     /// A folder with definitions to register [env: FLOWLINE_FLOWS]
     #[arg(long, value_name = "DIR")]
     pub flows: Option<PathBuf>,
@@ -110,6 +114,7 @@ impl ServeFlags {
         flags.log.clone_from(&self.log);
         flags.log_format.clone_from(&self.log_format);
         flags.otlp_endpoint.clone_from(&self.otlp_endpoint);
+        flags.otlp_headers.clone_from(&self.otlp_headers);
     }
 }
 
@@ -149,7 +154,9 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     let live = Live::new(store.clone());
     let config = Config { tenant: None, ..context.work_config() };
     let instance = config.instance.clone();
-    let export = settings.otlp_endpoint.value.clone().map(|to| Export::start(to, &instance));
+    let headers = &settings.otlp_headers.value;
+    let export = settings.otlp_endpoint.value.clone().map(|to| Export::start(to, headers, &instance));
+    let export = export.transpose().map_err(|error| Failure::usage(error.to_string()))?;
     let (export, sender) = export.unzip();
     let mut builder = Engine::on(store).config(config);
     if let Some(export) = &export {

@@ -62,9 +62,19 @@ impl Served {
 
     /// Runs a command that serves; where it ends at once, what it said.
     pub fn command(folder: &Path, arguments: &[&str]) -> Result<Served, String> {
+        Served::command_with(folder, arguments, &[])
+    }
+
+    /// The same with these environment variables.
+    pub fn command_with(
+        folder: &Path,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Served, String> {
         let child = Command::new(env!("CARGO_BIN_EXE_flowline"))
             .current_dir(folder)
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
