@@ -28,11 +28,6 @@ mod view;
 
 use std::process::ExitCode;
 
-// A commit is many small allocations, made on one thread and given back on another: the system's allocator took a fifth of an
-// engine's time.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     cli::main()
 }
