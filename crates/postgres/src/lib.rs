@@ -34,6 +34,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use flowline_store::StoreError;
+use flowline_store::others::Others;
 use tokio::sync::{Notify, watch};
 
 use floor::Floors;
@@ -41,7 +42,7 @@ use lease::Rotation;
 use names::Names;
 use pool::{Pool, timely};
 use session::Session;
-use signal::{Others, Signal};
+use signal::Signal;
 use target::Target;
 use witness::{Halt, Witness, Witnesses};
 use write::{Shared, WRITERS, Writers};

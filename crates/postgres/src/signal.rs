@@ -4,9 +4,9 @@
 //! is sent after them, once for all that were made meanwhile. Whatever is not heard is noticed by looking once a second.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use flowline_store::others::Others;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
@@ -19,35 +19,6 @@ use crate::target::Target;
 const QUIET: Duration = Duration::from_millis(5);
 /// How long something that was not heard can go unnoticed.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// Who was heard of within this time writes just now: whoever writes without a pause is heard of every [`QUIET`] or two.
-const BUSY: Duration = Duration::from_millis(50);
-
-/// When another process was last heard of.
-#[derive(Debug)]
-pub(crate) struct Others {
-    began: Instant,
-    /// Microseconds after that; 0 for never.
-    heard: AtomicU64,
-}
-
-impl Others {
-    pub(crate) fn new() -> Arc<Others> {
-        Arc::new(Others { began: Instant::now(), heard: AtomicU64::new(0) })
-    }
-
-    fn hear(&self) {
-        self.heard.store(self.began.elapsed().as_micros() as u64, Ordering::Relaxed);
-    }
-
-    /// Waits a moment if others write just now. No longer: who does not rest may be stuck.
-    pub(crate) async fn rest(&self) {
-        let heard = self.heard.load(Ordering::Relaxed);
-        if heard > 0 && self.began.elapsed() < Duration::from_micros(heard) + BUSY {
-            tokio::time::sleep(BUSY).await;
-        }
-    }
-}
 
 /// Ends with this.
 #[derive(Debug)]

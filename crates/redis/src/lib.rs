@@ -41,6 +41,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use flowline_store::StoreError;
+use flowline_store::others::Others;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -103,15 +104,17 @@ impl RedisStore {
         for shard in shards.iter().filter(|_| missing != IfMissing::Ignore) {
             check::prepare(shard, shards.len(), missing).await?;
         }
-        let (changed, _) = watch::channel(0);
+        let ((changed, _), others) = (watch::channel(0), Others::new());
         let writers = |script: &'static std::sync::LazyLock<script::Script>| -> Vec<Writer> {
             shards
                 .iter()
-                .map(|shard| Writer::start(shard.clone(), script, who.clone(), changed.clone()))
+                .map(|shard| {
+                    Writer::start(shard.clone(), script, who.clone(), changed.clone(), others.clone())
+                })
                 .collect()
         };
         let (commits, appends) = (writers(&script::COMMIT), writers(&script::APPEND));
-        let listener = wake::listen(&address, who.clone(), changed.clone());
+        let listener = wake::listen(&address, who.clone(), changed.clone(), others);
         let shown = address.shown();
         let (places, heads) = (Places::default(), Heads::default());
         Ok(Arc::new(RedisStore {

@@ -2,8 +2,10 @@
 //!
 //! A hint and no more. While the connection is away, and beside it, a wake-up comes every second anyway.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use flowline_store::others::Others;
 use futures_util::StreamExt;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -17,7 +19,12 @@ const POLL: Duration = Duration::from_secs(1);
 const GATHER: Duration = Duration::from_millis(2);
 
 /// Listens until aborted. Messages of `who` are our own: their writer has told already.
-pub(crate) fn listen(address: &Address, who: String, changed: watch::Sender<u64>) -> AbortHandle {
+pub(crate) fn listen(
+    address: &Address,
+    who: String,
+    changed: watch::Sender<u64>,
+    others: Arc<Others>,
+) -> AbortHandle {
     let (nodes, channel) = (address.nodes.clone(), format!("{}:wake", address.prefix));
     let task = tokio::spawn(async move {
         let mut poll = interval(POLL);
@@ -29,7 +36,7 @@ pub(crate) fn listen(address: &Address, who: String, changed: watch::Sender<u64>
                     tokio::select! {
                         message = heard.next() => match message {
                             Some(message) if message.get_payload_bytes() == who.as_bytes() => continue,
-                            Some(_) => {}
+                            Some(_) => others.hear(),
                             None => break,
                         },
                         _ = poll.tick() => {}

@@ -1,7 +1,8 @@
 //! Group commit: callers wait while one writer per shard takes all that is pending into one call of a script.
 //!
 //! A call holds at most so much that Redis answers others soon after; two are on their way at once, so that the next is
-//! packed while the last is written. The writes of a run are never in two at once: a call that the server did not do, since
+//! packed while the last is written; one while other processes write, for they fill the server's time in between, and larger
+//! calls cost it less. The writes of a run are never in two at once: a call that the server did not do, since
 //! it lost the script or its slot moved, is sent again, and may come after the one behind it.
 
 use std::collections::HashSet;
@@ -11,6 +12,7 @@ use std::task::Poll;
 
 use flowline_core::Time;
 use flowline_store::StoreError;
+use flowline_store::others::Others;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::args::Args;
@@ -51,9 +53,10 @@ impl Writer {
         script: &'static Script,
         who: String,
         changed: watch::Sender<u64>,
+        others: Arc<Others>,
     ) -> Writer {
         let (queue, pending) = mpsc::unbounded_channel();
-        tokio::spawn(work(shard, script, who, changed, pending));
+        tokio::spawn(work(shard, script, who, changed, others, pending));
         Writer { queue }
     }
 
@@ -92,6 +95,7 @@ async fn work(
     script: &'static Script,
     who: String,
     changed: watch::Sender<u64>,
+    others: Arc<Others>,
     mut pending: mpsc::UnboundedReceiver<Item>,
 ) {
     let flights = Arc::new(Semaphore::new(FLIGHTS));
@@ -100,7 +104,7 @@ async fn work(
     while let Some(first) = next.take() {
         // What comes in while both flights are away goes with the next.
         let Ok(permit) = flights.clone().acquire_owned().await else { return };
-        if away.has(&first) && flights.acquire_many(FLIGHTS as u32 - 1).await.is_err() {
+        if (away.has(&first) || others.write()) && flights.acquire_many(FLIGHTS as u32 - 1).await.is_err() {
             return;
         }
         let (mut bytes, mut commands) = (first.args.size(), first.commands);

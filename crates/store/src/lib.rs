@@ -16,6 +16,7 @@ pub mod error;
 pub mod job;
 pub mod lock;
 pub mod memory;
+pub mod others;
 pub mod query;
 pub mod receipt;
 pub mod row;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flowline_core::NewEvent;
+use flowline_store::others::{self, Others};
 use flowline_store::row::Repair;
 use flowline_store::{Append, AppendError, Commit, CommitError, Committed, StoreError};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
@@ -23,7 +24,6 @@ use tokio::task::JoinHandle;
 use crate::fault::Fault;
 use crate::names::Names;
 use crate::session::{SILENT, Session};
-use crate::signal::Others;
 use crate::target::Target;
 use crate::witness::{Halt, Witness, Witnesses};
 use batch::{Answer, Failed};
@@ -143,8 +143,9 @@ async fn serve(shared: Shared, number: usize, queue: Arc<Mutex<mpsc::UnboundedRe
     let mut seat = Writing { session: None, witness: shared.witnesses.of_writer(number) };
     let mut pending = Vec::with_capacity(BATCH);
     loop {
-        if number > 0 {
-            shared.others.rest().await;
+        if number > 0 && shared.others.write() {
+            // No longer: the first writer may be stuck.
+            tokio::time::sleep(others::BUSY).await;
         }
         if queue.lock().await.recv_many(&mut pending, BATCH).await == 0 {
             return;
