@@ -85,7 +85,13 @@ impl NewToken {
         names("flows", "flow", self.flows.as_deref().unwrap_or_default())?;
         names("queues", "queue", self.queues.as_deref().unwrap_or_default())?;
         if let Some(expires) = &self.expires {
-            crate::settings::duration(expires).map_err(|problem| ("expires", problem))?;
+            let lasts = crate::settings::duration(expires).map_err(|problem| ("expires", problem))?;
+            if lasts.is_zero() {
+                return Err((
+                    "expires",
+                    "a token that lasts no time is of no use; leave this out for one that stays".to_owned(),
+                ));
+            }
         }
         Ok(())
     }

@@ -94,7 +94,7 @@ impl Params {
     }
 
     pub fn flag(&self, name: &str) -> bool {
-        matches!(self.text(name), Some("true" | ""))
+        self.text(name) == Some("true")
     }
 
     pub fn duration(&self, name: &str) -> Option<Duration> {
@@ -171,7 +171,7 @@ fn fits(kind: Kind, value: &str) -> Result<(), String> {
             Ok(number) if (from..=to).contains(&number) => Ok(()),
             _ => Err(format!("a whole number from {from} to {to}")),
         },
-        Kind::Flag => known(&["", "true", "false"], value).map_err(|_| "true or false".to_owned()),
+        Kind::Flag => known(&["true", "false"], value),
         Kind::Duration => match parse_duration(value) {
             Some(duration) if duration <= LONGEST_WAIT => Ok(()),
             _ => Err("a duration (500ms, 30s) of at most 60s".to_owned()),

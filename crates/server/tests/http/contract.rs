@@ -225,6 +225,9 @@ fn runs(api: &Contract) {
             .len(),
         1_000
     );
+    for flag in ["", "yes", "1"] {
+        assert_eq!(api.get(&format!("/v1/flows?versions={flag}")).code(), "bad-parameter", "{flag:?}");
+    }
     let page = api.get("/v1/runs?flow=order&limit=1").json();
     assert_eq!((page["total"].clone(), page["hasMore"].clone()), (json!(2), json!(true)));
     let next = page["next"].as_str().unwrap();
@@ -392,6 +395,8 @@ fn administration(api: &Contract) {
             json!({ "subject": "ci", "scopes": ["read"], "roles": ["manager"], "expires": "1h" }),
         )
         .json();
+    let useless = json!({ "subject": "ci", "scopes": ["read"], "expires": "0ms" });
+    assert_eq!(api.post("/v1/tokens", useless).json()["errors"][0]["pointer"], "/expires");
     assert_eq!(
         api.post("/v1/tokens", json!({ "subject": "ci", "scopes": [] })).json()["errors"][0]["pointer"],
         "/scopes"
