@@ -86,7 +86,9 @@ impl std::str::FromStr for Endpoint {
             (Some(scheme @ ("http" | "https")), _) => format!("{scheme}://{authority}"),
             _ => return Err(wrong()),
         };
-        Client::new(&server).map_err(|_| wrong())?;
+        if authority.host().is_empty() {
+            return Err(wrong());
+        }
         let path = match uri.path().trim_end_matches('/') {
             "" => "/v1/traces".to_owned(),
             path if path.ends_with("/v1/traces") => path.to_owned(),
