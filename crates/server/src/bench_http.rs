@@ -23,6 +23,7 @@ use crate::http::cors::Origins;
 use crate::http::listen::{self, Listening};
 use crate::http::live::Live;
 use crate::http::metrics::Watched;
+use crate::http::reading::Reading;
 use crate::http::workers::Seen;
 use crate::http::{Api, App, Shared};
 
@@ -91,7 +92,8 @@ async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Re
     });
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let how = Listening { most: 10_000, tls: None, drain: Duration::ZERO };
+    let reading = Reading::start()?;
+    let how = Listening { most: 10_000, tls: None, reading: reading.handle(), drain: Duration::ZERO };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let served = tokio::spawn(listen::serve(listener, Api::of(app), how, async {
         let _ = stopped.await;

@@ -18,6 +18,7 @@ pub mod lock;
 pub mod memory;
 pub mod others;
 pub mod query;
+pub mod reading;
 pub mod receipt;
 pub mod row;
 pub mod transfer;

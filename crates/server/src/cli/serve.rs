@@ -8,13 +8,14 @@ use flowline::runner::http::Allow;
 use flowline::store::Store;
 use flowline::{Config, Engine, EngineBuilder, HttpConfig};
 
-use super::{Context, WorkFlags};
+use super::{Context, WorkFlags, no_runtime};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::flows_dir;
 use crate::http::access::{Door, Principal, Remembered};
 use crate::http::listen::{self, Listening};
 use crate::http::live::Live;
 use crate::http::metrics::Watched;
+use crate::http::reading::Reading;
 use crate::http::workers::Seen;
 use crate::http::{Api, App, Shared, tls};
 use crate::log::{self, Habit};
@@ -184,7 +185,9 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     }
     tracing::info!(instanceId = &*instance, version = env!("CARGO_PKG_VERSION"), "instance started");
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let how = Listening { most: settings.max_connections.value, tls, drain: engine.config().drain };
+    let reading = Reading::start().map_err(no_runtime)?;
+    let (most, drain) = (settings.max_connections.value, engine.config().drain);
+    let how = Listening { most, tls, reading: reading.handle(), drain };
     let served = tokio::spawn(listen::serve(listener, Api::of(app), how, async {
         let _ = stopped.await;
     }));

@@ -16,7 +16,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::runtime::Handle;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 
@@ -51,6 +52,8 @@ pub struct Listening {
     /// How many at once; more wait to be accepted.
     pub most: usize,
     pub tls: Option<TlsAcceptor>,
+    /// Where those are served that begin by reading.
+    pub reading: Handle,
     /// How long those that are answering may go on after the end.
     pub drain: Duration,
 }
@@ -59,6 +62,8 @@ pub struct Listening {
 pub async fn serve(listener: TcpListener, api: Api, how: Listening, stop: impl Future<Output = ()>) {
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(how.most));
+    // Closed with the end.
+    let (open, ended) = watch::channel(());
     tokio::pin!(stop);
     loop {
         let place = tokio::select! {
@@ -76,40 +81,78 @@ pub async fn serve(listener: TcpListener, api: Api, how: Listening, stop: impl F
                 continue;
             }
         };
-        let (api, tls, watcher) = (api.clone(), how.tls.clone(), graceful.watcher());
-        tokio::spawn(async move {
-            let stream = Patient::new(stream);
-            match tls {
-                None => speak(stream, api, watcher).await,
-                Some(tls) => {
-                    let handshake = tokio::time::timeout(HANDSHAKE_TIME, tls.accept(stream));
-                    if let Ok(Ok(stream)) = handshake.await {
-                        speak(stream, api, watcher).await;
-                    }
-                }
-            }
-            drop(place);
-        });
+        let peer = Peer { api: api.clone(), watcher: graceful.watcher(), _place: place };
+        match how.tls.clone() {
+            Some(tls) => tokio::spawn(agree(stream, tls, peer)),
+            None => tokio::spawn(hear(stream, how.reading.clone(), ended.clone(), peer)),
+        };
     }
-    drop(listener);
+    drop((listener, open));
     let _ = tokio::time::timeout(how.drain, graceful.shutdown()).await;
 }
 
-async fn speak<S>(stream: S, api: Api, watcher: Watcher)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let service = service_fn(move |request| {
-        let answer = api.clone().answer(request);
-        async move { Ok::<_, Infallible>(answer.await) }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIME)
-        .max_buf_size(BUFFER)
-        .serve_connection(TokioIo::new(stream), service);
-    // A connection that breaks off is no fault of ours.
-    let _ = watcher.watch(connection).await;
+/// What a connection is served with.
+struct Peer {
+    api: Api,
+    watcher: Watcher,
+    /// One of those that there are, given back with the connection.
+    _place: Result<OwnedSemaphorePermit, AcquireError>,
+}
+
+impl Peer {
+    async fn speak<S>(self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Peer { api, watcher, _place } = self;
+        let service = service_fn(move |request| {
+            let answer = api.clone().answer(request);
+            async move { Ok::<_, Infallible>(answer.await) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIME)
+            .max_buf_size(BUFFER)
+            .serve_connection(TokioIo::new(stream), service);
+        // A connection that breaks off is no fault of ours.
+        let _ = watcher.watch(connection).await;
+    }
+}
+
+async fn agree(stream: TcpStream, tls: TlsAcceptor, peer: Peer) {
+    let handshake = tokio::time::timeout(HANDSHAKE_TIME, tls.accept(Patient::new(stream)));
+    if let Ok(Ok(stream)) = handshake.await {
+        peer.speak(stream).await;
+    }
+}
+
+/// Serves a connection where its first request belongs. (One by TLS is served where it was taken: what it says is not known
+/// before both have agreed, and it cannot move after that.)
+async fn hear(stream: TcpStream, reading: Handle, mut ended: watch::Receiver<()>, peer: Peer) {
+    let reads = tokio::select! {
+        reads = begins_by_reading(&stream) => reads,
+        // Whoever has said nothing yet is not waited for.
+        _ = ended.changed() => None,
+    };
+    match reads {
+        None => {}
+        Some(false) => peer.speak(Patient::new(stream)).await,
+        Some(true) => {
+            let Ok(stream) = stream.into_std() else { return };
+            reading.spawn(async move {
+                if let Ok(stream) = TcpStream::from_std(stream) {
+                    peer.speak(Patient::new(stream)).await;
+                }
+            });
+        }
+    }
+}
+
+/// Whether the first request is a GET or a HEAD, by its first letter. Nothing where none comes in time.
+async fn begins_by_reading(stream: &TcpStream) -> Option<bool> {
+    let mut letter = [0];
+    let heard = tokio::time::timeout(HEADER_TIME, stream.peek(&mut letter)).await.ok()?;
+    (heard.ok()? > 0).then_some(matches!(&letter, b"G" | b"H"))
 }
 
 /// Binds an address. What connections inherit from it bounds what the system keeps for one that does not read.

@@ -23,6 +23,7 @@ pub mod pass;
 pub mod paths;
 pub mod problem;
 pub mod queues;
+pub mod reading;
 pub mod request;
 pub mod requests;
 pub mod route;

@@ -10,6 +10,7 @@ mod hostile;
 #[allow(dead_code)]
 mod http;
 mod many;
+mod reading;
 #[allow(dead_code)]
 mod served;
 #[allow(dead_code)]

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use flowline_core::{RunKey, Tenant};
-use flowline_store::StoreError;
+use flowline_store::{StoreError, reading};
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::Semaphore;
 
@@ -66,13 +66,17 @@ impl Readers {
         let _seat =
             self.0.seats.acquire().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
         let pool = self.0.clone();
-        let done = tokio::task::spawn_blocking(move || {
+        let read = move || {
             let conn = pool.take()?;
             let answer = in_one_moment(&conn, &pool.format, read);
             let answer = answer.map_err(|fault| file::named(&pool.path, fault.of_read()));
             pool.give_back(conn);
             answer
-        });
+        };
+        if reading::waits_here() {
+            return read();
+        }
+        let done = tokio::task::spawn_blocking(read);
         done.await.map_err(|error| StoreError::Unavailable(format!("a read was broken off: {error}")))?
     }
 }

@@ -1,0 +1,37 @@
+//! Threads of their own for connections that begin by reading: lists, logs, streams. They neither queue behind the requests
+//! of those who start runs and work, nor behind the engine, so that a flood of starts keeps nobody from seeing it.
+
+use std::io;
+
+use flowline::store::reading;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// As many as read one file at a time, since they read in place.
+const THREADS: usize = 4;
+
+/// The threads. They end with this, so it is kept until nothing that began on them is needed any more: a connection to a
+/// store, too, lives where it was first asked for.
+#[derive(Debug)]
+pub struct Reading(Option<Runtime>);
+
+impl Reading {
+    pub fn start() -> io::Result<Reading> {
+        let mut threads = Builder::new_multi_thread();
+        threads.worker_threads(THREADS).thread_name("flowline-reads").on_thread_start(reading::wait_here);
+        Ok(Reading(Some(threads.enable_all().build()?)))
+    }
+
+    /// The way to them; where they have ended, to the caller's own.
+    pub fn handle(&self) -> Handle {
+        self.0.as_ref().map_or_else(Handle::current, |threads| threads.handle().clone())
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        // Waiting for them is not for a task of another runtime.
+        if let Some(threads) = self.0.take() {
+            threads.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Connections that begin by reading have threads of their own, and may do all that others may.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+use crate::http::{Answer, answer, connect, get};
+use crate::served::Server;
+use crate::watched::{FLOW, learn, start};
+
+/// A connection that is kept for the next request.
+struct Kept(BufReader<TcpStream>);
+
+impl Kept {
+    async fn open(to: SocketAddr) -> Kept {
+        Kept(connect(to).await)
+    }
+
+    async fn ask(&mut self, line: &str, body: &str) -> Answer {
+        let length = body.len();
+        let request = format!(
+            "{line} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        self.0.write_all(request.as_bytes()).await.unwrap();
+        answer(&mut self.0).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_connection_reads_and_writes_in_turn_whatever_it_began_with() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    learn(server.address).await;
+    for began in ["GET /v1/runs", "HEAD /livez", &format!("POST /v1/flows/{FLOW}/runs")] {
+        let mut kept = Kept::open(server.address).await;
+        if began.starts_with("HEAD") {
+            // An answer to this has a length and no body.
+            let request = format!("{began} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            kept.0.write_all(request.as_bytes()).await.unwrap();
+            assert_eq!(crate::http::head(&mut kept.0).await.unwrap().status, 200);
+        } else {
+            assert!(matches!(kept.ask(began, "").await.status, 200 | 201), "{began}");
+        }
+        let run = kept.ask(&format!("POST /v1/flows/{FLOW}/runs"), r#"{"labels": {"a": "b"}}"#).await;
+        assert_eq!(run.status, 201, "{began}: {run:?}");
+        let run = run.json()["runId"].clone();
+        let listed = kept.ask("GET /v1/runs?limit=1", "").await.json();
+        assert_eq!(listed["items"][0]["runId"], run, "{began}");
+        let ended = kept.ask(&format!("POST /v1/runs/{}/cancel", run.as_str().unwrap()), "").await;
+        assert_eq!(ended.json()["status"], json!("cancelled"), "{began}");
+    }
+}
+
+/// How often threads of this name went to sleep, which each does between two requests.
+#[cfg(target_os = "linux")]
+fn sleeps(server: &Server, name: &str) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+    let slept = threads.map(|thread| {
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap_or_default();
+        let of = |field: &str| status.lines().find_map(|line| line.strip_prefix(field)).map(str::trim);
+        match of("Name:") == Some(name) {
+            true => of("voluntary_ctxt_switches:").unwrap().parse().unwrap(),
+            false => 0,
+        }
+    });
+    slept.sum()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn whoever_begins_by_reading_is_served_on_threads_for_that() {
+    const TIMES: u64 = 300;
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    learn(server.address).await;
+    start(server.address, FLOW).await;
+    let (reads, rest) = ("flowline-reads", "tokio-rt-worker");
+    let before = (sleeps(&server, reads), sleeps(&server, rest));
+    let mut kept = Kept::open(server.address).await;
+    for _ in 0..TIMES {
+        assert_eq!(kept.ask("GET /v1/runs", "").await.json()["total"], json!(1));
+    }
+    let after = (sleeps(&server, reads), sleeps(&server, rest));
+    let (reads, rest) = (after.0 - before.0, after.1 - before.1);
+    // Now and then a thread sees the next request before it goes to sleep.
+    assert!(reads > TIMES / 2, "{TIMES} lists woke readers {reads} times and others {rest} times");
+    assert!(rest < TIMES / 2, "{TIMES} lists woke readers {reads} times and others {rest} times");
+}
+
+#[tokio::test]
+async fn who_has_said_nothing_or_nothing_more_is_not_waited_for_at_the_end() {
+    let folder = TempDir::new().unwrap();
+    let mut server = Server::start(folder.path(), &["--drain", "60s"]);
+    learn(server.address).await;
+    let silent: Vec<_> = [connect(server.address).await, connect(server.address).await].into();
+    let (mut read, mut written) = (Kept::open(server.address).await, Kept::open(server.address).await);
+    assert_eq!(read.ask("GET /v1/runs", "").await.status, 200);
+    assert_eq!(written.ask(&format!("POST /v1/flows/{FLOW}/runs"), "").await.status, 201);
+    assert_eq!(get(server.address, "/readyz", &[]).await.status, 200);
+    let began = Instant::now();
+    assert!(server.stop().success());
+    assert!(began.elapsed() < Duration::from_secs(60), "it waited until the end of its drain");
+    drop((silent, read, written));
+}
