@@ -2,7 +2,7 @@
 //!
 //! `or rollback`: a failure undoes the whole transaction anyway, so SQLite need not be ready to undo one statement.
 
-use rusqlite::{Connection, Statement};
+use rusqlite::{Connection, PrepFlags, Statement};
 
 macro_rules! statements {
     ($($name:ident: $sql:literal,)*) => {
@@ -12,7 +12,9 @@ macro_rules! statements {
 
         impl<'c> Statements<'c> {
             pub(crate) fn prepare(conn: &'c Connection) -> rusqlite::Result<Statements<'c>> {
-                Ok(Statements { $($name: conn.prepare($sql)?,)* })
+                // Kept for long, they are kept out of the room that SQLite has for what it needs for a moment.
+                let prepare = |sql| conn.prepare_with_flags(sql, PrepFlags::SQLITE_PREPARE_PERSISTENT);
+                Ok(Statements { $($name: prepare($sql)?,)* })
             }
         }
     };
