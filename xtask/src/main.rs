@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand};
 use mutants::Mutants;
 use probe::Probe;
 use simulate::Simulate;
-use stage::{Install, Stage};
+use stage::Stage;
 
 /// The commands of a contributor.
 #[derive(Debug, Parser)]
@@ -51,11 +51,7 @@ enum Command {
     /// Hold the HTTP API against its own description with made-up requests (needs Python)
     Probe(Probe),
     /// What CI runs: `test`, then licences and sources of dependencies, then the docs
-    Ci {
-        /// Install cargo-deny first if it is missing (takes minutes)
-        #[arg(long)]
-        deny: bool,
-    },
+    Ci,
 }
 
 #[derive(Debug, Subcommand)]
@@ -90,10 +86,7 @@ fn run(command: Command) -> Result<()> {
         Command::Test { fast: false } => {
             stage::run_all(&root, [Stage::format(), Stage::tidy(), Stage::lints(), Stage::tests()])?;
         }
-        Command::Ci { deny } => {
-            let install = if deny { Install::IfMissing } else { Install::Never };
-            stage::run_all(&root, ci(install))?;
-        }
+        Command::Ci => stage::run_all(&root, ci())?,
     }
     eprintln!("xtask: every stage passed");
     Ok(())
@@ -115,12 +108,17 @@ fn serve(root: &Path, command: Services) -> Result<()> {
 }
 
 /// What takes seconds comes first, so that most failures show at once.
-fn ci(install: Install) -> Vec<Stage> {
-    let mut stages = vec![Stage::format(), Stage::tidy(), Stage::lints().quiet()];
-    stages.extend([Stage::build().quiet(), Stage::tests()]);
-    stages.extend(stage::dependencies(install));
-    stages.extend([Stage::docs_of_binaries().quiet(), Stage::docs_of_libraries().quiet()]);
-    stages
+fn ci() -> [Stage; 8] {
+    [
+        Stage::format(),
+        Stage::tidy(),
+        Stage::lints().quiet(),
+        Stage::build().quiet(),
+        Stage::tests(),
+        Stage::dependencies(),
+        Stage::docs_of_binaries().quiet(),
+        Stage::docs_of_libraries().quiet(),
+    ]
 }
 
 /// The repository this xtask was built from: the folder above its own manifest.

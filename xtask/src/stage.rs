@@ -4,12 +4,18 @@
 //! ends the run at once with the command that repeats that stage alone.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
 use crate::{services, tidy};
+
+/// Advisories are left out: their database needs the network, and a new advisory must not fail an unchanged commit.
+const DENY: &[&str] = &["deny", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"];
+/// What is built where it is missing, and where it goes then.
+const CARGO_DENY: &str = "cargo-deny@0.20.2";
+const TOOLS: &str = "target/tools";
 
 /// One named step of `test` or `ci`.
 #[derive(Debug, Clone)]
@@ -31,9 +37,7 @@ enum Work {
         args: &'static [&'static str],
     },
     Tidy,
-    Skip {
-        why: &'static str,
-    },
+    Dependencies,
 }
 
 impl Stage {
@@ -68,6 +72,11 @@ impl Stage {
         Stage::docs("docs of libraries", &["doc", "--no-deps", "--workspace", "--lib"])
     }
 
+    /// Licences, bans and sources of dependencies.
+    pub(crate) fn dependencies() -> Stage {
+        Stage { name: "dependencies", work: Work::Dependencies, quiet: false }
+    }
+
     pub(crate) fn quiet(self) -> Stage {
         Stage { quiet: true, ..self }
     }
@@ -92,7 +101,7 @@ impl Stage {
                 format!("eval \"$(cargo xtask services start)\" && cargo {}", args.join(" "))
             }
             Work::Tidy => "cargo xtask tidy".to_owned(),
-            Work::Skip { .. } => String::new(),
+            Work::Dependencies => format!("cargo {}", DENY.join(" ")),
         }
     }
 
@@ -105,8 +114,24 @@ impl Stage {
                 self.cargo_in(root, args, cargo().envs(variables))
             }
             Work::Tidy => tidy::run(root),
-            Work::Skip { .. } => Ok(()),
+            Work::Dependencies => self.judge_dependencies(root),
         }
+    }
+
+    /// With the cargo-deny that is there, or else with one of our own under the target folder, built without optimization:
+    /// that takes a minute instead of five, and a check seconds either way.
+    fn judge_dependencies(&self, root: &Path) -> Result<()> {
+        let mut path = root.join(TOOLS).join("bin").into_os_string();
+        if let Some(known) = std::env::var_os("PATH") {
+            path.push(":");
+            path.push(known);
+        }
+        let probe = cargo().args(["deny", "--version"]).env("PATH", &path).output();
+        if !probe.is_ok_and(|probe| probe.status.success()) {
+            let install = ["install", "--quiet", "--debug", "--locked", "--root", TOOLS, CARGO_DENY];
+            self.cargo_in(root, &install, &mut cargo())?;
+        }
+        self.cargo_in(root, DENY, cargo().env("PATH", &path))
     }
 
     fn cargo_in(&self, root: &Path, args: &[&str], command: &mut Command) -> Result<()> {
@@ -119,42 +144,10 @@ impl Stage {
     }
 }
 
-/// The stages that judge dependencies. Advisories are left out: their database needs the network, and a new
-/// advisory must not fail an unchanged commit.
-pub(crate) fn dependencies(install: Install) -> Vec<Stage> {
-    let check = Stage::cargo(
-        "dependencies",
-        &["deny", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"],
-    );
-    if has_cargo_deny() {
-        return vec![check];
-    }
-    match install {
-        Install::IfMissing => {
-            vec![Stage::cargo("install cargo-deny", &["install", "--locked", "cargo-deny"]), check]
-        }
-        Install::Never => {
-            let why = "cargo-deny is not installed; `cargo xtask ci --deny` installs it";
-            vec![Stage { name: "dependencies", work: Work::Skip { why }, quiet: false }]
-        }
-    }
-}
-
-/// Whether a missing tool may be built on the spot, which takes minutes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Install {
-    IfMissing,
-    Never,
-}
-
 /// Runs `stages` in order, each with its name and time, and stops at the first that fails.
 pub(crate) fn run_all(root: &Path, stages: impl IntoIterator<Item = Stage>) -> Result<()> {
     for stage in stages {
         let name = stage.name;
-        if let Work::Skip { why } = stage.work {
-            eprintln!("==> {name}: SKIPPED: {why}");
-            continue;
-        }
         eprintln!("==> {name}: {}", stage.by_hand());
         let began = Instant::now();
         let outcome = stage.run(root);
@@ -168,11 +161,6 @@ pub(crate) fn run_all(root: &Path, stages: impl IntoIterator<Item = Stage>) -> R
         eprintln!("==> {name}: ok in {took:.1} s");
     }
     Ok(())
-}
-
-fn has_cargo_deny() -> bool {
-    let probe = cargo().args(["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    probe.is_ok_and(|status| status.success())
 }
 
 /// The cargo that runs this xtask, so that a toolchain chosen with `cargo +NAME xtask` holds for every stage.
