@@ -42,6 +42,11 @@ impl RunStore for SqliteStore {
     }
 
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
+        if let Access::Engine { writer, .. } = &self.access
+            && writer.trouble().is_some()
+        {
+            writer.ask(|writer| writer.try_out()).await?;
+        }
         let clock = self.clock.clone();
         self.readers.read(move |reader| reader.sweep(clock.now(), limit)).await
     }

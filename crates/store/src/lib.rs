@@ -75,7 +75,9 @@ pub trait RunStore: Send + Sync + 'static {
     /// Gives leases back before their time: they expire now and do not count as lost.
     async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError>;
 
-    /// Finds up to `limit` expired leases and as many due timers that are not held, the longest due first. Changes nothing: each becomes an input of its run.
+    /// Finds up to `limit` expired leases and as many due timers that are not held, the longest due first. Changes nothing of
+    /// them: each becomes an input of its run. Succeeds only where the store takes writes, as far as it knows: after one was
+    /// refused it tries another, so that an idle engine learns that the trouble is over.
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError>;
 
     /// The present state of runs; `None` for one that does not exist.

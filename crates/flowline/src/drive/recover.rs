@@ -20,7 +20,12 @@ impl<R> Driver<R> {
     pub(super) fn swept(&mut self, result: Result<Swept, StoreError>) {
         self.sweeping = false;
         self.next_sweep = self.now + self.config.sweep;
-        let Ok(mut swept) = result else { return };
+        let mut swept = match result {
+            Ok(swept) => swept,
+            Err(error) => return self.tell_trouble(Some(error)),
+        };
+        // Whoever has nothing to commit would not hear of it otherwise.
+        self.tell_trouble(None);
         if planted::is(Bug::NoSweep) {
             swept.expired.clear();
         }

@@ -105,7 +105,7 @@ impl Server {
         let _ = Command::new("kill").arg(signal).args(all).stderr(Stdio::null()).status();
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if self.kind == Kind::Postgres {
             // All its processes at once, without a checkpoint: it recovers from its log. SIGKILL would leave some of them.
             let mut stop = self.program("pg_ctl");
@@ -121,7 +121,7 @@ impl Server {
         self.folder.path().join("data")
     }
 
-    fn run(&mut self) {
+    pub fn run(&mut self) {
         let port = self.port.to_string();
         let mut command = match self.kind {
             Kind::Redis => {

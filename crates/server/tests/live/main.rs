@@ -11,6 +11,7 @@ mod hostile;
 mod http;
 mod many;
 mod reading;
+mod ready;
 #[allow(dead_code)]
 mod served;
 #[allow(dead_code)]
