@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -19,6 +19,9 @@ pub struct Json(Arc<str>);
 pub enum JsonError {
     #[error("not JSON: {0}")]
     Syntax(String),
+    /// JSON by its grammar, and yet nothing that it says: half of a character, a number beyond all bounds.
+    #[error("JSON that cannot be read: {0}")]
+    Unreadable(String),
     #[error("nested deeper than {} levels", limits::JSON_DEPTH)]
     Depth,
     #[error("{what} is {bytes} bytes; the limit is {limit}")]
@@ -26,17 +29,28 @@ pub enum JsonError {
 }
 
 impl Json {
-    /// Takes a JSON text from outside. Refuses what is not JSON and what nests deeper than [`limits::JSON_DEPTH`].
+    /// Takes a JSON text from outside. Refuses what is not JSON, and what [`Json::check`] does.
     pub fn parse(text: &str) -> Result<Json, JsonError> {
-        Json::check_depth(text)?;
+        Json::check(text)?;
         serde_json::from_str::<&RawValue>(text)
             .map(|raw| Json(raw.get().into()))
             .map_err(|error| JsonError::Syntax(error.to_string()))
     }
 
-    /// Refuses a text that nests deeper than [`limits::JSON_DEPTH`], for whoever has it parsed by something that recurses.
-    pub fn check_depth(text: &str) -> Result<(), JsonError> {
-        if depth_exceeds(text, limits::JSON_DEPTH) { Err(JsonError::Depth) } else { Ok(()) }
+    /// Refuses what could be carried but not read: a text that nests deeper than [`limits::JSON_DEPTH`], half of a character
+    /// (`"\\ud83d"`), a number beyond all bounds (`1e400`). For whoever carries parts of a text without parsing them.
+    pub fn check(text: &str) -> Result<(), JsonError> {
+        match survey(text, limits::JSON_DEPTH) {
+            Survey::Plain => Ok(()),
+            Survey::TooDeep => Err(JsonError::Depth),
+            Survey::Doubtful => match serde_json::from_str::<Readable>(text) {
+                // Whatever else is wrong with it is for its parser to say.
+                Err(error) if serde_json::from_str::<&RawValue>(text).is_ok() => {
+                    Err(JsonError::Unreadable(error.to_string()))
+                }
+                _ => Ok(()),
+            },
+        }
     }
 
     /// Serializes a value. Fails only where the value's own `Serialize` does (a map with keys that are not strings).
@@ -78,32 +92,102 @@ impl Json {
     }
 }
 
+/// What a look at a text tells.
+enum Survey {
+    /// If it is JSON at all, it can be read.
+    Plain,
+    /// It has an escaped character or a number that may be none.
+    Doubtful,
+    TooDeep,
+}
+
+/// More digits in a row than any number that can be read needs.
+const DIGITS: usize = 300;
+
 /// Brackets outside strings, counted; cheap enough to run before any parser sees the text.
-fn depth_exceeds(text: &str, limit: usize) -> bool {
+fn survey(text: &str, limit: usize) -> Survey {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    let (mut doubtful, mut digits) = (false, 0);
     for byte in text.bytes() {
         if in_string {
             match byte {
-                _ if escaped => escaped = false,
+                _ if escaped => {
+                    escaped = false;
+                    doubtful |= byte == b'u';
+                }
                 b'\\' => escaped = true,
                 b'"' => in_string = false,
                 _ => {}
             }
             continue;
         }
+        digits = if byte.is_ascii_digit() { digits + 1 } else { 0 };
         match byte {
             b'"' => in_string = true,
             b'[' | b'{' => {
                 depth += 1;
                 if depth > limit {
-                    return true;
+                    return Survey::TooDeep;
                 }
             }
             b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
+            // Of a number, or of a word, which does no harm.
+            b'e' | b'E' => doubtful = true,
+            _ => doubtful |= digits > DIGITS,
         }
     }
-    false
+    if doubtful { Survey::Doubtful } else { Survey::Plain }
+}
+
+/// Reads every string and number of a text, and keeps none.
+struct Readable;
+
+impl<'de> Deserialize<'de> for Readable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Readable, D::Error> {
+        deserializer.deserialize_any(Readable)
+    }
+}
+
+impl<'de> Visitor<'de> for Readable {
+    type Value = Readable;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Readable, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Readable, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Readable, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Readable, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Readable, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Readable, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Readable, A::Error> {
+        while items.next_element::<Readable>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Readable, A::Error> {
+        while fields.next_entry::<Readable, Readable>()?.is_some() {}
+        Ok(self)
+    }
 }
 
 /// Writes a JSON object from keys and raw values, in the order given; `None` leaves the key out.
@@ -192,6 +276,23 @@ mod tests {
         let deep = "[".repeat(10_000) + &"]".repeat(10_000);
         assert_eq!(Json::parse(&deep), Err(JsonError::Depth));
         assert!(Json::parse(r#"{"a":"[[[[{{{{\"[["}"#).is_ok());
+    }
+
+    #[test]
+    fn what_could_be_carried_but_not_read_is_refused() {
+        let long = "9".repeat(400);
+        for bad in [r#""\ud83d""#, r#"{"a":["\udc00 x"]}"#, r#"{"\ud83d":1}"#, "1e400", "[-2E999]", &long] {
+            let text = format!(r#"{{"ok": true, "in": {bad}}}"#);
+            assert!(matches!(Json::parse(&text), Err(JsonError::Unreadable(_))), "{text}");
+            assert!(
+                serde_json::from_str::<serde_json::Value>(&text).is_err(),
+                "nobody could read it: {text}"
+            );
+        }
+        for fine in [r#""\ud83d\ude00""#, r#""\u00e9 \\ud83d""#, "1e300", "-0.5E-3", "false", &long[..300]] {
+            assert!(Json::parse(fine).is_ok(), "{fine}");
+        }
+        assert!(matches!(Json::parse(r#"{"a": 1e400"#), Err(JsonError::Syntax(_))), "not even JSON");
     }
 
     #[test]

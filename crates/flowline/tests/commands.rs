@@ -152,3 +152,13 @@ async fn whatever_a_program_started_dies_with_its_attempt() {
     assert_eq!((told.logs(), &told.failure()["code"]), (vec![("info", "begun")], &json!("timeout")));
     tokio::time::timeout(SOON, let_go).await.expect("the whole group was killed").unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn a_result_that_nobody_could_read_fails_the_step_and_is_not_lost_in_the_log() {
+    for result in [r#"{"note": "\ud83d"}"#, "1e400"] {
+        let told = say(&format!(r#"printf '%s\n' '{{"result": {result}}}'"#)).await;
+        assert_eq!(told.outcome.status, Status::Failed, "{result}");
+        assert_eq!(told.failure()["code"], json!("invalid_payload"), "{result}");
+        assert!(told.failure()["error"].as_str().unwrap().contains("cannot be read"), "{result}");
+    }
+}

@@ -271,8 +271,10 @@ impl Said {
 
     async fn line(&mut self, listener: &impl Listener, text: &str) -> Result<(), StepError> {
         // Taken for a log line, an emit or a result would be lost without a word.
-        if MEANT.iter().any(|key| text.starts_with(key)) && Json::parse(text) == Err(JsonError::Depth) {
-            return Err(StepError::fatal(JsonError::Depth).code("invalid_payload"));
+        if MEANT.iter().any(|key| text.starts_with(key))
+            && let Err(error @ (JsonError::Depth | JsonError::Unreadable(_))) = Json::parse(text)
+        {
+            return Err(StepError::fatal(error).code("invalid_payload"));
         }
         let mut line = match message::read(text) {
             Line::Message(message) => message,

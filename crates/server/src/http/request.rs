@@ -241,8 +241,8 @@ pub fn is_json(kind: &str) -> bool {
 
 /// Reads JSON from outside into a type. A misfit is named by its JSON pointer.
 pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
-    // Before anything recurses over it.
-    Json::check_depth(text)?;
+    // Before anything recurses over it, and because payloads in it are carried unread.
+    Json::check(text)?;
     // A list would be taken for the fields in their order.
     if text.trim_start().starts_with('{')
         && let Ok(fits) = serde_json::from_str(text)
