@@ -6,7 +6,7 @@ use std::io;
 use flowline::store::reading;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// As many as read one file at a time, since they read in place.
+/// More than a store lets read in place, so that some are left to answer what is quick.
 const THREADS: usize = 4;
 
 /// The threads. They end with this, so it is kept until nothing that began on them is needed any more: a connection to a

@@ -31,6 +31,8 @@ use crate::schema;
 
 /// Reads at the same time. More would only wait for the same disk and cores.
 const READERS: usize = 4;
+/// Those of them that threads do themselves which may wait for their reads: such threads have others to answer, too.
+const IN_PLACE: usize = 2;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Readers(Arc<Pool>);
@@ -40,6 +42,7 @@ struct Pool {
     path: PathBuf,
     idle: Mutex<Vec<Connection>>,
     seats: Semaphore,
+    in_place: Semaphore,
     /// The format that the file was last seen to have. It only grows.
     format: AtomicU32,
 }
@@ -53,8 +56,8 @@ pub(crate) struct Reader<'a> {
 impl Readers {
     pub(crate) fn open(path: PathBuf) -> Result<Readers, StoreError> {
         let first = file::open_reader(&path)?;
-        let (idle, seats) = (Mutex::new(vec![first]), Semaphore::new(READERS));
-        let pool = Pool { path, idle, seats, format: AtomicU32::new(0) };
+        let (seats, in_place) = (Semaphore::new(READERS), Semaphore::new(IN_PLACE));
+        let pool = Pool { path, idle: Mutex::new(vec![first]), seats, in_place, format: AtomicU32::new(0) };
         Ok(Readers(Arc::new(pool)))
     }
 
@@ -73,7 +76,9 @@ impl Readers {
             pool.give_back(conn);
             answer
         };
-        if reading::waits_here() {
+        if reading::waits_here()
+            && let Ok(_place) = self.0.in_place.try_acquire()
+        {
             return read();
         }
         let done = tokio::task::spawn_blocking(read);
@@ -124,5 +129,25 @@ impl Reader<'_> {
         let mut statement =
             self.conn.prepare_cached("select id from runs where tenant = ?1 and run_id = ?2")?;
         Ok(statement.query_row(params![tenant, run.run.as_str()], |row| row.get(0)).optional()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::current;
+
+    #[tokio::test]
+    async fn only_a_thread_that_may_wait_reads_in_place_and_not_all_of_them_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f.db");
+        drop(crate::SqliteStore::open(&path, crate::Options::default()).unwrap());
+        let readers = Readers::open(path).unwrap();
+        let reads_here = async || readers.read(|_| Ok(current().id())).await.unwrap() == current().id();
+        assert!(!reads_here().await);
+        reading::wait_here();
+        assert!(reads_here().await);
+        let _others = readers.0.in_place.try_acquire_many(IN_PLACE as u32).unwrap();
+        assert!(!reads_here().await);
     }
 }
