@@ -72,15 +72,24 @@ impl Principal {
     }
 
     pub fn has(&self, scope: Scope) -> bool {
-        self.scopes.contains(&scope) || self.scopes.contains(&Scope::Admin)
+        let admin = self.scopes.contains(&Scope::Admin);
+        match scope {
+            // Tokens and the audit log are of the whole tenant; a bound one could make itself one that is not.
+            Scope::Admin => admin && self.flows.is_none() && self.queues.is_none(),
+            _ => admin || self.scopes.contains(&scope),
+        }
     }
 
     pub fn may_see_flow(&self, flow: &str) -> bool {
         self.flows.as_ref().is_none_or(|flows| flows.iter().any(|known| known == flow))
     }
 
+    /// A queue can hold jobs of any flow, so one that is bound to flows sees only those that it is bound to as well.
     pub fn may_see_queue(&self, queue: &str) -> bool {
-        self.queues.as_ref().is_none_or(|queues| queues.iter().any(|known| known == queue))
+        match &self.queues {
+            Some(queues) => queues.iter().any(|known| known == queue),
+            None => self.flows.is_none(),
+        }
     }
 }
 
@@ -162,7 +171,8 @@ pub async fn check(
             Some(token) => while_good(app, scope, token, answer).await,
         }
     } else {
-        let detail = format!("this needs a token with scope `{}`", scope.as_str());
+        let unbound = if scope == Scope::Admin { " that is bound to no flows or queues" } else { "" };
+        let detail = format!("this needs a token with scope `{}`{unbound}", scope.as_str());
         Problem::new(&codes::FORBIDDEN, detail).into_response()
     };
     if let Some((principal, path)) = audited {

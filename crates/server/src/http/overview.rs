@@ -7,6 +7,7 @@ use axum::handler::Handler as _;
 use flowline::stats::{Depth, Question, Stats, stats};
 use flowline::verify::{Report, verify};
 
+use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Params};
 use super::route::{Access, Answer, Kind, Query, Route, Scope, Verb};
@@ -83,5 +84,10 @@ async fn count(caller: Caller, params: Params) -> Result<Json<Stats>, Problem> {
 }
 
 async fn check(caller: Caller, _: Params) -> Result<Json<Report>, Problem> {
+    if caller.principal.flows.is_some() {
+        let detail =
+            "this token is bound to flows, and this is about all; verify a run: GET /v1/runs/{run}/verify";
+        return Err(Problem::new(&codes::FORBIDDEN, detail));
+    }
     Ok(Json(verify(caller.engine.store(), caller.engine.plans(), Some(caller.engine.tenant())).await?))
 }

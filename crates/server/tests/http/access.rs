@@ -221,6 +221,17 @@ fn a_token_bound_to_a_flow_sees_no_other() {
     );
     assert_eq!(as_(&served, &bound, "GET", "/v1/flows", &json!({})).json()["items"], json!([]));
     assert_eq!(as_(&served, &bound, "GET", "/v1/runs", &json!({})).json()["items"], json!([]));
+    // Queues hold jobs of any flow, and what is about all of the tenant is not for it, least of all a way out.
+    assert_eq!(as_(&served, &bound, "GET", "/v1/queues", &json!({})).json()["items"], json!([]));
+    for act in ["pause", "resume", "redrive"] {
+        let reply = as_(&served, &bound, "POST", &format!("/v1/queues/depot/{act}"), &json!({}));
+        assert_eq!(reply.code(), "no-such-queue", "{act}");
+    }
+    let escape = json!({ "subject": "esc", "scopes": ["admin"] });
+    assert_eq!(as_(&served, &bound, "POST", "/v1/tokens", &escape).code(), "forbidden");
+    assert_eq!(as_(&served, &bound, "GET", "/v1/audit", &json!({})).code(), "forbidden");
+    assert_eq!(as_(&served, &bound, "POST", "/v1/verify", &json!({})).code(), "forbidden");
+    assert_eq!(as_(&served, &all, "POST", "/v1/queues/depot/pause", &json!({})).status, 200);
 }
 
 #[test]
