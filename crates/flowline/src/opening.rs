@@ -27,6 +27,8 @@ pub struct Opening {
     pub delay: Duration,
     pub priority: Priority,
     pub retry_of: Option<RunId>,
+    /// The step that is done again with all that comes after it, of a run that repeats another.
+    pub from: Option<String>,
     /// Completed steps of the run that this one repeats, in order, with what each emitted.
     pub inherited: Vec<Inherited>,
     /// Events that it had received from outside.
@@ -43,6 +45,7 @@ impl Opening {
             delay: Duration::ZERO,
             priority: Priority::Normal,
             retry_of: None,
+            from: None,
             inherited: Vec::new(),
             received: Vec::new(),
         }
@@ -94,6 +97,7 @@ impl Opening {
         }
         opening.labels = row.labels;
         opening.retry_of = Some(row.run_id);
+        opening.from = from.map(str::to_owned);
         Ok(opening)
     }
 
@@ -144,7 +148,12 @@ impl Opening {
     /// What tells a repeated start from another one under the same key. Only a key makes a second start of the same run,
     /// so only then is there anything to compare.
     pub fn digest(&self) -> String {
-        self.key.as_ref().map_or_else(String::new, |_| input_digest(&self.input))
+        let Some(_) = &self.key else { return String::new() };
+        let input = input_digest(&self.input);
+        match &self.from {
+            None => input,
+            Some(from) => digest(format!("{input}\0{from}").as_bytes()),
+        }
     }
 
     /// The message that starts it as `run`, with what [`Opening::at`] and [`Opening::digest`] gave.

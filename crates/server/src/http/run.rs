@@ -174,8 +174,11 @@ pub const ROUTES: &[Route] = &[
         about: "The new run has what the old one had completed, and does the rest. With an `Idempotency-Key` it is repeated once, however often this is asked. With `from`, that step and all that follow from it are done again too.",
         query: &[],
         body: small("Retry", Required::No),
-        answers: &[Answer::json(201, "Retried", "The new run.")],
-        problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_STEP, &codes::RUN_NOT_ENDED],
+        answers: &[
+            Answer::json(200, "Retried", "The key named a run that was there."),
+            Answer::json(201, "Retried", "The new run."),
+        ],
+        problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_STEP, &codes::RUN_NOT_ENDED, &codes::KEY_CONFLICT],
         handler: |request, app| retry.call(request, app),
     },
 ];
@@ -373,7 +376,8 @@ async fn retry(
     let handle = request.await?;
     let new = caller.engine.row(handle.key()).await?;
     let location = format!("/v1/runs/{}", new.run_id);
-    Ok((StatusCode::CREATED, [("location", location)], Json(Retried::of(&new, &row.run_id))).into_response())
+    let status = if handle.existed() { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, [("location", location)], Json(Retried::of(&new, &row.run_id))).into_response())
 }
 
 /// A run that repeats another.

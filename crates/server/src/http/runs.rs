@@ -210,7 +210,9 @@ impl Start {
             Some(hash) => {
                 let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
                 let found = store.definition(tenant, &hash).await?.filter(|found| &*found.flow == flow);
-                let found = found.ok_or_else(|| Problem::no_such_flow(flow))?;
+                let missing =
+                    || Problem::new(&codes::NO_SUCH_FLOW, format!("flow {flow:?} has no version {hash}"));
+                let found = found.ok_or_else(missing)?;
                 caller.engine.run_plan(caller.engine.plans().get(store, tenant, &found.hash).await?, input)
             }
         };
@@ -283,6 +285,10 @@ async fn batch(
     headers: HeaderMap,
     Given(mut batch): Given<BatchStart>,
 ) -> Result<Json<BatchStarted>, Problem> {
+    if key_header(&headers)?.is_some() {
+        let detail = "a batch has a key for each of its runs: `idempotencyKey` in `runs`";
+        return Err(Problem::parameter(KEY_HEADER, detail));
+    }
     if batch.runs.len() > BATCH {
         let detail = format!("a batch starts at most {BATCH} runs, and this one has {}", batch.runs.len());
         return Err(Problem::new(&codes::BAD_BODY, detail).at("/runs"));

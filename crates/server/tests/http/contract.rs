@@ -272,6 +272,14 @@ fn steering(api: &Contract) {
     assert_eq!(api.post(&path("retry"), json!({ "from": "nowhere" })).code(), "no-such-step");
     let retried = api.post(&path("retry"), json!({ "from": "check" }));
     assert_eq!((retried.status, retried.json()["retryOf"].clone()), (201, json!(run)));
+    let keyed = |body: &str| {
+        let headers = [("content-type", "application/json"), ("idempotency-key", "again")];
+        api.send("POST", &path("retry"), &headers, body)
+    };
+    let (first, second, other) = (keyed("{}"), keyed("{}"), keyed(r#"{"from": "check"}"#));
+    assert_eq!((first.status, second.status), (201, 200));
+    assert_eq!(first.json()["runId"], second.json()["runId"]);
+    assert_eq!(other.code(), "key-conflict", "{}", other.body);
     let done = api.start("order", json!({ "input": { "total": 1 } }));
     // More digits than a double holds: payloads pass through as they are.
     let result = r#"{"result":{"big":12345678901234567890123}}"#;
@@ -433,6 +441,9 @@ fn every_route_refuses_what_it_does_not_take() {
             (&json[..], "{", "bad-body"),
             (&json[..], deep.as_str(), "bad-body"),
             (&json[..], "[1]", "bad-body"),
+            // Could be carried, and never read.
+            (&json[..], r#"{"input":{"note":"\ud83d"}}"#, "bad-body"),
+            (&json[..], r#"{"input":1e400}"#, "bad-body"),
             (&[("content-type", "text/plain")][..], "{}", "unsupported-media-type"),
             (&[][..], "{}", "unsupported-media-type"),
         ] {
