@@ -64,6 +64,18 @@ pub fn note(text: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
 
+/// Why a command did not do what it was asked, on stderr; whatever else is logged, this is.
+pub fn fault(message: &str, help: Option<&str>) {
+    if log::is_json() {
+        tracing::error!(help, "{message}");
+        return;
+    }
+    note(&format!("{RED}{BOLD}error{RESET}: {message}"));
+    if let Some(help) = help {
+        note(&format!("{CYAN}help{RESET}: {help}"));
+    }
+}
+
 /// One JSON value on a line of stdout.
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value)

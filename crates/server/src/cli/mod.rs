@@ -43,7 +43,7 @@ use flowline_client::Client;
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::{self, Access};
-use crate::output::{self, BOLD, CYAN, RED, RESET};
+use crate::output;
 use crate::settings::{Flags, Settings, Source};
 use crate::target::{Server, Target};
 
@@ -403,10 +403,7 @@ fn tell(failure: &Failure, json: bool) -> Exit {
     if let Some(diagnostics) = &failure.diagnostics {
         output::note(&diagnostics.render(output::stderr_has_color()));
     }
-    output::note(&format!("{RED}{BOLD}error{RESET}: {}", failure.message));
-    if let Some(help) = &failure.help {
-        output::note(&format!("{CYAN}help{RESET}: {help}"));
-    }
+    output::fault(&failure.message, failure.help.as_deref());
     if json {
         let _ = output::json(&failure.to_json());
     }

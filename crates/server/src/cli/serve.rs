@@ -1,6 +1,5 @@
 //! `flowline serve` and `flowline dev`: the API, and an instance that works.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -163,7 +162,9 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     if let Some(export) = &export {
         builder = builder.spans(export.spans.clone());
     }
-    let engine = engine(context, builder, &flags.work.env, mode, address).await?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let here = format!("{scheme}://{address}");
+    let engine = engine(context, builder, &flags.work.env, mode, &here).await?;
     let folder = settings.flows.value.clone();
     if let Some(folder) = &folder {
         let number = flows_dir::register(&engine, folder).await?;
@@ -178,10 +179,9 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
         watched,
         workers: Seen::default(),
     });
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    output::note(&format!("serving {} on {scheme}://{address}", shown(&settings.store.value)));
+    output::note(&format!("serving {} on {here}", shown(&settings.store.value)));
     if mode == Mode::Dev {
-        output::note(&format!("  API   {scheme}://{address}/docs\n  live  {scheme}://{address}/v1/stream"));
+        output::note(&format!("  API   {here}/docs\n  live  {here}/v1/stream"));
     }
     tracing::info!(instanceId = &*instance, version = env!("CARGO_PKG_VERSION"), "instance started");
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -242,7 +242,7 @@ async fn engine(
     engine: EngineBuilder,
     env: &[String],
     mode: Mode,
-    address: SocketAddr,
+    here: &str,
 ) -> Result<Engine, Failure> {
     let settings = &context.settings;
     let allow = match (&settings.http_allow.source, mode) {
@@ -250,7 +250,7 @@ async fn engine(
         (Source::Default, Mode::Serve { .. }) => Allow::default(),
         _ => settings.http_allow.value.clone(),
     };
-    let callbacks = settings.public_url.value.clone().unwrap_or_else(|| format!("http://{address}"));
+    let callbacks = settings.public_url.value.clone().unwrap_or_else(|| here.to_owned());
     let http = HttpConfig { allow, callbacks: Some(callbacks), ..super::http_config() };
     let mut engine = engine.http(http);
     if mode != (Mode::Serve { commands: false }) {

@@ -74,3 +74,16 @@ fn a_token_is_in_no_line_of_the_log_and_is_not_taken_from_the_address() {
     let secret = token.trim_start_matches("fl_");
     assert!(!said.iter().any(|line| line.contains(secret)), "{said:#?}");
 }
+
+#[test]
+fn why_a_server_does_not_start_is_said_at_every_level() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let said =
+        Served::command(folder.path(), &["serve", "--listen", &address, "--log", "error"]).err().unwrap();
+    let line: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert_eq!(line["level"], "ERROR");
+    assert!(line["message"].as_str().unwrap().contains(&format!("cannot listen on {address}")), "{said}");
+    assert!(line["help"].as_str().unwrap().contains("--listen"), "{said}");
+}
