@@ -72,6 +72,8 @@ pub struct Subscription {
     source: Source,
     /// Where the buffered events end.
     read_to: String,
+    /// Whether the store itself gave that place, and not the caller.
+    read_before: bool,
     cursor: String,
     /// Each event with the cursor right after it.
     buffer: VecDeque<(Event, String)>,
@@ -86,6 +88,7 @@ impl Engine {
             engine: self.clone(),
             source: Source::Feed(filter),
             read_to: cursor.to_owned(),
+            read_before: false,
             cursor: cursor.to_owned(),
             buffer: VecDeque::new(),
             hint: Hint::of(self.store()),
@@ -108,9 +111,13 @@ impl Subscription {
                     tokio::time::sleep(LOOK).await;
                     continue;
                 }
+                // It was good a moment ago.
+                Err(StoreError::Invalid(why)) if self.read_before => {
+                    return Err(StoreError::WentBack(why).into());
+                }
                 page => page?,
             };
-            self.read_to = page.cursor;
+            (self.read_to, self.read_before) = (page.cursor, true);
             if page.events.is_empty() {
                 self.cursor.clone_from(&self.read_to);
                 if !page.more {

@@ -8,8 +8,8 @@ use flowline::core::event::EventType;
 use flowline::core::{Status, Time};
 use flowline::store::clock::Clock;
 use flowline::store::memory::MemoryStore;
-use flowline::store::{EventQuery, FeedFilter};
-use flowline::{Config, Engine, Flow, OnFailure, Retry, Role, StateScope, Step, StepError};
+use flowline::store::{EventQuery, FeedFilter, StoreError};
+use flowline::{Config, Engine, EngineError, Flow, OnFailure, Retry, Role, StateScope, Step, StepError};
 use serde_json::{Value, json};
 
 fn memory() -> Arc<MemoryStore> {
@@ -407,4 +407,26 @@ async fn a_run_that_was_begun_is_gone_on_with_before_another_is_begun() {
     let worker = Engine::on(store).flow(&flow).slots(1).start().await.unwrap();
     worker.until_idle(Duration::ZERO).await;
     assert_eq!(*done.lock().unwrap(), ["a", "b"].repeat(5));
+}
+
+#[tokio::test]
+async fn a_subscription_tells_that_the_store_went_back() {
+    let store = memory();
+    let before = store.snapshot();
+    let flow = diamond();
+    let engine = Engine::on(store.clone()).flow(&flow).start().await.unwrap();
+    engine.run(&flow, json!({})).await.unwrap().wait().await.unwrap();
+    let mut events = engine.subscribe(FeedFilter::default(), "");
+    events.next().await.unwrap();
+    store.restore(before);
+    let error = loop {
+        if let Err(error) = events.next().await {
+            break error;
+        }
+    };
+    assert!(matches!(error, EngineError::Store(StoreError::WentBack(_))), "{error:?}");
+    // Whoever brings a cursor of their own is told that it is none.
+    let error = engine.subscribe(FeedFilter::default(), "999999").next().await.unwrap_err();
+    assert!(matches!(error, EngineError::Store(StoreError::Invalid(_))), "{error:?}");
+    engine.stop().await;
 }

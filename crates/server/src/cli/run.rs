@@ -75,7 +75,19 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         let plan = engine.register_plan(plan, Some(origin)).await?;
         Ok::<_, Failure>(args.start.apply(engine.run_plan(plan, input)).await?)
     };
-    let handle = match begun.await {
+    tokio::pin!(begun);
+    let mut trouble = engine.trouble();
+    let begun = loop {
+        tokio::select! {
+            begun = &mut begun => break begun,
+            () = trouble::tell(&mut trouble) => {}
+            () = signals.next() => {
+                engine.stop_within(Duration::ZERO).await;
+                return Ok(Exit::Interrupted);
+            }
+        }
+    };
+    let handle = match begun {
         Ok(handle) => handle,
         Err(failure) => {
             engine.stop_within(Duration::ZERO).await;
