@@ -24,8 +24,10 @@ impl<R> Driver<R> {
             Ok(swept) => swept,
             Err(error) => return self.tell_trouble(Some(error)),
         };
-        // Whoever has nothing to commit would not hear of it otherwise.
-        self.tell_trouble(None);
+        // Whoever has nothing to commit would not hear of it otherwise; whoever has, hears more of it there.
+        if self.told_trouble.is_some() && self.ledger.is_idle() {
+            self.tell_trouble(None);
+        }
         if planted::is(Bug::NoSweep) {
             swept.expired.clear();
         }
