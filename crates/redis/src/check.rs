@@ -138,6 +138,7 @@ impl RedisStore {
             format: FORMAT,
             bytes: Some(bytes),
             durability: durability(!saves.contains(&false), fsync.as_deref()).to_owned(),
+            unwritable: None,
             problems,
         })
     }

@@ -99,7 +99,8 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
             let missing = match access {
                 Access::Engine => IfMissing::Make,
                 Access::Receive => IfMissing::Receive,
-                Access::Existing | Access::Reader | Access::Still => IfMissing::Refuse,
+                Access::Existing => IfMissing::Expect,
+                Access::Reader | Access::Still => IfMissing::Refuse,
             };
             return Ok(PostgresStore::open(&url, missing).await?);
         }

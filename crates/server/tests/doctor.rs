@@ -12,6 +12,7 @@ mod place;
 mod server;
 
 use std::net::TcpListener;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use place::Here;
@@ -132,6 +133,60 @@ fn a_postgres_without_a_store_is_looked_at_and_left_alone() {
             "{findings:?}"
         );
     }
+}
+
+/// What the server's owner says with `psql`.
+fn owner_says(sql: &str) {
+    let mut psql = Command::new("psql");
+    psql.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", sql]).arg(postgres(None, None, None, ""));
+    let done = psql.output().expect("psql runs");
+    assert!(done.status.success(), "{sql}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// That the doctor finds a store that can be read and not written, for a reason with these words.
+#[track_caller]
+fn unwritable(url: &str, words: &[&str]) {
+    let (exit, findings) = examined(url);
+    let bad: Vec<_> = findings.iter().filter(|finding| finding.starts_with("bad")).collect();
+    assert!(exit == 1 && bad.len() == 1 && bad[0].starts_with("bad writable"), "{url}: {exit} {findings:?}");
+    for word in words {
+        assert!(bad[0].contains(word), "{url}: {word:?} is missing in {}", bad[0]);
+    }
+}
+
+#[test]
+fn a_postgres_that_cannot_be_written_is_bad_and_still_read() {
+    let schema = format!("doctor_still_{}", std::process::id());
+    let (here, url) = (Here::new(), postgres(None, None, None, &format!("?schema={schema}")));
+    let still = format!("{url}&options=-c%20default_transaction_read_only%3Don");
+    unwritable(&still, &["read only", "default_transaction_read_only"]);
+    here.json(0, &["run", "order.yaml", "--input", r#"{"total": 1}"#, "--store", &url]);
+    unwritable(&still, &["read only", "default_transaction_read_only"]);
+    assert_eq!(here.json(0, &["runs", "--store", &still])["items"].as_array().map(Vec::len), Some(1));
+    here.json(0, &["verify", "--store", &still]);
+    for writes in [&["work", "--until-idle"][..], &["retain"]] {
+        let refused = here.json(3, &[writes, &["--store", &still]].concat());
+        assert_eq!(refused["error"]["code"], "store-cannot-write", "{refused}");
+    }
+    owner_says(&format!("drop schema {schema} cascade"));
+}
+
+#[test]
+fn a_postgres_role_without_rights_is_bad_before_and_after_there_is_a_store() {
+    let name = format!("doctor_weak_{}", std::process::id());
+    let (here, query) = (Here::new(), format!("?schema={name}"));
+    let (url, theirs) = (postgres(None, None, None, &query), postgres(Some(&name), None, None, &query));
+    owner_says(&format!("create role {name} login"));
+    unwritable(&theirs, &["CREATE", &name]);
+    here.json(0, &["run", "order.yaml", "--input", r#"{"total": 1}"#, "--store", &url]);
+    refused(&theirs, &["USAGE", &name]);
+    owner_says(&format!(
+        "grant usage on schema {name} to {name}; grant select on all tables in schema {name} to {name};
+         grant select on all sequences in schema {name} to {name}"
+    ));
+    unwritable(&theirs, &["flow_runs", "grant"]);
+    here.json(0, &["runs", "--store", &theirs]);
+    owner_says(&format!("drop schema {name} cascade; drop role {name}"));
 }
 
 #[test]

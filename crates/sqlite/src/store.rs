@@ -262,6 +262,7 @@ impl Catalog for SqliteStore {
             format,
             bytes: Some(bytes),
             durability: self.durability.words().to_owned(),
+            unwritable: None,
             problems,
         })
     }
