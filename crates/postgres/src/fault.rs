@@ -125,18 +125,18 @@ impl Fault {
             return StoreError::Unavailable(unanswered(&place, &text));
         };
         match *code {
-            SqlState::INVALID_PASSWORD => StoreError::Invalid(format!(
+            SqlState::INVALID_PASSWORD => StoreError::Incompatible(format!(
                 "{place} refused the password of user {user:?}; check user and password in the store URL"
             )),
-            SqlState::INVALID_AUTHORIZATION_SPECIFICATION => StoreError::Invalid(format!(
+            SqlState::INVALID_AUTHORIZATION_SPECIFICATION => StoreError::Incompatible(format!(
                 "{place} does not let user {user:?} in: {text}; check the user, `sslmode` and the server's pg_hba.conf"
             )),
-            SqlState::INVALID_CATALOG_NAME => StoreError::Invalid(format!(
+            SqlState::INVALID_CATALOG_NAME => StoreError::Incompatible(format!(
                 "there is no database {:?} at {place}; make it (`createdb {0}`) or name another in the store URL",
                 target.database()
             )),
-            SqlState::INSUFFICIENT_PRIVILEGE => StoreError::Invalid(format!(
-                "user {user:?} may not use {place}: {text}; grant it CREATE on the database, or make the schema for it"
+            SqlState::INSUFFICIENT_PRIVILEGE => StoreError::Incompatible(format!(
+                "user {user:?} may not use {place}: {text}; grant the role what it lacks, or name another user in the store URL"
             )),
             SqlState::READ_ONLY_SQL_TRANSACTION => {
                 StoreError::CannotWrite(format!("{place}: {text}; {READ_ONLY}"))

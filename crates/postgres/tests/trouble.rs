@@ -56,7 +56,7 @@ async fn a_server_that_does_not_speak_is_given_up() {
 #[tokio::test]
 async fn a_wrong_database_is_told() {
     let error = refused(&changed(Part::Database, "no_such_database")).await;
-    let StoreError::Invalid(text) = &error else { panic!("{error:?}") };
+    let StoreError::Incompatible(text) = &error else { panic!("{error:?}") };
     assert!(text.contains("no_such_database") && text.contains("createdb"), "{text}");
 }
 
@@ -64,7 +64,7 @@ async fn a_wrong_database_is_told() {
 async fn a_wrong_user_is_told_and_no_password_shown() {
     let error = refused(&changed(Part::User, "nobody_here:sesame")).await;
     let text = error.to_string();
-    assert!(matches!(error, StoreError::Invalid(_)), "{text}");
+    assert!(matches!(error, StoreError::Incompatible(_)), "{text}");
     assert!(text.contains("nobody_here") && !text.contains("sesame"), "{text}");
 }
 
@@ -75,7 +75,7 @@ async fn a_wrong_password_is_told_and_not_shown() {
         exception when duplicate_object or unique_violation then null; end $$";
     place::connect(&place::url()).await.batch_execute(make).await.expect("makes a role");
     let error = refused(&changed(Part::User, "guarded:open")).await;
-    let StoreError::Invalid(text) = &error else { panic!("{error:?}") };
+    let StoreError::Incompatible(text) = &error else { panic!("{error:?}") };
     assert!(text.contains("password of user \"guarded\"") && !text.contains("open"), "{text}");
     let error = refused(&changed(Part::User, "guarded")).await;
     assert!(error.to_string().contains("put the password in the store URL"), "{error}");

@@ -114,7 +114,9 @@ fn postgres(user: Option<&str>, port: Option<u16>, database: Option<&str>, query
 fn a_wrong_postgres_url_is_told_by_what_is_wrong() {
     let none = nobody();
     refused(&postgres(None, Some(none), None, ""), &[&none.to_string(), "check host and port"]);
-    refused(&postgres(None, None, Some("no_such_database"), ""), &["no_such_database", "createdb"]);
+    let absent = postgres(None, None, Some("no_such_database"), "");
+    refused(&absent, &["no_such_database", "createdb"]);
+    Here::new().json(3, &["runs", "--store", &absent]);
     let user = format!("nobody_here:{SECRET}");
     refused(&postgres(Some(&user), None, None, ""), &["nobody_here"]);
     refused(&postgres(None, None, None, "?sslmode=require"), &["TLS", "sslmode"]);
