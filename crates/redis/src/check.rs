@@ -7,7 +7,7 @@ use redis::{RedisError, Value};
 
 use crate::address::Address;
 use crate::answer::{maybe_text, number, text, texts};
-use crate::link::{Link, failed, refused};
+use crate::link::{Link, REPLICA, failed, refused};
 use crate::shard::Shard;
 use crate::{BEFORE, FORMAT, IfMissing, RedisStore};
 
@@ -69,7 +69,7 @@ pub(crate) async fn shards(link: &Link, address: &Address, missing: IfMissing) -
     match (maybe_text(found)?, missing) {
         (Some(count), _) => number(&count),
         (None, IfMissing::Make | IfMissing::Receive | IfMissing::Ignore) => Ok(address.shards),
-        (None, IfMissing::Refuse) => Err(StoreError::Unavailable(format!(
+        (None, IfMissing::Refuse | IfMissing::Expect) => Err(StoreError::Unavailable(format!(
             "{} holds no store under the prefix {:?} yet; `flowline run FILE` makes one",
             address.shown(),
             address.prefix
@@ -77,25 +77,41 @@ pub(crate) async fn shards(link: &Link, address: &Address, missing: IfMissing) -
     }
 }
 
-/// Makes a shard's first key where it is missing, and reads its layout where it is there.
-pub(crate) async fn prepare(shard: &Shard, count: usize, missing: IfMissing) -> Result<(), StoreError> {
+/// Why nothing can be written here: a replica takes what its primary sends and nothing else. The nodes that a cluster's
+/// writes go to are primaries.
+pub(crate) async fn replica(link: &Link, address: &Address) -> Result<Option<String>, StoreError> {
+    let nodes = said(link, "replication").await.map_err(|error| failed(&error))?;
+    let is = |node: &HashMap<String, String>| node.get("role").is_some_and(|role| role == "slave");
+    let found = !address.cluster && nodes.iter().any(is);
+    Ok(found.then(|| format!("{}: {REPLICA}", address.shown())))
+}
+
+/// Makes a shard's first key where it is missing, and brings its layout up to date where it is there.
+pub(crate) async fn prepare(shard: &Shard, count: usize) -> Result<(), StoreError> {
     let mut pipe = redis::pipe();
     // A count from one on: a shard without any is one that lost its data.
     for (field, value) in [("format", FORMAT as usize), ("shards", count), ("n", 1)] {
         pipe.cmd("HSETNX").arg(shard.meta()).arg(field).arg(value);
     }
-    pipe.cmd("HGET").arg(shard.meta()).arg("format");
-    let format = shard.ask_all(&pipe).await?.pop().unwrap_or(Value::Nil);
-    match text(format)? {
-        known if known == FORMAT.to_string() => Ok(()),
-        // What came since is only beside what was there: who reads finds none of it, an engine may add it.
-        before if before == BEFORE.to_string() && missing == IfMissing::Refuse => Ok(()),
-        before if before == BEFORE.to_string() => {
-            let mut raise = redis::cmd("HSET");
-            raise.arg(shard.meta()).arg("format").arg(FORMAT);
-            shard.ask(&raise).await.map(drop)
-        }
-        other => Err(StoreError::Incompatible(format!(
+    shard.ask_all(&pipe).await?;
+    // What came since is only beside what was there: who reads finds none of it, an engine may add it.
+    if format(shard).await? == Some(BEFORE) {
+        let mut raise = redis::cmd("HSET");
+        raise.arg(shard.meta()).arg("format").arg(FORMAT);
+        shard.ask(&raise).await?;
+    }
+    Ok(())
+}
+
+/// The layout of a shard; `None` where there is none yet. Refuses one that this build does not read.
+pub(crate) async fn format(shard: &Shard) -> Result<Option<u32>, StoreError> {
+    let mut asked = redis::cmd("HGET");
+    asked.arg(shard.meta()).arg("format");
+    match maybe_text(shard.ask(&asked).await?)? {
+        None => Ok(None),
+        Some(known) if known == FORMAT.to_string() => Ok(Some(FORMAT)),
+        Some(before) if before == BEFORE.to_string() => Ok(Some(BEFORE)),
+        Some(other) => Err(StoreError::Incompatible(format!(
             "the store's layout is format {other}; this build reads formats {BEFORE} and {FORMAT}: use a build that matches"
         ))),
     }
@@ -135,10 +151,10 @@ impl RedisStore {
         Ok(Health {
             kind: "redis",
             version,
-            format: FORMAT,
+            format: format(&self.shards[0]).await?.unwrap_or(0),
             bytes: Some(bytes),
             durability: durability(!saves.contains(&false), fsync.as_deref()).to_owned(),
-            unwritable: None,
+            unwritable: replica(link, &self.address).await?,
             problems,
         })
     }

@@ -21,6 +21,9 @@ const ANSWER: Duration = Duration::from_secs(4);
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(25);
 
+/// What to do where a server takes no writes.
+pub(crate) const REPLICA: &str = "it is a replica; name the primary, or wait for the failover to end";
+
 #[derive(Clone)]
 pub(crate) enum Link {
     One(ConnectionManager),
@@ -110,7 +113,7 @@ pub(crate) fn failed(error: &RedisError) -> StoreError {
     let remedy = match error.code().unwrap_or_default() {
         "OOM" => "it is at its maxmemory; give it more, or let `flowline retain` remove old runs",
         "MISCONF" => "it cannot save to its disk; see its log",
-        "READONLY" => "it is a replica; name the primary, or wait for the failover to end",
+        "READONLY" => REPLICA,
         "NOREPLICAS" => "too few replicas are connected (min-replicas-to-write)",
         "BUSY" => "a script of somebody else keeps it busy",
         _ => return StoreError::Unavailable(error.to_string()),

@@ -279,8 +279,27 @@ async fn who_only_looks_makes_no_store() {
     let error = RedisStore::open(&server.url(), IfMissing::Refuse).await.expect_err("there is none");
     assert!(error.to_string().contains("holds no store"), "{error}");
     let looked = RedisStore::open(&server.url(), IfMissing::Ignore).await.expect("looks");
-    assert_eq!(looked.check().await.expect("checks").problems, Vec::<String>::new());
+    let health = looked.check().await.expect("checks");
+    assert_eq!((health.format, health.unwritable, health.problems), (0, None, Vec::new()));
     assert_eq!(server.ask(&["dbsize"]), "0");
     open(&server).await;
     RedisStore::open(&server.url(), IfMissing::Refuse).await.expect("there is one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_for_readers_alone() {
+    let server = Server::start(&[]);
+    let (_, f) = open(&server).await;
+    let run = f.started("r", vec![]).await;
+    let replica = server.replica();
+    for writes in [IfMissing::Make, IfMissing::Expect, IfMissing::Receive] {
+        let error = RedisStore::open(&replica.url(), writes).await.expect_err("is refused");
+        let told = matches!(&error, StoreError::CannotWrite(why)
+            if why.contains(&replica.port.to_string()) && why.contains("name the primary"));
+        assert!(told, "{error}");
+    }
+    let reader = RedisStore::open(&replica.url(), IfMissing::Refuse).await.expect("a reader opens it");
+    assert_eq!(Fixture::waiting(reader.clone()).row(&run).await.version, 1);
+    let health = reader.check().await.expect("checks");
+    assert!(health.unwritable.is_some_and(|why| why.contains("name the primary")));
 }

@@ -77,6 +77,33 @@ fn a_redis_without_a_file_is_told_what_it_can_lose() {
 }
 
 #[test]
+fn a_redis_replica_is_bad_and_still_read() {
+    let (here, server) = (Here::new(), Server::start(&[]));
+    here.json(0, &["run", "order.yaml", "--input", r#"{"total": 1}"#, "--store", &server.url()]);
+    let replica = server.replica();
+    unwritable(&replica.url(), &["replica", "name the primary"]);
+    let listed = here.json(0, &["runs", "--store", &replica.url()]);
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
+    let verified = here.json(0, &["verify", "--store", &replica.url()]);
+    assert_eq!(verified["runs"], 1, "{verified}");
+    for writes in [&["work", "--until-idle"][..], &["retain"]] {
+        let refused = here.json(3, &[writes, &["--store", &replica.url()]].concat());
+        assert_eq!(refused["error"]["code"], "store-cannot-write", "{refused}");
+    }
+}
+
+#[test]
+fn a_redis_without_a_store_or_with_one_of_another_format_is_told_so() {
+    let server = Server::start(&[]);
+    let (exit, findings) = examined(&server.url());
+    let told = |words: &str| findings.iter().any(|finding| finding.starts_with(words));
+    assert!(exit == 0 && told("ok store redis") && told("warn store there is no store"), "{findings:?}");
+    assert_eq!(server.ask(&["dbsize"]), "0");
+    server.ask(&["hset", "{flowline:0}:meta", "format", "9", "shards", "1"]);
+    refused(&server.url(), &["format 9"]);
+}
+
+#[test]
 fn a_wrong_redis_url_is_told_by_what_is_wrong() {
     let server = Server::start(&["--requirepass", SECRET]);
     let at = format!("127.0.0.1:{}", server.port);
