@@ -110,15 +110,20 @@ fn not_now(error: &RedisError) -> bool {
 
 /// What a failed request means to the contract.
 pub(crate) fn failed(error: &RedisError) -> StoreError {
+    let text = error.to_string();
     let remedy = match error.code().unwrap_or_default() {
         "OOM" => "it is at its maxmemory; give it more, or let `flowline retain` remove old runs",
         "MISCONF" => "it cannot save to its disk; see its log",
         "READONLY" => REPLICA,
+        // A script that may not use a command says so without the code.
+        code if code == "NOPERM" || text.contains("The user executing the script") => {
+            "the user lacks a right; docs/redis.md lists those that it needs"
+        }
         "NOREPLICAS" => "too few replicas are connected (min-replicas-to-write)",
         "BUSY" => "a script of somebody else keeps it busy",
-        _ => return StoreError::Unavailable(error.to_string()),
+        _ => return StoreError::Unavailable(text),
     };
-    StoreError::CannotWrite(format!("{error}; {remedy}"))
+    StoreError::CannotWrite(format!("{text}; {remedy}"))
 }
 
 /// Why a store could not be opened, with what to do about it.
@@ -126,12 +131,17 @@ pub(crate) fn refused(address: &Address, error: &RedisError) -> StoreError {
     let shown = address.shown();
     let text = error.to_string();
     let denied = error.kind() == ErrorKind::AuthenticationFailed
-        || ["WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password", "Password authentication failed"]
+        || ["WRONGPASS", "NOAUTH", "invalid username-password", "Password authentication failed"]
             .iter()
             .any(|sign| text.contains(sign));
     if denied {
         return StoreError::Incompatible(format!(
             "{shown} refuses the user name or password ({text}); write them into the URL: redis://user:password@host"
+        ));
+    }
+    if text.contains("NOPERM") || text.contains("no permissions") {
+        return StoreError::Incompatible(format!(
+            "{shown} does not let this user do what a store needs ({text}); grant the rights that docs/redis.md lists"
         ));
     }
     if text.contains("DB index") || text.contains("SELECT") || text.contains("database") {

@@ -303,3 +303,23 @@ async fn a_replica_is_for_readers_alone() {
     let health = reader.check().await.expect("checks");
     assert!(health.unwritable.is_some_and(|why| why.contains("name the primary")));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_without_rights_is_told_so() {
+    let server = Server::start(&[]);
+    let run = open(&server).await.1.started("r", vec![]).await;
+    assert_eq!(
+        server.ask(&["acl", "setuser", "weak", "on", ">pw", "~*", "&*", "+@all", "-select", "-hset"]),
+        "OK"
+    );
+    let weak = format!("redis://weak:pw@127.0.0.1:{}", server.port);
+    let error = RedisStore::open(&format!("{weak}/1"), IfMissing::Make).await.expect_err("no SELECT");
+    let StoreError::Incompatible(text) = &error else { panic!("{error}") };
+    assert!(
+        text.contains("'select'") && text.contains("docs/redis.md") && !text.contains("does not have"),
+        "{text}"
+    );
+    let store = RedisStore::open(&weak, IfMissing::Refuse).await.expect("opens");
+    let error = store.commit(vec![given::next(&run, 1)]).await.expect_err("no HSET");
+    assert!(matches!(&error, StoreError::CannotWrite(why) if why.contains("docs/redis.md")), "{error}");
+}

@@ -93,6 +93,28 @@ fn a_redis_replica_is_bad_and_still_read() {
 }
 
 #[test]
+fn a_redis_user_as_the_page_makes_it_can_do_all() {
+    let page = include_str!("../../../docs/redis.md");
+    let line = page.lines().find(|line| line.starts_with("    ACL SETUSER")).expect("a line of the page");
+    let line = line.replace("PASSWORD", SECRET);
+    let (here, server) = (Here::new(), Server::start(&[]));
+    assert_eq!(server.ask(&line.split_whitespace().collect::<Vec<_>>()), "OK");
+    let url = format!("redis://flowline:{SECRET}@127.0.0.1:{}/1", server.port);
+    let run = ["run", "order.yaml", "--input", r#"{"total": 1}"#];
+    for words in [&run[..], &["retain"], &["verify"], &["runs"], &["stats"], &["reconcile"]] {
+        here.json(0, &[words, &["--store", &url]].concat());
+    }
+    here.json(0, &["move", "--from", &url, "--to", "sqlite:there.db"]);
+    let (exit, findings) = examined(&url);
+    assert_eq!(exit, 0, "{findings:?}");
+    assert!(findings.iter().any(|finding| finding.contains("appendfsync always")), "{findings:?}");
+    // What a client calls itself is told where it can be told.
+    let log = server.ask(&["acl", "log"]);
+    let mut objects = log.lines().zip(log.lines().skip(1)).filter(|(key, _)| *key == "object");
+    assert!(objects.all(|(_, denied)| denied == "client|setinfo"), "{log}");
+}
+
+#[test]
 fn a_redis_without_a_store_or_with_one_of_another_format_is_told_so() {
     let server = Server::start(&[]);
     let (exit, findings) = examined(&server.url());
