@@ -184,7 +184,11 @@ fn durability(saved: bool, fsync: Option<&str>) -> &'static str {
         (true, Some("no")) => {
             "a crash of the server's machine may lose the last half minute of acknowledged commits (appendfsync no)"
         }
-        (true, _) => {
+        (true, None) => {
+            "the server does not tell how often it syncs its append-only file (`CONFIG GET appendfsync`): unless always, a \
+             crash of its machine loses the last acknowledged commits; engines that live through it notice and halt"
+        }
+        (true, Some(_)) => {
             "a crash of the server's machine may lose the last second or two of acknowledged commits (appendfsync \
              everysec); engines that live through it notice and halt. `appendfsync always` loses none"
         }
@@ -232,7 +236,7 @@ mod tests {
     fn durability_is_told_by_what_the_server_syncs() {
         assert!(durability(true, Some("always")).contains("survives a crash"));
         assert!(durability(true, Some("everysec")).contains("second or two"));
-        assert!(durability(true, None).contains("second or two"), "the default where it is not told");
+        assert!(durability(true, None).contains("does not tell"), "nothing is guessed");
         assert!(durability(false, Some("always")).contains("snapshots"));
     }
 }

@@ -239,6 +239,9 @@ async fn a_server_without_a_file_is_told_what_it_can_lose() {
     assert_eq!(server.ask(&["config", "set", "appendfsync", "everysec"]), "OK");
     let durability = store.check().await.expect("checks").durability;
     assert!(durability.contains("second or two"), "{durability}");
+    assert_eq!(server.ask(&["acl", "setuser", "default", "-config"]), "OK");
+    let durability = store.check().await.expect("checks").durability;
+    assert!(durability.contains("does not tell"), "{durability}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
