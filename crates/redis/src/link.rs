@@ -39,9 +39,14 @@ impl Link {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(error)) => Err(refused(address, &error)),
             Err(_) => Err(StoreError::Unavailable(format!(
-                "{} did not answer within {} s; check the address, the port and whether it wants TLS (rediss://)",
+                "{} did not answer within {} s; check the address, the port and whether it {}",
                 address.shown(),
-                CONNECT.as_secs_f32()
+                CONNECT.as_secs_f32(),
+                if address.tls() {
+                    "speaks TLS: without it, write redis://"
+                } else {
+                    "wants TLS (rediss://)"
+                }
             ))),
         }
     }
@@ -151,8 +156,8 @@ pub(crate) fn refused(address: &Address, error: &RedisError) -> StoreError {
     }
     let remedy = if error.is_connection_refusal() {
         "nothing listens there; check the host and the port, and whether the server runs"
-    } else if shown.starts_with("rediss") {
-        "check that the server speaks TLS on this port and that its certificate is trusted here"
+    } else if address.tls() {
+        "check that the server speaks TLS on this port (without it, write redis://) and that its certificate is trusted here"
     } else {
         "check the address, and whether the server wants TLS (rediss://)"
     };

@@ -263,7 +263,8 @@ async fn what_is_wrong_with_an_address_is_told_soon_and_clearly() {
         (format!("redis://:secret@127.0.0.1:{port}/99"), "database"),
         (format!("redis://127.0.0.1:{nobody}"), "nothing listens there"),
         (format!("redis://127.0.0.1:{silent}"), "TLS"),
-        (format!("rediss://:secret@127.0.0.1:{port}"), "TLS"),
+        (format!("rediss://:secret@127.0.0.1:{port}"), "without it, write redis://"),
+        ("redis://127.0.0.1:1700x".to_owned(), "a port that is not a number"),
         (format!("redis+cluster://:secret@127.0.0.1:{port}"), "cluster"),
     ] {
         let began = Instant::now();

@@ -132,7 +132,8 @@ fn a_wrong_redis_url_is_told_by_what_is_wrong() {
     refused(&format!("redis://:{SECRET}-not@{at}"), &[&at, "password"]);
     refused(&format!("redis://{at}"), &[&at, "password"]);
     refused(&format!("redis://:{SECRET}@{at}/99"), &[&at, "database"]);
-    refused(&format!("rediss://:{SECRET}@{at}"), &[&at, "TLS"]);
+    refused(&format!("rediss://:{SECRET}@{at}"), &[&at, "write redis://"]);
+    Here::new().json(2, &["runs", "--store", "redis://127.0.0.1:1700x"]);
     refused(&format!("redis+cluster://:{SECRET}@{at}"), &[&at, "cluster"]);
     refused(&format!("redis://:{SECRET}@127.0.0.1:{}", nobody()), &["nothing listens there"]);
     let (exit, findings) = examined(&format!("redis://:{SECRET}@{at}"));
