@@ -12,6 +12,7 @@ use flowline_store::{
 
 use crate::code;
 use crate::fault::Fault;
+use crate::grants;
 use crate::schema;
 use crate::session::{Given, Session};
 use crate::target::Target;
@@ -302,12 +303,14 @@ pub(crate) async fn check(session: &Session, target: &Target) -> Result<Health, 
             "an acknowledged commit survives a crash of the server's machine (synchronous_commit={word})"
         ),
     };
+    let format = schema::format(session, target).await?;
     Ok(Health {
         kind: "postgres",
         version: row.try_get(0)?,
-        format: schema::format(session, target).await?.unwrap_or(0),
+        format: format.unwrap_or(0),
         bytes: Some(row.try_get::<_, i64>(4)? as u64),
         durability,
+        unwritable: grants::lacking(session, target, format).await?,
         problems,
     })
 }

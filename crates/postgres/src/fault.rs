@@ -8,6 +8,10 @@ use tokio_postgres::error::SqlState;
 use crate::target::Target;
 use crate::witness;
 
+/// What to do where the server takes no writes.
+const READ_ONLY: &str =
+    "the server is a standby or is set to read only: name the primary, or change the setting";
+
 /// A failure inside the adapter, before it becomes the caller's.
 #[derive(Debug)]
 pub(crate) enum Fault {
@@ -85,6 +89,17 @@ impl Fault {
         if code.code() == witness::BROKEN {
             return StoreError::WentBack(witness::words());
         }
+        match *code {
+            SqlState::READ_ONLY_SQL_TRANSACTION => {
+                return StoreError::CannotWrite(format!("{text}; {READ_ONLY}"));
+            }
+            SqlState::INSUFFICIENT_PRIVILEGE => {
+                return StoreError::CannotWrite(format!(
+                    "{text}; grant the role what it lacks (`flowline doctor` tells)"
+                ));
+            }
+            _ => {}
+        }
         match &code.code()[..2] {
             "22" | "23" | "42" => StoreError::Damaged(text),
             "53" | "25" => StoreError::CannotWrite(text),
@@ -110,19 +125,22 @@ impl Fault {
             return StoreError::Unavailable(unanswered(&place, &text));
         };
         match *code {
-            SqlState::INVALID_PASSWORD => StoreError::Invalid(format!(
+            SqlState::INVALID_PASSWORD => StoreError::Incompatible(format!(
                 "{place} refused the password of user {user:?}; check user and password in the store URL"
             )),
-            SqlState::INVALID_AUTHORIZATION_SPECIFICATION => StoreError::Invalid(format!(
+            SqlState::INVALID_AUTHORIZATION_SPECIFICATION => StoreError::Incompatible(format!(
                 "{place} does not let user {user:?} in: {text}; check the user, `sslmode` and the server's pg_hba.conf"
             )),
-            SqlState::INVALID_CATALOG_NAME => StoreError::Invalid(format!(
+            SqlState::INVALID_CATALOG_NAME => StoreError::Incompatible(format!(
                 "there is no database {:?} at {place}; make it (`createdb {0}`) or name another in the store URL",
                 target.database()
             )),
-            SqlState::INSUFFICIENT_PRIVILEGE => StoreError::Invalid(format!(
-                "user {user:?} may not use {place}: {text}; grant it CREATE on the database, or make the schema for it"
+            SqlState::INSUFFICIENT_PRIVILEGE => StoreError::Incompatible(format!(
+                "user {user:?} may not use {place}: {text}; grant the role what it lacks, or name another user in the store URL"
             )),
+            SqlState::READ_ONLY_SQL_TRANSACTION => {
+                StoreError::CannotWrite(format!("{place}: {text}; {READ_ONLY}"))
+            }
             SqlState::TOO_MANY_CONNECTIONS => StoreError::Unavailable(format!(
                 "{place} has no connection left: {text}; raise max_connections or run fewer instances"
             )),

@@ -14,6 +14,7 @@ mod documents;
 mod fault;
 mod feed;
 mod floor;
+mod grants;
 mod lease;
 mod names;
 mod pool;
@@ -54,12 +55,20 @@ pub use target::SCHEMA;
 pub enum IfMissing {
     /// Make it, and bring it up to date.
     Make,
-    /// Leave the database as it is.
+    /// Leave the database as it is: to read what is there.
     Refuse,
+    /// Leave the database as it is: to write into what is there.
+    Expect,
     /// Make it, to be filled by a move: one that was broken off before does not matter.
     Receive,
     /// Leave the database as it is, and open what there is of it: to look at the server.
     Ignore,
+}
+
+impl IfMissing {
+    fn writes(self) -> bool {
+        matches!(self, IfMissing::Make | IfMissing::Expect | IfMissing::Receive)
+    }
 }
 
 /// A schema of a PostgreSQL database as a Flowline store. Closed when the last reference goes.
@@ -82,7 +91,7 @@ impl PostgresStore {
     /// it inside a runtime: connections live there.
     ///
     /// Fails within five seconds, with what to do about it, where the server is not to be reached, refuses the user, is
-    /// too old, or the schema is of a newer build.
+    /// too old, or the schema is of a newer build; and, to who wants to write, where that cannot be done.
     pub async fn open(url: &str, missing: IfMissing) -> Result<Arc<PostgresStore>, StoreError> {
         let target = Target::read(url)?;
         let halt = Arc::new(Halt::default());

@@ -8,6 +8,7 @@ use flowline_store::StoreError;
 
 use crate::IfMissing;
 use crate::fault::Fault;
+use crate::grants;
 use crate::pool::{Seat, timely};
 use crate::session::Session;
 use crate::target::Target;
@@ -15,7 +16,7 @@ use crate::target::Target;
 /// The format that this build writes.
 pub(crate) const FORMAT: u32 = STEPS.len() as u32;
 
-const STEPS: &[&str] = &[FIRST, DOCUMENTS, MACHINES, FLOORS];
+pub(crate) const STEPS: &[&str] = &[FIRST, DOCUMENTS, MACHINES, FLOORS];
 
 /// `flow_runs` and `jobs` change all the time: room is left in their pages so that a changed row stays in its page and
 /// touches no index, and they are vacuumed early and without pauses. `events` only grows.
@@ -203,13 +204,18 @@ create index flow_runs_by_state on flow_runs
 pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMissing) -> Result<bool, Fault> {
     // Most starts find all done: they take no lock and need no right to create.
     let found = timely(format(seat, target)).await?;
+    if missing.writes()
+        && let Some(why) = timely(grants::lacking(seat, target, found)).await?
+    {
+        return Err(StoreError::CannotWrite(why).into());
+    }
     if found == Some(FORMAT) {
         return Ok(true);
     }
     if missing == IfMissing::Ignore {
         return Ok(false);
     }
-    if missing == IfMissing::Refuse {
+    if matches!(missing, IfMissing::Refuse | IfMissing::Expect) {
         let (schema, place) = (&target.schema, target.place());
         return Err(StoreError::Unavailable(match found {
             Some(found) => format!(
@@ -275,6 +281,7 @@ pub(crate) async fn format(session: &Session, target: &Target) -> Result<Option<
     if !there.try_get::<_, bool>(0)? {
         return Ok(None);
     }
+    grants::refuse_shut(session, target).await?;
     let row = session.query_opt("select value from cells where name = 'format'", &[]).await?;
     let Some(found) = row.map(|row| row.try_get::<_, i64>(0)).transpose()? else {
         return Err(StoreError::Incompatible(format!(

@@ -38,6 +38,8 @@ impl Signal {
                 // A server that is away is told by those who ask it; here it only has to come back.
                 let _ = attend(&target, &changed, &tell, &others, &own).await;
                 tokio::time::sleep(LOOK / 2 + LOOK.mul_f64(fastrand::f64())).await;
+                // A standby lets nobody listen: who follows it looks once a second.
+                changed.send_modify(|count| *count += 1);
             }
         }))
     }

@@ -6,7 +6,8 @@ mod place;
 use std::time::Duration;
 
 use flowline_postgres::{IfMissing, PostgresStore};
-use flowline_store::StoreError;
+use flowline_store::row::Pause;
+use flowline_store::{Catalog, StoreError};
 
 /// The error of a URL that cannot be opened.
 async fn refused(url: &str) -> StoreError {
@@ -55,7 +56,7 @@ async fn a_server_that_does_not_speak_is_given_up() {
 #[tokio::test]
 async fn a_wrong_database_is_told() {
     let error = refused(&changed(Part::Database, "no_such_database")).await;
-    let StoreError::Invalid(text) = &error else { panic!("{error:?}") };
+    let StoreError::Incompatible(text) = &error else { panic!("{error:?}") };
     assert!(text.contains("no_such_database") && text.contains("createdb"), "{text}");
 }
 
@@ -63,7 +64,7 @@ async fn a_wrong_database_is_told() {
 async fn a_wrong_user_is_told_and_no_password_shown() {
     let error = refused(&changed(Part::User, "nobody_here:sesame")).await;
     let text = error.to_string();
-    assert!(matches!(error, StoreError::Invalid(_)), "{text}");
+    assert!(matches!(error, StoreError::Incompatible(_)), "{text}");
     assert!(text.contains("nobody_here") && !text.contains("sesame"), "{text}");
 }
 
@@ -74,7 +75,7 @@ async fn a_wrong_password_is_told_and_not_shown() {
         exception when duplicate_object or unique_violation then null; end $$";
     place::connect(&place::url()).await.batch_execute(make).await.expect("makes a role");
     let error = refused(&changed(Part::User, "guarded:open")).await;
-    let StoreError::Invalid(text) = &error else { panic!("{error:?}") };
+    let StoreError::Incompatible(text) = &error else { panic!("{error:?}") };
     assert!(text.contains("password of user \"guarded\"") && !text.contains("open"), "{text}");
     let error = refused(&changed(Part::User, "guarded")).await;
     assert!(error.to_string().contains("put the password in the store URL"), "{error}");
@@ -120,4 +121,70 @@ async fn instances_that_start_together_make_the_tables_once() {
     for opened in (0..8).map(open).collect::<Vec<_>>() {
         opened.await.expect("no panic").expect("opens");
     }
+}
+
+/// A role of its own, made by the server's owner, and the URL with it. Goes with `dropped`.
+async fn role(name: &str, may: &str, url: &str) -> (tokio_postgres::Client, String) {
+    let owner = place::connect(&place::url()).await;
+    let make = format!("drop role if exists {name}; create role {name} login; {may}");
+    owner.batch_execute(&make).await.expect("makes a role");
+    (owner, changed(Part::User, name) + url.find('?').map_or("", |at| &url[at..]))
+}
+
+async fn dropped(owner: &tokio_postgres::Client, name: &str) {
+    owner.batch_execute(&format!("drop owned by {name}; drop role {name}")).await.expect("removes the role");
+}
+
+#[tokio::test]
+async fn a_database_that_is_read_only_is_for_readers_alone() {
+    let (url, schema) = place::fresh();
+    drop(PostgresStore::open(&url, IfMissing::Make).await.expect("opens"));
+    let (name, own) = (format!("reader_of_{}", schema.name), &schema.name);
+    let all = format!(
+        "grant usage on schema {own} to {name}; grant all on all tables in schema {own} to {name};
+         grant all on all sequences in schema {own} to {name}"
+    );
+    let (owner, theirs) = role(&name, &all, &url).await;
+    drop(PostgresStore::open(&theirs, IfMissing::Make).await.expect("a role with all rights opens it"));
+    let set = format!("alter role {name} set default_transaction_read_only to on");
+    owner.batch_execute(&set).await.expect("is set");
+    for writes in [IfMissing::Make, IfMissing::Expect, IfMissing::Receive] {
+        let error = PostgresStore::open(&theirs, writes).await.expect_err("is refused");
+        let StoreError::CannotWrite(text) = &error else { panic!("{error:?}") };
+        assert!(text.contains("127.0.0.1") && text.contains("default_transaction_read_only"), "{text}");
+    }
+    let reader = PostgresStore::open(&theirs, IfMissing::Refuse).await.expect("a reader opens it");
+    let health = reader.check().await.expect("answers");
+    assert!(health.unwritable.is_some_and(|why| why.contains("read only")));
+    dropped(&owner, &name).await;
+}
+
+#[tokio::test]
+async fn a_role_that_lacks_rights_is_told_which() {
+    let (url, schema) = place::fresh();
+    let (name, own) = (format!("weak_in_{}", schema.name), &schema.name);
+    let (owner, theirs) = role(&name, "", &url).await;
+    let error = refused(&theirs).await;
+    assert!(matches!(&error, StoreError::CannotWrite(text) if text.contains("CREATE")), "{error:?}");
+
+    let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
+    let error = refused(&theirs).await;
+    assert!(matches!(&error, StoreError::Incompatible(text) if text.contains("USAGE")), "{error:?}");
+    let read = format!(
+        "grant usage on schema {own} to {name}; grant select on all tables in schema {own} to {name};
+         grant usage on all sequences in schema {own} to {name};
+         grant insert, update, delete on all tables in schema {own} to {name};
+         revoke delete on {own}.jobs from {name}"
+    );
+    owner.batch_execute(&read).await.expect("grants");
+    let error = refused(&theirs).await;
+    assert!(matches!(&error, StoreError::CannotWrite(text) if text.contains("to jobs in")), "{error:?}");
+
+    let weak = PostgresStore::open(&theirs, IfMissing::Refuse).await.expect("a reader opens it");
+    owner.batch_execute(&format!("revoke insert on {own}.paused_queues from {name}")).await.expect("revokes");
+    let tenant = flowline_core::Tenant::default();
+    let error = weak.pause_queue(&tenant, "q", Pause::Paused).await.expect_err("is refused");
+    assert!(matches!(&error, StoreError::CannotWrite(text) if text.contains("grant the role")), "{error:?}");
+    store.pause_queue(&tenant, "q", Pause::Paused).await.expect("its owner may");
+    dropped(&owner, &name).await;
 }

@@ -65,8 +65,24 @@ impl Address {
         if hosts.iter().any(|host| host.is_empty() || host.starts_with('/')) {
             return refuse("names no host");
         }
+        for host in &hosts {
+            let (place, database) = host.split_once('/').unwrap_or((host, ""));
+            // The colons of an IPv6 address stand in brackets.
+            let (_, port) =
+                place.rsplit(']').next().and_then(|end| end.split_once(':')).unwrap_or(("", "6379"));
+            if !port.parse::<u16>().is_ok_and(|port| port > 0) {
+                return refuse("has a port that is not a number from 1 to 65535");
+            }
+            if !database.is_empty() && database.parse::<u32>().is_err() {
+                return refuse("has a database that is not a number");
+            }
+        }
         address.nodes = hosts.into_iter().map(|host| format!("{scheme}://{credentials}{host}")).collect();
         Ok(address)
+    }
+
+    pub(crate) fn tls(&self) -> bool {
+        self.nodes.iter().any(|node| node.starts_with("rediss://"))
     }
 
     /// The first node as a person may see it.
@@ -104,6 +120,9 @@ mod tests {
         let cluster = Address::read("rediss+cluster://:p@a:1,b:2?shards=4").unwrap();
         assert_eq!(cluster.nodes, ["rediss://:p@a:1", "rediss://:p@b:2"]);
         assert_eq!((cluster.cluster, cluster.shards), (true, 4));
+        for fine in ["redis://h", "redis://h:1", "redis://[::1]", "redis://[::1]:7000/2", "redis://u:p@h/"] {
+            assert!(Address::read(fine).is_ok(), "{fine}");
+        }
         assert_eq!(Address::read("redis+cluster://a:1").unwrap().shards, CLUSTER_SHARDS);
     }
 
@@ -118,6 +137,12 @@ mod tests {
             "redis://u:secret@h?shards=3",
             "redis+cluster://u:secret@a:1,?x=1",
             "redis+cluster://a?shards=0",
+            "redis://127.0.0.1:1700x",
+            "redis://u:secret@h:70000/1",
+            "redis://h:0",
+            "redis://[::1]:x",
+            "redis+cluster://a:1,b:",
+            "redis://h:1/first",
         ] {
             let error = Address::read(bad).unwrap_err().to_string();
             assert!(error.contains("redis+cluster://host") && !error.contains("secret"), "{error}");

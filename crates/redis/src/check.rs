@@ -7,7 +7,7 @@ use redis::{RedisError, Value};
 
 use crate::address::Address;
 use crate::answer::{maybe_text, number, text, texts};
-use crate::link::{Link, failed, refused};
+use crate::link::{Link, REPLICA, failed, refused};
 use crate::shard::Shard;
 use crate::{BEFORE, FORMAT, IfMissing, RedisStore};
 
@@ -69,7 +69,7 @@ pub(crate) async fn shards(link: &Link, address: &Address, missing: IfMissing) -
     match (maybe_text(found)?, missing) {
         (Some(count), _) => number(&count),
         (None, IfMissing::Make | IfMissing::Receive | IfMissing::Ignore) => Ok(address.shards),
-        (None, IfMissing::Refuse) => Err(StoreError::Unavailable(format!(
+        (None, IfMissing::Refuse | IfMissing::Expect) => Err(StoreError::Unavailable(format!(
             "{} holds no store under the prefix {:?} yet; `flowline run FILE` makes one",
             address.shown(),
             address.prefix
@@ -77,25 +77,41 @@ pub(crate) async fn shards(link: &Link, address: &Address, missing: IfMissing) -
     }
 }
 
-/// Makes a shard's first key where it is missing, and reads its layout where it is there.
-pub(crate) async fn prepare(shard: &Shard, count: usize, missing: IfMissing) -> Result<(), StoreError> {
+/// Why nothing can be written here: a replica takes what its primary sends and nothing else. The nodes that a cluster's
+/// writes go to are primaries.
+pub(crate) async fn replica(link: &Link, address: &Address) -> Result<Option<String>, StoreError> {
+    let nodes = said(link, "replication").await.map_err(|error| failed(&error))?;
+    let is = |node: &HashMap<String, String>| node.get("role").is_some_and(|role| role == "slave");
+    let found = !address.cluster && nodes.iter().any(is);
+    Ok(found.then(|| format!("{}: {REPLICA}", address.shown())))
+}
+
+/// Makes a shard's first key where it is missing, and brings its layout up to date where it is there.
+pub(crate) async fn prepare(shard: &Shard, count: usize) -> Result<(), StoreError> {
     let mut pipe = redis::pipe();
     // A count from one on: a shard without any is one that lost its data.
     for (field, value) in [("format", FORMAT as usize), ("shards", count), ("n", 1)] {
         pipe.cmd("HSETNX").arg(shard.meta()).arg(field).arg(value);
     }
-    pipe.cmd("HGET").arg(shard.meta()).arg("format");
-    let format = shard.ask_all(&pipe).await?.pop().unwrap_or(Value::Nil);
-    match text(format)? {
-        known if known == FORMAT.to_string() => Ok(()),
-        // What came since is only beside what was there: who reads finds none of it, an engine may add it.
-        before if before == BEFORE.to_string() && missing == IfMissing::Refuse => Ok(()),
-        before if before == BEFORE.to_string() => {
-            let mut raise = redis::cmd("HSET");
-            raise.arg(shard.meta()).arg("format").arg(FORMAT);
-            shard.ask(&raise).await.map(drop)
-        }
-        other => Err(StoreError::Incompatible(format!(
+    shard.ask_all(&pipe).await?;
+    // What came since is only beside what was there: who reads finds none of it, an engine may add it.
+    if format(shard).await? == Some(BEFORE) {
+        let mut raise = redis::cmd("HSET");
+        raise.arg(shard.meta()).arg("format").arg(FORMAT);
+        shard.ask(&raise).await?;
+    }
+    Ok(())
+}
+
+/// The layout of a shard; `None` where there is none yet. Refuses one that this build does not read.
+pub(crate) async fn format(shard: &Shard) -> Result<Option<u32>, StoreError> {
+    let mut asked = redis::cmd("HGET");
+    asked.arg(shard.meta()).arg("format");
+    match maybe_text(shard.ask(&asked).await?)? {
+        None => Ok(None),
+        Some(known) if known == FORMAT.to_string() => Ok(Some(FORMAT)),
+        Some(before) if before == BEFORE.to_string() => Ok(Some(BEFORE)),
+        Some(other) => Err(StoreError::Incompatible(format!(
             "the store's layout is format {other}; this build reads formats {BEFORE} and {FORMAT}: use a build that matches"
         ))),
     }
@@ -135,9 +151,10 @@ impl RedisStore {
         Ok(Health {
             kind: "redis",
             version,
-            format: FORMAT,
+            format: format(&self.shards[0]).await?.unwrap_or(0),
             bytes: Some(bytes),
             durability: durability(!saves.contains(&false), fsync.as_deref()).to_owned(),
+            unwritable: replica(link, &self.address).await?,
             problems,
         })
     }
@@ -167,7 +184,11 @@ fn durability(saved: bool, fsync: Option<&str>) -> &'static str {
         (true, Some("no")) => {
             "a crash of the server's machine may lose the last half minute of acknowledged commits (appendfsync no)"
         }
-        (true, _) => {
+        (true, None) => {
+            "the server does not tell how often it syncs its append-only file (`CONFIG GET appendfsync`): unless always, a \
+             crash of its machine loses the last acknowledged commits; engines that live through it notice and halt"
+        }
+        (true, Some(_)) => {
             "a crash of the server's machine may lose the last second or two of acknowledged commits (appendfsync \
              everysec); engines that live through it notice and halt. `appendfsync always` loses none"
         }
@@ -215,7 +236,7 @@ mod tests {
     fn durability_is_told_by_what_the_server_syncs() {
         assert!(durability(true, Some("always")).contains("survives a crash"));
         assert!(durability(true, Some("everysec")).contains("second or two"));
-        assert!(durability(true, None).contains("second or two"), "the default where it is not told");
+        assert!(durability(true, None).contains("does not tell"), "nothing is guessed");
         assert!(durability(false, Some("always")).contains("snapshots"));
     }
 }

@@ -61,11 +61,20 @@ const BEFORE: u32 = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfMissing {
     Make,
+    /// Refuse it: to read what is there. Writes nothing.
     Refuse,
+    /// Refuse it: to write into what is there.
+    Expect,
     /// Make one, to be filled by a move: one that was broken off before does not matter.
     Receive,
     /// Read it as empty and write nothing: to look at the server.
     Ignore,
+}
+
+impl IfMissing {
+    fn writes(self) -> bool {
+        matches!(self, IfMissing::Make | IfMissing::Expect | IfMissing::Receive)
+    }
 }
 
 /// A Flowline store on Redis. Any number of engines may share one.
@@ -79,7 +88,7 @@ pub struct RedisStore {
     heads: Heads,
     /// What this process is called in messages to others.
     who: String,
-    shown: String,
+    address: Address,
     listener: AbortHandle,
 }
 
@@ -87,11 +96,16 @@ impl RedisStore {
     /// Opens a store. Answers within seconds, whatever is wrong.
     ///
     /// Refuses a server older than 7, one that evicts keys when memory is short, and a layout that this build does not
-    /// read, with `Incompatible`.
+    /// read, with `Incompatible`; and to who wants to write, a replica, with `CannotWrite`.
     pub async fn open(url: &str, missing: IfMissing) -> Result<Arc<RedisStore>, StoreError> {
         let address = Address::read(url)?;
         let link = Link::open(&address).await?;
         check::suitable(&link, &address).await?;
+        if missing.writes()
+            && let Some(why) = check::replica(&link, &address).await?
+        {
+            return Err(StoreError::CannotWrite(why));
+        }
         if missing != IfMissing::Receive {
             check::refuse_half_moved(&link, &address).await?;
         }
@@ -101,8 +115,11 @@ impl RedisStore {
         let shards: Vec<Arc<Shard>> = (0..check::shards(&link, &address, missing).await?)
             .map(|n| Arc::new(Shard::new(link.clone(), &address.prefix, n, mark.clone(), shared.clone())))
             .collect();
-        for shard in shards.iter().filter(|_| missing != IfMissing::Ignore) {
-            check::prepare(shard, shards.len(), missing).await?;
+        for shard in &shards {
+            match missing.writes() {
+                true => check::prepare(shard, shards.len()).await?,
+                false => drop(check::format(shard).await?),
+            }
         }
         let ((changed, _), others) = (watch::channel(0), Others::new());
         let writers = |script: &'static std::sync::LazyLock<script::Script>| -> Vec<Writer> {
@@ -115,7 +132,6 @@ impl RedisStore {
         };
         let (commits, appends) = (writers(&script::COMMIT), writers(&script::APPEND));
         let listener = wake::listen(&address, who.clone(), changed.clone(), others);
-        let shown = address.shown();
         let (places, heads) = (Places::default(), Heads::default());
         Ok(Arc::new(RedisStore {
             shards,
@@ -126,7 +142,7 @@ impl RedisStore {
             places,
             heads,
             who,
-            shown,
+            address,
             listener,
         }))
     }
@@ -176,7 +192,7 @@ impl Drop for RedisStore {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore").field("at", &self.shown).finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("at", &self.address.shown()).finish_non_exhaustive()
     }
 }
 

@@ -21,6 +21,9 @@ const ANSWER: Duration = Duration::from_secs(4);
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(25);
 
+/// What to do where a server takes no writes.
+pub(crate) const REPLICA: &str = "it is a replica; name the primary, or wait for the failover to end";
+
 #[derive(Clone)]
 pub(crate) enum Link {
     One(ConnectionManager),
@@ -36,9 +39,14 @@ impl Link {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(error)) => Err(refused(address, &error)),
             Err(_) => Err(StoreError::Unavailable(format!(
-                "{} did not answer within {} s; check the address, the port and whether it wants TLS (rediss://)",
+                "{} did not answer within {} s; check the address, the port and whether it {}",
                 address.shown(),
-                CONNECT.as_secs_f32()
+                CONNECT.as_secs_f32(),
+                if address.tls() {
+                    "speaks TLS: without it, write redis://"
+                } else {
+                    "wants TLS (rediss://)"
+                }
             ))),
         }
     }
@@ -107,15 +115,20 @@ fn not_now(error: &RedisError) -> bool {
 
 /// What a failed request means to the contract.
 pub(crate) fn failed(error: &RedisError) -> StoreError {
+    let text = error.to_string();
     let remedy = match error.code().unwrap_or_default() {
         "OOM" => "it is at its maxmemory; give it more, or let `flowline retain` remove old runs",
         "MISCONF" => "it cannot save to its disk; see its log",
-        "READONLY" => "it is a replica; name the primary, or wait for the failover to end",
+        "READONLY" => REPLICA,
+        // A script that may not use a command says so without the code.
+        code if code == "NOPERM" || text.contains("The user executing the script") => {
+            "the user lacks a right; docs/redis.md lists those that it needs"
+        }
         "NOREPLICAS" => "too few replicas are connected (min-replicas-to-write)",
         "BUSY" => "a script of somebody else keeps it busy",
-        _ => return StoreError::Unavailable(error.to_string()),
+        _ => return StoreError::Unavailable(text),
     };
-    StoreError::CannotWrite(format!("{error}; {remedy}"))
+    StoreError::CannotWrite(format!("{text}; {remedy}"))
 }
 
 /// Why a store could not be opened, with what to do about it.
@@ -123,12 +136,17 @@ pub(crate) fn refused(address: &Address, error: &RedisError) -> StoreError {
     let shown = address.shown();
     let text = error.to_string();
     let denied = error.kind() == ErrorKind::AuthenticationFailed
-        || ["WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password", "Password authentication failed"]
+        || ["WRONGPASS", "NOAUTH", "invalid username-password", "Password authentication failed"]
             .iter()
             .any(|sign| text.contains(sign));
     if denied {
         return StoreError::Incompatible(format!(
             "{shown} refuses the user name or password ({text}); write them into the URL: redis://user:password@host"
+        ));
+    }
+    if text.contains("NOPERM") || text.contains("no permissions") {
+        return StoreError::Incompatible(format!(
+            "{shown} does not let this user do what a store needs ({text}); grant the rights that docs/redis.md lists"
         ));
     }
     if text.contains("DB index") || text.contains("SELECT") || text.contains("database") {
@@ -138,8 +156,8 @@ pub(crate) fn refused(address: &Address, error: &RedisError) -> StoreError {
     }
     let remedy = if error.is_connection_refusal() {
         "nothing listens there; check the host and the port, and whether the server runs"
-    } else if shown.starts_with("rediss") {
-        "check that the server speaks TLS on this port and that its certificate is trusted here"
+    } else if address.tls() {
+        "check that the server speaks TLS on this port (without it, write redis://) and that its certificate is trusted here"
     } else {
         "check the address, and whether the server wants TLS (rediss://)"
     };

@@ -38,6 +38,7 @@ async fn a_store_of_the_format_before_is_read_as_it_is_and_brought_up_to_date_by
     drop(f);
 
     let reader = open(&server, IfMissing::Refuse).await;
+    assert_eq!(reader.store.check().await.expect("checks").format, 3);
     assert_eq!(format!("{:?}", reader.log(&run).await), log);
     assert_eq!(format(), "3", "who reads changes nothing");
 
@@ -61,7 +62,9 @@ async fn a_store_of_another_format_is_refused() {
     drop(open(&server, IfMissing::Make).await);
     for other in ["2", "5"] {
         server.ask(&["HSET", "{flowline:0}:meta", "format", other]);
-        let error = RedisStore::open(&server.url(), IfMissing::Make).await.expect_err("is refused");
-        assert!(error.to_string().contains(&format!("format {other}")), "{error}");
+        for missing in [IfMissing::Make, IfMissing::Expect, IfMissing::Refuse, IfMissing::Ignore] {
+            let error = RedisStore::open(&server.url(), missing).await.expect_err("is refused");
+            assert!(error.to_string().contains(&format!("format {other}")), "{missing:?}: {error}");
+        }
     }
 }

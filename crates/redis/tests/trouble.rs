@@ -239,6 +239,9 @@ async fn a_server_without_a_file_is_told_what_it_can_lose() {
     assert_eq!(server.ask(&["config", "set", "appendfsync", "everysec"]), "OK");
     let durability = store.check().await.expect("checks").durability;
     assert!(durability.contains("second or two"), "{durability}");
+    assert_eq!(server.ask(&["acl", "setuser", "default", "-config"]), "OK");
+    let durability = store.check().await.expect("checks").durability;
+    assert!(durability.contains("does not tell"), "{durability}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -260,7 +263,8 @@ async fn what_is_wrong_with_an_address_is_told_soon_and_clearly() {
         (format!("redis://:secret@127.0.0.1:{port}/99"), "database"),
         (format!("redis://127.0.0.1:{nobody}"), "nothing listens there"),
         (format!("redis://127.0.0.1:{silent}"), "TLS"),
-        (format!("rediss://:secret@127.0.0.1:{port}"), "TLS"),
+        (format!("rediss://:secret@127.0.0.1:{port}"), "without it, write redis://"),
+        ("redis://127.0.0.1:1700x".to_owned(), "a port that is not a number"),
         (format!("redis+cluster://:secret@127.0.0.1:{port}"), "cluster"),
     ] {
         let began = Instant::now();
@@ -279,8 +283,47 @@ async fn who_only_looks_makes_no_store() {
     let error = RedisStore::open(&server.url(), IfMissing::Refuse).await.expect_err("there is none");
     assert!(error.to_string().contains("holds no store"), "{error}");
     let looked = RedisStore::open(&server.url(), IfMissing::Ignore).await.expect("looks");
-    assert_eq!(looked.check().await.expect("checks").problems, Vec::<String>::new());
+    let health = looked.check().await.expect("checks");
+    assert_eq!((health.format, health.unwritable, health.problems), (0, None, Vec::new()));
     assert_eq!(server.ask(&["dbsize"]), "0");
     open(&server).await;
     RedisStore::open(&server.url(), IfMissing::Refuse).await.expect("there is one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_for_readers_alone() {
+    let server = Server::start(&[]);
+    let (_, f) = open(&server).await;
+    let run = f.started("r", vec![]).await;
+    let replica = server.replica();
+    for writes in [IfMissing::Make, IfMissing::Expect, IfMissing::Receive] {
+        let error = RedisStore::open(&replica.url(), writes).await.expect_err("is refused");
+        let told = matches!(&error, StoreError::CannotWrite(why)
+            if why.contains(&replica.port.to_string()) && why.contains("name the primary"));
+        assert!(told, "{error}");
+    }
+    let reader = RedisStore::open(&replica.url(), IfMissing::Refuse).await.expect("a reader opens it");
+    assert_eq!(Fixture::waiting(reader.clone()).row(&run).await.version, 1);
+    let health = reader.check().await.expect("checks");
+    assert!(health.unwritable.is_some_and(|why| why.contains("name the primary")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_without_rights_is_told_so() {
+    let server = Server::start(&[]);
+    let run = open(&server).await.1.started("r", vec![]).await;
+    assert_eq!(
+        server.ask(&["acl", "setuser", "weak", "on", ">pw", "~*", "&*", "+@all", "-select", "-hset"]),
+        "OK"
+    );
+    let weak = format!("redis://weak:pw@127.0.0.1:{}", server.port);
+    let error = RedisStore::open(&format!("{weak}/1"), IfMissing::Make).await.expect_err("no SELECT");
+    let StoreError::Incompatible(text) = &error else { panic!("{error}") };
+    assert!(
+        text.contains("'select'") && text.contains("docs/redis.md") && !text.contains("does not have"),
+        "{text}"
+    );
+    let store = RedisStore::open(&weak, IfMissing::Refuse).await.expect("opens");
+    let error = store.commit(vec![given::next(&run, 1)]).await.expect_err("no HSET");
+    assert!(matches!(&error, StoreError::CannotWrite(why) if why.contains("docs/redis.md")), "{error}");
 }

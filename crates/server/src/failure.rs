@@ -189,3 +189,32 @@ fn refused(refusal: &Refusal, text: String) -> Failure {
         _ => Failure::refusal("refused", text),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_lists_every_code() {
+        let page = include_str!("../../../docs/cli.md");
+        let source = include_str!("failure.rs");
+        let source = source.split("#[cfg(test)]").next().unwrap();
+        for made in [
+            StoreError::Unavailable,
+            StoreError::CannotWrite,
+            StoreError::InUse,
+            StoreError::Incompatible,
+            StoreError::HalfMoved,
+            StoreError::Damaged,
+            StoreError::WentBack,
+            StoreError::Invalid,
+        ] {
+            let code = Failure::from(made(String::new())).code;
+            assert!(page.contains(&format!("`{code}`")), "{code}");
+        }
+        let said = source.split("Failure::refusal(\"").skip(1).filter_map(|rest| rest.split('"').next());
+        for code in said {
+            assert!(page.contains(&format!("`{code}`")), "{code}");
+        }
+    }
+}

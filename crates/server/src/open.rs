@@ -99,7 +99,8 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
             let missing = match access {
                 Access::Engine => IfMissing::Make,
                 Access::Receive => IfMissing::Receive,
-                Access::Existing | Access::Reader | Access::Still => IfMissing::Refuse,
+                Access::Existing => IfMissing::Expect,
+                Access::Reader | Access::Still => IfMissing::Refuse,
             };
             return Ok(PostgresStore::open(&url, missing).await?);
         }
@@ -107,7 +108,8 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
             let missing = match access {
                 Access::Engine => flowline_redis::IfMissing::Make,
                 Access::Receive => flowline_redis::IfMissing::Receive,
-                Access::Existing | Access::Reader | Access::Still => flowline_redis::IfMissing::Refuse,
+                Access::Existing => flowline_redis::IfMissing::Expect,
+                Access::Reader | Access::Still => flowline_redis::IfMissing::Refuse,
             };
             return Ok(RedisStore::open(&url, missing).await?);
         }

@@ -12,6 +12,7 @@ mod place;
 mod server;
 
 use std::net::TcpListener;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use place::Here;
@@ -76,13 +77,63 @@ fn a_redis_without_a_file_is_told_what_it_can_lose() {
 }
 
 #[test]
+fn a_redis_replica_is_bad_and_still_read() {
+    let (here, server) = (Here::new(), Server::start(&[]));
+    here.json(0, &["run", "order.yaml", "--input", r#"{"total": 1}"#, "--store", &server.url()]);
+    let replica = server.replica();
+    unwritable(&replica.url(), &["replica", "name the primary"]);
+    let listed = here.json(0, &["runs", "--store", &replica.url()]);
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
+    let verified = here.json(0, &["verify", "--store", &replica.url()]);
+    assert_eq!(verified["runs"], 1, "{verified}");
+    for writes in [&["work", "--until-idle"][..], &["retain"]] {
+        let refused = here.json(3, &[writes, &["--store", &replica.url()]].concat());
+        assert_eq!(refused["error"]["code"], "store-cannot-write", "{refused}");
+    }
+}
+
+#[test]
+fn a_redis_user_as_the_page_makes_it_can_do_all() {
+    let page = include_str!("../../../docs/redis.md");
+    let line = page.lines().find(|line| line.starts_with("    ACL SETUSER")).expect("a line of the page");
+    let line = line.replace("PASSWORD", SECRET);
+    let (here, server) = (Here::new(), Server::start(&[]));
+    assert_eq!(server.ask(&line.split_whitespace().collect::<Vec<_>>()), "OK");
+    let url = format!("redis://flowline:{SECRET}@127.0.0.1:{}/1", server.port);
+    let run = ["run", "order.yaml", "--input", r#"{"total": 1}"#];
+    for words in [&run[..], &["retain"], &["verify"], &["runs"], &["stats"], &["reconcile"]] {
+        here.json(0, &[words, &["--store", &url]].concat());
+    }
+    here.json(0, &["move", "--from", &url, "--to", "sqlite:there.db"]);
+    let (exit, findings) = examined(&url);
+    assert_eq!(exit, 0, "{findings:?}");
+    assert!(findings.iter().any(|finding| finding.contains("appendfsync always")), "{findings:?}");
+    // What a client calls itself is told where it can be told.
+    let log = server.ask(&["acl", "log"]);
+    let mut objects = log.lines().zip(log.lines().skip(1)).filter(|(key, _)| *key == "object");
+    assert!(objects.all(|(_, denied)| denied == "client|setinfo"), "{log}");
+}
+
+#[test]
+fn a_redis_without_a_store_or_with_one_of_another_format_is_told_so() {
+    let server = Server::start(&[]);
+    let (exit, findings) = examined(&server.url());
+    let told = |words: &str| findings.iter().any(|finding| finding.starts_with(words));
+    assert!(exit == 0 && told("ok store redis") && told("warn store there is no store"), "{findings:?}");
+    assert_eq!(server.ask(&["dbsize"]), "0");
+    server.ask(&["hset", "{flowline:0}:meta", "format", "9", "shards", "1"]);
+    refused(&server.url(), &["format 9"]);
+}
+
+#[test]
 fn a_wrong_redis_url_is_told_by_what_is_wrong() {
     let server = Server::start(&["--requirepass", SECRET]);
     let at = format!("127.0.0.1:{}", server.port);
     refused(&format!("redis://:{SECRET}-not@{at}"), &[&at, "password"]);
     refused(&format!("redis://{at}"), &[&at, "password"]);
     refused(&format!("redis://:{SECRET}@{at}/99"), &[&at, "database"]);
-    refused(&format!("rediss://:{SECRET}@{at}"), &[&at, "TLS"]);
+    refused(&format!("rediss://:{SECRET}@{at}"), &[&at, "write redis://"]);
+    Here::new().json(2, &["runs", "--store", "redis://127.0.0.1:1700x"]);
     refused(&format!("redis+cluster://:{SECRET}@{at}"), &[&at, "cluster"]);
     refused(&format!("redis://:{SECRET}@127.0.0.1:{}", nobody()), &["nothing listens there"]);
     let (exit, findings) = examined(&format!("redis://:{SECRET}@{at}"));
@@ -113,7 +164,9 @@ fn postgres(user: Option<&str>, port: Option<u16>, database: Option<&str>, query
 fn a_wrong_postgres_url_is_told_by_what_is_wrong() {
     let none = nobody();
     refused(&postgres(None, Some(none), None, ""), &[&none.to_string(), "check host and port"]);
-    refused(&postgres(None, None, Some("no_such_database"), ""), &["no_such_database", "createdb"]);
+    let absent = postgres(None, None, Some("no_such_database"), "");
+    refused(&absent, &["no_such_database", "createdb"]);
+    Here::new().json(3, &["runs", "--store", &absent]);
     let user = format!("nobody_here:{SECRET}");
     refused(&postgres(Some(&user), None, None, ""), &["nobody_here"]);
     refused(&postgres(None, None, None, "?sslmode=require"), &["TLS", "sslmode"]);
@@ -132,6 +185,60 @@ fn a_postgres_without_a_store_is_looked_at_and_left_alone() {
             "{findings:?}"
         );
     }
+}
+
+/// What the server's owner says with `psql`.
+fn owner_says(sql: &str) {
+    let mut psql = Command::new("psql");
+    psql.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", sql]).arg(postgres(None, None, None, ""));
+    let done = psql.output().expect("psql runs");
+    assert!(done.status.success(), "{sql}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// That the doctor finds a store that can be read and not written, for a reason with these words.
+#[track_caller]
+fn unwritable(url: &str, words: &[&str]) {
+    let (exit, findings) = examined(url);
+    let bad: Vec<_> = findings.iter().filter(|finding| finding.starts_with("bad")).collect();
+    assert!(exit == 1 && bad.len() == 1 && bad[0].starts_with("bad writable"), "{url}: {exit} {findings:?}");
+    for word in words {
+        assert!(bad[0].contains(word), "{url}: {word:?} is missing in {}", bad[0]);
+    }
+}
+
+#[test]
+fn a_postgres_that_cannot_be_written_is_bad_and_still_read() {
+    let schema = format!("doctor_still_{}", std::process::id());
+    let (here, url) = (Here::new(), postgres(None, None, None, &format!("?schema={schema}")));
+    let still = format!("{url}&options=-c%20default_transaction_read_only%3Don");
+    unwritable(&still, &["read only", "default_transaction_read_only"]);
+    here.json(0, &["run", "order.yaml", "--input", r#"{"total": 1}"#, "--store", &url]);
+    unwritable(&still, &["read only", "default_transaction_read_only"]);
+    assert_eq!(here.json(0, &["runs", "--store", &still])["items"].as_array().map(Vec::len), Some(1));
+    here.json(0, &["verify", "--store", &still]);
+    for writes in [&["work", "--until-idle"][..], &["retain"]] {
+        let refused = here.json(3, &[writes, &["--store", &still]].concat());
+        assert_eq!(refused["error"]["code"], "store-cannot-write", "{refused}");
+    }
+    owner_says(&format!("drop schema {schema} cascade"));
+}
+
+#[test]
+fn a_postgres_role_without_rights_is_bad_before_and_after_there_is_a_store() {
+    let name = format!("doctor_weak_{}", std::process::id());
+    let (here, query) = (Here::new(), format!("?schema={name}"));
+    let (url, theirs) = (postgres(None, None, None, &query), postgres(Some(&name), None, None, &query));
+    owner_says(&format!("create role {name} login"));
+    unwritable(&theirs, &["CREATE", &name]);
+    here.json(0, &["run", "order.yaml", "--input", r#"{"total": 1}"#, "--store", &url]);
+    refused(&theirs, &["USAGE", &name]);
+    owner_says(&format!(
+        "grant usage on schema {name} to {name}; grant select on all tables in schema {name} to {name};
+         grant select on all sequences in schema {name} to {name}"
+    ));
+    unwritable(&theirs, &["flow_runs", "grant"]);
+    here.json(0, &["runs", "--store", &theirs]);
+    owner_says(&format!("drop schema {name} cascade; drop role {name}"));
 }
 
 #[test]

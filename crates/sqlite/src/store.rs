@@ -267,6 +267,7 @@ impl Catalog for SqliteStore {
             format,
             bytes: Some(bytes),
             durability: self.durability.words().to_owned(),
+            unwritable: None,
             problems,
         })
     }

@@ -221,6 +221,8 @@ pub struct Health {
     pub bytes: Option<u64>,
     /// What an acknowledged commit survives, in words.
     pub durability: String,
+    /// Why engines cannot write here, in words with a remedy. `None` where they can, as far as can be told.
+    pub unwritable: Option<String>,
     /// What is wrong, in words with a remedy. Empty when all is well.
     pub problems: Vec<String>,
 }

@@ -61,6 +61,18 @@ impl Server {
         assert!(Command::new("kill").args([signal, &pid]).status().expect("kill runs").success());
     }
 
+    /// A server that follows this one, as soon as it has all that is here.
+    #[allow(dead_code)]
+    pub fn replica(&self) -> Server {
+        let replica = Server::start(&["--replicaof", "127.0.0.1", &self.port.to_string()]);
+        let until = Instant::now() + Duration::from_secs(20);
+        while !replica.ask(&["info", "replication"]).contains("master_link_status:up") {
+            assert!(Instant::now() < until, "the replica follows");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        replica
+    }
+
     /// Asks the server by hand.
     pub fn ask(&self, words: &[&str]) -> String {
         let output = Command::new("redis-cli").args(["-p", &self.port.to_string()]).args(words).output();

@@ -4,11 +4,11 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
 use flowline::core::Time;
-use flowline::store::{Clock, EventQuery, RunQuery, Store};
+use flowline::store::{Clock, EventQuery, RunQuery, Store, StoreError};
 use serde::Serialize;
 
 use super::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{Exit, Outcome};
 use crate::open::{Place, look};
 use crate::output::{self, GREEN, RED, RESET, YELLOW};
 
@@ -229,6 +229,13 @@ async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: 
             findings
                 .ok("store", format!("{} {}, format {}{size}", health.kind, health.version, health.format));
             findings.ok("durability", health.durability);
+            if let Some(why) = health.unwritable {
+                findings.bad(
+                    "writable",
+                    why,
+                    "engines need a store that they can write to; commands that only read work",
+                );
+            }
             if health.problems.is_empty() {
                 findings.ok("content", "no damage found");
             }
@@ -250,14 +257,10 @@ async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: 
                 }
             }
         }
-        Err(error) => findings.bad("content", error.to_string(), "restore a backup"),
+        Err(error) => findings.bad("content", error.to_string(), remedy(&error)),
     }
     if !made {
-        return findings.warn(
-            "store",
-            "there is no store in this schema yet",
-            "`flowline run FILE` makes it",
-        );
+        return findings.warn("store", "there is no store here yet", "`flowline run FILE` makes it");
     }
     match last_event(context, store).await {
         Ok(Some((last, now))) if last.millis() > now.millis() + CLOCK_SLACK_MS => findings.bad(
@@ -267,12 +270,22 @@ async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: 
         ),
         Ok(Some((last, _))) => findings.ok("time", format!("the newest run's last event is of {last}")),
         Ok(None) => findings.ok("time", "there are no events yet"),
-        Err(failure) => findings.bad("time", failure.message, "restore a backup"),
+        Err(error) => findings.bad("time", error.to_string(), remedy(&error)),
+    }
+}
+
+/// What to do about a store that was opened and then did not answer as it should.
+fn remedy(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Damaged(_) => "restore a backup",
+        StoreError::CannotWrite(_) => "give the user of the store URL the rights that it lacks",
+        StoreError::Unavailable(_) => "see whether the server runs and answers, then ask again",
+        _ => "name another store with --store, or mend this one",
     }
 }
 
 /// The date of the newest run's last event, and the store's present time.
-async fn last_event(context: &Context, store: &dyn Store) -> Result<Option<(Time, Time)>, Failure> {
+async fn last_event(context: &Context, store: &dyn Store) -> Result<Option<(Time, Time)>, StoreError> {
     let now = store.now().await?;
     let query = RunQuery { limit: 1, ..RunQuery::of(context.settings.tenant.value.clone()) };
     let Some(row) = store.runs(query).await?.items.pop() else { return Ok(None) };

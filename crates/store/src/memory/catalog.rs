@@ -115,6 +115,7 @@ impl Memory {
             format: 1,
             bytes: None,
             durability: "nothing survives the end of the process".to_owned(),
+            unwritable: None,
             problems: Vec::new(),
         }
     }
