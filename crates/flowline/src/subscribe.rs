@@ -13,6 +13,9 @@ use crate::engine::{Engine, EngineError};
 
 /// Looked again without a hint: a hint can be lost.
 const LOOK: Duration = Duration::from_secs(1);
+/// Said of a store that does not know a place any more that it gave.
+const LOST: &str = "events that were read from it are not there any more: an older copy was restored, or data was deleted; see \
+    what is there with `flowline verify`, then start again";
 /// Events read at a time.
 const PAGE: usize = 500;
 
@@ -112,8 +115,8 @@ impl Subscription {
                     continue;
                 }
                 // It was good a moment ago.
-                Err(StoreError::Invalid(why)) if self.read_before => {
-                    return Err(StoreError::WentBack(why).into());
+                Err(StoreError::Invalid(_)) if self.read_before => {
+                    return Err(StoreError::WentBack(LOST.to_owned()).into());
                 }
                 page => page?,
             };
