@@ -1,4 +1,6 @@
 //! The SQLite store and the in-memory one answer alike, whatever they are asked.
+//!
+//! `FLOWLINE_SEEDS=1000 cargo test -p flowline-sqlite --test differential` asks more.
 
 use flowline_core::Time;
 use flowline_sqlite::{Durability, Options, SqliteStore};
@@ -16,5 +18,6 @@ async fn open() -> Fixture {
 
 #[tokio::test]
 async fn random_calls_are_answered_as_by_the_model() {
-    differential(open, 0..200).await;
+    let seeds = std::env::var("FLOWLINE_SEEDS").ok().and_then(|text| text.parse().ok());
+    differential(open, 0..seeds.unwrap_or(200)).await;
 }
