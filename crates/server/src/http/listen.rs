@@ -130,6 +130,7 @@ async fn agree(stream: TcpStream, tls: TlsAcceptor, peer: Peer) {
 /// before both have agreed, and it cannot move after that.)
 async fn hear(stream: TcpStream, reading: Handle, mut ended: watch::Receiver<()>, peer: Peer) {
     let reads = tokio::select! {
+        biased;
         reads = begins_by_reading(&stream) => reads,
         // Whoever has said nothing yet is not waited for.
         _ = ended.changed() => None,
