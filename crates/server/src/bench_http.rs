@@ -93,7 +93,7 @@ async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Re
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let reading = Reading::start()?;
-    let how = Listening { most: 10_000, tls: None, reading: reading.handle(), drain: Duration::ZERO };
+    let how = Listening { most: 10_000, tls: None, reading: reading.handle.clone(), drain: Duration::ZERO };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let served = tokio::spawn(listen::serve(listener, Api::of(app), how, async {
         let _ = stopped.await;

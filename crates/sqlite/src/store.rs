@@ -42,7 +42,7 @@ impl RunStore for SqliteStore {
     }
 
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
-        if let Access::Engine { writer, .. } = &self.access
+        if let Ok(writer) = self.writer()
             && writer.trouble().is_some()
         {
             writer.ask(|writer| writer.try_out()).await?;

@@ -79,19 +79,16 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let mut trouble = engine.trouble();
     let begun = loop {
         tokio::select! {
-            begun = &mut begun => break begun,
+            begun = &mut begun => break begun.map_err(Some),
             () = trouble::tell(&mut trouble) => {}
-            () = signals.next() => {
-                engine.stop_within(Duration::ZERO).await;
-                return Ok(Exit::Interrupted);
-            }
+            () = signals.next() => break Err(None),
         }
     };
     let handle = match begun {
         Ok(handle) => handle,
         Err(failure) => {
             engine.stop_within(Duration::ZERO).await;
-            return Err(failure);
+            return failure.map_or(Ok(Exit::Interrupted), Err);
         }
     };
     if handle.existed() && !args.no_progress {

@@ -187,7 +187,7 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let reading = Reading::start().map_err(no_runtime)?;
     let (most, drain) = (settings.max_connections.value, engine.config().drain);
-    let how = Listening { most, tls, reading: reading.handle(), drain };
+    let how = Listening { most, tls, reading: reading.handle.clone(), drain };
     let served = tokio::spawn(listen::serve(listener, Api::of(app), how, async {
         let _ = stopped.await;
     }));

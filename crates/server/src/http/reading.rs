@@ -12,25 +12,25 @@ const THREADS: usize = 4;
 /// The threads. They end with this, so it is kept until nothing that began on them is needed any more: a connection to a
 /// store, too, lives where it was first asked for.
 #[derive(Debug)]
-pub struct Reading(Option<Runtime>);
+pub struct Reading {
+    /// The way to them.
+    pub handle: Handle,
+    threads: Option<Runtime>,
+}
 
 impl Reading {
     pub fn start() -> io::Result<Reading> {
         let mut threads = Builder::new_multi_thread();
         threads.worker_threads(THREADS).thread_name("flowline-reads").on_thread_start(reading::wait_here);
-        Ok(Reading(Some(threads.enable_all().build()?)))
-    }
-
-    /// The way to them; where they have ended, to the caller's own.
-    pub fn handle(&self) -> Handle {
-        self.0.as_ref().map_or_else(Handle::current, |threads| threads.handle().clone())
+        let threads = threads.enable_all().build()?;
+        Ok(Reading { handle: threads.handle().clone(), threads: Some(threads) })
     }
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
         // Waiting for them is not for a task of another runtime.
-        if let Some(threads) = self.0.take() {
+        if let Some(threads) = self.threads.take() {
             threads.shutdown_background();
         }
     }
