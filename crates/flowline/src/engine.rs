@@ -191,7 +191,8 @@ impl Engine {
         Ok(plan)
     }
 
-    /// Waits until nothing is ready or running, and no job becomes due within `patience`.
+    /// Waits until nothing is ready or running here, no dead instance holds a job, and no job or timer becomes due within
+    /// `patience`. On a store that instances share, telling a dead one from a live one takes up to a lease.
     pub async fn until_idle(&self, patience: Duration) {
         let (tell, told) = oneshot::channel();
         let _ = self.shared.inbox.send(Mail::AwaitIdle(patience, tell));

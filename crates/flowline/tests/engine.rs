@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use flowline::core::event::EventType;
-use flowline::core::{Status, Time};
+use flowline::core::{RunKey, Status, Time};
 use flowline::store::clock::Clock;
 use flowline::store::memory::MemoryStore;
-use flowline::store::{EventQuery, FeedFilter, StoreError};
+use flowline::store::{
+    Catalog, Claim, EventQuery, Extend, Extended, FeedFilter, RunStore, StoreError, Token,
+};
 use flowline::{Config, Engine, EngineError, Flow, OnFailure, Retry, Role, StateScope, Step, StepError};
 use serde_json::{Value, json};
 
@@ -40,7 +42,7 @@ fn diamond() -> Flow {
         .unwrap()
 }
 
-async fn kinds(engine: &Engine, run: &flowline::core::RunKey) -> Vec<(EventType, Option<String>)> {
+async fn kinds(engine: &Engine, run: &RunKey) -> Vec<(EventType, Option<String>)> {
     let page = engine.store().events(run, EventQuery::default()).await.unwrap();
     page.events.iter().map(|e| (e.kind, e.step_name.as_deref().map(str::to_owned))).collect()
 }
@@ -429,4 +431,54 @@ async fn a_subscription_tells_that_the_store_went_back() {
     let error = engine.subscribe(FeedFilter::default(), "999999").next().await.unwrap_err();
     assert!(matches!(error, EngineError::Store(StoreError::Invalid(_))), "{error:?}");
     engine.stop().await;
+}
+
+/// A run whose only job is leased to somebody who is no engine of this test, for a second.
+async fn leased_elsewhere(store: &Arc<MemoryStore>, flow: &Flow) -> (RunKey, Extend) {
+    let starter = Config { role: Role::Operate, ..Config::default() };
+    let starter = Engine::on(store.clone()).config(starter).flow(flow).start().await.unwrap();
+    let run = starter.run(flow, 1).await.unwrap().key().clone();
+    starter.stop().await;
+    let claim = Claim {
+        tenant: None,
+        needs: vec![store.jobs(&run).await.unwrap()[0].need.clone()],
+        free: Vec::new(),
+        free_elsewhere: 1,
+        tokens: vec![Token(7)],
+        ttl: Duration::from_secs(1),
+        worker: "elsewhere".into(),
+    };
+    let job = store.claim(claim).await.unwrap().jobs.remove(0);
+    (run.clone(), Extend { run, key: job.key, token: job.token })
+}
+
+#[tokio::test]
+async fn until_idle_waits_until_the_lease_of_a_dead_instance_has_run_out() {
+    let (store, flow) = (memory(), diamond());
+    let (run, _) = leased_elsewhere(&store, &flow).await;
+    let engine = Engine::on(store.clone()).flow(&flow).start().await.unwrap();
+    engine.until_idle(Duration::ZERO).await;
+    assert_eq!(engine.row(&run).await.unwrap().status, Status::Completed);
+}
+
+#[tokio::test]
+async fn until_idle_does_not_wait_for_what_a_live_instance_holds() {
+    let (store, flow) = (memory(), diamond());
+    let (run, lease) = leased_elsewhere(&store, &flow).await;
+    let config = Config { lease: Duration::from_secs(1), ..Config::default() };
+    let engine = Engine::on(store.clone()).config(config).flow(&flow).start().await.unwrap();
+    let idle = engine.until_idle(Duration::from_secs(3600));
+    tokio::pin!(idle);
+    let mut heartbeat = tokio::time::interval(Duration::from_millis(50));
+    for beat in 0.. {
+        assert!(beat < 600, "it still waits after 30 s");
+        tokio::select! {
+            () = &mut idle => break,
+            _ = heartbeat.tick() => {
+                let held = store.extend(vec![lease.clone()], Duration::from_secs(1)).await.unwrap();
+                assert_eq!(held, [Extended::Held]);
+            }
+        }
+    }
+    assert_eq!(engine.row(&run).await.unwrap().status, Status::Running);
 }

@@ -332,11 +332,10 @@ impl<'a> Columns<'a> {
 }
 
 const NEXT: &str = "
-    select now_ms(), (select min(at) from (
-        (select expires as at from jobs where token is not null and expires > now_ms() order by expires limit 1)
-        union all
-        (select due from jobs where token is null and not held and key < 0 and due > now_ms() order by due limit 1)
-    ) ahead), case when is_called then last_value else 0 end from job_rewinds";
+    select now_ms(),
+        (select due from jobs where token is null and not held and key < 0 and due > now_ms() order by due limit 1),
+        (select expires from jobs where token is not null and expires > now_ms() order by expires limit 1),
+        case when is_called then last_value else 0 end from job_rewinds";
 
 const EXPIRED: &str = "
     select r.tenant, r.run_id, j.key, j.name, j.attempt, j.token, j.worker, j.lines, j.released, j.expires
@@ -351,10 +350,10 @@ const TIMERS: &str = "
 pub(crate) async fn sweep(session: &Session, floors: &Floors, limit: usize) -> Result<Swept, Fault> {
     let row = session.query_one(NEXT, &[]).await?;
     let now = Time::from_millis(row.try_get(0)?);
-    let mut swept =
-        Swept { now, next: row.try_get::<_, Option<i64>>(1)?.map(Time::from_millis), ..Swept::default() };
+    let ahead = |at| Ok::<_, Fault>(row.try_get::<_, Option<i64>>(at)?.map(Time::from_millis));
+    let mut swept = Swept { now, next_timer: ahead(1)?, next_lease: ahead(2)?, ..Swept::default() };
     // Announcements of before are heeded here; those that come now, by the next sweep.
-    floors.missed(&floors.begin(), row.try_get(2)?);
+    floors.missed(&floors.begin(), row.try_get(3)?);
     let known = floors.begin().floors;
     let from = |place| known.get(&place).copied().filter(|floor| *floor <= now.millis()).unwrap_or(i64::MIN);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);

@@ -201,9 +201,12 @@ impl RedisStore {
             let mut part = || answer.rest.next().unwrap_or_default();
             expired.extend(due(part())?);
             timers.extend(due(part())?);
-            for ahead in [text(part())?, text(part())?].into_iter().filter(|ahead| !ahead.is_empty()) {
-                let ahead = Time::from_millis(score(&ahead)?);
-                swept.next = Some(swept.next.map_or(ahead, |next| next.min(ahead)));
+            for next in [&mut swept.next_lease, &mut swept.next_timer] {
+                let ahead = text(part())?;
+                if !ahead.is_empty() {
+                    let ahead = Time::from_millis(score(&ahead)?);
+                    *next = Some(next.map_or(ahead, |next| next.min(ahead)));
+                }
             }
         }
         expired.sort_by_key(|(at, _, _, _)| *at);

@@ -20,6 +20,11 @@ fn complete() -> Vec<(&'static str, Value, Value)> {
             json!({ "order": "A-1001", "total": 1900 }),
             json!({ "order": "A-1001", "receipt": "receipt-1900", "tracking": "PT-4711" }),
         ),
+        (
+            "parallel-branches.yaml",
+            json!({ "orderId": "A-1001" }),
+            json!({ "orderId": "A-1001", "payment": "paid", "inventory": "reserved", "completed": true }),
+        ),
         ("sync-points.yaml", Value::Null, json!({ "announce": { "did": "announce" } })),
         ("flaky.toml", Value::Null, json!(3)),
         (

@@ -155,8 +155,17 @@ pub struct Swept {
     pub expired: Vec<ExpiredLease>,
     pub timers: Vec<DueTimer>,
     pub now: Time,
-    /// When the next timer or the next lease not yet expired will be due.
-    pub next: Option<Time>,
+    /// When the next timer that lies ahead and isn't held will be due.
+    pub next_timer: Option<Time>,
+    /// When the next lease not yet expired will run out, unless its holder extends it.
+    pub next_lease: Option<Time>,
+}
+
+impl Swept {
+    /// When a sweep would find something next.
+    pub fn next(&self) -> Option<Time> {
+        self.next_timer.into_iter().chain(self.next_lease).min()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -79,7 +79,8 @@ impl<R> Driver<R> {
     }
 
     fn landed(&mut self, run: &RunKey, result: Result<Committed, CommitError>) {
-        self.quiet = None;
+        self.changes += 1;
+        (self.quiet, self.ahead) = (None, None);
         let landed = self.ledger.committed(run, result);
         self.count_heard(landed.heard);
         self.not_used(landed.unused);

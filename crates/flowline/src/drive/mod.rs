@@ -179,9 +179,23 @@ pub struct Driver<R> {
     stop_by: Option<Duration>,
     /// Whether jobs may wait for a slot: then a free one is filled at once.
     backlog: bool,
+    /// Commits that came back. A claim or sweep that was asked for before the last one doesn't know what it left.
+    changes: u64,
+    claim_saw: u64,
+    sweep_saw: u64,
     /// The last claim found nothing and nothing has changed since; with it, when the next job is due.
     quiet: Option<Option<Time>>,
-    swept_once: bool,
+    /// What the last sweep saw ahead, where nothing has changed since.
+    ahead: Option<Ahead>,
+    /// Since when there has been nothing to do here, and the first lease of another instance that was seen then.
+    rest: Option<(Duration, Option<Time>)>,
+}
+
+/// What lies ahead for sweeps to come.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    timer: Option<Time>,
+    lease: Option<Time>,
 }
 
 /// The store's time, read off its last answer and the local time that has passed since.
@@ -243,8 +257,12 @@ impl<R> Driver<R> {
             next_retry: None,
             stop_by: None,
             backlog: false,
+            changes: 0,
+            claim_saw: 0,
+            sweep_saw: 0,
             quiet: None,
-            swept_once: false,
+            ahead: None,
+            rest: None,
         }
     }
 
@@ -315,17 +333,32 @@ impl<R> Driver<R> {
         self.stop_by.is_some() && self.at_rest()
     }
 
-    /// How long nothing will be due, where nothing is ready or running. Looks again where it does not know.
+    /// How long no job and no timer will be due, where nothing is ready or running here and no lease may be that of a dead
+    /// instance. Looks again where it doesn't know.
     pub fn idle_for(&mut self) -> Option<Duration> {
-        if !self.swept_once || !self.at_rest() {
+        if self.is_busy() {
+            self.rest = None;
             return None;
         }
-        let Some(next_due) = self.quiet else {
-            // Nothing is known to wait, but nobody has looked since the last change.
+        // Nobody has looked since the last change: do it now.
+        if self.quiet.is_none() && !self.claiming {
             self.next_claim = Some(self.now);
+        }
+        if self.ahead.is_none() && !self.sweeping {
+            self.next_sweep = self.now;
+        }
+        let (false, Some(next_due), Some(ahead)) = (self.claiming, self.quiet, self.ahead) else {
             return None;
         };
-        Some(next_due.map_or(Duration::MAX, |due| due.since(self.store_now())))
+        let (since, first) = *self.rest.get_or_insert((self.now, ahead.lease));
+        // A live holder extends its leases and a dead one doesn't. So whatever is still leased after a whole lease, under
+        // another date than at first, is somebody's who lives.
+        let settled = ahead.lease != first && self.now >= since + self.config.lease;
+        if ahead.lease.is_some() && !settled {
+            return None;
+        }
+        let next = next_due.into_iter().chain(ahead.timer).min();
+        Some(next.map_or(Duration::MAX, |due| due.since(self.store_now())))
     }
 
     /// Attempts that run here now, by token.
@@ -398,6 +431,10 @@ impl<R> Driver<R> {
     }
 
     fn at_rest(&self) -> bool {
-        self.attempts.is_empty() && self.preparing == 0 && !self.claiming && self.ledger.is_idle()
+        !self.claiming && !self.is_busy()
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.attempts.is_empty() || self.preparing > 0 || !self.ledger.is_idle()
     }
 }

@@ -5,7 +5,7 @@ use flowline_core::planted::{self, Bug};
 use flowline_core::{Input, RunKey, json};
 use flowline_store::{ExpiredLease, Extend, JobKey, LeaseUse, StoreError, Swept};
 
-use super::{Call, Driver, Reply, SWEEP};
+use super::{Ahead, Call, Driver, Reply, SWEEP};
 use crate::attempt::started_data;
 use crate::ledger::{Entry, timer_input};
 use crate::remote::UNACKNOWLEDGED;
@@ -14,6 +14,7 @@ use crate::remote::lease::remote_holder;
 impl<R> Driver<R> {
     pub(super) fn sweep(&mut self) {
         self.sweeping = true;
+        self.sweep_saw = self.changes;
         self.call(Call::Sweep(SWEEP));
     }
 
@@ -31,8 +32,10 @@ impl<R> Driver<R> {
         if planted::is(Bug::NoSweep) {
             swept.expired.clear();
         }
-        self.swept_once = true;
         self.adjust(swept.now);
+        self.ahead = (self.sweep_saw == self.changes)
+            .then_some(Ahead { timer: swept.next_timer, lease: swept.next_lease });
+        let next = swept.next();
         for timer in swept.timers {
             let lease = LeaseUse::Due { key: timer.key, attempt: timer.attempt };
             let entry = Entry::new(timer_input(&timer), Vec::new(), Some(lease), Reply::None);
@@ -51,7 +54,7 @@ impl<R> Driver<R> {
             self.ledger.offer(run, entry);
         }
         // What was left alone is still due, and no reason to look again at once.
-        if let Some(next) = swept.next.filter(|_| !left_alone) {
+        if let Some(next) = next.filter(|_| !left_alone) {
             self.next_sweep = self.next_sweep.min(self.clock.local(next));
         }
     }

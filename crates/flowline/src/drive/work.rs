@@ -38,6 +38,7 @@ impl<R> Driver<R> {
     pub(super) fn claim(&mut self) {
         let Some(claim) = self.slots.claim() else { return };
         self.claiming = true;
+        self.claim_saw = self.changes;
         self.last_claim = self.now;
         self.meters.claims.fetch_add(1, Ordering::Relaxed);
         self.call(Call::Claim(claim));
@@ -63,7 +64,8 @@ impl<R> Driver<R> {
         if self.stop_by.is_none() {
             // Somebody else's commit can make a job ready too: look again now and then.
             self.backlog = !claimed.jobs.is_empty() || self.slots.any_full();
-            self.quiet = claimed.jobs.is_empty().then_some(claimed.next_due);
+            let current = self.claim_saw == self.changes;
+            self.quiet = (current && claimed.jobs.is_empty()).then_some(claimed.next_due);
             let next = if claimed.jobs.is_empty() {
                 claimed.next_due.map_or(again, |due| self.clock.local(due).min(again))
             } else {

@@ -29,8 +29,8 @@ const WIDTH: usize = 16;
 
 /// Claim and run what is due: how started and interrupted runs go on
 ///
-/// Runs until a signal comes; with --until-idle until nothing is ready or running and no job becomes due soon. The exit
-/// code does not tell how the runs ended: `flowline runs` does.
+/// Runs until a signal comes. With --until-idle it stops once nothing is ready or running, no dead instance holds a job
+/// and no job or timer becomes due soon. The exit code doesn't tell how the runs ended: `flowline runs` does.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline work --until-idle\n  flowline work --slots 8 --queue reports=1 --env API_TOKEN"
@@ -39,7 +39,7 @@ pub struct Args {
     /// Stop when there is nothing left to do
     #[arg(long)]
     until_idle: bool,
-    /// With --until-idle: wait for jobs that become due within this time [default: 10s]
+    /// With --until-idle: wait for jobs and timers that become due within this time [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = settings::duration)]
     patience: Option<Duration>,
     #[command(flatten)]

@@ -15,15 +15,17 @@ use crate::fault::Fault;
 impl Reader<'_> {
     /// Leases are few (what is running now), so they are looked through; timers are found by index.
     pub(crate) fn sweep(&self, now: Time, limit: usize) -> Result<Swept, Fault> {
-        let next = "select min(x) from (select min(expires) as x from leases where expires > ?1
-            union all select min(due) from jobs indexed by jobs_timers where held = 0 and key < 0 and due > ?1)";
-        let next: Option<i64> =
-            self.conn.prepare_cached(next)?.query_row([now.millis()], |row| row.get(0))?;
+        let next = "select (select min(due) from jobs indexed by jobs_timers where held = 0 and key < 0 and due > ?1),
+            (select min(expires) from leases where expires > ?1)";
+        let next = self.conn.prepare_cached(next)?.query_row([now.millis()], |row| {
+            Ok([row.get::<_, Option<i64>>(0)?, row.get(1)?].map(|at| at.map(Time::from_millis)))
+        })?;
         Ok(Swept {
             expired: self.expired(now, limit)?,
             timers: self.due_timers(now, limit)?,
             now,
-            next: next.map(Time::from_millis),
+            next_timer: next[0],
+            next_lease: next[1],
         })
     }
 

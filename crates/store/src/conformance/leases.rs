@@ -357,18 +357,22 @@ pub async fn sweep_gives_at_most_its_limit_of_each_the_longest_due_first(f: Fixt
 }
 
 pub async fn sweep_tells_when_something_will_be_due_next(f: Fixture) {
-    assert_eq!(f.store.sweep(10).await.expect("sweeps").next, None);
+    let next = async || {
+        let swept = f.store.sweep(10).await.expect("sweeps");
+        (swept.next_timer, swept.next_lease)
+    };
+    assert_eq!(next().await, (None, None));
     let now = f.now().await;
     let (near, far) =
         (Time::from_millis(now.millis() + 1_000_000), Time::from_millis(now.millis() + 2_000_000));
     let run = f.started("r", vec![given::timer(0, far), given::timer(1, now)]).await;
-    assert_eq!(f.store.sweep(10).await.expect("sweeps").next, Some(far));
+    assert_eq!(next().await, (Some(far), None));
     let held = NewJob { held: true, ..given::timer(3, Time::from_millis(now.millis() + 500_000)) };
     f.commit(Commit { add: vec![given::timer(2, near), held], ..given::next(&run, 1) }).await;
-    assert_eq!(f.store.sweep(10).await.expect("sweeps").next, Some(near));
+    assert_eq!(next().await, (Some(near), None));
     f.commit(Commit { add: vec![given::step(0)], ..given::next(&run, 2) }).await;
     let lease = f.claim(given::claim(&[1])).await.jobs.remove(0);
-    assert_eq!(f.store.sweep(10).await.expect("sweeps").next, Some(lease.expires));
+    assert_eq!(next().await, (Some(near), Some(lease.expires)));
 }
 
 pub async fn of_two_that_give_up_one_lease_one_lands(f: Fixture) {

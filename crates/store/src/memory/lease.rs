@@ -93,7 +93,8 @@ impl Memory {
                 .collect(),
             timers: self.timers.range(due).filter_map(|(_, at)| self.due_timer(at)).take(limit).collect(),
             now,
-            next: next_of(&self.leases).into_iter().chain(next_of(&self.timers)).min(),
+            next_timer: next_of(&self.timers),
+            next_lease: next_of(&self.leases),
         }
     }
 
