@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use flowline_core::Definition;
 use flowline_core::definition::{
-    Format, Machine, OnFailure, StateDefinition, StepDefinition, Subscribes, TimerDefinition, read,
+    Machine, OnFailure, StateDefinition, StepDefinition, Subscribes, TimerDefinition, read_stored,
 };
 use flowline_core::ids::digest;
 
@@ -50,8 +50,8 @@ enum Want {
 impl Flow {
     /// Reads a definition as it is stored.
     pub fn read(name: &str, body: &str) -> Result<Flow, String> {
-        let read = read(name, body, Format::Json).map_err(|error| error.to_string())?;
-        Ok(Flow { hash: digest(body.as_bytes()), ..Flow::new(read.definition) })
+        let definition = read_stored(name, body).map_err(|error| error.to_string())?;
+        Ok(Flow { hash: digest(body.as_bytes()), ..Flow::new(definition) })
     }
 
     pub fn new(definition: Definition) -> Flow {

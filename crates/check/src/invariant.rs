@@ -69,6 +69,9 @@ invariants! {
     I16 = "no late attempt",
     /// A worker runs no more than its slots; a paused queue and a paused run hand out nothing.
     I17 = "slots",
+    /// An action that a transition asked for has run, was skipped by its own `if`, failed, or was cut off by a failure or a
+    /// cancel that the log names.
+    I18 = "no action dropped",
 }
 
 impl Invariant {
@@ -102,10 +105,10 @@ mod tests {
 
     #[test]
     fn numbers_survive_their_text() {
-        assert_eq!(Invariant::ALL.len(), 17);
+        assert_eq!(Invariant::ALL.len(), 18);
         for invariant in Invariant::ALL {
             assert_eq!(Invariant::parse(&invariant.to_string()), Some(*invariant));
         }
-        assert_eq!(Invariant::parse("I18"), None);
+        assert_eq!(Invariant::parse("I0"), None);
     }
 }

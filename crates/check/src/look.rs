@@ -8,7 +8,7 @@ use flowline_core::{Event, RunKey, Status, Time};
 use flowline_store::{Failure, JobKey, JobRow, JobState, Receipt, ReceiptStatus, RunRow};
 
 use crate::flow::Flow;
-use crate::invariant::Invariant::{I1, I2, I5, I6, I8, I9, I11, I12, I15, I16, I17};
+use crate::invariant::Invariant::{I1, I2, I5, I6, I8, I9, I11, I12, I15, I16, I17, I18};
 use crate::violation::{Checker, Findings, Subject, Violation};
 use crate::walk::{Phase, Walk};
 
@@ -172,7 +172,7 @@ pub(crate) fn check_jobs(jobs: &[JobRow], walk: &Walk, flow: &Flow, found: &mut 
         let name = flow.name(step);
         found.say(I8, Subject::Jobs, || format!("attempt {attempt} of step {name:?} has no job"));
     }
-    check_timers(jobs, walk, found);
+    check_timers(jobs, walk, flow, found);
     let timer = jobs.iter().any(|job| job.key == RUN_TIMEOUT);
     if !ended && flow.definition.timeout.is_some() && !timer {
         found.say(I8, Subject::Jobs, || "the timer of the run's time-out is missing".to_owned());
@@ -180,13 +180,18 @@ pub(crate) fn check_jobs(jobs: &[JobRow], walk: &Walk, flow: &Flow, found: &mut 
 }
 
 /// The jobs of a machine's timers against what the log has set.
-fn check_timers(jobs: &[JobRow], walk: &Walk, found: &mut Findings) {
+fn check_timers(jobs: &[JobRow], walk: &Walk, flow: &Flow, found: &mut Findings) {
     if walk.ended.is_some() {
         return;
     }
     if walk.keeps_waiting() {
         let message = || "somebody waits for a turn in an idle machine".to_owned();
         found.say(I5, Subject::Log, message);
+    }
+    if let Some(action) = walk.dropped() {
+        let name = flow.name(action);
+        let message = || format!("action {name:?} was asked for, nothing runs, and nothing is said of it");
+        found.say(I18, Subject::Log, message);
     }
     let mut missing: BTreeMap<JobKey, (u32, Option<Time>)> = walk
         .timers()

@@ -150,6 +150,24 @@ fn actions_wait_for_those_before_them() {
 }
 
 #[test]
+fn an_action_that_was_asked_for_is_not_dropped() {
+    let next = |scene: Scene| {
+        let scene = received(timer(scene, 1), 2, "note", json!([]));
+        scene.run(EventRejected, json!({"number": 2, "state": "review", "code": "wrong_state"})).settled()
+    };
+    let dropped = submitted().skip("tell", "not_triggered").skip("assign", "not_triggered");
+    next(dropped.clone()).breaks(I18, "drops action \"tell\"");
+    let half = timer(submitted().done("tell", 1, &[]).skip("assign", "not_triggered"), 1);
+    half.settled().breaks(I18, "drops action \"assign\"");
+    let failed = submitted()
+        .step(StepStarted, "tell", 1, json!({}))
+        .step(StepFailed, "tell", 1, json!({"error": "no", "code": "x"}))
+        .skip("assign", "not_triggered")
+        .run(FlowFailed, json!({"error": "no", "step": "tell"}));
+    failed.settled().holds();
+}
+
+#[test]
 fn timers_go_with_their_state_and_come_in_their_time() {
     let scene = received(reviewed(), 2, "approve", json!(["boss"]));
     let kept = scene.run(StateChanged, moved(2, "approve", "review", "approved", 3));

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
+use cel::common::ast::{EntryExpr, Expr as Ast, IdedEntryExpr, IdedExpr, LiteralValue};
 use cel::{Context, Env, Program, Value};
 
 use crate::json::Json;
@@ -110,6 +111,16 @@ impl Expr {
         unknown
     }
 
+    /// The members that the expression names of the value at this path: with `["context"]`, `amount` of `context.amount` and
+    /// of `context["amount"]`. None where a macro binds the path's first name to something else.
+    pub fn members_of(&self, path: &[&str]) -> Vec<Member> {
+        let mut members = Vec::new();
+        if path.first().is_some_and(|first| self.text.contains(first) && !self.binds(first)) {
+            collect(&self.program.expression().expr, path, &mut members);
+        }
+        members
+    }
+
     /// A macro binds its first argument: `list.map(x, …)`, `list.all(x, …)`.
     fn binds(&self, name: &str) -> bool {
         ["map", "filter", "all", "exists", "exists_one"].iter().any(|call| {
@@ -149,6 +160,62 @@ impl Expr {
     /// Evaluates a condition; anything but a boolean is an error.
     pub fn test(&self, scope: &Scope) -> Result<bool, String> {
         truth(self.evaluate(scope)?)
+    }
+}
+
+/// A member that an expression names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    pub name: String,
+    /// By `has(…)`, which asks whether it is there.
+    pub tested: bool,
+}
+
+/// Adds the members of the value at `path` that an expression or a part of it names.
+fn collect(expr: &Ast, path: &[&str], members: &mut Vec<Member>) {
+    let mut parts: Vec<&IdedExpr> = Vec::new();
+    match expr {
+        Ast::Select(select) => {
+            if spells(&select.operand.expr, path) {
+                members.push(Member { name: select.field.clone(), tested: select.test });
+            }
+            parts.push(&select.operand);
+        }
+        Ast::Call(call) => {
+            if let ("_[_]", [of, IdedExpr { expr: Ast::Literal(LiteralValue::String(name)), .. }]) =
+                (call.func_name.as_str(), &call.args[..])
+                && spells(&of.expr, path)
+            {
+                members.push(Member { name: name.inner().to_owned(), tested: false });
+            }
+            parts.extend(call.target.as_deref().into_iter().chain(&call.args));
+        }
+        Ast::Comprehension(each) => {
+            parts.extend([&each.iter_range, &each.accu_init, &each.loop_cond, &each.loop_step, &each.result]);
+        }
+        Ast::List(list) => parts.extend(&list.elements),
+        Ast::Map(map) => map.entries.iter().for_each(|entry| parts.extend(parts_of(entry))),
+        Ast::Struct(made) => made.entries.iter().for_each(|entry| parts.extend(parts_of(entry))),
+        Ast::Unspecified | Ast::Ident(_) | Ast::Literal(_) => {}
+    }
+    parts.into_iter().for_each(|part| collect(&part.expr, path, members));
+}
+
+fn parts_of(entry: &IdedEntryExpr) -> Vec<&IdedExpr> {
+    match &entry.expr {
+        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+        EntryExpr::StructField(field) => vec![&field.value],
+    }
+}
+
+/// Whether an expression is this path, dotted.
+fn spells(expr: &Ast, path: &[&str]) -> bool {
+    match (expr, path) {
+        (Ast::Ident(name), [first]) => name == first,
+        (Ast::Select(select), [before @ .., last]) if !before.is_empty() => {
+            !select.test && select.field == *last && spells(&select.operand.expr, before)
+        }
+        _ => false,
     }
 }
 

@@ -69,7 +69,7 @@ pub struct Asked {
     pub group: Group,
 }
 
-/// Every action of a group waits for those of the groups before it.
+/// Every action of a group waits for those of the groups before it. `after` orders the actions within one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
     Exit,
@@ -232,7 +232,9 @@ impl RunState {
         };
         let ready = |asked: &Asked| {
             let before = |other: &Asked| {
-                other.group < asked.group || plan.step(asked.action).after.contains(&other.action)
+                let ordered = other.group == asked.group || planted::is(Bug::AfterAcrossGroups);
+                other.group < asked.group
+                    || (ordered && plan.step(asked.action).after.contains(&other.action))
             };
             self.step(asked.action).phase == Phase::Idle
                 && (planted::is(Bug::ActionsUnordered)

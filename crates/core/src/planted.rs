@@ -149,8 +149,8 @@ bugs! {
     FreshIdTrusted,
     /// A delayed start is taken that can never begin.
     BeginUnchecked,
-    /// Actions that wait for each other are asked for and never told of.
-    AskedAndForgotten,
+    /// An action waits for those of its `after` in later groups of the transition too, which wait for it: both are dropped.
+    AfterAcrossGroups,
     /// The completion of an action that was asked for again is refused where its answer was lost.
     ActionDoneRefused,
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use flowline_core::definition::{Format, read};
+use flowline_core::definition::read_stored;
 use flowline_core::{Plan, Tenant};
 use flowline_store::{Store, StoreError};
 
@@ -34,9 +34,9 @@ impl Plans {
         let stored = store.definition(tenant, hash).await?;
         let stored = stored.ok_or_else(|| StoreError::Damaged(format!("definition {hash} is missing")))?;
         let damaged = |problem: String| StoreError::Damaged(format!("definition {hash}: {problem}"));
-        let read =
-            read(&stored.flow, &stored.body, Format::Json).map_err(|error| damaged(error.to_string()))?;
-        let plan = Plan::build(read.definition).map_err(|error| damaged(error.to_string()))?;
+        let definition =
+            read_stored(&stored.flow, &stored.body).map_err(|error| damaged(error.to_string()))?;
+        let plan = Plan::build(definition).map_err(|error| damaged(error.to_string()))?;
         if *plan.hash != **hash {
             return Err(damaged("its content has another hash".to_owned()));
         }

@@ -1,7 +1,7 @@
 //! What is done to the store, in words.
 
 use flowline_check::Source;
-use flowline_core::definition::{Format, read};
+use flowline_core::definition::read_stored;
 use flowline_core::{EventType, NewEvent};
 use flowline_store::row::Retained;
 use flowline_store::{
@@ -60,8 +60,8 @@ pub(crate) fn commit(store: &Memory, commit: &Commit, answer: &Result<Committed,
 fn steps_of(store: &Memory, commit: &Commit) -> Vec<String> {
     let row = Source::row(store, &commit.run);
     let stored = row.and_then(|row| store.definition(&row.tenant, &row.definition));
-    let read = stored.and_then(|stored| read(&stored.flow, &stored.body, Format::Json).ok());
-    read.map_or_else(Vec::new, |read| read.definition.steps.into_iter().map(|step| step.name).collect())
+    let read = stored.and_then(|stored| read_stored(&stored.flow, &stored.body).ok());
+    read.map_or_else(Vec::new, |read| read.steps.into_iter().map(|step| step.name).collect())
 }
 
 fn lease_use(lease: &LeaseUse, steps: &[String]) -> String {

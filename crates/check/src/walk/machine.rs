@@ -10,11 +10,11 @@ use flowline_core::definition::{Ends, Missed, Transition, When};
 use flowline_core::event::{Event, EventType};
 use flowline_store::ReceiptStatus;
 
+use super::Walk;
 use super::data::Data;
 use super::turn::{Current, Turn};
-use super::{Phase, Walk};
 use crate::flow::Flow;
-use crate::invariant::Invariant::{I1, I3, I5, I8, I10, I12};
+use crate::invariant::Invariant::{I1, I3, I5, I8, I10, I12, I18};
 use crate::violation::{Findings, Subject};
 
 /// Where a machine stands by its log.
@@ -190,17 +190,16 @@ impl Walk {
         let (seq, kind) = (event.seq, event.kind);
         let (busy, paused, fails) = (self.is_busy(), self.paused, self.failed.is_some());
         self.close_turn();
+        if let Some(action) = self.dropped() {
+            let name = flow.name(action);
+            found.say(I18, Subject::Log, || {
+                format!("event {seq} ({kind}) gives the turn to {by:?}, and nothing is said of action {name:?} of the turn before it")
+            });
+        }
         let Some(machine) = &mut self.machine else { return };
-        let unrun = machine.current.as_ref().and_then(|current| {
-            current.asked.iter().find(|(action, _)| self.steps[*action].phase == Phase::Idle)
-        });
         let first = machine.inbox.front().copied();
         let problem = match by {
             _ if busy => Some("while actions of the turn before it run".to_owned()),
-            _ if unrun.is_some() => {
-                let name = unrun.map_or("?", |(action, _)| flow.name(*action));
-                Some(format!("and nothing is said of action {name:?} of the turn before it"))
-            }
             _ if fails => Some("and an action has failed the run".to_owned()),
             Turn::Start if machine.transition > 0 => Some("and the machine has begun".to_owned()),
             Turn::Start => None,
@@ -420,6 +419,12 @@ impl Walk {
         if machine.has_event_waiting() {
             found.say(I3, Subject::Log, || {
                 format!("event {seq} ({kind}) ends the run, and events wait in its inbox")
+            });
+        }
+        if let Some(action) = self.dropped().filter(|_| by_itself) {
+            let name = flow.name(action);
+            found.say(I18, Subject::Log, || {
+                format!("event {seq} ({kind}) ends the run, and nothing is said of action {name:?} that was asked for")
             });
         }
         let ends = flow.state(machine.state).filter(|_| machine.transition > 0).map(|state| state.ends);

@@ -7,7 +7,7 @@ use flowline_store::Failure;
 use super::data::{Cause, Data};
 use super::{Phase, Walk};
 use crate::flow::Flow;
-use crate::invariant::Invariant::{I1, I2, I5, I8};
+use crate::invariant::Invariant::{I1, I2, I5, I8, I18};
 use crate::violation::{Findings, Subject};
 
 impl Walk {
@@ -136,7 +136,16 @@ impl Walk {
 
     fn skipped(&mut self, flow: &Flow, step: usize, event: &Event, data: &Data, found: &mut Findings) {
         let at = self.steps[step];
+        let by_condition = data.reason.as_deref() == Some("condition");
+        let dropped = self.machine.is_some() && !by_condition && !self.is_cut_off();
+        if dropped {
+            let (seq, name) = (event.seq, flow.name(step));
+            let message =
+                || format!("event {seq} drops action {name:?}, and nothing that failed is the reason");
+            found.say(I18, Subject::Log, message);
+        }
         let fits = match data.reason.as_deref() {
+            _ if dropped => true,
             Some("condition") if self.machine.is_some() => at.is_live() && !at.started,
             _ if self.machine.is_some() => at.phase == Phase::Idle && self.is_passed_over(flow, step),
             Some("condition") => at.is_live() && at.attempt == 1 && !at.started,

@@ -83,7 +83,7 @@ impl Walk {
         let Some((_, group)) = current.asked.iter().find(|(asked, _)| *asked == action) else { return false };
         let definition = &flow.definition.steps[action];
         let waits_for = |(other, of): &&(usize, u8)| {
-            of < group || definition.after.iter().any(|name| name == flow.name(*other))
+            of < group || (of == group && definition.after.iter().any(|name| name == flow.name(*other)))
         };
         let done = |(other, _): &(usize, u8)| match self.steps[*other].phase {
             Phase::Completed | Phase::Skipped => true,
@@ -91,6 +91,18 @@ impl Walk {
             Phase::Idle | Phase::Delayed | Phase::Queued => false,
         };
         self.steps[action].phase == Phase::Idle && current.asked.iter().filter(waits_for).all(done)
+    }
+
+    /// Whether the log names what keeps actions of the present turn from running: another that failed.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.failed.is_some() || self.machine.as_ref().is_some_and(|machine| machine.error.is_some())
+    }
+
+    /// An action that the last transition asked for, of which the log says nothing although nothing of that turn runs.
+    pub(crate) fn dropped(&self) -> Option<usize> {
+        let current = self.machine.as_ref()?.current.as_ref().filter(|_| !self.is_busy())?;
+        let idle = |(action, _): &&(usize, u8)| self.steps[*action].phase == Phase::Idle;
+        current.asked.iter().find(idle).map(|(action, _)| *action)
     }
 
     /// Whether an action was asked for, can never run, and nothing else of its turn does.

@@ -111,11 +111,8 @@ impl<'a> Draft<'a> {
         let idle = self.state.machine.as_ref().is_some_and(|machine| machine.current.is_none());
         match (before, fact) {
             (Some((from, _)), Fact::Moved { by, choice, .. }) if idle => {
-                // Those that it asked for wait for each other.
-                let asked = match planted::is(Bug::AskedAndForgotten) {
-                    true => Vec::new(),
-                    false => asked_for(self.plan, from, by, choice),
-                };
+                // Without a planted bug it asked for none: the first of its first group can always start.
+                let asked = asked_for(self.plan, from, by, choice);
                 let from = (by != Turn::Start).then_some(from);
                 self.over = Some(Current { by, from, asked });
             }

@@ -5,11 +5,13 @@
 //! definition.
 
 mod calls;
+mod context;
 mod expressions;
 mod http;
 mod joins;
 mod machine;
 mod network;
+mod order;
 mod parts;
 mod states;
 

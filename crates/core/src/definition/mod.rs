@@ -29,7 +29,7 @@ pub use file_schema::file_schema;
 pub use graph::{Graph, GraphEdge, GraphNode, Join, NodeKind, dot, graph, mermaid};
 pub use machine::{Ends, Machine, Missed, StateDefinition, TimerDefinition, Transition, When};
 pub use place::Place;
-pub use read::{Read, read};
+pub use read::{Read, read, read_stored};
 pub use source::Format;
 pub use suggest::nearest;
 

@@ -69,6 +69,17 @@ pub fn read(name: &str, text: &str, format: Format) -> Result<Read, Diagnostics>
     }
 }
 
+/// Reads a definition that was checked before it was stored. Rules that came later do not apply to it: runs that were
+/// started under it must be able to end.
+pub fn read_stored(name: &str, text: &str) -> Result<Definition, Diagnostics> {
+    let report = |items| Diagnostics { file: name.to_owned(), text: Arc::from(text), items };
+    let root = source::parse(text, Format::Json).map_err(report)?;
+    let mut reader = Reader { items: Vec::new(), graph_unread: false };
+    let definition = reader.definition(&root);
+    let wrong = reader.items.iter().any(|item| item.severity == Severity::Error);
+    definition.filter(|_| !wrong).ok_or_else(|| report(reader.items))
+}
+
 fn clip(item: &mut Diagnostic) {
     for text in [Some(&mut item.message), Some(&mut item.place), item.help.as_mut()].into_iter().flatten() {
         if let Some((at, _)) = text.char_indices().nth(MESSAGE_CHARS) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::definition::{Definition, machine, suggest};
 use crate::expr::{
-    EXPRESSION_BYTES, EXPRESSION_CHOICES, EXPRESSION_DEPTH, Expr, ExprError, Scope, VARIABLES,
+    EXPRESSION_BYTES, EXPRESSION_CHOICES, EXPRESSION_DEPTH, Expr, ExprError, Member, Scope, VARIABLES,
 };
 use crate::template;
 
@@ -41,6 +41,15 @@ impl Role {
         }
     }
 
+    /// How a machine's context is called here; empty where it cannot be read.
+    fn context(self) -> &'static [&'static str] {
+        match self {
+            Role::Guard | Role::Context => &["context"],
+            Role::Template => &["input", "context"],
+            Role::Condition | Role::Output | Role::Start => &[],
+        }
+    }
+
     fn shown(self) -> &'static str {
         match self {
             Role::Condition => "`input` and `events`",
@@ -53,15 +62,18 @@ impl Role {
     }
 }
 
-/// Judges an expression; none if it is fine.
-pub(super) fn judge(text: &str, role: Role) -> Option<Problem> {
+/// What is wrong with an expression, or what it reads of a machine's context.
+pub(super) type Verdict = Result<Vec<Member>, Problem>;
+
+/// Judges an expression.
+pub(super) fn judge(text: &str, role: Role) -> Verdict {
     let expr = match Expr::parse(text) {
         Ok(expr) => expr,
         Err(ExprError::TooComplex) => {
             let help = format!(
                 "at most {EXPRESSION_BYTES} bytes, {EXPRESSION_DEPTH} open brackets and {EXPRESSION_CHOICES} '?'; compute it in a step"
             );
-            return Some((ExprError::TooComplex.to_string(), help));
+            return Err((ExprError::TooComplex.to_string(), help));
         }
         Err(ExprError::Syntax(problem)) => {
             let help = match role {
@@ -70,7 +82,7 @@ pub(super) fn judge(text: &str, role: Role) -> Option<Problem> {
                 Role::Context => "write CEL, for example: context.amount",
                 _ => "write CEL, for example: input.total > 0 && input.country == \"PT\"",
             };
-            return Some((format!("does not parse: {}", in_short(&problem)), help.to_owned()));
+            return Err((format!("does not parse: {}", in_short(&problem)), help.to_owned()));
         }
     };
     if let Some(unknown) = expr.unknown_variables(role.variables()).first() {
@@ -78,13 +90,13 @@ pub(super) fn judge(text: &str, role: Role) -> Option<Problem> {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("it can read {}", role.shown()),
         };
-        return Some((format!("reads `{unknown}`, which is not a variable"), help));
+        return Err((format!("reads `{unknown}`, which is not a variable"), help));
     }
     if role == Role::Condition && expr.reads().results {
         let help = "read `events` instead: let the other step emit its result with `returns`";
-        return Some(("reads `results`, which only `output` can".to_owned(), help.to_owned()));
+        return Err(("reads `results`, which only `output` can".to_owned(), help.to_owned()));
     }
-    None
+    Ok(expr.members_of(role.context()))
 }
 
 /// Whether a condition is false whatever the run: it reads nothing and yields false.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{CYCLE_SHOWN, Finding, SUGGESTIONS};
+use super::{CYCLE_SHOWN, Finding, SUGGESTIONS, order};
 use crate::definition::diagnostic::Severity;
 use crate::definition::place::Place;
 use crate::definition::{Definition, Ends, Machine, StateDefinition, StepDefinition, Transition, suggest};
@@ -22,6 +22,7 @@ pub(super) fn check(definition: &Definition, machine: &Machine) -> Vec<Finding> 
         whole.unreachable();
         whole.trapped();
         whole.unused();
+        whole.findings.extend(order::check(definition, machine));
     }
     whole.findings
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Finding;
-use super::expressions::{self, Problem, Role};
+use super::context::ContextKeys;
+use super::expressions::{self, Role, Verdict};
 use crate::definition::place::Place;
 use crate::definition::{Cleanup, Definition, Retry, Runner, StepDefinition, Subscribes};
 use crate::ids::check_name;
@@ -12,7 +13,8 @@ use crate::limits;
 use crate::schema::Schema;
 
 pub(super) fn check(definition: &Definition) -> Vec<Finding> {
-    let mut parts = Parts::default();
+    let context = definition.machine.as_ref().map(|machine| ContextKeys::of(definition, machine));
+    let mut parts = Parts { context, ..Parts::default() };
     parts.whole(definition);
     match &definition.machine {
         Some(machine) => parts.machine(definition, machine),
@@ -29,8 +31,10 @@ pub(super) fn check(definition: &Definition) -> Vec<Finding> {
 pub(super) struct Parts {
     pub(super) findings: Vec<Finding>,
     /// Verdicts on expressions and schemas seen before: generated flows repeat them.
-    expressions: BTreeMap<(String, Role), Option<Problem>>,
+    expressions: BTreeMap<(String, Role), Verdict>,
     schemas: BTreeMap<String, Option<String>>,
+    /// What expressions of a machine can read of its context.
+    context: Option<ContextKeys>,
 }
 
 /// How the parts that flows and machines share are called and judged.
@@ -302,9 +306,14 @@ impl Parts {
 
     pub(super) fn expression(&mut self, what: &str, text: &str, role: Role, place: Place) {
         let key = (text.to_owned(), role);
-        let verdict = self.expressions.entry(key).or_insert_with(|| expressions::judge(text, role)).clone();
-        if let Some((problem, help)) = verdict {
-            self.error("bad-expression", place, format!("{what} {problem}"), &help);
+        let verdict = self.expressions.entry(key).or_insert_with(|| expressions::judge(text, role));
+        match (verdict, &self.context) {
+            (Err((problem, help)), _) => {
+                let (message, help) = (format!("{what} {problem}"), help.clone());
+                self.error("bad-expression", place, message, &help);
+            }
+            (Ok(reads), Some(context)) => self.findings.extend(context.judge(what, reads, &place)),
+            (Ok(_), None) => {}
         }
     }
 

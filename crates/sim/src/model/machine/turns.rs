@@ -329,7 +329,8 @@ impl Model<'_> {
             let after = &self.definition.steps[*action].after;
             self.phases[*action] == Phase::Idle
                 && current.asked.iter().all(|(other, of)| {
-                    let waits = of < group || after.contains(&self.definition.steps[*other].name);
+                    let named = after.contains(&self.definition.steps[*other].name);
+                    let waits = of < group || (of == group && named);
                     !waits || done(*other)
                 })
         };
