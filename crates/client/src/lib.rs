@@ -11,7 +11,7 @@
 //!     .queue("depot")
 //!     .handler(|job| async move {
 //!         job.log("packing").await;
-//!         Ok(json!({ "packed": job.input().get() }))
+//!         Ok(json!({ "packed": job.input() }))
 //!     })
 //!     .run()
 //!     .await?;

@@ -1,4 +1,4 @@
-//! Every example runs as a reader of it would run it, and every flow in the documentation is a flow.
+//! Every example runs as a reader of it would run it. The flows of the documentation run with their [pages](pages/main.rs).
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -200,67 +200,4 @@ fn every_example_is_among_those_that_run_here() {
         .filter(|name| !name.ends_with(".md"))
         .collect();
     assert_eq!(there, run);
-}
-
-#[test]
-fn the_first_command_of_the_readme_completes_an_order() {
-    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
-    let line = readme.lines().find_map(|line| line.split_once("cargo run -- ")).unwrap().1;
-    let place = Place::new();
-    let words = format!("{} {line}", env!("CARGO_BIN_EXE_flowline"));
-    let output = place.command("sh").args(["-c", &words]).output().unwrap();
-    assert!(output.status.success(), "{}", both(&output));
-    let said = String::from_utf8_lossy(&output.stderr);
-    for text in ["charge ", "reserve ", "→ order.shipped", " completed in ", ", 5 steps"] {
-        assert!(said.contains(text), "{text:?} is missing: {said}");
-    }
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(result["tracking"], "PT-4711");
-}
-
-#[test]
-fn every_flow_in_the_documentation_is_valid() {
-    let place = Place::new();
-    let mut pages = in_folder("docs");
-    pages.push(root().join("README.md"));
-    let mut files = Vec::new();
-    for page in pages.iter().filter(|page| page.extension().is_some_and(|ending| ending == "md")) {
-        let text = std::fs::read_to_string(page).unwrap();
-        let name = page.file_stem().unwrap().to_str().unwrap();
-        for (line, language, block) in blocks(&text) {
-            let begins = match language {
-                "yaml" => ["flow:", "machine:"],
-                "toml" => ["flow =", "machine ="],
-                "json" => ["{ \"flow\"", "{ \"machine\""],
-                _ => continue,
-            };
-            if begins.iter().any(|begins| block.starts_with(begins)) {
-                let file = place.0.path().join(format!("{name}-line-{line}.{language}"));
-                std::fs::write(&file, block).unwrap();
-                files.push(file);
-            }
-        }
-    }
-    assert!(files.len() > 8, "the documentation has more flows than {files:?}");
-    let mut validate = place.command(env!("CARGO_BIN_EXE_flowline"));
-    let output = validate.args(["validate", "--strict"]).args(&files).output().unwrap();
-    assert!(output.status.success(), "{}", both(&output));
-}
-
-/// The fenced blocks of a page: the line they open at, their language, their text.
-fn blocks(text: &str) -> Vec<(usize, &str, String)> {
-    let mut blocks = Vec::new();
-    let mut open: Option<(usize, &str, String)> = None;
-    for (at, line) in text.lines().enumerate() {
-        match (&mut open, line.strip_prefix("```")) {
-            (None, Some(language)) => open = Some((at + 1, language, String::new())),
-            (Some(_), Some(_)) => blocks.extend(open.take()),
-            (Some((_, _, block)), None) => {
-                block.push_str(line);
-                block.push('\n');
-            }
-            (None, None) => {}
-        }
-    }
-    blocks
 }

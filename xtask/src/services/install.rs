@@ -1,4 +1,4 @@
-//! Server programs: found where they are, installed with apt where they are not.
+//! Programs that the tests need: found where they are, installed with apt where they are not.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,9 +12,21 @@ const POSTGRES: &str = "/usr/lib/postgresql";
 /// The oldest Postgres that the store works with.
 const POSTGRES_FROM: u32 = 15;
 
-/// Installs what the services need and the machine lacks.
+/// What the pages of the documentation are run with, and the packages that it comes in.
+const OF_PAGES: &[(&str, &str)] = &[
+    ("curl", "curl"),
+    ("jq", "jq"),
+    ("node", "nodejs"),
+    ("psql", "postgresql-client"),
+    ("python3", "python3"),
+    ("redis-cli", "redis-tools"),
+    ("sqlite3", "sqlite3"),
+];
+
+/// Installs what the services and the tests need and the machine lacks.
 pub(super) fn missing(services: &[Service]) -> Result<()> {
-    let mut packages = Vec::new();
+    let of_pages = OF_PAGES.iter().filter(|(program, _)| on_path(program).is_none());
+    let mut packages: Vec<&str> = of_pages.map(|(_, package)| *package).collect();
     if services.iter().any(|service| *service != Service::Postgres)
         && (on_path("redis-server").is_none() || on_path("redis-cli").is_none())
     {
@@ -27,10 +39,11 @@ pub(super) fn missing(services: &[Service]) -> Result<()> {
         return Ok(());
     }
     let names = packages.join(" ");
-    let remedy = format!(
-        "install them by hand ({names}), or give the URLs of servers in {}",
-        services.iter().map(|service| service.variable()).collect::<Vec<_>>().join(", ")
-    );
+    let variables: Vec<_> = services.iter().map(|service| service.variable()).collect();
+    let mut remedy = format!("install them by hand ({names})");
+    if !variables.is_empty() {
+        remedy += &format!(", or give the URLs of servers in {}", variables.join(", "));
+    }
     if on_path("apt-get").is_none() {
         bail!("{names}: not installed, and there is no apt-get here; {remedy}");
     }
