@@ -7,7 +7,7 @@ use flowline_core::RunKey;
 use flowline_core::event::EventType;
 use serde::Deserialize;
 
-use crate::invariant::Invariant::{I2, I3, I7, I17};
+use crate::invariant::Invariant::{I2, I3, I7, I17, I20};
 use crate::source::Source;
 use crate::violation::{Checker, Subject, Violation};
 
@@ -59,6 +59,14 @@ pub enum Effect {
         attempt: u32,
         answer: Answer,
     },
+    /// What the store said to a report of an attempt that was answered before.
+    AnsweredAgain {
+        run: RunKey,
+        step: Arc<str>,
+        attempt: u32,
+        report: Again,
+        answer: Answer,
+    },
     /// Everything that this worker ran is gone with it.
     Crashed {
         worker: Arc<str>,
@@ -74,8 +82,17 @@ pub enum Reported {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
+    /// It is in the log: written just now, or before.
     Acknowledged,
     Refused,
+}
+
+/// What an attempt that was answered reports once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    Same,
+    /// An outcome that it never reported before.
+    Other,
 }
 
 type Attempt = (RunKey, Arc<str>, u32);
@@ -84,6 +101,7 @@ type Attempt = (RunKey, Arc<str>, u32);
 struct Seen {
     reported: Option<Reported>,
     answer: Option<Answer>,
+    again: Vec<(Again, Answer)>,
     emitted: BTreeSet<String>,
 }
 
@@ -134,6 +152,10 @@ impl Effects {
                 Effect::Answered { run, step, attempt, answer } => {
                     let seen = attempts.entry((run.clone(), step.clone(), *attempt)).or_default();
                     seen.answer = Some(*answer);
+                }
+                Effect::AnsweredAgain { run, step, attempt, report, answer } => {
+                    let seen = attempts.entry((run.clone(), step.clone(), *attempt)).or_default();
+                    seen.again.push((*report, *answer));
                 }
                 Effect::Crashed { worker } => running.retain(|(of, _), _| of != worker),
             }
@@ -236,6 +258,22 @@ fn of_run(
                 )
             };
             found.say(I3, Subject::Outside, message);
+        }
+        let of = || format!("attempt {attempt} of step {step:?}");
+        for again in &seen.again {
+            let wrong = match again {
+                (Again::Same, Answer::Acknowledged) if !there && !trimmed => {
+                    "is answered as recorded, and is not in the log"
+                }
+                (Again::Same, Answer::Refused) if there => {
+                    "is in the log, and is refused where it comes again"
+                }
+                (Again::Other, Answer::Acknowledged) => {
+                    "is answered as recorded where it says something else"
+                }
+                _ => continue,
+            };
+            found.say(I20, Subject::Outside, || format!("the report of {} {wrong}", of()));
         }
     }
     found.of_run(run)

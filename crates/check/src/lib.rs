@@ -23,7 +23,7 @@ mod walk;
 mod watch;
 
 pub use counters::{Counted, counted, miscounted};
-pub use effects::{Answer, Effect, Effects, Reported, Slots};
+pub use effects::{Again, Answer, Effect, Effects, Reported, Slots};
 pub use flow::Flow;
 pub use history::{Act, History, Operation, Outcome};
 pub use invariant::Invariant;

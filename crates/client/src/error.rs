@@ -46,9 +46,15 @@ impl ClientError {
         }
     }
 
-    /// Whether the attempt that the request was about is not this worker's any more.
+    /// Whether the attempt that the request was about no longer belongs to this worker: stop working on it. Other
+    /// conflicts (409) say nothing about the lease.
     pub fn is_stale(&self) -> bool {
-        matches!(self, ClientError::Refused { status: 409, .. })
+        matches!(self, ClientError::Refused { code, .. } if code == "stale-lease")
+    }
+
+    /// Whether the attempt was already reported with another outcome, which counts.
+    pub fn is_outcome_conflict(&self) -> bool {
+        matches!(self, ClientError::Refused { code, .. } if code == "outcome-conflict")
     }
 
     pub(crate) fn retry_after(&self) -> Option<Duration> {
@@ -56,5 +62,24 @@ impl ClientError {
             ClientError::Refused { retry_after, .. } => *retry_after,
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(status: u16, code: &str) -> ClientError {
+        ClientError::Refused { status, code: code.to_owned(), detail: String::new(), retry_after: None }
+    }
+
+    #[test]
+    fn only_a_stale_lease_is_stale() {
+        assert!(refused(409, "stale-lease").is_stale());
+        for code in ["refused", "outcome-conflict", "run-ended", "key-conflict"] {
+            assert!(!refused(409, code).is_stale(), "{code}");
+        }
+        assert!(refused(409, "outcome-conflict").is_outcome_conflict());
+        assert!(!refused(409, "stale-lease").is_outcome_conflict());
     }
 }

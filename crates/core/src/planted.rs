@@ -151,8 +151,13 @@ bugs! {
     BeginUnchecked,
     /// An action waits for those of its `after` in later groups of the transition too, which wait for it: both are dropped.
     AfterAcrossGroups,
-    /// The completion of an action that was asked for again is refused where its answer was lost.
-    ActionDoneRefused,
+    // Reports of attempts that are over.
+    /// A failure of an attempt whose lease was lost is taken for one that is in the log.
+    LateFailureApplied,
+    /// A report that is in the log is refused once its attempt is over.
+    RecordedRefused,
+    /// Another outcome of an attempt is taken for the one that is in the log.
+    OtherOutcomeApplied,
 }
 
 #[cfg(not(feature = "planted"))]

@@ -4,7 +4,7 @@ mod scenario;
 
 use std::time::Duration;
 
-use flowline_core::decide::{Failure, Refusal, Retryable};
+use flowline_core::decide::{Failure, Input, Refusal, Retryable};
 use flowline_core::run::{Phase, Status};
 use flowline_core::{EventType, Time, limits};
 use scenario::{Came, EPOCH, Scenario, failure};
@@ -343,4 +343,90 @@ fn the_priority_of_a_step_outranks_that_of_its_run() {
     run.start_with(flowline_core::decide::Start { priority: Priority::Low, ..scenario::start_of("{}") });
     assert_eq!((run.jobs[&0].priority, run.jobs[&1].priority), (Priority::Urgent, Priority::Low));
     assert_run!(run);
+}
+
+#[test]
+fn a_late_failure_of_an_attempt_whose_lease_was_lost_is_refused() {
+    let mut run = Scenario::started(PAIR, "{}");
+    run.lose("a");
+    for live in [true, false] {
+        let late = Input::Failed { step: 0, attempt: 1, failure: failure("late") };
+        let came = run.apply(late);
+        assert!(matches!(came, Came::Refused(Refusal::StaleAttempt { attempt: 1, .. })), "{live}: {came:?}");
+        run.done("a", "null", &[("ea", "2")]);
+    }
+}
+
+#[test]
+fn a_recorded_report_is_known_however_many_attempts_came_after_it() {
+    let mut run = Scenario::started("steps:\n  a: {function: f, retry: {attempts: 4}}\n", "{}");
+    let failed = |attempt: u32, code: &str| Input::Failed { step: 0, attempt, failure: failure(code) };
+    run.fail("a", "x");
+    run.fail("a", "y");
+    assert_eq!(run.apply(failed(1, "x")), Came::Applied);
+    assert_eq!(run.apply(failed(2, "y")), Came::Applied);
+    run.done("a", r#"{"n":1, "m":[2]}"#, &[]);
+    assert_eq!(run.status(), Status::Completed);
+    assert_eq!(run.apply(failed(1, "x")), Came::Applied);
+    assert_eq!(run.done_at("a", 3, r#"{"m": [2], "n": 1}"#, &[]), Came::Applied, "the same JSON");
+}
+
+#[test]
+fn another_outcome_of_an_attempt_that_was_reported_is_refused_as_such() {
+    let mut run = Scenario::started("steps:\n  a: {function: f, retry: {attempts: 2}}\n", "{}");
+    run.fail("a", "x");
+    run.done("a", "1", &[]);
+    let other = |recorded: &str, attempt: u32| {
+        Came::Refused(Refusal::OtherOutcome { step: "a".into(), attempt, recorded: recorded.to_owned() })
+    };
+    let failed = |attempt: u32, code: &str| Input::Failed { step: 0, attempt, failure: failure(code) };
+    assert_eq!(run.apply(failed(1, "y")), other("failed (broke with x)", 1));
+    assert_eq!(run.done_at("a", 1, "1", &[]), other("failed (broke with x)", 1));
+    assert_eq!(run.done_at("a", 2, "2", &[]), other("completed", 2));
+    assert_eq!(run.apply(failed(2, "x")), other("completed", 2));
+}
+
+#[test]
+fn an_attempt_that_ran_out_of_time_is_over_for_whatever_else_it_reports() {
+    let mut run = Scenario::started(PAIR, "{}");
+    run.fail("a", "timeout");
+    assert_eq!(run.apply(Input::Failed { step: 0, attempt: 1, failure: failure("timeout") }), Came::Applied);
+    let came = run.done_at("a", 1, "null", &[("ea", "1")]);
+    assert!(matches!(came, Came::Refused(Refusal::StaleAttempt { attempt: 1, .. })), "{came:?}");
+}
+
+#[test]
+fn an_emit_is_known_after_its_attempt_is_over() {
+    let mut run = Scenario::started(PAIR, "{}");
+    run.emit_now("a", "ea", "1");
+    run.lose("a");
+    let emit = |payload: &str| Input::EmitNow {
+        step: 0,
+        attempt: 1,
+        name: "ea".to_owned(),
+        payload: scenario::json(payload),
+    };
+    assert_eq!(run.apply(emit("1")), Came::Applied);
+    assert!(matches!(run.apply(emit("2")), Came::Refused(Refusal::StaleAttempt { .. })));
+}
+
+#[test]
+fn a_run_whose_log_is_gone_still_knows_how_the_last_attempt_of_a_step_ended() {
+    let mut run = Scenario::started("steps:\n  a: {function: f, retry: {attempts: 2}}\n", "{}");
+    run.fail("a", "x");
+    run.done("a", "1", &[]);
+    run.trimmed = true;
+    assert_eq!(run.done_at("a", 2, "1", &[]), Came::Applied);
+    for (attempt, code) in [(1, "x"), (2, "x")] {
+        let came = run.apply(Input::Failed { step: 0, attempt, failure: failure(code) });
+        assert_eq!(came, Came::Refused(Refusal::ReportsTrimmed { step: "a".into(), attempt }));
+    }
+}
+
+#[test]
+fn a_report_of_the_current_attempt_asks_for_nothing() {
+    let mut run = Scenario::started("steps:\n  a: {function: f, retry: {attempts: 2}}\n", "{}");
+    run.fail("a", "x");
+    run.done("a", "1", &[]);
+    assert_eq!(run.asked, []);
 }

@@ -443,3 +443,18 @@ fn a_lost_action_is_tried_again_under_the_next_attempt() {
         Came::Refused(Refusal::StaleAttempt { step: "notify".into(), attempt: 1 })
     );
 }
+
+#[test]
+fn the_report_of_an_action_is_known_after_a_later_transition_asked_for_it_again() {
+    let text = "machine: bell\nevents: {press: }\nstates:\n  silent: {on: {press: {actions: [ring]}}}\nactions: {ring: {function: f}}\n";
+    let mut run = Scenario::started(text, "{}");
+    run.event("e1", "press", "null", &[]);
+    let first = run.claim("ring");
+    run.done("ring", "\"ding\"", &[]);
+    run.event("e2", "press", "null", &[]);
+    assert_eq!(run.done_at("ring", first, "\"ding\"", &[]), Came::Applied);
+    run.done("ring", "\"dong\"", &[]);
+    assert_eq!(run.done_at("ring", first, "\"ding\"", &[]), Came::Applied);
+    let other = run.done_at("ring", first, "\"dong\"", &[]);
+    assert!(matches!(other, Came::Refused(Refusal::OtherOutcome { .. })), "{other:?}");
+}

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use flowline_core::decide::Refusal;
 use flowline_core::definition::Runner;
 use flowline_core::{Input, Json, Plan, RunId, RunKey, Tenant, Time};
 use flowline_store::row::RunRow;
@@ -113,7 +114,8 @@ impl Engine {
                 Ok(Applied { changed: true, status })
             }
             Outcome::Applied { status } => Ok(Applied { changed: false, status }),
-            Outcome::StaleLease => Err(stale()),
+            Outcome::StaleLease(Some(ended @ Refusal::Ended(_))) => Err(EngineError::Refused(ended)),
+            Outcome::StaleLease(_) => Err(stale()),
             other => Err(refused(other, run)),
         }
     }

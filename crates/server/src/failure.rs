@@ -183,6 +183,7 @@ fn refused(refusal: &Refusal, text: String) -> Failure {
         Refusal::NotAccepted { .. } => Failure::refusal("not-accepted", text),
         Refusal::Forbidden { .. } => Failure::refusal("role", text),
         Refusal::InboxFull => Failure::inbox_full(text),
+        Refusal::OtherOutcome { .. } => Failure::refusal("outcome-conflict", text),
         Refusal::Expression { .. } => Failure::refusal("invalid", text),
         Refusal::Schema { .. } => Failure::refusal("schema", text),
         Refusal::Payload(_) => Failure::refusal("limit", text),

@@ -99,16 +99,8 @@ impl Wire {
 #[async_trait]
 impl RunStore for Wire {
     async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
-        let hidden = |event: &NewEvent| {
-            matches!(event.kind, EventType::FlowPaused | EventType::FlowResumed | EventType::StepRetry)
-        };
-        // Of an action nobody can tell either, once a transition asks for it again.
-        let of_machine = |commit: &Commit, event: &NewEvent| {
-            commit.index.state.is_some() && event.kind == EventType::StepCompleted
-        };
-        let hides = batch
-            .iter()
-            .any(|commit| commit.events.iter().any(|event| hidden(event) || of_machine(commit, event)));
+        let hidden = |event: &NewEvent| matches!(event.kind, EventType::FlowPaused | EventType::FlowResumed);
+        let hides = batch.iter().any(|commit| commit.events.iter().any(hidden));
         let kind = if hides { Kind::FirstAnswer } else { Kind::Write };
         let act = move |inner: &mut Inner, who: &str| {
             let (at, now) = (inner.now, inner.store_now());

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use flowline::attempt::{ASK_AGAIN, FLUSH, Launch, Record, out_of_time_error};
 use flowline::drive::{Message, Reply};
-use flowline::ledger::Outcome as Became;
+use flowline::ledger::{Entry, Outcome as Became};
 use flowline::{Level, StepError};
-use flowline_check::{Answer, Effect, Reported};
-use flowline_core::decide::Retryable;
-use flowline_core::{Json, RunKey, Time};
-use flowline_store::{RunStore, Token};
+use flowline_check::{Again, Answer, Effect, Reported};
+use flowline_core::decide::{Failure, Retryable};
+use flowline_core::{Input, Json, RunKey, Time};
+use flowline_store::{LeaseUse, RunStore, Token};
 
 use crate::instance::Instance;
 use crate::program::{Act, Doing, Outcome};
@@ -62,10 +62,11 @@ impl Worker {
             let _ = self.write_lines().await;
         }
         let reported = if outcome.is_ok() { Reported::Done } else { Reported::Failed };
-        let ticket = {
+        let (ticket, input, lease) = {
             let mut inner = self.shared.lock();
             let ticket = inner.ticket(self.life);
             let entry = self.record.finish(outcome, Reply::Caller(ticket));
+            let (input, lease) = (entry.input.clone(), entry.lease.clone());
             inner.mail.push_back((self.life, Message::Finished(self.token, self.run.clone(), entry)));
             inner.effects.log.push(Effect::Ended {
                 worker: self.worker.clone(),
@@ -75,15 +76,43 @@ impl Worker {
                 attempt: self.attempt,
                 reported,
             });
+            (ticket, input, lease)
+        };
+        let Some(answer) = said(self.shared.answered(ticket, None).await) else { return };
+        let (run, step, attempt) = (self.run.clone(), self.name.clone(), self.attempt);
+        self.shared.lock().effects.log.push(Effect::Answered { run, step, attempt, answer });
+        self.repeat(input, lease).await;
+    }
+
+    /// Now and then an attempt that was answered reports once more, to any instance: the same, or something else. Whether
+    /// and when follows from its token, so that the dice of the world fall as they would without.
+    async fn repeat(self, input: Input, lease: Option<LeaseUse>) {
+        let dice = (self.token.0 >> 64) as u64;
+        if !dice.is_multiple_of(6) {
+            return;
+        }
+        self.shared.sleep(Duration::from_millis(dice >> 8 & 0xfff), Place::Home).await;
+        let (step, attempt) = (self.step, self.attempt);
+        let (report, input) = match dice >> 20 & 1 {
+            0 => (Again::Same, input),
+            _ => {
+                let error = "something that it never said before".to_owned();
+                let failure = Failure { error, code: None, stack: None, retry: Retryable::ByPolicy };
+                (Again::Other, Input::Failed { step, attempt, failure })
+            }
+        };
+        let ticket = {
+            let mut inner = self.shared.lock();
+            let Some(&life) = inner.up.get(dice as usize % inner.up.len().max(1)) else { return };
+            let ticket = inner.ticket(life);
+            let entry = Entry::new(input, Vec::new(), lease, Reply::Caller(ticket));
+            inner.mail.push_back((life, Message::Finished(self.token, self.run.clone(), entry)));
             ticket
         };
-        let answer = match self.shared.answered(ticket, None).await {
-            Some(Became::Committed { .. }) => Answer::Acknowledged,
-            Some(Became::Refused(_) | Became::StaleLease) => Answer::Refused,
-            _ => return,
-        };
+        let Some(answer) = said(self.shared.answered(ticket, None).await) else { return };
         let (run, step, attempt) = (self.run, self.name, self.attempt);
-        self.shared.lock().effects.log.push(Effect::Answered { run, step, attempt, answer });
+        let again = Effect::AnsweredAgain { run, step, attempt, report, answer };
+        self.shared.lock().effects.log.push(again);
     }
 
     async fn perform(&mut self, act: Act) -> Result<Json, StepError> {
@@ -187,5 +216,14 @@ impl Worker {
                 Err(_) => self.shared.sleep(ASK_AGAIN, Place::Home).await,
             }
         }
+    }
+}
+
+/// What an attempt is told of its report; `None` where that is nothing.
+fn said(outcome: Option<Became>) -> Option<Answer> {
+    match outcome? {
+        Became::Committed { .. } | Became::Applied { .. } => Some(Answer::Acknowledged),
+        Became::Refused(_) | Became::StaleLease(_) => Some(Answer::Refused),
+        _ => None,
     }
 }

@@ -241,8 +241,8 @@ impl Rounds {
                 self.start(answer.jobs);
                 Ok(())
             }
-            // The server could not be reached for the length of a lease, or the attempt is another's.
-            Err(error) if error.is_transient() || error.is_stale() => {
+            // The server could not be reached for the length of a lease, or the attempt is over.
+            Err(error) if error.is_transient() || error.is_stale() || error.is_outcome_conflict() => {
                 outcomes.iter().for_each(|outcome| drop(self.held.remove(&outcome.lease)));
                 Ok(())
             }

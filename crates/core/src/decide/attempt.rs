@@ -1,6 +1,7 @@
 //! What attempts of steps report.
 
 use super::draft::Draft;
+use super::report::Report;
 use super::{Failure, Halt, Refusal, Retryable};
 use crate::definition::{Backoff, Retry};
 use crate::event::{EventType, Slot};
@@ -14,20 +15,14 @@ use std::time::Duration;
 const LONGEST_DELAY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 impl Draft<'_> {
-    /// The input must come from the current attempt of a live step. One whose outcome is in the log was applied.
-    fn current(&self, step: u32, attempt: u32) -> Result<(), Halt> {
+    /// The input must come from the current attempt of a live step.
+    pub(super) fn current(&self, step: u32, attempt: u32) -> Result<(), Halt> {
         let state = self.state.step(step);
         if state.is_live() && state.attempt == attempt && self.state.ended.is_none() {
             return Ok(());
         }
         let stale = Refusal::StaleAttempt { step: self.plan.step(step).name.clone(), attempt };
         self.refuse_if_ended().and(Err(stale.into()))
-    }
-
-    /// Whether this attempt's outcome is in the log already.
-    fn settled(&self, step: u32, attempt: u32, phase: Phase) -> Result<(), Halt> {
-        let state = self.state.step(step);
-        if state.phase == phase && state.attempt == attempt { Err(Halt::Applied) } else { Ok(()) }
     }
 
     pub(super) fn started(&mut self, step: u32, attempt: u32, data: &Json) -> Result<(), Halt> {
@@ -46,13 +41,12 @@ impl Draft<'_> {
         result: &Json,
         emits: &[(String, Json)],
     ) -> Result<(), Halt> {
-        self.settled(step, attempt, Phase::Completed)?;
         if planted::is(Bug::BrokenTwiceRefused) {
             self.current(step, attempt)?;
         }
         let published = match self.check_published(step, result, emits) {
             Ok(published) => published,
-            // It is a failure in every respect: one that is in the log already was applied.
+            // It is a failure in every respect, also where it is reported again.
             Err(refusal) => {
                 let failure = Failure {
                     error: refusal.to_string(),
@@ -63,7 +57,7 @@ impl Draft<'_> {
                 return self.failed(step, attempt, &failure);
             }
         };
-        self.current(step, attempt)?;
+        self.reported(step, attempt, Report::Done(result))?;
         for (event, payload) in published {
             self.publish(Some((step, attempt)), event, &payload, None);
         }
@@ -117,7 +111,7 @@ impl Draft<'_> {
         name: &str,
         payload: &Json,
     ) -> Result<(), Halt> {
-        self.current(step, attempt)?;
+        self.reported(step, attempt, Report::Emit(name, payload))?;
         let event = self.check_emit(step, name, payload)?;
         if self.state.emitted.contains(event) {
             return Err(Halt::Applied);
@@ -127,11 +121,7 @@ impl Draft<'_> {
     }
 
     pub(super) fn failed(&mut self, step: u32, attempt: u32, failure: &Failure) -> Result<(), Halt> {
-        self.settled(step, attempt, Phase::Failed)?;
-        if self.state.step(step).attempt == attempt + 1 && self.state.step(step).is_live() {
-            return Err(Halt::Applied);
-        }
-        self.current(step, attempt)?;
+        self.reported(step, attempt, Report::Failed(failure))?;
         if planted::is(Bug::EmitsOnFailure) {
             let plan = self.plan;
             plan.step(step)

@@ -10,13 +10,14 @@ mod attempt;
 mod draft;
 mod machine;
 mod outside;
+mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::definition::Priority;
-use crate::event::{NewEvent, Slot};
+use crate::event::{AttemptOf, EventType, NewEvent, Slot};
 use crate::ids::RunId;
 use crate::json::Json;
 use crate::limits;
@@ -162,6 +163,23 @@ pub struct Known {
     pub leased: Option<BTreeSet<u32>>,
     /// Whether the run has taken in an event of this id, where the caller looked.
     pub receipts: BTreeMap<String, bool>,
+    /// What the log says of an attempt that is over, where the caller looked.
+    pub attempt: Option<(AttemptOf, AttemptLog)>,
+}
+
+/// What a run's log says of what an attempt reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AttemptLog {
+    /// Its events of the types in [`AttemptLog::KINDS`], with their `data`.
+    Kept(Vec<(EventType, Json)>),
+    /// Retention has removed the log.
+    Trimmed,
+}
+
+impl AttemptLog {
+    /// The events that a report makes.
+    pub const KINDS: [EventType; 4] =
+        [EventType::Emit, EventType::StepCompleted, EventType::StepRetry, EventType::StepFailed];
 }
 
 /// The run and the moment that a decision is about.
@@ -242,6 +260,8 @@ pub enum Missing {
     Leases,
     /// Whether the run has taken in an event of this id.
     Receipt(String),
+    /// What the log says of an attempt that is over.
+    Attempt(AttemptOf),
 }
 
 /// Why an input can never apply. The text can be shown as it is.
@@ -254,6 +274,12 @@ pub enum Refusal {
     Ended(crate::run::Status),
     #[error("attempt {attempt} of step {step:?} is not the current one")]
     StaleAttempt { step: Arc<str>, attempt: u32 },
+    /// The attempt is over, and was reported in another way.
+    #[error("attempt {attempt} of step {step:?} was reported before, with another outcome: it {recorded}")]
+    OtherOutcome { step: Arc<str>, attempt: u32, recorded: String },
+    /// Nobody can say any more whether the attempt was reported in this way.
+    #[error("attempt {attempt} of step {step:?} is over, and retention has removed what it reported")]
+    ReportsTrimmed { step: Arc<str>, attempt: u32 },
     #[error("{flow:?} does not accept event {event:?}{}", accepted_list(.accepts))]
     NotAccepted { flow: Arc<str>, event: String, accepts: Vec<String> },
     #[error("event {event:?} takes the role {}", roles.join(" or "))]

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::decide::{
-    AddJob, Decided, Decision, Failure, Finish, Inherited, Input, Job, Known, Missing, Moment, OtherJobs,
-    Refusal, Retryable, Sender, Start, decide,
+    AddJob, AttemptLog, Decided, Decision, Failure, Finish, Inherited, Input, Job, Known, Missing, Moment,
+    OtherJobs, Refusal, Retryable, Sender, Start, decide,
 };
 use flowline_core::definition::{Definition, Format, Priority, read};
-use flowline_core::event::{Event, EventType, NewEvent, Slot};
+use flowline_core::event::{AttemptOf, Event, EventType, NewEvent, Slot};
 use flowline_core::machine::Turn;
 use flowline_core::receipt::{ReceiptChange, ReceiptStatus};
 use flowline_core::run::{Phase, Status};
@@ -44,6 +44,8 @@ pub struct Scenario {
     pub now: Time,
     /// Everything that decisions asked for, in order.
     pub asked: Vec<Missing>,
+    /// Whether retention has removed the log.
+    pub trimmed: bool,
     pub transcript: String,
     run: RunId,
     slots: BTreeMap<Slot, Json>,
@@ -99,6 +101,7 @@ impl Scenario {
             leased: BTreeSet::new(),
             now: EPOCH,
             asked: Vec::new(),
+            trimmed: false,
             transcript: String::new(),
             run: RunId::new("run-1").expect("a run id"),
             slots: BTreeMap::new(),
@@ -300,7 +303,9 @@ impl Scenario {
                 self.commit(&input, decision);
                 self.show(decision);
                 self.check();
+                let asked = self.asked.len();
                 let again = self.ask(&input);
+                self.asked.truncate(asked);
                 assert!(
                     !matches!(again, Came::Decided(_)),
                     "a duplicate was decided: {input:?} -> {again:?}"
@@ -335,6 +340,10 @@ impl Scenario {
                                 "asked for {id} twice"
                             );
                         }
+                        Missing::Attempt(of) => {
+                            assert!(known.attempt.is_none(), "asked for an attempt twice");
+                            known.attempt = Some((of.clone(), self.reports_of(of)));
+                        }
                         Missing::Payloads(slots) => {
                             assert!(!slots.is_empty(), "asked for nothing");
                             for slot in slots {
@@ -350,6 +359,16 @@ impl Scenario {
             }
         }
         panic!("decide never stops asking about {input:?}");
+    }
+
+    fn reports_of(&self, of: &AttemptOf) -> AttemptLog {
+        if self.trimmed {
+            return AttemptLog::Trimmed;
+        }
+        let of =
+            |event: &&Event| event.step_name.as_ref() == Some(&of.step) && event.attempt == Some(of.attempt);
+        let reports = self.log.iter().filter(of).filter(|event| AttemptLog::KINDS.contains(&event.kind));
+        AttemptLog::Kept(reports.map(|event| (event.kind, event.data.clone().unwrap())).collect())
     }
 
     fn append(&mut self, new: NewEvent) {

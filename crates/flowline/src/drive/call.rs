@@ -1,8 +1,9 @@
 //! A question to the store, asked. Knows no runtime: whoever polls it decides where and when.
 
-use flowline_core::event::Slot;
+use flowline_core::decide::AttemptLog;
+use flowline_core::event::{AttemptOf, Slot};
 use flowline_core::{Json, RunKey};
-use flowline_store::{Commit, JobKey, JobState, Store};
+use flowline_store::{Commit, EventQuery, JobKey, JobState, Store, StoreError};
 
 use super::load::{load, open, prepare};
 use super::{Answer, Call};
@@ -22,6 +23,10 @@ impl Call {
             Call::Receipt(run, event_id) => {
                 let found = store.receipt(&run, &event_id).await.map(|receipt| receipt.is_some());
                 Answer::Receipt(run, event_id, found)
+            }
+            Call::Attempt(run, of) => {
+                let log = attempt_log(store, &run, &of).await;
+                Answer::Attempt(run, of, log)
             }
             Call::Claim(claim) => Answer::Claimed(store.claim(claim).await),
             Call::Prepare(jobs) => {
@@ -61,4 +66,23 @@ async fn leases(store: &dyn Store, run: RunKey) -> Answer {
         leased.filter_map(|job| if let JobKey::Step(step) = job.key { Some(step) } else { None }).collect()
     });
     Answer::Leases(run, leased)
+}
+
+/// What the log of a run says of what an attempt reported.
+async fn attempt_log(store: &dyn Store, run: &RunKey, of: &AttemptOf) -> Result<AttemptLog, StoreError> {
+    let query = EventQuery {
+        kinds: AttemptLog::KINDS.to_vec(),
+        step: Some(of.step.to_string()),
+        attempt: Some(of.attempt),
+        ..EventQuery::default()
+    };
+    let page = store.events(run, query).await?;
+    if page.events.is_empty() {
+        let row = store.load(std::slice::from_ref(run)).await?.pop().flatten();
+        if row.is_none_or(|found| found.row.events_trimmed) {
+            return Ok(AttemptLog::Trimmed);
+        }
+    }
+    let data = |data: Option<Json>| data.unwrap_or_else(Json::null);
+    Ok(AttemptLog::Kept(page.events.into_iter().map(|event| (event.kind, data(event.data))).collect()))
 }

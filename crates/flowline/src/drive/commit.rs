@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use flowline_core::decide::Refusal;
 use flowline_core::planted::{self, Bug};
 use flowline_core::{RunKey, Status};
 use flowline_store::job::REMOTE;
@@ -43,6 +44,7 @@ impl<R> Driver<R> {
                 Ask::Payloads(run, slots) => self.call(Call::Payloads(run, slots)),
                 Ask::Leases(run) => self.call(Call::Leases(run)),
                 Ask::Receipt(run, event_id) => self.call(Call::Receipt(run, event_id)),
+                Ask::Attempt(run, of) => self.call(Call::Attempt(run, of)),
             }
         }
         if !loads.is_empty() {
@@ -175,7 +177,9 @@ impl<R> Driver<R> {
             match outcome {
                 Outcome::Applied { .. } => count(&self.meters.repeated),
                 Outcome::Exists => count(&self.meters.existed),
-                Outcome::StaleLease => count(&self.meters.stale),
+                Outcome::StaleLease(_) | Outcome::Refused(Refusal::OtherOutcome { .. }) => {
+                    count(&self.meters.stale)
+                }
                 _ => {}
             }
             match reply {

@@ -20,7 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::event::Slot;
+use flowline_core::decide::AttemptLog;
+use flowline_core::event::{AttemptOf, Slot};
 use flowline_core::{Json, Plan, RunKey, Time, json};
 use flowline_store::{
     Claim, Claimed, Commit, CommitError, Committed, Extend, Extended, Gone, JobKey, LeasedJob, NewRun,
@@ -93,6 +94,8 @@ pub enum Call {
     Leases(RunKey),
     /// Whether the run has taken in an event of this id.
     Receipt(RunKey, String),
+    /// What the log says of an attempt that is over.
+    Attempt(RunKey, AttemptOf),
     Claim(Claim),
     /// Load what the attempts of claimed jobs need.
     Prepare(Vec<LeasedJob>),
@@ -110,6 +113,7 @@ pub enum Answer {
     Payloads(RunKey, Result<Vec<(Slot, Json)>, StoreError>),
     Leases(RunKey, Result<BTreeSet<u32>, StoreError>),
     Receipt(RunKey, String, Result<bool, StoreError>),
+    Attempt(RunKey, AttemptOf, Result<AttemptLog, StoreError>),
     Claimed(Result<Claimed, StoreError>),
     /// Claimed jobs with all that their attempts need; those that could not be prepared are given back.
     Prepared(Vec<Prepared>, Vec<LeasedJob>),
@@ -395,9 +399,11 @@ impl<R> Driver<R> {
             Answer::Payloads(run, Ok(payloads)) => self.ledger.payloads(&run, payloads),
             Answer::Leases(run, Ok(leased)) => self.ledger.leases(&run, leased),
             Answer::Receipt(run, event_id, Ok(found)) => self.ledger.receipt(&run, event_id, found),
+            Answer::Attempt(run, of, Ok(log)) => self.ledger.attempt(&run, of, log),
             Answer::Payloads(run, Err(error))
             | Answer::Leases(run, Err(error))
-            | Answer::Receipt(run, _, Err(error)) => self.question_failed(&run, &error),
+            | Answer::Receipt(run, _, Err(error))
+            | Answer::Attempt(run, _, Err(error)) => self.question_failed(&run, &error),
             Answer::Claimed(result) => self.claimed(result),
             Answer::Prepared(launches, failed) => self.prepared(launches, failed),
             Answer::Swept(result) => self.swept(result),

@@ -146,13 +146,17 @@ impl<R> Cell<R> {
                 Decided::Applied | Decided::Refused(_) if self.is_guess() => return Some(self.load(run)),
                 Decided::Applied => {
                     let status = draft.seen.state.status();
-                    let applied = self.take();
-                    replies.extend(applied.map(|entry| (entry.reply, Outcome::Applied { status })));
+                    // A start that was repeated; but its own commit may have made the run.
+                    let exists = |entry: &Entry<R>| matches!(entry.input, Input::Start(_)) && !entry.unsure;
+                    let told = |entry: Entry<R>| match exists(&entry) {
+                        true => (entry.reply, Outcome::Exists),
+                        false => (entry.reply, Outcome::Applied { status }),
+                    };
+                    replies.extend(self.take().map(told));
                 }
                 Decided::Refused(refusal) => {
-                    let refused = self.take();
-                    let of_machine = plan.machine.is_some();
-                    replies.extend(refused.map(|entry| entry.refused(Outcome::Refused(refusal), of_machine)));
+                    let told = |entry: Entry<R>| (entry.refused(refusal), entry.reply);
+                    replies.extend(self.take().map(told).map(|(outcome, reply)| (reply, outcome)));
                 }
                 // What was decided so far goes first; this input is decided again on the state after it.
                 Decided::Missing(_) if !draft.entries.is_empty() => break,
@@ -162,6 +166,7 @@ impl<R> Cell<R> {
                         Missing::Payloads(slots) => Ask::Payloads(run.clone(), slots),
                         Missing::Leases => Ask::Leases(run.clone()),
                         Missing::Receipt(event_id) => Ask::Receipt(run.clone(), event_id),
+                        Missing::Attempt(of) => Ask::Attempt(run.clone(), of),
                     });
                 }
             }
@@ -169,6 +174,7 @@ impl<R> Cell<R> {
         // These are only true for the decision that they were asked for.
         self.known.leased = None;
         self.known.receipts.clear();
+        self.known.attempt = None;
         if draft.entries.is_empty() {
             return None;
         }
@@ -281,7 +287,7 @@ impl<R> Cell<R> {
                 // A job that no input relied on (one that `fail_fast` drops) was taken meanwhile: look again. What its
                 // attempt says since is not at fault.
                 if let Some(entry) = stale.and_then(|at| self.waiting.remove(at)) {
-                    replies.push(entry.refused(Outcome::StaleLease, false));
+                    replies.push((entry.reply, Outcome::StaleLease(None)));
                 }
             }
             CommitError::Store(error) if !error.is_transient() => {

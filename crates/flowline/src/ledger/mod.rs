@@ -3,7 +3,7 @@
 //! One cell per run: the state that was last seen, the inputs offered since, and at most one commit in flight. Inputs of
 //! one run that wait together are decided in turn and written as one commit. The ledger does no I/O and knows no clock:
 //! [`Ledger::next`] says what to ask of the store, the answers come back through [`Ledger::loaded`],
-//! [`Ledger::payloads`], [`Ledger::leases`] and [`Ledger::committed`]. So it runs under tokio and under a simulator alike.
+//! [`Ledger::payloads`], [`Ledger::leases`], [`Ledger::attempt`] and [`Ledger::committed`]. So it runs under tokio and under a simulator alike.
 //!
 //! Cached state is only ever a guess: every commit names the version that it was decided on, and a conflict throws the
 //! guess away. An answer that writes nothing is given on state that was read for it.
@@ -14,8 +14,8 @@ mod draft;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use flowline_core::decide::{AddJob, Job, Known, Refusal};
-use flowline_core::event::Slot;
+use flowline_core::decide::{AddJob, AttemptLog, Job, Known, Refusal};
+use flowline_core::event::{AttemptOf, Slot};
 use flowline_core::planted::{self, Bug};
 use flowline_core::run::{Phase, RunState};
 use flowline_core::{Input, Json, NewEvent, Plan, RunKey, Status, Tenant, Time};
@@ -64,17 +64,14 @@ impl<R> Entry<R> {
         self
     }
 
-    /// What it is told where it is refused. A failed attempt leaves its mark only until the next one, or the run's end, and
-    /// a completed one of a machine's action until a transition asks for it again: from then on nobody can say whether
-    /// a commit whose answer was lost had it.
-    fn refused(self, refused: Outcome, of_machine: bool) -> (R, Outcome) {
-        let hidden = match self.input {
-            Input::Failed { .. } => self.unsure,
-            Input::Done { .. } => self.unsure && of_machine && !planted::is(Bug::ActionDoneRefused),
-            _ => false,
-        };
-        let lost = || StoreError::Unavailable("the answer to the attempt's outcome was lost".to_owned());
-        (self.reply, if hidden { Outcome::Failed(lost()) } else { refused })
+    /// What it is told where it is refused: to an attempt that is over, that its lease is gone.
+    fn refused(&self, refusal: Refusal) -> Outcome {
+        let of_attempt = matches!(self.lease, Some(LeaseUse::Finish { .. } | LeaseUse::Keep { .. }));
+        let over = matches!(
+            refusal,
+            Refusal::Ended(_) | Refusal::StaleAttempt { .. } | Refusal::ReportsTrimmed { .. }
+        );
+        if of_attempt && over { Outcome::StaleLease(Some(refusal)) } else { Outcome::Refused(refusal) }
     }
 }
 
@@ -90,8 +87,8 @@ pub enum Outcome {
         status: Status,
     },
     Refused(Refusal),
-    /// The lease that it relied on is not held any more.
-    StaleLease,
+    /// The lease that it relied on is not held any more; with what the run says of the attempt, where it was asked.
+    StaleLease(Option<Refusal>),
     /// A start whose run exists.
     Exists,
     /// There is no such run.
@@ -107,6 +104,8 @@ pub enum Ask {
     Leases(RunKey),
     /// Whether the run has taken in an event of this id.
     Receipt(RunKey, String),
+    /// What the log says of an attempt that is over.
+    Attempt(RunKey, AttemptOf),
     Commit(Box<Commit>),
 }
 
@@ -344,6 +343,14 @@ impl<R> Ledger<R> {
         let Some(cell) = self.cells.get_mut(run) else { return };
         cell.busy = Busy::No;
         cell.known.receipts.insert(event_id, found);
+        self.dirty.push_back(run.clone());
+    }
+
+    /// The answer to [`Ask::Attempt`].
+    pub fn attempt(&mut self, run: &RunKey, of: AttemptOf, log: AttemptLog) {
+        let Some(cell) = self.cells.get_mut(run) else { return };
+        cell.busy = Busy::No;
+        cell.known.attempt = Some((of, log));
         self.dirty.push_back(run.clone());
     }
 

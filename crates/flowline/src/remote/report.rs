@@ -137,16 +137,23 @@ impl Remote {
         }
     }
 
-    /// Publishes an event in the middle of an attempt.
+    /// Publishes an event in the middle of an attempt. One that this attempt has published already changes nothing.
     pub async fn emit(&self, lease: &str, name: &str, payload: Json) -> Result<Reported, EngineError> {
         let attempt = self.open(lease).await?;
-        self.begin(&[&attempt]).await?.into_iter().collect::<Result<Vec<()>, _>>()?;
+        for begun in self.begin(&[&attempt]).await? {
+            match begun {
+                // The emit will be refused in the same way; or it is in the log already.
+                Ok(()) | Err(EngineError::StaleLease(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
         let entry = |reply| attempt.record(1).emit_now(name, payload, reply);
         self.offer(&attempt, entry).await
     }
 
-    /// Reports how attempts ended. Each is answered once it is committed, in order; one that is in the log already changes
-    /// nothing.
+    /// Reports how attempts ended. Each is answered once it is committed, in order. One that is in the log already changes
+    /// nothing, however long ago its attempt ended; another outcome of an attempt that was reported is refused
+    /// ([`Refusal::OtherOutcome`](flowline_core::decide::Refusal::OtherOutcome)).
     pub async fn complete(&self, endings: Vec<Ending>) -> Vec<Result<Reported, EngineError>> {
         let mut opened = Vec::with_capacity(endings.len());
         for ending in endings {
@@ -300,10 +307,11 @@ impl Remote {
         match outcome {
             Outcome::Committed { status } => Ok(Reported { applied: true, run_status: status }),
             Outcome::Applied { status } => Ok(Reported { applied: false, run_status: status }),
-            Outcome::StaleLease => Err(stale("it is not held")),
+            Outcome::StaleLease(Some(why)) => Err(stale(&why.to_string())),
+            Outcome::StaleLease(None) => Err(stale("it is not held")),
             Outcome::NotFound => Err(stale("its run is not there")),
             Outcome::Failed(error) => Err(EngineError::Store(error)),
-            Outcome::Refused(refusal) => Err(refused(refusal)),
+            Outcome::Refused(refusal) => Err(EngineError::Refused(refusal)),
             Outcome::Exists => Err(stale("its run was just started")),
         }
     }
@@ -353,15 +361,6 @@ impl Attempt {
             from_line: 0,
             lines: vec![Line { event, state: None }],
         }
-    }
-}
-
-/// A refusal that says that the attempt is over is a lease that is gone.
-fn refused(refusal: flowline_core::decide::Refusal) -> EngineError {
-    use flowline_core::decide::Refusal;
-    match refusal {
-        Refusal::Ended(_) | Refusal::StaleAttempt { .. } | Refusal::NotStarted => stale(&refusal.to_string()),
-        refusal => EngineError::Refused(refusal),
     }
 }
 

@@ -34,6 +34,7 @@ pub const ROUTES: &[Route] = &[Route {
         &codes::NOT_FOUND,
         &codes::NO_SUCH_RUN,
         &codes::STALE_LEASE,
+        &codes::OUTCOME_CONFLICT,
         &codes::RUN_ENDED,
         &codes::REFUSED,
     ],

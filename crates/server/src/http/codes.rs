@@ -71,7 +71,9 @@ codes! {
     EVENT_REJECTED = 409 "event-rejected" "The machine turned the event down"
         "The event is in the log, and moved nothing: the state that the machine was in when its turn came does not take it, no condition held, or an expression failed. `detail` says which; `accepts` lists what that state takes. The receipt of `eventId` says the same.";
     STALE_LEASE = 409 "stale-lease" "The lease is gone"
-        "The attempt is not this worker's any more: its lease ran out and was given to another, it has reported its outcome already, or its run has ended. Nothing was written. Stop the work and claim anew.";
+        "The attempt no longer belongs to this worker: its lease expired or was given back, its time was up, or its run has ended. Nothing was written. Stop the work and claim again. (A report that was recorded is answered with 200 and `applied: false`, not with this.)";
+    OUTCOME_CONFLICT = 409 "outcome-conflict" "The attempt was reported with another outcome"
+        "An attempt has one outcome, and this one was reported before with another result or error; `detail` says how it ended. The first report counts and nothing was written. Sending the same report again is fine: it is answered with `applied: false`.";
     TOO_LARGE = 413 "too-large" "The request is too large"
         "The body is over the limit of the route, or a value in it is over the limit of its kind. `detail` has the figures.";
     UNSUPPORTED_MEDIA_TYPE = 415 "unsupported-media-type" "The body has a media type that is not taken"

@@ -136,6 +136,7 @@ impl From<Refusal> for Problem {
             Refusal::NotAccepted { .. } => &codes::NO_SUCH_EVENT,
             Refusal::Forbidden { .. } => &codes::ROLE,
             Refusal::InboxFull => &codes::INBOX_FULL,
+            Refusal::OtherOutcome { .. } => &codes::OUTCOME_CONFLICT,
             Refusal::Expression { .. } => &codes::INVALID,
             Refusal::Schema { what, problem } => {
                 // The breach names its place within the value; in the request that has a place of its own.

@@ -65,7 +65,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/work/complete",
         access: Access::Needs(Scope::Work),
         summary: "Report how attempts ended",
-        about: "Each outcome is committed when this answers. Repeating a report changes nothing. With several outcomes the answer is 200 and each result has a status of its own; a single one that is refused is the answer.",
+        about: "Each outcome is committed when this answers. Repeating a report changes nothing and is answered with `applied: false` for as long as the run is kept; another outcome for the same attempt is refused. With several outcomes the answer is 200 and each result has a status of its own; a single one that is refused is the answer.",
         query: &[],
         body: body("WorkComplete", limits::JOIN_BYTES),
         answers: &[Answer::json(
@@ -73,7 +73,7 @@ pub const ROUTES: &[Route] = &[
             "WorkCompleted",
             "What became of each, in the order of the request, and the next jobs.",
         )],
-        problems: &[&codes::INVALID, &codes::STALE_LEASE],
+        problems: &[&codes::INVALID, &codes::STALE_LEASE, &codes::OUTCOME_CONFLICT],
         handler: |request, app| complete.call(request, app),
     },
     Route {

@@ -12,6 +12,7 @@ steps:
   see: { worker: depot, subscribes: [said] }
   flaky: { worker: depot, subscribes: [early], retry: { attempts: 2, delay: 1ms } }
   slow: { worker: depot, subscribes: [later], timeout: 300ms, on_failure: continue }
+  hasty: { worker: depot, subscribes: [later], retry: { attempts: 5, delay: 1ms }, on_failure: continue }
   hopeless: { worker: depot, subscribes: [later], retry: { attempts: 5 }, on_failure: continue }
 ";
 
@@ -29,6 +30,7 @@ case $FLOWLINE_STEP in
   see) echo "{\"result\": $job}" ;;
   flaky) [ "$FLOWLINE_ATTEMPT" = 2 ] || { echo broken >&2; exit 3; } ;;
   slow) sleep 30 ;;
+  hasty) echo '{"emit_now": {"name": "nobody.knows", "payload": 1}}' ;;
   hopeless) echo '{"fail": {"error": "no way", "code": "no_way"}}' ;;
 esac
 "#;
@@ -68,7 +70,12 @@ fn a_program_says_to_a_remote_worker_what_it_says_to_an_engine() {
     assert_eq!(of("step.failed", "slow")[0]["code"], "timeout");
     let hopeless = of("step.failed", "hopeless");
     assert_eq!((&hopeless[0]["error"], &hopeless[0]["code"]), (&json!("no way"), &json!("no_way")));
-    for step in ["say", "see", "slow", "hopeless"] {
+    assert_eq!(
+        of("step.failed", "hasty")[0]["code"],
+        "emit_refused",
+        "an emit that was refused is not retried"
+    );
+    for step in ["say", "see", "slow", "hasty", "hopeless"] {
         assert_eq!(of("step.started", step).len(), 1, "{step}");
     }
     worker.signal("TERM");

@@ -20,18 +20,40 @@ fn the_server_answers_as_the_fixtures_say() {
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     files.sort();
-    assert!(files.len() >= 7, "{files:?}");
+    assert!(files.len() >= 8, "{files:?}");
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
         let fixture: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{file:?}: {error}"));
-        play(&file.file_name().unwrap().to_string_lossy(), &fixture);
+        play(&file.file_name().unwrap().to_string_lossy(), &fixture, "sqlite:flowline.db");
     }
 }
 
-fn play(name: &str, fixture: &Value) {
+/// What is known of a report is read from the run's log, which every store keeps in its own way.
+#[test]
+fn a_recorded_report_is_answered_as_recorded_on_every_store() {
+    let server = |variable: &str| {
+        std::env::var(variable).unwrap_or_else(|_| {
+            panic!("{variable} is not set; run the tests with `cargo xtask test`, or start servers with `cargo xtask services start`")
+        })
+    };
+    let text = include_str!("../../../../docs/worker-fixtures/08-reports-that-come-again.json");
+    let fixture: Value = serde_json::from_str(text).unwrap();
+    let postgres = server("FLOWLINE_TEST_POSTGRES_URL");
+    let joint = if postgres.contains('?') { '&' } else { '?' };
+    let own = format!("reports_{}", std::process::id());
+    for store in [
+        format!("{}?prefix={own}", server("FLOWLINE_TEST_REDIS_URL")),
+        format!("{}?prefix={own}", server("FLOWLINE_TEST_REDIS_CLUSTER_URL")),
+        format!("{postgres}{joint}schema={own}"),
+    ] {
+        play(&store, &fixture, &store);
+    }
+}
+
+fn play(name: &str, fixture: &Value, store: &str) {
     let here = Here::new();
     let lease = fixture["lease"].as_str().unwrap_or("30s");
-    let server = Server::start(&here, 0, "sqlite:flowline.db", &["--lease", lease, "--drain", "1s"]);
+    let server = Server::start(&here, 0, store, &["--lease", lease, "--drain", "1s"]);
     let mut known: BTreeMap<String, Value> = BTreeMap::new();
     for (number, exchange) in fixture["exchanges"].as_array().unwrap().iter().enumerate() {
         let place =

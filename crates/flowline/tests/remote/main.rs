@@ -1,5 +1,7 @@
 //! Remote workers, through the engine's own API: leases, fences, and what becomes of workers that vanish.
 
+mod reports;
+
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -224,6 +226,7 @@ async fn an_assignment_that_nobody_acknowledges_comes_back_soon_and_is_not_lost(
     let retries: Vec<_> = log.iter().filter(|(kind, ..)| *kind == EventType::StepRetry).collect();
     assert_eq!(retries.len(), 8);
     assert!(retries.iter().all(|(.., data)| data["cause"] == "released"), "{retries:?}");
+    assert_eq!(place.count(&run, EventType::StepStarted).await, 1, "the others never started");
     place.engine.stop().await;
 }
 

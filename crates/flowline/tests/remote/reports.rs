@@ -1,0 +1,133 @@
+//! What workers report late, twice or not at all: how it is answered, counted and logged.
+
+use std::sync::atomic::Ordering;
+
+use flowline::core::decide::Refusal;
+use flowline::core::event::EventType;
+use flowline::remote::{Assignment, Beat, Ending};
+use flowline::store::row::Retention;
+use flowline::{Config, EngineError, StepError};
+use serde_json::json;
+use std::time::Duration;
+
+use super::{Json, Place, is_stale};
+
+/// Reports a failure; whether that changed anything.
+async fn fail(place: &Place, job: &Assignment, error: &str) -> Result<bool, EngineError> {
+    let outcome = Err(StepError::new(error).code("tape"));
+    let ending = Ending { lease: job.lease.clone(), outcome, emits: Vec::new() };
+    place.engine.remote().complete(vec![ending]).await.remove(0).map(|reported| reported.applied)
+}
+
+fn is_other<T: std::fmt::Debug>(answer: &Result<T, EngineError>) -> bool {
+    matches!(answer, Err(EngineError::Refused(Refusal::OtherOutcome { .. })))
+}
+
+#[tokio::test]
+async fn a_late_failure_is_refused_as_a_late_completion_is() {
+    let place = Place::new().await;
+    let run = place.start().await;
+    let lost = place.claim_one("w1").await;
+    assert_eq!(place.beat(&lost).await, Beat::Held);
+    place.outlive(Config::default().lease).await;
+    let taken = place.claim_one("w2").await;
+    let before = place.log(&run).await;
+    assert!(is_stale(fail(&place, &lost, "late").await));
+    assert!(is_stale(place.complete(&lost, json!("late")).await));
+    assert_eq!(place.log(&run).await, before);
+    assert!(place.complete(&taken, json!(1)).await.unwrap());
+    assert!(is_stale(fail(&place, &lost, "later still").await));
+    place.engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_report_is_answered_as_recorded_after_later_attempts_and_the_end_of_the_run() {
+    let place = Place::new().await;
+    let run = place.start().await;
+    let first = place.claim_one("w1").await;
+    assert!(fail(&place, &first, "no tape").await.unwrap());
+    let second = place.claim_one("w1").await;
+    assert!(!fail(&place, &first, "no tape").await.unwrap(), "the next attempt is under way");
+    assert!(is_other(&fail(&place, &first, "no parcel").await));
+    assert!(is_other(&place.complete(&first, json!(1)).await));
+    assert!(place.complete(&second, json!({"weight": 3})).await.unwrap());
+    assert!(!fail(&place, &first, "no tape").await.unwrap());
+    let send = place.claim_one("w1").await;
+    assert!(place.complete(&send, json!(null)).await.unwrap());
+    place.engine.wait(&run).await.unwrap();
+    for _ in 0..2 {
+        assert!(!fail(&place, &first, "no tape").await.unwrap());
+        assert!(!place.complete(&second, json!({"weight": 3})).await.unwrap());
+        assert!(is_other(&place.complete(&second, json!({"weight": 4})).await));
+        assert!(!place.complete(&send, json!(null)).await.unwrap());
+    }
+    place.engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_whose_log_was_trimmed_still_knows_its_last_reports() {
+    let place = Place::new().await;
+    let run = place.start().await;
+    let first = place.claim_one("w1").await;
+    assert!(fail(&place, &first, "no tape").await.unwrap());
+    let second = place.claim_one("w1").await;
+    assert!(place.complete(&second, json!(1)).await.unwrap());
+    let send = place.claim_one("w1").await;
+    assert!(place.complete(&send, json!(2)).await.unwrap());
+    place.engine.wait(&run).await.unwrap();
+    place.store.clock().advance(Duration::from_secs(60));
+    let policy = Retention { events: Duration::from_secs(1), runs: Duration::from_secs(86_400) };
+    assert_eq!(place.engine.store().retain(policy, 10).await.unwrap().trimmed, 1);
+    assert!(!place.complete(&send, json!(2)).await.unwrap());
+    let unknown = fail(&place, &first, "no tape").await;
+    assert!(is_stale(unknown), "nobody can say any more");
+    place.engine.stop().await;
+}
+
+#[tokio::test]
+async fn an_assignment_that_is_given_back_unheard_in_a_paused_run_never_started() {
+    let place = Place::new().await;
+    let run = place.start().await;
+    let unheard = place.claim_one("w1").await;
+    place.engine.pause(&run).await.unwrap();
+    place.engine.remote().release(std::slice::from_ref(&unheard.lease)).await.unwrap();
+    while place.count(&run, EventType::StepRetry).await == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(place.count(&run, EventType::StepStarted).await, 0);
+    place.engine.resume(&run).await.unwrap();
+    let pack = place.claim_one("w2").await;
+    assert_eq!(pack.attempt, 2);
+    assert!(place.complete(&pack, json!(1)).await.unwrap());
+    let (store, plans) = (place.engine.store(), place.engine.plans());
+    let found = flowline::verify::verify_run(store, plans, &run).await.unwrap();
+    assert_eq!(found.violations, [], "{found:?}");
+    place.engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_late_report_counts_as_stale_and_a_repeated_start_as_one_whose_run_exists() {
+    let place = Place::new().await;
+    let counted = || {
+        let meters = place.engine.meters();
+        [&meters.repeated, &meters.existed, &meters.stale].map(|meter| meter.load(Ordering::Relaxed))
+    };
+    for _ in 0..2 {
+        let request = place.engine.run_named("parcel", Json::null()).await.unwrap();
+        request.idempotency_key("one").await.unwrap();
+    }
+    assert_eq!(counted(), [0, 1, 0], "the second start finds the run");
+    let lost = place.claim_one("w1").await;
+    assert_eq!(place.beat(&lost).await, Beat::Held);
+    place.outlive(Config::default().lease).await;
+    let taken = place.claim_one("w2").await;
+    assert!(is_stale(place.complete(&lost, json!("late")).await));
+    assert_eq!(counted(), [0, 1, 1]);
+    assert!(place.complete(&taken, json!(1)).await.unwrap());
+    assert!(!place.complete(&taken, json!(1)).await.unwrap());
+    assert_eq!(counted(), [1, 1, 1]);
+    let other = place.complete(&taken, json!(2)).await;
+    assert!(matches!(other, Err(EngineError::Refused(Refusal::OtherOutcome { .. }))), "{other:?}");
+    assert_eq!(counted(), [1, 1, 2]);
+    place.engine.stop().await;
+}
