@@ -26,7 +26,10 @@ impl Walk {
         let by_condition = event.kind == EventType::StepFailed && data.code.as_deref() == Some("condition");
         let outcome =
             matches!(event.kind, EventType::StepCompleted | EventType::StepRetry | EventType::StepFailed);
-        if outcome && !by_condition && self.steps[step].is_live() && !self.steps[step].started {
+        // What was given back may never have begun: a remote worker did not acknowledge it.
+        let given_back = data.cause() == Cause::Released;
+        let expected = outcome && !by_condition && !given_back;
+        if expected && self.steps[step].is_live() && !self.steps[step].started {
             let message =
                 || format!("event {} ({}) is of an attempt that never started", event.seq, event.kind);
             found.say(I8, Subject::Log, message);

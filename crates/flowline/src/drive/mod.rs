@@ -24,8 +24,8 @@ use flowline_core::decide::AttemptLog;
 use flowline_core::event::{AttemptOf, Slot};
 use flowline_core::{Json, Plan, RunKey, Time, json};
 use flowline_store::{
-    Claim, Claimed, Commit, CommitError, Committed, Extend, Extended, Gone, JobKey, LeasedJob, NewRun,
-    StoreError, Swept, Token,
+    Claim, Claimed, Commit, CommitError, Committed, ExpiredLease, Extend, Extended, Gone, JobKey, LeasedJob,
+    NewRun, StoreError, Swept, Token,
 };
 
 use crate::attempt::Launch;
@@ -193,6 +193,8 @@ pub struct Driver<R> {
     ahead: Option<Ahead>,
     /// Since when there has been nothing to do here, and the first lease of another instance that was seen then.
     rest: Option<(Duration, Option<Time>)>,
+    /// Leases that ran out and whose flows are not known yet.
+    untold: BTreeMap<Token, ExpiredLease>,
 }
 
 /// What lies ahead for sweeps to come.
@@ -267,6 +269,7 @@ impl<R> Driver<R> {
             quiet: None,
             ahead: None,
             rest: None,
+            untold: BTreeMap::new(),
         }
     }
 
@@ -332,6 +335,11 @@ impl<R> Driver<R> {
         self.actions.drain(..)
     }
 
+    /// Whether it was told to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.stop_by.is_some()
+    }
+
     /// Whether it was told to stop and everything has come to rest.
     pub fn has_stopped(&self) -> bool {
         self.stop_by.is_some() && self.at_rest()
@@ -391,11 +399,17 @@ impl<R> Driver<R> {
             Answer::Committed(runs, result) => self.committed(runs, result),
             Answer::Loaded(runs, Ok(seen)) => {
                 for (run, seen) in runs.iter().zip(seen) {
+                    self.tell_untold(run, seen.as_ref().map(|seen| &*seen.plan.flow));
                     let replies = self.ledger.loaded(run, seen);
                     self.reply(replies);
                 }
             }
-            Answer::Loaded(runs, Err(error)) => runs.iter().for_each(|run| self.question_failed(run, &error)),
+            Answer::Loaded(runs, Err(error)) => {
+                for run in &runs {
+                    self.tell_untold(run, None);
+                    self.question_failed(run, &error);
+                }
+            }
             Answer::Payloads(run, Ok(payloads)) => self.ledger.payloads(&run, payloads),
             Answer::Leases(run, Ok(leased)) => self.ledger.leases(&run, leased),
             Answer::Receipt(run, event_id, Ok(found)) => self.ledger.receipt(&run, event_id, found),

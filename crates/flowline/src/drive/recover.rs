@@ -49,7 +49,7 @@ impl<R> Driver<R> {
                 left_alone = true;
                 continue;
             }
-            self.tell_expired(&lease);
+            self.note_expired(&lease);
             let (run, entry) = recover(lease);
             self.ledger.offer(run, entry);
         }
@@ -73,13 +73,13 @@ impl<R> Driver<R> {
 }
 
 /// A lease that ran out becomes an input of its run. What the attempt did not get to write is written for it. A remote
-/// worker that never spoke of its assignment did not begin: that is no loss.
+/// worker that never spoke of its assignment did not begin: that is no loss, and the log has no `step.started` of it.
 fn recover<R>(lease: ExpiredLease) -> (RunKey, Entry<Reply<R>>) {
     let attempt = lease.attempt;
     let remote = remote_holder(&lease.worker);
-    let unheard = remote.is_some() && lease.lines == 0 && attempt < UNACKNOWLEDGED;
+    let unheard = remote.is_some() && lease.lines == 0 && (lease.released || attempt < UNACKNOWLEDGED);
     let mut lines = Vec::new();
-    if lease.lines == 0 {
+    if lease.lines == 0 && !unheard {
         let (worker, instance) = remote.unwrap_or((&lease.worker, &lease.worker));
         let data = started_data(&json::string(worker), &json::string(instance), None);
         lines.push(NewEvent::step(EventType::StepStarted, &lease.name, attempt, Some(data)));

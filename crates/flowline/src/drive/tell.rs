@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use flowline_core::{RunKey, Status};
-use flowline_store::{CommitError, Committed, ExpiredLease};
+use flowline_store::{CommitError, Committed, ExpiredLease, Token};
 use tracing::{Level, debug, enabled, warn};
 
 use super::{Driver, Running};
@@ -77,13 +77,34 @@ impl<R> Driver<R> {
         warn!(runId = %running.run.run, flowName = %flow, instanceId = &*self.config.instance, queue = &*running.queue, "lease lost; the attempt is stopped");
     }
 
-    /// The lease of some worker has run out.
-    pub(super) fn tell_expired(&self, lease: &ExpiredLease) {
+    /// The lease of some worker has run out. Told once the flow of its run is known, which the input that follows from it
+    /// asks for anyway.
+    pub(super) fn note_expired(&mut self, lease: &ExpiredLease) {
         if lease.released {
             return;
         }
         self.meters.expired.fetch_add(1, Ordering::Relaxed);
-        let flow = self.flow_of(&lease.run);
+        match self.ledger.flow(&lease.run) {
+            Some(flow) => self.tell_expired(lease, &flow),
+            None => drop(self.untold.insert(lease.token, lease.clone())),
+        }
+    }
+
+    /// A run was read, or could not be: leases of it that ran out are told of, or found again by the next sweep.
+    pub(super) fn tell_untold(&mut self, run: &RunKey, flow: Option<&str>) {
+        if self.untold.is_empty() {
+            return;
+        }
+        let (told, untold) =
+            std::mem::take(&mut self.untold).into_iter().partition(|(_, lease)| lease.run == *run);
+        self.untold = untold;
+        let told: std::collections::BTreeMap<Token, ExpiredLease> = told;
+        if let Some(flow) = flow {
+            told.values().for_each(|lease| self.tell_expired(lease, flow));
+        }
+    }
+
+    fn tell_expired(&self, lease: &ExpiredLease, flow: &str) {
         warn!(runId = %lease.run.run, flowName = %flow, instanceId = &*self.config.instance, stepName = &*lease.name, attempt = lease.attempt, worker = &*lease.worker, "lease expired");
     }
 

@@ -69,6 +69,27 @@ fn a_worker_that_is_paused_beyond_its_lease_gets_409_and_its_late_result_changes
 }
 
 #[test]
+fn a_lease_that_expires_is_logged_with_the_name_of_its_flow() {
+    let here = Here::new();
+    let flags = ["--lease", "1s", "--log-format", "json"];
+    let mut server = Server::start(&here, 0, "sqlite:flowline.db", &flags);
+    server.learn(FLOW);
+    let run = server.begin("parcel", &json!(1));
+    assert_eq!(beat(&server, &claim(&server, "w1", 5_000)), "held");
+    // Whoever finds the lease expired has never heard of the run.
+    server.running.kill(&here);
+    let mut expired = None;
+    wait_for("the expired lease is logged", || {
+        let log = std::fs::read_to_string(here.path("server-0")).unwrap();
+        let lines = log.lines().filter(|line| line.contains("lease expired"));
+        expired = lines.map(|line| serde_json::from_str::<Value>(line).unwrap()).next();
+        expired.is_some()
+    });
+    let line = expired.unwrap().to_string();
+    assert!(line.contains(&run) && line.contains("\"flowName\":\"parcel\""), "{line}");
+}
+
+#[test]
 fn a_claim_waits_for_work_and_says_so_when_there_was_none() {
     let (_here, server) = place("5s");
     let began = Instant::now();
