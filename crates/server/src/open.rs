@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use flowline::core::time::format_duration;
 use flowline::store::memory::MemoryStore;
 use flowline::store::{Clock, Store};
 use flowline_postgres::{IfMissing, PostgresStore};
@@ -10,6 +12,12 @@ use flowline_redis::RedisStore;
 use flowline_sqlite::{Mode, Options, SqliteStore};
 
 use crate::failure::{Exit, Failure};
+use crate::output;
+
+/// The code of a store whose server does not answer.
+const AWAY: &str = "store-unavailable";
+/// How often a store that is away is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What the opener wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +138,33 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
         Access::Receive => Mode::Receive,
     };
     Ok(SqliteStore::open(&path, Options { mode, ..Options::default() })?)
+}
+
+/// As [`open`], but a store that is away is waited for, up to `patience`. Says what it waits for, and when that is over.
+pub async fn wait(url: &str, access: Access, patience: Duration) -> Result<Arc<dyn Store>, Failure> {
+    let until = Instant::now() + patience;
+    let mut told = String::new();
+    loop {
+        let failure = match open(url, access).await {
+            Ok(store) => {
+                if !told.is_empty() {
+                    output::note("the store is there");
+                }
+                return Ok(store);
+            }
+            Err(failure) => failure,
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        if failure.code != AWAY || left.is_zero() {
+            return Err(failure);
+        }
+        if failure.message != told {
+            let why = failure.message.trim_start_matches("the store is not available: ");
+            output::note(&format!("waiting up to {} for the store: {why}", format_duration(patience)));
+            told = failure.message;
+        }
+        tokio::time::sleep(ASK_AGAIN.min(left)).await;
+    }
 }
 
 /// Opens a store to look at it and at its server, where there may be no store yet.

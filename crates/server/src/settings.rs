@@ -26,6 +26,8 @@ const STORE: &str = "sqlite:.flowline/flowline.db";
 const LISTEN: &str = "127.0.0.1:7400";
 const SLOTS: usize = 256;
 const MAX_CONNECTIONS: usize = 10_000;
+/// Long enough for a database that starts together with this process.
+const STORE_PATIENCE: Duration = Duration::from_secs(30);
 const STUCK_AFTER: Duration = Duration::from_secs(15 * 60);
 const LEASE: Duration = Duration::from_secs(30);
 /// Short: whoever interrupts a command waits for it.
@@ -105,6 +107,7 @@ pub struct Setting<T> {
 pub struct Flags {
     pub config: Option<PathBuf>,
     pub store: Option<String>,
+    pub store_patience: Option<String>,
     pub server: Option<String>,
     pub token: Option<String>,
     pub tenant: Option<String>,
@@ -134,6 +137,8 @@ pub struct Flags {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub store: Setting<String>,
+    /// How long a store that is away at the start is waited for.
+    pub store_patience: Setting<Duration>,
     /// Asked in place of the store, where there is one.
     pub server: Setting<Option<String>>,
     /// Shown to the server. A secret.
@@ -174,6 +179,7 @@ pub struct Settings {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FileSettings {
     store: Option<String>,
+    store_patience: Option<String>,
     server: Option<String>,
     token: Option<String>,
     tenant: Option<String>,
@@ -225,6 +231,13 @@ impl Settings {
         }
         Ok(Settings {
             store: lookup.find("store", flags.store, file.store, STORE, |text| Ok(text.to_owned()))?,
+            store_patience: lookup.find(
+                "store-patience",
+                flags.store_patience,
+                file.store_patience,
+                &text_of(STORE_PATIENCE),
+                duration,
+            )?,
             server: lookup.find("server", flags.server, file.server, "", if_any)?,
             token: lookup.find("token", flags.token, file.token, "", if_any)?,
             tenant: lookup.find("tenant", flags.tenant, file.tenant, "default", |text| {

@@ -41,8 +41,13 @@ pub fn run(context: &Context) -> Outcome {
     let collector = settings.otlp_endpoint.value.as_ref().map_or(String::new(), ToString::to_string);
     let headers: Vec<String> =
         settings.otlp_headers.value.names().map(|name| format!("{name}=***")).collect();
-    let rows: [(&str, Value, &Source); 25] = [
+    let rows: [(&str, Value, &Source); 26] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
+        (
+            "store-patience",
+            json!(format_duration(settings.store_patience.value)),
+            &settings.store_patience.source,
+        ),
         (
             "server",
             json!(shown(settings.server.value.as_deref().unwrap_or_default())),

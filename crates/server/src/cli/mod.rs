@@ -45,6 +45,7 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::open::{self, Access};
 use crate::output;
 use crate::settings::{Flags, Settings, Source};
+use crate::signals::Signals;
 use crate::target::{Server, Target};
 
 /// Durable flows: steps wired by events, run from one file.
@@ -214,15 +215,24 @@ impl Context {
         Ok(engine.tenant(self.settings.tenant.value.clone()).start().await?)
     }
 
-    /// An engine that runs steps, and its store.
-    pub async fn worker(&self, env: &[String]) -> Result<(Engine, Arc<dyn Store>), Failure> {
+    /// The store of a process that runs for long: where it is away, that is waited for. `None` where a signal ended the wait.
+    pub async fn await_store(&self, signals: &mut Signals) -> Result<Option<Arc<dyn Store>>, Failure> {
+        let settings = &self.settings;
+        tokio::select! {
+            opened = open::wait(&settings.store.value, Access::Engine, settings.store_patience.value) => {
+                opened.map(Some)
+            }
+            () = signals.next() => Ok(None),
+        }
+    }
+
+    /// An engine that runs steps.
+    pub async fn worker(&self, store: Arc<dyn Store>, env: &[String]) -> Result<Engine, Failure> {
         let tenant = self.settings.tenant.value.clone();
         let config = Config { tenant: Some(tenant.clone()), ..self.work_config() };
-        let store = self.open(Access::Engine).await?;
         let http = HttpConfig { allow: self.settings.http_allow.value.clone(), ..http_config() };
-        let engine = Engine::on(store.clone()).config(config).runner("command", Arc::new(commands(env)));
-        let engine = engine.http(http);
-        Ok((engine.tenant(tenant).start().await?, store))
+        let engine = Engine::on(store).config(config).runner("command", Arc::new(commands(env)));
+        Ok(engine.http(http).tenant(tenant).start().await?)
     }
 
     /// How an instance works.
@@ -289,7 +299,11 @@ impl Command {
     /// Writes down what the flags of this command say of settings.
     fn fill(&self, flags: &mut Flags) {
         let work = match self {
-            Command::Run(run::Args { work, .. }) | Command::Work(work::Args { work, .. }) => work,
+            Command::Run(run::Args { work, .. }) => work,
+            Command::Work(work::Args { work, store_patience, .. }) => {
+                flags.store_patience.clone_from(store_patience);
+                work
+            }
             Command::Serve(serve::Args { serve, .. }) | Command::Dev(serve::Dev { serve }) => {
                 serve.fill(flags);
                 &serve.work

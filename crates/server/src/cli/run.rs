@@ -19,6 +19,7 @@ use super::{Context, NEEDS, WorkFlags};
 use crate::definition;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::follow::Tail;
+use crate::open::Access;
 use crate::output::{self, DIM, RESET};
 use crate::progress::{Names, Progress};
 use crate::signals::Signals;
@@ -70,7 +71,8 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
     let mut progress = if args.no_progress { Progress::silent() } else { Progress::new(Names::Step, width) };
 
-    let (engine, store) = context.worker(&args.work.env).await?;
+    let store = context.open(Access::Engine).await?;
+    let engine = context.worker(store.clone(), &args.work.env).await?;
     let begun = async {
         let plan = engine.register_plan(plan, Some(origin)).await?;
         Ok::<_, Failure>(args.start.apply(engine.run_plan(plan, input)).await?)

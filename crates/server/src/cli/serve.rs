@@ -18,7 +18,7 @@ use crate::http::reading::Reading;
 use crate::http::workers::Seen;
 use crate::http::{Api, App, Shared, tls};
 use crate::log::{self, Habit};
-use crate::open::{Access, shown};
+use crate::open::shown;
 use crate::otlp::Export;
 use crate::output;
 use crate::settings::{Auth, Flags, Source};
@@ -59,6 +59,10 @@ pub struct ServeFlags {
     /// Whether tokens are asked for: auto, none or tokens [env: FLOWLINE_AUTH] [default: auto]
     #[arg(long, value_name = "HOW")]
     pub auth: Option<String>,
+    /// If the store can't be reached at the start, wait this long for it, then exit with 3 [env: FLOWLINE_STORE_PATIENCE]
+    /// [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    pub store_patience: Option<String>,
     /// After how long without progress a run counts as stuck in the metrics [env: FLOWLINE_STUCK_AFTER] [default: 15m]
     #[arg(long, value_name = "DURATION")]
     pub stuck_after: Option<String>,
@@ -103,6 +107,7 @@ impl ServeFlags {
     /// Writes down what these flags say of settings.
     pub fn fill(&self, flags: &mut Flags) {
         flags.listen.clone_from(&self.listen);
+        flags.store_patience.clone_from(&self.store_patience);
         flags.auth.clone_from(&self.auth);
         flags.flows.clone_from(&self.flows);
         flags.public_url.clone_from(&self.public_url);
@@ -149,7 +154,7 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
             .help("another server may run there; name another address with --listen")
     })?;
     let address = listener.local_addr().map_err(|error| Failure::environment(error.to_string()))?;
-    let store = context.open(Access::Engine).await?;
+    let Some(store) = context.await_store(&mut signals).await? else { return Ok(Exit::Interrupted) };
     let door = door(context, &*store, address.ip().is_loopback()).await?;
     let live = Live::new(store.clone());
     let config = Config { tenant: None, ..context.work_config() };

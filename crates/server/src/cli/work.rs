@@ -42,6 +42,10 @@ pub struct Args {
     /// With --until-idle: wait for jobs and timers that become due within this time [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = settings::duration)]
     patience: Option<Duration>,
+    /// If the store can't be reached at the start, wait this long for it, then exit with 3 [env: FLOWLINE_STORE_PATIENCE]
+    /// [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    pub store_patience: Option<String>,
     #[command(flatten)]
     pub work: WorkFlags,
 }
@@ -55,7 +59,8 @@ struct Tally {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
-    let (engine, store) = context.worker(&args.work.env).await?;
+    let Some(store) = context.await_store(&mut signals).await? else { return Ok(Exit::Interrupted) };
+    let engine = context.worker(store.clone(), &args.work.env).await?;
     let tenant = Some(context.settings.tenant.value.clone());
     // Work begins with the engine: events committed before this are not shown.
     let from_now = FeedFilter { tenant: tenant.clone(), from_now: true, ..FeedFilter::default() };

@@ -28,3 +28,4 @@ mod protocol;
 #[allow(dead_code)]
 #[path = "../instances/server.rs"]
 mod server;
+mod waits;
