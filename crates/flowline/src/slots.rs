@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use flowline_core::Tenant;
@@ -17,6 +16,10 @@ use crate::remote::Seats;
 
 /// The most jobs that one claim asks for: enough to fill a batch, few enough to share with other instances.
 const CLAIM: usize = 256;
+
+const TOKEN_BYTES: usize = size_of::<u128>();
+/// Tokens that one question to the system's random numbers is for: a claim's worth.
+const POOLED: usize = CLAIM;
 
 /// Attempts in the queue of `start` steps, which only wait: so many that runs which wait for runs do not run out of them.
 const WAITING: usize = 10_000;
@@ -192,13 +195,26 @@ impl Room for Slots {
 pub struct Tokens(Box<dyn FnMut() -> Token + Send>);
 
 impl Tokens {
-    /// A counter under two secret hash keys, so that one token tells nothing of another.
+    /// Random numbers of the operating system: a token is all that a remote worker or a callback has to show for its attempt,
+    /// so nobody may guess one. Asking costs a system call, so it is done for many at once.
+    ///
+    /// # Panics
+    ///
+    /// Where the system has no random numbers: nothing else could stand in for them.
     pub fn random() -> Tokens {
-        let (high, low) = (RandomState::new(), RandomState::new());
-        let mut counter = 0u64;
+        let mut pool = Vec::new();
         Tokens::from(move || {
-            counter += 1;
-            Token(u128::from(high.hash_one(counter)) << 64 | u128::from(low.hash_one(counter)))
+            loop {
+                if let Some(token) = pool.pop() {
+                    return token;
+                }
+                let mut bytes = [0u8; TOKEN_BYTES * POOLED];
+                if let Err(error) = getrandom::fill(&mut bytes) {
+                    panic!("the operating system gives no random numbers: {error}");
+                }
+                let (chunks, _) = bytes.as_chunks::<TOKEN_BYTES>();
+                pool.extend(chunks.iter().map(|chunk| Token(u128::from_ne_bytes(*chunk))));
+            }
         })
     }
 
@@ -221,6 +237,16 @@ impl fmt::Debug for Tokens {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_do_not_repeat_over_many_refills() {
+        let mut tokens = Tokens::random();
+        let drawn: std::collections::BTreeSet<Token> = (0..5 * POOLED).map(|_| tokens.next()).collect();
+        assert_eq!(drawn.len(), 5 * POOLED);
+        // Every byte comes from the system: none is the same in all of them.
+        let bytes: Vec<[u8; TOKEN_BYTES]> = drawn.iter().map(|token| token.0.to_ne_bytes()).collect();
+        assert!((0..TOKEN_BYTES).all(|at| bytes.iter().any(|token| token[at] != bytes[0][at])));
+    }
 
     fn slots(count: usize) -> Slots {
         let config = Config { slots: count, ..Config::default() };
