@@ -183,7 +183,13 @@ impl std::fmt::Debug for Flow {
 impl Flow {
     #[allow(clippy::new_ret_no_self)] // `Flow::new(…)….build()` is how a flow reads.
     pub fn new(name: &str) -> FlowBuilder {
-        FlowBuilder { definition: Definition::new(name), functions: Vec::new(), input: None }
+        FlowBuilder {
+            definition: Definition::new(name),
+            functions: Vec::new(),
+            input: None,
+            takes_input: false,
+            problem: None,
+        }
     }
 
     pub fn name(&self) -> &str {
@@ -220,6 +226,10 @@ pub struct FlowBuilder {
     functions: Vec<(String, Arc<dyn Runner>)>,
     /// The event that is the run's input: steps that take it start with the run.
     input: Option<&'static str>,
+    /// Whether the last step takes it.
+    takes_input: bool,
+    /// The first thing that was asked for and can't be.
+    problem: Option<String>,
 }
 
 impl std::fmt::Debug for FlowBuilder {
@@ -289,10 +299,12 @@ impl FlowBuilder {
         let function_name = format!("{}.{name}", self.definition.flow);
         let mut step = StepDefinition::new(name, Run::Function(function_name.clone()));
         step.subscribes = I::subscribes();
+        self.takes_input = false;
         if let (Some(Subscribes::All(events)), Some(input)) = (&step.subscribes, self.input)
             && matches!(events.as_slice(), [Subscribes::Event(event)] if event == input)
         {
             step.subscribes = None;
+            self.takes_input = true;
         }
         step.returns = O::RETURNS.map(str::to_owned);
         let entry = step.subscribes.is_none();
@@ -305,76 +317,98 @@ impl FlowBuilder {
     /// Adds a step that another process or program runs.
     pub fn step_run_by(mut self, name: &str, runner: Run) -> FlowBuilder {
         self.definition.steps.push(StepDefinition::new(name, runner));
+        self.takes_input = false;
         self
     }
 
     /// Waits for all of these events (or `step:NAME`). For steps whose types do not say it.
     pub fn subscribes<'a>(self, events: impl IntoIterator<Item = &'a str>) -> FlowBuilder {
         let all = events.into_iter().map(subscription).collect();
-        self.change(|step| step.subscribes = Some(Subscribes::All(all)))
+        self.waits_for("subscribes", Subscribes::All(all))
     }
 
     /// Waits for any of these events (or `step:NAME`).
     pub fn subscribes_any<'a>(self, events: impl IntoIterator<Item = &'a str>) -> FlowBuilder {
         let any = events.into_iter().map(subscription).collect();
-        self.change(|step| step.subscribes = Some(Subscribes::Any(any)))
+        self.waits_for("subscribes_any", Subscribes::Any(any))
     }
 
     pub fn subscribes_to(self, subscribes: Subscribes) -> FlowBuilder {
-        self.change(|step| step.subscribes = Some(subscribes))
+        self.waits_for("subscribes_to", subscribes)
     }
 
     /// Declares what the step emits beside its result.
     pub fn emits<'a>(self, events: impl IntoIterator<Item = &'a str>) -> FlowBuilder {
         let events: Vec<String> = events.into_iter().map(str::to_owned).collect();
-        self.change(|step| step.emits.extend(events.into_iter().map(|event| (event, None))))
+        self.change("emits", |step| step.emits.extend(events.into_iter().map(|event| (event, None))))
     }
 
     /// Declares an emit with its JSON Schema.
     pub fn emits_with(self, event: &str, schema: serde_json::Value) -> FlowBuilder {
-        self.change(|step| drop(step.emits.insert(event.to_owned(), Some(schema))))
+        self.change("emits_with", |step| drop(step.emits.insert(event.to_owned(), Some(schema))))
     }
 
     pub fn returns(self, event: &str) -> FlowBuilder {
-        self.change(|step| step.returns = Some(event.to_owned()))
+        self.change("returns", |step| step.returns = Some(event.to_owned()))
     }
 
     /// Runs the step only where this CEL expression holds.
     pub fn only_if(self, condition: &str) -> FlowBuilder {
-        self.change(|step| step.condition = Some(condition.to_owned()))
+        self.change("only_if", |step| step.condition = Some(condition.to_owned()))
     }
 
     pub fn retry(self, retry: Retry) -> FlowBuilder {
-        self.change(|step| step.retry = retry)
+        self.change("retry", |step| step.retry = retry)
     }
 
     /// Each attempt's time.
     pub fn timeout(self, timeout: Duration) -> FlowBuilder {
-        self.change(|step| step.timeout = Some(timeout))
+        self.change("timeout", |step| step.timeout = Some(timeout))
     }
 
     pub fn on_failure(self, policy: OnFailure) -> FlowBuilder {
-        self.change(|step| step.on_failure = policy)
+        self.change("on_failure", |step| step.on_failure = policy)
     }
 
     pub fn queue(self, queue: &str) -> FlowBuilder {
-        self.change(|step| step.queue = queue.to_owned())
+        self.change("queue", |step| step.queue = queue.to_owned())
     }
 
     pub fn priority(self, priority: Priority) -> FlowBuilder {
-        self.change(|step| step.priority = Some(priority))
+        self.change("priority", |step| step.priority = Some(priority))
     }
 
-    fn change(mut self, change: impl FnOnce(&mut StepDefinition)) -> FlowBuilder {
-        if let Some(step) = self.definition.steps.last_mut() {
-            change(step);
+    fn waits_for(mut self, method: &str, subscribes: Subscribes) -> FlowBuilder {
+        if let (true, Some(input), Some(step)) = (self.takes_input, self.input, self.definition.steps.last())
+        {
+            let (flow, name) = (&self.definition.flow, &step.name);
+            self.problem.get_or_insert(format!(
+                "flow {flow:?}: step {name:?} takes the run's input ({input:?}), so it starts with the run and can't wait \
+                 for events too; drop `.{method}()`, or let the step take those events (`All<(…)>`) or `serde_json::Value`"
+            ));
+        }
+        self.change(method, |step| step.subscribes = Some(subscribes))
+    }
+
+    fn change(mut self, method: &str, change: impl FnOnce(&mut StepDefinition)) -> FlowBuilder {
+        match self.definition.steps.last_mut() {
+            Some(step) => change(step),
+            None => {
+                let flow = &self.definition.flow;
+                self.problem.get_or_insert(format!(
+                    "flow {flow:?}: `.{method}()` comes before the first step; call it after the step it is for"
+                ));
+            }
         }
         self
     }
 
-    /// Checks the whole graph.
+    /// Checks the whole graph. An option that has no step to apply to, or that a step can't have, is an error too.
     pub fn build(self) -> Result<Flow, EngineError> {
-        Flow::of(self.definition, self.functions)
+        match self.problem {
+            Some(problem) => Err(EngineError::Invalid(problem)),
+            None => Flow::of(self.definition, self.functions),
+        }
     }
 }
 
