@@ -52,11 +52,26 @@ pub enum EngineError {
     Stopped,
 }
 
-/// A running instance. Cheap to clone; stop it with [`Engine::stop`].
+/// A running instance. Cheap to clone; stop it with [`Engine::stop`], which lets running steps finish.
+///
+/// Dropping the last handle stops it too, at once: running steps are cut off and given back, and the store is closed as
+/// soon as that is done.
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
     tenant: Tenant,
+    /// Of every handle but those that the engine's own steps have: these must not keep it running.
+    _owned: Option<Arc<Owned>>,
+}
+
+/// Stops the engine when its last owner is gone.
+#[derive(Debug)]
+struct Owned(Arc<Shared>);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.0.tell_to_stop(Duration::ZERO);
+    }
 }
 
 pub(crate) struct Shared {
@@ -153,11 +168,12 @@ impl Engine {
 
     /// A handle on the same engine that acts for another tenant.
     pub fn acting_for(&self, tenant: Tenant) -> Engine {
-        Engine::of(self.shared.clone(), tenant)
+        Engine { tenant, ..self.clone() }
     }
 
+    /// A handle for one of the engine's own steps.
     pub(crate) fn of(shared: Arc<Shared>, tenant: Tenant) -> Engine {
-        Engine { shared, tenant }
+        Engine { shared, tenant, _owned: None }
     }
 
     /// Checks and stores a definition, so that runs can be started from it. `origin` is the folder that its commands
@@ -205,17 +221,26 @@ impl Engine {
     }
 
     pub async fn stop_within(&self, drain: Duration) {
-        let take =
-            |slot: &Mutex<Option<JoinHandle<()>>>| slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.shared.remote.room.close();
-        if let Some(retain) = take(&self.shared.retain) {
-            retain.abort();
-        }
-        let _ = self.shared.inbox.send(Mail::Message(Message::Stop(drain)));
-        if let Some(driver) = take(&self.shared.driver) {
+        self.shared.tell_to_stop(drain);
+        if let Some(driver) = taken(&self.shared.driver) {
             let _ = driver.await;
         }
     }
+}
+
+impl Shared {
+    /// No new attempts from here on; what still runs after this long is given back. The driver then ends by itself.
+    fn tell_to_stop(&self, drain: Duration) {
+        self.remote.room.close();
+        if let Some(retain) = taken(&self.retain) {
+            retain.abort();
+        }
+        let _ = self.inbox.send(Mail::Message(Message::Stop(drain)));
+    }
+}
+
+fn taken(task: &Mutex<Option<JoinHandle<()>>>) -> Option<JoinHandle<()>> {
+    task.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 impl EngineBuilder {
@@ -330,7 +355,9 @@ impl EngineBuilder {
             retain: Mutex::new(retain),
             config: self.config,
         };
-        let engine = Engine { shared: Arc::new(shared), tenant: self.tenant };
+        let shared = Arc::new(shared);
+        let _owned = Some(Arc::new(Owned(shared.clone())));
+        let engine = Engine { shared, tenant: self.tenant, _owned };
         calls.connect(&engine.shared);
         for (definition, origin) in self.flows {
             engine.register(definition, origin).await?;

@@ -4,15 +4,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use flowline::core::definition::{Format, read};
 use flowline::core::event::EventType;
-use flowline::core::{RunKey, Status, Time};
+use flowline::core::{Json, RunKey, Status, Time};
 use flowline::store::clock::Clock;
 use flowline::store::memory::MemoryStore;
 use flowline::store::{
     Catalog, Claim, EventQuery, Extend, Extended, FeedFilter, RunStore, StoreError, Token,
 };
 use flowline::{Config, Engine, EngineError, Flow, OnFailure, Retry, Role, StateScope, Step, StepError};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::sync::{Notify, Semaphore};
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Placed {
+    cents: u32,
+}
+
+flowline::event!(Placed = "order.placed");
 
 fn memory() -> Arc<MemoryStore> {
     Arc::new(MemoryStore::new(Clock::system()))
@@ -61,6 +71,75 @@ async fn a_diamond_runs_every_step_once_and_joins() {
     assert_eq!(kinds.iter().filter(|(kind, _)| *kind == EventType::StepStarted).count(), 4);
     assert_eq!(kinds.last().unwrap().0, EventType::FlowCompleted);
     engine.stop().await;
+}
+
+/// A flow whose step says that it runs, then waits for a permit.
+fn waiting(name: &str, began: &Arc<Notify>, permits: &Arc<Semaphore>) -> Flow {
+    let (began, permits) = (began.clone(), permits.clone());
+    let wait = move |_: Step, _: Value| {
+        let (began, permits) = (began.clone(), permits.clone());
+        async move {
+            began.notify_one();
+            permits.acquire().await.unwrap().forget();
+            Ok(json!("done"))
+        }
+    };
+    Flow::new(name).step("wait", wait).build().unwrap()
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn a_dropped_engine_stops_and_lets_go_of_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("flowline.db");
+    let (began, permits) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
+    let child = waiting("child", &began, &permits);
+    // A step of the engine that waits for another of its runs must not keep it alive.
+    let text = "flow: parent\nsteps:\n  call: { start: { flow: child } }\n";
+    let parent = read("parent.yaml", text, Format::Yaml).unwrap().definition;
+    let open = || Engine::open(&file).flow(&child).definition(parent.clone(), None);
+    let engine = open().start().await.unwrap();
+    let other = engine.acting_for(engine.tenant().clone());
+    let run = engine.run_named("parent", Json::null()).await.unwrap().await.unwrap().key().clone();
+    began.notified().await;
+    drop(engine);
+    let mut watch = other.store().watch();
+    assert!(
+        matches!(open().start().await, Err(EngineError::Store(StoreError::InUse(_)))),
+        "a handle is left"
+    );
+    drop(other);
+    let ended = async { while watch.changed().await.is_ok() {} };
+    tokio::time::timeout(Duration::from_secs(30), ended).await.expect("the store is closed");
+    let engine = open().start().await.unwrap();
+    permits.add_permits(1);
+    assert_eq!(engine.wait(&run).await.unwrap().status, Status::Completed);
+    let page = engine.store().events(&run, EventQuery::default()).await.unwrap();
+    let retry = page.events.iter().find(|event| event.kind == EventType::StepRetry).unwrap();
+    assert_eq!(retry.data.as_ref().unwrap().value()["code"], "released", "given back, not lost");
+    engine.stop().await;
+}
+
+#[test]
+fn an_option_that_no_step_can_have_is_an_error_of_build() {
+    let refused = |flow: Result<Flow, EngineError>, texts: &[&str]| {
+        let error = flow.unwrap_err().to_string();
+        assert!(texts.iter().all(|text| error.contains(text)), "{error}");
+    };
+    let early = Flow::new("early").retry(Retry::default()).step("a", pass).build();
+    refused(early, &["\"early\"", "`.retry()`", "before the first step"]);
+    let early = Flow::new("early").queue("mail").timeout(Duration::from_secs(1)).step("a", pass).build();
+    refused(early, &["`.queue()`"]);
+    let both = || {
+        Flow::new("both")
+            .input::<Placed>()
+            .accepts_named("paid")
+            .step("ship", |_: Step, placed: Placed| async move { Ok(json!(placed.cents)) })
+    };
+    both().build().unwrap();
+    refused(both().subscribes(["paid"]).build(), &["step \"ship\"", "order.placed", "`.subscribes()`"]);
+    refused(both().subscribes_any(["paid"]).build(), &["`.subscribes_any()`"]);
+    both().step("bill", pass).subscribes(["paid"]).build().unwrap();
 }
 
 #[tokio::test]

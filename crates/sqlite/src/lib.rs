@@ -107,7 +107,8 @@ pub struct SqliteStore {
 
 enum Access {
     /// Fields go in this order: the writer ends before the lock is given up.
-    Engine { writer: WriterThread, changed: watch::Sender<u64>, _lock: EngineLock },
+    // In the order in which they go: whoever watches hears of the end when the file is free.
+    Engine { writer: WriterThread, _lock: EngineLock, changed: watch::Sender<u64> },
     Client {
         follower: Follower,
         /// Keeps engines away where that was asked for.

@@ -133,6 +133,8 @@ impl Host {
                 }
                 Ok(()) = changed.changed() => self.driver.handle(Message::Changed, self.start.elapsed()),
                 () = tokio::time::sleep_until(tick) => {}
+                // The last that is under way may be all that is waited for.
+                Some(_) = self.tasks.join_next(), if self.driver.is_stopping() => {}
             }
             self.driver.tick(self.start.elapsed());
             // The calls of one batch are on their way while the next is decided.
