@@ -103,6 +103,17 @@ fn attempts_follow_one_another() {
 }
 
 #[test]
+fn only_an_attempt_that_was_given_back_need_not_have_started() {
+    let unstarted = |data: serde_json::Value| {
+        let scene = Scene::new(FLOW).start().step(StepRetry, "a", 1, data);
+        scene.job("a", 2, JobState::Waiting).job("b", 1, JobState::Waiting).settled()
+    };
+    unstarted(json!({"error": "given back", "delayMs": 0, "cause": "released"})).holds();
+    unstarted(json!({"error": "gone", "delayMs": 0, "cause": "lease_lost"})).breaks(I8, "never started");
+    unstarted(json!({"error": "no", "delayMs": 0})).breaks(I8, "never started");
+}
+
+#[test]
 fn failed_tries_and_lost_leases_keep_within_their_caps() {
     let mut scene = Scene::new(FLOW).start();
     for attempt in 1..=3 {

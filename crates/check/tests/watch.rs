@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use flowline_check::Invariant::*;
 use flowline_check::{
-    Act, Answer, Checker, Effect, Effects, History, Invariant, Outcome, Reported, Slots, Violation, Watch,
+    Act, Again, Answer, Checker, Effect, Effects, History, Invariant, Outcome, Reported, Slots, Violation,
+    Watch,
 };
 use flowline_core::definition::{Format, Priority, read};
 use flowline_core::event::{EventType, NewEvent};
@@ -486,6 +487,16 @@ fn what_workers_did_is_what_the_log_says() {
     assert_eq!(check([crashed, good()].concat()), []);
     let lost = vec![began(2), Effect::Crashed { worker: "w".into() }, answered(2, Answer::Acknowledged)];
     names(&check([lost, good()].concat()), I3, "not in the log");
+    let again = |attempt, report, answer| {
+        let again = Effect::AnsweredAgain { run: run("r1"), step: "a".into(), attempt, report, answer };
+        check([good(), vec![again]].concat())
+    };
+    assert_eq!(again(1, Again::Same, Answer::Acknowledged), []);
+    assert_eq!(again(1, Again::Other, Answer::Refused), []);
+    assert_eq!(again(2, Again::Same, Answer::Refused), []);
+    names(&again(1, Again::Same, Answer::Refused), I20, "is in the log, and is refused");
+    names(&again(2, Again::Same, Answer::Acknowledged), I20, "and is not in the log");
+    names(&again(1, Again::Other, Answer::Acknowledged), I20, "says something else");
 }
 
 #[test]
