@@ -2,7 +2,9 @@
 
 use std::io;
 
-use flowline_sim::report::{Ending, FailurePath, How, Join, Report, Root, Sight, Twice, Wait, Why};
+use flowline_sim::report::{
+    Ending, FailurePath, How, Join, Lost, Report, Root, Sight, Stuck, Twice, Wait, Why,
+};
 
 use crate::output::{self, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW};
 
@@ -13,11 +15,7 @@ const SHOWN: usize = 12;
 pub fn tell(report: &Report, replay: &str) -> io::Result<()> {
     let page = Page { seeds: report.seeds().max(1) };
     page.outcomes(report)?;
-    page.violations(report)?;
-    page.joins(&report.joins())?;
-    page.failures(&report.failures())?;
-    page.waits(&report.waits())?;
-    page.twice(&report.twice())?;
+    page.found(report)?;
     page.steps(report)?;
     page.path(report)?;
     let example = report.failures().first().map(|failure| failure.sight.seed);
@@ -32,11 +30,7 @@ pub fn tell_one(report: &Report) -> io::Result<()> {
         let (color, word) = ending(outcome.status);
         output::line(&format!("The run: {color}{word}{RESET}"))?;
     }
-    page.violations(report)?;
-    page.joins(&report.joins())?;
-    page.failures(&report.failures())?;
-    page.waits(&report.waits())?;
-    page.twice(&report.twice())
+    page.found(report)
 }
 
 struct Page {
@@ -56,6 +50,56 @@ impl Page {
     /// A finding, and below it how often it was seen.
     fn seen(&self, text: String, sight: &Sight) -> String {
         if self.seeds == 1 { text } else { format!("{text}\n      {}", self.sight(sight)) }
+    }
+
+    fn found(&self, report: &Report) -> io::Result<()> {
+        self.violations(report)?;
+        self.stuck(&report.stuck())?;
+        self.lost(&report.lost())?;
+        self.joins(&report.joins())?;
+        self.failures(&report.failures())?;
+        self.waits(&report.waits())?;
+        self.twice(&report.twice())
+    }
+
+    fn stuck(&self, stuck: &[Stuck]) -> io::Result<()> {
+        if stuck.is_empty() {
+            return Ok(());
+        }
+        head("States that a run can be stuck in")?;
+        let lines = stuck.iter().map(|one| {
+            let why = match &one.events[..] {
+                [] => "no event leads out of it, and its timers are over".to_owned(),
+                events => format!("no condition of {} holds", events.join(", ")),
+            };
+            let (state, context) = (&one.state, output::clean(&one.context.to_string()).into_owned());
+            self.seen(format!("{BOLD}{state}{RESET}: {why} {DIM}with context {context}{RESET}"), &one.sight)
+        });
+        few(lines.collect())?;
+        remedy(
+            "add a transition without `if` as the last choice, or a timer (`after`) that leads out of the state",
+        )
+    }
+
+    fn lost(&self, lost: &[Lost]) -> io::Result<()> {
+        if lost.is_empty() {
+            return Ok(());
+        }
+        head("Events that can be lost to a guard")?;
+        let lines = lost.iter().map(|one| {
+            let (event, state) = (&one.event, &one.state);
+            let context = output::clean(&one.context.to_string()).into_owned();
+            self.seen(
+                format!(
+                    "{BOLD}{event}{RESET} in {state}: no condition holds {DIM}with context {context}{RESET}"
+                ),
+                &one.sight,
+            )
+        });
+        few(lines.collect())?;
+        remedy(
+            "the sender gets 202, and the event is rejected in its turn: send with `wait`, or add a choice without `if`",
+        )
     }
 
     fn outcomes(&self, report: &Report) -> io::Result<()> {
@@ -146,7 +190,7 @@ impl Page {
         if twice.is_empty() {
             return Ok(());
         }
-        head("Steps that may run twice")?;
+        head("Steps and actions that may run twice")?;
         let width = twice.iter().map(|one| one.step.chars().count()).max().unwrap_or(0).min(40);
         let lines = twice.iter().map(|one| {
             let why = match one.why {
@@ -167,19 +211,24 @@ impl Page {
             head("Never run in any seed")?;
             few(never)?;
         }
+        let never = report.never_entered();
+        if !never.is_empty() {
+            head("States that no seed entered")?;
+            few(never)?;
+        }
         let guessed = report.guessed();
         if !guessed.is_empty() {
             head("Conditions that made-up data could not settle")?;
             few(guessed)?;
             remedy(
-                "each seed took them to be true or false at random; give --input, or schemas under `input` and `emits`",
+                "the data was made up; give --input, or schemas for the input and for what steps emit and events carry",
             )?;
         }
         Ok(())
     }
 
     fn path(&self, report: &Report) -> io::Result<()> {
-        let path = report.longest_path();
+        let Some(path) = report.longest_path() else { return Ok(()) };
         head("Longest path")?;
         output::line(&format!(
             "  {}: {}",

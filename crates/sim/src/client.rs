@@ -13,7 +13,7 @@ use flowline_core::{Input, RunId, RunKey, Status, Tenant};
 use flowline_store::row::{Pause, Retention};
 use flowline_store::{Catalog, QueueRow, StoreError, StoredDefinition};
 
-use crate::program::{Op, Program, Start};
+use crate::program::{Op, Play, Program, Start};
 use crate::shared::{Life, Place, Shared, Ticket};
 use crate::wire::Wire;
 
@@ -76,6 +76,7 @@ impl Client {
                     false => self.input(key, act, input).await,
                 }
             }
+            Op::Play(play) => self.play(&play).await,
             Op::Pause { run } => {
                 let key = self.run(run);
                 self.input(key.clone(), Act::Pause { run: key.run }, Input::Pause).await;
@@ -96,6 +97,17 @@ impl Client {
             Op::PauseQueue { queue } => self.pause_queue(&queue, Pause::Paused).await,
             Op::ResumeQueue { queue } => self.pause_queue(&queue, Pause::Open).await,
         }
+    }
+
+    /// Sends what the run's present state answers; nothing to one that is not there, or not any more.
+    async fn play(&self, play: &Play) {
+        let key = self.run(play.run);
+        let found = self.shared.lock().memory.load(std::slice::from_ref(&key)).into_iter().flatten().next();
+        let Some(row) = found.map(|run| run.row).filter(|row| !row.status.is_terminal()) else { return };
+        let Some((event, payload, sender)) = self.program.choose(play, row.state.as_deref()) else { return };
+        let event_id = Some(format!("event-{}", play.number));
+        let act = Act::Send { run: key.run.clone(), name: event.clone(), event_id: event_id.clone() };
+        self.input(key, act, Input::External { name: event, payload, event_id, sender }).await;
     }
 
     async fn finish(&self, run: usize, finish: Finish) {

@@ -75,3 +75,94 @@ fn a_step_that_is_cut_off_after_it_acted_acts_again() {
     assert!(played.log.iter().any(|event| event.kind == EventType::StepRetry));
     assert!(!played.story.is_empty());
 }
+
+/// Amounts between 100 and 1,000 have no way out of review; nobody is reminded, and nothing leads to `audit`.
+const GAP: &str = r#"
+machine: gap
+input: { type: object, required: [amount], properties: { amount: { type: integer, minimum: 1, maximum: 2000 } } }
+events: [submit, approve, note]
+context: { amount: input.amount }
+states:
+  draft: { on: { submit: { to: review, actions: [assign] } } }
+  review:
+    entry: [log]
+    on:
+      approve:
+        - { to: approved, if: context.amount <= 100 }
+        - { to: director, if: context.amount >= 1000 }
+      note: { actions: [remind] }
+  director:
+    on: { approve: approved }
+    after: { in: 48h, to: audit, if: context.amount < 0 }
+  audit: { final: failed }
+  approved: { final: true, entry: [pay] }
+actions:
+  assign: { command: [x], on_failure: continue }
+  log: { command: [x], after: [assign], on_failure: continue }
+  pay: { command: [x], retry: 2 }
+  remind: { command: [x], if: "context.amount == 0" }
+"#;
+
+#[test]
+fn a_machine_that_can_be_stuck_is_found_with_its_events_and_a_seed_that_replays_it() {
+    let report = report(GAP, 150);
+    let stuck = report.stuck();
+    assert_eq!(stuck.iter().map(|one| one.state.as_str()).collect::<Vec<_>>(), ["review"]);
+    assert_eq!(stuck[0].events, ["approve"]);
+    let amount = stuck[0].context["amount"].as_i64().unwrap();
+    assert!((101..1000).contains(&amount), "{amount}");
+    let lost: Vec<(String, String)> = report.lost().into_iter().map(|one| (one.event, one.state)).collect();
+    assert_eq!(lost, [("approve".to_owned(), "review".to_owned())]);
+    assert_eq!(report.never_run(), ["remind"]);
+    assert_eq!(report.never_entered(), ["audit"]);
+    assert!(seeds_of(&report, Ending::Completed) > 0 && seeds_of(&report, Ending::Failed) > 0);
+    let failure = &report.failures()[0];
+    assert_eq!(failure.step.as_deref(), Some("pay"));
+    assert_eq!(failure.path[..4], ["start", "draft", "submit", "review"]);
+
+    let definition = read("gap.yaml", GAP, Format::Yaml).unwrap().definition;
+    let again = Stub::new(definition, None).unwrap().program(stuck[0].sight.seed).unwrap();
+    let played = play(&again, Tell::Story);
+    let last = played.log.iter().rev().find(|event| event.kind == EventType::StateChanged).unwrap();
+    assert_eq!(last.data.as_ref().unwrap().value()["to"], "review");
+    assert!(played.story.iter().any(|line| line.contains("approve")), "{:?}", played.story);
+}
+
+#[test]
+fn machines_with_timers_that_come_back_and_times_from_their_context_are_played() {
+    let report = report(
+        "machine: m\nevents: [go, later]\nstates:\n\
+         \x20 a: { on: { go: b, later: { set: { due: payload.due } } }, after: [{ in: 30d, to: a }, { at: context.due, to: b }] }\n\
+         \x20 b: { on: { go: { to: c, if: 'payload.ok && context.tries < 3' } }, after: { in: 1s, to: a, set: { tries: context.tries + 1 } } }\n\
+         \x20 c: { final: true }\n",
+        15,
+    );
+    assert!(report.stuck().is_empty(), "{:?}", report.stuck());
+    assert!(seeds_of(&report, Ending::Completed) > 0, "{:?}", report.outcomes());
+    assert_eq!(report.never_entered(), [""; 0]);
+}
+
+/// As a release that took `after` across groups played it.
+#[cfg(feature = "planted")]
+#[test]
+fn actions_that_are_dropped_are_found() {
+    use flowline_core::definition::read_stored;
+    use flowline_core::planted::{Bug, plant};
+
+    let text = r#"{"machine": "order", "events": ["pay"],
+        "states": {"cart": {"on": {"pay": {"to": "paid", "actions": ["mail"]}}}, "paid": {"final": true, "entry": ["charge"]}},
+        "actions": {"mail": {"function": "f", "after": ["charge"]}, "charge": {"function": "f"}}}"#;
+    let definition = read_stored("order.json", text).unwrap();
+    let play_all = || {
+        let mut stub = Stub::new(definition.clone(), None).unwrap();
+        let mut report = Report::new(definition.clone());
+        (0..20).for_each(|seed| report.add(play(&stub.program(seed).unwrap(), Tell::Nothing).trial()));
+        report
+    };
+    plant(Some(Bug::AfterAcrossGroups));
+    let broken = play_all();
+    plant(None);
+    assert!(broken.violations()[0].message.contains("I18"), "{:?}", broken.violations());
+    let mended = play_all();
+    assert!(mended.violations().is_empty() && mended.never_run().is_empty(), "{:?}", mended.violations());
+}

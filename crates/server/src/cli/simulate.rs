@@ -1,4 +1,4 @@
-//! `flowline simulate`: what can go wrong with a flow, found out without running its programs.
+//! `flowline simulate`: what can go wrong with a flow or a machine, found out without running its programs.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,11 +22,12 @@ use crate::definition;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::{findings, output};
 
-/// Play a flow under crashes, lost leases, failing steps and slow stores, and report what can go wrong
+/// Play a flow or a machine under crashes, lost leases, failing steps and slow stores, and report what can go wrong
 ///
-/// The engine is the real one, on virtual time; the programs of the steps are not run. Each step is a stub that takes some
-/// time, then succeeds with what it declares under `emits` and `returns`, or fails. The same seed always gives the same
-/// story. Findings about the flow do not change the exit code; a broken promise of Flowline itself does.
+/// The engine is the real one, on virtual time. The programs of steps and actions don't run: each is a stub that takes some
+/// time, then succeeds with what it declares under `emits` and `returns`, or fails. A machine is sent random events that its
+/// present state answers. A seed always plays the same story. Findings don't change the exit code, unless Flowline itself broke
+/// a promise.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline simulate order.yaml --seeds 2000\n  flowline simulate order.yaml --seed 17"
@@ -134,6 +135,9 @@ fn summary(flow: &str, seconds: f64, report: &Report) -> Value {
         "waitsForEver": report.waits(),
         "mayRunTwice": report.twice(),
         "neverRun": report.never_run(),
+        "stuckStates": report.stuck(),
+        "lostEvents": report.lost(),
+        "neverEntered": report.never_entered(),
         "guessedConditions": report.guessed(),
         "longestPath": report.longest_path(),
         "violations": report.violations(),

@@ -89,3 +89,23 @@ fn what_cannot_be_simulated_is_refused_with_its_place() {
     here.flowline(&["simulate", "order.yaml", "--input", "{}"]).refused(2, &["total"]);
     assert!(!here.path(".flowline").exists(), "nothing was made");
 }
+
+#[test]
+fn a_machine_is_played_and_what_can_go_wrong_is_reported() {
+    let here = Here::new();
+    here.write(
+        "claim.yaml",
+        "machine: claim\ninput: { type: object, required: [amount], properties: { amount: { type: integer, minimum: 1, maximum: 200 } } }\n\
+         events: [approve]\nstates:\n  review: { on: { approve: { to: done, if: context.amount > 100 } } }\n  done: { final: true }\n",
+    );
+    let report = here.json(0, &["simulate", "claim.yaml", "--seeds", "60"]);
+    assert_eq!(report["stuckStates"][0]["state"], "review", "{report}");
+    assert_eq!(report["stuckStates"][0]["events"], serde_json::json!(["approve"]));
+    assert_eq!(report["lostEvents"][0]["event"], "approve");
+    assert_eq!((&report["longestPath"], &report["violations"]), (&Value::Null, &serde_json::json!([])));
+    let seed = report["stuckStates"][0]["seed"].to_string();
+    let said = here.flowline(&["simulate", "claim.yaml", "--seeds", "60"]);
+    assert!(said.out.contains("review: no condition of approve holds"), "{said:?}");
+    let one = here.flowline(&["simulate", "claim.yaml", "--seed", &seed]);
+    assert!(one.out.contains("States that a run can be stuck in"), "{one:?}");
+}

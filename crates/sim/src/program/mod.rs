@@ -10,6 +10,7 @@ mod machine;
 mod sample;
 mod script;
 mod stub;
+mod toy;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub use flow::{Condition, Version};
 pub use machine::{Guard, Made, MadeTransition, Term};
 pub use script::{Op, Script, Start, Timed};
 pub use stub::{Guess, Stub};
+pub use toy::Play;
 
 /// A flow with the behaviour of its steps and of its clients.
 #[derive(Debug, Clone)]
@@ -36,6 +38,8 @@ pub struct Program {
     temper: Temper,
     /// What events carry, where it is not made up on the spot.
     payloads: Arc<BTreeMap<String, Json>>,
+    /// A machine of the user's, whose events are chosen while it is played.
+    toy: Option<Arc<toy::Toy>>,
 }
 
 /// Which draw makes the program of a seed one of a machine. Chosen so that the seeds that showed a mistake in a flow once
@@ -93,7 +97,7 @@ impl Program {
             temper.manners = Manners::Hasty;
             script.cut_short(&mut Rng::with_seed(mix(seed, &[5])));
         }
-        Program { seed, versions, script, guesses: Vec::new(), temper, payloads: Arc::default() }
+        Program { seed, versions, script, guesses: Vec::new(), temper, payloads: Arc::default(), toy: None }
     }
 
     /// One run of a flow in which everything succeeds at once, except that `doomed` fails whenever it is tried.
@@ -118,7 +122,15 @@ impl Program {
         let temper =
             Temper { failing: 0, doomed, manners: Manners::Plain, slowest: Duration::from_millis(10) };
         let versions = vec![Version { plan, conditions, machine: None }];
-        Program { seed: 0, versions, script, guesses: Vec::new(), temper, payloads: Arc::default() }
+        Program {
+            seed: 0,
+            versions,
+            script,
+            guesses: Vec::new(),
+            temper,
+            payloads: Arc::default(),
+            toy: None,
+        }
     }
 
     /// The plan that a run of the script is pinned to; `None` where no start makes that run.
@@ -132,7 +144,12 @@ impl Program {
 
     /// Whether its runs are those of a machine.
     pub fn is_of_machine(&self) -> bool {
-        self.versions.iter().any(|version| version.machine.is_some())
+        self.versions.iter().any(|version| version.plan.machine.is_some())
+    }
+
+    /// Whether it plays a machine of the user's, whose expressions no model knows and whose timers may come back for ever.
+    pub fn is_toy(&self) -> bool {
+        self.toy.is_some()
     }
 
     /// What a step does in a run, after this many failed tries (attempts lost with their lease do not count).

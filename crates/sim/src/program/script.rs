@@ -9,6 +9,7 @@ use flowline_core::decide::Sender;
 use flowline_core::definition::Priority;
 
 use super::machine::{EVENTS, ROLES};
+use super::toy::Play;
 use super::{Version, one_in, percent, pick, weight};
 
 /// Operations in the order of their times.
@@ -64,6 +65,8 @@ pub enum Op {
         into: usize,
         from: Option<String>,
     },
+    /// Sends a machine what its present state answers.
+    Play(Play),
     PauseQueue {
         queue: String,
     },

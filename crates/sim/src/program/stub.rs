@@ -20,6 +20,7 @@ use crate::report::longest_try;
 use super::flow::FUNCTION;
 use super::sample::{Literals, value};
 use super::script::{Op, Script, Start, Timed};
+use super::toy::Toy;
 use super::{Condition, Program, Temper, Version, mix, one_in, pick};
 
 /// Tries to make up an input that all conditions can read.
@@ -38,6 +39,8 @@ pub struct Stub {
     fields: Vec<String>,
     plans: BTreeMap<Vec<Option<bool>>, Arc<Plan>>,
     input: Option<Json>,
+    /// Of a machine, which is played in another way.
+    toy: Option<Arc<Toy>>,
 }
 
 /// A condition that made-up data could not settle, and what this program takes it to say.
@@ -48,13 +51,12 @@ pub struct Guess {
 }
 
 impl Stub {
-    /// `input` is what every run gets; made up from the schema where there is none. Only of a flow: nobody could make up what
-    /// a machine is sent.
+    /// `input` is what every run gets; made up from the schema where there is none.
     pub fn new(definition: Definition, input: Option<Json>) -> Result<Stub, PlanError> {
-        if definition.machine.is_some() {
-            let problem = "machines cannot be played yet; give the file of a flow".to_owned();
-            return Err(PlanError { flow: definition.flow, place: "machine".to_owned(), problem });
-        }
+        let toy = match definition.machine {
+            Some(_) => Some(Arc::new(Toy::new(definition.clone())?)),
+            None => None,
+        };
         let plan = Plan::build(definition)?;
         let texts: Vec<&str> =
             plan.definition.steps.iter().filter_map(|step| step.condition.as_deref()).collect();
@@ -64,7 +66,7 @@ impl Stub {
         let parse = |text: &String| Expr::parse(text).ok();
         let conditions =
             definition.steps.iter().map(|step| step.condition.as_ref().and_then(parse)).collect();
-        Ok(Stub { definition, conditions, literals, fields, plans: BTreeMap::new(), input })
+        Ok(Stub { definition, conditions, literals, fields, plans: BTreeMap::new(), input, toy })
     }
 
     /// The flow as the user wrote it.
@@ -74,6 +76,9 @@ impl Stub {
 
     /// The program of a seed.
     pub fn program(&mut self, seed: u64) -> Result<Program, PlanError> {
+        if let Some(toy) = &self.toy {
+            return Ok(toy.clone().program(seed, self.input.clone()));
+        }
         let mut rng = Rng::with_seed(mix(seed, &[2]));
         let payloads = self.payloads(&mut rng);
         let (input, verdicts) = self.make_up(&mut rng, &payloads);
@@ -97,7 +102,8 @@ impl Stub {
         let temper = temper(&mut rng, &plan.definition);
         let script = script(&mut rng, &self.definition, input, &payloads);
         let version = Version { plan, conditions, machine: None };
-        Ok(Program { seed, versions: vec![version], script, temper, payloads: Arc::new(payloads), guesses })
+        let payloads = Arc::new(payloads);
+        Ok(Program { seed, versions: vec![version], script, temper, payloads, guesses, toy: None })
     }
 
     /// What each event carries in this program.
@@ -227,7 +233,7 @@ fn has_alternatives(subscribes: &Subscribes) -> bool {
 }
 
 /// In a third of the seeds nothing fails by itself, in another third one step does to the end, in the rest any may.
-fn temper(rng: &mut Rng, definition: &Definition) -> Temper {
+pub(super) fn temper(rng: &mut Rng, definition: &Definition) -> Temper {
     let steps = definition.steps.len() as u32;
     let tries: u32 = definition.steps.iter().map(|step| step.retry.attempts).sum();
     // All tries one after the other, on one slot, still come to an end.
@@ -236,7 +242,7 @@ fn temper(rng: &mut Rng, definition: &Definition) -> Temper {
     let calm = Temper { failing: 0, doomed: None, manners: super::Manners::Plain, slowest };
     match rng.u32(0..3) {
         0 => calm,
-        1 => Temper { doomed: Some(rng.u32(0..steps)), ..calm },
+        1 => Temper { doomed: (steps > 0).then(|| rng.u32(0..steps)), ..calm },
         _ => Temper { failing: pick(rng, &[10, 25, 50]), ..calm },
     }
 }
@@ -265,7 +271,7 @@ fn script(rng: &mut Rng, definition: &Definition, input: Json, payloads: &BTreeM
 }
 
 /// Numbers and texts that conditions mention.
-fn literals(conditions: &[&str]) -> Literals {
+pub(super) fn literals(conditions: &[&str]) -> Literals {
     let mut literals = Literals::default();
     for text in conditions {
         let mut rest = *text;

@@ -6,6 +6,7 @@
 
 mod cause;
 mod path;
+mod states;
 #[cfg(test)]
 mod tests;
 
@@ -16,10 +17,12 @@ use flowline_core::{Event, EventType, Status};
 use serde::Serialize;
 
 use crate::model::{Cut, Fate, Observed};
+use states::States;
 
 pub use cause::{How, Root};
 pub use path::LongestPath;
 pub(crate) use path::longest_try;
+pub use states::{Lost, Stuck};
 
 /// One seed, as it went.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +73,7 @@ pub struct Report {
     ran: BTreeSet<String>,
     guessed: BTreeSet<String>,
     violations: Vec<Violated>,
+    states: States,
 }
 
 /// How a run ended, or did not.
@@ -175,6 +179,7 @@ impl Report {
             ran: BTreeSet::new(),
             guessed: BTreeSet::new(),
             violations: Vec::new(),
+            states: States::default(),
         }
     }
 
@@ -182,21 +187,24 @@ impl Report {
     pub fn add(&mut self, trial: Trial<'_>) {
         self.seeds += 1;
         self.guessed.extend(trial.guessed.iter().cloned());
+        if self.flow.machine.is_some() {
+            return match trial.violation {
+                Some(message) => self.violated(trial.seed, message.to_owned()),
+                None => self.add_machine(trial),
+            };
+        }
         let read = Observed::of(&self.flow, trial.log);
         let observed = match (trial.violation.map(str::to_owned), read) {
             (None, Ok(observed)) => observed,
             // What such a seed shows says nothing about the flow.
             (Some(message), _) | (None, Err(message)) => {
-                self.violations.push(Violated { seed: trial.seed, message });
-                return self.violations.sort_by_key(|violated| violated.seed);
+                return self.violated(trial.seed, message);
             }
         };
         let ending = if trial.log.is_empty() { Ending::Unstarted } else { self.ending(&observed) };
         let weight = trial.log.len();
         self.outcomes.entry(ending).or_default().see(trial.seed, weight);
-        for event in trial.log.iter().filter(|event| event.kind == EventType::StepStarted) {
-            self.ran.extend(event.step_name.as_deref().map(str::to_owned));
-        }
+        self.add_ran(trial);
         self.add_twice(trial);
         if ending == Ending::Failed {
             self.add_failure(trial, &observed);
@@ -207,6 +215,16 @@ impl Report {
         if ending == Ending::Waiting {
             self.add_wait(trial, &observed);
         }
+    }
+
+    fn violated(&mut self, seed: u64, message: String) {
+        self.violations.push(Violated { seed, message });
+        self.violations.sort_by_key(|violated| violated.seed);
+    }
+
+    fn add_ran(&mut self, trial: Trial<'_>) {
+        let started = trial.log.iter().filter(|event| event.kind == EventType::StepStarted);
+        self.ran.extend(started.filter_map(|event| event.step_name.as_deref().map(str::to_owned)));
     }
 
     pub fn seeds(&self) -> u64 {
@@ -285,8 +303,9 @@ impl Report {
         &self.violations
     }
 
-    pub fn longest_path(&self) -> LongestPath {
-        LongestPath::of(&self.flow)
+    /// Of a flow; a machine can go round in circles.
+    pub fn longest_path(&self) -> Option<LongestPath> {
+        self.flow.machine.is_none().then(|| LongestPath::of(&self.flow))
     }
 
     fn ending(&self, observed: &Observed) -> Ending {
@@ -302,7 +321,14 @@ impl Report {
     /// A step acted, its attempt ended without a completion, and a later attempt acted again.
     fn add_twice(&mut self, trial: Trial<'_>) {
         for (at, (step, attempt)) in trial.effects.iter().enumerate() {
-            if !trial.effects[at + 1..].iter().any(|(other, _)| other == step) {
+            let completed = |event: &Event| {
+                event.kind == EventType::StepCompleted
+                    && event.step_name.as_deref() == Some(step.as_str())
+                    && event.attempt == Some(*attempt)
+            };
+            // What a machine asks for again in another transition is not the same work.
+            let over = self.flow.machine.is_some() && trial.log.iter().any(completed);
+            if over || !trial.effects[at + 1..].iter().any(|(other, _)| other == step) {
                 continue;
             }
             let ended = trial.log.iter().find(|event| {

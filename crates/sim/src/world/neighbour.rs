@@ -15,7 +15,8 @@ impl World {
     pub(super) fn move_neighbour_in(&self) {
         let (Ok(tenant), Ok(run)) = (Tenant::new("neighbour"), RunId::new("theirs")) else { return };
         let plan = &self.program.versions[0].plan;
-        let step = plan.step(0);
+        // A machine of the user's may have no action.
+        let Some(step) = plan.steps.first() else { return };
         let mut inner = self.shared.lock();
         let now = inner.store_now();
         let definition = StoredDefinition {

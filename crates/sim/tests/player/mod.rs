@@ -85,7 +85,7 @@ impl Player {
                 | Op::Cancel { run: of }
                 | Op::Complete { run: of, .. }
                 | Op::Fail { run: of, .. } => *of == run,
-                Op::PauseQueue { .. } | Op::ResumeQueue { .. } => false,
+                Op::Play(_) | Op::PauseQueue { .. } | Op::ResumeQueue { .. } => false,
             };
             if meant {
                 player.plan_at(EPOCH + timed.at, Next::Op(timed.op.clone()));
@@ -171,7 +171,7 @@ impl Player {
             Op::Cancel { .. } => Input::Cancel { reason: None },
             Op::Complete { result, .. } => Input::Finish(Finish::Completed { result }),
             Op::Fail { error, .. } => Input::Finish(Finish::Failed { error }),
-            Op::PauseQueue { .. } | Op::ResumeQueue { .. } => return,
+            Op::Play(_) | Op::PauseQueue { .. } | Op::ResumeQueue { .. } => return,
         };
         self.apply(&input);
     }
