@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flowline_core::event::{EventType, NewEvent};
 use flowline_core::{Input, Json, Plan, RunKey, Time, json, limits};
-use flowline_store::{Append, Extend, Extended, Gone, JobKey, LeaseUse, Line};
+use flowline_store::{Append, EventQuery, Extend, Extended, Gone, JobKey, LeaseUse, Line};
 use tokio::sync::oneshot;
 
 use super::lease::Lease;
@@ -108,10 +108,10 @@ impl Remote {
     }
 
     /// Adds lines to the log of an attempt. `from_line` is how many of its lines its worker knows to be there: those sent
-    /// again are skipped. Gives how many are there now.
+    /// again are skipped. Gives how many are there now. Once the attempt is over, only lines that are in the log are taken.
     pub async fn append(&self, lease: &str, from_line: u32, lines: Vec<Said>) -> Result<u32, EngineError> {
         let attempt = self.open(lease).await?;
-        self.begin(&[&attempt]).await?.into_iter().collect::<Result<Vec<()>, _>>()?;
+        let begun = self.begin(&[&attempt]).await?.pop().unwrap_or(Ok(()));
         // Line 0 is `step.started`, which the worker does not count.
         let mut record = attempt.record(from_line.saturating_add(1));
         for line in lines {
@@ -130,10 +130,48 @@ impl Remote {
             }
         }
         let Some(append) = record.append() else { return Ok(from_line) };
-        let written = self.engine.shared.store.append(vec![append]).await?.pop();
+        let written = match begun {
+            Ok(()) => self.engine.shared.store.append(vec![append.clone()]).await?.pop(),
+            Err(EngineError::StaleLease(_)) => None,
+            Err(error) => return Err(error),
+        };
         match written {
             Some(Ok(written)) => Ok(written.saturating_sub(1)),
-            _ => Err(stale("it is not held, or lines before these are missing")),
+            _ => self.written_before(&attempt, &append).await,
+        }
+    }
+
+    /// How many lines of an attempt are in the log, where these are among them.
+    async fn written_before(&self, attempt: &Attempt, append: &Append) -> Result<u32, EngineError> {
+        let mut query = EventQuery {
+            kinds: vec![EventType::Log, EventType::State],
+            step: Some(attempt.plan.step(attempt.lease.step).name.to_string()),
+            attempt: Some(append.attempt),
+            ..EventQuery::default()
+        };
+        // Line 0 is `step.started`.
+        let (mut there, mut missing) = (1, append.lines.iter());
+        loop {
+            let page = self.engine.shared.store.events(&append.run, query.clone()).await?;
+            for event in &page.events {
+                let line = if there >= append.from_line { missing.next() } else { None };
+                let said = |data: &Option<Json>| data.as_ref().map(Json::value);
+                let differs = |line: &Line| {
+                    line.event.kind != event.kind || said(&line.event.data) != said(&event.data)
+                };
+                if line.is_some_and(differs) {
+                    return Err(stale("it is not held, and these lines are not in the log"));
+                }
+                there += 1;
+            }
+            match page.events.last() {
+                Some(last) if page.more => query.after = last.seq,
+                _ => break,
+            }
+        }
+        match missing.next() {
+            Some(_) => Err(stale("it is not held, or lines before these are missing")),
+            None => Ok(there - 1),
         }
     }
 

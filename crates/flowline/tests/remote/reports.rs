@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use flowline::core::decide::Refusal;
 use flowline::core::event::EventType;
-use flowline::remote::{Assignment, Beat, Ending};
+use flowline::remote::{Assignment, Beat, Ending, Said};
 use flowline::store::row::Retention;
-use flowline::{Config, EngineError, StepError};
+use flowline::{Config, EngineError, Level, StepError};
 use serde_json::json;
 use std::time::Duration;
 
@@ -61,6 +61,28 @@ async fn a_report_is_answered_as_recorded_after_later_attempts_and_the_end_of_th
         assert!(is_other(&place.complete(&second, json!({"weight": 4})).await));
         assert!(!place.complete(&send, json!(null)).await.unwrap());
     }
+    place.engine.stop().await;
+}
+
+#[tokio::test]
+async fn lines_that_were_written_are_known_after_their_attempt_is_over() {
+    let place = Place::new().await;
+    let run = place.start().await;
+    let pack = place.claim_one("w1").await;
+    let remote = place.engine.remote();
+    let log = |message: &str| {
+        vec![Said::Log { level: Level::Info, message: message.to_owned(), fields: Default::default() }]
+    };
+    assert_eq!(remote.append(&pack.lease, 0, log("a")).await.unwrap(), 1);
+    assert_eq!(remote.append(&pack.lease, 1, log("b")).await.unwrap(), 2);
+    assert!(place.complete(&pack, json!(1)).await.unwrap());
+    let before = place.log(&run).await;
+    assert_eq!(remote.append(&pack.lease, 0, log("a")).await.unwrap(), 2);
+    assert_eq!(remote.append(&pack.lease, 1, log("b")).await.unwrap(), 2);
+    assert!(is_stale(remote.append(&pack.lease, 1, log("c")).await), "another line");
+    assert!(is_stale(remote.append(&pack.lease, 2, log("c")).await), "a further line");
+    assert!(is_stale(remote.append(&pack.lease, 9, log("a")).await), "lines before it are missing");
+    assert_eq!(place.log(&run).await, before);
     place.engine.stop().await;
 }
 

@@ -142,5 +142,5 @@ fn a_served_step_ends_with_what_is_called_back() {
     assert_eq!(done["runId"], started["runId"]);
     assert_eq!(post(address, path, json, r#"{"result": {"label": 7}}"#).1["changed"], false);
     let (status, problem) = post(address, path, json, r#"{"fail": {"error": "late"}}"#);
-    assert_eq!((status, &problem["code"]), (409, &"run-ended".into()), "{problem}");
+    assert_eq!((status, &problem["code"]), (409, &"outcome-conflict".into()), "{problem}");
 }
