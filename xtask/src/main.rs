@@ -3,6 +3,7 @@
 //! Needs nothing beyond Rust itself, but for the servers that the tests talk to. It never fixes anything: it names the
 //! place and the remedy.
 
+mod clients;
 mod mutants;
 mod probe;
 mod services;
@@ -50,7 +51,9 @@ enum Command {
     Mutants(Mutants),
     /// Hold the HTTP API against its own description with made-up requests (needs Python)
     Probe(Probe),
-    /// What CI runs: `test`, then licences and sources of dependencies, then the docs
+    /// Lint the API's description, and use clients generated from it against a server (needs npm and Python)
+    Clients,
+    /// What CI runs: `test`, then generated clients, licences and sources of dependencies, and the docs
     Ci,
 }
 
@@ -82,6 +85,7 @@ fn run(command: Command) -> Result<()> {
         Command::Simulate(simulate) => return simulate.run(&root),
         Command::Mutants(mutants) => return mutants.run(&root),
         Command::Probe(probe) => return probe.run(&root),
+        Command::Clients => return clients::run(&root),
         Command::Test { fast: true } => stage::run_all(&root, [Stage::tidy(), Stage::tests()])?,
         Command::Test { fast: false } => {
             stage::run_all(&root, [Stage::format(), Stage::tidy(), Stage::lints(), Stage::tests()])?;
@@ -108,13 +112,14 @@ fn serve(root: &Path, command: Services) -> Result<()> {
 }
 
 /// What takes seconds comes first, so that most failures show at once.
-fn ci() -> [Stage; 8] {
+fn ci() -> [Stage; 9] {
     [
         Stage::format(),
         Stage::tidy(),
         Stage::lints().quiet(),
         Stage::build().quiet(),
         Stage::tests(),
+        Stage::clients(),
         Stage::dependencies(),
         Stage::docs_of_binaries().quiet(),
         Stage::docs_of_libraries().quiet(),

@@ -21,7 +21,8 @@ pub(crate) struct Probe {
     minutes: u32,
 }
 
-struct Server(Child);
+/// A server that ends with its owner.
+pub(crate) struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -45,11 +46,8 @@ impl Probe {
                 "pip could not install it",
             )?;
         }
-        succeed(
-            Command::new("cargo").current_dir(root).args(["build", "--quiet"]),
-            "the server does not build",
-        )?;
-        let (_server, address) = serve(root, &folder.join("store"))?;
+        built(root)?;
+        let (_server, address) = serve(root, &folder.join("store"), &["--flows", "flows"])?;
         let found = Command::new(venv.join("bin/schemathesis"))
             .current_dir(&folder)
             .arg("--config-file")
@@ -72,12 +70,24 @@ impl Probe {
     }
 }
 
-fn serve(root: &Path, folder: &Path) -> Result<(Server, String)> {
+/// The binary of this tree, built if it is not.
+pub(crate) fn built(root: &Path) -> Result<Command> {
+    succeed(Command::new("cargo").current_dir(root).args(["build", "--quiet"]), "the server does not build")?;
+    Ok(flowline(root))
+}
+
+fn flowline(root: &Path) -> Command {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
-    let mut child = Command::new(target.join("debug/flowline"))
+    Command::new(target.join("debug/flowline"))
+}
+
+/// Starts a server on a store in this folder. Gives the URL that it listens on.
+pub(crate) fn serve(root: &Path, folder: &Path, arguments: &[&str]) -> Result<(Server, String)> {
+    let mut child = flowline(root)
         .current_dir(folder)
         .env("FLOWLINE_LOG_FORMAT", "pretty")
-        .args(["serve", "--listen", "127.0.0.1:0", "--flows", "flows"])
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .args(arguments)
         .stderr(Stdio::piped())
         .spawn()
         .context("the server could not be started")?;

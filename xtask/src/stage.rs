@@ -9,13 +9,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{services, tidy};
+use crate::{clients, services, tidy};
 
 /// Advisories are left out: their database needs the network, and a new advisory must not fail an unchanged commit.
 const DENY: &[&str] = &["deny", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"];
 /// What is built where it is missing, and where it goes then.
 const CARGO_DENY: &str = "cargo-deny@0.20.2";
-const TOOLS: &str = "target/tools";
+pub(crate) const TOOLS: &str = "target/tools";
 
 /// One named step of `test` or `ci`.
 #[derive(Debug, Clone)]
@@ -38,6 +38,7 @@ enum Work {
     },
     Tidy,
     Dependencies,
+    Clients,
 }
 
 impl Stage {
@@ -77,6 +78,11 @@ impl Stage {
         Stage { name: "dependencies", work: Work::Dependencies, quiet: false }
     }
 
+    /// The API's description, and clients generated from it.
+    pub(crate) fn clients() -> Stage {
+        Stage { name: "clients", work: Work::Clients, quiet: false }
+    }
+
     pub(crate) fn quiet(self) -> Stage {
         Stage { quiet: true, ..self }
     }
@@ -101,6 +107,7 @@ impl Stage {
                 format!("eval \"$(cargo xtask services start)\" && cargo {}", args.join(" "))
             }
             Work::Tidy => "cargo xtask tidy".to_owned(),
+            Work::Clients => "cargo xtask clients".to_owned(),
             Work::Dependencies => format!("cargo {}", DENY.join(" ")),
         }
     }
@@ -114,6 +121,7 @@ impl Stage {
                 self.cargo_in(root, args, cargo().envs(variables))
             }
             Work::Tidy => tidy::run(root),
+            Work::Clients => clients::run(root),
             Work::Dependencies => self.judge_dependencies(root),
         }
     }

@@ -1,4 +1,4 @@
-//! The event: one flat, versioned record, the same in every store, in the API and in the UI.
+//! The event: one flat, versioned record, the same in every store, in the API and in its streams.
 //!
 //! `decide` makes [`NewEvent`]s; the store numbers and dates them when it commits, which makes them [`Event`]s. A
 //! persisted event is never changed, and its JSON shape is pinned by the fixtures under `tests/golden/`.

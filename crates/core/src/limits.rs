@@ -40,3 +40,24 @@ pub const TIMERS: usize = 100;
 pub const CONTEXT_BYTES: usize = 64 << 10;
 /// How long after its time a timer counts as missed.
 pub const MISSED: std::time::Duration = std::time::Duration::from_secs(60);
+
+#[test]
+fn the_limits_in_the_docs_are_these() {
+    let page = include_str!("../../../docs/file-format.md");
+    let rows: Vec<(&str, &str)> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | "))
+        .collect();
+    for (what, limit) in [
+        ("events in the inbox of a machine's run", INBOX),
+        ("steps of a flow", STEPS),
+        ("steps triggered at once", TRIGGERS),
+        ("timers of a state", TIMERS),
+        ("nesting of JSON", JSON_DEPTH),
+        ("attempts of a step", ATTEMPTS as usize),
+        ("lost leases of a step", LOST_LEASES as usize),
+    ] {
+        let said = rows.iter().find(|(row, _)| *row == what).map(|(_, said)| said.replace(',', ""));
+        assert_eq!(said, Some(limit.to_string()), "{what}");
+    }
+}

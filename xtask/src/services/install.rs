@@ -12,11 +12,12 @@ const POSTGRES: &str = "/usr/lib/postgresql";
 /// The oldest Postgres that the store works with.
 const POSTGRES_FROM: u32 = 15;
 
-/// What the pages of the documentation are run with, and the packages that it comes in.
-const OF_PAGES: &[(&str, &str)] = &[
+/// What the pages of the documentation and generated clients are run with, and the packages that it comes in.
+const TOOLS: &[(&str, &str)] = &[
     ("curl", "curl"),
     ("jq", "jq"),
     ("node", "nodejs"),
+    ("npm", "npm"),
     ("psql", "postgresql-client"),
     ("python3", "python3"),
     ("redis-cli", "redis-tools"),
@@ -25,8 +26,8 @@ const OF_PAGES: &[(&str, &str)] = &[
 
 /// Installs what the services and the tests need and the machine lacks.
 pub(super) fn missing(services: &[Service]) -> Result<()> {
-    let of_pages = OF_PAGES.iter().filter(|(program, _)| on_path(program).is_none());
-    let mut packages: Vec<&str> = of_pages.map(|(_, package)| *package).collect();
+    let tools = TOOLS.iter().filter(|(program, _)| on_path(program).is_none());
+    let mut packages: Vec<&str> = tools.map(|(_, package)| *package).collect();
     if services.iter().any(|service| *service != Service::Postgres)
         && (on_path("redis-server").is_none() || on_path("redis-cli").is_none())
     {

@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn only_public_package_hosts_are_fine() {
         let npm = |host: &str| format!("  \"resolved\": \"https://{host}/a/-/a-1.tgz\",\n");
-        assert_eq!(count("ui/package-lock.json", &npm("registry.npmjs.org")), 0);
-        assert_eq!(count("ui/package-lock.json", &npm("packages.example")), 1);
+        assert_eq!(count("clients/package-lock.json", &npm("registry.npmjs.org")), 0);
+        assert_eq!(count("clients/package-lock.json", &npm("packages.example")), 1);
         let cargo = "source = \"registry+https://github.com/rust-lang/crates.io-index\"\n";
         assert_eq!(count("Cargo.lock", cargo), 0);
         assert_eq!(count("Cargo.lock", &cargo.replace("github.com", "mirror.example")), 1);

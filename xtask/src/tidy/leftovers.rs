@@ -93,6 +93,6 @@ mod tests {
             assert_eq!(count("a.rs", &format!("{line}\n")), 0, "{line}");
         }
         assert_eq!(count("a.md", "No FIXME, please.\n"), 0);
-        assert_eq!(count("ui/dist/a.js", "XXX\n"), 0);
+        assert_eq!(count("site/dist/a.js", "XXX\n"), 0);
     }
 }

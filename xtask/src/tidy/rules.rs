@@ -31,7 +31,6 @@ pub(super) const CRATES: &[Crate] = &[
         may_use: &["flowline", "flowline-check", CORE, "flowline-store"],
     },
     Crate { folder: "crates/client", name: "flowline-client", may_use: &[CORE] },
-    Crate { folder: "crates/ui", name: "flowline-ui", may_use: &[] },
     Crate {
         folder: "crates/server",
         name: "flowline-server",
@@ -45,7 +44,6 @@ pub(super) const CRATES: &[Crate] = &[
             "flowline-sim",
             "flowline-sqlite",
             "flowline-store",
-            "flowline-ui",
         ],
     },
     // Builds before everything else and must stay quick to build.

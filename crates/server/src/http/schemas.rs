@@ -92,6 +92,11 @@ pub fn schema(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
+/// A definition of this kind.
+fn defines(kind: &str) -> Value {
+    json!({ "type": "object", "required": [kind], "properties": { kind: { "type": "string" } }, "additionalProperties": true })
+}
+
 pub fn one_of(about: &str, words: &[&str]) -> Value {
     json!({ "enum": words, "description": about })
 }
@@ -139,7 +144,7 @@ fn flows() -> Value {
         fields
     };
     json!({
-        "Definition": { "type": "object", "description": "A flow or a machine. `flowline schema` prints the whole schema.", "anyOf": [{ "required": ["flow"] }, { "required": ["machine"] }] },
+        "Definition": { "type": "object", "description": "A flow or a machine. `flowline schema` prints the whole schema.", "anyOf": [defines("flow"), defines("machine")] },
         "Registered": object("A definition that is stored.", json!({
             "flow": text("The name of the flow."),
             "hash": text("Known by its content."),

@@ -24,6 +24,22 @@ fn the_committed_openapi_document_is_the_one_that_is_served() {
 }
 
 #[test]
+fn every_operation_says_whether_it_needs_a_token_and_has_a_good_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let document = served.get("/openapi.json").json();
+    for (path, verbs) in document["paths"].as_object().unwrap() {
+        for (verb, operation) in verbs.as_object().unwrap() {
+            let tokens = operation["security"].as_array().map(Vec::len);
+            let expected = if operation["x-scope"].is_null() { 0 } else { 2 };
+            assert_eq!(tokens, Some(expected), "{verb} {path}");
+            let good = |status: &String| status.starts_with('2');
+            assert!(operation["responses"].as_object().unwrap().keys().any(good), "{verb} {path}");
+        }
+    }
+}
+
+#[test]
 fn every_code_of_a_problem_has_a_page() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), &[]);
