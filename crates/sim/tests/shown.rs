@@ -142,6 +142,18 @@ fn machines_with_timers_that_come_back_and_times_from_their_context_are_played()
     assert_eq!(report.never_entered(), [""; 0]);
 }
 
+#[test]
+fn a_guard_that_asks_for_somebody_of_the_input_is_passed_and_an_example_is_played_to_its_ends() {
+    let text = include_str!("../../../examples/expense.yaml");
+    let report = report(text, 200);
+    assert_eq!(report.never_entered(), [""; 0]);
+    assert_eq!(report.never_run(), [""; 0]);
+    assert!(report.stuck().is_empty(), "{:?}", report.stuck());
+    assert!(seeds_of(&report, Ending::Completed) > 0 && seeds_of(&report, Ending::Failed) > 0);
+    let lost: Vec<(String, String)> = report.lost().into_iter().map(|one| (one.event, one.state)).collect();
+    assert_eq!(lost, [("submit".to_owned(), "draft".to_owned())], "by somebody else");
+}
+
 /// As a release that took `after` across groups played it.
 #[cfg(feature = "planted")]
 #[test]

@@ -25,6 +25,7 @@ pub use machine::{Guard, Made, MadeTransition, Term};
 pub use script::{Op, Script, Start, Timed};
 pub use stub::{Guess, Stub};
 pub use toy::Play;
+pub(crate) use toy::users_of;
 
 /// A flow with the behaviour of its steps and of its clients.
 #[derive(Debug, Clone)]

@@ -31,6 +31,8 @@ const LONGEST: Duration = Duration::from_secs(120);
 const SHORTEST: Duration = Duration::from_millis(500);
 /// How often the transitions of the last state are tried before it counts as stuck.
 const ROUNDS: usize = 4;
+/// Users that send, no more than there are rounds in the end.
+const USERS: usize = 2 * ROUNDS;
 /// Events of one seed at most.
 const EVENTS: usize = 80;
 
@@ -151,7 +153,7 @@ impl Toy {
         if !one_in(rng, 4) {
             let most = self.definition.machine.iter().flat_map(|machine| &machine.states);
             let most = most.map(|state| state.on.values().map(Vec::len).sum::<usize>()).max().unwrap_or(0);
-            for turn in 0..(most.max(1) * ROUNDS * 2).min(EVENTS) {
+            for turn in 0..(most.max(1) * USERS).min(EVENTS) {
                 play(&mut ops, rng, 3_000, Try::Next(turn));
             }
         }
@@ -248,9 +250,26 @@ impl Program {
         let stranger = matches!(play.aim, Try::Any) && one_in(&mut rng, 12);
         let roles =
             if way.roles.is_empty() || stranger { Vec::new() } else { vec![pick(&mut rng, &way.roles)] };
-        let user = Some(format!("user-{}", rng.u32(1..4)));
-        Some((event.clone(), payload, Sender { user, roles }))
+        let users = users_of(&self.script.starts_of(0).next()?.input.value());
+        let user = match play.aim {
+            Try::Any => pick(&mut rng, &users),
+            // Each transition by everybody in turn.
+            Try::Next(turn) => users[turn / ways.len() % users.len()].clone(),
+        };
+        Some((event.clone(), payload, Sender { user: Some(user), roles }))
     }
+}
+
+/// Who sends to a run with this input: strangers, and whoever it names, whom a guard may ask for.
+pub(crate) fn users_of(input: &Value) -> Vec<String> {
+    let mut users = vec!["user-1".to_owned(), "user-2".to_owned()];
+    let named = input.as_object().into_iter().flat_map(|object| object.values()).filter_map(Value::as_str);
+    for name in named {
+        if users.len() < USERS && !users.iter().any(|user| user == name) {
+            users.push(name.to_owned());
+        }
+    }
+    users
 }
 
 /// The machine as it is played: nothing runs, nothing is refused for its shape, and time is short.

@@ -12,9 +12,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Ending, Report, Sight, Trial, by_seeds};
+use crate::program::users_of;
 
-/// How often an event that could lead out of a state must have been turned down there.
-const TRIES: usize = 3;
+/// How often an event that could lead out of a state must have been turned down there, whoever sent it.
+const TRIES: usize = 6;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct States {
@@ -54,8 +55,11 @@ struct Story {
     path: Vec<String>,
     armed: BTreeSet<u64>,
     running: BTreeSet<String>,
-    /// Events turned down since the state was entered, with those that could not be worked out.
-    refused: BTreeMap<String, usize>,
+    /// Events turned down since the state was entered: how often, and who had sent them.
+    refused: BTreeMap<String, (usize, BTreeSet<String>)>,
+    /// Who sent each event, by number, and how many there are that send.
+    senders: BTreeMap<u64, String>,
+    users: usize,
     lost: Vec<(String, String, Value)>,
     unsettled: BTreeSet<String>,
     /// The step and the code of a failure, or what else ended the run.
@@ -80,7 +84,14 @@ impl Story {
             EventType::TimerFired | EventType::TimerCancelled => {
                 self.armed.remove(&data["timer"].as_u64().unwrap_or_default());
             }
-            EventType::EventRejected => self.rejected(text("name"), text("state"), &text("code")),
+            EventType::FlowStart => self.users = users_of(&data["input"]).len(),
+            EventType::EventReceived => {
+                self.senders.insert(data["number"].as_u64().unwrap_or_default(), text("userId"));
+            }
+            EventType::EventRejected => {
+                let sender = self.senders.remove(&data["number"].as_u64().unwrap_or_default());
+                self.rejected(text("name"), text("state"), &text("code"), sender.unwrap_or_default());
+            }
             EventType::StepStarted => drop(self.running.insert(step())),
             EventType::StepCompleted | EventType::StepSkipped => drop(self.running.remove(&step())),
             EventType::StepFailed => {
@@ -129,10 +140,12 @@ impl Story {
         }
     }
 
-    fn rejected(&mut self, event: String, state: String, code: &str) {
+    fn rejected(&mut self, event: String, state: String, code: &str, sender: String) {
         match code {
             "guard" => {
-                *self.refused.entry(event.clone()).or_default() += 1;
+                let (times, senders) = self.refused.entry(event.clone()).or_default();
+                *times += 1;
+                senders.insert(sender);
                 self.lost.push((state, event, self.context.clone()));
             }
             "expression" => drop(self.unsettled.insert(format!("{event} in {state}"))),
@@ -196,7 +209,10 @@ impl Report {
     }
 
     fn is_stuck(&self, state: &str, story: &Story) -> bool {
-        let refused = |event: &String| story.refused.get(event).is_some_and(|tries| *tries >= TRIES);
+        let refused = |event: &String| {
+            let tried = story.refused.get(event);
+            tried.is_some_and(|(times, senders)| *times >= TRIES && senders.len() >= story.users)
+        };
         state_of(&self.flow, state).is_some_and(|state| ways_out(state).iter().all(refused))
     }
 
