@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use flowline_core::Tenant;
 use flowline_core::definition::{Definition, Diagnostics};
 use flowline_core::plan::PlanError;
-use flowline_core::{Plan, Tenant};
-use flowline_store::{Store, StoreError, StoredDefinition};
+use flowline_store::{Store, StoreError};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -35,6 +35,13 @@ pub enum EngineError {
     NoSuchRun(String),
     #[error("there is no flow {0:?}; register it first")]
     NoSuchFlow(String),
+    #[error("flow {flow:?} has no version {hash}; `flowline flows --versions` lists them")]
+    NoSuchVersion { flow: String, hash: String },
+    /// The flow takes no new runs.
+    #[error(
+        "flow {0:?} is retired; register it again, or bring a version back: `flowline flows activate {0} HASH`"
+    )]
+    Retired(String),
     /// The run cannot take the input, ever.
     #[error("{0}")]
     Refused(flowline_core::decide::Refusal),
@@ -81,6 +88,8 @@ pub(crate) struct Shared {
     pub inbox: mpsc::UnboundedSender<Mail>,
     pub meters: Arc<Meters>,
     pub remote: Mind,
+    /// What this engine's own runners can run.
+    pub needs: Vec<Arc<str>>,
     trouble: watch::Receiver<Option<StoreError>>,
     driver: Mutex<Option<JoinHandle<()>>>,
     retain: Mutex<Option<JoinHandle<()>>>,
@@ -176,37 +185,6 @@ impl Engine {
         Engine { shared, tenant, _owned: None }
     }
 
-    /// Checks and stores a definition, so that runs can be started from it. `origin` is the folder that its commands
-    /// run in.
-    pub async fn register(
-        &self,
-        definition: Definition,
-        origin: Option<String>,
-    ) -> Result<Arc<Plan>, EngineError> {
-        definition.validate().map_err(|diagnostics| EngineError::Definition(Box::new(diagnostics)))?;
-        self.register_plan(Arc::new(Plan::build(definition)?), origin).await
-    }
-
-    /// Stores the definition of a plan, so that runs can be started from it.
-    pub async fn register_plan(
-        &self,
-        plan: Arc<Plan>,
-        origin: Option<String>,
-    ) -> Result<Arc<Plan>, EngineError> {
-        let stored = StoredDefinition {
-            tenant: self.tenant.clone(),
-            flow: plan.flow.clone(),
-            hash: plan.hash.clone(),
-            body: plan.definition.canonical(),
-            origin,
-            created_at: flowline_core::Time::default(),
-            latest: true,
-        };
-        self.shared.store.put_definition(stored).await?;
-        self.shared.plans.put(plan.clone());
-        Ok(plan)
-    }
-
     /// Waits until nothing is ready or running here, no dead instance holds a job, and no job or timer becomes due within
     /// `patience`. On a store that instances share, telling a dead one from a live one takes up to a lease.
     pub async fn until_idle(&self, patience: Duration) {
@@ -284,7 +262,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Registers a flow with its functions.
+    /// Registers a flow with its functions. What the store has seen before stays as it is: see [`Engine::register`].
     pub fn flow(mut self, flow: &Flow) -> EngineBuilder {
         for (need, function) in flow.functions() {
             self.runners.add(need, function.clone());
@@ -326,6 +304,7 @@ impl EngineBuilder {
             self.runners.add(need, calls.clone());
         }
         let now = store.now().await?;
+        let needs = self.runners.needs().to_vec();
         let runners = Arc::new(self.runners);
         let meters = Arc::new(Meters { spans: self.spans, ..Meters::default() });
         let config = self.config.clone();
@@ -350,6 +329,7 @@ impl EngineBuilder {
             inbox,
             meters,
             remote,
+            needs,
             trouble,
             driver: Mutex::new(None),
             retain: Mutex::new(retain),
@@ -360,7 +340,7 @@ impl EngineBuilder {
         let engine = Engine { shared, tenant: self.tenant, _owned };
         calls.connect(&engine.shared);
         for (definition, origin) in self.flows {
-            engine.register(definition, origin).await?;
+            engine.register_at_start(definition, origin).await?;
         }
         // Work begins once the flows are known, so that nothing is claimed that cannot be started.
         let handle = tokio::spawn(host.run());

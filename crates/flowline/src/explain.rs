@@ -9,13 +9,15 @@ use flowline_core::machine::Asked;
 use flowline_core::run::Phase;
 use flowline_core::time::show_duration;
 use flowline_core::{Plan, RunKey, RunState, Status, Time};
+use flowline_store::job::REMOTE;
 use flowline_store::{JobKey, JobRow, JobState, RunRow, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::drive::see;
-use crate::engine::EngineError;
+use crate::engine::{Engine, EngineError};
 use crate::plans::Plans;
 use crate::position::Position;
+use crate::registry::Unserved;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -60,6 +62,18 @@ pub struct MissingEvent {
 
 fn is_zero(n: &u32) -> bool {
     *n == 0
+}
+
+impl Explanation {
+    /// Names what waits for an instance that can run it, as the one that explains can't.
+    pub fn note_unserved(&mut self, engine: &Engine) {
+        for step in self.steps.iter_mut().filter(|step| step.state == "queued") {
+            let need = step.job.as_ref().map(|job| &*job.need);
+            if let Some(need) = need.filter(|need| *need != REMOTE && !engine.serves(need)) {
+                step.reason.push_str(&format!("; this instance runs no {need:?} steps"));
+            }
+        }
+    }
 }
 
 /// Explains one run.
@@ -301,18 +315,12 @@ impl View<'_> {
                 if let Some(stop) = self.stop(job) {
                     return ("queued", format!("ready for {since}, but {stop}"));
                 }
-                let who = match &*job.need {
-                    "command" | "http" => "flowline work".to_owned(),
-                    "remote" => format!("a worker on queue {:?}", job.queue),
-                    need => format!("an engine that has {need:?}"),
+                let queue = &job.queue;
+                let remedy = match &*job.need {
+                    REMOTE => format!("start a worker on queue {queue:?}"),
+                    need => Unserved::remedy(need),
                 };
-                (
-                    "queued",
-                    format!(
-                        "ready for {since} in queue {:?}; nobody has taken it: it needs {who}",
-                        job.queue
-                    ),
-                )
+                ("queued", format!("ready for {since} in queue {queue:?}, and nobody has taken it; {remedy}"))
             }
         }
     }

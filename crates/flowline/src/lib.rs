@@ -44,6 +44,7 @@ pub mod operate;
 pub mod plans;
 pub mod position;
 pub mod reconcile;
+pub mod registry;
 pub mod relocate;
 pub mod remote;
 pub mod retain;

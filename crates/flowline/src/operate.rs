@@ -18,6 +18,7 @@ use crate::engine::{Engine, EngineError};
 use crate::flow::Flow;
 use crate::ledger::Outcome;
 use crate::opening::{Opening, offer, opened, refused, row};
+use crate::registry;
 
 pub use crate::opening::check_start;
 
@@ -178,8 +179,7 @@ impl Engine {
 
     /// Starts a run of the latest definition of a flow.
     pub async fn run_named(&self, flow: &str, input: Json) -> Result<StartRequest, EngineError> {
-        let stored = self.shared.store.latest(self.tenant(), flow).await?;
-        let hash = stored.ok_or_else(|| EngineError::NoSuchFlow(flow.to_owned()))?.hash;
+        let hash = registry::latest(self.store(), self.tenant(), flow).await?.hash;
         let plan = self.shared.plans.get(&*self.shared.store, self.tenant(), &hash).await?;
         Ok(self.request(Ok(Opening::of(plan, input))))
     }

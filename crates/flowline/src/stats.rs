@@ -118,8 +118,14 @@ impl Summary {
     }
 }
 
+/// What is wrong with a bucket that holds no time.
+pub const NO_WIDTH: &str = "a time bucket is 1ms wide or wider";
+
 /// Counts. Cost is linear in the runs that the question covers.
 pub async fn stats(store: &dyn Store, question: &Question) -> Result<Stats, StoreError> {
+    if question.bucket < Duration::from_millis(1) {
+        return Err(StoreError::Invalid(NO_WIDTH.to_owned()));
+    }
     let mut stats = Stats {
         total: Summary::default(),
         flows: BTreeMap::new(),
@@ -128,7 +134,7 @@ pub async fn stats(store: &dyn Store, question: &Question) -> Result<Stats, Stor
         steps_sampled: false,
     };
     let mut buckets: BTreeMap<i64, Summary> = BTreeMap::new();
-    let width = (question.bucket.as_millis() as i64).max(1);
+    let width = question.bucket.as_millis() as i64;
     let mut query = RunQuery {
         flow: question.flow.clone(),
         since: question.since,

@@ -28,6 +28,28 @@ pub(crate) async fn put_definition(session: &Session, definition: &StoredDefinit
     Ok(row.try_get(0)?)
 }
 
+/// False where the flow has no such definition.
+pub(crate) async fn set_latest(
+    session: &Session,
+    tenant: &Tenant,
+    flow: &str,
+    hash: Option<&str>,
+) -> Result<bool, Fault> {
+    let (tenant, flow) = (tenant.as_str(), code::shut(flow));
+    let changed = match hash {
+        Some(hash) => {
+            let sql = "update definitions set turn = nextval('definition_turns')
+                where tenant = $1 and flow_name = $2 and hash = $3";
+            session.execute(sql, &[&tenant, &flow, &code::shut(hash)]).await?
+        }
+        None => {
+            let sql = "update definitions set turn = null where tenant = $1 and flow_name = $2";
+            session.execute(sql, &[&tenant, &flow]).await?
+        }
+    };
+    Ok(changed > 0)
+}
+
 pub(crate) async fn definition(
     session: &Session,
     tenant: &Tenant,
@@ -43,8 +65,8 @@ pub(crate) async fn latest(
     flow: &str,
 ) -> Result<Option<StoredDefinition>, Fault> {
     let flow = code::shut(flow);
-    let newest = "d.flow_name = $2 order by d.id desc limit 1";
-    Ok(defined(session, tenant, newest, &[&tenant.as_str(), &flow]).await?.pop())
+    let last = "d.flow_name = $2 and d.turn is not null order by d.turn desc limit 1";
+    Ok(defined(session, tenant, last, &[&tenant.as_str(), &flow]).await?.pop())
 }
 
 pub(crate) async fn definitions(session: &Session, tenant: &Tenant) -> Result<Vec<StoredDefinition>, Fault> {
@@ -59,8 +81,8 @@ async fn defined(
     given: Given<'_>,
 ) -> Result<Vec<StoredDefinition>, Fault> {
     let sql = format!(
-        "select d.flow_name, d.hash, d.body, d.origin, d.created_at, not exists (select 1 from definitions n
-             where n.tenant = d.tenant and n.flow_name = d.flow_name and n.id > d.id)
+        "select d.flow_name, d.hash, d.body, d.origin, d.created_at, d.turn is not null and not exists
+             (select 1 from definitions n where n.tenant = d.tenant and n.flow_name = d.flow_name and n.turn > d.turn)
          from definitions d where d.tenant = $1 and {wheres}"
     );
     let mut found = Vec::new();

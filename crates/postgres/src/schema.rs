@@ -16,7 +16,7 @@ use crate::target::Target;
 /// The format that this build writes.
 pub(crate) const FORMAT: u32 = STEPS.len() as u32;
 
-pub(crate) const STEPS: &[&str] = &[FIRST, DOCUMENTS, MACHINES, FLOORS];
+pub(crate) const STEPS: &[&str] = &[FIRST, DOCUMENTS, MACHINES, FLOORS, TURNS];
 
 /// `flow_runs` and `jobs` change all the time: room is left in their pages so that a changed row stays in its page and
 /// touches no index, and they are vacuumed early and without pauses. `events` only grows.
@@ -197,6 +197,16 @@ create index flow_runs_by_flow_status on flow_runs ((tenant || '/' || flow_name 
 drop index flow_runs_by_state;
 create index flow_runs_by_state on flow_runs
     ((tenant || '/' || flow_name || '/' || machine_state || '/' || status), (-id)) where machine_state is not null;
+";
+
+/// The latest definition of a flow is the one that was made so last: `turn` counts that. A retired flow has none. Instances of
+/// the build before take the newest one for the latest, as ever.
+const TURNS: &str = "
+create sequence definition_turns;
+alter table definitions add column turn bigint;
+update definitions set turn = id;
+select setval('definition_turns', (select coalesce(max(id), 1) from definitions));
+alter table definitions alter column turn set default nextval('definition_turns');
 ";
 
 /// Makes the schema where it is missing and takes the steps that it lacks. Refuses one of a newer build. True where it is

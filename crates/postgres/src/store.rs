@@ -152,6 +152,10 @@ impl Catalog for PostgresStore {
         reading!(self, |session| catalog::definition(&session, tenant, hash))
     }
 
+    async fn set_latest(&self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> Result<bool, StoreError> {
+        writing!(self, |session| catalog::set_latest(&session, tenant, flow, hash))
+    }
+
     async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
         reading!(self, |session| catalog::latest(&session, tenant, flow))
     }

@@ -13,6 +13,9 @@ use flowline_store::conformance::given;
 use flowline_store::row::Retention;
 use flowline_store::{Catalog, Commit, Counter, Index, RunStore, StoreError};
 
+/// Takes away what the fifth format brought.
+const WITHOUT_TURNS: &str = "alter table definitions drop column turn; drop sequence definition_turns";
+
 /// Takes away what the third format brought, and the fourth.
 const WITHOUT_MACHINES: &str = "
     drop sequence job_rewinds; drop index flow_runs_ended;
@@ -45,7 +48,7 @@ async fn runs_of_the_format_before_are_counted_and_go_on() {
     let client = place::connect(&schema.url).await;
     let name = &schema.name;
     let back = format!(
-        "set search_path to {name}; {WITHOUT_MACHINES}; update cells set value = 2 where name = 'format'"
+        "set search_path to {name}; {WITHOUT_TURNS}; {WITHOUT_MACHINES}; update cells set value = 2 where name = 'format'"
     );
     client.batch_execute(&back).await.expect("goes back");
 
@@ -69,7 +72,7 @@ async fn a_schema_of_the_format_before_is_brought_up_to_date_by_an_engine_alone(
     let client = place::connect(&schema.url).await;
     let name = &schema.name;
     let back = format!(
-        "set search_path to {name}; drop table documents; {WITHOUT_MACHINES};
+        "set search_path to {name}; drop table documents; {WITHOUT_TURNS}; {WITHOUT_MACHINES};
          update cells set value = 1 where name = 'format'"
     );
     client.batch_execute(&back).await.expect("goes back");
@@ -78,9 +81,35 @@ async fn a_schema_of_the_format_before_is_brought_up_to_date_by_an_engine_alone(
     let StoreError::Unavailable(text) = &error else { panic!("{error:?}") };
     assert!(text.contains("format 1") && text.contains("flowline work"), "{text}");
     let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
-    assert_eq!(store.check().await.expect("answers").format, 4);
+    assert_eq!(store.check().await.expect("answers").format, 5);
     store.put_document("tokens", "t", given::json("x".into()), None).await.expect("is stored");
     assert!(store.document("tokens", "t").await.expect("answers").is_some());
+}
+
+#[tokio::test]
+async fn the_newest_definition_of_the_format_before_is_the_latest_until_another_is_made_it() {
+    let (url, schema) = place::fresh();
+    let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
+    let tenant = flowline_core::Tenant::default();
+    for hash in ["h1", "h2", "h3"] {
+        store.put_definition(given::definition(&tenant, "x", hash)).await.expect("is stored");
+    }
+    drop(store);
+    let client = place::connect(&schema.url).await;
+    let name = &schema.name;
+    let back = format!(
+        "set search_path to {name}; {WITHOUT_TURNS}; update cells set value = 4 where name = 'format'"
+    );
+    client.batch_execute(&back).await.expect("goes back");
+
+    let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
+    let latest =
+        async || store.latest(&tenant, "x").await.expect("answers").map(|found| found.hash.to_string());
+    assert_eq!(latest().await.as_deref(), Some("h3"));
+    assert!(store.set_latest(&tenant, "x", Some("h1")).await.expect("answers"));
+    assert_eq!(latest().await.as_deref(), Some("h1"));
+    store.put_definition(given::definition(&tenant, "x", "h4")).await.expect("is stored");
+    assert_eq!(latest().await.as_deref(), Some("h4"));
 }
 
 #[tokio::test]

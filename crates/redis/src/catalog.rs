@@ -39,6 +39,23 @@ impl RedisStore {
         Ok(new)
     }
 
+    pub(crate) async fn make_latest(
+        &self,
+        tenant: &Tenant,
+        flow: &str,
+        hash: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        let mut args = Args::new();
+        args.text(&self.who).name(tenant.as_str()).name(flow);
+        if let Some(hash) = hash {
+            args.name(hash);
+        }
+        let mut answer = self.shards[0].call(&script::LATEST, [&args]).await?;
+        let found = text(answer.rest.next().unwrap_or_default())? == "1";
+        self.wake();
+        Ok(found)
+    }
+
     pub(crate) async fn definition_of(
         &self,
         tenant: &Tenant,

@@ -219,6 +219,10 @@ impl Catalog for RedisStore {
         self.definition_of(tenant, hash).await
     }
 
+    async fn set_latest(&self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> Result<bool, StoreError> {
+        self.make_latest(tenant, flow, hash).await
+    }
+
     async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
         self.latest_of(tenant, flow).await
     }

@@ -169,12 +169,12 @@ impl RedisStore {
 
     /// The first shard has the definitions; the others know which there are.
     fn pack_definition(&self, definition: &StoredDefinition) -> Vec<Packed> {
-        let StoredDefinition { tenant, flow, hash, body, origin, created_at, .. } = definition;
+        let StoredDefinition { tenant, flow, hash, body, origin, created_at, latest } = definition;
         let place = next_place(&self.places.definitions, *created_at, 1);
         let mut args = Args::new();
-        args.number(10).text("F").name(tenant.as_str()).name(hash).name(flow).text(body);
+        args.number(11).text("F").name(tenant.as_str()).name(hash).name(flow).text(body);
         args.number(created_at.millis()).number(place).text(if origin.is_some() { "1" } else { "" });
-        args.text(origin.as_deref().unwrap_or_default());
+        args.text(origin.as_deref().unwrap_or_default()).text(if *latest { "1" } else { "" });
         let first = Packed { shard: 0, args, commands: 5, definition: hash.clone() };
         let know = |shard| {
             let mut args = Args::new();

@@ -67,6 +67,7 @@ impl Failure {
             "no-such-flow" => failure.help(
                 "`flowline flows` lists them; a file is taken by its path (`flowline start ./order.yaml`)",
             ),
+            "flow-retired" => failure.help("`flowline flows --versions` lists the hashes"),
             "no-such-token" => {
                 failure.help("`flowline token list` lists them; check --tenant, and --store or --server")
             }
@@ -168,7 +169,10 @@ impl From<EngineError> for Failure {
             EngineError::Definition(diagnostics) => Failure::definition(*diagnostics),
             EngineError::Plan(_) => Failure::new(Exit::Usage, "definition", text),
             EngineError::NoSuchRun(run) => Failure::no_such_run(&run),
-            EngineError::NoSuchFlow(_) => Failure::refusal("no-such-flow", text),
+            EngineError::NoSuchFlow(_) | EngineError::NoSuchVersion { .. } => {
+                Failure::refusal("no-such-flow", text)
+            }
+            EngineError::Retired(_) => Failure::refusal("flow-retired", text),
             EngineError::Refused(refusal) => refused(&refusal, text),
             EngineError::KeyConflict { .. } => Failure::new(Exit::Usage, "key-conflict", text),
             EngineError::Stopped => Failure::environment(text),

@@ -1,7 +1,7 @@
 //! A run as people look at it: its steps with times, what it emitted, how it ended.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flowline::EngineError;
@@ -10,6 +10,7 @@ use flowline::core::run::Phase;
 use flowline::core::{Event, Json, Plan, RunKey, RunState, Status, Tenant, Time};
 use flowline::plans::Plans;
 use flowline::position::Position;
+use flowline::registry::Unserved;
 use flowline::store::{
     EventQuery, JobRow, JobState, RunPage, RunRow, Store, StoreError, StoredDefinition, Total,
 };
@@ -45,11 +46,18 @@ impl From<RunPage> for RunList {
 
 /// A definition, and the runs of its flow by status.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct FlowView {
     #[serde(flatten)]
     pub definition: StoredDefinition,
     pub kind: DefinitionKind,
     pub runs: BTreeMap<Status, u64>,
+    /// Whether the flow takes no new runs.
+    #[serde(default)]
+    pub retired: bool,
+    /// Steps that the server which was asked can't run. A store can't tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_run_here: Vec<Unserved>,
 }
 
 /// What a definition defines.
@@ -94,7 +102,16 @@ impl FlowView {
         versions: Versions,
     ) -> Result<Vec<FlowView>, StoreError> {
         let mut definitions = store.definitions(tenant).await?;
-        definitions.retain(|definition| versions == Versions::All || definition.latest);
+        let live: BTreeSet<Arc<str>> =
+            definitions.iter().filter(|one| one.latest).map(|one| one.flow.clone()).collect();
+        if versions == Versions::Latest {
+            // A retired flow is shown by its newest definition, which stands first.
+            let mut last = None;
+            definitions.retain(|one| {
+                let first = last.replace(one.flow.clone()) != Some(one.flow.clone());
+                one.latest || first && !live.contains(&one.flow)
+            });
+        }
         let counters = store.counters().await?;
         let view = |definition: StoredDefinition| {
             let of_flow =
@@ -103,7 +120,8 @@ impl FlowView {
             for counter in of_flow {
                 *runs.entry(counter.status).or_default() += counter.count;
             }
-            FlowView { kind: DefinitionKind::of(&definition), definition, runs }
+            let (kind, retired) = (DefinitionKind::of(&definition), !live.contains(&definition.flow));
+            FlowView { kind, definition, runs, retired, not_run_here: Vec::new() }
         };
         Ok(definitions.into_iter().map(view).collect())
     }

@@ -228,6 +228,12 @@ impl Catalog for Wire {
         self.read("definition", move |memory, _| memory.definition(&tenant, &hash)).await
     }
 
+    async fn set_latest(&self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> Result<bool, StoreError> {
+        let (tenant, flow, hash) = (tenant.clone(), flow.to_owned(), hash.map(str::to_owned));
+        let act = move |inner: &mut Inner, _: &str| inner.memory.set_latest(&tenant, &flow, hash.as_deref());
+        self.cross(Kind::Write, "set latest", act).await
+    }
+
     async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
         let (tenant, flow) = (tenant.clone(), flow.to_owned());
         self.read("latest", move |memory, _| memory.latest(&tenant, &flow)).await

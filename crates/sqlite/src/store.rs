@@ -103,6 +103,16 @@ impl Catalog for SqliteStore {
         self.writer()?.ask(put).await
     }
 
+    async fn set_latest(&self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> Result<bool, StoreError> {
+        let (tenant, flow, hash) = (tenant.clone(), flow.to_owned(), hash.map(str::to_owned));
+        let forget = self.latest.forget();
+        let set = move |writer: &mut Writer<'_>| {
+            let _ends_with_this = &forget;
+            writer.set_latest(&tenant, &flow, hash.as_deref())
+        };
+        self.writer()?.ask(set).await
+    }
+
     async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
         let (tenant, hash) = (tenant.clone(), hash.to_owned());
         self.readers.read(move |reader| reader.definition(&tenant, &hash)).await

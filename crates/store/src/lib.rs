@@ -89,6 +89,22 @@ pub trait RunStore: Send + Sync + 'static {
     /// A page of a run's log, in order. Its cost does not grow with the place in the log.
     async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError>;
 
+    /// How many events of a run's log the filters of a query let through, wherever its page lies. Exact up to
+    /// [`query::EXACT_TOTAL`].
+    async fn count_events(&self, run: &RunKey, query: EventQuery) -> Result<Total, StoreError> {
+        let mut query = EventQuery { after: 0, limit: query::MAX_PAGE, ..query };
+        let mut count = 0;
+        loop {
+            let page = self.events(run, query.clone()).await?;
+            count += page.events.len() as u64;
+            match page.events.last() {
+                Some(last) if page.more && count < query::EXACT_TOTAL => query.after = last.seq,
+                _ if page.more => return Ok(Total::AtLeast(query::EXACT_TOTAL)),
+                _ => return Ok(Total::Exact(count)),
+            }
+        }
+    }
+
     /// The receipt of an event that a run took in; `None` where there is none of that id.
     async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError>;
 
@@ -110,10 +126,15 @@ pub trait RunStore: Send + Sync + 'static {
 #[async_trait]
 pub trait Catalog: Send + Sync + 'static {
     /// Stores a definition. Only a hash never seen before becomes its flow's latest; an old one cannot turn it back.
+    /// [`Catalog::set_latest`] can.
     /// `origin` (the folder that its commands run in) is replaced on every call. True where the hash was new.
     async fn put_definition(&self, definition: StoredDefinition) -> Result<bool, StoreError>;
     async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError>;
-    /// The latest definition of a flow.
+    /// Makes a definition its flow's latest, whatever was put after it. Without a hash the flow is retired: it has no latest
+    /// until a new definition is put or one is made the latest. False, and nothing changed, where the flow has no definition
+    /// of that hash, or none at all.
+    async fn set_latest(&self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> Result<bool, StoreError>;
+    /// The latest definition of a flow; `None` where it has none or is retired.
     async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError>;
     /// Every definition of a tenant, by flow name, newest first within a flow.
     async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError>;

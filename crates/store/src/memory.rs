@@ -164,6 +164,10 @@ impl Catalog for MemoryStore {
         Ok(self.lock().definition(tenant, hash))
     }
 
+    async fn set_latest(&self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> Result<bool, StoreError> {
+        Ok(self.lock().set_latest(tenant, flow, hash))
+    }
+
     async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
         Ok(self.lock().latest(tenant, flow))
     }

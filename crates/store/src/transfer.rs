@@ -35,8 +35,8 @@ pub trait Transfer: Send + Sync + 'static {
     /// Marks an empty store as being filled. What a filling left that was broken off goes first.
     async fn begin_filling(&self) -> Result<Filling, StoreError>;
 
-    /// Writes parts in order. Runs are listed in the order in which they come, the last one as the newest; of a flow's
-    /// definitions the last one is the latest; events of a run come in order, after their run; so do its
+    /// Writes parts in order. Runs and definitions are listed in the order in which they come, the last one as the newest; a
+    /// definition is its flow's latest if it says so; events of a run come in order, after their run; so do its
     /// receipts. A run that is there is
     /// refused (`Exists`), and one without its definition (`UnknownDefinition`). After a failure the filling has to
     /// begin anew.

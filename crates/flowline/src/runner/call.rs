@@ -92,6 +92,7 @@ fn failed(error: EngineError) -> StepError {
         EngineError::Stopped => StepError::new("the engine has stopped"),
         EngineError::NoSuchRun(_) => StepError::fatal(error).code("no_such_run"),
         EngineError::NoSuchFlow(_) => StepError::fatal(error).code("no_such_flow"),
+        EngineError::Retired(_) => StepError::fatal(error).code("flow_retired"),
         error => StepError::fatal(error).code("refused"),
     }
 }

@@ -88,12 +88,12 @@ pub(crate) async fn restore(
 }
 
 async fn define(seat: &Seat<'_>, definition: &StoredDefinition) -> Result<(), Fault> {
-    let sql = "insert into definitions (tenant, flow_name, hash, body, origin, created_at)
-        values ($1, $2, $3, $4, $5, $6) on conflict (tenant, hash) do nothing";
-    let StoredDefinition { tenant, flow, hash, body, origin, created_at, .. } = definition;
+    let sql = "insert into definitions (tenant, flow_name, hash, body, origin, created_at, turn)
+        values ($1, $2, $3, $4, $5, $6, case when $7 then nextval('definition_turns') end) on conflict (tenant, hash) do nothing";
+    let StoredDefinition { tenant, flow, hash, body, origin, created_at, latest } = definition;
     let origin = origin.as_deref().map(code::shut);
     let (tenant, flow, hash, created) = (tenant.as_str(), &**flow, &**hash, created_at.millis());
-    seat.execute(sql, &[&tenant, &flow, &hash, body, &origin, &created]).await.map(drop)
+    seat.execute(sql, &[&tenant, &flow, &hash, body, &origin, &created, latest]).await.map(drop)
 }
 
 /// The number of a run that is there.

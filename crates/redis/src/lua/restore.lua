@@ -6,7 +6,7 @@ local function define(o)
   call('HSET', key, 'flow', flow, 'body', ARGV[o + 6], 'created', ARGV[o + 7], 'number', number)
   if ARGV[o + 9] == '1' then call('HSET', key, 'origin', ARGV[o + 10]) end
   call('ZADD', base .. ':defs:' .. tenant, number, hash)
-  call('HSET', base .. ':latest:' .. tenant, flow, hash)
+  if ARGV[o + 11] == '1' then call('HSET', base .. ':latest:' .. tenant, flow, hash) end
   call('SADD', base .. ':known', tenant .. '/' .. hash)
   stamp = math.max(stamp, tonumber(number))
 end

@@ -226,8 +226,11 @@ async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: 
             // A server can be looked at before the first engine has made anything there.
             made = health.format > 0;
             let size = health.bytes.map_or(String::new(), |bytes| format!(", {} KiB", bytes >> 10));
-            findings
-                .ok("store", format!("{} {}, format {}{size}", health.kind, health.version, health.format));
+            let server = format!("{} {}", health.kind, health.version);
+            match made {
+                true => findings.ok("store", format!("{server}, format {}{size}", health.format)),
+                false => findings.ok("server", server),
+            }
             findings.ok("durability", health.durability);
             if let Some(why) = health.unwritable {
                 findings.bad(
@@ -236,7 +239,7 @@ async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: 
                     "engines need a store that they can write to; commands that only read work",
                 );
             }
-            if health.problems.is_empty() {
+            if made && health.problems.is_empty() {
                 findings.ok("content", "no damage found");
             }
             for problem in health.problems {

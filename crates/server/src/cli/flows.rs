@@ -1,29 +1,111 @@
-//! `flowline flows`: the flows of a store.
+//! `flowline flows`: the flows of a store, and which definition new runs use.
 
 use std::collections::BTreeMap;
 
+use clap::Subcommand;
 use flowline::core::Status;
+use flowline::registry;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::Context;
 use crate::failure::{Exit, Outcome};
 use crate::open::Access;
 use crate::output;
-use crate::target::{Items, Target};
+use crate::target::{Items, Target, part};
 use crate::view::{FlowView, Versions};
 
 /// Characters of a hash that tell definitions apart for people.
 const HASH: usize = 12;
 
-/// List the flows in the store with their runs by status
+/// List the flows with their runs by status, go back to a version, or retire a flow
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  flowline flows --versions")]
+#[command(
+    after_help = "Example:\n  flowline flows --versions\n  flowline flows activate fulfil-order 3f2a91c04d7e"
+)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// Every definition ever stored, not only the latest of each flow
+    /// List every definition ever stored, not only the latest of each flow
     #[arg(long)]
     versions: bool,
+    #[command(subcommand)]
+    command: Option<Change>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Change {
+    /// Make a version the one that new runs use; brings a retired flow back
+    ///
+    /// Runs under way keep the version they started with.
+    #[command(after_help = "Example:\n  flowline flows activate fulfil-order 3f2a91c04d7e")]
+    Activate {
+        flow: String,
+        /// The version's hash, or its first characters, as `flowline flows --versions` shows them
+        hash: String,
+    },
+    /// Start no new runs of a flow; those under way go on
+    ///
+    /// Registering the flow again or activating a version brings it back.
+    #[command(after_help = "Example:\n  flowline flows retire fulfil-order")]
+    Retire { flow: String },
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
+    match &args.command {
+        None => list(context, args).await,
+        Some(Change::Activate { flow, hash }) => activate(context, flow, hash).await,
+        Some(Change::Retire { flow }) => retire(context, flow).await,
+    }
+}
+
+/// A flow after a change, as the API writes it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Changed {
+    flow: String,
+    hash: Option<String>,
+    retired: bool,
+}
+
+async fn activate(context: &Context, flow: &str, hash: &str) -> Outcome {
+    let changed = match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Existing).await?;
+            let latest = registry::activate(&*store, &context.settings.tenant.value, flow, hash).await?;
+            Changed { flow: flow.to_owned(), hash: Some(latest.hash.to_string()), retired: false }
+        }
+        Target::Server(server) => {
+            let path = format!("/v1/flows/{}/activate", part(flow));
+            server.post(&path, &json!({ "version": hash })).await?
+        }
+    };
+    let hash = changed.hash.as_deref().unwrap_or_default();
+    tell(context, &changed, &format!("new runs of {flow} use {hash}"))
+}
+
+async fn retire(context: &Context, flow: &str) -> Outcome {
+    let changed = match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Existing).await?;
+            registry::retire(&*store, &context.settings.tenant.value, flow).await?;
+            Changed { flow: flow.to_owned(), hash: None, retired: true }
+        }
+        Target::Server(server) => {
+            server.post(&format!("/v1/flows/{}/retire", part(flow)), &json!({})).await?
+        }
+    };
+    tell(context, &changed, &format!("flow {flow} is retired; its runs go on, and no new one starts"))
+}
+
+fn tell(context: &Context, changed: &Changed, text: &str) -> Outcome {
+    if context.json {
+        output::json(changed)?;
+    } else {
+        output::line(text)?;
+    }
+    Ok(Exit::Fine)
+}
+
+async fn list(context: &Context, args: Args) -> Outcome {
     let versions = if args.versions { Versions::All } else { Versions::Latest };
     let items = match context.target()? {
         Target::Store => {
@@ -49,13 +131,25 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
             definition.flow.to_string(),
             item.kind.as_str().to_owned(),
             definition.hash.chars().take(HASH).collect(),
-            if definition.latest { "latest" } else { "" }.to_owned(),
+            if item.retired {
+                "retired"
+            } else if definition.latest {
+                "latest"
+            } else {
+                ""
+            }
+            .to_owned(),
             output::date(definition.created_at),
             words(&item.runs),
         ]
     };
     let rows = items.iter().map(cells).collect();
     output::table(&["flow", "kind", "hash", "version", "created", "runs of the flow"], rows)?;
+    for item in &items {
+        for unserved in &item.not_run_here {
+            output::note(&format!("warning: {}: {unserved}", item.definition.flow));
+        }
+    }
     Ok(Exit::Fine)
 }
 

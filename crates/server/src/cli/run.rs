@@ -1,5 +1,6 @@
 //! `flowline run`: starts a run of a file and works until it ends.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use flowline::core::time::show_duration;
 use flowline::core::{RunKey, Status, Time};
 use flowline::plans::Plans;
-use flowline::store::job::JobKey;
+use flowline::store::job::{JobKey, REMOTE};
 use flowline::store::{EventQuery, JobRow, JobState, Store};
 use flowline::{Engine, RunHandle};
 use serde_json::json;
@@ -19,7 +20,7 @@ use super::{Context, NEEDS, WorkFlags};
 use crate::definition;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::follow::Tail;
-use crate::open::Access;
+use crate::open::{Access, Place, shown};
 use crate::output::{self, DIM, RESET};
 use crate::progress::{Names, Progress};
 use crate::signals::Signals;
@@ -37,7 +38,8 @@ const LAST_EVENTS: Duration = Duration::from_secs(2);
 ///
 /// Every step that ends is kept in the store: an interrupted run goes on with `flowline work`, or with the same command
 /// and idempotency key. The result goes to stdout, progress to stderr. A run that comes to wait for events from outside
-/// is left waiting, with exit code 0.
+/// is left waiting, with exit code 0. Steps for remote workers need a server: on a store that nobody else can open
+/// meanwhile, the run is left unfinished, with exit code 3.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline run order.yaml --input '{\"total\": 19}'\n  \
                         flowline run order.yaml --input-file order.json --idempotency-key order-42 --json")]
@@ -58,6 +60,8 @@ enum Ending {
     Ended,
     /// Nothing that this process could do would move the run on.
     Stands(String),
+    /// Only a worker can, and none can come while this process holds the store.
+    NeedsWorker(String),
     Interrupted,
 }
 
@@ -96,7 +100,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     if handle.existed() && !args.no_progress {
         output::note(&format!("{DIM}run {} was started before{RESET}", handle.id()));
     }
-    let ending = work(&engine, &store, &handle, &mut progress, &mut signals).await;
+    let ending = work(context, &engine, &store, &handle, &mut progress, &mut signals).await;
     progress.finish();
     let ending = match ending {
         Ok(Ending::Interrupted) => {
@@ -113,6 +117,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 
 /// Shows what happens until the run ends, stands, or a signal comes.
 async fn work(
+    context: &Context,
     engine: &Engine,
     store: &Arc<dyn Store>,
     handle: &RunHandle,
@@ -122,13 +127,13 @@ async fn work(
     let mut tail = Tail::new(store.clone(), handle.key().clone(), EventQuery::default());
     let ended = handle.wait();
     let (tell, mut waits) = mpsc::unbounded_channel();
-    let stands = stands(store, handle.key(), tell);
+    let stands = stands(context, store, handle.key(), tell);
     tokio::pin!(ended, stands);
     let mut trouble = engine.trouble();
     let ending = loop {
         tokio::select! {
             outcome = &mut ended => { outcome?; break Ending::Ended; }
-            why = &mut stands => break Ending::Stands(why?),
+            ending = &mut stands => break ending?,
             event = tail.next() => progress.event(&event?),
             Some(wait) = waits.recv() => progress.note(&wait),
             () = trouble::tell(&mut trouble) => {}
@@ -148,11 +153,13 @@ async fn work(
 /// Waits until nothing that this process could do would move the run on, and says why. Long waits on the way there are
 /// told.
 async fn stands(
+    context: &Context,
     store: &Arc<dyn Store>,
     run: &RunKey,
     tell: mpsc::UnboundedSender<String>,
-) -> Result<String, Failure> {
+) -> Result<Ending, Failure> {
     let mut told = None;
+    let mut told_workers = String::new();
     loop {
         tokio::time::sleep(LOOK).await;
         let found = store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
@@ -166,7 +173,7 @@ async fn stands(
             continue;
         }
         if status == Status::Paused {
-            return Ok(format!(
+            return stand(format!(
                 "is paused; go on with `flowline resume {0}`, then `flowline work --until-idle`",
                 run.run
             ));
@@ -175,7 +182,7 @@ async fn stands(
             let paused = paused_queues(store, run, &steps).await?;
             match paused {
                 Some(queue) => {
-                    return Ok(format!(
+                    return stand(format!(
                         "waits in the paused queue {queue:?}; `flowline queues resume {queue}` lets it go on"
                     ));
                 }
@@ -189,11 +196,19 @@ async fn stands(
                 }
             }
         }
-        if let Some(job) = steps.first() {
-            return Ok(format!(
-                "has step {:?} for {:?}, which this command does not run; it waits for a worker that does",
-                job.name, job.need
-            ));
+        if !steps.is_empty() {
+            let why = missing_workers(context, &steps);
+            // A server can only open a file once this process has let go of it.
+            let shared =
+                matches!(Place::read(&context.settings.store.value)?, Place::Postgres(_) | Place::Redis(_));
+            if !shared {
+                return Ok(Ending::NeedsWorker(why));
+            }
+            if told_workers != why {
+                let _ = tell.send(format!("run {} {why}", run.run));
+                told_workers = why;
+            }
+            continue;
         }
         let view = RunView::read(&**store, &Plans::default(), run).await?;
         let awaited = view.parts.awaits;
@@ -210,12 +225,38 @@ async fn stands(
         let role =
             accepts.filter(|accepted| accepted.event == *event).find_map(|accepted| accepted.roles.first());
         let role = role.map_or(String::new(), |role| format!(" --role {role}"));
-        return Ok(format!(
+        return stand(format!(
             "waits{place} for {}; go on with `flowline send {} {event}{role} --payload JSON`, then `flowline work --until-idle`",
             awaited.join(", "),
             run.run
         ));
     }
+}
+
+fn stand(why: String) -> Result<Ending, Failure> {
+    Ok(Ending::Stands(why))
+}
+
+/// Which workers a run waits for, and how to start them.
+fn missing_workers(context: &Context, steps: &[&JobRow]) -> String {
+    let names: Vec<&str> = steps.iter().map(|job| &*job.name).collect();
+    let queues: BTreeSet<&str> =
+        steps.iter().filter(|job| *job.need == *REMOTE).map(|job| &*job.queue).collect();
+    let word = if names.len() == 1 { "step" } else { "steps" };
+    let waits = format!("waits at {word} {}", names.join(", "));
+    if queues.is_empty() {
+        let needs: BTreeSet<&str> = steps.iter().map(|job| &*job.need).collect();
+        let needs: Vec<&str> = needs.into_iter().collect();
+        return format!("{waits} for a program that has {}, on the same store", needs.join(", "));
+    }
+    let flags: String = queues.iter().map(|queue| format!(" --queue {queue}")).collect();
+    let queues: Vec<&str> = queues.into_iter().collect();
+    let store = shown(&context.settings.store.value);
+    format!(
+        "{waits} for a worker on queue {}; start a server, `flowline serve --store {store}`, and a worker, \
+         `flowline worker --server http://127.0.0.1:7400{flags} -- COMMAND`",
+        queues.join(", ")
+    )
 }
 
 fn long_wait(run: &RunKey, due: Time, left: Duration) -> String {
@@ -246,6 +287,7 @@ async fn report(context: &Context, store: &dyn Store, run: &RunKey, ending: Endi
         (_, Status::Completed) => Exit::Fine,
         (_, Status::Failed | Status::Cancelled) => Exit::Found,
         (Ending::Interrupted, _) => Exit::Interrupted,
+        (Ending::NeedsWorker(_), _) => Exit::Store,
         _ => Exit::Fine,
     };
     summary(&view, &ending, store.now().await?);
@@ -316,7 +358,7 @@ fn summary(view: &RunView, ending: &Ending, now: Time) {
             };
             output::note(&format!("run {run} interrupted, {steps} done; go on with {how}"));
         }
-        (_, Ending::Stands(why)) => output::note(&format!("run {run} {why}")),
+        (_, Ending::Stands(why) | Ending::NeedsWorker(why)) => output::note(&format!("run {run} {why}")),
         (_, Ending::Ended) => output::note(&format!("run {run} is {status}")),
     }
 }

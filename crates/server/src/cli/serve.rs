@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flowline::runner::http::Allow;
 use flowline::store::Store;
@@ -9,7 +10,7 @@ use flowline::{Config, Engine, EngineBuilder, HttpConfig};
 
 use super::{Context, WorkFlags, no_runtime};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::flows_dir;
+use crate::flows_dir::FlowFolder;
 use crate::http::access::{Door, Principal, Remembered};
 use crate::http::listen::{self, Listening};
 use crate::http::live::Live;
@@ -170,11 +171,20 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     let scheme = if tls.is_some() { "https" } else { "http" };
     let here = format!("{scheme}://{address}");
     let engine = engine(context, builder, &flags.work.env, mode, &here).await?;
-    let folder = settings.flows.value.clone();
-    if let Some(folder) = &folder {
-        let number = flows_dir::register(&engine, folder).await?;
-        output::note(&format!("{} from {}", output::count(number as u64, "flow"), folder.display()));
-    }
+    let flows = match &settings.flows.value {
+        Some(folder) => {
+            let flows = match FlowFolder::register(&engine, folder).await {
+                Ok(flows) => flows,
+                Err(failure) => {
+                    engine.stop_within(Duration::ZERO).await;
+                    return Err(failure);
+                }
+            };
+            output::note(&format!("{} from {}", output::count(flows.len() as u64, "flow"), folder.display()));
+            Some(flows)
+        }
+        None => None,
+    };
     let watched = Watched::new(settings.stuck_after.value, export);
     let app = App::new(Shared {
         engine: engine.clone(),
@@ -198,7 +208,7 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     }));
     tokio::select! {
         () = signals.next() => {}
-        () = follow(&engine, folder, mode) => {}
+        () = follow(&engine, flows, mode) => {}
     }
     live.stop();
     let _ = stop.send(());
@@ -211,9 +221,9 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn follow(engine: &Engine, folder: Option<PathBuf>, mode: Mode) {
-    match folder {
-        Some(folder) if mode == Mode::Dev => flows_dir::follow(engine, &folder).await,
+async fn follow(engine: &Engine, flows: Option<FlowFolder>, mode: Mode) {
+    match flows {
+        Some(flows) if mode == Mode::Dev => flows.follow(engine).await,
         _ => std::future::pending().await,
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flowline::core::Time;
 use flowline::core::time::format_duration;
-use flowline::stats::{Depth, Percentiles, Question, Stats, Summary, stats};
+use flowline::stats::{Depth, NO_WIDTH, Percentiles, Question, Stats, Summary, stats};
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
@@ -26,11 +26,16 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", value_parser = settings::duration)]
     since: Option<Duration>,
     /// Width of the time buckets
-    #[arg(long, value_name = "DURATION", value_parser = settings::duration, default_value = "1h")]
+    #[arg(long, value_name = "DURATION", value_parser = bucket, default_value = "1h")]
     bucket: Duration,
     /// Also the durations of steps, from the logs of the newest runs
     #[arg(long)]
     steps: bool,
+}
+
+fn bucket(text: &str) -> Result<Duration, String> {
+    let width = settings::duration(text)?;
+    if width < Duration::from_millis(1) { Err(NO_WIDTH.to_owned()) } else { Ok(width) }
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {

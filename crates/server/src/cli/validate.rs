@@ -1,6 +1,7 @@
 //! `flowline validate`: what is wrong with definition files.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use flowline::core::Definition;
 use flowline::core::definition::Severity;
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 use super::Context;
 use crate::definition;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::flows_dir;
 use crate::output;
 
 /// Check definition files and show everything that is wrong with them
@@ -25,6 +27,7 @@ pub struct Args {
 
 pub fn run(context: &Context, args: Args) -> Outcome {
     let (mut items, mut errors, mut warnings) = (Vec::new(), 0u64, 0u64);
+    let mut flows: BTreeMap<String, &Path> = BTreeMap::new();
     for path in &args.files {
         let file = path.display().to_string();
         let diagnostics = match definition::check(path) {
@@ -32,13 +35,21 @@ pub fn run(context: &Context, args: Args) -> Outcome {
                 if !context.json {
                     output::line(&format!("{file}: {}", in_short(&read.definition)))?;
                 }
+                if let Some(other) =
+                    flows.insert(read.definition.flow.clone(), path).filter(|other| other != path)
+                {
+                    let failure = flows_dir::defined_twice(&read.definition.flow, other, path);
+                    errors += 1;
+                    items.push(of_file("duplicate-flow", &file, &failure));
+                    output::note(&format!("error: {}", failure.message));
+                }
                 read.warnings
             }
             Ok(Err(wrong)) => wrong,
             // One file that cannot be read does not hide what is wrong with the others.
             Err(failure) => {
                 errors += 1;
-                items.push(unreadable(&file, &failure));
+                items.push(of_file("unreadable", &file, &failure));
                 output::note(&format!("error: {}", failure.message));
                 continue;
             }
@@ -81,9 +92,10 @@ fn in_short(definition: &Definition) -> String {
     format!("{} {}, {parts}", definition.kind(), definition.flow)
 }
 
-fn unreadable(file: &str, failure: &Failure) -> Value {
+/// What is wrong with a file as a whole.
+fn of_file(code: &str, file: &str, failure: &Failure) -> Value {
     json!({
-        "severity": "error", "code": "unreadable", "message": failure.message,
+        "severity": "error", "code": code, "message": failure.message,
         "line": null, "column": null, "place": "", "help": failure.help, "file": file,
     })
 }

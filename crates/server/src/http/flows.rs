@@ -5,15 +5,17 @@ use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use flowline::EngineError;
-use flowline::core::definition::{self, Diagnostics, Format, Read, read};
+use flowline::core::definition::{self, Diagnostic, Diagnostics, Format, Read, Severity, read};
 use flowline::core::{Plan, limits};
+use flowline::registry;
 use flowline::store::StoredDefinition;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::codes;
 use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
-use super::request::{Caller, Params, Text, is_json};
+use super::request::{Caller, Given, Params, Text, is_json};
 use super::route::{Access, Answer, Body, Content, Kind, Query, Required, Route, Scope, Verb};
 use crate::target::Items;
 use crate::view::{FlowView, Versions};
@@ -36,11 +38,11 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/flows",
         access: Access::Needs(Scope::Operate),
         summary: "Register a definition",
-        about: "As JSON, YAML or TOML, told apart by Content-Type. A definition is known by its content: registering it again changes nothing, and a new one becomes the latest of its flow.",
+        about: "As JSON, YAML or TOML, told apart by Content-Type. A definition is known by its content: registering it makes it the latest of its flow, also where it was registered before; a retired flow is back with that. `warnings` names steps that this server can't run.",
         query: &[],
         body: Some(DEFINITION),
         answers: &[
-            Answer::json(200, "Registered", "It was there already."),
+            Answer::json(200, "Registered", "It was there already, and is the latest of its flow now."),
             Answer::json(201, "Registered", "It is stored, and the latest of its flow."),
         ],
         problems: &[&codes::DEFINITION, &codes::TOO_LARGE],
@@ -63,7 +65,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/flows",
         access: Access::Needs(Scope::Read),
         summary: "List the flows, each by its latest definition",
-        about: "",
+        about: "A retired flow is listed with `retired`, by its newest definition. `notRunHere` names steps that this server can't run, and what to do about it.",
         query: &[Query {
             name: "versions",
             kind: Kind::Flag,
@@ -85,6 +87,31 @@ pub const ROUTES: &[Route] = &[
         answers: &[Answer::json(200, "Flow", "The definition, whole."), UNCHANGED],
         problems: &[&codes::NO_SUCH_FLOW],
         handler: |request, app| show.call(request, app),
+    },
+    Route {
+        about: "New runs use it, whatever was registered after it; runs under way keep theirs. A retired flow is back with that.",
+        body: Some(Body { schema: "Activate", limit: 64 * 1024, required: Required::Yes, also: &[] }),
+        answers: CHANGED,
+        problems: &[&codes::NO_SUCH_FLOW],
+        ..Route::new(
+            Verb::Post,
+            "/v1/flows/{flow}/activate",
+            Scope::Operate,
+            "Make a version the latest of its flow",
+            |request, app| activate.call(request, app),
+        )
+    },
+    Route {
+        about: "No new run of it starts. Those under way go on, and its definitions are kept. Registering or activating one brings it back.",
+        answers: CHANGED,
+        problems: &[&codes::NO_SUCH_FLOW],
+        ..Route::new(
+            Verb::Post,
+            "/v1/flows/{flow}/retire",
+            Scope::Operate,
+            "Retire a flow",
+            |request, app| retire.call(request, app),
+        )
     },
     Route {
         verb: Verb::Get,
@@ -122,6 +149,8 @@ pub const ROUTES: &[Route] = &[
     },
 ];
 
+const CHANGED: &[Answer] = &[Answer::json(200, "FlowChanged", "")];
+
 fn parse(body: &Text) -> Result<Result<Read, Diagnostics>, Problem> {
     let (name, format) = match body.kind.as_str() {
         kind if is_json(kind) => ("definition.json", Format::Json),
@@ -138,7 +167,7 @@ fn parse(body: &Text) -> Result<Result<Read, Diagnostics>, Problem> {
 }
 
 async fn register(caller: Caller, _: Params, body: Text) -> Result<Response, Problem> {
-    let read = parse(&body)?.map_err(|wrong| EngineError::Definition(Box::new(wrong)))?;
+    let mut read = parse(&body)?.map_err(|wrong| EngineError::Definition(Box::new(wrong)))?;
     let flow = read.definition.flow.clone();
     caller.check_flow(&flow)?;
     let store = caller.engine.store();
@@ -148,6 +177,15 @@ async fn register(caller: Caller, _: Params, body: Text) -> Result<Response, Pro
         .engine
         .register_plan(plan.into(), known.as_ref().and_then(|known| known.origin.clone()))
         .await?;
+    let unserved = caller.engine.unserved(&plan);
+    read.warnings.items.extend(unserved.into_iter().map(|unserved| Diagnostic {
+        severity: Severity::Warning,
+        code: "not-run-here",
+        message: unserved.to_string(),
+        place: String::new(),
+        span: None,
+        help: Some(unserved.remedy),
+    }));
     let status = if known.is_some() { StatusCode::OK } else { StatusCode::CREATED };
     let answer = json!({
         "flow": &*plan.flow, "hash": &*plan.hash, "created": known.is_none(), "warnings": read.warnings.to_json(),
@@ -168,6 +206,11 @@ async fn list(caller: Caller, params: Params) -> Result<Json<Items<FlowView>>, P
     let versions = if params.flag("versions") { Versions::All } else { Versions::Latest };
     let mut items = FlowView::list(caller.engine.store(), caller.engine.tenant(), versions).await?;
     items.retain(|item| caller.principal.may_see_flow(&item.definition.flow));
+    let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
+    for item in items.iter_mut().filter(|item| item.definition.latest) {
+        let plan = caller.engine.plans().get(store, tenant, &item.definition.hash).await?;
+        item.not_run_here = caller.engine.unserved(&plan);
+    }
     Ok(Json(Items { items }))
 }
 
@@ -178,7 +221,7 @@ async fn find(caller: &Caller, params: &Params) -> Result<StoredDefinition, Prob
     let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
     let found = match params.text("version") {
         Some(hash) => store.definition(tenant, hash).await?.filter(|found| &*found.flow == flow),
-        None => store.latest(tenant, flow).await?,
+        None => Some(registry::shown(store, tenant, flow).await?),
     };
     found.ok_or_else(|| Problem::no_such_flow(flow))
 }
@@ -186,6 +229,8 @@ async fn find(caller: &Caller, params: &Params) -> Result<StoredDefinition, Prob
 async fn show(caller: Caller, params: Params, headers: HeaderMap) -> Result<Response, Problem> {
     let stored = find(&caller, &params).await?;
     let mut answer = json!(stored);
+    let latest = caller.engine.store().latest(caller.engine.tenant(), &stored.flow).await?;
+    answer["retired"] = json!(latest.is_none());
     answer["definition"] = serde_json::from_str(&stored.body)
         .map_err(|error| Problem::new(&codes::STORE, format!("definition {}: {error}", stored.hash)))?;
     tagged(&headers, &answer)
@@ -194,12 +239,32 @@ async fn show(caller: Caller, params: Params, headers: HeaderMap) -> Result<Resp
 async fn versions(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;
-    let mut definitions = caller.engine.store().definitions(caller.engine.tenant()).await?;
-    definitions.retain(|definition| &*definition.flow == flow);
-    if definitions.is_empty() {
-        return Err(Problem::no_such_flow(flow));
-    }
+    let definitions = registry::of_flow(caller.engine.store(), caller.engine.tenant(), flow).await?;
     Ok(Json(json!({ "items": definitions })))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Activate {
+    version: String,
+}
+
+async fn activate(
+    caller: Caller,
+    params: Params,
+    Given(given): Given<Activate>,
+) -> Result<Json<Value>, Problem> {
+    let flow = params.path("flow");
+    caller.check_flow(flow)?;
+    let latest = caller.engine.activate(flow, &given.version).await?;
+    Ok(Json(json!({ "flow": flow, "hash": latest.hash, "retired": false })))
+}
+
+async fn retire(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+    let flow = params.path("flow");
+    caller.check_flow(flow)?;
+    caller.engine.retire(flow).await?;
+    Ok(Json(json!({ "flow": flow, "hash": null, "retired": true })))
 }
 
 async fn draw(caller: Caller, params: Params) -> Result<Response, Problem> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::handler::Handler as _;
-use flowline::stats::{Depth, Question, Stats, stats};
+use flowline::stats::{Depth, NO_WIDTH, Question, Stats, stats};
 use flowline::verify::{Report, verify};
 
 use super::codes;
@@ -64,6 +64,9 @@ async fn count(caller: Caller, params: Params) -> Result<Json<Stats>, Problem> {
     let now = store.now().await?;
     let since = params.moment("since", now).unwrap_or_else(|| now.before(SINCE));
     let bucket = params.duration("bucket").unwrap_or(Duration::from_secs(3600));
+    if bucket < Duration::from_millis(1) {
+        return Err(Problem::parameter("bucket", NO_WIDTH));
+    }
     let flow = params.text("flow");
     match flow {
         Some(flow) => caller.check_flow(flow)?,

@@ -117,7 +117,8 @@ impl From<EngineError> for Problem {
             }
             EngineError::Plan(_) => &codes::DEFINITION,
             EngineError::NoSuchRun(_) => &codes::NO_SUCH_RUN,
-            EngineError::NoSuchFlow(_) => &codes::NO_SUCH_FLOW,
+            EngineError::NoSuchFlow(_) | EngineError::NoSuchVersion { .. } => &codes::NO_SUCH_FLOW,
+            EngineError::Retired(_) => &codes::FLOW_RETIRED,
             EngineError::Refused(refusal) => return refusal.into(),
             EngineError::KeyConflict { .. } => &codes::KEY_CONFLICT,
             EngineError::StaleLease(_) => &codes::STALE_LEASE,

@@ -14,7 +14,7 @@ use flowline::core::{Event, Input, Json as Raw, RunId, Status, limits};
 use flowline::explain::explain;
 use flowline::operate::{Applied, RunOutcome};
 use flowline::store::query::PAGE;
-use flowline::store::{EventQuery, RunRow};
+use flowline::store::{EventQuery, RunRow, Total};
 use flowline::verify::{Report, verify_run};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -219,8 +219,12 @@ pub struct Events {
     pub items: Vec<Event>,
     has_more: bool,
     next: Option<u64>,
-    /// Events of the run, whatever the filters.
-    total: u64,
+    /// Events of the run that the filters let through, wherever the page lies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    total: Option<u64>,
+    /// In place of `total` where counting stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    total_at_least: Option<u64>,
     pub events_trimmed: bool,
 }
 
@@ -243,12 +247,23 @@ async fn events(caller: Caller, params: Params) -> Result<Json<Events>, Problem>
         attempt: params.number("attempt").map(|attempt| attempt as u32),
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
     };
-    let page = caller.engine.store().events(&row.key(), query).await?;
+    let store = caller.engine.store();
+    let page = store.events(&row.key(), query.clone()).await?;
+    let total = match query.takes_all() {
+        true => Total::Exact(row.events),
+        false if query.after == 0 && !page.more => Total::Exact(page.events.len() as u64),
+        false => store.count_events(&row.key(), query).await?,
+    };
+    let (total, total_at_least) = match total {
+        Total::Exact(n) => (Some(n), None),
+        Total::AtLeast(n) => (None, Some(n)),
+    };
     Ok(Json(Events {
         next: page.events.last().filter(|_| page.more).map(|event| event.seq),
         items: page.events,
         has_more: page.more,
-        total: row.events,
+        total,
+        total_at_least,
         events_trimmed: row.events_trimmed,
     }))
 }
@@ -292,7 +307,8 @@ async fn state(caller: Caller, params: Params) -> Result<Json<State>, Problem> {
 
 async fn explanation(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
     let row = caller.row(params.path("run")).await?;
-    let explanation = explain(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
+    let mut explanation = explain(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
+    explanation.note_unserved(&caller.engine);
     Ok(Json(json!(explanation)))
 }
 

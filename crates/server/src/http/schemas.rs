@@ -151,15 +151,29 @@ fn flows() -> Value {
             "created": flag("Whether it was new."),
             "warnings": schema("Diagnostics"),
         })),
+        "Activate": object("Which version.", json!({ "version": text("The hash of a definition of the flow; its first 6 characters or more will do.") })),
+        "FlowChanged": object("A flow that was activated or retired.", json!({
+            "flow": text("The name of the flow."),
+            "hash": maybe(text("Of the definition that new runs use; null for a retired flow.")),
+            "retired": flag("Whether it takes no new runs."),
+        })),
         "Validated": object("What is right and wrong with a definition.", json!({
             "valid": flag("Whether it could be registered."),
             "flow?": text("The name of the flow."),
             "diagnostics": schema("Diagnostics"),
         })),
-        "Flow": object("A definition.", stored(json!({ "definition": schema("Definition") }))),
+        "Flow": object("A definition.", stored(json!({
+            "definition": schema("Definition"), "retired": flag("Whether the flow takes no new runs."),
+        }))),
         "FlowList": object("Definitions.", json!({
             "items": list("", object("A definition.", stored(json!({
                 "kind?": one_of("What it defines.", &["flow", "machine"]), "runs?": map("Runs of the flow by status.", count("")),
+                "retired?": flag("Whether the flow takes no new runs."),
+                "notRunHere?": list("Steps that this server can't run; another instance on the same store may.", object("", json!({
+                    "need": text("What an instance must be able to run."),
+                    "steps": list("", text("")),
+                    "remedy": text("What to do."),
+                }))),
             })))),
         })),
         "Graph": object("A flow or a machine as a graph.", json!({
@@ -280,7 +294,9 @@ fn runs() -> Value {
         })),
         "EventPage": object("A page of a log.", json!({
             "items": list("", schema("Event")), "hasMore": flag(""), "next": maybe(count("`after` of the next page.")),
-            "total": count("Events of the run, whatever the filters."), "eventsTrimmed": flag("Whether retention has removed the log."),
+            "total?": count("Events that the filters let through, wherever the page lies."),
+            "totalAtLeast?": count("In place of `total` where more than 10,000 events pass the filters."),
+            "eventsTrimmed": flag("Whether retention has removed the log."),
         })),
         "Outcome": object("How a run ended, if it has.", json!({
             "runId": text(""), "status": status(), "result": any("Of a completed run."), "error": maybe(text("Of a failed run.")),

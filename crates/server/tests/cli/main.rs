@@ -5,6 +5,7 @@ mod machines;
 mod place;
 mod reading;
 mod refusals;
+mod registry;
 mod running;
 mod simulating;
 mod steering;

@@ -121,3 +121,13 @@ fn a_mistyped_command_line_is_usage_in_words_and_in_json() {
     here.flowline(&["work", "--slots", "0"]).refused(2, &["slots"]);
     here.flowline(&["runs", "--tenant", "a/b"]).refused(2, &["tenant"]);
 }
+
+#[test]
+fn a_time_bucket_without_width_is_refused() {
+    let here = Here::new();
+    here.start(&["slow.yaml"]);
+    for width in ["0s", "0ms"] {
+        here.flowline(&["stats", "--bucket", width]).refused(2, &["1ms wide or wider"]);
+    }
+    assert_eq!(here.flowline(&["stats", "--bucket", "1ms"]).exit, 0);
+}

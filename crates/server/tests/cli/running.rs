@@ -85,12 +85,19 @@ fn input_is_read_from_a_file_and_from_stdin() {
 }
 
 #[test]
-fn a_step_that_this_command_cannot_run_does_not_hang_it() {
+fn a_run_that_needs_workers_is_not_called_fine_and_says_how_to_start_them() {
     let here = Here::new();
-    here.write("remote.yaml", "flow: remote\nsteps:\n  a: { worker: depot }\n");
+    here.write("remote.yaml", "flow: remote\nsteps:\n  a: { worker: depot }\n  b: { worker: docks }\n");
     let said = here.flowline(&["run", "remote.yaml"]);
-    assert_eq!(said.exit, 0, "{said:?}");
-    assert!(said.err.contains("waits for a worker"), "{said:?}");
+    assert_eq!(said.exit, 3, "{said:?}");
+    for text in [
+        "waits at steps a, b for a worker on queue depot, docks",
+        "flowline serve --store sqlite:.flowline/flowline.db",
+        "flowline worker --server http://127.0.0.1:7400 --queue depot --queue docks -- COMMAND",
+    ] {
+        assert!(said.err.contains(text), "{text:?} is missing: {said:?}");
+    }
+    assert_eq!(here.json(3, &["run", "remote.yaml"])["status"], "running");
 }
 
 #[test]

@@ -160,6 +160,7 @@ fn no_route_finds_what_another_tenant_has_under_that_name() {
                 "events" if path.contains("{flow}") => json!({ "key": "k", "name": "edit" }),
                 "events" => json!({ "name": "edit" }),
                 "fail" => json!({ "error": "no" }),
+                "activate" => json!({ "version": "0000000" }),
                 _ => json!({}),
             };
             let reply = as_(&served, &theirs, &method, &address, &body);

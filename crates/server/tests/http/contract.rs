@@ -161,6 +161,12 @@ fn definitions(api: &Contract) {
     assert_eq!(api.get(&format!("/v1/flows/tiny?version={hash}")).status, 200);
     assert_eq!(api.get("/v1/flows/tiny?version=none").code(), "no-such-flow");
     assert_eq!(api.get("/v1/flows/tiny/versions").json()["items"].as_array().unwrap().len(), 1);
+    assert_eq!(api.post("/v1/flows/tiny/retire", json!({})).json()["retired"], true);
+    assert_eq!(api.post("/v1/flows/tiny/runs", json!({})).code(), "flow-retired");
+    assert_eq!(api.get("/v1/flows/tiny").json()["retired"], true);
+    let back = api.post("/v1/flows/tiny/activate", json!({ "version": hash }));
+    assert_eq!((back.status, back.json()["hash"].as_str()), (200, Some(hash.as_str())));
+    assert_eq!(api.post("/v1/flows/tiny/activate", json!({ "version": "none" })).code(), "no-such-flow");
     assert_eq!(api.get("/v1/flows/order/graph").json()["flow"], "order");
     for format in ["mermaid", "dot"] {
         assert!(api.get(&format!("/v1/flows/order/graph?format={format}")).body.contains("ship"));
@@ -245,6 +251,7 @@ fn runs(api: &Contract) {
     let events = api.get(&format!("/v1/runs/{run}/events?type=flow.start,step.started&limit=1")).json();
     assert_eq!(events["items"][0]["type"], "flow.start");
     assert_eq!(api.get(&format!("/v1/runs/{run}/events?after=1&step=check&attempt=1")).status, 200);
+    assert_eq!(api.get("/v1/stats?bucket=0s").code(), "bad-parameter");
 }
 
 fn steering(api: &Contract) {
@@ -315,9 +322,27 @@ fn steering(api: &Contract) {
     assert_eq!(wrong.json()["errors"][0]["pointer"], "/filter/status");
 }
 
+/// A run that failed at its only step.
+fn totals_honour_the_filters(api: &Contract, run: &str) {
+    let read = |query: &str| api.get(&format!("/v1/runs/{run}/events?{query}")).json();
+    let all = read("limit=100");
+    let of_step = all["items"].as_array().unwrap().iter().filter(|event| event["stepName"] == "fall").count();
+    assert!(of_step > 1 && all["total"] == all["items"].as_array().unwrap().len(), "{all}");
+    for (query, total) in [
+        ("attempt=2", 0),
+        ("attempt=1", of_step),
+        ("attempt=1&limit=1", of_step),
+        ("step=fall&attempt=1&after=2", of_step),
+        ("type=flow.start&after=1", 1),
+    ] {
+        assert_eq!(read(query)["total"], total, "{query}");
+    }
+}
+
 fn queues(api: &Contract) {
     let dead = api.post("/v1/flows/doomed/runs?wait=30s", json!({})).json();
     assert_eq!(dead["status"], "failed");
+    totals_honour_the_filters(api, dead["runId"].as_str().unwrap());
     api.start("tiny", json!({}));
     let depths = api.get("/v1/queues").json();
     assert!(depths["items"].as_array().unwrap().iter().any(|row| row["queue"] == "depot"), "{depths}");
@@ -505,6 +530,7 @@ fn what_is_not_there_is_a_404_whatever_it_is_called() {
                 true if path == "/v1/flows/{flow}/events" => r#"{"key":"k","name":"x"}"#,
                 true if path.ends_with("/events") => r#"{"name":"x"}"#,
                 true if path.ends_with("/fail") => r#"{"error":"x"}"#,
+                true if path.ends_with("/activate") => r#"{"version":"0000000"}"#,
                 true => "{}",
                 false => "",
             };

@@ -7,6 +7,7 @@ mod logs;
 mod machines;
 mod metrics;
 mod pages;
+mod registry;
 #[allow(dead_code)]
 mod served;
 mod traces;

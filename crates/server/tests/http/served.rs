@@ -14,6 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Served {
     process: Process,
     pub address: SocketAddr,
+    /// What it said before it listened.
+    pub began: String,
     /// Kept open, or the server's next line would fail.
     stderr: BufReader<ChildStderr>,
 }
@@ -92,7 +94,7 @@ impl Served {
             let logged: Option<Value> = serde_json::from_str(&line).ok();
             let text = logged.as_ref().and_then(|line| line["message"].as_str()).unwrap_or(&line).trim();
             if let Some(address) = text.rsplit_once(" on http://").and_then(|(_, at)| at.parse().ok()) {
-                return Ok(Served { process, address, stderr });
+                return Ok(Served { process, address, began: said, stderr });
             }
             said.push_str(&line);
         }

@@ -4,7 +4,7 @@ use flowline_core::RunKey;
 use flowline_store::row::StateScope;
 use flowline_store::{
     CommitError, Filling, JobKey, JobRow, JobState, Lane, Restored, RestoredEvent, RestoredRun, StateOwner,
-    StateValue, StoreError, StoredDefinition, Token,
+    StateValue, StoreError, Token,
 };
 use rusqlite::params;
 
@@ -62,7 +62,7 @@ impl Writer<'_> {
     pub(crate) fn restore(&mut self, parts: &[Restored]) -> Result<Result<(), CommitError>, Fault> {
         for part in parts {
             let refused = match part {
-                Restored::Definition(definition) => self.restore_definition(definition).map(Ok)?,
+                Restored::Definition(definition) => self.insert_definition(definition).map(Ok)?,
                 Restored::Run(run) => self.restore_run(run)?,
                 Restored::Events { run, events } => self.restore_events(run, events)?,
                 Restored::Receipts { run, receipts } => self.restore_receipts(run, receipts)?,
@@ -78,14 +78,6 @@ impl Writer<'_> {
             }
         }
         Ok(Ok(()))
-    }
-
-    fn restore_definition(&mut self, definition: &StoredDefinition) -> Result<(), Fault> {
-        self.put_definition(definition)?;
-        let tenant = self.names.tenant(self.conn, &definition.tenant)?;
-        let sql = "update definitions set created_at = ?3 where tenant = ?1 and hash = ?2";
-        self.conn.execute(sql, params![tenant, definition.hash, definition.created_at.millis()])?;
-        Ok(())
     }
 
     fn restore_run(&mut self, restored: &RestoredRun) -> Result<Result<(), CommitError>, Fault> {

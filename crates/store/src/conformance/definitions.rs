@@ -1,4 +1,4 @@
-//! Definitions: known by their hash, latest by being new.
+//! Definitions: known by their hash, latest by being new or by being made so.
 
 use flowline_core::Tenant;
 
@@ -50,6 +50,63 @@ pub async fn a_new_hash_becomes_the_latest_and_an_old_one_cannot_turn_it_back(f:
     let old = f.store.definition(&Tenant::default(), "h1").await.expect("answers").expect("is there");
     assert!(!old.latest);
     assert_eq!(latest(&f, "y").await.as_deref(), Some("h3"));
+}
+
+async fn set(f: &Fixture, flow: &str, hash: Option<&str>) -> bool {
+    f.store.set_latest(&Tenant::default(), flow, hash).await.expect("the store answers")
+}
+
+pub async fn a_definition_seen_before_can_be_made_the_latest_again(f: Fixture) {
+    for hash in ["h1", "h2", "h3"] {
+        put(&f, of("x", hash)).await;
+    }
+    put(&f, of("y", "h4")).await;
+    for hash in ["h1", "h2", "h1"] {
+        assert!(set(&f, "x", Some(hash)).await);
+        assert_eq!(latest(&f, "x").await.as_deref(), Some(hash));
+        let listed = f.store.definitions(&Tenant::default()).await.expect("answers");
+        let order: Vec<_> = listed.iter().map(|d| (&*d.hash, d.latest)).collect();
+        let expected = ["h3", "h2", "h1"].map(|known| (known, known == hash));
+        assert_eq!(order, [&expected[..], &[("h4", true)]].concat(), "the list keeps its order");
+    }
+    put(&f, of("x", "h5")).await;
+    assert_eq!(latest(&f, "x").await.as_deref(), Some("h5"));
+}
+
+pub async fn a_retired_flow_has_no_latest_until_one_is_made_it(f: Fixture) {
+    put(&f, of("x", "h1")).await;
+    put(&f, of("x", "h2")).await;
+    assert!(set(&f, "x", None).await);
+    assert_eq!(latest(&f, "x").await, None);
+    assert!(set(&f, "x", None).await, "it can be retired again");
+    let listed = f.store.definitions(&Tenant::default()).await.expect("answers");
+    assert_eq!(
+        listed.iter().map(|d| (&*d.hash, d.latest)).collect::<Vec<_>>(),
+        [("h2", false), ("h1", false)]
+    );
+    assert!(!put(&f, of("x", "h2")).await);
+    assert_eq!(latest(&f, "x").await, None, "what is known does not bring it back");
+    assert!(set(&f, "x", Some("h1")).await);
+    assert_eq!(latest(&f, "x").await.as_deref(), Some("h1"));
+    assert!(set(&f, "x", None).await);
+    assert!(put(&f, of("x", "h3")).await);
+    assert_eq!(latest(&f, "x").await.as_deref(), Some("h3"), "what is new does");
+}
+
+pub async fn what_is_not_a_definition_of_the_flow_cannot_be_made_its_latest(f: Fixture) {
+    let other = given::tenant("other");
+    put(&f, of("x", "h1")).await;
+    put(&f, of("y", "h2")).await;
+    put(&f, given::definition(&other, "x", "h3")).await;
+    for (flow, hash) in
+        [("x", Some("h2")), ("x", Some("h3")), ("x", Some("h9")), ("z", Some("h1")), ("z", None)]
+    {
+        assert!(!set(&f, flow, hash).await, "{flow} {hash:?}");
+    }
+    assert!(!f.store.set_latest(&given::tenant("third"), "x", None).await.expect("answers"));
+    assert_eq!(latest(&f, "x").await.as_deref(), Some("h1"));
+    assert!(f.store.set_latest(&other, "x", None).await.expect("answers"));
+    assert_eq!(latest(&f, "x").await.as_deref(), Some("h1"));
 }
 
 pub async fn the_origin_is_replaced_on_every_call_and_nothing_else(f: Fixture) {

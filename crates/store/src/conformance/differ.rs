@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use flowline_core::{Event, Time};
 
-use super::Fixture;
 use super::ops::{Held, LOCK, Maker, Op};
+use super::{Fixture, given};
 use crate::memory::MemoryStore;
 use crate::row::StateScope;
 use crate::{Clock, DocumentQuery, FeedFilter, ReceiptQuery, RunQuery, Store, StoreError};
@@ -181,6 +181,9 @@ impl Side {
             Op::Retain(policy) => format!("{:#?}", store.retain(policy, 1_000).await?),
             Op::Repair(repair) => format!("{:#?}", store.repair(repair).await),
             Op::Define(definition) => format!("{:#?}", store.put_definition(definition).await?),
+            Op::SetLatest(tenant, hash) => {
+                format!("{:#?}", store.set_latest(&tenant, given::FLOW, hash.as_deref()).await?)
+            }
             Op::Acquire(request) => format!("{:#?}", store.acquire_lock(request).await?),
             Op::ExtendLock(tenant, token, ttl) => {
                 format!("{:#?}", store.extend_lock(&tenant, LOCK, token, ttl).await?)

@@ -8,7 +8,7 @@ use flowline_core::{Event, EventType, Json, NewEvent};
 use super::{Fixture, given};
 use crate::{
     Append, AppendError, Commit, EventPage, EventQuery, JobKey, Line, Opened, ReceiptChange, ReceiptStatus,
-    RunRow, Snapshot, Token,
+    RunRow, Snapshot, Token, Total,
 };
 
 const STALE: AppendError = AppendError::StaleLease(JobKey::Step(0));
@@ -223,6 +223,25 @@ pub async fn events_are_filtered_by_type_step_and_attempt(f: Fixture) {
         let page = f.store.events(&run, query).await.expect("pages");
         let found: Vec<_> = page.events.iter().map(|event| event.seq).collect();
         assert_eq!((found, page.more), (seqs, more), "{shown}");
+    }
+}
+
+pub async fn a_count_of_events_honours_the_filters_and_not_the_page(f: Fixture) {
+    let run = f.started("r", vec![]).await;
+    let log = |step: &str, attempt| NewEvent::step(EventType::Log, &Arc::from(step), attempt, None);
+    let mut events: Vec<NewEvent> = (0..1_200).map(|_| log("a", 1)).collect();
+    events.extend([log("a", 2), log("b", 2), log("b", 1)]);
+    f.commit(Commit { events, ..given::next(&run, 1) }).await;
+    let count = async |query: EventQuery| f.store.count_events(&run, query).await.expect("counts");
+    let all = EventQuery::default;
+    assert_eq!(count(all()).await, Total::Exact(1_204));
+    for after in [0, 1_201, 5_000] {
+        let page = || EventQuery { after, limit: 1, ..all() };
+        assert_eq!(count(EventQuery { attempt: Some(2), ..page() }).await, Total::Exact(2));
+        assert_eq!(count(EventQuery { attempt: Some(1), ..page() }).await, Total::Exact(1_201));
+        assert_eq!(count(EventQuery { step: Some("b".into()), ..page() }).await, Total::Exact(2));
+        assert_eq!(count(EventQuery { kinds: vec![EventType::FlowStart], ..page() }).await, Total::Exact(1));
+        assert_eq!(count(EventQuery { attempt: Some(3), ..page() }).await, Total::Exact(0));
     }
 }
 

@@ -100,6 +100,9 @@ macro_rules! conformance {
                 a_definition_comes_back_as_it_was_put
                 a_definition_that_is_not_there_is_none
                 a_new_hash_becomes_the_latest_and_an_old_one_cannot_turn_it_back
+                a_definition_seen_before_can_be_made_the_latest_again
+                a_retired_flow_has_no_latest_until_one_is_made_it
+                what_is_not_a_definition_of_the_flow_cannot_be_made_its_latest
                 the_origin_is_replaced_on_every_call_and_nothing_else
                 one_hash_in_two_tenants_is_two_definitions
                 definitions_are_listed_by_flow_and_newest_first
@@ -139,6 +142,7 @@ macro_rules! conformance {
                 every_type_of_event_is_stored
                 a_page_holds_a_thousand_events_at_most
                 events_are_filtered_by_type_step_and_attempt
+                a_count_of_events_honours_the_filters_and_not_the_page
                 a_run_that_is_not_there_has_no_events
                 payloads_are_found_by_their_slots
                 what_a_machine_took_in_and_its_contexts_are_found_again
@@ -286,6 +290,7 @@ macro_rules! conformance {
                 a_run_in_flight_goes_on_where_it_was
                 a_restored_lease_is_nobodys_and_runs_out
                 a_restored_run_ends_and_is_retained_like_any_other
+                what_is_the_latest_and_what_is_retired_is_carried
                 a_log_is_restored_in_parts
                 a_run_that_is_there_is_not_restored_over
                 a_run_without_its_definition_is_not_restored

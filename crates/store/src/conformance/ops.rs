@@ -25,6 +25,7 @@ pub(super) enum Op {
     /// Lets time pass; negative: turns the clock back.
     Pass(i64),
     Define(StoredDefinition),
+    SetLatest(Tenant, Option<String>),
     Commit(Vec<Commit>),
     Append(Vec<Append>),
     Claim(Claim),
@@ -529,7 +530,11 @@ impl Maker {
         let hash = format!("hash-{}", 1 + self.rng.below(4));
         let mut definition = given::definition(&tenant, given::FLOW, &hash);
         definition.origin = self.rng.percent(50).then(|| "/somewhere".to_owned());
-        if self.rng.percent(50) { Op::Define(definition) } else { Op::Definitions(tenant) }
+        match self.rng.below(5) {
+            0 => Op::SetLatest(tenant, self.rng.percent(70).then_some(hash)),
+            1 | 2 => Op::Define(definition),
+            _ => Op::Definitions(tenant),
+        }
     }
 
     fn retain(&mut self) -> Op {

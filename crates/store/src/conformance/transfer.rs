@@ -360,6 +360,22 @@ pub async fn a_restored_run_ends_and_is_retained_like_any_other(f: Fixture) {
     assert_eq!(f.store.feed(FeedFilter::default(), "", 10).await.expect("feeds").events, []);
 }
 
+pub async fn what_is_the_latest_and_what_is_retired_is_carried(f: Fixture) {
+    let from = source(&f).await;
+    let tenant = flowline_core::Tenant::default();
+    for (flow, hash) in [("turned-back", "h1"), ("turned-back", "h2"), ("retired", "h3"), ("retired", "h4")] {
+        from.store.put_definition(given::definition(&tenant, flow, hash)).await.expect("puts");
+    }
+    assert!(from.store.set_latest(&tenant, "turned-back", Some("h1")).await.expect("sets"));
+    assert!(from.store.set_latest(&tenant, "retired", None).await.expect("sets"));
+    carry(&from, &f).await;
+    let listed = f.store.definitions(&tenant).await.expect("lists");
+    assert_eq!(listed, from.store.definitions(&tenant).await.expect("lists"));
+    let latest = f.store.latest(&tenant, "turned-back").await.expect("answers").expect("is there");
+    assert_eq!(&*latest.hash, "h1");
+    assert_eq!(f.store.latest(&tenant, "retired").await.expect("answers"), None);
+}
+
 pub async fn a_log_is_restored_in_parts(f: Fixture) {
     let from = source(&f).await;
     let run = from.started("r", vec![]).await;

@@ -28,6 +28,17 @@ impl Memory {
         true
     }
 
+    pub fn set_latest(&mut self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> bool {
+        let all = self.definitions.values_mut().map(|(_, known)| known);
+        let mut of_flow: Vec<_> =
+            all.filter(|known| known.tenant == *tenant && &*known.flow == flow).collect();
+        let found = of_flow.iter().any(|known| hash.is_none_or(|hash| &*known.hash == hash));
+        if found {
+            of_flow.iter_mut().for_each(|known| known.latest = Some(&*known.hash) == hash);
+        }
+        found
+    }
+
     pub fn definition(&self, tenant: &Tenant, hash: &str) -> Option<StoredDefinition> {
         self.definitions.get(&(tenant.clone(), hash.into())).map(|(_, definition)| definition.clone())
     }

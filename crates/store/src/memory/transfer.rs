@@ -65,7 +65,9 @@ impl Memory {
     }
 
     fn restore_definition(&mut self, definition: StoredDefinition) {
-        self.put_definition(definition.created_at, definition);
+        let key = (definition.tenant.clone(), definition.hash.clone());
+        self.last_definition += 1;
+        self.definitions.insert(key, (self.last_definition, definition));
     }
 
     fn restore_run(&mut self, restored: RestoredRun) -> Result<(), CommitError> {

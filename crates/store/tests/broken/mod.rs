@@ -187,6 +187,9 @@ impl Catalog for Broken {
     async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
         self.store.definition(tenant, hash).await
     }
+    async fn set_latest(&self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> Result<bool, StoreError> {
+        self.store.set_latest(tenant, flow, hash).await
+    }
     async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
         self.store.latest(tenant, flow).await
     }

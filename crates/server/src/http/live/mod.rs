@@ -21,6 +21,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use flowline::core::event::{EventType, seq_of_id};
 use flowline::core::{RunKey, Tenant};
+use flowline::registry;
 use flowline::store::{EventQuery, FeedFilter, RunRow, Store};
 use flowline::subscribe::{Hint, Source};
 use tokio::sync::{Semaphore, watch};
@@ -298,9 +299,7 @@ async fn flow(
 ) -> Result<Response, Problem> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;
-    if caller.engine.store().latest(caller.engine.tenant(), flow).await?.is_none() {
-        return Err(Problem::no_such_flow(flow));
-    }
+    registry::shown(caller.engine.store(), caller.engine.tenant(), flow).await?;
     feed(&app, &caller, &params, &headers, Some(vec![flow.into()])).await
 }
 

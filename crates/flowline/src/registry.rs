@@ -1,0 +1,201 @@
+//! The registry: which definition new runs of a flow use.
+//!
+//! A definition is known by the hash of its content. One of them is its flow's latest, and runs are started from that. An
+//! explicit registration makes its content the latest, also when it was seen before; an instance that merely starts up can
+//! bring something new but can't turn a flow back. A retired flow has no latest: its runs go on, and no new one starts.
+
+use std::fmt;
+use std::sync::Arc;
+
+use flowline_core::definition::Definition;
+use flowline_core::{Plan, Tenant};
+use flowline_store::job::REMOTE;
+use flowline_store::{Store, StoredDefinition};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{Engine, EngineError};
+
+/// The fewest characters of a hash that stand for all of it.
+const SHORT_HASH: usize = 6;
+
+/// Steps that an instance can't run itself, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unserved {
+    /// What an instance must be able to run: `command`, `function:NAME`.
+    pub need: Arc<str>,
+    pub steps: Vec<Arc<str>>,
+    pub remedy: String,
+}
+
+impl Unserved {
+    /// What runs jobs of this need, for people.
+    pub fn remedy(need: &str) -> String {
+        match need {
+            "command" => {
+                "start a server with --allow-commands, or run `flowline work` on the same store".to_owned()
+            }
+            "http" | "start" | "send" => {
+                "run `flowline work` or `flowline serve` on the same store".to_owned()
+            }
+            need => format!("run the program that has {need:?} on the same store"),
+        }
+    }
+}
+
+impl fmt::Display for Unserved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps = if self.steps.len() == 1 { "step" } else { "steps" };
+        let (names, need, remedy) = (self.steps.join(", "), &self.need, &self.remedy);
+        write!(f, "{steps} {names} can't run on this instance, which runs no {need:?} steps; {remedy}")
+    }
+}
+
+impl Engine {
+    /// Checks and stores a definition and makes it its flow's latest, also when it was stored before. `origin` is the folder
+    /// that its commands run in.
+    pub async fn register(
+        &self,
+        definition: Definition,
+        origin: Option<String>,
+    ) -> Result<Arc<Plan>, EngineError> {
+        self.register_plan(checked(definition)?, origin).await
+    }
+
+    /// As [`Engine::register`], with a plan that was built before.
+    pub async fn register_plan(
+        &self,
+        plan: Arc<Plan>,
+        origin: Option<String>,
+    ) -> Result<Arc<Plan>, EngineError> {
+        let (store, tenant) = (self.store(), self.tenant());
+        if !self.put(&plan, origin).await? {
+            let latest = store.latest(tenant, &plan.flow).await?;
+            if latest.is_none_or(|latest| latest.hash != plan.hash) {
+                store.set_latest(tenant, &plan.flow, Some(&plan.hash)).await?;
+            }
+        }
+        Ok(plan)
+    }
+
+    /// As [`Engine::register`], for an instance that starts up: new content becomes its flow's latest, content that the store
+    /// has seen before changes nothing.
+    pub async fn register_at_start(
+        &self,
+        definition: Definition,
+        origin: Option<String>,
+    ) -> Result<Arc<Plan>, EngineError> {
+        let plan = checked(definition)?;
+        self.put(&plan, origin).await?;
+        Ok(plan)
+    }
+
+    /// Makes a version its flow's latest; a retired flow is back with that. The hash may be cut short.
+    pub async fn activate(&self, flow: &str, hash: &str) -> Result<StoredDefinition, EngineError> {
+        activate(self.store(), self.tenant(), flow, hash).await
+    }
+
+    /// Retires a flow: its runs go on, and no new one starts until it is registered again or a version is activated.
+    pub async fn retire(&self, flow: &str) -> Result<(), EngineError> {
+        retire(self.store(), self.tenant(), flow).await
+    }
+
+    /// Whether this instance itself runs jobs that need this.
+    pub fn serves(&self, need: &str) -> bool {
+        self.shared.needs.iter().any(|served| **served == *need)
+    }
+
+    /// Steps that neither this instance nor a remote worker runs. Others on the same store may.
+    pub fn unserved(&self, plan: &Plan) -> Vec<Unserved> {
+        let mut found: Vec<Unserved> = Vec::new();
+        for step in plan.steps.iter().filter(|step| *step.need != *REMOTE && !self.serves(&step.need)) {
+            match found.iter_mut().find(|known| known.need == step.need) {
+                Some(known) => known.steps.push(step.name.clone()),
+                None => found.push(Unserved {
+                    need: step.need.clone(),
+                    steps: vec![step.name.clone()],
+                    remedy: Unserved::remedy(&step.need),
+                }),
+            }
+        }
+        found
+    }
+
+    /// True where the content is new, and its flow's latest with that.
+    async fn put(&self, plan: &Arc<Plan>, origin: Option<String>) -> Result<bool, EngineError> {
+        let stored = StoredDefinition {
+            tenant: self.tenant().clone(),
+            flow: plan.flow.clone(),
+            hash: plan.hash.clone(),
+            body: plan.definition.canonical(),
+            origin,
+            created_at: flowline_core::Time::default(),
+            latest: true,
+        };
+        let new = self.shared.store.put_definition(stored).await?;
+        self.shared.plans.put(plan.clone());
+        Ok(new)
+    }
+}
+
+fn checked(definition: Definition) -> Result<Arc<Plan>, EngineError> {
+    definition.validate().map_err(|diagnostics| EngineError::Definition(Box::new(diagnostics)))?;
+    Ok(Arc::new(Plan::build(definition)?))
+}
+
+/// The definition that new runs of a flow use.
+pub async fn latest(store: &dyn Store, tenant: &Tenant, flow: &str) -> Result<StoredDefinition, EngineError> {
+    if let Some(latest) = store.latest(tenant, flow).await? {
+        return Ok(latest);
+    }
+    of_flow(store, tenant, flow).await?;
+    Err(EngineError::Retired(flow.to_owned()))
+}
+
+/// The definition to show of a flow: the latest, or the newest of a retired one.
+pub async fn shown(store: &dyn Store, tenant: &Tenant, flow: &str) -> Result<StoredDefinition, EngineError> {
+    match store.latest(tenant, flow).await? {
+        Some(latest) => Ok(latest),
+        None => Ok(of_flow(store, tenant, flow).await?.swap_remove(0)),
+    }
+}
+
+/// All definitions of a flow, the newest first. There is one at least.
+pub async fn of_flow(
+    store: &dyn Store,
+    tenant: &Tenant,
+    flow: &str,
+) -> Result<Vec<StoredDefinition>, EngineError> {
+    let mut found = store.definitions(tenant).await?;
+    found.retain(|definition| &*definition.flow == flow);
+    if found.is_empty() { Err(EngineError::NoSuchFlow(flow.to_owned())) } else { Ok(found) }
+}
+
+/// As [`Engine::activate`], without an engine.
+pub async fn activate(
+    store: &dyn Store,
+    tenant: &Tenant,
+    flow: &str,
+    hash: &str,
+) -> Result<StoredDefinition, EngineError> {
+    let mut found = of_flow(store, tenant, flow).await?;
+    found.retain(|known| &*known.hash == hash || hash.len() >= SHORT_HASH && known.hash.starts_with(hash));
+    match &found[..] {
+        [one] => {
+            store.set_latest(tenant, flow, Some(&one.hash)).await?;
+            Ok(StoredDefinition { latest: true, ..found.swap_remove(0) })
+        }
+        [] => Err(EngineError::NoSuchVersion { flow: flow.to_owned(), hash: hash.to_owned() }),
+        _ => Err(EngineError::Invalid(format!(
+            "{} versions of flow {flow:?} begin with {hash}; write more of the hash",
+            found.len()
+        ))),
+    }
+}
+
+/// As [`Engine::retire`], without an engine.
+pub async fn retire(store: &dyn Store, tenant: &Tenant, flow: &str) -> Result<(), EngineError> {
+    match store.set_latest(tenant, flow, None).await? {
+        true => Ok(()),
+        false => Err(EngineError::NoSuchFlow(flow.to_owned())),
+    }
+}
