@@ -33,6 +33,9 @@ pub enum EngineError {
     Plan(#[from] PlanError),
     #[error("there is no run {0}")]
     NoSuchRun(String),
+    /// What is asked for takes a run that has ended.
+    #[error("run {0} has not ended; wait for its end, or cancel it first: `flowline cancel {0}`")]
+    NotEnded(String),
     #[error("there is no flow {0:?}; register it first")]
     NoSuchFlow(String),
     #[error("flow {flow:?} has no version {hash}; `flowline flows --versions` lists them")]

@@ -197,6 +197,18 @@ impl Engine {
         row(&*self.shared.store, run).await
     }
 
+    /// Removes a run that has ended, with its events, state and receipts, whatever retention would keep. Its idempotency key
+    /// is free again.
+    pub async fn delete(&self, run: &RunKey) -> Result<(), EngineError> {
+        if !self.row(run).await?.status.is_terminal() {
+            return Err(EngineError::NotEnded(run.run.to_string()));
+        }
+        match self.store().delete_runs(std::slice::from_ref(run)).await?[..] {
+            [true] => Ok(()),
+            _ => Err(EngineError::NoSuchRun(run.run.to_string())),
+        }
+    }
+
     /// Waits for the end of a run, whoever works on it.
     pub async fn wait(&self, run: &RunKey) -> Result<RunOutcome, EngineError> {
         let (tell, told) = oneshot::channel();

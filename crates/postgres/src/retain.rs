@@ -1,8 +1,9 @@
 //! Forgetting what is old, a few runs per transaction, and counting again.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use flowline_core::Tenant;
+use flowline_core::{RunKey, Tenant};
 use flowline_store::row::{Retained, Retention};
 
 use crate::documents;
@@ -68,30 +69,57 @@ async fn remove(seat: &mut Seat<'_>, kept: Duration, limit: usize) -> Result<u64
     }
     begin(seat).await?;
     let ids = ended(seat, kept, &[true, false], limit).await?;
-    if !ids.is_empty() {
-        for sql in [
-            "delete from jobs where run = any($1)",
-            "delete from events where run = any($1)",
-            "delete from run_labels where run = any($1)",
-            "delete from receipts where run = any($1)",
-            "delete from state s using flow_runs r
-                where r.id = any($1) and s.tenant = r.tenant and s.scope = 0 and s.owner = r.run_id",
-            "insert into state_counters (tenant, flow_name, status, state, shard, n)
-                select tenant, flow_name, status, machine_state, pg_backend_pid() % 64, -count(*) from flow_runs
-                where id = any($1) and machine_state is not null
-                group by tenant, flow_name, status, machine_state order by tenant, flow_name, status, machine_state
-             on conflict (tenant, flow_name, status, state, shard) do update set n = state_counters.n + excluded.n",
-            "with gone as (delete from flow_runs where id = any($1) returning tenant, flow_name, status)
-             insert into run_counters (tenant, flow_name, status, shard, n)
-                select tenant, flow_name, status, pg_backend_pid() % 64, -count(*) from gone
-                group by tenant, flow_name, status order by tenant, flow_name, status
-             on conflict (tenant, flow_name, status, shard) do update set n = run_counters.n + excluded.n",
-        ] {
-            seat.execute(sql, &[&ids]).await?;
-        }
-    }
+    remove_ids(seat, &ids).await?;
     seat.commit().await?;
     Ok(ids.len() as u64)
+}
+
+/// Removes those of these runs that have ended, and says which.
+pub(crate) async fn delete(seat: &mut Seat<'_>, runs: &[RunKey]) -> Result<Vec<bool>, Fault> {
+    let name = |run: &RunKey| format!("{}/{}", run.tenant, run.run);
+    let mut gone = BTreeSet::new();
+    for part in runs.chunks(RUNS) {
+        let names: Vec<String> = part.iter().map(name).collect();
+        seat.begin_long().await?;
+        let sql = "select id, tenant || '/' || run_id from flow_runs where tenant || '/' || run_id = any($1)
+            and status in ('completed', 'failed', 'cancelled') order by id for update";
+        let mut ids: Vec<i64> = Vec::new();
+        for row in seat.query(sql, &[&names]).await? {
+            ids.push(row.try_get(0)?);
+            gone.insert(row.try_get::<_, String>(1)?);
+        }
+        remove_ids(seat, &ids).await?;
+        seat.commit().await?;
+    }
+    // One that is named twice goes once.
+    Ok(runs.iter().map(|run| gone.remove(&name(run))).collect())
+}
+
+async fn remove_ids(seat: &Seat<'_>, ids: &[i64]) -> Result<(), Fault> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    for sql in [
+        "delete from jobs where run = any($1)",
+        "delete from events where run = any($1)",
+        "delete from run_labels where run = any($1)",
+        "delete from receipts where run = any($1)",
+        "delete from state s using flow_runs r
+            where r.id = any($1) and s.tenant = r.tenant and s.scope = 0 and s.owner = r.run_id",
+        "insert into state_counters (tenant, flow_name, status, state, shard, n)
+            select tenant, flow_name, status, machine_state, pg_backend_pid() % 64, -count(*) from flow_runs
+            where id = any($1) and machine_state is not null
+            group by tenant, flow_name, status, machine_state order by tenant, flow_name, status, machine_state
+         on conflict (tenant, flow_name, status, state, shard) do update set n = state_counters.n + excluded.n",
+        "with gone as (delete from flow_runs where id = any($1) returning tenant, flow_name, status)
+         insert into run_counters (tenant, flow_name, status, shard, n)
+            select tenant, flow_name, status, pg_backend_pid() % 64, -count(*) from gone
+            group by tenant, flow_name, status order by tenant, flow_name, status
+         on conflict (tenant, flow_name, status, shard) do update set n = run_counters.n + excluded.n",
+    ] {
+        seat.execute(sql, &[&ids]).await?;
+    }
+    Ok(())
 }
 
 async fn trim(seat: &mut Seat<'_>, kept: Duration, limit: usize) -> Result<u64, Fault> {

@@ -259,6 +259,11 @@ impl Catalog for PostgresStore {
         retain::retain(&mut seat, policy, limit).await.map_err(Fault::of_read)
     }
 
+    async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {
+        let mut seat = self.pool.take().await?;
+        retain::delete(&mut seat, runs).await.map_err(Fault::of_read)
+    }
+
     async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
         if let Repair::Counters { tenant } = &repair {
             let mut seat = self.pool.take().await?;

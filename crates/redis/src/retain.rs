@@ -17,6 +17,8 @@ use crate::script;
 const PART: usize = 8;
 /// Runs looked up in one go.
 const LISTED: usize = 1_000;
+/// A date after that of any end, in milliseconds: the greatest number that a script keeps exactly.
+const ANY_END: i64 = (1 << 53) - 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verb {
@@ -44,6 +46,19 @@ impl RedisStore {
                 }
                 at = part()?;
             }
+        }
+        Ok(done)
+    }
+
+    /// Removes those of these runs that have ended, one call each, and says which.
+    pub(crate) async fn delete(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {
+        let mut done = Vec::with_capacity(runs.len());
+        for run in runs {
+            let name = names::run(run);
+            let mut args = Args::new();
+            args.text("remove").number(ANY_END).text(&name);
+            let mut answer = self.shard(&name).call(&script::FORGET, [&args]).await?;
+            done.push(text(answer.rest.next().unwrap_or_default())? == "1");
         }
         Ok(done)
     }

@@ -322,6 +322,10 @@ impl Catalog for RedisStore {
         self.retain_by(policy, limit).await
     }
 
+    async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {
+        self.delete(runs).await
+    }
+
     async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
         self.mend(repair).await
     }

@@ -169,6 +169,7 @@ impl From<EngineError> for Failure {
             EngineError::Definition(diagnostics) => Failure::definition(*diagnostics),
             EngineError::Plan(_) => Failure::new(Exit::Usage, "definition", text),
             EngineError::NoSuchRun(run) => Failure::no_such_run(&run),
+            EngineError::NotEnded(_) => Failure::input(text),
             EngineError::NoSuchFlow(_) | EngineError::NoSuchVersion { .. } => {
                 Failure::refusal("no-such-flow", text)
             }

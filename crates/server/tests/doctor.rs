@@ -119,7 +119,7 @@ fn a_redis_without_a_store_or_with_one_of_another_format_is_told_so() {
     let server = Server::start(&[]);
     let (exit, findings) = examined(&server.url());
     let told = |words: &str| findings.iter().any(|finding| finding.starts_with(words));
-    assert!(exit == 0 && told("ok store redis") && told("warn store there is no store"), "{findings:?}");
+    assert!(exit == 0 && told("ok server redis") && told("warn store there is no store"), "{findings:?}");
     assert_eq!(server.ask(&["dbsize"]), "0");
     server.ask(&["hset", "{flowline:0}:meta", "format", "9", "shards", "1"]);
     refused(&server.url(), &["format 9"]);

@@ -383,6 +383,17 @@ impl Catalog for Wire {
         self.cross(Kind::Write, "retain", act).await
     }
 
+    async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {
+        let runs = runs.to_vec();
+        let act = move |inner: &mut Inner, _: &str| {
+            let gone = inner.memory.delete_runs(&runs);
+            let removed = runs.iter().zip(&gone).filter(|(_, gone)| **gone).map(|(run, _)| run.clone());
+            inner.history.removed.extend(removed);
+            gone
+        };
+        self.cross(Kind::Write, "delete runs", act).await
+    }
+
     async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
         let act = move |inner: &mut Inner, _: &str| {
             let now = inner.store_now();

@@ -16,7 +16,7 @@ use flowline_store::{
 use tokio::sync::watch;
 
 use crate::write::Writer;
-use crate::write::retain::More;
+use crate::write::retain::{self, More};
 use crate::{Access, SqliteStore};
 
 #[async_trait]
@@ -255,6 +255,17 @@ impl Catalog for SqliteStore {
         while writer.ask(|writer| writer.expire()).await? == More::Yes {}
         while writer.ask(|writer| writer.purge()).await? == More::Yes {}
         while writer.ask(|writer| writer.shrink()).await? == More::Yes {}
+        Ok(done)
+    }
+
+    async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {
+        let writer = self.writer()?;
+        let mut done = Vec::with_capacity(runs.len());
+        for part in runs.chunks(retain::RUNS) {
+            let part = part.to_vec();
+            done.extend(writer.ask(move |writer| writer.delete_runs(&part)).await?);
+        }
+        while writer.ask(|writer| writer.purge()).await? == More::Yes {}
         Ok(done)
     }
 

@@ -210,6 +210,9 @@ pub trait Catalog: Send + Sync + 'static {
     /// first before others, and runs before events. Runs that have not ended are never touched. Key-value state, locks and
     /// documents past their time go along, however many.
     async fn retain(&self, policy: row::Retention, limit: usize) -> Result<row::Retained, StoreError>;
+    /// Removes runs that have ended with all that is theirs, whatever retention would keep, and says for each whether it did:
+    /// not where the run has not ended or is not there. Events that a feed has not read yet go too.
+    async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError>;
     /// Mends what `reconcile` found, guarded by the run's version, which goes up by one.
     async fn repair(&self, repair: row::Repair) -> Result<(), CommitError>;
     /// What the store says of its own health.

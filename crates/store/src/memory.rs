@@ -264,6 +264,10 @@ impl Catalog for MemoryStore {
         Ok(self.lock().retain(self.time(), policy, limit))
     }
 
+    async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {
+        Ok(self.lock().delete_runs(runs))
+    }
+
     async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
         self.lock().repair(self.time(), repair)?;
         self.wake();

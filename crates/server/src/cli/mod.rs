@@ -4,6 +4,7 @@ mod act;
 mod bench;
 mod completions;
 mod config;
+mod delete;
 mod doctor;
 mod events;
 mod explain;
@@ -106,6 +107,7 @@ enum Command {
     Complete(act::Complete),
     Fail(act::Fail),
     Retry(act::Retry),
+    Delete(delete::Args),
     Flows(flows::Args),
     Runs(runs::Args),
     Show(show::Args),
@@ -369,6 +371,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Complete(args) => ask(act::complete(context, args)),
         Command::Fail(args) => ask(act::fail(context, args)),
         Command::Retry(args) => ask(act::retry(context, args)),
+        Command::Delete(args) => ask(delete::run(context, args)),
         Command::Flows(args) => ask(flows::run(context, args)),
         Command::Runs(args) => ask(runs::run(context, args)),
         Command::Show(args) => ask(show::run(context, args)),

@@ -1,8 +1,9 @@
 //! `flowline runs`: the runs of a store, newest first.
 
-use flowline::core::{Status, Time};
+use flowline::core::{Status, Tenant, Time};
 use flowline::store::query::WantTotal;
 use flowline::store::{RunQuery, RunRow};
+use serde_json::{Map, Value};
 
 use super::Context;
 use super::start::label;
@@ -16,24 +17,11 @@ use crate::view::RunList;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline runs --flow fulfil-order --status failed --since 24h")]
 pub struct Args {
-    /// Only runs of this flow
-    #[arg(long, value_name = "FLOW")]
-    flow: Option<String>,
-    /// running, waiting, paused, completed, failed or cancelled
-    #[arg(long, value_name = "STATUS", value_parser = status)]
-    status: Option<Status>,
+    #[command(flatten)]
+    filter: FilterFlags,
     /// Only machines in this state
     #[arg(long, value_name = "STATE", requires = "flow")]
     state: Option<String>,
-    /// Only runs with this label
-    #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
-    label: Option<(String, String)>,
-    /// Created at or after: a time, or so long ago
-    #[arg(long, value_name = "TIME|DURATION")]
-    since: Option<String>,
-    /// Created before: a time, or so long ago
-    #[arg(long, value_name = "TIME|DURATION")]
-    until: Option<String>,
     /// Runs on a page, up to 1000
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
@@ -43,6 +31,67 @@ pub struct Args {
     /// All pages
     #[arg(long)]
     all: bool,
+}
+
+/// Which runs.
+#[derive(Debug, Clone, clap::Args)]
+pub struct FilterFlags {
+    /// Only runs of this flow
+    #[arg(long, value_name = "FLOW")]
+    pub flow: Option<String>,
+    /// running, waiting, paused, completed, failed or cancelled
+    #[arg(long, value_name = "STATUS", value_parser = status)]
+    pub status: Option<Status>,
+    /// Only runs with this label
+    #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
+    label: Option<(String, String)>,
+    /// Only runs created at or after TIME: a timestamp (2026-01-31T12:00:00Z) or an age (24h)
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Only runs created before TIME: a timestamp or an age
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+}
+
+impl FilterFlags {
+    /// Whether it leaves any run out.
+    pub fn narrows(&self) -> bool {
+        self.flow.is_some()
+            || self.status.is_some()
+            || self.label.is_some()
+            || self.since.is_some()
+            || self.until.is_some()
+    }
+
+    pub fn query(&self, tenant: Tenant, now: Time) -> Result<RunQuery, Failure> {
+        Ok(RunQuery {
+            flow: self.flow.clone(),
+            status: self.status,
+            label: self.label.clone(),
+            since: self.since.as_deref().map(|text| moment("--since", text, now)).transpose()?,
+            until: self.until.as_deref().map(|text| moment("--until", text, now)).transpose()?,
+            ..RunQuery::of(tenant)
+        })
+    }
+
+    /// As parameters of the API. Times are checked here, so that a mistake is told by the flag's name.
+    fn parameters(&self) -> Result<[(&'static str, Option<String>); 5], Failure> {
+        self.query(Tenant::default(), Time::default())?;
+        let label = self.label.as_ref().map(|(name, value)| format!("{name}={value}"));
+        Ok([
+            ("flow", self.flow.clone()),
+            ("status", self.status.map(|status| status.to_string())),
+            ("label", label),
+            ("since", self.since.clone()),
+            ("until", self.until.clone()),
+        ])
+    }
+
+    /// As the body of a bulk request has it.
+    pub fn to_json(&self) -> Result<Value, Failure> {
+        let given = self.parameters()?.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        Ok(given.map(|(name, value)| (name.to_owned(), Value::from(value))).collect::<Map<_, _>>().into())
+    }
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
@@ -74,17 +123,11 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 
 async fn read(context: &Context, args: Args) -> Result<RunList, Failure> {
     let store = context.open(Access::Reader).await?;
-    let now = store.now().await?;
     let mut query = RunQuery {
-        flow: args.flow,
-        status: args.status,
         state: args.state,
-        label: args.label,
-        since: args.since.as_deref().map(|text| moment("--since", text, now)).transpose()?,
-        until: args.until.as_deref().map(|text| moment("--until", text, now)).transpose()?,
         cursor: args.cursor,
         limit: usize::from(args.limit),
-        ..RunQuery::of(context.settings.tenant.value.clone())
+        ..args.filter.query(context.settings.tenant.value.clone(), store.now().await?)?
     };
     let first = store.runs(query.clone()).await?.into();
     pages(first, args.all, async |cursor| {
@@ -96,22 +139,15 @@ async fn read(context: &Context, args: Args) -> Result<RunList, Failure> {
 }
 
 async fn ask(server: &Server, args: Args) -> Result<RunList, Failure> {
-    for (flag, text) in [("--since", &args.since), ("--until", &args.until)] {
-        text.as_deref().map(|text| moment(flag, text, Time::default())).transpose()?;
-    }
+    let filter = args.filter.parameters()?;
     let page = async |cursor: Option<String>, total: Option<&str>| {
-        let label = args.label.as_ref().map(|(name, value)| format!("{name}={value}"));
-        let parameters = [
-            ("flow", args.flow.clone()),
-            ("status", args.status.map(|status| status.to_string())),
+        let others = [
             ("state", args.state.clone()),
-            ("label", label),
-            ("since", args.since.clone()),
-            ("until", args.until.clone()),
             ("limit", Some(args.limit.to_string())),
             ("cursor", cursor),
             ("total", total.map(str::to_owned)),
         ];
+        let parameters: Vec<(&str, Option<String>)> = filter.iter().cloned().chain(others).collect();
         server.find("/v1/runs", &parameters).await
     };
     let first = page(args.cursor.clone(), None).await?;

@@ -14,14 +14,14 @@ use super::request::{Caller, Given, Params, moment};
 use super::route::{Access, Answer, Body, Required, Route, Scope, Verb};
 use super::runs::total_json;
 
-pub const ACTS: &[&str] = &["cancel", "pause", "resume", "retry"];
+pub const ACTS: &[&str] = &["cancel", "pause", "resume", "retry", "delete"];
 
 pub const ROUTES: &[Route] = &[Route {
     verb: Verb::Post,
     path: "/v1/runs/bulk",
     access: Access::Needs(Scope::Operate),
-    summary: "Cancel, pause, resume or retry many runs",
-    about: "Takes up to `limit` of the runs that the filter lets through, the newest first. With `dryRun` it only says which. A run that cannot take the act is reported and does not stop the others. While `next` is not null there are more: ask again with it as `cursor`. Retries have a key derived from their run, so a repeated request retries none twice.",
+    summary: "Cancel, pause, resume, retry or delete many runs",
+    about: "Takes up to `limit` of the runs that the filter lets through, the newest first. With `dryRun` it only says which. A run that cannot take the act is reported and does not stop the others. While `next` is not null there are more: ask again with it as `cursor`. Retries have a key derived from their run, so a repeated request retries none twice. A delete passes over runs that have not ended.",
     query: &[],
     body: Some(Body { schema: "Bulk", limit: 64 * 1024, required: Required::Yes, also: &[] }),
     answers: &[Answer::json(200, "BulkDone", "What became of each.")],
@@ -48,6 +48,7 @@ enum Action {
     Pause,
     Resume,
     Retry,
+    Delete,
 }
 
 #[derive(Debug, Deserialize)]
@@ -108,7 +109,10 @@ async fn bulk(caller: Caller, _: Params, Given(bulk): Given<Bulk>) -> Result<Jso
     let now = caller.engine.store().now().await?;
     let query =
         RunQuery { cursor: bulk.cursor, limit, total: WantTotal::Yes, ..bulk.filter.query(&caller, now)? };
-    let page = caller.engine.store().runs(query).await?;
+    let mut page = caller.engine.store().runs(query).await?;
+    if bulk.action == Action::Delete {
+        page.items.retain(|row| row.status.is_terminal());
+    }
     let mut answer = json!({ "dryRun": bulk.dry_run, "hasMore": page.next.is_some(), "next": page.next });
     total_json(&mut answer, page.total);
     let acts = page.items.iter().map(|row| {
@@ -139,6 +143,10 @@ async fn act(
     reason: Option<String>,
 ) -> Result<Value, Problem> {
     let input = match action {
+        Action::Delete => {
+            caller.engine.delete(&row.key()).await?;
+            return Ok(json!({ "changed": true }));
+        }
         Action::Cancel => Input::Cancel { reason },
         Action::Pause => Input::Pause,
         Action::Resume => Input::Resume,

@@ -63,7 +63,7 @@ codes! {
     RUN_ENDED = 409 "run-ended" "The run has ended"
         "An ended run takes no more input. POST /v1/runs/{run}/retry repeats it as a new run.";
     RUN_NOT_ENDED = 409 "run-not-ended" "The run has not ended"
-        "Only an ended run can be retried. Cancel it first, or wait for its end.";
+        "Only an ended run can be retried or deleted. Cancel it first, or wait for its end.";
     FLOW_RETIRED = 409 "flow-retired" "The flow is retired"
         "No new run of the flow starts; those under way go on. Register a definition of it, or bring a version back with POST /v1/flows/{flow}/activate. GET /v1/flows/{flow}/versions lists them.";
     REFUSED = 409 "refused" "The run cannot take this input"

@@ -117,6 +117,7 @@ impl From<EngineError> for Problem {
             }
             EngineError::Plan(_) => &codes::DEFINITION,
             EngineError::NoSuchRun(_) => &codes::NO_SUCH_RUN,
+            EngineError::NotEnded(_) => &codes::RUN_NOT_ENDED,
             EngineError::NoSuchFlow(_) | EngineError::NoSuchVersion { .. } => &codes::NO_SUCH_FLOW,
             EngineError::Retired(_) => &codes::FLOW_RETIRED,
             EngineError::Refused(refusal) => return refusal.into(),

@@ -23,7 +23,7 @@ use super::codes;
 use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, Handling, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, Content, Handling, Kind, Query, Required, Route, Scope, Verb};
 use super::runs::{LIMIT, WAIT, key_header};
 use crate::view::RunView;
 
@@ -76,6 +76,14 @@ pub const ROUTES: &[Route] = &[
         &[Answer::json(200, "Run", "The run with its steps and jobs."), UNCHANGED],
         |request, app| show.call(request, app),
     ),
+    Route {
+        about: "With its events, state and receipts, whatever retention would keep. Its idempotency key is free again. Only a run that has ended can be deleted.",
+        answers: &[Answer { status: 204, about: "It is deleted.", content: Content::None }],
+        problems: &[&codes::NO_SUCH_RUN, &codes::RUN_NOT_ENDED],
+        ..Route::new(Verb::Delete, "/v1/runs/{run}", Scope::Operate, "Delete a run", |request, app| {
+            delete.call(request, app)
+        })
+    },
     look(
         "/v1/runs/{run}/events",
         "Read the log of a run",
@@ -210,6 +218,12 @@ async fn show(caller: Caller, params: Params, headers: HeaderMap) -> Result<Resp
     let row = caller.row(params.path("run")).await?;
     let view = RunView::read(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
     tagged(&headers, &view)
+}
+
+async fn delete(caller: Caller, params: Params) -> Result<StatusCode, Problem> {
+    let row = caller.row(params.path("run")).await?;
+    caller.engine.delete(&row.key()).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// A page of a log. Payloads pass through as they are.

@@ -1,6 +1,7 @@
 //! The binary as a user meets it: real processes on real SQLite files, their exit codes, JSON and messages.
 
 mod calling;
+mod deleting;
 mod machines;
 mod place;
 mod reading;

@@ -129,6 +129,7 @@ fn every_route_answers_as_it_declares() {
     definitions(&api);
     runs(&api);
     steering(&api);
+    deleting(&api);
     queues(&api);
     work(&api);
     administration(&api);
@@ -337,6 +338,40 @@ fn totals_honour_the_filters(api: &Contract, run: &str) {
     ] {
         assert_eq!(read(query)["total"], total, "{query}");
     }
+}
+
+fn deleting(api: &Contract) {
+    let run = api.start("doomed", json!({}));
+    assert_eq!(api.get(&format!("/v1/runs/{run}/result?wait=30s")).json()["status"], "failed");
+    let waiting = api.start("order", json!({ "input": { "total": 1 } }));
+    let delete = |run: &str| api.send("DELETE", &format!("/v1/runs/{run}"), &[], "");
+    assert_eq!(delete(&waiting).code(), "run-not-ended");
+    assert_eq!(delete(&run).status, 204);
+    assert_eq!(delete(&run).code(), "no-such-run");
+    let audit = api.get("/v1/audit").json()["items"].clone();
+    let line = |line: &Value| line["path"] == format!("/v1/runs/{run}") && line["status"] == 204;
+    assert!(audit.as_array().unwrap().iter().any(line), "{audit}");
+
+    let more = api.start("doomed", json!({ "labels": { "old": "yes" } }));
+    assert_eq!(api.get(&format!("/v1/runs/{more}/result?wait=30s")).json()["status"], "failed");
+    api.start("order", json!({ "input": { "total": 1 }, "labels": { "old": "yes" } }));
+    let bulk = |dry: bool| {
+        api.post(
+            "/v1/runs/bulk",
+            json!({ "action": "delete", "filter": { "label": "old=yes" }, "dryRun": dry }),
+        )
+        .json()
+    };
+    for dry in [true, false] {
+        let done = bulk(dry);
+        assert_eq!(
+            (done["items"].as_array().unwrap().len(), &done["items"][0]["runId"]),
+            (1, &json!(more)),
+            "{done}"
+        );
+    }
+    assert_eq!(api.get(&format!("/v1/runs/{more}")).code(), "no-such-run");
+    assert_eq!(bulk(false)["items"], json!([]));
 }
 
 fn queues(api: &Contract) {

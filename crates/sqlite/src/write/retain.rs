@@ -3,7 +3,7 @@
 //! A run is trimmed or removed in one small write that makes its events invisible and enters it in `purges`; the events
 //! themselves go afterwards, some thousand per transaction, so that other writers never wait long for a large run.
 
-use flowline_core::Time;
+use flowline_core::{RunKey, Time};
 use flowline_store::row::{Retained, Retention};
 use rusqlite::{OptionalExtension, params};
 
@@ -12,7 +12,7 @@ use crate::code;
 use crate::fault::Fault;
 
 /// Runs marked in one transaction.
-const RUNS: usize = 64;
+pub(crate) const RUNS: usize = 64;
 /// Events deleted in one transaction: a few milliseconds.
 const EVENTS: usize = 2_000;
 /// Free pages given back in one transaction.
@@ -51,6 +51,23 @@ impl Writer<'_> {
         }
         let full = (done.removed + done.trimmed) as usize == chunk;
         Ok((done, if full { More::Yes } else { More::No }))
+    }
+
+    /// Removes those of these runs that have ended, and says which.
+    pub(crate) fn delete_runs(&mut self, runs: &[RunKey]) -> Result<Vec<bool>, Fault> {
+        let mut done = Vec::with_capacity(runs.len());
+        for run in runs {
+            let id = self.find(run)?;
+            let ended = match id {
+                Some(id) => self.run(id)?.status.is_terminal(),
+                None => false,
+            };
+            if let Some(id) = id.filter(|_| ended) {
+                self.remove_run(id)?;
+            }
+            done.push(ended);
+        }
+        Ok(done)
     }
 
     /// Deletes key-value state, documents and locks that are past their time.

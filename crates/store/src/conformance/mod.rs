@@ -250,6 +250,8 @@ macro_rules! conformance {
                 trimmed_events_leave_a_marked_row
                 the_feed_goes_on_past_trimmed_events
                 a_removed_run_leaves_nothing_behind
+                a_deleted_run_leaves_nothing_behind_and_its_id_is_free
+                only_an_ended_run_of_the_tenant_is_deleted
                 jobs_left_by_an_ended_run_go_with_it
                 every_ended_status_is_retained_and_no_other
                 at_most_limit_runs_go_at_once_those_that_ended_first

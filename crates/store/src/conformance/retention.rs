@@ -99,6 +99,52 @@ pub async fn a_removed_run_leaves_nothing_behind(f: Fixture) {
     );
 }
 
+pub async fn a_deleted_run_leaves_nothing_behind_and_its_id_is_free(f: Fixture) {
+    let (run, job) = f.leased("r").await;
+    let line = |scope| given::state_line(scope, "k", Some(given::json(1.into())), None);
+    let lines = vec![line(StateScope::Run), line(StateScope::Flow)];
+    f.append(given::append(&job, 0, lines)).await.expect("appends");
+    f.commit(given::end(&run, 1)).await;
+    let trimmed = ended(&f, "trimmed").await;
+    f.pass(given::LATER).await;
+    assert_eq!(retain(&f, TRIM, 10).await, (2, 0));
+    let lately = ended(&f, "lately").await;
+    let all = [run.clone(), trimmed, lately.clone()];
+    assert_eq!(f.store.delete_runs(&all).await.expect("deletes"), [true; 3]);
+    for run in &all {
+        assert_eq!((f.try_row(run).await, f.log(run).await, f.jobs(run).await), (None, vec![], vec![]));
+    }
+    assert_eq!(f.store.counters().await.expect("counts"), []);
+    assert_eq!(f.store.feed(FeedFilter::default(), "", 10).await.expect("feeds").events, []);
+    let page = f.store.runs(RunQuery::of(run.tenant.clone())).await.expect("lists");
+    assert_eq!((page.items, page.total), (vec![], Some(Total::Exact(0))));
+    assert_eq!(f.store.states(&run, StateScope::Run).await.expect("lists"), []);
+    assert_eq!(f.store.delete_runs(&all).await.expect("deletes"), [false; 3], "they are gone");
+
+    f.commit(given::start(&run)).await;
+    assert_eq!((f.row(&run).await.version, f.log(&run).await.len()), (1, 1), "its id is free");
+    assert_eq!(f.store.states(&run, StateScope::Run).await.expect("lists"), []);
+    assert_eq!(
+        f.store.states(&run, StateScope::Flow).await.expect("lists").len(),
+        1,
+        "the flow's state stays"
+    );
+}
+
+pub async fn only_an_ended_run_of_the_tenant_is_deleted(f: Fixture) {
+    let live = f.started("live", vec![given::step(0)]).await;
+    let run = ended(&f, "r").await;
+    let there = given::run_of(&given::tenant("other"), "r");
+    let before = (f.row(&live).await, f.log(&live).await, f.jobs(&live).await);
+    let asked = [live.clone(), there, given::run("none"), run.clone(), run.clone()];
+    let gone = f.store.delete_runs(&asked).await.expect("deletes");
+    assert_eq!(gone, [false, false, false, true, false]);
+    assert_eq!((f.row(&live).await, f.log(&live).await, f.jobs(&live).await), before);
+    assert_eq!(f.try_row(&run).await, None);
+    assert_eq!(f.claimed_names(&[1]).await.len(), 1, "what is live goes on");
+    assert_eq!(f.store.delete_runs(&[]).await.expect("deletes"), Vec::<bool>::new());
+}
+
 pub async fn jobs_left_by_an_ended_run_go_with_it(f: Fixture) {
     let now = f.now().await;
     let run = f.started("r", vec![given::step(0), given::timer(0, now)]).await;

@@ -42,6 +42,17 @@ impl Memory {
         done
     }
 
+    pub fn delete_runs(&mut self, runs: &[RunKey]) -> Vec<bool> {
+        let delete = |run: &RunKey| {
+            let ended = self.runs.get(run).is_some_and(|run| run.row.status.is_terminal());
+            if ended {
+                self.remove_run(run);
+            }
+            ended
+        };
+        runs.iter().map(delete).collect()
+    }
+
     pub fn repair(&mut self, now: Time, repair: Repair) -> Result<(), CommitError> {
         match repair {
             Repair::Row { run, version, state, index, created_at, started_at, completed_at, events } => {

@@ -284,6 +284,9 @@ impl Catalog for Broken {
     async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
         self.store.retain(policy, limit).await
     }
+    async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {
+        self.store.delete_runs(runs).await
+    }
     async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
         self.store.repair(repair).await
     }
