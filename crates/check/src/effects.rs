@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flowline_core::RunKey;
 use flowline_core::event::EventType;
+use flowline_core::{Json, RunKey};
 use serde::Deserialize;
 
-use crate::invariant::Invariant::{I2, I3, I7, I17, I20};
+use crate::inputs::inputs;
+use crate::invariant::Invariant::{I2, I3, I7, I17, I19, I20};
 use crate::source::Source;
 use crate::violation::{Checker, Subject, Violation};
 
@@ -35,6 +36,8 @@ pub enum Effect {
         run: RunKey,
         step: Arc<str>,
         attempt: u32,
+        /// What it was given, where the ledger has that.
+        input: Option<Json>,
     },
     /// It asked for an emit in its middle.
     EmittedNow {
@@ -99,6 +102,7 @@ type Attempt = (RunKey, Arc<str>, u32);
 
 #[derive(Debug, Default)]
 struct Seen {
+    input: Option<Json>,
     reported: Option<Reported>,
     answer: Option<Answer>,
     again: Vec<(Again, Answer)>,
@@ -123,7 +127,7 @@ impl Effects {
         let mut violations = Vec::new();
         for effect in &self.log {
             match effect {
-                Effect::Began { worker, queue, run, step, attempt } => {
+                Effect::Began { worker, queue, run, step, attempt, input } => {
                     let mut found = checker.findings();
                     let count = running.entry((worker.clone(), queue.clone())).or_default();
                     *count += 1;
@@ -133,7 +137,8 @@ impl Effects {
                             || format!("{worker} runs {count} attempts of queue {queue:?} in {room} slots");
                         found.say(I17, Subject::Outside, message);
                     }
-                    if attempts.insert((run.clone(), step.clone(), *attempt), Seen::default()).is_some() {
+                    let seen = Seen { input: input.clone(), ..Seen::default() };
+                    if attempts.insert((run.clone(), step.clone(), *attempt), seen).is_some() {
                         let message = || format!("attempt {attempt} of step {step:?} began twice");
                         found.say(I2, Subject::Outside, message);
                     }
@@ -247,6 +252,7 @@ fn of_run(
         }
     }
     let trimmed = events.is_empty();
+    let inputs = inputs(source, run, &events);
     for ((_, step, attempt), seen) in attempts.iter().filter(|((of, ..), _)| of == run) {
         let there =
             logged.get(&(step.clone(), *attempt)).is_some_and(|logged| logged.completed || logged.failed);
@@ -274,6 +280,15 @@ fn of_run(
                 _ => continue,
             };
             found.say(I20, Subject::Outside, || format!("the report of {} {wrong}", of()));
+        }
+        if let (Some(given), Some(fixed)) = (&seen.input, inputs.get(step))
+            && given.value() != *fixed
+        {
+            let message = || {
+                let given = given.get();
+                format!("attempt {attempt} of step {step:?} got {given}, and was triggered with {fixed}")
+            };
+            found.say(I19, Subject::Outside, message);
         }
     }
     found.of_run(run)

@@ -72,6 +72,8 @@ invariants! {
     /// An action that a transition asked for has run, was skipped by its own `if`, failed, or was cut off by a failure or a
     /// cancel that the log names.
     I18 = "no action dropped",
+    /// A step's input is fixed when it is triggered: every attempt gets the same.
+    I19 = "fixed inputs",
     /// A report that was recorded is answered as recorded for as long as its run is kept, and no other is.
     I20 = "reports",
 }

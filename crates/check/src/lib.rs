@@ -15,6 +15,7 @@ mod counters;
 mod effects;
 mod flow;
 mod history;
+mod inputs;
 mod invariant;
 mod look;
 mod source;

@@ -463,6 +463,7 @@ fn what_workers_did_is_what_the_log_says() {
         run: run("r1"),
         step: "a".into(),
         attempt,
+        input: None,
     };
     let ended = |reported| Effect::Ended {
         worker: "w".into(),
@@ -513,6 +514,7 @@ fn an_emit_of_an_attempt_that_failed_was_asked_for_in_its_middle() {
         run: run("r1"),
         step: "a".into(),
         attempt: 1,
+        input: None,
     };
     let ended = Effect::Ended {
         worker: "w".into(),

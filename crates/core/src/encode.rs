@@ -4,6 +4,9 @@
 //! flagged; retries; one byte per step (bits 0-2 phase, bit 3 set when attempt, tries and lost follow); the emitted
 //! events as bits. Numbers are LEB128.
 //!
+//! Format 3 is that of a run whose flow has `any` joins: the same, then for each such step which of its events it was
+//! triggered with: the number of bytes, and its events as bits. A run that an older build began stays in format 1 to its end.
+//!
 //! Format 2 is that of a machine's run: the same, then state, transition, context, received, set, completed, failed,
 //! the failed action that names a state plus 1, the armed timers (how many, then timer and number each), the inbox (its length, then its turns) and the current
 //! turn: 0, or 1, its turn, the state before plus 1, and its actions (their number, then 3 × action + group each). A turn is 0 for the start,
@@ -16,6 +19,7 @@ use crate::run::{Ended, Phase, RunState, StepState};
 
 const FORMAT: u8 = 1;
 const OF_MACHINE: u8 = 2;
+const WITH_CHOICES: u8 = 3;
 
 /// Bytes that are no state of this plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +41,12 @@ impl RunState {
             | u8::from(self.failed.is_some()) << 4
             | (self.priority as u8) << 5
             | u8::from(self.started) << 7;
-        out.extend([if self.machine.is_some() { OF_MACHINE } else { FORMAT }, flags]);
+        let format = match (&self.machine, self.chosen.as_deref()) {
+            (Some(_), _) => OF_MACHINE,
+            (None, None | Some([])) => FORMAT,
+            (None, Some(_)) => WITH_CHOICES,
+        };
+        out.extend([format, flags]);
         if let Some(step) = self.failed {
             put(&mut out, step);
         }
@@ -56,6 +65,9 @@ impl RunState {
         for word in self.emitted.words() {
             out.extend(word.to_le_bytes());
         }
+        for choice in self.chosen.iter().flatten() {
+            put_bits(&mut out, choice);
+        }
         if let Some(machine) = &self.machine {
             machine.encode(&mut out);
         }
@@ -66,8 +78,12 @@ impl RunState {
         let mut state = RunState::new(plan);
         let mut bytes = bytes.iter().copied();
         let mut next = || bytes.next().ok_or(DecodeError("it ends early"));
-        if next()? != (if plan.machine.is_some() { OF_MACHINE } else { FORMAT }) {
-            return Err(DecodeError("its format is unknown"));
+        match (next()?, &plan.machine) {
+            (OF_MACHINE, Some(_)) => {}
+            (FORMAT, None) if plan.choosers.is_empty() => {}
+            (FORMAT, None) => state.chosen = None,
+            (WITH_CHOICES, None) => {}
+            _ => return Err(DecodeError("its format is unknown")),
         }
         let flags = next()?;
         state.ended = [None, Some(Ended::Completed), Some(Ended::Failed), Some(Ended::Cancelled)]
@@ -99,6 +115,9 @@ impl RunState {
         if (plan.events.len()..state.emitted.words().len() * 64).any(|e| state.emitted.contains(e as u32)) {
             return Err(DecodeError("an event is not in its definition"));
         }
+        for (choice, &step) in state.chosen.iter_mut().flatten().zip(&plan.choosers) {
+            *choice = get_bits(plan.step(step).inputs.len(), &mut next)?;
+        }
         if let Some(machine) = &mut state.machine {
             machine.decode(plan, &mut next)?;
         }
@@ -106,6 +125,14 @@ impl RunState {
             return Err(DecodeError("it is too long for its definition"));
         }
         Ok(state)
+    }
+
+    /// Whether these are the bytes of this state, in its own format or in that of the build that began the run.
+    pub fn is_encoded_in(&self, bytes: &[u8]) -> bool {
+        match (bytes.first(), &self.machine) {
+            (Some(&FORMAT), None) => RunState { chosen: None, ..self.clone() }.encode() == bytes,
+            _ => self.encode() == bytes,
+        }
     }
 }
 
@@ -224,6 +251,28 @@ fn read_bits(bits: &mut Bits, next: &mut impl FnMut() -> Result<u8, DecodeError>
         *word = u64::from_le_bytes(bytes);
     }
     Ok(())
+}
+
+/// A set as its length in bytes and these, without the empty ones at its end.
+fn put_bits(out: &mut Vec<u8>, bits: &Bits) {
+    let bytes: Vec<u8> = bits.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+    let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    put(out, used as u32);
+    out.extend(&bytes[..used]);
+}
+
+fn get_bits(len: usize, next: &mut impl FnMut() -> Result<u8, DecodeError>) -> Result<Bits, DecodeError> {
+    let mut bits = Bits::new(len);
+    for at in 0..get(next)? {
+        let byte = next()?;
+        for bit in (0..8).filter(|bit| byte >> bit & 1 == 1).map(|bit| at * 8 + bit) {
+            if bit as usize >= len {
+                return Err(DecodeError("a step has an event that it does not wait for"));
+            }
+            bits.insert(bit);
+        }
+    }
+    Ok(bits)
 }
 
 fn put(out: &mut Vec<u8>, mut number: u32) {

@@ -34,6 +34,8 @@ pub struct Plan {
     pub output: Option<Expr>,
     /// Steps that start with the run.
     pub entries: Vec<u32>,
+    /// Steps that can be triggered before all their events have come: an `any` is in their subscription.
+    pub choosers: Vec<u32>,
     /// The states of a machine, whose actions are the steps.
     pub machine: Option<PlanMachine>,
     by_name: BTreeMap<Arc<str>, u32>,
@@ -55,6 +57,8 @@ pub struct PlanStep {
     pub returns: Option<u32>,
     /// Events that its subscription mentions, in the order of the file: the keys of its input.
     pub inputs: Vec<u32>,
+    /// Its place in [`Plan::choosers`].
+    pub chooser: Option<u32>,
     /// Steps that wait for this one by `step:NAME`.
     pub followers: Vec<u32>,
     /// Actions that go before this one, where they are asked for together.
@@ -169,6 +173,13 @@ impl Plan {
         link(&mut steps, &events, &definition);
         let entries: Vec<u32> =
             (0..steps.len() as u32).filter(|&s| matches!(steps[s as usize].wants, Wants::Start)).collect();
+        let mut choosers = Vec::new();
+        for (at, step) in steps.iter_mut().enumerate() {
+            if matches!(step.wants, Wants::Nested(_)) && !step.inputs.is_empty() {
+                step.chooser = Some(choosers.len() as u32);
+                choosers.push(at as u32);
+            }
+        }
         let machine =
             names.machine(&definition, &mut steps).map_err(|(place, problem)| fail(&place, problem))?;
         if entries.is_empty() && definition.accepts.is_empty() && machine.is_none() {
@@ -208,6 +219,7 @@ impl Plan {
             input,
             output,
             entries,
+            choosers,
             machine,
             definition,
         })
@@ -289,8 +301,10 @@ impl Plan {
         if self.machine.is_some() {
             return machine::action_input(self, step, state, payloads);
         }
-        let emitted = |slot: &Slot| !matches!(slot, Slot::Emit(event) if !state.emitted.contains(*event));
-        let slots: Vec<Slot> = self.input_slots(step).into_iter().filter(emitted).collect();
+        let slots: Vec<Slot> = match self.is_entry(step) {
+            true => vec![Slot::Input],
+            false => state.given(self, step).map(Slot::Emit).collect(),
+        };
         let missing: Vec<Slot> = slots.iter().copied().filter(|slot| !payloads.contains_key(slot)).collect();
         if !missing.is_empty() {
             return Err(missing);
@@ -302,15 +316,6 @@ impl Plan {
             Slot::Emit(event) => Some((&*self.events[*event as usize].name, payloads.get(slot))),
             _ => None,
         })))
-    }
-
-    /// The addresses of the payloads that a step's input is made of.
-    pub fn input_slots(&self, step: u32) -> Vec<Slot> {
-        let step = self.step(step);
-        match step.wants {
-            Wants::Start => vec![Slot::Input],
-            _ => step.inputs.iter().map(|&event| Slot::Emit(event)).collect(),
-        }
     }
 
     pub fn is_entry(&self, step: u32) -> bool {
@@ -359,6 +364,7 @@ impl PlanStep {
             emits,
             returns,
             inputs,
+            chooser: None,
             followers: Vec::new(),
             after: Vec::new(),
             on_error: None,

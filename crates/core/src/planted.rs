@@ -125,6 +125,8 @@ bugs! {
     PauseRepeated,
     /// That an input changes nothing is told from memory, which another instance may have made old.
     ToldFromMemory,
+    /// The input of a join holds what has been emitted when an attempt is claimed.
+    InputAtClaim,
     // Machines.
     /// A timer of a state that was left fires all the same.
     TimerOutlivesState,

@@ -119,6 +119,9 @@ pub struct RunState {
     /// `step.retry` events.
     pub retries: u32,
     pub emitted: Bits,
+    /// By [`Plan::choosers`]: the events that were there when the step was triggered, by their place in its inputs. `None`
+    /// for a run that an older build began: that build looked at what was emitted whenever an attempt was claimed.
+    pub chosen: Option<Vec<Bits>>,
     /// Of a machine: its actions. Their attempts count on from transition to transition, so that one is never mistaken for
     /// another.
     pub steps: Vec<StepState>,
@@ -245,6 +248,7 @@ impl RunState {
             priority: Priority::Normal,
             retries: 0,
             emitted: Bits::new(plan.events.len()),
+            chosen: Some(plan.choosers.iter().map(|&step| Bits::new(plan.step(step).inputs.len())).collect()),
             steps: vec![StepState::default(); plan.steps.len()],
             machine: MachineState::new(plan),
         }
@@ -399,10 +403,35 @@ impl RunState {
             if self.step(step).phase == Phase::Idle && plan.satisfied(step, self) {
                 self.steps[step as usize] =
                     StepState { phase: Phase::Queued, attempt: 1, ..StepState::default() };
+                self.fix_input(plan, step);
                 triggered.push(step);
             }
         }
         triggered
+    }
+
+    /// Notes which events a step is triggered with, where that may not be all that it lists.
+    fn fix_input(&mut self, plan: &Plan, step: u32) {
+        let planned = plan.step(step);
+        let (Some(chosen), Some(at)) = (&mut self.chosen, planned.chooser) else { return };
+        for (place, &event) in planned.inputs.iter().enumerate() {
+            if self.emitted.contains(event) {
+                chosen[at as usize].insert(place as u32);
+            }
+        }
+    }
+
+    /// The events in the input of a step that was triggered. They are those that came before its trigger in the log, so
+    /// every attempt gets the same ones.
+    pub fn given<'a>(&'a self, plan: &'a Plan, step: u32) -> impl Iterator<Item = u32> + 'a {
+        let planned = plan.step(step);
+        let fixed = self.chosen.as_ref().zip(planned.chooser).filter(|_| !planted::is(Bug::InputAtClaim));
+        let fixed = fixed.map(|(chosen, at)| &chosen[at as usize]);
+        let there = move |(place, event): &(usize, &u32)| match fixed {
+            Some(fixed) => fixed.contains(*place as u32),
+            None => self.emitted.contains(**event),
+        };
+        planned.inputs.iter().enumerate().filter(there).map(|(_, &event)| event)
     }
 }
 

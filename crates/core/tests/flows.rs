@@ -6,7 +6,7 @@ use flowline_core::EventType;
 use flowline_core::decide::{Missing, Refusal};
 use flowline_core::event::Slot;
 use flowline_core::run::{Phase, Status};
-use scenario::{Came, Scenario};
+use scenario::{Came, Scenario, json};
 
 /// Compares the whole of a run: every input, event, job and status.
 macro_rules! assert_run {
@@ -213,25 +213,18 @@ steps:
     assert_eq!(run.phase("c"), Phase::Idle);
     run.done("b", "2", &[]);
     assert_eq!(run.phase("c"), Phase::Queued);
-    assert_eq!(run.plan.input_slots(run.index("c")), [Slot::Emit(0)]);
+    assert_eq!(run.input("c"), json(r#"{"ea":1}"#));
     assert_run!(run);
 }
 
 #[test]
 fn an_entry_step_gets_the_input_and_any_other_its_events() {
-    let run = Scenario::of(DIAMOND);
-    assert_eq!(run.plan.input_slots(run.index("place")), [Slot::Input]);
-    let names: Vec<String> =
-        run.plan.input_slots(run.index("ship")).iter().map(|slot| name(&run, *slot)).collect();
-    assert_eq!(names, ["order.charged", "order.reserved"]);
-    assert!(run.plan.is_entry(0) && !run.plan.is_entry(3));
-}
-
-fn name(run: &Scenario, slot: Slot) -> String {
-    match slot {
-        Slot::Emit(event) => run.plan.events[event as usize].name.to_string(),
-        other => format!("{other:?}"),
-    }
+    let mut run = Scenario::started(DIAMOND, r#"{"total":7}"#);
+    assert_eq!(run.input("place"), json(r#"{"total":7}"#));
+    run.done("place", "null", &[("order.placed", "1")]);
+    run.done("reserve", "null", &[("order.reserved", "2")]);
+    run.done("charge", "null", &[("order.charged", "3")]);
+    assert_eq!(run.input("ship"), json(r#"{"order.charged":3,"order.reserved":2}"#));
 }
 
 const CONTINUED: &str = "

@@ -29,10 +29,8 @@ pub struct Opening {
     pub retry_of: Option<RunId>,
     /// The step that is done again with all that comes after it, of a run that repeats another.
     pub from: Option<String>,
-    /// Completed steps of the run that this one repeats, in order, with what each emitted.
+    /// What the run that this one repeats had received and completed, in the order of its log.
     pub inherited: Vec<Inherited>,
-    /// Events that it had received from outside.
-    pub received: Vec<(String, Json)>,
 }
 
 impl Opening {
@@ -47,7 +45,6 @@ impl Opening {
             retry_of: None,
             from: None,
             inherited: Vec::new(),
-            received: Vec::new(),
         }
     }
 
@@ -79,7 +76,7 @@ impl Opening {
         opening.inherit(store, run).await?;
         if opening.plan.machine.is_some() {
             // A machine begins again where it began: what it did since came of events, which are sent again or not.
-            (opening.inherited, opening.received) = (Vec::new(), Vec::new());
+            opening.inherited = Vec::new();
             if from.is_some() {
                 let text = "a machine's run is retried from its initial state; leave the step out";
                 return Err(EngineError::Invalid(text.to_owned()));
@@ -91,9 +88,8 @@ impl Opening {
             let step = step
                 .ok_or_else(|| EngineError::Invalid(format!("flow {:?} has no step {from:?}", plan.flow)))?;
             let again = downstream(plan, step);
-            let kept =
-                |done: &Inherited| plan.step_index(&done.step).is_none_or(|done| !again.contains(&done));
-            opening.inherited.retain(kept);
+            let again = |step: &str| plan.step_index(step).is_some_and(|step| again.contains(&step));
+            opening.inherited.retain(|inherited| !step_of(inherited).is_some_and(again));
         }
         opening.labels = row.labels;
         opening.retry_of = Some(row.run_id);
@@ -103,33 +99,37 @@ impl Opening {
 
     /// What a run was given and what it had done.
     async fn inherit(&mut self, store: &dyn Store, run: &RunKey) -> Result<(), StoreError> {
-        let mut emits: BTreeMap<Arc<str>, Vec<(String, Json)>> = BTreeMap::new();
+        let mut completed: BTreeSet<Arc<str>> = BTreeSet::new();
         let kinds = vec![EventType::FlowStart, EventType::Emit, EventType::StepCompleted];
         let mut query = EventQuery { kinds, ..EventQuery::default() };
         loop {
             let page = store.events(run, query.clone()).await?;
             for event in &page.events {
                 let data = event.data.clone().unwrap_or_else(Json::null);
+                let attempt = event.attempt.unwrap_or(1);
                 match (event.kind, &event.step_name) {
                     (EventType::FlowStart, _) => self.input = Slot::Input.open(&data),
-                    (EventType::Emit, None) => self.received.push(emit_of(&data)),
-                    (EventType::Emit, Some(step)) => {
-                        emits.entry(step.clone()).or_default().push(emit_of(&data))
+                    (EventType::Emit, step) => {
+                        let of = step.clone().map(|step| (step, attempt));
+                        let (name, payload) = emit_of(&data);
+                        self.inherited.push(Inherited::Emit { of, name, payload });
                     }
-                    (EventType::StepCompleted, Some(step)) => self.inherited.push(Inherited {
-                        step: step.clone(),
-                        attempt: event.attempt.unwrap_or(1),
-                        result: Slot::Result(0).open(&data),
-                        emits: emits.remove(step).unwrap_or_default(),
-                    }),
+                    (EventType::StepCompleted, Some(step)) => {
+                        completed.insert(step.clone());
+                        let (step, result) = (step.clone(), Slot::Result(0).open(&data));
+                        self.inherited.push(Inherited::Completed { step, attempt, result });
+                    }
                     _ => {}
                 }
             }
             match page.events.last() {
                 Some(Event { seq, .. }) if page.more => query.after = *seq,
-                _ => return Ok(()),
+                _ => break,
             }
         }
+        // What a step published before it failed is published again when it is done again.
+        self.inherited.retain(|inherited| step_of(inherited).is_none_or(|step| completed.contains(step)));
+        Ok(())
     }
 
     /// The run that it opens where a key names it: one key makes one run.
@@ -173,7 +173,6 @@ impl Opening {
             priority: self.priority,
             retry_of: self.retry_of,
             inherited: self.inherited,
-            received: self.received,
         };
         Message::Start(run, self.plan, Box::new(new), entry(Input::Start(start), reply))
     }
@@ -272,6 +271,14 @@ fn emit_of(data: &Json) -> (String, Json) {
         payload: Json,
     }
     data.to::<Emit>().map_or_else(|_| (String::new(), Json::null()), |emit| (emit.name, emit.payload))
+}
+
+/// The step that an inherited event is of; none of one from outside.
+fn step_of(inherited: &Inherited) -> Option<&str> {
+    match inherited {
+        Inherited::Emit { of, .. } => of.as_ref().map(|(step, _)| &**step),
+        Inherited::Completed { step, .. } => Some(step),
+    }
 }
 
 /// A step and every step that could follow from it.

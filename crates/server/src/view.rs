@@ -163,6 +163,9 @@ pub struct StepView {
     /// ended before.
     pub status: Cow<'static, str>,
     pub attempts: u32,
+    /// The events in its input, fixed when it was triggered; none of an entry step, which gets the input of the run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_events: Vec<Arc<str>>,
     /// From its first `step.started` to its end.
     pub duration_ms: Option<u64>,
     /// Of its last try that failed, or why it was skipped.
@@ -330,6 +333,13 @@ impl StepLog {
                 name: step.name.clone(),
                 status: status.into(),
                 attempts: now.attempt,
+                input_events: match now.phase {
+                    Phase::Idle => Vec::new(),
+                    _ => state
+                        .given(plan, at as u32)
+                        .map(|event| plan.events[event as usize].name.clone())
+                        .collect(),
+                },
                 duration_ms: times.and_then(|t| Some(t.ended?.since(t.started?).as_millis() as u64)),
                 error: times.and_then(|t| t.error.clone()),
             }

@@ -183,19 +183,14 @@ impl<'a> Draft<'a> {
                 missing.insert(Slot::Input);
             }
             if reads.events {
-                missing.extend(self.emitted_inputs(step).filter(|slot| self.payload(*slot).is_none()));
+                missing.extend(self.given(step).filter(|slot| self.payload(*slot).is_none()));
             }
         }
         need(missing)
     }
 
-    fn emitted_inputs(&self, step: u32) -> impl Iterator<Item = Slot> {
-        self.plan
-            .step(step)
-            .inputs
-            .iter()
-            .filter(|&&e| self.state.emitted.contains(e))
-            .map(|&e| Slot::Emit(e))
+    fn given(&self, step: u32) -> impl Iterator<Item = Slot> {
+        self.state.given(self.plan, step).map(Slot::Emit)
     }
 
     pub(super) fn payload(&self, slot: Slot) -> Option<&Json> {
@@ -207,7 +202,7 @@ impl<'a> Draft<'a> {
         self.ask_for_conditions([step])?;
         let mut scope = Scope { input: self.payload(Slot::Input).cloned(), ..Scope::default() };
         if condition.reads().events {
-            for slot in self.emitted_inputs(step) {
+            for slot in self.given(step) {
                 if let (Slot::Emit(event), Some(payload)) = (slot, self.payload(slot)) {
                     scope.events.insert(self.plan.events[event as usize].name.to_string(), payload.clone());
                 }

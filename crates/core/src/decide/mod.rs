@@ -117,18 +117,17 @@ pub struct Start {
     pub priority: Priority,
     /// The ended run that this one repeats.
     pub retry_of: Option<RunId>,
-    /// Steps that the repeated run had finished, with their emits.
+    /// What the repeated run had come to and this one need not do again, in the order of its log. An `any` join depends on
+    /// that order.
     pub inherited: Vec<Inherited>,
-    /// Events that the repeated run had received from outside.
-    pub received: Vec<(String, Json)>,
 }
 
+/// Something that a repeated run had come to.
 #[derive(Debug, Clone)]
-pub struct Inherited {
-    pub step: Arc<str>,
-    pub attempt: u32,
-    pub result: Json,
-    pub emits: Vec<(String, Json)>,
+pub enum Inherited {
+    /// An event: from outside, or from this attempt of a step that completed in the end.
+    Emit { of: Option<(Arc<str>, u32)>, name: String, payload: Json },
+    Completed { step: Arc<str>, attempt: u32, result: Json },
 }
 
 /// Why an attempt failed.

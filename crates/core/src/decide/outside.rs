@@ -2,7 +2,7 @@
 
 use super::attempt::clip;
 use super::draft::Draft;
-use super::{Finish, Halt, OtherJobs, Refusal, Start, check_input, check_payload, known_event};
+use super::{Finish, Halt, Inherited, OtherJobs, Refusal, Start, check_input, check_payload, known_event};
 use crate::definition::Priority;
 use crate::event::{EventType, Slot};
 use crate::json::{self, Json};
@@ -58,25 +58,24 @@ impl Draft<'_> {
 
     /// What the run that this one repeats had finished and received holds here too.
     fn inherit(&mut self, start: &Start) {
-        for (name, payload) in &start.received {
-            if let Some(event) = self.plan.event_index(name) {
-                self.publish(None, event, payload, None);
-            }
-        }
         for inherited in &start.inherited {
-            let Some(step) = self.plan.step_index(&inherited.step) else { continue };
-            let of = (step, inherited.attempt);
-            for (name, payload) in &inherited.emits {
-                if let Some(event) = self.plan.event_index(name) {
-                    self.publish(Some(of), event, payload, None);
+            match inherited {
+                Inherited::Emit { of, name, payload } => {
+                    let of = of.as_ref().and_then(|(step, n)| Some((self.plan.step_index(step)?, *n)));
+                    if let Some(event) = self.plan.event_index(name) {
+                        self.publish(of, event, payload, None);
+                    }
+                }
+                Inherited::Completed { step, attempt, result } => {
+                    let (Some(step), attempt) = (self.plan.step_index(step), *attempt) else { continue };
+                    self.keep(Slot::Result(step), result);
+                    let yes = Json::from(true);
+                    let data = json::object([("result", Some(result)), ("inherited", Some(&yes))]);
+                    let fact = Fact::Completed { step, attempt };
+                    self.push_step(fact, EventType::StepCompleted, (step, attempt), Some(data));
+                    self.unqueue(step);
                 }
             }
-            self.keep(Slot::Result(step), &inherited.result);
-            let yes = Json::from(true);
-            let data = json::object([("result", Some(&inherited.result)), ("inherited", Some(&yes))]);
-            let fact = Fact::Completed { step, attempt: inherited.attempt };
-            self.push_step(fact, EventType::StepCompleted, of, Some(data));
-            self.unqueue(step);
         }
     }
 

@@ -73,7 +73,6 @@ pub fn start_of(input: &str) -> Start {
         priority: Priority::Normal,
         retry_of: None,
         inherited: Vec::new(),
-        received: Vec::new(),
     }
 }
 
@@ -245,6 +244,13 @@ impl Scenario {
         self.state.step(self.index(step)).phase
     }
 
+    /// The input that a worker would get now for an attempt of this step.
+    pub fn input(&self, step: &str) -> Json {
+        let step = self.index(step);
+        let payloads = self.slots.iter().map(|(slot, data)| (*slot, slot.open(data))).collect();
+        self.plan.input_of(step, &self.state, &payloads).expect("every payload is there")
+    }
+
     pub fn status(&self) -> Status {
         self.state.status()
     }
@@ -271,23 +277,27 @@ impl Scenario {
         self.log.iter().map(|event| event.kind.as_str()).collect()
     }
 
-    /// What a finished run hands to one that repeats it: its completed steps in order, with their emits.
+    /// What a finished run hands to one that repeats it: what it received and its completed steps with their emits, in
+    /// order.
     pub fn inheritance(&self) -> Vec<Inherited> {
-        let mut emits: BTreeMap<Arc<str>, Vec<(String, Json)>> = BTreeMap::new();
+        let completed = self.steps(Phase::Completed);
         let mut inherited = Vec::new();
         for event in &self.log {
-            let (Some(step), Some(data)) = (&event.step_name, &event.data) else { continue };
-            match event.kind {
-                EventType::Emit => {
+            let (step, Some(data)) = (&event.step_name, &event.data) else { continue };
+            if step.as_ref().is_some_and(|step| !completed.contains(&step.to_string())) {
+                continue;
+            }
+            let of = step.clone().zip(event.attempt);
+            match (event.kind, of) {
+                (EventType::Emit, of) => {
                     let name = data.value()["name"].as_str().expect("a name").to_owned();
-                    emits.entry(step.clone()).or_default().push((name, Slot::Emit(0).open(data)));
+                    let payload = Slot::Emit(0).open(data);
+                    inherited.push(Inherited::Emit { of, name, payload });
                 }
-                EventType::StepCompleted => inherited.push(Inherited {
-                    step: step.clone(),
-                    attempt: event.attempt.expect("an attempt"),
-                    result: Slot::Result(0).open(data),
-                    emits: emits.remove(step).unwrap_or_default(),
-                }),
+                (EventType::StepCompleted, Some((step, attempt))) => {
+                    let result = Slot::Result(0).open(data);
+                    inherited.push(Inherited::Completed { step, attempt, result });
+                }
                 _ => {}
             }
         }

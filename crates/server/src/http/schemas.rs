@@ -276,6 +276,7 @@ fn runs() -> Value {
         "Run": object("A run, whole.", run_fields(json!({
             "steps": list("", object("A step.", json!({
                 "name": text(""), "status": text(""), "attempts": count(""),
+                "inputEvents?": list("The events in its input, fixed when it was triggered. An entry step has none: it gets the run's input.", text("")),
                 "durationMs": maybe(count("From its first start to its end.")),
                 "error?": text("Of its last try that failed, or why it was skipped."),
             }))),

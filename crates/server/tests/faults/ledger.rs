@@ -65,7 +65,7 @@ pub fn read_in(here: &Here, queue: &str) -> Effects {
         let (step, attempt) = (step.into(), attempt.parse().unwrap());
         let (worker, queue) = ("any".into(), queue.into());
         match what {
-            "began" => Effect::Began { worker, queue, run, step, attempt },
+            "began" => Effect::Began { worker, queue, run, step, attempt, input: None },
             "done" => Effect::Ended { worker, queue, run, step, attempt, reported: Reported::Done },
             "failed" => Effect::Ended { worker, queue, run, step, attempt, reported: Reported::Failed },
             name => Effect::EmittedNow { run, step, attempt, name: name.to_owned() },

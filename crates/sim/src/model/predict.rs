@@ -10,7 +10,7 @@ use flowline_core::decide::Retryable;
 use flowline_core::definition::{Definition, OnFailure, StepDefinition, Subscribes};
 use serde_json::Value;
 
-use super::{Fate, Observed, holds, satisfied};
+use super::{Fate, Observed, counts_as_done, holds, satisfied};
 use crate::program::{Act, Condition, Doing, Outcome, Program, weight};
 
 /// What is allowed to become of a run.
@@ -53,7 +53,8 @@ pub fn predict(program: &Program, run: usize, observed: &Observed) -> Prediction
         .enumerate()
         .map(|(at, step)| {
             let condition = version.conditions[at].as_ref();
-            (step.name.as_str(), own(program, run, (at as u32, step), condition, observed))
+            let verdicts = verdicts(flow, step, condition, observed);
+            (step.name.as_str(), own(program, run, (at as u32, step), verdicts, observed))
         })
         .collect();
     let sure = closure(flow, observed, &own, true);
@@ -187,7 +188,7 @@ fn own(
     program: &Program,
     run: usize,
     (at, step): (u32, &StepDefinition),
-    condition: Option<&Condition>,
+    verdicts: BTreeSet<Verdict>,
     observed: &Observed,
 ) -> Own {
     let mut own = Own::default();
@@ -195,7 +196,6 @@ fn own(
         own.fates.insert(Fate::Completed);
         return own;
     }
-    let verdicts = verdicts(step, condition, &observed.input);
     if verdicts.contains(&Verdict::Holds) {
         play(program, run, (at, step), observed, &mut own);
     }
@@ -329,10 +329,15 @@ enum Verdict {
     Errs,
 }
 
-/// What a condition can come to.
-fn verdicts(step: &StepDefinition, condition: Option<&Condition>, input: &Value) -> BTreeSet<Verdict> {
+/// What a condition can come to. It sees the events that were there when its step was triggered.
+fn verdicts(
+    flow: &Definition,
+    step: &StepDefinition,
+    condition: Option<&Condition>,
+    observed: &Observed,
+) -> BTreeSet<Verdict> {
     let says = |holds: bool| if holds { Verdict::Holds } else { Verdict::Fails };
-    let n = input.get("n").and_then(Value::as_i64);
+    let n = observed.input.get("n").and_then(Value::as_i64);
     let read = |test: &dyn Fn(i64) -> bool| n.map_or(Verdict::Errs, |n| says(test(n)));
     let one = match condition {
         None => Verdict::Holds,
@@ -342,14 +347,36 @@ fn verdicts(step: &StepDefinition, condition: Option<&Condition>, input: &Value)
         Some(Condition::Given(holds)) => says(*holds),
         Some(Condition::EventOver(event, than)) => {
             let holds_now = says(weight(event) > *than);
-            if !always_there(step, event) {
-                return BTreeSet::from([holds_now, Verdict::Errs]);
+            match triggered_at(flow, step, observed) {
+                Some(at) if observed.emitted_at(event).is_some_and(|emitted| emitted <= at) => holds_now,
+                Some(_) => Verdict::Errs,
+                None if always_there(step, event) => holds_now,
+                None => return BTreeSet::from([holds_now, Verdict::Errs]),
             }
-            holds_now
         }
         Some(Condition::Unknown) => return BTreeSet::from([Verdict::Holds, Verdict::Fails, Verdict::Errs]),
     };
     BTreeSet::from([one])
+}
+
+/// The number of the event that brought the last of what a step waits for; none where that has not come.
+fn triggered_at(flow: &Definition, step: &StepDefinition, observed: &Observed) -> Option<u64> {
+    let leaves = step.subscribes.iter().flat_map(Subscribes::leaves);
+    let mut moments: Vec<u64> = leaves
+        .filter_map(|leaf| match leaf {
+            Subscribes::Event(name) => observed.emitted_at(name),
+            Subscribes::Step(name) => observed.ended_at(name),
+            _ => None,
+        })
+        .collect();
+    moments.sort_unstable();
+    moments.into_iter().find(|&now| {
+        let emitted = |event: &str| observed.emitted_at(event).is_some_and(|at| at <= now);
+        let done = |name: &str| {
+            counts_as_done(flow, observed, name) && observed.ended_at(name).is_some_and(|at| at <= now)
+        };
+        satisfied(step, &emitted, &done)
+    })
 }
 
 /// Whether a step cannot be triggered before this event has come.

@@ -230,6 +230,7 @@ impl World {
                 run: run.clone(),
                 step: name.clone(),
                 attempt,
+                input: Some(launch.input.clone()),
             });
             let number = self.numbers.get(&run).copied().unwrap_or_default();
             match launch.transition {

@@ -155,7 +155,6 @@ impl Player {
                 priority: start.priority,
                 retry_of: None,
                 inherited: Vec::new(),
-                received: Vec::new(),
             }),
             Op::Retry { from, .. } => {
                 let Some(parent) = parent.filter(|p| p.state.ended.is_some() && p.now <= self.now) else {
@@ -300,27 +299,32 @@ impl Player {
             priority: Default::default(),
             retry_of: Some(self.id.clone()),
             inherited: Vec::new(),
-            received: Vec::new(),
         };
-        let mut emits: BTreeMap<Arc<str>, Vec<(String, Json)>> = BTreeMap::new();
         let again = from.map(|from| self.downstream(self.plan.step_index(from).unwrap())).unwrap_or_default();
         for event in &self.log {
             let data = event.data.clone().unwrap_or_else(Json::null);
-            let emit = || (data.value()["name"].as_str().unwrap().to_owned(), Slot::Emit(0).open(&data));
-            match (event.kind, &event.step_name) {
+            let of = event.step_name.clone().zip(event.attempt);
+            let kept = |step: &Arc<str>| {
+                let step = self.plan.step_index(step).unwrap();
+                self.state.step(step).phase == Phase::Completed && !again.contains(&step)
+            };
+            if of.as_ref().is_some_and(|(step, _)| !kept(step)) {
+                continue;
+            }
+            match (event.kind, of) {
                 (EventType::FlowStart, _) => start.input = Slot::Input.open(&data),
-                (EventType::Emit, None) => start.received.push(emit()),
-                (EventType::Emit, Some(step)) => emits.entry(step.clone()).or_default().push(emit()),
-                (EventType::StepCompleted, Some(step)) => start.inherited.push(Inherited {
-                    step: step.clone(),
-                    attempt: event.attempt.unwrap(),
-                    result: Slot::Result(0).open(&data),
-                    emits: emits.remove(step).unwrap_or_default(),
+                (EventType::Emit, of) => start.inherited.push(Inherited::Emit {
+                    of,
+                    name: data.value()["name"].as_str().unwrap().to_owned(),
+                    payload: Slot::Emit(0).open(&data),
                 }),
+                (EventType::StepCompleted, Some((step, attempt))) => {
+                    let result = Slot::Result(0).open(&data);
+                    start.inherited.push(Inherited::Completed { step, attempt, result });
+                }
                 _ => {}
             }
         }
-        start.inherited.retain(|done| !again.contains(&self.plan.step_index(&done.step).unwrap()));
         start
     }
 
