@@ -60,6 +60,24 @@ pub struct MissingEvent {
     pub external: bool,
 }
 
+/// What a subscription lacks, as it is nested.
+enum Lack {
+    One(MissingEvent),
+    All(Vec<Lack>),
+    Any(Vec<Lack>),
+}
+
+impl Lack {
+    /// Adds its events to a list, each once.
+    fn list(&self, missing: &mut Vec<MissingEvent>) {
+        match self {
+            Lack::One(event) if missing.contains(event) => {}
+            Lack::One(event) => missing.push(event.clone()),
+            Lack::All(parts) | Lack::Any(parts) => parts.iter().for_each(|part| part.list(missing)),
+        }
+    }
+}
+
 fn is_zero(n: &u32) -> bool {
     *n == 0
 }
@@ -196,8 +214,11 @@ impl View<'_> {
             Phase::Skipped => ("skipped", String::new()),
             Phase::Idle if self.state.ended.is_some() => ("idle", "the run ended before".to_owned()),
             Phase::Idle => {
-                missing = self.missing(step);
-                ("idle", self.why_idle(&missing))
+                let lack =
+                    self.plan.step_definition(step).subscribes.as_ref().and_then(|want| self.lack(want));
+                let reason = lack.as_ref().map_or_else(String::new, |lack| self.why_idle(lack));
+                lack.iter().for_each(|lack| lack.list(&mut missing));
+                ("idle", reason)
             }
             Phase::Delayed | Phase::Queued if self.state.is_dropped(step) => {
                 ("dropped", "the run ended".to_owned())
@@ -215,54 +236,71 @@ impl View<'_> {
         }
     }
 
-    /// The parts of a subscription that have not come to pass.
-    fn missing(&self, step: u32) -> Vec<MissingEvent> {
-        let mut missing = Vec::new();
-        let leaves = self.plan.step_definition(step).subscribes.iter().flat_map(Subscribes::leaves);
-        for leaf in leaves {
-            match leaf {
-                Subscribes::Event(name) => {
-                    let Some(number) = self.plan.event_index(name) else { continue };
-                    if self.state.emitted.contains(number) {
-                        continue;
-                    }
-                    let event = &self.plan.events[number as usize];
-                    let emitted_by = event.emitters.iter().map(|&s| self.plan.step(s).name.clone()).collect();
-                    missing.push(MissingEvent {
+    /// The part of a subscription that has not come to pass; none where it holds.
+    fn lack(&self, want: &Subscribes) -> Option<Lack> {
+        match want {
+            Subscribes::Event(name) => {
+                let number = self.plan.event_index(name)?;
+                let event = &self.plan.events[number as usize];
+                (!self.state.emitted.contains(number)).then(|| {
+                    Lack::One(MissingEvent {
                         event: name.clone(),
-                        emitted_by,
+                        emitted_by: event.emitters.iter().map(|&s| self.plan.step(s).name.clone()).collect(),
                         external: event.accepted.is_some(),
-                    });
+                    })
+                })
+            }
+            Subscribes::Step(name) => {
+                let other = self.plan.step_index(name)?;
+                (!self.plan.satisfied_by_step(other, self.state)).then(|| {
+                    let emitted_by = vec![self.plan.step(other).name.clone()];
+                    Lack::One(MissingEvent { event: format!("step:{name}"), emitted_by, external: false })
+                })
+            }
+            Subscribes::All(parts) => {
+                let mut lacks: Vec<Lack> = parts.iter().filter_map(|part| self.lack(part)).collect();
+                match lacks.len() {
+                    0 | 1 => lacks.pop(),
+                    _ => Some(Lack::All(lacks)),
                 }
-                Subscribes::Step(name) => {
-                    let Some(other) = self.plan.step_index(name) else { continue };
-                    if !self.plan.satisfied_by_step(other, self.state) {
-                        let emitted_by = vec![self.plan.step(other).name.clone()];
-                        missing.push(MissingEvent {
-                            event: format!("step:{name}"),
-                            emitted_by,
-                            external: false,
-                        });
-                    }
+            }
+            Subscribes::Any(parts) => {
+                let mut lacks: Vec<Lack> = parts.iter().map(|part| self.lack(part)).collect::<Option<_>>()?;
+                match lacks.len() {
+                    0 | 1 => lacks.pop(),
+                    _ => Some(Lack::Any(lacks)),
                 }
-                Subscribes::All(_) | Subscribes::Any(_) => {}
             }
         }
-        missing
     }
 
-    fn why_idle(&self, missing: &[MissingEvent]) -> String {
-        let parts: Vec<String> = missing
-            .iter()
-            .map(|lack| match (lack.external, lack.emitted_by.as_slice()) {
-                (true, _) => format!("{} (from outside: flowline send)", lack.event),
-                (false, by) => {
-                    let by: Vec<String> = by.iter().map(|name| self.with_phase(name)).collect();
-                    format!("{} (by {})", lack.event, by.join(" or "))
-                }
-            })
-            .collect();
-        format!("waits for {}", parts.join(", "))
+    fn why_idle(&self, lack: &Lack) -> String {
+        let (parts, word) = match lack {
+            Lack::All(parts) => (&parts[..], ", "),
+            Lack::Any(parts) => (&parts[..], " or "),
+            one => (std::slice::from_ref(one), ""),
+        };
+        let parts: Vec<String> = parts.iter().map(|part| self.lacks(part)).collect();
+        format!("waits for {}", parts.join(word))
+    }
+
+    /// What is lacking, in words; several things in parentheses.
+    fn lacks(&self, lack: &Lack) -> String {
+        let joined = |parts: &[Lack], word: &str| {
+            let parts: Vec<String> = parts.iter().map(|part| self.lacks(part)).collect();
+            format!("({})", parts.join(word))
+        };
+        match lack {
+            Lack::One(MissingEvent { event, external: true, .. }) => {
+                format!("{event} (from outside: flowline send)")
+            }
+            Lack::One(MissingEvent { event, emitted_by, .. }) => {
+                let by: Vec<String> = emitted_by.iter().map(|name| self.with_phase(name)).collect();
+                format!("{event} (by {})", by.join(" or "))
+            }
+            Lack::All(parts) => joined(parts, " and "),
+            Lack::Any(parts) => joined(parts, " or "),
+        }
     }
 
     /// A step's name with where it stands: an emitter that failed or was skipped will not emit any more.
@@ -373,5 +411,68 @@ impl View<'_> {
             }
             Status::Running => "at work".to_owned(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flowline_core::Plan;
+    use flowline_core::definition::{Format, read};
+    use flowline_core::run::Fact;
+
+    use super::*;
+
+    /// What `join` waits for by what it subscribes to, once these events have come: in words, and as a list.
+    fn waits(subscribes: &str, events: &[&str]) -> (String, String) {
+        let text = format!(
+            "flow: f\naccepts: {{a: , b: , c: , d: , e: }}\nsteps:\n  s: {{function: f}}\n  \
+             join: {{function: f, subscribes: {subscribes}}}\n"
+        );
+        let read =
+            read("f.yaml", &text, Format::Yaml).unwrap_or_else(|error| panic!("{}", error.render(false)));
+        let plan = Plan::build(read.definition).unwrap();
+        let mut state = RunState::new(&plan);
+        state.apply(&plan, Fact::Start { delayed: false, priority: Default::default() });
+        for event in events {
+            state.apply(&plan, Fact::Emit { event: plan.event_index(event).unwrap() });
+        }
+        let view = View {
+            plan: &plan,
+            state: &state,
+            jobs: &[],
+            paused: BTreeSet::new(),
+            now: Time::from_millis(0),
+        };
+        let explained = view.step(plan.step_index("join").unwrap());
+        let missing: Vec<String> = explained.missing.into_iter().map(|missing| missing.event).collect();
+        (explained.reason.replace(" (from outside: flowline send)", ""), missing.join(" "))
+    }
+
+    #[test]
+    fn a_nested_join_waits_for_the_parts_that_do_not_hold_yet() {
+        for (subscribes, events, reason, missing) in [
+            ("[{any: [a, b]}, c]", &["a"][..], "waits for c", "c"),
+            ("[{any: [a, b]}, c]", &["c"], "waits for a or b", "a b"),
+            ("[{any: [a, b]}, c]", &[], "waits for (a or b), c", "a b c"),
+            ("{any: [[a, b], c]}", &["a"], "waits for b or c", "b c"),
+            ("{any: [[a, b], c]}", &[], "waits for (a and b) or c", "a b c"),
+            ("[a, {any: [b, [c, {any: [d, e]}]]}]", &["a", "c"], "waits for b or (d or e)", "b d e"),
+            ("[a, {any: [b, [c, {any: [d, e]}]]}]", &["a", "d"], "waits for b or c", "b c"),
+            ("[a, {any: [b, [c, {any: [d, e]}]]}]", &["b"], "waits for a", "a"),
+            ("[{any: [a, b]}, {any: [a, c]}]", &[], "waits for (a or b), (a or c)", "a b c"),
+        ] {
+            assert_eq!(
+                waits(subscribes, events),
+                (reason.to_owned(), missing.to_owned()),
+                "{subscribes} {events:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_join_of_steps_waits_for_those_that_are_not_done() {
+        let (reason, missing) = waits("[{any: ['step:s', a]}, b]", &["b"]);
+        assert_eq!(reason, "waits for step:s (by s, which is at work) or a");
+        assert_eq!(missing, "step:s a");
     }
 }
