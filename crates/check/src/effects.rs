@@ -40,40 +40,15 @@ pub enum Effect {
         input: Option<Json>,
     },
     /// It asked for an emit in its middle.
-    EmittedNow {
-        run: RunKey,
-        step: Arc<str>,
-        attempt: u32,
-        name: String,
-    },
+    EmittedNow { run: RunKey, step: Arc<str>, attempt: u32, name: String },
     /// It is over, or was stopped: its slot is free.
-    Ended {
-        worker: Arc<str>,
-        queue: Arc<str>,
-        run: RunKey,
-        step: Arc<str>,
-        attempt: u32,
-        reported: Reported,
-    },
+    Ended { worker: Arc<str>, queue: Arc<str>, run: RunKey, step: Arc<str>, attempt: u32, reported: Reported },
     /// What the store said to its report.
-    Answered {
-        run: RunKey,
-        step: Arc<str>,
-        attempt: u32,
-        answer: Answer,
-    },
+    Answered { run: RunKey, step: Arc<str>, attempt: u32, answer: Answer },
     /// What the store said to a report of an attempt that was answered before.
-    AnsweredAgain {
-        run: RunKey,
-        step: Arc<str>,
-        attempt: u32,
-        report: Again,
-        answer: Answer,
-    },
+    AnsweredAgain { run: RunKey, step: Arc<str>, attempt: u32, report: Again, answer: Answer },
     /// Everything that this worker ran is gone with it.
-    Crashed {
-        worker: Arc<str>,
-    },
+    Crashed { worker: Arc<str> },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

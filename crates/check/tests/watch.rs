@@ -530,3 +530,33 @@ fn an_emit_of_an_attempt_that_failed_was_asked_for_in_its_middle() {
     assert_eq!(check(vec![began.clone(), emitted, ended.clone()]), []);
     names(&check(vec![began, ended]), I3, "its emit \"a.done\"");
 }
+
+#[test]
+fn every_attempt_gets_the_input_that_its_step_was_triggered_with() {
+    let mut stage = Stage::leased();
+    let done = stage.a_done(1, HELD);
+    stage.commit(done);
+    let check = |attempt, input: Value| {
+        let began = Effect::Began {
+            worker: "w".into(),
+            queue: "default".into(),
+            run: run("r1"),
+            step: "b".into(),
+            attempt,
+            input: Some(Json::from(input)),
+        };
+        let first = Effect::Ended {
+            worker: "w".into(),
+            queue: "default".into(),
+            run: run("r1"),
+            step: "a".into(),
+            attempt: 1,
+            reported: Reported::Done,
+        };
+        Effects { log: vec![first, began], ..Effects::default() }.check(Checker::default(), &stage.memory)
+    };
+    assert_eq!(check(1, json!({"a.done": 1})), []);
+    assert_eq!(check(2, json!({"a.done": 1})), []);
+    names(&check(1, json!({"a.done": 2})), I19, "was triggered with {\"a.done\":1}");
+    names(&check(2, json!({})), I19, "attempt 2 of step \"b\" got {}");
+}
