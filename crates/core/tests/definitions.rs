@@ -61,6 +61,19 @@ fn doubtful_files_are_taken_with_warnings() {
 }
 
 #[test]
+fn a_step_that_subscribes_to_an_empty_list_starts_with_the_run() {
+    let read = |steps: &str| {
+        let text = format!(
+            "flow: f\nsteps:\n  a: {{function: a, returns: b.go{steps}}}\n  b: {{function: b, subscribes: b.go}}\n"
+        );
+        read("f.yaml", &text, Format::Yaml).unwrap_or_else(|diagnostics| panic!("{diagnostics}")).definition
+    };
+    let (with, without) = (read(", subscribes: []"), read(""));
+    assert_eq!(with, without);
+    assert_eq!(with.hash(), without.hash());
+}
+
+#[test]
 fn good_files_mean_the_same_in_three_formats() {
     let mut by_stem: std::collections::BTreeMap<String, Vec<Definition>> = Default::default();
     for path in files("good") {

@@ -257,7 +257,10 @@ fn step() -> Value {
             "start": { "$ref": "#/$defs/start" },
             "send": { "$ref": "#/$defs/send" },
             "queue": { "$ref": "#/$defs/name", "default": "default", "description": "The lane of jobs; not with `worker`, which names it." },
-            "subscribes": { "$ref": "#/$defs/subscribes" },
+            "subscribes": {
+                "description": "What the step waits for. With nothing, or an empty list, it starts with the run.",
+                "anyOf": [{ "$ref": "#/$defs/subscribes" }, { "type": "array", "maxItems": 0 }]
+            },
             "emits": { "$ref": "#/$defs/events", "description": "Events that the step may emit." },
             "returns": { "$ref": "#/$defs/name", "description": "The step's result is emitted as this event." },
             "if": {

@@ -235,11 +235,14 @@ impl Reader {
     ) -> Option<&'static str> {
         let key = entry.key.as_str();
         let other_word = other_words(key).iter().find(|word| known.contains(word)).copied();
-        let meant = other_word.or_else(|| suggest::nearest(key, known.iter().copied()));
+        let entry_step = key == "entry" && (known.contains(&"steps") || known.contains(&"subscribes"));
+        let nearest = || suggest::nearest(key, known.iter().copied()).filter(|_| !entry_step);
+        let meant = other_word.or_else(nearest);
         let help = match meant {
             _ if key == "<<" => {
                 "merge keys are not part of YAML 1.2; write the keys out, or alias the whole value".to_owned()
             }
+            _ if entry_step => entry_help(entry),
             Some(meant) => format!("did you mean `{meant}`?"),
             None => format!("the keys of {of} are {}", known.join(", ")),
         };
@@ -271,6 +274,15 @@ impl Reader {
             help,
         });
     }
+}
+
+/// What to write for the step that a run is to start with.
+fn entry_help(entry: &Entry) -> String {
+    let step = match &entry.value.value {
+        Value::String(name) => format!("step {name:?}"),
+        _ => "the step that starts the run".to_owned(),
+    };
+    format!("steps without `subscribes` start with the run: remove `entry`, and give {step} no `subscribes`")
 }
 
 /// What other tools call our keys: the first of these that is a key here.

@@ -82,6 +82,8 @@ impl Reader {
                 }
                 "description" => step.description = self.text(entry, &at, "text"),
                 "queue" => self.queue(entry, &at, map, &mut step, kind),
+                // Nothing to wait for: it starts with the run.
+                "subscribes" if matches!(&entry.value.value, Value::List(items) if items.is_empty()) => {}
                 "subscribes" => step.subscribes = self.subscribes(&entry.value, &at, name),
                 "emits" => step.emits = self.events(entry, &at),
                 "returns" => {
