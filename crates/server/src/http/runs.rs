@@ -78,33 +78,44 @@ pub const ROUTES: &[Route] = &[
         access: Access::Needs(Scope::Read),
         summary: "List runs, the newest first",
         about: "Every filter narrows. `total` is exact where only `flow`, `status` and `state` are given, and otherwise up to 10,000; beyond that there is `totalAtLeast`.",
-        query: &[
-            Query { name: "flow", kind: Kind::Text, about: "Only runs of this flow." },
-            Query { name: "status", kind: Kind::OneOf(STATUSES), about: "Only runs with this status." },
-            Query {
-                name: "state",
-                kind: Kind::Text,
-                about: "Only machines in this state. Together with `flow` alone.",
-            },
-            Query { name: "label", kind: Kind::Label, about: "Only runs with this label: NAME=VALUE." },
-            Query {
-                name: "since",
-                kind: Kind::Moment,
-                about: "Created at or after: a time, or so long ago.",
-            },
-            Query { name: "until", kind: Kind::Moment, about: "Created before: a time, or so long ago." },
-            Query { name: "cursor", kind: Kind::Text, about: "`next` of the page before." },
-            LIMIT,
-            Query {
-                name: "total",
-                kind: Kind::Flag,
-                about: "`false` leaves the total out, which costs a count under some filters.",
-            },
-        ],
+        query: FILTERS,
         body: None,
         answers: &[Answer::json(200, "RunPage", "A page of runs.")],
         problems: &[],
         handler: |request, app| list.call(request, app),
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/flows/{flow}/runs",
+        access: Access::Needs(Scope::Read),
+        summary: "List the runs of a flow, the newest first",
+        about: "As `GET /v1/runs?flow=…`, with the same filters. A flow that was never registered is not found.",
+        query: FILTERS.split_at(1).1,
+        body: None,
+        answers: &[Answer::json(200, "RunPage", "A page of runs.")],
+        problems: &[&codes::NO_SUCH_FLOW],
+        handler: |request, app| list_flow.call(request, app),
+    },
+];
+
+/// What a list can be narrowed by; the flow comes first.
+const FILTERS: &[Query] = &[
+    Query { name: "flow", kind: Kind::Text, about: "Only runs of this flow." },
+    Query { name: "status", kind: Kind::OneOf(STATUSES), about: "Only runs with this status." },
+    Query {
+        name: "state",
+        kind: Kind::Text,
+        about: "Only machines in this state. Together with `flow` alone.",
+    },
+    Query { name: "label", kind: Kind::Label, about: "Only runs with this label: NAME=VALUE." },
+    Query { name: "since", kind: Kind::Moment, about: "Created at or after: a time, or so long ago." },
+    Query { name: "until", kind: Kind::Moment, about: "Created before: a time, or so long ago." },
+    Query { name: "cursor", kind: Kind::Text, about: "`next` of the page before." },
+    LIMIT,
+    Query {
+        name: "total",
+        kind: Kind::Flag,
+        about: "`false` leaves the total out, which costs a count under some filters.",
     },
 ];
 
@@ -332,6 +343,18 @@ fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> RunQuer
         total: if params.text("total") == Some("false") { WantTotal::No } else { WantTotal::Yes },
         ..RunQuery::of(caller.engine.tenant().clone())
     }
+}
+
+async fn list_flow(caller: Caller, params: Params) -> Result<Json<RunList>, Problem> {
+    let flow = params.path("flow");
+    caller.check_flow(flow)?;
+    let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
+    let query = RunQuery { flow: Some(flow.to_owned()), ..query(&caller, &params, store.now().await?) };
+    let page = store.runs(query).await?;
+    if page.items.is_empty() && !store.definitions(tenant).await?.iter().any(|known| &*known.flow == flow) {
+        return Err(Problem::no_such_flow(flow));
+    }
+    Ok(Json(page.into()))
 }
 
 async fn list(caller: Caller, params: Params) -> Result<Json<RunList>, Problem> {

@@ -235,6 +235,10 @@ fn runs(api: &Contract) {
     for flag in ["", "yes", "1"] {
         assert_eq!(api.get(&format!("/v1/flows?versions={flag}")).code(), "bad-parameter", "{flag:?}");
     }
+    let of_flow = api.get("/v1/flows/order/runs?limit=1").json();
+    assert_eq!((&of_flow["items"][0]["flowName"], &of_flow["hasMore"]), (&json!("order"), &json!(true)));
+    assert_eq!(api.get("/v1/flows/doomed/runs?status=paused").json()["items"], json!([]));
+    assert_eq!(api.get("/v1/flows/unheard-of/runs").code(), "no-such-flow");
     let page = api.get("/v1/runs?flow=order&limit=1").json();
     assert_eq!((page["total"].clone(), page["hasMore"].clone()), (json!(2), json!(true)));
     let next = page["next"].as_str().unwrap();
