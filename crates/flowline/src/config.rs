@@ -24,7 +24,7 @@ pub struct Config {
     pub drain: Duration,
     /// How long ended runs are kept; `None` turns the removal off.
     pub retention: Option<Retention>,
-    /// The name of this instance in leases and events.
+    /// The name of this instance in leases, events, logs and metrics. It must be unique: see [`instance_name`].
     pub instance: Arc<str>,
     /// What this engine does.
     pub role: Role,
@@ -41,6 +41,8 @@ pub enum Role {
 
 /// Enough for steps that wait on others; the runtime's threads, not slots, bound those that compute.
 const SLOTS: usize = 256;
+/// What is taken of a host name: one label of a domain name has at most as many.
+const HOST_CHARS: usize = 63;
 
 impl Default for Config {
     fn default() -> Config {
@@ -52,14 +54,44 @@ impl Default for Config {
             sweep: Duration::from_secs(1),
             drain: Duration::from_secs(30),
             retention: Some(Retention::default()),
-            instance: instance_name(),
+            instance: instance_name(None),
             role: Role::Work,
         }
     }
 }
 
-/// Process id and randomness: two instances on one machine, or a restarted one, never share a name.
-fn instance_name() -> Arc<str> {
+/// A name for an instance: this one, or host name and process id, and a few random characters. Containers often share both,
+/// and a restarted instance must not be taken for the one before it.
+pub fn instance_name(name: Option<&str>) -> Arc<str> {
     let unique = uuid::Uuid::now_v7().simple().to_string();
-    format!("{}-{}", std::process::id(), &unique[unique.len() - 6..]).into()
+    let unique = &unique[unique.len() - 6..];
+    match name {
+        Some(name) => format!("{name}-{unique}").into(),
+        None => format!("{}-{}-{unique}", host_name(), std::process::id()).into(),
+    }
+}
+
+/// The host name, as far as the system tells it, as a part of a name.
+fn host_name() -> String {
+    let told = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let told = told.or_else(|| std::env::var("HOSTNAME").ok()).or_else(|| std::env::var("COMPUTERNAME").ok());
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '-' };
+    let name: String = told.unwrap_or_default().trim().chars().map(plain).take(HOST_CHARS).collect();
+    if name.is_empty() { "localhost".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_are_named_after_host_and_process_and_are_told_apart_all_the_same() {
+        let names = [instance_name(None), instance_name(None)];
+        let process = format!("{}-{}-", host_name(), std::process::id());
+        assert!(names.iter().all(|name| name.starts_with(&process)), "{names:?}");
+        assert_ne!(names[0], names[1]);
+        let named = [instance_name(Some("blue")), instance_name(Some("blue"))];
+        assert!(named.iter().all(|name| name.starts_with("blue-")), "{named:?}");
+        assert_ne!(named[0], named[1]);
+    }
 }

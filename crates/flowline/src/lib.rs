@@ -58,7 +58,7 @@ pub mod subscribe;
 pub mod trace;
 pub mod verify;
 
-pub use config::{Config, Role};
+pub use config::{Config, Role, instance_name};
 pub use engine::{Engine, EngineBuilder, EngineError};
 pub use flow::{All, Any, Event, Flow};
 pub use flowline_core as core;

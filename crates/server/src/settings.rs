@@ -36,6 +36,7 @@ const KEEP_EVENTS: &str = "7d";
 const KEEP_RUNS: &str = "30d";
 /// Whoever runs a flow on their own machine can reach its ports and network anyway.
 const HTTP_ALLOW: &str = "private";
+const LONGEST_INSTANCE_NAME: usize = 100;
 /// Below this a heartbeat delayed by a busy machine costs the lease.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
@@ -118,6 +119,7 @@ pub struct Flags {
     pub drain: Option<String>,
     pub keep_events: Option<String>,
     pub keep_runs: Option<String>,
+    pub instance_name: Option<String>,
     pub listen: Option<String>,
     pub auth: Option<String>,
     pub flows: Option<PathBuf>,
@@ -152,6 +154,8 @@ pub struct Settings {
     /// How long the events of a run are kept after its end, and the run itself.
     pub keep_events: Setting<Duration>,
     pub keep_runs: Setting<Duration>,
+    /// What the name of this instance begins with; host name and process id where there is none.
+    pub instance_name: Setting<Option<String>>,
     pub listen: Setting<SocketAddr>,
     pub auth: Setting<Auth>,
     /// A folder with definitions.
@@ -190,6 +194,7 @@ struct FileSettings {
     drain: Option<String>,
     keep_events: Option<String>,
     keep_runs: Option<String>,
+    instance_name: Option<String>,
     listen: Option<String>,
     auth: Option<String>,
     flows: Option<String>,
@@ -256,6 +261,13 @@ impl Settings {
             drain: lookup.find("drain", flags.drain, file.drain, &text_of(DRAIN), duration)?,
             keep_events,
             keep_runs,
+            instance_name: lookup.find(
+                "instance-name",
+                flags.instance_name,
+                file.instance_name,
+                "",
+                instance_name,
+            )?,
             listen: lookup.find("listen", flags.listen, file.listen, LISTEN, address)?,
             auth: lookup.find("auth", flags.auth, file.auth, "auto", auth)?,
             flows: lookup.find("flows", folder, file.flows, "", file_name)?,
@@ -372,6 +384,16 @@ fn if_any(text: &str) -> Result<Option<String>, String> {
     Ok((!text.is_empty()).then(|| text.to_owned()))
 }
 
+/// It goes into leases and labels, and gets a suffix.
+fn instance_name(text: &str) -> Result<Option<String>, String> {
+    if text.len() > LONGEST_INSTANCE_NAME {
+        return Err(format!("{text:?} is too long; a name has up to {LONGEST_INSTANCE_NAME} characters"));
+    }
+    let name = if_any(text)?;
+    name.as_deref().map_or(Ok(()), |name| check_name("instance", name)).map_err(|error| error.to_string())?;
+    Ok(name)
+}
+
 fn color(text: &str) -> Result<Color, String> {
     <Color as clap::ValueEnum>::from_str(text, true)
         .map_err(|_| format!("{text:?} is none of auto, always, never"))
@@ -474,6 +496,14 @@ mod tests {
         assert!(read_queues("mail").unwrap_err().contains("mail"));
         assert!(read_queues("ma il=1").is_err());
         assert!(read_queues("mail=-1").is_err());
+    }
+
+    #[test]
+    fn an_instance_is_named_as_other_things_are() {
+        assert_eq!(instance_name(""), Ok(None));
+        assert_eq!(instance_name("blue-1"), Ok(Some("blue-1".to_owned())));
+        assert!(instance_name("blue 1").unwrap_err().contains("blue 1"));
+        assert!(instance_name(&"x".repeat(101)).unwrap_err().contains("100 characters"));
     }
 
     #[test]

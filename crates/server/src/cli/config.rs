@@ -61,6 +61,11 @@ pub fn run(context: &Context) -> Outcome {
         ("drain", json!(format_duration(settings.drain.value)), &settings.drain.source),
         ("keep-events", json!(format_duration(settings.keep_events.value)), &settings.keep_events.source),
         ("keep-runs", json!(format_duration(settings.keep_runs.value)), &settings.keep_runs.source),
+        (
+            "instance-name",
+            json!(settings.instance_name.value.as_deref().unwrap_or_default()),
+            &settings.instance_name.source,
+        ),
         ("listen", json!(settings.listen.value.to_string()), &settings.listen.source),
         ("auth", json!(auth), &settings.auth.source),
         ("flows", json!(flows), &settings.flows.source),

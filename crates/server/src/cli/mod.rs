@@ -39,7 +39,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use flowline::core::{RunId, RunKey};
 use flowline::runner::http::Secrets;
 use flowline::store::Store;
-use flowline::{Config, Engine, HttpConfig, Role};
+use flowline::{Config, Engine, HttpConfig, Role, instance_name};
 use flowline_client::Client;
 
 use crate::failure::{Exit, Failure, Outcome};
@@ -155,6 +155,10 @@ pub struct WorkFlags {
     /// How long a run is kept after its end [env: FLOWLINE_KEEP_RUNS] [default: 30d]
     #[arg(long, value_name = "DURATION")]
     keep_runs: Option<String>,
+    /// What to call this instance in leases, events, logs and metrics; a few random characters are added
+    /// [env: FLOWLINE_INSTANCE_NAME] [default: host name and process id]
+    #[arg(long, value_name = "NAME")]
+    instance_name: Option<String>,
     /// Whom http steps may call beside public addresses: none, private (loopback and private networks), or a list of
     /// networks and host names [env: FLOWLINE_HTTP_ALLOW] [default: private; none for serve]
     #[arg(long, value_name = "WHOM")]
@@ -246,6 +250,7 @@ impl Context {
             lease: settings.lease.value,
             drain: settings.drain.value,
             retention: Some(settings.retention()),
+            instance: instance_name(settings.instance_name.value.as_deref()),
             ..Config::default()
         }
     }
@@ -323,6 +328,7 @@ impl Command {
         flags.drain = work.drain.clone();
         flags.keep_events = work.keep_events.clone();
         flags.keep_runs = work.keep_runs.clone();
+        flags.instance_name = work.instance_name.clone();
         flags.http_allow = work.http_allow.clone();
     }
 

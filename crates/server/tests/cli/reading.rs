@@ -130,7 +130,10 @@ fn definitions_are_checked_and_drawn_without_a_store() {
 #[test]
 fn settings_come_from_flag_environment_file_and_default_in_this_order() {
     let here = Here::new();
-    here.write("flowline.toml", "tenant = 'file'\nslots = 3\ndrain = '2s'\n[queues]\nmail = 1\n");
+    here.write(
+        "flowline.toml",
+        "tenant = 'file'\nslots = 3\ndrain = '2s'\ninstance-name = 'blue'\n[queues]\nmail = 1\n",
+    );
     let said = here.command(&["config", "--json", "--tenant", "flag"]).env("FLOWLINE_SLOTS", "4").output();
     let answer: serde_json::Value = serde_json::from_str(&Said::of(said.unwrap()).out).unwrap();
     let setting = |name: &str| (answer[name]["value"].clone(), answer[name]["source"].clone());
@@ -138,6 +141,7 @@ fn settings_come_from_flag_environment_file_and_default_in_this_order() {
     assert_eq!(setting("slots"), (4.into(), "environment FLOWLINE_SLOTS".into()));
     assert_eq!(setting("drain"), ("2s".into(), "file flowline.toml".into()));
     assert_eq!(setting("queues").0["mail"], 1);
+    assert_eq!(setting("instance-name"), ("blue".into(), "file flowline.toml".into()));
     assert_eq!(setting("lease"), ("30s".into(), "default".into()));
     here.write("flowline.toml", "stroe = 'memory:'\n");
     here.flowline(&["runs"]).refused(2, &["stroe", "help"]);

@@ -193,3 +193,14 @@ fn signal(child: &Child, name: &str) {
     let sent = std::process::Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
     assert!(sent.unwrap().success());
 }
+
+#[test]
+fn an_instance_is_called_what_it_is_told_and_a_step_says_what_its_input_was_made_of() {
+    let here = Here::new();
+    let told = ["run", "order.yaml", "--input", r#"{"total": 19}"#, "--instance-name", "blue"];
+    let answer = here.json(0, &told);
+    assert!(answer["steps"][0]["inputEvents"].is_null(), "an entry step gets the input of the run");
+    assert_eq!(answer["steps"][1]["inputEvents"], serde_json::json!(["order.charged"]));
+    let events = here.flowline(&["events", answer["runId"].as_str().unwrap(), "--json"]).out;
+    assert!(events.contains(r#""instance":"blue-"#), "{events}");
+}
