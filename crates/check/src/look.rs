@@ -89,7 +89,8 @@ fn shape(walk: &Walk, flow: &Flow) -> Shape {
         retries: walk.retries,
         failure: walk.failure.clone(),
         created_at: walk.created_at,
-        started_at: walk.started_at,
+        // A run that ended before anything began counts from its start.
+        started_at: walk.started_at.or(walk.completed_at.and(walk.created_at)),
         completed_at: walk.completed_at,
         events: walk.seq,
     }
@@ -131,12 +132,13 @@ pub(crate) fn check_row(row: &RunRow, walk: &Walk, flow: &Flow, found: &mut Find
         "retries": row.retries, shape.retries;
         "stepCount": row.step_count as usize, flow.definition.steps.len();
         "createdAt": Some(row.created_at), shape.created_at;
-        "startedAt": row.started_at, shape.started_at;
         "completedAt": row.completed_at, shape.completed_at;
         "duration": row.duration, duration;
         "events": row.events, shape.events;
         "failure": row.failure, shape.failure;
     }
+    let started = [shape.started_at, walk.started_line].contains(&row.started_at);
+    differ("startedAt", started, &row.started_at, &shape.started_at);
 }
 
 /// Jobs against what the log asks for.

@@ -72,6 +72,8 @@ pub(crate) struct Walk {
     /// When a delayed run is to begin.
     pub(crate) begins_at: Option<Time>,
     pub(crate) started_at: Option<Time>,
+    /// When the first `step.started` was written, which rows of older builds have for the above.
+    pub(crate) started_line: Option<Time>,
     pub(crate) completed_at: Option<Time>,
     pub(crate) failure: Option<Failure>,
     /// Jobs that the log has asked for, and those that it has seen the end of.
@@ -103,6 +105,7 @@ impl Walk {
             created_at: None,
             begins_at: None,
             started_at: None,
+            started_line: None,
             completed_at: None,
             failure: None,
             added: 0,

@@ -181,6 +181,46 @@ impl NewEvent {
         self.slot = Some(slot);
         self
     }
+
+    /// When its run began, where the first event to say so is this one, written at `ts`: a first attempt began when it says,
+    /// which can be before it is written, and a machine begins as it enters its first state.
+    pub fn begins(&self, ts: Time) -> Option<Time> {
+        match self.kind {
+            EventType::StepStarted => Some(began(self.data.as_ref()).unwrap_or(ts)),
+            EventType::StateChanged => Some(ts),
+            _ => None,
+        }
+    }
+
+    /// A terminal event as it is written at `ts`: its run took from `created` until then. Only the store knows both; whoever
+    /// decided could only guess.
+    pub fn lasting(mut self, created: Time, ts: Time) -> NewEvent {
+        let text = self.data.as_ref().filter(|_| self.kind.is_terminal()).map_or("", |data| data.get());
+        if let Some((before, _)) = split_duration(text) {
+            let ms = ts.since(created).as_millis();
+            self.data = Some(Json::composed(format!("{before}{ms}}}")));
+        }
+        self
+    }
+}
+
+/// The `data` of a terminal event up to its duration, which is the last of its members, and the duration.
+pub fn split_duration(data: &str) -> Option<(&str, &str)> {
+    const KEY: &str = "\"duration\":";
+    let number = data.strip_suffix('}')?;
+    let digits = number.trim_end_matches(|c: char| c.is_ascii_digit());
+    let (before, number) = number.split_at(digits.len());
+    let before = before.trim_end_matches(' ');
+    (before.ends_with(KEY) && !number.is_empty()).then_some((before, number))
+}
+
+/// What the `data` of a `step.started` says of when its attempt began.
+fn began(data: Option<&Json>) -> Option<Time> {
+    #[derive(Deserialize)]
+    struct Data {
+        at: Time,
+    }
+    Some(data?.to::<Data>().ok()?.at)
 }
 
 /// A persisted event. The fields and their names are a contract.
@@ -232,11 +272,7 @@ impl Event {
 impl Event {
     /// When the attempt of a `step.started` began: the line itself is dated when it was written, which can be later.
     pub fn began(&self) -> Time {
-        #[derive(Deserialize)]
-        struct Data {
-            at: Time,
-        }
-        self.data.as_ref().and_then(|data| data.to::<Data>().ok()).map_or(self.ts, |data| data.at)
+        began(self.data.as_ref()).unwrap_or(self.ts)
     }
 }
 

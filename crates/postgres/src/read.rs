@@ -57,7 +57,7 @@ fn run_row(row: &Row) -> Result<RunRow, Fault> {
         status: code::status(row.try_get(5)?)?,
         state: row.try_get::<_, Option<&str>>(22)?.map(Arc::from),
         created_at,
-        started_at: time(7)?,
+        started_at: time(7)?.or(completed_at.map(|_| created_at)),
         completed_at,
         duration: completed_at.map(|end| end.since(created_at).as_millis() as u64),
         step_count: count(9)?,

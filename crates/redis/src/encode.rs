@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::{EventType, RunId, Status, Time};
+use flowline_core::{NewEvent, RunId, Status, Time};
 use flowline_store::row::StateScope;
 use flowline_store::{
     Append, AppendError, Base, Commit, CommitError, Committed, Failure, Handoff, Index, JobKey, LeaseUse,
@@ -121,12 +121,19 @@ pub(crate) fn commands(commit: &Commit) -> usize {
     6 + commit.events.len() + 2 * (commit.leases.len() + commit.add.len()) + 3 * commit.receipts.len()
 }
 
-/// What the events of a commit say: whether the run ends, and whether a step has started.
+/// When the run began, where an event of a commit or an append could be the first to tell; none is when it is written.
+pub(crate) fn began<'e>(events: impl IntoIterator<Item = &'e NewEvent>) -> Option<Time> {
+    const UNKNOWN: Time = Time::from_millis(i64::MIN);
+    let began = events.into_iter().find_map(|event| event.begins(UNKNOWN));
+    began.filter(|began| *began != UNKNOWN)
+}
+
+/// What the events of a commit say: whether the run ends, and whether it has begun.
 pub(crate) fn said(commit: &Commit) -> u8 {
     let mut flags = if commit.clear_state { CLEAR } else { 0 };
     for event in &commit.events {
         flags |= if event.kind.is_terminal() { TERMINAL } else { 0 };
-        flags |= if event.kind == EventType::StepStarted { STARTED } else { 0 };
+        flags |= if event.begins(Time::default()).is_some() { STARTED } else { 0 };
     }
     flags
 }
@@ -162,7 +169,9 @@ fn shape(args: &mut Args, commit: &Commit, kind: Kind, hint: u64) {
     };
     let fixed = if matches!(commit.base, Base::New(_)) { 8 } else { 5 };
     let entries = log::entries(&commit.events).count();
-    counts(args, [commit.leases.len(), entries, commit.add.len()], others, flags, fixed, [hint as f64, 0.0]);
+    let began = began(&commit.events).map_or(0, Time::millis);
+    let numbers = [hint as f64, began as f64];
+    counts(args, [commit.leases.len(), entries, commit.add.len()], others, flags, fixed, numbers);
     for lease in &commit.leases {
         let (sign, lines) = match *lease {
             LeaseUse::Finish { .. } => (b'F', 0),
@@ -280,12 +289,16 @@ pub(crate) fn end_of_job(args: &mut Args, worker: Option<&str>, job: &NewJob) {
 pub(crate) fn append(append: &Append, hint: u64) -> (Args, usize) {
     let mut args = Args::new();
     let commands = 4 + 3 * append.lines.len();
-    args.number(8 + 6 * append.lines.len()).text(&names::run(&append.run)).number(append.key.number());
+    args.number(9 + 6 * append.lines.len()).text(&names::run(&append.run)).number(append.key.number());
     args.number(append.attempt)
         .text(&shown(append.token))
         .number(append.from_line)
         .number(append.lines.len());
     args.number(hint);
+    match began(append.lines.iter().map(|line| &line.event)) {
+        Some(began) => args.number(began.millis()),
+        None => args.text(""),
+    };
     for line in &append.lines {
         log::event(&mut args, &line.event);
         args.end();

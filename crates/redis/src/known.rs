@@ -129,7 +129,10 @@ pub(crate) fn commit(
     if !usual {
         return Ok(None);
     }
-    if head.started != "-" {
+    // Only a date that the server is to say is left to it.
+    let began = encode::began(&commit.events).map(|began| began.millis().to_string());
+    let tells = flags & STARTED != 0 && head.started == "-";
+    if !tells || began.is_some() {
         flags &= !STARTED;
     }
     if keys == "," && !head.keys.is_empty() {
@@ -138,7 +141,11 @@ pub(crate) fn commit(
     let starts = flags & STARTED != 0;
     let events = head.events + commit.events.len() as u64;
     let before = format!("{} {status} {events} ", head.version + 1);
-    let started = if starts { "*" } else { head.started };
+    let started = match &began {
+        Some(began) if tells => began,
+        _ if starts => "*",
+        _ => head.started,
+    };
     let ended = if ends { "*" } else { "-" };
     let after = format!(" {keys} {started} {ended} 0 {} {}", head.number, head.flow);
 

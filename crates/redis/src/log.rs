@@ -4,9 +4,10 @@
 //! DATA`: the bytes after the first space tell where the line ends, whatever the data holds. Entries of the format before
 //! have one event in a field `event`, without its bytes.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use flowline_core::event::AttemptOf;
+use flowline_core::event::{AttemptOf, split_duration};
 use flowline_core::{Event, EventType, Json, NewEvent, RunKey};
 use flowline_store::StoreError;
 use redis::Value;
@@ -18,6 +19,8 @@ use crate::names;
 /// The most events in an entry, and the bytes that fill one, as scripts have them: who looks for one event reads few others.
 const EVENTS: usize = 16;
 const BYTES: usize = 1 << 16;
+/// The width of the duration in a terminal event, whose data ends with it: a script puts it in.
+const DURATION: usize = 15;
 
 /// Events in the parts that make an entry each.
 pub(crate) fn entries(events: &[NewEvent]) -> impl Iterator<Item = &[NewEvent]> {
@@ -55,7 +58,12 @@ pub(crate) fn event(args: &mut Args, event: &NewEvent) {
         Some(slot) => head.extend_from_slice(format!(" {} ", slot.number()).as_bytes()),
         None => head.extend_from_slice(b" - "),
     }
-    let data = event.data.as_ref().map_or("", |data| data.get());
+    let mut data = Cow::Borrowed(event.data.as_ref().map_or("", |data| data.get()));
+    if event.kind.is_terminal()
+        && let Some((before, duration)) = split_duration(&data)
+    {
+        data = format!("{before}{duration:>DURATION$}}}").into();
+    }
     args.part(format_args!("{} ", head.len() + data.len()));
     args.part_bytes(&head).part_bytes(data.as_bytes()).part_bytes(b"\n");
 }
@@ -115,8 +123,15 @@ fn read_event(text: &str) -> Option<NewEvent> {
         "-" => None,
         attempt => Some(AttemptOf { step: names::decode(step).ok()?.into(), attempt: number(attempt).ok()? }),
     };
-    let data = Some(data).filter(|data| !data.is_empty()).map(|data| Json::composed(data.to_owned()));
-    Some(NewEvent { kind: EventType::parse(kind)?, of, data, slot: None })
+    let kind = EventType::parse(kind)?;
+    let mut data = data.to_owned();
+    if kind.is_terminal()
+        && let Some((before, duration)) = split_duration(&data)
+    {
+        data = format!("{before}{duration}}}");
+    }
+    let data = Some(data).filter(|data| !data.is_empty()).map(Json::composed);
+    Some(NewEvent { kind, of, data, slot: None })
 }
 
 #[cfg(test)]

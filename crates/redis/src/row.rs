@@ -104,7 +104,7 @@ pub(crate) fn snapshot(run: &RunKey, row: Value, start: Value) -> Result<Option<
         status,
         state: machine_state,
         created_at,
-        started_at: started,
+        started_at: started.or(ended.map(|_| created_at)),
         completed_at: ended,
         duration: ended.map(|end| end.since(created_at).as_millis() as u64),
         step_count: start.step_count,

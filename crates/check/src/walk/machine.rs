@@ -101,7 +101,10 @@ impl Walk {
         match event.kind {
             EventType::EventReceived => self.received(flow, event, data, found),
             EventType::EventRejected => self.rejected(flow, event, data, found),
-            EventType::StateChanged => self.changed(flow, event, data, found),
+            EventType::StateChanged => {
+                self.started_at.get_or_insert(event.ts);
+                self.changed(flow, event, data, found);
+            }
             _ => self.timer(flow, event, data, found),
         }
     }

@@ -54,7 +54,8 @@ impl Walk {
     }
 
     fn started(&mut self, step: usize, event: &Event, found: &mut Findings) {
-        self.started_at.get_or_insert(event.ts);
+        self.started_at.get_or_insert(event.began());
+        self.started_line.get_or_insert(event.ts);
         let at = &mut self.steps[step];
         if at.attempt != event.attempt.unwrap_or(0) || !at.is_live() {
             return;

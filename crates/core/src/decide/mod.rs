@@ -126,8 +126,16 @@ pub struct Start {
 #[derive(Debug, Clone)]
 pub enum Inherited {
     /// An event: from outside, or from this attempt of a step that completed in the end.
-    Emit { of: Option<(Arc<str>, u32)>, name: String, payload: Json },
-    Completed { step: Arc<str>, attempt: u32, result: Json },
+    Emit {
+        of: Option<(Arc<str>, u32)>,
+        name: String,
+        payload: Json,
+    },
+    Completed {
+        step: Arc<str>,
+        attempt: u32,
+        result: Json,
+    },
 }
 
 /// Why an attempt failed.

@@ -305,7 +305,7 @@ impl Live {
             failed_steps,
             retries,
             created_at: ms,
-            started_at: has(|kind| kind == EventType::StepStarted).then_some(ms),
+            started_at: commit.events.iter().find_map(|event| event.begins(now)).map(Time::millis),
             completed_at: has(EventType::is_terminal).then_some(ms),
             failure: Live::failure_of(&commit.index),
             state: None,
@@ -456,12 +456,13 @@ impl Live {
         for event in events {
             self.seq += 1;
             self.ms = ts.millis();
-            if event.kind == EventType::StepStarted {
-                self.started_at.get_or_insert(self.ms);
+            if let Some(began) = event.begins(ts) {
+                self.started_at.get_or_insert(began.millis());
             }
             if event.kind.is_terminal() {
                 self.completed_at = Some(self.ms);
             }
+            let event = event.lasting(Time::from_millis(self.created_at), ts);
             into.push(EventRow { run: self.id, seq: self.seq, ms: self.ms, event });
         }
     }

@@ -22,7 +22,7 @@ end
 
 local function append(o)
   local run, job, attempt, token = ARGV[o + 2], ARGV[o + 3], ARGV[o + 4], ARGV[o + 5]
-  local from, count, hint = tonumber(ARGV[o + 6]), tonumber(ARGV[o + 7]), tonumber(ARGV[o + 8])
+  local from, count, hint, began = tonumber(ARGV[o + 6]), tonumber(ARGV[o + 7]), tonumber(ARGV[o + 8]), ARGV[o + 9]
   local text, prefix = call('HGET', JOBS, job .. ':' .. run), token .. ' ' .. attempt .. ' '
   if not text or sub(text, 1, #prefix) ~= prefix then return 'S' end
   local j, row = parse(text), read_row(run)
@@ -31,13 +31,15 @@ local function append(o)
   local known = there - from
   if known >= count then return tostring(there) end
 
-  local lines = o + 8 + known * WIDTH
+  local lines = o + 9 + known * WIDTH
   count = count - known
   local ts = format('%.0f', math.max(now, tonumber(row.last)))
   for i = 0, count - 1 do
     -- The caller's number, so that the order of its batch holds across shards; the clock where there is one shard.
     change(run, row.flow, lines + i * WIDTH, hint > 0 and format('%.0f', hint + i) or tick())
-    if row.started == '-' and match(ARGV[lines + i * WIDTH + 1], '^%d+ step%.started ') then row.started = ts end
+    if row.started == '-' and match(ARGV[lines + i * WIDTH + 1], '^%d+ step%.started ') then
+      row.started = began == '' and ts or began
+    end
   end
   local before = tonumber(row.events)
   local after = push(run, ts, before, lines, count, WIDTH)

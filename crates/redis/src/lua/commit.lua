@@ -182,7 +182,14 @@ local function write_moves()
   if #ended > 0 then spread({ 'ZADD', base .. ':ended' }, ended, 2) end
 end
 
-local function commit(i, o, leases, entries, adds, others, flags, uses, hint)
+-- The text of an entry that ends with a terminal event, whose data ends with the time that the run took, in 15 digits or spaces.
+local function timed(run, ts, new, text)
+  if sub(text, -28, -18) ~= '"duration":' then return text end
+  local created = not new and tonumber(match(call('GET', START .. run) or '', '^%d+')) or ts
+  return sub(text, 1, -18) .. format('%15.0f', math.max(ts - created, 0)) .. '}\n'
+end
+
+local function commit(i, o, leases, entries, adds, others, flags, uses, hint, began)
   local kinds, run, version, status = ARGV[o + 1], ARGV[o + 2], ARGV[o + 3], ARGV[o + 4]
   local row, new = rows[i], version == ''
   local pushed = uses + leases * 2
@@ -248,7 +255,9 @@ local function commit(i, o, leases, entries, adds, others, flags, uses, hint)
   local before = tonumber(seq)
   local after, counts = before, FIXED + 1 + leases * 5 + adds * 16
   for k = 0, entries - 1 do
-    after = enter(run, ts_text, after, shape_of('<I4', kinds, counts + k * 4), ARGV[pushed + 1 + k])
+    local text = ARGV[pushed + 1 + k]
+    if k == entries - 1 and flags % 2 == TERMINAL then text = timed(run, tonumber(ts_text), new, text) end
+    after = enter(run, ts_text, after, shape_of('<I4', kinds, counts + k * 4), text)
   end
   feed(run, ts_text, before + 1, after)
   if after > before or new then last = ts_text end
@@ -272,7 +281,7 @@ local function commit(i, o, leases, entries, adds, others, flags, uses, hint)
       else
         started, ended, trimmed, number, flow = match(tail, TAIL)
       end
-      if starts then started = ts_text end
+      if starts then started = began > 0 and text_of(began) or ts_text end
       local ended_before = ended ~= '-' and ended
       if terminal then ended = ts_text end
       tail = started .. ' ' .. ended .. ' ' .. trimmed .. ' ' .. number .. ' ' .. flow
@@ -353,7 +362,9 @@ local function known_commit(i, o, leases, _, adds, _, flags, uses, not_before, t
     lease_gone[#lease_gone + 1] = run
   end
   local first, count = shape_of('<dI4', ARGV[o + 1], FIXED + 1)
-  local last = enter(run, now_text, first - 1, count, ARGV[entry])
+  local text = ARGV[entry]
+  if flags % 2 == TERMINAL then text = timed(run, now, false, text) end
+  local last = enter(run, now_text, first - 1, count, text)
   feed(run, now_text, first, last)
   local size = #row_set
   row_set[size + 1] = wanted_rows[i]

@@ -204,7 +204,7 @@ fn run_fields(more: Value) -> Value {
         "status": status(),
         "state?": text("The state that a machine is in."),
         "createdAt": time("When it was started."),
-        "startedAt": maybe(time("When its first step began.")),
+        "startedAt": maybe(time("When its first attempt began; of a machine, when it entered its first state; of a run that ended before, when it was created.")),
         "completedAt": maybe(time("When it ended.")),
         "duration": maybe(count("From createdAt to completedAt, in milliseconds.")),
         "stepCount": count("Steps of its definition."),

@@ -34,7 +34,7 @@ pub(crate) fn run_row(row: &Row<'_>) -> Result<RunRow, Fault> {
         status: code::status(row.get(5)?)?,
         state: row.get(23)?,
         created_at,
-        started_at: row.get::<_, Option<i64>>(7)?.map(Time::from_millis),
+        started_at: row.get::<_, Option<i64>>(7)?.map(Time::from_millis).or(completed_at.map(|_| created_at)),
         completed_at,
         duration: completed_at.map(|end| end.since(created_at).as_millis() as u64),
         step_count: row.get(9)?,

@@ -107,6 +107,7 @@ impl Writer<'_> {
             flow,
             status: commit.index.status,
             machine_state: commit.index.state.clone(),
+            created_at: now,
             started_at: None,
             version: 0,
             seq: 0,

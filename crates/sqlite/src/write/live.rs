@@ -29,6 +29,7 @@ pub(crate) struct LiveRun {
     pub(crate) flow: i64,
     pub(crate) status: Status,
     pub(crate) machine_state: Option<Arc<str>>,
+    pub(crate) created_at: Time,
     pub(crate) started_at: Option<i64>,
     pub(crate) version: u64,
     /// Number of the last event.
@@ -143,6 +144,7 @@ impl Writer<'_> {
             flow: row.get(0)?,
             status: code::status(row.get(1)?)?,
             machine_state: row.get(8)?,
+            created_at: Time::from_millis(row.get(9)?),
             started_at: row.get(2)?,
             version: row.get::<_, i64>(3)? as u64,
             seq: row.get::<_, i64>(4)? as u64,

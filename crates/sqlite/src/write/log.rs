@@ -1,7 +1,7 @@
 //! Writing to the logs of runs.
 
 use flowline_core::event::Slot;
-use flowline_core::{EventType, NewEvent, Time};
+use flowline_core::{NewEvent, Time};
 
 use rusqlite::params_from_iter;
 
@@ -40,14 +40,19 @@ impl Writer<'_> {
         let mut text = std::mem::take(&mut self.text);
         text.clear();
         for event in events {
-            pack::push(&mut text, event);
+            if event.kind.is_terminal() {
+                let created = self.run(id)?.created_at;
+                pack::push(&mut text, &event.clone().lasting(created, ts));
+            } else {
+                pack::push(&mut text, event);
+            }
             self.last.event += 1;
             seq += 1;
             if let Some(slot) = event.slot {
                 self.slots.push([id, i64::from(slot.number()), self.last.event]);
             }
-            if event.kind == EventType::StepStarted {
-                self.run(id)?.started_at.get_or_insert(ms);
+            if let Some(began) = event.begins(ts) {
+                self.run(id)?.started_at.get_or_insert(began.millis());
             }
             if event.kind.is_terminal() {
                 end = End::Reached;

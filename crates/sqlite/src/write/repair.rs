@@ -25,6 +25,7 @@ impl Writer<'_> {
             Repair::Row { state, index, created_at, started_at, completed_at, events, .. } => {
                 let run = self.run(id)?;
                 (run.seq, run.started_at) = (*events, started_at.map(|time| time.millis()));
+                run.created_at = *created_at;
                 self.advance(id, state, index, End::Open)?;
                 // After it: a run that comes to its end by `advance` is dated by its last event, here by the repair.
                 let failure = index.failure.as_ref();

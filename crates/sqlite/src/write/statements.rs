@@ -25,8 +25,8 @@ statements! {
     commit: "commit",
 
     run_by_name: "select id from runs where tenant = ?1 and run_id = ?2",
-    run_by_id: "select p.flow, p.status, p.started_at, p.version, p.seq, p.ms, r.run_id, p.tenant, p.machine_state
-        from runs r join progress p on p.run = r.id where r.id = ?1",
+    run_by_id: "select p.flow, p.status, p.started_at, p.version, p.seq, p.ms, r.run_id, p.tenant, p.machine_state,
+        r.created_at from runs r join progress p on p.run = r.id where r.id = ?1",
     jobs_of_run: "select key, name, attempt, lane, priority, due, held, n from jobs where run = ?1",
     leases_of_run: "select key, name, attempt, lane, priority, due, n, token, expires, lines, released
         from leases where run = ?1",

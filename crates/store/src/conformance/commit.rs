@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flowline_core::{Event, EventType, NewEvent, Status, Time};
+use flowline_core::{Event, EventType, Json, NewEvent, Status, Time};
 
 use super::{Fixture, given};
 use crate::{
-    Base, Commit, CommitError, Committed, Counter, Failure, Index, JobKey, JobState, LeaseUse, NewJob,
+    Base, Commit, CommitError, Committed, Counter, Failure, Index, JobKey, JobState, LeaseUse, Line, NewJob,
     NewRun, Others, RunRow, Snapshot,
 };
 
@@ -226,6 +226,68 @@ pub async fn started_at_is_the_date_of_the_first_step_started(f: Fixture) {
     assert_eq!(f.row(&run).await.started_at, Some(first.ts));
 }
 
+/// A `step.started` of an attempt that began this long after its run was created.
+fn begun(row: &RunRow, after: u64) -> NewEvent {
+    let at = row.created_at + std::time::Duration::from_millis(after);
+    given::of_step(EventType::StepStarted, Some(given::json(serde_json::json!({"worker": "w", "at": at}))))
+}
+
+pub async fn a_run_began_when_its_first_attempt_did_however_late_that_is_written(f: Fixture) {
+    let (run, job) = f.leased("by-append").await;
+    let row = f.row(&run).await;
+    f.pass(given::SHORT).await;
+    let line = |event| Line { event, state: None };
+    f.append(given::append(&job, 0, vec![line(begun(&row, 7)), line(begun(&row, 9))])).await.unwrap();
+    assert_eq!(f.row(&run).await.started_at, begun(&row, 7).begins(Time::default()));
+    for id in ["by-commit", "with-its-end"] {
+        let run = f.started(id, vec![]).await;
+        let row = f.row(&run).await;
+        f.pass(given::SHORT).await;
+        let began = row.created_at + std::time::Duration::from_millis(5);
+        let events = vec![begun(&row, 5)];
+        let commit = match id {
+            "by-commit" => Commit { events, ..given::next(&run, 1) },
+            _ => {
+                let end = given::end(&run, 1);
+                Commit { events: [events, end.events].concat(), ..end }
+            }
+        };
+        f.commit(commit).await;
+        assert_eq!(f.row(&run).await.started_at, Some(began), "{id}");
+    }
+}
+
+pub async fn a_machine_begins_with_its_first_state_and_a_run_that_never_began_counts_from_its_start(
+    f: Fixture,
+) {
+    let run = f.started("machine", vec![]).await;
+    let row = f.row(&run).await;
+    f.pass(given::SHORT).await;
+    let entered = vec![NewEvent::run(EventType::StateChanged, None), begun(&row, 1)];
+    let first = f.commit(Commit { events: entered, ..given::next(&run, 1) }).await;
+    assert_eq!(f.row(&run).await.started_at, Some(first.ts));
+    let run = f.started("idle", vec![]).await;
+    assert_eq!(f.row(&run).await.started_at, None);
+    f.pass(given::SHORT).await;
+    f.commit(given::end(&run, 1)).await;
+    let row = f.row(&run).await;
+    assert_eq!(row.started_at, Some(row.created_at));
+}
+
+pub async fn a_terminal_event_says_the_same_duration_as_the_row(f: Fixture) {
+    for (id, guess) in [("a", "5"), ("b", "123456789"), ("c", "0")] {
+        let run = f.started(id, vec![]).await;
+        f.pass(given::SHORT).await;
+        let data = format!(r#"{{"result":{{"duration":7}},"duration":{guess}}}"#);
+        let events = vec![NewEvent::run(EventType::FlowCompleted, Some(Json::parse(&data).unwrap()))];
+        f.commit(Commit { events, ..given::end(&run, 1) }).await;
+        let duration = f.row(&run).await.duration.unwrap();
+        let expected = format!(r#"{{"result":{{"duration":7}},"duration":{duration}}}"#);
+        let last = f.log(&run).await.pop().unwrap();
+        assert_eq!(last.data.unwrap().get(), expected);
+    }
+}
+
 pub async fn the_terminal_event_dates_the_end_and_the_duration(f: Fixture) {
     for (id, kind, status) in [
         ("a", EventType::FlowCompleted, Status::Completed),
@@ -239,6 +301,7 @@ pub async fn the_terminal_event_dates_the_end_and_the_duration(f: Fixture) {
         let end = f.commit(Commit { events, index: given::index(status), ..given::end(&run, 1) }).await;
         let row = RunRow {
             status,
+            started_at: Some(before.created_at),
             completed_at: Some(end.ts),
             duration: Some(end.ts.since(before.created_at).as_millis() as u64),
             version: 2,

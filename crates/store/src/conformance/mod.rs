@@ -79,6 +79,9 @@ macro_rules! conformance {
                 a_clock_that_goes_back_does_not_take_dates_back
                 a_commit_without_events_counts_the_version_up
                 started_at_is_the_date_of_the_first_step_started
+                a_run_began_when_its_first_attempt_did_however_late_that_is_written
+                a_machine_begins_with_its_first_state_and_a_run_that_never_began_counts_from_its_start
+                a_terminal_event_says_the_same_duration_as_the_row
                 the_terminal_event_dates_the_end_and_the_duration
                 a_failure_once_set_stays_until_another_is_given
                 counters_move_with_the_commits

@@ -287,10 +287,12 @@ impl Memory {
             }
             run.last = ts;
             let seq = run.row.events;
-            if new.kind == flowline_core::EventType::StepStarted {
-                run.row.started_at.get_or_insert(ts);
+            if let Some(began) = new.begins(ts) {
+                run.row.started_at.get_or_insert(began);
             }
+            let new = new.lasting(run.row.created_at, ts);
             if new.kind.is_terminal() {
+                run.row.started_at.get_or_insert(run.row.created_at);
                 run.row.completed_at = Some(ts);
                 run.row.duration = Some(ts.since(run.row.created_at).as_millis() as u64);
             }

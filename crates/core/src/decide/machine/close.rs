@@ -115,7 +115,7 @@ impl Draft<'_> {
         };
         match result {
             Ok(result) => {
-                let actions = json::number(self.machine().completed.into());
+                let actions = json::number(self.plan.steps.len() as i64);
                 let fields = [
                     ("result", Some(&result)),
                     ("state", Some(&json::string(&state))),
