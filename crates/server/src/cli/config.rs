@@ -41,7 +41,7 @@ pub fn run(context: &Context) -> Outcome {
     let collector = settings.otlp_endpoint.value.as_ref().map_or(String::new(), ToString::to_string);
     let headers: Vec<String> =
         settings.otlp_headers.value.names().map(|name| format!("{name}=***")).collect();
-    let rows: [(&str, Value, &Source); 26] = [
+    let rows: [(&str, Value, &Source); 27] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         (
             "store-patience",
