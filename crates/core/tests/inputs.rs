@@ -114,8 +114,7 @@ fn a_run_that_an_older_build_began_keeps_its_format_and_goes_on() {
 fn the_choice_of_a_join_keeps_its_bytes() {
     let (run, _) = begun_before();
     let hex: String = run.state.encode().iter().map(|byte| format!("{byte:02x}")).collect();
-    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/state-v3/chosen.hex");
-    assert_eq!(hex, std::fs::read_to_string(golden).unwrap().trim());
+    assert_eq!(hex, include_str!("golden/state-v3/chosen.hex").trim());
     let bytes = run.state.encode();
     for cut in 0..bytes.len() {
         assert!(RunState::decode(&run.plan, &bytes[..cut]).is_err(), "{cut}");
