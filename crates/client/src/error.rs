@@ -30,6 +30,8 @@ pub enum ClientError {
         detail: String,
         retry_after: Option<Duration>,
     },
+    #[error("this machine has no random numbers: {0}")]
+    Randomness(String),
     #[error("{server} answered with something that is not of this protocol: {problem}")]
     Answer { server: String, problem: String },
 }
@@ -55,6 +57,11 @@ impl ClientError {
     /// Whether the attempt was already reported with another outcome, which counts.
     pub fn is_outcome_conflict(&self) -> bool {
         matches!(self, ClientError::Refused { code, .. } if code == "outcome-conflict")
+    }
+
+    /// Whether a lock was asked for that another holds.
+    pub fn is_held(&self) -> bool {
+        matches!(self, ClientError::Refused { code, .. } if code == "lock-held")
     }
 
     pub(crate) fn retry_after(&self) -> Option<Duration> {

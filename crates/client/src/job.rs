@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::client::Client;
 use crate::error::ClientError;
+use crate::lock::RemoteLock;
 use crate::wire;
 
 /// Lines that a job may be ahead of the server.
@@ -60,6 +61,11 @@ impl Job {
     /// The same for every attempt of this step in this run: hand it to whatever must not do its work twice.
     pub fn idempotency_key(&self) -> &str {
         &self.0.assignment.idempotency_key
+    }
+
+    /// The tenant's lock of this name, to be held by this attempt. Drop its guard with the attempt.
+    pub fn lock(&self, name: impl Into<String>) -> RemoteLock {
+        self.0.client.lock(name).owner(self.0.assignment.step_id.as_str())
     }
 
     /// Adds a line to the run's log.

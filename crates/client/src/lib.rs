@@ -24,6 +24,7 @@
 pub mod client;
 pub mod error;
 pub mod job;
+pub mod lock;
 mod transport;
 pub mod wire;
 pub mod worker;
@@ -33,4 +34,5 @@ pub use error::ClientError;
 pub use flowline_core as core;
 pub use hyper::Method;
 pub use job::{Failure, Job};
+pub use lock::{RemoteLock, RemoteLockGuard};
 pub use worker::Worker;

@@ -292,3 +292,78 @@ pub struct Problem {
     pub detail: String,
     pub code: String,
 }
+
+/// `POST /v1/locks/{name}`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AcquireLockRequest {
+    /// Who asks, as others are told; the token's subject where it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+    /// Proves later that the lock is the asker's: 32 hexadecimal digits. The server makes one where it is left out; with
+    /// one's own, the request can be repeated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock_token: Option<String>,
+}
+
+/// A lock that was granted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AcquireLockAnswer {
+    #[serde(flatten)]
+    pub lock: HeldLock,
+    pub lock_token: String,
+}
+
+/// A lock that somebody holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeldLock {
+    pub name: String,
+    pub owner: String,
+    /// Higher than that of every earlier holder.
+    pub fence: u64,
+    pub since: Time,
+    pub until: Time,
+    pub remaining_ms: u64,
+}
+
+/// `POST /v1/locks/{name}/extend`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ExtendLockRequest {
+    pub lock_token: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExtendLockAnswer {
+    pub name: String,
+    pub until: Time,
+    pub remaining_ms: u64,
+}
+
+/// `POST /v1/locks/{name}/release`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ReleaseLockRequest {
+    pub lock_token: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReleaseLockAnswer {
+    pub name: String,
+    /// False where the lock was not this token's any more.
+    pub released: bool,
+}
+
+/// `GET /v1/locks`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockList {
+    pub items: Vec<HeldLock>,
+}

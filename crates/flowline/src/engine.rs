@@ -322,10 +322,10 @@ impl EngineBuilder {
             now,
         );
         let trouble = host.trouble();
-        let retain = (self.config.role == Role::Work)
-            .then_some(self.config.retention)
-            .flatten()
-            .map(|policy| tokio::spawn(crate::retain::keep_tidy(store.clone(), policy)));
+        let retain =
+            (self.config.role == Role::Work).then_some(self.config.retention).flatten().map(|policy| {
+                tokio::spawn(crate::retain::keep_tidy(store.clone(), self.config.instance.clone(), policy))
+            });
         let shared = Shared {
             store,
             plans,

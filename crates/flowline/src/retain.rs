@@ -6,20 +6,22 @@ use std::time::Duration;
 use flowline_store::row::Retention;
 use flowline_store::{Store, StoreError};
 
-/// Between two looks when there was nothing to remove.
-const PAUSE: Duration = Duration::from_secs(60);
+use crate::pace::keep_pace;
+
+/// Between two looks, by whichever engine of the store has the turn.
+const PACE: Duration = Duration::from_secs(60);
 /// Between two portions, so that runs at work go first.
 const BREATH: Duration = Duration::from_millis(50);
 /// Runs removed in one go.
 const PORTION: usize = 200;
 
 /// Removes what is over its time for as long as the engine lives.
-pub async fn keep_tidy(store: Arc<dyn Store>, policy: Retention) {
-    loop {
-        tokio::time::sleep(PAUSE).await;
+pub async fn keep_tidy(store: Arc<dyn Store>, instance: Arc<str>, policy: Retention) {
+    let work = || async {
         // A store in trouble is the driver's business; here the next round is soon enough.
         let _ = retain_all(&*store, policy).await;
-    }
+    };
+    keep_pace(store.clone(), "retain", instance, PACE, work).await;
 }
 
 /// Removes everything that is over its time now.

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::attempt::Attempt;
+use crate::lock::NamedLock;
 use crate::trace::Trace;
 
 /// One attempt of a step, as its code sees it. Cheap to clone.
@@ -130,6 +131,11 @@ impl Step {
 
     pub async fn delete(&self, scope: StateScope, key: &str) -> Result<(), StepError> {
         self.attempt.set(scope, key, None).await
+    }
+
+    /// The tenant's lock of this name, to be held by this attempt. Its guard releases it when the attempt ends.
+    pub fn lock(&self, name: impl Into<String>) -> NamedLock {
+        NamedLock::new(self.attempt.store(), self.tenant().clone(), name).owner(self.step_id())
     }
 }
 

@@ -234,25 +234,30 @@ pub(crate) async fn jobs(session: &Session, run: &RunKey) -> Result<Vec<JobRow>,
 }
 
 pub(crate) async fn acquire_lock(session: &Session, request: &LockRequest) -> Result<Acquired, Fault> {
-    // Taken where it is free, kept by who has it: the one statement that writes decides. What it does not write is held
-    // by another, unless that one gave it back in the meantime.
-    let take = "insert into locks as l (tenant, name, owner, token, since, until)
-        values ($1, $2, $3, $4, now_ms(), now_ms() + $5)
+    // Whoever finds it held writes nothing. Taken where it is free, kept by who has it: the one statement that writes
+    // decides. What it does not write went to another in the meantime.
+    let look = "select owner, until from locks
+        where tenant = $1 and name = $2 and token <> $3 and until > now_ms()";
+    let take = "with grant_at as (
+            insert into cells as c values ('last_lock', now_ms())
+            on conflict (name) do update set value = greatest(excluded.value, c.value + 1) returning value)
+        insert into locks as l (tenant, name, owner, token, since, until)
+        select $1, $2, $3, $4, value, now_ms() + $5 from grant_at
         on conflict (tenant, name) do update set owner = excluded.owner, token = excluded.token,
             since = case when l.until > now_ms() then l.since else excluded.since end, until = excluded.until
-        where l.until <= now_ms() or l.token = excluded.token returning until";
-    let look = "select owner, until from locks where tenant = $1 and name = $2";
+        where l.until <= now_ms() or l.token = excluded.token returning since, until";
     let (tenant, name) = (request.tenant.as_str(), code::shut(&request.name));
     let (owner, token) = (code::shut(&request.owner), code::token_bytes(request.token));
     let ttl = i64::try_from(request.ttl.as_millis()).unwrap_or(i64::MAX / 4);
     loop {
-        let given: Given<'_> = &[&tenant, &name, &owner, &token, &ttl];
-        if let Some(row) = session.query_opt(take, given).await? {
-            return Ok(Acquired::Granted { until: Time::from_millis(row.try_get(0)?) });
-        }
-        if let Some(row) = session.query_opt(look, &[&tenant, &name]).await? {
+        if let Some(row) = session.query_opt(look, &[&tenant, &name, &token]).await? {
             let until = Time::from_millis(row.try_get(1)?);
             return Ok(Acquired::Held { owner: code::open(row.try_get(0)?), until });
+        }
+        let given: Given<'_> = &[&tenant, &name, &owner, &token, &ttl];
+        if let Some(row) = session.query_opt(take, given).await? {
+            let time = |column| row.try_get(column).map(Time::from_millis);
+            return Ok(Acquired::Granted { since: time(0)?, until: time(1)? });
         }
     }
 }

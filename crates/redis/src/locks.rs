@@ -19,7 +19,7 @@ impl RedisStore {
         let mut part = || text(answer.next().unwrap_or_default());
         let (verdict, until) = (part()?, time(&part()?)?);
         Ok(match verdict.as_str() {
-            "granted" => Acquired::Granted { until },
+            "granted" => Acquired::Granted { since: time(&part()?)?, until },
             _ => Acquired::Held { owner: part()?, until },
         })
     }

@@ -119,13 +119,13 @@ fn refused(status: u16, code: &str, detail: String) -> Failure {
         ),
         "no-such-event" => Failure::refusal("not-accepted", detail),
         "inbox-full" => Failure::inbox_full(detail),
-        "event-rejected" => Failure::new(Exit::Found, known, detail),
+        "event-rejected" | "lock-held" | "lock-lost" => Failure::new(Exit::Found, known, detail),
         "too-large" => Failure::refusal("limit", detail),
         "bad-parameter" => Failure::usage(detail),
         "bad-body" | "run-not-ended" | "no-such-step" => Failure::input(detail),
         "no-such-run" | "no-such-flow" | "no-such-queue" | "no-such-token" | "no-such-receipt"
-        | "run-ended" | "flow-retired" | "refused" | "role" | "key-conflict" | "schema" | "definition"
-        | "invalid" | "stale-lease" | "outcome-conflict" => Failure::refusal(known, detail),
+        | "no-such-lock" | "run-ended" | "flow-retired" | "refused" | "role" | "key-conflict" | "schema"
+        | "definition" | "invalid" | "stale-lease" | "outcome-conflict" => Failure::refusal(known, detail),
         "unavailable" => Failure::new(Exit::Store, "store-unavailable", detail)
             .help("the server cannot reach its store; ask again in a moment"),
         "store" => Failure::new(Exit::Store, "store", detail),
@@ -153,7 +153,7 @@ mod tests {
             let request = !matches!(code.code, "bad-request" | "not-found" | "not-acceptable");
             let exit = match code.status {
                 _ if code.code == "role" => Exit::Usage,
-                _ if code.code == "event-rejected" => Exit::Found,
+                _ if matches!(code.code, "event-rejected" | "lock-held" | "lock-lost") => Exit::Found,
                 400 | 404 | 409 | 413 if request => Exit::Usage,
                 _ => Exit::Store,
             };

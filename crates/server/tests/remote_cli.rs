@@ -111,7 +111,7 @@ impl Twins {
 
     /// Names stand for ids, and nothing for what differs from run to run.
     fn blank(&self, value: &mut Value) {
-        const DIFFER: [&str; 23] = [
+        const DIFFER: [&str; 27] = [
             "id",
             "ts",
             "at",
@@ -135,6 +135,10 @@ impl Twins {
             "p99",
             "eventId",
             "receivedAt",
+            "fence",
+            "since",
+            "until",
+            "remainingMs",
         ];
         match value {
             Value::Object(members) => {
@@ -384,6 +388,69 @@ fn what_is_looked_at_is_the_same_at_a_server_as_in_a_store() {
     assert_eq!(
         twins.away.json(0, &["token", "list", "--server", &twins.url])["items"].as_array().unwrap().len(),
         2
+    );
+}
+
+#[test]
+fn locks_are_the_same_at_a_server_as_in_a_store() {
+    let twins = Twins::new();
+    twins.same(0, &["locks"]);
+    let words = ["locks", "acquire", "nightly", "--owner", "me", "--ttl", "1h"];
+    let said = twins.say(&[&words[..], &["--json"]].concat());
+    let taken = said.map(|said| serde_json::from_str::<Value>(&said.out).unwrap());
+    for taken in &taken {
+        assert_eq!((&taken["name"], &taken["owner"]), (&json!("nightly"), &json!("me")));
+        assert_eq!(taken["lockToken"].as_str().unwrap().len(), 32);
+        assert!(taken["fence"].as_u64() > Some(0) && taken["remainingMs"].as_u64() > Some(3_500_000));
+    }
+    assert_eq!(twins.same(0, &["locks"])["items"][0]["owner"], "me");
+    twins.alike(0, &["locks"]);
+    twins.alike(1, &["locks", "acquire", "nightly", "--wait", "60ms"]);
+    twins.alike(1, &["locks", "run", "nightly", "--", "true"]);
+    for said in twins.say(&["locks", "acquire", "nightly", "--json"]) {
+        let error = serde_json::from_str::<Value>(&said.out).unwrap()["error"].clone();
+        assert_eq!(error["code"], "lock-held");
+        assert!(error["message"].as_str().unwrap().contains("is held by me until"), "{error}");
+    }
+    let stranger = "0".repeat(32);
+    twins.same(1, &["locks", "extend", "nightly", "--lock-token", &stranger]);
+    twins.same(1, &["locks", "release", "nightly", "--lock-token", &stranger]);
+    twins.same(2, &["locks", "release", "nightly"]);
+    twins.same(2, &["locks", "acquire", "a b"]);
+    let [mine, theirs] = &taken;
+    let ours = mine["lockToken"].as_str().unwrap();
+    let extended = twins.own.json(0, &["locks", "extend", "nightly", "--lock-token", ours, "--ttl", "2h"]);
+    assert!(extended["until"].as_str() > mine["until"].as_str());
+    assert_eq!(twins.own.json(0, &["locks", "release", "nightly", "--lock-token", ours])["released"], true);
+    let token = theirs["lockToken"].as_str().unwrap();
+    let words = ["locks", "release", "nightly", "--lock-token", token, "--server", &twins.url];
+    assert_eq!(twins.away.json(0, &words)["released"], true);
+    // The lock is held while the command runs, which knows its fence, and free afterwards.
+    let script = "test $FLOWLINE_LOCK_NAME = nightly && test $FLOWLINE_LOCK_FENCE -gt 1 && exit $0";
+    twins.same(0, &["locks", "run", "nightly", "--", "sh", "-c", script, "0"]);
+    twins.same(1, &["locks", "run", "nightly", "--", "sh", "-c", script, "4"]);
+    assert_eq!(twins.same(0, &["locks"])["items"], json!([]));
+    twins.same(3, &["locks", "run", "nightly", "--", "./no-such-program"]);
+    assert_eq!(twins.same(0, &["locks"])["items"], json!([]));
+}
+
+#[test]
+fn a_command_whose_lock_is_lost_is_killed() {
+    let twins = Twins::new();
+    let words = ["locks", "run", "nightly", "--ttl", "1s", "--server", &twins.url, "--", "sleep", "600"];
+    let running = twins.away.spawn(&words);
+    let locks = || twins.away.json(0, &["locks", "--server", &twins.url])["items"].clone();
+    while locks() == json!([]) {
+        std::thread::yield_now();
+    }
+    // Its server is gone for longer than the lock lasts.
+    let Twins { _served: served, .. } = twins;
+    drop(served);
+    let ended = running.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(
+        String::from_utf8_lossy(&ended.stderr).contains("not held by this lock token any more"),
+        "{ended:?}"
     );
 }
 

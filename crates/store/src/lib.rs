@@ -156,7 +156,8 @@ pub trait Catalog: Send + Sync + 'static {
     async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: row::Pause) -> Result<(), StoreError>;
 
     /// Takes a lock that is free or whose time is over. Its holder's token is granted it again, as by
-    /// [`Catalog::extend_lock`], so that a request may be repeated after an unknown outcome.
+    /// [`Catalog::extend_lock`], so that a request may be repeated after an unknown outcome. `since` grows with every new
+    /// grant of the store, whatever its clock does.
     async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError>;
     /// Moves the end of a held lock to now + `ttl` and gives it. `None` where this token does not hold it (any more).
     async fn extend_lock(

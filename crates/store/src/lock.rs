@@ -1,12 +1,13 @@
-//! Named locks: for users, and for what one instance at a time should do (schedules, retention).
+//! Named locks: for users ([`Catalog::locks`](crate::Catalog::locks) lists them), and for what one engine at a time should
+//! do: retention and reconciliation.
 //!
-//! A lock is a promise among those who ask for it, and it ends by the store's clock whether or not its holder knows. So
-//! it saves double work and never guards correctness: no commit looks at one.
+//! A lock ends by the store's clock, whether or not its holder has noticed. So it saves double work and never guards
+//! correctness by itself: no commit looks at one. A holder that must not write late passes its [`fence`] on, and whatever
+//! it writes to refuses a lower one.
 
 use std::time::Duration;
 
 use flowline_core::{Tenant, Time};
-use serde::Serialize;
 
 use crate::job::Token;
 
@@ -27,6 +28,7 @@ pub struct LockRequest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
     Granted {
+        since: Time,
         until: Time,
     },
     /// Another token has it.
@@ -37,12 +39,16 @@ pub enum Acquired {
 }
 
 /// A lock that somebody holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockRow {
     pub name: String,
     pub owner: String,
-    /// When the present holder got it.
+    /// When the present holder got it. Later than every earlier grant of the store, even if the clock was set back.
     pub since: Time,
     pub until: Time,
+}
+
+/// The fencing token of a lock held since then: higher than that of every earlier holder.
+pub fn fence(since: Time) -> u64 {
+    u64::try_from(since.millis()).unwrap_or_default()
 }

@@ -129,6 +129,10 @@ impl Launch {
 }
 
 impl Attempt {
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+
     /// Drives the step's future, flushing lines meanwhile, until it ends or its time is up.
     async fn watch(
         &self,

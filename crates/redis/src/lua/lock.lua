@@ -39,9 +39,15 @@ if verb == 'release' then
 else
   local till = now + tonumber(ARGV[6])
   local owner = verb == 'acquire' and ARGV[7] or held.owner
-  call('HSET', key, field, till .. ' ' .. (mine and held.since or now) .. ' ' .. ARGV[5] .. ' ' .. owner)
+  local since = mine and held.since
+  if not since then
+    -- Later than every grant before, even if the clock was set back or stands still.
+    since = format('%.0f', math.max(now, tonumber(call('HGET', KEYS[1], 'last_lock') or 0) + 1))
+    call('HSET', KEYS[1], 'last_lock', since)
+  end
+  call('HSET', key, field, till .. ' ' .. since .. ' ' .. ARGV[5] .. ' ' .. owner)
   put(base .. ':expiring', till, who .. ' ' .. field)
-  answers[3], answers[4] = 'granted', tostring(till)
+  answers[3], answers[4], answers[5] = 'granted', tostring(till), since
 end
 finish()
 answers[1] = counted()

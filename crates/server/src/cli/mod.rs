@@ -10,6 +10,7 @@ mod events;
 mod explain;
 mod flows;
 mod graph;
+mod locks;
 mod queues;
 mod receipts;
 mod reconcile;
@@ -118,6 +119,7 @@ enum Command {
     Verify(verify::Args),
     Reconcile(reconcile::Args),
     Queues(queues::Args),
+    Locks(locks::Args),
     Validate(validate::Args),
     Graph(graph::Args),
     Schema(schema::Args),
@@ -388,6 +390,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Verify(args) => ask(verify::run(context, args)),
         Command::Reconcile(args) => ask(reconcile::run(context, args)),
         Command::Queues(args) => ask(queues::run(context, args)),
+        Command::Locks(args) => ask(locks::run(context, args)),
         Command::Validate(args) => validate::run(context, args),
         Command::Graph(args) => graph::run(context, args),
         Command::Schema(_) => schema::run(),

@@ -16,7 +16,7 @@ use super::cors::Origins;
 use super::paths::Value;
 use super::problem::Problem;
 use super::request::Arrived;
-use super::route::{self, Handled, Route, Scope};
+use super::route::{Handled, Route, Scope};
 use super::{audit, codes};
 use crate::token::{self, TokenRow};
 
@@ -153,16 +153,17 @@ pub async fn check(
     mut request: Request<Body>,
 ) -> Response {
     let mut arrived = Arrived { route, values, principal: None };
-    let route::Access::Needs(scope) = route.access else {
+    let scopes = route.access.scopes();
+    if scopes.is_empty() {
         request.extensions_mut().insert(arrived);
         return (route.handler)(request, app.clone()).await;
-    };
+    }
     let (principal, token) = match identify(app, request.headers()).await {
         Ok(known) => known,
         Err(problem) => return problem.into_response(),
     };
     let audited = audit::is_audited(route).then(|| (principal.clone(), request.uri().path().to_owned()));
-    let response = if principal.has(scope) {
+    let response = if let Some(scope) = scopes.iter().copied().find(|scope| principal.has(*scope)) {
         arrived.principal = Some(principal);
         request.extensions_mut().insert(arrived);
         let answer = (route.handler)(request, app.clone());
@@ -171,8 +172,9 @@ pub async fn check(
             Some(token) => while_good(app, scope, token, answer).await,
         }
     } else {
-        let unbound = if scope == Scope::Admin { " that is bound to no flows or queues" } else { "" };
-        let detail = format!("this needs a token with scope `{}`{unbound}", scope.as_str());
+        let unbound = if scopes == [Scope::Admin] { " that is bound to no flows or queues" } else { "" };
+        let names: Vec<String> = scopes.iter().map(|scope| format!("`{}`", scope.as_str())).collect();
+        let detail = format!("this needs a token with scope {}{unbound}", names.join(" or "));
         Problem::new(&codes::FORBIDDEN, detail).into_response()
     };
     if let Some((principal, path)) = audited {

@@ -1,5 +1,6 @@
-//! The audit log: who steered what. A line is written for every request to a route that needs `operate` or `admin`, whether
-//! it was let through or not; starts and the work of workers are in the logs of their runs.
+//! The audit log: who steered what. A line is written for every request to a route that needs `operate` or `admin`, or that
+//! takes or releases a lock, whether it was let through or not. Starts and the work of workers are in the logs of their
+//! runs, and a lock that is merely extended keeps its holder.
 
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ use super::route::{Access, Route, Scope};
 const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 
 pub fn is_audited(route: &Route) -> bool {
-    matches!(route.access, Access::Needs(Scope::Operate | Scope::Admin))
+    matches!(route.access, Access::Needs(Scope::Operate | Scope::Admin) | Access::Either(..))
         && route.verb != super::route::Verb::Get
+        && route.path != super::locks::EXTEND
 }
 
 pub fn collection(tenant: &Tenant) -> String {

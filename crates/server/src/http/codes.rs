@@ -52,6 +52,8 @@ codes! {
         "The run has taken in no event with this id. Only machines keep receipts: what a flow was sent is in its log.";
     NO_SUCH_QUEUE = 404 "no-such-queue" "There is no such queue"
         "No job waits in a queue of this name, none is leased and it is not paused.";
+    NO_SUCH_LOCK = 404 "no-such-lock" "Nobody holds this lock"
+        "No lock of this name is held in the tenant of the token: it never was, it was released, or its time is over.";
     NO_SUCH_TOKEN = 404 "no-such-token" "There is no such token"
         "No token of this tenant has this id.";
     METHOD_NOT_ALLOWED = 405 "method-not-allowed" "This address does not take that method"
@@ -76,6 +78,10 @@ codes! {
         "The attempt no longer belongs to this worker: its lease expired or was given back, its time was up, or its run has ended. Nothing was written. Stop the work and claim again. (A report that was recorded is answered with 200 and `applied: false`, not with this.)";
     OUTCOME_CONFLICT = 409 "outcome-conflict" "The attempt was reported with another outcome"
         "An attempt has one outcome, and this one was reported before with another result or error; `detail` says how it ended. The first report counts and nothing was written. Sending the same report again is fine: it is answered with `applied: false`.";
+    LOCK_HELD = 409 "lock-held" "Another holds the lock"
+        "`owner` says who, and `until` when it ends unless it is extended. Try again later.";
+    LOCK_LOST = 409 "lock-lost" "The lock is not yours any more"
+        "This `lockToken` does not hold the lock: it was released, or its time was over before it was extended, and another may hold it now. Stop what it was meant to guard, and acquire it anew.";
     TOO_LARGE = 413 "too-large" "The request is too large"
         "The body is over the limit of the route, or a value in it is over the limit of its kind. `detail` has the figures.";
     UNSUPPORTED_MEDIA_TYPE = 415 "unsupported-media-type" "The body has a media type that is not taken"

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::codes::{self, Code};
 use super::etag::{UNCHANGED, tagged};
 use super::problem::{PROBLEM_JSON, Problem};
-use super::route::{Access, Answer, Content, Kind, Required, Route, Verb, path_parameters};
+use super::route::{Access, Answer, Content, Kind, Required, Route, Scope, Verb, path_parameters};
 use super::{routes, schemas};
 
 pub const ROUTES: &[Route] = &[Route {
@@ -93,9 +93,10 @@ fn operation(route: &Route) -> Value {
         operation["requestBody"] = json!({ "required": body.required == Required::Yes, "content": content });
     }
     operation["security"] = json!([]);
-    if let Access::Needs(scope) = route.access {
+    let scopes: Vec<&str> = route.access.scopes().into_iter().map(Scope::as_str).collect();
+    if !scopes.is_empty() {
         operation["security"] = json!([{ "token": [] }, {}]);
-        operation["x-scope"] = scope.as_str().into();
+        operation["x-scope"] = scopes.join(" or ").into();
     }
     operation
 }
@@ -121,7 +122,7 @@ fn responses(route: &Route) -> Value {
             Content::Other(kind) => response["content"][kind] = json!({}),
         }
     }
-    let guarded = matches!(route.access, Access::Needs(_)).then_some(GUARDED).unwrap_or_default();
+    let guarded = (route.access != Access::Open).then_some(GUARDED).unwrap_or_default();
     let with_body = route.body.as_ref().map_or(&[][..], |_| WITH_BODY);
     let problems: Vec<&&Code> =
         [ANYWHERE, guarded, with_body, route.problems].into_iter().flatten().collect();

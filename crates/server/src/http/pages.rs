@@ -96,9 +96,11 @@ fn api() -> String {
          What can go wrong: <a href=\"/errors\">problems</a>.</p>",
     );
     for route in routes() {
+        let scopes: Vec<String> =
+            route.access.scopes().iter().map(|scope| format!("<code>{}</code>", scope.as_str())).collect();
         let scope = match route.access {
             Access::Open => "open to all".to_owned(),
-            Access::Needs(scope) => format!("scope <code>{}</code>", scope.as_str()),
+            _ => format!("scope {}", scopes.join(" or ")),
         };
         let _ = write!(
             page,

@@ -77,6 +77,19 @@ pub enum Access {
     Open,
     /// A token with this scope, where tokens are asked for.
     Needs(Scope),
+    /// A token with one of these scopes.
+    Either(Scope, Scope),
+}
+
+impl Access {
+    /// The scopes of which a token needs one; none where the route is open.
+    pub fn scopes(self) -> Vec<Scope> {
+        match self {
+            Access::Open => Vec::new(),
+            Access::Needs(scope) => vec![scope],
+            Access::Either(one, other) => vec![one, other],
+        }
+    }
 }
 
 /// What a token allows. `admin` allows everything; the others stand for themselves.

@@ -18,8 +18,18 @@ pub const LABEL: &str = "^[^=]+=";
 
 /// Every schema by name.
 pub fn all() -> Map<String, Value> {
-    let groups =
-        [problems(), flows(), runs(), acts(), queues(), overview(), access(), workers(), work::schemas()];
+    let groups = [
+        problems(),
+        flows(),
+        runs(),
+        acts(),
+        queues(),
+        locks(),
+        overview(),
+        access(),
+        workers(),
+        work::schemas(),
+    ];
     groups.into_iter().flat_map(|group| group.as_object().cloned().unwrap_or_default()).collect()
 }
 
@@ -122,6 +132,8 @@ fn problems() -> Value {
             "diagnostics?": schema("Diagnostics"),
             "eventId?": text("Of an event that a machine turned down."),
             "accepts?": list("Events that the state takes which turned it down.", text("")),
+            "owner?": text("Who holds the lock that was asked for."),
+            "until?": time("When that lock ends unless it is extended."),
         })),
         "Diagnostics": any("What is wrong with a definition: each with its severity, code, message, line, column and remedy."),
         "Health": object("How this instance is.", json!({ "status": text("`ok`."), "instance?": text("Its name.") })),
@@ -437,6 +449,40 @@ fn queues() -> Value {
                 "newRunId?": text("Of a retry."), "error?": schema("Problem"),
             }))),
         }))),
+    })
+}
+
+fn locks() -> Value {
+    let held = |more: Value| {
+        let mut fields = json!({
+            "name": text(""), "owner": text("Who holds it."), "fence": count("Higher than that of every earlier holder."),
+            "since": time(""), "until": time("When it ends unless it is extended."),
+            "remainingMs": count("How long until then, by the store's clock."),
+        });
+        more.as_object().into_iter().flatten().for_each(|(name, schema)| fields[name] = schema.clone());
+        fields
+    };
+    let lock_token = json!({
+        "type": "string", "pattern": "^[0-9a-fA-F]{32}$", "description": "The holder's secret: it extends and releases the lock.",
+    });
+    let ttl = json!({
+        "type": "integer", "minimum": 1_000, "maximum": 86_400_000, "default": 30_000,
+        "description": "How long the lock lasts from now, in milliseconds.",
+    });
+    json!({
+        "HeldLock": object("A lock that somebody holds.", held(json!({}))),
+        "LockList": object("Locks by name.", json!({ "items": list("", schema("HeldLock")) })),
+        "AcquireLock": taken("", json!({
+            "owner?": json!({ "type": "string", "minLength": 1, "maxLength": 256, "description": "Who asks, as others are told; the token's subject by default." }),
+            "ttlMs?": ttl.clone(), "lockToken?": lock_token.clone(),
+        })),
+        "AcquiredLock": object("A lock that is the asker's.", held(json!({ "lockToken": lock_token.clone() }))),
+        "ExtendLock": taken("", json!({ "lockToken": lock_token.clone(), "ttlMs?": ttl })),
+        "ExtendedLock": object("", json!({
+            "name": text(""), "until": time(""), "remainingMs": count("How long until then, by the store's clock."),
+        })),
+        "ReleaseLock": taken("", json!({ "lockToken": lock_token })),
+        "ReleasedLock": object("", json!({ "name": text(""), "released": flag("False if this `lockToken` did not hold it any more.") })),
     })
 }
 

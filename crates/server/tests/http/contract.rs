@@ -478,6 +478,52 @@ fn administration(api: &Contract) {
     assert_eq!(revoked.status, 204);
     assert!(!api.get("/v1/audit?limit=3").json()["items"].as_array().unwrap().is_empty());
     assert_eq!(api.get("/v1/whoami").json()["scopes"], json!(["admin"]));
+    locks(&api);
+}
+
+fn locks(api: &Contract) {
+    let taken = api.post("/v1/locks/nightly", json!({ "owner": "me", "ttlMs": 60_000 })).json();
+    assert_eq!((&taken["name"], &taken["owner"]), (&json!("nightly"), &json!("me")));
+    let left = taken["remainingMs"].as_u64().unwrap();
+    assert!((50_000..=60_000).contains(&left), "{left}");
+    let held = api.post("/v1/locks/nightly", json!({}));
+    assert_eq!((held.status, held.code().as_str()), (409, "lock-held"));
+    let held = held.json();
+    assert_eq!((&held["owner"], &held["until"]), (&json!("me"), &taken["until"]));
+    let token = &taken["lockToken"];
+    let again = api.post("/v1/locks/nightly", json!({ "owner": "me", "lockToken": token })).json();
+    assert_eq!(again["fence"], taken["fence"], "a repeated request is no new grant");
+    let extended =
+        api.post("/v1/locks/nightly/extend", json!({ "lockToken": token, "ttlMs": 90_000 })).json();
+    assert!(extended["until"].as_str() > taken["until"].as_str(), "{extended}");
+    let listed = api.get("/v1/locks").json()["items"][0].clone();
+    assert_eq!((&listed["until"], &listed["fence"]), (&extended["until"], &taken["fence"]));
+    assert_eq!(api.get("/v1/locks/nightly").json()["owner"], "me");
+    assert!(!api.get("/v1/locks").body.contains(token.as_str().unwrap()), "the holder's secret is its own");
+    let strangers = json!({ "lockToken": "0".repeat(32) });
+    assert_eq!(api.post("/v1/locks/nightly/extend", strangers.clone()).code(), "lock-lost");
+    assert_eq!(api.post("/v1/locks/nightly/release", strangers).json()["released"], false);
+    let mine = json!({ "lockToken": token });
+    assert_eq!(api.post("/v1/locks/nightly/release", mine.clone()).json()["released"], true);
+    assert_eq!(api.post("/v1/locks/nightly/release", mine).json()["released"], false, "once");
+    assert_eq!(api.get("/v1/locks/nightly").code(), "no-such-lock");
+    let next = api.post("/v1/locks/nightly", json!({})).json();
+    assert!(next["fence"].as_u64() > taken["fence"].as_u64());
+    assert_eq!(api.post("/v1/locks/no%2Fway", json!({})).json()["errors"][0]["parameter"], "name");
+    assert_eq!(api.post("/v1/locks/flowline%2Fretain", json!({})).code(), "bad-parameter");
+    assert_eq!(api.post("/v1/locks/x", json!({ "ttlMs": 10 })).code(), "invalid");
+    assert_eq!(api.post("/v1/locks/x", json!({ "owner": "" })).code(), "invalid");
+    let bad = api.post("/v1/locks/x", json!({ "lockToken": "xyz" }));
+    assert_eq!(bad.json()["errors"][0]["pointer"], "/lockToken");
+    let log = api.get("/v1/audit?limit=50").json();
+    let lines = log["items"].as_array().unwrap().iter().map(|line| (&line["action"], &line["status"]));
+    let of = |action: &str| -> Vec<Value> {
+        lines.clone().filter(|line| line.0 == action).map(|line| line.1.clone()).collect()
+    };
+    assert_eq!(of("Release a lock").len(), 3);
+    let acquired = of("Acquire a lock");
+    assert_eq!(acquired.iter().filter(|status| **status == 200).count(), 3, "{acquired:?}");
+    assert_eq!(of("Extend a lock").len(), 0, "a heartbeat is no act");
 }
 
 #[test]
@@ -556,7 +602,9 @@ fn what_is_not_there_is_a_404_whatever_it_is_called() {
     for (method, path, operation) in
         api.operations().filter(|(_, path, _)| path.starts_with("/v1/") && path.contains('{'))
     {
-        if path.starts_with("/v1/queues") || ELSEWHERE.contains(&path) {
+        let takes_any_name =
+            path.starts_with("/v1/queues") || path.starts_with("/v1/locks") && method == "POST";
+        if takes_any_name || ELSEWHERE.contains(&path) {
             continue;
         }
         for name in names {

@@ -1,9 +1,11 @@
 //! Locks: acquired, released, extended and contended, by name and as the leases of actions.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use flowline::core::Tenant;
+use flowline::lock::{LockError, NamedLock};
 use flowline::store::{Acquired, LockRequest, Store, Token};
 use serde_json::json;
 
@@ -29,7 +31,7 @@ fn with_stores(kind: Kind, test: impl AsyncFnOnce(&dyn Store, &dyn Store)) {
 
 pub fn a_lock_is_acquired_once(kind: Kind) {
     with_stores(kind, async |one, other| {
-        let Acquired::Granted { until } = one.acquire_lock(ask("a", 1, LONG)).await.unwrap() else {
+        let Acquired::Granted { until, .. } = one.acquire_lock(ask("a", 1, LONG)).await.unwrap() else {
             panic!("it is free")
         };
         let held = other.acquire_lock(ask("b", 2, LONG)).await.unwrap();
@@ -94,6 +96,41 @@ pub fn a_contended_lock_has_one_holder_at_a_time(kind: Kind) {
         };
         tokio::join!(contend(one, 1), contend(other, 2), contend(one, 3), contend(other, 4));
         assert_eq!(turns.into_inner(), 20);
+    });
+}
+
+pub fn a_guard_extends_its_lock_until_it_is_lost_or_released(kind: Kind) {
+    let short = Duration::from_secs(1);
+    let site = Site::bare(kind);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let one = site.open().await;
+        let other = if kind == Kind::Sqlite { one.clone() } else { site.open().await };
+        let lock = |store: &Arc<dyn Store>, owner: &str| {
+            NamedLock::new(store.clone(), Tenant::default(), "nightly").ttl(short).owner(owner)
+        };
+        let mine = lock(&one, "a").try_acquire().await.unwrap();
+        let until = tokio::time::Instant::now() + 3 * short;
+        while tokio::time::Instant::now() < until {
+            let held = lock(&other, "b").try_acquire().await.unwrap_err();
+            assert!(matches!(&held, LockError::Held { owner, .. } if owner == "a"), "{held}");
+            tokio::time::sleep(short / 10).await;
+        }
+        assert!(mine.is_held());
+        // Another waits, and gets it when it is released.
+        let waiting = lock(&other, "b");
+        let (theirs, released) = tokio::join!(waiting.acquire(), mine.release());
+        let theirs = theirs.unwrap();
+        assert!(released.unwrap() && theirs.is_held());
+        // Taken away behind its back: its holder is told at the next extension.
+        assert!(one.release_lock(&Tenant::default(), "nightly", theirs.token()).await.unwrap());
+        let third = lock(&one, "c").try_acquire().await.unwrap();
+        assert!(third.fence() > theirs.fence(), "{} after {}", third.fence(), theirs.fence());
+        tokio::time::timeout(LONG, theirs.lost()).await.expect("it is told");
+        assert!(!theirs.is_held());
+        assert!(!theirs.release().await.unwrap(), "nothing is left to release");
+        drop(third);
+        lock(&other, "d").acquire_within(LONG).await.expect("a dropped guard gives its lock back");
     });
 }
 

@@ -47,6 +47,7 @@ on_each! {
         a_lock_is_released_by_its_holder_alone
         a_lock_is_extended_by_its_holder_alone
         a_contended_lock_has_one_holder_at_a_time
+        a_guard_extends_its_lock_until_it_is_lost_or_released
         the_lease_of_an_action_is_extended_while_it_runs;
     meeting:
         timers_fire_once_and_on_time_whoever_was_killed_meanwhile

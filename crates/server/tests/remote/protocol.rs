@@ -207,3 +207,44 @@ fn a_server_that_dies_takes_no_attempt_with_it() {
     let attempts = server.log(&run).into_iter().filter(|(kind, ..)| kind == "step.started").count();
     assert_eq!(attempts, 1);
 }
+
+#[test]
+fn workers_hold_locks_for_their_attempts_and_take_turns() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use flowline_client::{Client, Failure, Worker};
+
+    let (_here, server) = place("30s");
+    let runs: Vec<String> = (0..4).map(|n| server.begin("parcel", &json!(n))).collect();
+    let (inside, turns) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let client = Client::new(&server.url()).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    for n in 0..2 {
+        let (inside, turns, mut stopped) = (inside.clone(), turns.clone(), stopped.clone());
+        let worker = Worker::new(client.clone()).name(&format!("w{n}")).queue("depot").slots(2);
+        let worker = worker.handler(move |job| {
+            let (inside, turns) = (inside.clone(), turns.clone());
+            async move {
+                let lock = job.lock("scales").acquire().await.map_err(Failure::new)?;
+                let alone = inside.fetch_add(1, Ordering::SeqCst) == 0;
+                let held = job.lock("scales").try_acquire().await.unwrap_err();
+                assert!(held.is_held(), "{held}");
+                inside.fetch_sub(1, Ordering::SeqCst);
+                turns.fetch_add(u32::from(alone && lock.is_held()), Ordering::SeqCst);
+                lock.release().await.map_err(Failure::new)?;
+                Ok(json!({}))
+            }
+        });
+        let until = async move {
+            let _ = stopped.wait_for(|stopped| *stopped).await;
+        };
+        runtime.spawn(worker.until(until).run());
+    }
+    for run in &runs {
+        assert_eq!(server.outcome(run)["status"], "completed");
+    }
+    assert_eq!(turns.load(Ordering::SeqCst), 8);
+    stop.send(true).unwrap();
+}

@@ -15,29 +15,31 @@ impl Writer<'_> {
         let tenant = self.names.tenant(self.conn, &request.tenant)?;
         let now = self.clock.now();
         let until = now + request.ttl;
-        // Taken where it is free, kept by who has it: the store decides in the one statement that writes.
-        let written = self.conn.execute(
-            "insert into locks (tenant, name, owner, token, since, until) values (?1, ?2, ?3, ?4, ?5, ?6)
-             on conflict (tenant, name) do update set owner = excluded.owner, token = excluded.token,
-                since = iif(until > ?5, since, excluded.since), until = excluded.until
-             where until <= ?5 or token = excluded.token",
-            params![
-                tenant,
-                request.name,
-                request.owner,
-                code::token_bytes(request.token),
-                now.millis(),
-                until.millis()
-            ],
-        )?;
-        if written > 0 {
-            return Ok(Acquired::Granted { until });
-        }
-        let held = "select owner, until from locks where tenant = ?1 and name = ?2";
-        let held = self.conn.query_row(held, params![tenant, request.name], |row| {
-            Ok(Acquired::Held { owner: row.get(0)?, until: Time::from_millis(row.get(1)?) })
+        let token = code::token_bytes(request.token);
+        let look =
+            "select owner, token, since, until from locks where tenant = ?1 and name = ?2 and until > ?3";
+        let mut look = self.conn.prepare_cached(look)?;
+        let held = look.query_row(params![tenant, request.name, now.millis()], |row| {
+            let (owner, holder): (String, Vec<u8>) = (row.get(0)?, row.get(1)?);
+            Ok((owner, holder, Time::from_millis(row.get(2)?), Time::from_millis(row.get(3)?)))
         });
-        held.optional()?.ok_or_else(|| Fault::damaged("a lock vanished within a transaction"))
+        let since = match held.optional()? {
+            Some((owner, holder, _, until)) if holder != token => return Ok(Acquired::Held { owner, until }),
+            Some((_, _, since, _)) => since,
+            None => self.next_grant(now)?,
+        };
+        self.conn.execute(
+            "insert or replace into locks (tenant, name, owner, token, since, until) values (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![tenant, request.name, request.owner, token, since.millis(), until.millis()],
+        )?;
+        Ok(Acquired::Granted { since, until })
+    }
+
+    /// Now, or just after the last grant where the clock was set back or stands still.
+    fn next_grant(&self, now: Time) -> Result<Time, Fault> {
+        let sql = "insert into cells (name, value) values ('last_lock', ?1)
+            on conflict (name) do update set value = max(excluded.value, value + 1) returning value";
+        Ok(Time::from_millis(self.conn.query_row(sql, [now.millis()], |row| row.get(0))?))
     }
 
     pub(crate) fn extend_lock(

@@ -27,7 +27,7 @@ async fn acquire(f: &Fixture, request: LockRequest) -> Acquired {
 
 async fn granted(f: &Fixture, request: LockRequest) -> flowline_core::Time {
     match acquire(f, request).await {
-        Acquired::Granted { until } => until,
+        Acquired::Granted { until, .. } => until,
         held => panic!("not granted: {held:?}"),
     }
 }
@@ -67,6 +67,34 @@ pub async fn a_holder_that_asks_again_is_granted_again(f: Fixture) {
     let until = granted(&f, request("a", 1, given::TTL)).await;
     let found = locks(&f).await;
     assert_eq!((found.len(), found[0].since, found[0].until), (1, since, until));
+}
+
+pub async fn every_new_grant_is_later_than_those_before(f: Fixture) {
+    let mut last = None;
+    // Faster than the clock, under several names, released and run out.
+    for n in 1..=50_u128 {
+        let name = if n % 3 == 0 { "other" } else { NAME };
+        let ttl = if n % 20 == 0 { given::SHORT } else { given::TTL };
+        let asked = LockRequest { name: name.into(), ..request("a", n, ttl) };
+        let Acquired::Granted { since, .. } = acquire(&f, asked.clone()).await else {
+            panic!("{name} is free")
+        };
+        assert!(Some(since) > last, "{since:?} after {last:?}");
+        last = Some(since);
+        let Acquired::Granted { since: again, .. } = acquire(&f, asked).await else {
+            panic!("{name} is its holder's")
+        };
+        assert_eq!(again, since, "a repeated request is no new grant");
+        let listed = locks(&f).await;
+        let row = listed.iter().find(|row| row.name == name).expect("it is listed");
+        assert_eq!(row.since, since);
+        if n % 20 == 0 {
+            f.pass(given::LATER).await;
+        } else {
+            let gone = f.store.release_lock(&Tenant::default(), name, Token(n)).await;
+            assert!(gone.expect("the store answers"));
+        }
+    }
 }
 
 pub async fn a_released_lock_is_free_at_once(f: Fixture) {

@@ -202,6 +202,7 @@ macro_rules! conformance {
                 a_free_lock_is_granted_and_listed
                 a_held_lock_is_refused_and_names_its_holder
                 a_holder_that_asks_again_is_granted_again
+                every_new_grant_is_later_than_those_before
                 a_released_lock_is_free_at_once
                 a_lock_is_not_released_by_another
                 an_extended_lock_lives_on

@@ -13,15 +13,16 @@ impl Memory {
         let LockRequest { tenant, name, owner, token, ttl } = request;
         let until = now + ttl;
         let key = (tenant, name);
-        let mut since = now;
+        let mut since = now.max(Time::from_millis(self.last_lock.millis() + 1));
         if let Some(held) = self.locks.get(&key).filter(|held| now < held.until) {
             if held.token != token {
                 return Acquired::Held { owner: held.owner.clone(), until: held.until };
             }
             since = held.since;
         }
+        self.last_lock = self.last_lock.max(since);
         self.locks.insert(key, Lock { owner, token, since, until });
-        Acquired::Granted { until }
+        Acquired::Granted { since, until }
     }
 
     pub fn extend_lock(

@@ -45,6 +45,8 @@ pub struct Memory {
     pub(super) states: BTreeMap<(Tenant, Owner), BTreeMap<String, StateValue>>,
     pub(super) definitions: BTreeMap<(Tenant, Arc<str>), (u64, StoredDefinition)>,
     pub(super) locks: BTreeMap<(Tenant, String), Lock>,
+    /// When the last lock was granted.
+    pub(super) last_lock: Time,
     /// By collection and id.
     pub(super) documents: BTreeMap<String, BTreeMap<String, Document>>,
     /// A move into it is under way.

@@ -1,0 +1,70 @@
+//! Work that one engine of a store does at a time, every so often: a named lock tells whose turn it is.
+//!
+//! The lock outlives the work until the next turn is near, so that restarts and further engines change nothing about the
+//! pace. Two that do the work at once, because one lost its lock, do it twice and nothing worse.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_store::Store;
+use tokio::time::Instant;
+
+use crate::lock::NamedLock;
+
+/// The longest time between two looks whether it is anyone's turn.
+const LONGEST_LOOK: Duration = Duration::from_secs(60);
+
+/// Does `work` once every `pace`, in one engine of the store, for as long as it is polled.
+pub(crate) async fn keep_pace<W: Future<Output = ()> + Send>(
+    store: Arc<dyn Store>,
+    what: &str,
+    instance: Arc<str>,
+    pace: Duration,
+    work: impl Fn() -> W + Send,
+) {
+    let lock = NamedLock::own(store, what).owner(&*instance);
+    let look = (pace / 4).min(LONGEST_LOOK);
+    loop {
+        tokio::time::sleep(look).await;
+        // Somebody else's turn, or a store in trouble: the next look is soon enough.
+        let Ok(turn) = lock.try_acquire().await else { continue };
+        let begun = Instant::now();
+        work().await;
+        let _ = turn.leave((pace - look).saturating_sub(begun.elapsed())).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flowline_store::{Clock, MemoryStore};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    const PACE: Duration = Duration::from_millis(400);
+
+    #[tokio::test]
+    async fn however_many_engines_there_are_the_work_is_done_once_a_turn() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Clock::system()));
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let engine = |name: &str| {
+            let (store, tell, name) = (store.clone(), tell.clone(), name.into());
+            tokio::spawn(async move {
+                let work = || {
+                    let _ = tell.send(Instant::now());
+                    async {}
+                };
+                keep_pace(store, "sweep-the-floor", name, PACE, work).await;
+            })
+        };
+        let mut engines = vec![engine("a"), engine("b"), engine("c")];
+        let mut turns = Vec::new();
+        for _ in 0..5 {
+            turns.push(told.recv().await.expect("engines are at work"));
+            engines.push(engine("another"));
+        }
+        let shortest = turns.windows(2).map(|turn| turn[1] - turn[0]).min();
+        assert!(shortest >= Some(PACE / 2), "{turns:?}");
+        engines.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}

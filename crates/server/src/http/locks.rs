@@ -1,0 +1,171 @@
+//! Named locks of a tenant: take, extend and release one, and see who holds which.
+//!
+//! Whoever takes a lock gets a secret, its `lockToken`, which extends and releases it; others see owner, fence and time
+//! left. Workers and operators may take locks alike, so these routes ask for either scope.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::handler::Handler as _;
+use flowline::core::Time;
+use flowline::lock::{self, LockError, NamedLock};
+use flowline::store::lock::fence;
+use flowline::store::{LockRow, Token};
+use flowline_client::wire::{
+    AcquireLockAnswer, AcquireLockRequest, ExtendLockAnswer, ExtendLockRequest, HeldLock, LockList,
+    ReleaseLockAnswer, ReleaseLockRequest,
+};
+use serde_json::json;
+
+use super::codes;
+use super::problem::Problem;
+use super::request::{Caller, Given, Params};
+use super::route::{Access, Answer, Body, Required, Route, Scope, Verb};
+
+/// The path of a holder's heartbeat, which the audit log leaves out.
+pub const EXTEND: &str = "/v1/locks/{name}/extend";
+const HOLDERS: Access = Access::Either(Scope::Work, Scope::Operate);
+const BODY_BYTES: usize = 64 * 1024;
+
+pub const ROUTES: &[Route] = &[
+    Route {
+        about: "Those that somebody holds, by name.",
+        answers: &[Answer::json(200, "LockList", "")],
+        ..Route::new(Verb::Get, "/v1/locks", Scope::Read, "List the locks", |request, app| {
+            list.call(request, app)
+        })
+    },
+    Route {
+        answers: &[Answer::json(200, "HeldLock", "")],
+        problems: &[&codes::NO_SUCH_LOCK],
+        ..Route::new(Verb::Get, "/v1/locks/{name}", Scope::Read, "Show a lock", |request, app| {
+            show.call(request, app)
+        })
+    },
+    Route {
+        access: HOLDERS,
+        about: "Granted if nobody holds it. Asked again with the same `lockToken` it is granted again, so the request can be repeated. Extend it before its time is over; `fence` is higher than that of every earlier holder.",
+        body: Some(Body { schema: "AcquireLock", limit: BODY_BYTES, required: Required::No, also: &[] }),
+        answers: &[Answer::json(200, "AcquiredLock", "")],
+        problems: &[&codes::INVALID, &codes::LOCK_HELD],
+        ..Route::new(Verb::Post, "/v1/locks/{name}", Scope::Work, "Acquire a lock", |request, app| {
+            acquire.call(request, app)
+        })
+    },
+    Route {
+        access: HOLDERS,
+        about: "Moves its end to now + `ttlMs`. Not in the audit log: a holder does this all the time.",
+        body: Some(Body { schema: "ExtendLock", limit: BODY_BYTES, required: Required::Yes, also: &[] }),
+        answers: &[Answer::json(200, "ExtendedLock", "")],
+        problems: &[&codes::INVALID, &codes::LOCK_LOST],
+        ..Route::new(Verb::Post, EXTEND, Scope::Work, "Extend a lock", |request, app| {
+            extend.call(request, app)
+        })
+    },
+    Route {
+        access: HOLDERS,
+        body: Some(Body { schema: "ReleaseLock", limit: BODY_BYTES, required: Required::Yes, also: &[] }),
+        answers: &[Answer::json(200, "ReleasedLock", "")],
+        ..Route::new(Verb::Post, "/v1/locks/{name}/release", Scope::Work, "Release a lock", |request, app| {
+            release.call(request, app)
+        })
+    },
+];
+
+/// A lock as it is shown, `now` by the store's clock.
+pub fn held(row: LockRow, now: Time) -> HeldLock {
+    let LockRow { name, owner, since, until } = row;
+    HeldLock { name, owner, fence: fence(since), since, until, remaining_ms: left(until, now) }
+}
+
+pub fn left(until: Time, now: Time) -> u64 {
+    u64::try_from(until.millis() - now.millis()).unwrap_or_default()
+}
+
+async fn rows(caller: &Caller) -> Result<Vec<HeldLock>, Problem> {
+    let now = caller.engine.store().now().await?;
+    Ok(caller.engine.locks().await?.into_iter().map(|row| held(row, now)).collect())
+}
+
+async fn list(caller: Caller, _: Params) -> Result<Json<LockList>, Problem> {
+    Ok(Json(LockList { items: rows(&caller).await? }))
+}
+
+async fn show(caller: Caller, params: Params) -> Result<Json<HeldLock>, Problem> {
+    let name = params.path("name");
+    let found = rows(&caller).await?.into_iter().find(|lock| lock.name == name);
+    let missing = || Problem::new(&codes::NO_SUCH_LOCK, format!("nobody holds a lock {name:?}"));
+    found.map(Json).ok_or_else(missing)
+}
+
+async fn acquire(
+    caller: Caller,
+    params: Params,
+    Given(given): Given<AcquireLockRequest>,
+) -> Result<Json<AcquireLockAnswer>, Problem> {
+    let owner = given.owner.unwrap_or_else(|| caller.principal.subject.to_string());
+    let token = match given.lock_token.as_deref() {
+        Some(text) => read_token(text)?,
+        None => lock::new_token(),
+    };
+    let name = params.path("name").to_owned();
+    let grant = named(&caller, &params, given.ttl_ms).owner(owner.clone()).grant(token).await?;
+    let remaining_ms = left(grant.until, caller.engine.store().now().await?);
+    let (fence, since, until) = (grant.fence, grant.since, grant.until);
+    let lock = HeldLock { name, owner, fence, since, until, remaining_ms };
+    Ok(Json(AcquireLockAnswer { lock, lock_token: shown_token(token) }))
+}
+
+async fn extend(
+    caller: Caller,
+    params: Params,
+    Given(given): Given<ExtendLockRequest>,
+) -> Result<Json<ExtendLockAnswer>, Problem> {
+    let name = params.path("name").to_owned();
+    let until = named(&caller, &params, given.ttl_ms).extend(read_token(&given.lock_token)?).await?;
+    let Some(until) = until else {
+        let detail = format!("lock {name:?} is not held by this lock token any more");
+        return Err(Problem::new(&codes::LOCK_LOST, detail));
+    };
+    let remaining_ms = left(until, caller.engine.store().now().await?);
+    Ok(Json(ExtendLockAnswer { name, until, remaining_ms }))
+}
+
+async fn release(
+    caller: Caller,
+    params: Params,
+    Given(given): Given<ReleaseLockRequest>,
+) -> Result<Json<ReleaseLockAnswer>, Problem> {
+    let released = named(&caller, &params, None).release(read_token(&given.lock_token)?).await?;
+    Ok(Json(ReleaseLockAnswer { name: params.path("name").to_owned(), released }))
+}
+
+fn named(caller: &Caller, params: &Params, ttl_ms: Option<u64>) -> NamedLock {
+    caller.engine.lock(params.path("name")).ttl(ttl_ms.map_or(lock::TTL, Duration::from_millis))
+}
+
+/// The `lockToken` of a text: 32 hexadecimal digits.
+fn read_token(text: &str) -> Result<Token, Problem> {
+    let whole = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let token = whole.then(|| u128::from_str_radix(text, 16).ok()).flatten();
+    let detail = "a lockToken is 32 hexadecimal digits, as the lock was acquired with";
+    token.map(Token).ok_or_else(|| Problem::new(&codes::BAD_BODY, detail).at("/lockToken"))
+}
+
+fn shown_token(token: Token) -> String {
+    format!("{:032x}", token.0)
+}
+
+impl From<LockError> for Problem {
+    fn from(error: LockError) -> Problem {
+        let text = error.to_string();
+        match error {
+            LockError::Store(error) => error.into(),
+            LockError::Name(_) => Problem::parameter("name", text),
+            LockError::Held { owner, until, .. } => {
+                Problem::new(&codes::LOCK_HELD, text).with("owner", json!(owner)).with("until", json!(until))
+            }
+            _ => Problem::new(&codes::INVALID, text),
+        }
+    }
+}
