@@ -7,6 +7,8 @@ use std::time::Duration;
 use flowline_core::Tenant;
 use flowline_store::row::Retention;
 
+use crate::reconcile::Reconciling;
+
 /// Settings of one instance.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -24,6 +26,8 @@ pub struct Config {
     pub drain: Duration,
     /// How long ended runs are kept; `None` turns the removal off.
     pub retention: Option<Retention>,
+    /// How often one engine of the store holds runs against their logs, and whether it mends what it finds. `None` for never.
+    pub reconcile: Option<Reconciling>,
     /// The name of this instance in leases, events, logs and metrics. It must be unique: see [`instance_name`].
     pub instance: Arc<str>,
     /// What this engine does.
@@ -54,6 +58,7 @@ impl Default for Config {
             sweep: Duration::from_secs(1),
             drain: Duration::from_secs(30),
             retention: Some(Retention::default()),
+            reconcile: None,
             instance: instance_name(None),
             role: Role::Work,
         }

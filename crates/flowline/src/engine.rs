@@ -15,7 +15,9 @@ use crate::drive::host::{Host, Mail};
 use crate::drive::{Message, Meters};
 use crate::flow::Flow;
 use crate::plans::Plans;
+use crate::reconcile::keep_true;
 use crate::remote::Mind;
+use crate::retain::keep_tidy;
 use crate::runner::call::Calls;
 use crate::runner::{Runner, Runners};
 use crate::trace::Spans;
@@ -95,7 +97,8 @@ pub(crate) struct Shared {
     pub needs: Vec<Arc<str>>,
     trouble: watch::Receiver<Option<StoreError>>,
     driver: Mutex<Option<JoinHandle<()>>>,
-    retain: Mutex<Option<JoinHandle<()>>>,
+    /// What one engine of the store does at a time; ends when the engine does.
+    chores: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -213,8 +216,8 @@ impl Shared {
     /// No new attempts from here on; what still runs after this long is given back. The driver then ends by itself.
     fn tell_to_stop(&self, drain: Duration) {
         self.remote.room.close();
-        if let Some(retain) = taken(&self.retain) {
-            retain.abort();
+        for chore in self.chores.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            chore.abort();
         }
         let _ = self.inbox.send(Mail::Message(Message::Stop(drain)));
     }
@@ -322,10 +325,10 @@ impl EngineBuilder {
             now,
         );
         let trouble = host.trouble();
-        let retain =
-            (self.config.role == Role::Work).then_some(self.config.retention).flatten().map(|policy| {
-                tokio::spawn(crate::retain::keep_tidy(store.clone(), self.config.instance.clone(), policy))
-            });
+        let chores = match self.config.role {
+            Role::Work => chores(&store, &plans, &meters, &self.config),
+            Role::Operate => Vec::new(),
+        };
         let shared = Shared {
             store,
             plans,
@@ -335,7 +338,7 @@ impl EngineBuilder {
             needs,
             trouble,
             driver: Mutex::new(None),
-            retain: Mutex::new(retain),
+            chores: Mutex::new(chores),
             config: self.config,
         };
         let shared = Arc::new(shared);
@@ -350,4 +353,21 @@ impl EngineBuilder {
         *engine.shared.driver.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
         Ok(engine)
     }
+}
+
+fn chores(
+    store: &Arc<dyn Store>,
+    plans: &Arc<Plans>,
+    meters: &Arc<Meters>,
+    config: &Config,
+) -> Vec<JoinHandle<()>> {
+    let mut chores = Vec::new();
+    if let Some(policy) = config.retention {
+        chores.push(tokio::spawn(keep_tidy(store.clone(), config.instance.clone(), policy)));
+    }
+    if let Some(how) = config.reconcile {
+        let (store, plans, meters) = (store.clone(), plans.clone(), meters.clone());
+        chores.push(tokio::spawn(keep_true(store, plans, meters, config.instance.clone(), how)));
+    }
+    chores
 }

@@ -68,8 +68,20 @@ pub struct Meters {
     pub completed: Histogram,
     /// Attempts at work here that failed, for good or to be tried again.
     pub failed: Histogram,
+    /// What this instance found when it was its turn to reconcile.
+    pub reconciled: ReconcileMeters,
     /// Where the spans of what ends here go, if anywhere.
     pub spans: Option<Arc<Spans>>,
+}
+
+/// Passes of reconciliation over the store.
+#[derive(Debug, Default)]
+pub struct ReconcileMeters {
+    pub passes: AtomicU64,
+    /// Runs that were looked at.
+    pub runs: AtomicU64,
+    pub found: AtomicU64,
+    pub repaired: AtomicU64,
 }
 
 /// Ends of runs, by status.

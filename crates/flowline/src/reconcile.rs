@@ -1,6 +1,10 @@
-//! Reconcile: what `verify` finds is mended from the log, which is the truth. Reports by itself; repairs on command.
+//! Reconcile: what `verify` finds is mended from the log, which is the truth. On command, or by one engine of a store
+//! every so often; on a store at work too, because a repair is guarded by what was looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use flowline_check::{Checker, counted, miscounted};
 use flowline_core::decide::{AddJob, Job, Known, Missing, Moment};
@@ -11,14 +15,24 @@ use flowline_store::{CommitError, Failure, JobKey, JobRow, JobState, NewJob, Sto
 use serde::Serialize;
 
 use crate::ledger::{RUN_TIMEOUT, index_of, job_key, new_job};
+use crate::meters::Meters;
+use crate::pace::keep_pace;
 use crate::plans::Plans;
-use crate::verify::{Lens, Recount, Rows, Subject, Truth, Violation, tenants, verify};
+use crate::verify::{Lens, Recount, Rows, Subject, Truth, Violation, tenants};
 
 /// What to do about what is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Report,
     Repair,
+}
+
+/// Reconciliation as a loop of the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reconciling {
+    pub mode: Mode,
+    /// From one pass over the store to the next, whichever engine does it.
+    pub every: Duration,
 }
 
 /// What was found, and what became of it.
@@ -37,6 +51,57 @@ pub struct Finding {
 
 /// Rounds of mending one run: the row first, then what follows from it.
 const ROUNDS: usize = 4;
+/// Between two pages of runs, so that runs at work go first.
+const BREATH: Duration = Duration::from_millis(20);
+/// Findings of one pass that get a line each in the log.
+const TOLD: usize = 20;
+
+/// Reconciles all tenants every so often for as long as the engine lives.
+pub(crate) async fn keep_true(
+    store: Arc<dyn Store>,
+    plans: Arc<Plans>,
+    meters: Arc<Meters>,
+    instance: Arc<str>,
+    how: Reconciling,
+) {
+    let work = || async {
+        match pass(&*store, &plans, None, how.mode, BREATH).await {
+            Ok(done) => tell(&done, &meters, &instance),
+            Err(error) => tracing::warn!(instanceId = &*instance, %error, "reconciling broke off"),
+        }
+    };
+    keep_pace(store.clone(), "reconcile", instance.clone(), how.every, work).await;
+}
+
+fn tell(done: &Reconciled, meters: &Meters, instance: &str) {
+    let found = done.findings.len() as u64;
+    let repaired = done.findings.iter().filter(|finding| finding.repaired).count() as u64;
+    for (meter, n) in [
+        (&meters.reconciled.passes, 1),
+        (&meters.reconciled.runs, done.runs),
+        (&meters.reconciled.found, found),
+        (&meters.reconciled.repaired, repaired),
+    ] {
+        meter.fetch_add(n, Ordering::Relaxed);
+    }
+    for Finding { violation, repaired } in done.findings.iter().take(TOLD) {
+        let run = violation.run_id.as_ref().map_or("", |run| run.as_str());
+        let Violation { tenant, invariant, message, .. } = violation;
+        tracing::warn!(instanceId = instance, %tenant, runId = run, %invariant, repaired, "reconciling found: {message}");
+    }
+    let runs = done.runs;
+    if found == repaired {
+        tracing::info!(instanceId = instance, runs, found, repaired, "reconciled");
+    } else {
+        tracing::warn!(
+            instanceId = instance,
+            runs,
+            found,
+            repaired,
+            "reconciled, and something is left: `flowline reconcile` lists it, --repair mends what can be mended"
+        );
+    }
+}
 
 pub async fn reconcile(
     store: &dyn Store,
@@ -44,11 +109,16 @@ pub async fn reconcile(
     only: Option<&Tenant>,
     mode: Mode,
 ) -> Result<Reconciled, StoreError> {
-    if mode == Mode::Report {
-        let report = verify(store, plans, only).await?;
-        let findings = report.violations.into_iter().map(|violation| Finding { violation, repaired: false });
-        return Ok(Reconciled { runs: report.runs, findings: findings.collect() });
-    }
+    pass(store, plans, only, mode, Duration::ZERO).await
+}
+
+async fn pass(
+    store: &dyn Store,
+    plans: &Plans,
+    only: Option<&Tenant>,
+    mode: Mode,
+    breath: Duration,
+) -> Result<Reconciled, StoreError> {
     let mut done = Reconciled::default();
     let mut lens = Lens::new(store, plans);
     for tenant in tenants(store, only).await? {
@@ -56,16 +126,29 @@ pub async fn reconcile(
         while let Some(page) = rows.next(store).await? {
             for row in page {
                 done.runs += 1;
-                done.findings.extend(mend(&mut lens, store, &row.key()).await?);
+                match mode {
+                    Mode::Report => {
+                        let violations = lens.look_until_still(&row.key()).await?.violations;
+                        done.findings.extend(violations.into_iter().map(found));
+                    }
+                    Mode::Repair => done.findings.extend(mend(&mut lens, store, &row.key()).await?),
+                }
             }
+            tokio::time::sleep(breath).await;
         }
-        let counters = check_counters(store, &tenant).await?;
-        if !counters.is_empty() {
+        let mut counters: Vec<Finding> =
+            check_counters(store, &tenant).await?.into_iter().map(found).collect();
+        if !counters.is_empty() && mode == Mode::Repair {
             apply(store, Repair::Counters { tenant: tenant.clone() }).await?;
-            done.findings.extend(counters.into_iter().map(|violation| Finding { violation, repaired: true }));
+            counters.iter_mut().for_each(|finding| finding.repaired = true);
         }
+        done.findings.extend(counters);
     }
     Ok(done)
+}
+
+fn found(violation: Violation) -> Finding {
+    Finding { violation, repaired: false }
 }
 
 /// Counters against the rows as they are once every run was mended.
@@ -132,6 +215,7 @@ fn repair_row(run: &RunKey, truth: &Truth) -> Repair {
         started_at: truth.started_at,
         completed_at: truth.completed_at,
         events: truth.events,
+        seen: truth.row_events,
     }
 }
 

@@ -96,3 +96,39 @@ async fn the_job_of_a_timer_that_is_not_set_goes() {
     assert!(engine.store().jobs(&run).await.unwrap().iter().all(|job| job.key != JobKey::Timer(2)));
     engine.stop().await;
 }
+
+#[tokio::test]
+async fn a_store_at_work_is_reconciled_without_a_false_alarm() {
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    use flowline::reconcile::Reconciling;
+    use flowline::{Flow, Step, StepError};
+
+    let talk = |step: Step, n: serde_json::Value| async move {
+        for line in 0..20 {
+            step.log(flowline::Level::Info, line);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok::<_, StepError>(n)
+    };
+    let flow = Flow::new("talk").step("one", talk).returns("said").step("two", talk).subscribes(["said"]);
+    let flow = flow.build().unwrap();
+    let every = Duration::from_secs(1);
+    let config = Config { reconcile: Some(Reconciling { mode: Mode::Repair, every }), ..Config::default() };
+    let store = Arc::new(MemoryStore::new(Clock::system()));
+    let engine = Engine::on(store).config(config).flow(&flow).start().await.unwrap();
+    let passes = || engine.meters().reconciled.passes.load(Ordering::Relaxed);
+    let mut runs = Vec::new();
+    while passes() < 3 {
+        runs.push(engine.run(&flow, json!(runs.len())).await.unwrap());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for run in runs {
+        assert_eq!(run.wait().await.unwrap().status, flowline::core::Status::Completed);
+    }
+    assert_eq!(engine.meters().reconciled.found.load(Ordering::Relaxed), 0);
+    assert!(engine.meters().reconciled.runs.load(Ordering::Relaxed) > 50);
+    assert_eq!(verify(engine.store(), engine.plans(), None).await.unwrap().violations, []);
+    engine.stop().await;
+}

@@ -327,7 +327,7 @@ pub(crate) fn mend(
     index: &Index,
     state: Vec<u8>,
     dates: [Option<Time>; 3],
-    events: u64,
+    [events, seen]: [u64; 2],
 ) -> Result<Args, StoreError> {
     let mut args = Args::new();
     args.text(run).number(version);
@@ -344,7 +344,7 @@ pub(crate) fn mend(
             None => args.text("-"),
         };
     }
-    args.number(events);
+    args.number(events).number(seen);
     Ok(args)
 }
 

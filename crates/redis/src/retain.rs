@@ -125,10 +125,20 @@ impl RedisStore {
 
     pub(crate) async fn mend(&self, repair: Repair) -> Result<(), CommitError> {
         match repair {
-            Repair::Row { run, version, state, index, created_at, started_at, completed_at, events } => {
+            Repair::Row {
+                run,
+                version,
+                state,
+                index,
+                created_at,
+                started_at,
+                completed_at,
+                events,
+                seen,
+            } => {
                 let name = names::run(&run);
                 let dates = [Some(created_at), started_at, completed_at];
-                let args = encode::mend(&name, version, &index, state, dates, events)?;
+                let args = encode::mend(&name, version, &index, state, dates, [events, seen])?;
                 let mut who = Args::new();
                 who.text(&self.who);
                 let mut answer = self.shard(&name).call(&script::MEND, [&who, &args]).await?;

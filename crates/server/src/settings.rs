@@ -11,6 +11,7 @@ use std::time::Duration;
 use flowline::core::Tenant;
 use flowline::core::ids::check_name;
 use flowline::core::time::parse_duration;
+use flowline::reconcile::{Mode, Reconciling};
 use flowline::runner::http::Allow;
 use flowline::store::row::Retention;
 use serde::Deserialize;
@@ -32,6 +33,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(15 * 60);
 const LEASE: Duration = Duration::from_secs(30);
 /// Short: whoever interrupts a command waits for it.
 const DRAIN: Duration = Duration::from_secs(10);
+const RECONCILE_EVERY: Duration = Duration::from_secs(3600);
 const KEEP_EVENTS: &str = "7d";
 const KEEP_RUNS: &str = "30d";
 /// Whoever runs a flow on their own machine can reach its ports and network anyway.
@@ -120,6 +122,8 @@ pub struct Flags {
     pub keep_events: Option<String>,
     pub keep_runs: Option<String>,
     pub instance_name: Option<String>,
+    pub reconcile: Option<String>,
+    pub reconcile_every: Option<String>,
     pub listen: Option<String>,
     pub auth: Option<String>,
     pub flows: Option<PathBuf>,
@@ -156,6 +160,9 @@ pub struct Settings {
     pub keep_runs: Setting<Duration>,
     /// What the name of this instance begins with; host name and process id where there is none.
     pub instance_name: Setting<Option<String>>,
+    /// Whether one engine of the store holds runs against their logs by itself, and how often.
+    pub reconcile: Setting<Option<Mode>>,
+    pub reconcile_every: Setting<Duration>,
     pub listen: Setting<SocketAddr>,
     pub auth: Setting<Auth>,
     /// A folder with definitions.
@@ -195,6 +202,8 @@ struct FileSettings {
     keep_events: Option<String>,
     keep_runs: Option<String>,
     instance_name: Option<String>,
+    reconcile: Option<String>,
+    reconcile_every: Option<String>,
     listen: Option<String>,
     auth: Option<String>,
     flows: Option<String>,
@@ -268,6 +277,14 @@ impl Settings {
                 "",
                 instance_name,
             )?,
+            reconcile: lookup.find("reconcile", flags.reconcile, file.reconcile, "off", reconcile)?,
+            reconcile_every: lookup.find(
+                "reconcile-every",
+                flags.reconcile_every,
+                file.reconcile_every,
+                &text_of(RECONCILE_EVERY),
+                reconcile_every,
+            )?,
             listen: lookup.find("listen", flags.listen, file.listen, LISTEN, address)?,
             auth: lookup.find("auth", flags.auth, file.auth, "auto", auth)?,
             flows: lookup.find("flows", folder, file.flows, "", file_name)?,
@@ -323,6 +340,10 @@ impl Settings {
 
     pub fn retention(&self) -> Retention {
         Retention { events: self.keep_events.value, runs: self.keep_runs.value }
+    }
+
+    pub fn reconciling(&self) -> Option<Reconciling> {
+        self.reconcile.value.map(|mode| Reconciling { mode, every: self.reconcile_every.value })
     }
 
     /// The server to ask, unless a store is named nearer to the command.
@@ -457,6 +478,22 @@ fn read_queues(text: &str) -> Result<BTreeMap<String, usize>, String> {
         Ok((queue.to_owned(), slots))
     };
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(one).collect()
+}
+
+fn reconcile(text: &str) -> Result<Option<Mode>, String> {
+    match text {
+        "off" => Ok(None),
+        "report" => Ok(Some(Mode::Report)),
+        "repair" => Ok(Some(Mode::Repair)),
+        _ => Err(format!("{text:?} is none of off, report, repair")),
+    }
+}
+
+fn reconcile_every(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        short if short < SHORTEST_LEASE => Err(format!("{text} is too short; it is 1s or more")),
+        every => Ok(every),
+    }
 }
 
 fn lease(text: &str) -> Result<Duration, String> {

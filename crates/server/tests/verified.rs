@@ -3,12 +3,16 @@
 #[allow(dead_code)]
 #[path = "cli/place.rs"]
 mod place;
+#[allow(dead_code)]
+#[path = "http/served.rs"]
+mod served;
 
 use std::collections::BTreeSet;
 
 use place::Here;
 use rusqlite::Connection;
 use serde_json::{Value, json};
+use served::Served;
 
 /// What breaks, and by what. Run 1 has completed, 2 has failed, 3 is half-way: its step `act` waits for a worker.
 const DAMAGES: &[(&str, &str)] = &[
@@ -73,5 +77,43 @@ fn damage_is_named_by_the_invariant_that_it_breaks() {
             assert!(!repaired["findings"].as_array().unwrap().is_empty());
             assert_eq!(here.json(0, &["verify"])["violations"], json!([]), "{sql}");
         }
+    }
+}
+
+/// Serves the store until a metric has left zero; what the server logged.
+fn serve_until(here: &Here, mode: &str, metric: &str) -> String {
+    let arguments = ["--reconcile", mode, "--reconcile-every", "1s", "--log-format", "json"];
+    let served = Served::start(here.folder.path(), &arguments);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let page = served.get("/metrics").body;
+        let sample = page.lines().find(|line| line.starts_with(metric)).expect("it is there from the start");
+        if sample.rsplit(' ').next() != Some("0") {
+            return served.said().join("\n");
+        }
+        assert!(std::time::Instant::now() < until, "{sample}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_server_reports_damage_by_itself_and_mends_it_where_it_is_told_to() {
+    let here = half_way();
+    let conn = Connection::open(here.path(".flowline/flowline.db")).unwrap();
+    conn.execute_batch("delete from jobs where run = 3; update progress set retries = 9 where run = 1")
+        .unwrap();
+    drop(conn);
+    let logged = serve_until(&here, "report", "flowline_reconcile_found_total");
+    let lines: Vec<Value> = logged.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let found = |line: &&Value| line["message"].as_str().unwrap().starts_with("reconciling found: ");
+    let findings: Vec<&Value> = lines.iter().filter(found).collect();
+    assert!(findings.len() >= 2 && findings.iter().all(|line| line["repaired"] == false), "{logged}");
+    assert!(findings.iter().all(|line| line["runId"].is_string() && line["tenant"] == "default"), "{logged}");
+    assert!(logged.contains("something is left: `flowline reconcile` lists it"), "{logged}");
+    here.json(1, &["verify"]);
+    serve_until(&here, "repair", "flowline_reconcile_repaired_total");
+    assert_eq!(here.json(0, &["verify"])["violations"], json!([]));
+    for wrong in [["--reconcile", "maybe"], ["--reconcile-every", "10ms"]] {
+        here.flowline(&[&["work", "--until-idle"][..], &wrong].concat()).refused(2, &["reconcile"]);
     }
 }

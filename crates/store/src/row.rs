@@ -198,6 +198,9 @@ pub enum Repair {
         started_at: Option<Time>,
         completed_at: Option<Time>,
         events: u64,
+        /// How many events the row had when it was looked at. Where lines of an attempt were added since, without a new
+        /// version, the repair is a `Conflict`.
+        seen: u64,
     },
     /// Events that are missing at the end of the log (a terminal event), with the row and state after them.
     Events { run: RunKey, version: u64, events: Vec<NewEvent>, state: Vec<u8>, index: Index },

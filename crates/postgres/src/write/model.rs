@@ -224,6 +224,9 @@ impl Model {
         };
         let before = run.counted(&key.tenant);
         match repair {
+            Repair::Row { seen, .. } if run.seq != *seen => {
+                return Err(CommitError::Conflict { expected: *version, found: Some(*version) });
+            }
             Repair::Row { state, index, created_at, started_at, completed_at, events, .. } => {
                 run.advance(state, index);
                 run.created_at = created_at.millis();

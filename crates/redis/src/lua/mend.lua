@@ -1,9 +1,9 @@
 -- A run's row as its log tells it. ARGV: seen, who, run, version, status, steps, failure, state, created, started or '-',
--- ended or '-', events.
+-- ended or '-', events, events that the row had when it was looked at.
 local run = ARGV[3]
 local row = read_row(run)
 local answers = { counted(), format('%.0f', us) }
-if not row or row.version ~= ARGV[4] then
+if not row or row.version ~= ARGV[4] or row.events ~= ARGV[13] then
   answers[3] = 'C' .. (row and row.version or '')
   return answers
 end

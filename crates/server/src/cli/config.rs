@@ -1,6 +1,7 @@
 //! `flowline config`: the settings in force and where each comes from.
 
 use flowline::core::time::format_duration;
+use flowline::reconcile::Mode;
 use serde_json::{Value, json};
 
 use super::Context;
@@ -41,7 +42,13 @@ pub fn run(context: &Context) -> Outcome {
     let collector = settings.otlp_endpoint.value.as_ref().map_or(String::new(), ToString::to_string);
     let headers: Vec<String> =
         settings.otlp_headers.value.names().map(|name| format!("{name}=***")).collect();
-    let rows: [(&str, Value, &Source); 27] = [
+    let reconcile = match settings.reconcile.value {
+        None => "off",
+        Some(Mode::Report) => "report",
+        Some(Mode::Repair) => "repair",
+    };
+    let reconcile_every = format_duration(settings.reconcile_every.value);
+    let rows: [(&str, Value, &Source); 29] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         (
             "store-patience",
@@ -66,6 +73,8 @@ pub fn run(context: &Context) -> Outcome {
             json!(settings.instance_name.value.as_deref().unwrap_or_default()),
             &settings.instance_name.source,
         ),
+        ("reconcile", json!(reconcile), &settings.reconcile.source),
+        ("reconcile-every", json!(reconcile_every), &settings.reconcile_every.source),
         ("listen", json!(settings.listen.value.to_string()), &settings.listen.source),
         ("auth", json!(auth), &settings.auth.source),
         ("flows", json!(flows), &settings.flows.source),

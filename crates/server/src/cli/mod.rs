@@ -161,6 +161,13 @@ pub struct WorkFlags {
     /// [env: FLOWLINE_INSTANCE_NAME] [default: host name and process id]
     #[arg(long, value_name = "NAME")]
     instance_name: Option<String>,
+    /// Check every run against its log by itself, one instance at a time: off, report (in log and metrics) or repair
+    /// [env: FLOWLINE_RECONCILE] [default: off]
+    #[arg(long, value_name = "MODE")]
+    reconcile: Option<String>,
+    /// How often to do so [env: FLOWLINE_RECONCILE_EVERY] [default: 1h]
+    #[arg(long, value_name = "DURATION")]
+    reconcile_every: Option<String>,
     /// Whom http steps may call beside public addresses: none, private (loopback and private networks), or a list of
     /// networks and host names [env: FLOWLINE_HTTP_ALLOW] [default: private; none for serve]
     #[arg(long, value_name = "WHOM")]
@@ -253,6 +260,7 @@ impl Context {
             drain: settings.drain.value,
             retention: Some(settings.retention()),
             instance: instance_name(settings.instance_name.value.as_deref()),
+            reconcile: settings.reconciling(),
             ..Config::default()
         }
     }
@@ -331,6 +339,8 @@ impl Command {
         flags.keep_events = work.keep_events.clone();
         flags.keep_runs = work.keep_runs.clone();
         flags.instance_name = work.instance_name.clone();
+        flags.reconcile = work.reconcile.clone();
+        flags.reconcile_every = work.reconcile_every.clone();
         flags.http_allow = work.http_allow.clone();
     }
 

@@ -45,7 +45,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         let repaired = done.findings.len() - left;
         output::line(&format!("{runs}: {} found, {repaired} repaired", done.findings.len()))?;
         if left > 0 && mode == Mode::Report {
-            output::note("help: mend with `flowline reconcile --repair` while no engine works on the store");
+            output::note("help: mend with `flowline reconcile --repair`, after a backup");
         }
     }
     Ok(if left == 0 { Exit::Fine } else { Exit::Found })

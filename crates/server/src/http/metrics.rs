@@ -143,6 +143,23 @@ fn write_meters(page: &mut Exposition, meters: &Meters) {
         "Events that a machine turned down when their turn came.",
         &meters.rejected,
     );
+    let reconciled = &meters.reconciled;
+    page.counter(
+        "flowline_reconcile_passes_total",
+        "Times that this instance checked every run against its log.",
+        &reconciled.passes,
+    );
+    page.counter(
+        "flowline_reconcile_runs_total",
+        "Runs that it looked at in those passes.",
+        &reconciled.runs,
+    );
+    page.counter(
+        "flowline_reconcile_found_total",
+        "What it found wrong, anew in each pass.",
+        &reconciled.found,
+    );
+    page.counter("flowline_reconcile_repaired_total", "What it mended of that.", &reconciled.repaired);
     page.family(
         "flowline_runs_ended_total",
         "counter",

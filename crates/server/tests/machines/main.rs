@@ -13,6 +13,7 @@ mod meeting;
 #[allow(dead_code)]
 #[path = "../cli/place.rs"]
 mod place;
+mod reconciling;
 #[allow(dead_code)]
 #[path = "../http/served.rs"]
 mod served;
@@ -49,6 +50,8 @@ on_each! {
         a_contended_lock_has_one_holder_at_a_time
         a_guard_extends_its_lock_until_it_is_lost_or_released
         the_lease_of_an_action_is_extended_while_it_runs;
+    reconciling:
+        a_damaged_run_is_reported_by_the_next_pass_and_mended_where_that_is_asked_for;
     meeting:
         timers_fire_once_and_on_time_whoever_was_killed_meanwhile
         a_timer_goes_in_the_commit_that_leaves_its_state

@@ -22,8 +22,11 @@ impl Writer<'_> {
             Err(refused) => return Ok(Err(refused)),
         };
         match repair {
-            Repair::Row { state, index, created_at, started_at, completed_at, events, .. } => {
+            Repair::Row { state, index, created_at, started_at, completed_at, events, seen, .. } => {
                 let run = self.run(id)?;
+                if run.seq != *seen {
+                    return Ok(Err(CommitError::Conflict { expected: version, found: Some(version) }));
+                }
                 (run.seq, run.started_at) = (*events, started_at.map(|time| time.millis()));
                 run.created_at = *created_at;
                 self.advance(id, state, index, End::Open)?;

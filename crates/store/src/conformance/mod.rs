@@ -241,6 +241,7 @@ macro_rules! conformance {
             repair: [
                 a_repair_on_another_version_changes_nothing
                 a_mended_row_is_what_the_repair_says
+                a_row_that_lines_were_added_to_since_it_was_looked_at_is_left_alone
                 missing_events_are_added_at_the_end
                 missing_jobs_are_added_and_others_go
                 a_mend_that_adds_a_job_that_is_there_is_refused

@@ -570,6 +570,7 @@ impl Maker {
                 started_at: row.started_at,
                 completed_at: row.completed_at,
                 events: row.events,
+                seen: row.events + u64::from(self.rng.percent(20)),
             },
         })
     }

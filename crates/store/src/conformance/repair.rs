@@ -24,6 +24,7 @@ fn repairs(run: &RunKey, version: u64) -> [Repair; 3] {
             started_at: None,
             completed_at: None,
             events: 1,
+            seen: 1,
         },
         Repair::Events { run: run.clone(), version, events: given::log_events(1), state, index },
         Repair::Jobs { run, version, add: vec![given::step(5)], remove: vec![JobKey::Step(0)] },
@@ -61,6 +62,7 @@ pub async fn a_mended_row_is_what_the_repair_says(f: Fixture) {
         started_at: Some(at(10)),
         completed_at: Some(at(500)),
         events: 3,
+        seen: 3,
     };
     f.store.repair(repair).await.expect("mends");
     let row = RunRow {
@@ -82,6 +84,22 @@ pub async fn a_mended_row_is_what_the_repair_says(f: Fixture) {
     assert_eq!((page.items.len(), page.total), (1, Some(Total::Exact(1))), "lists and counters follow");
     let stale = f.refused(given::next(&run, 2)).await;
     assert_eq!(stale, CommitError::Conflict { expected: 2, found: Some(3) });
+}
+
+pub async fn a_row_that_lines_were_added_to_since_it_was_looked_at_is_left_alone(f: Fixture) {
+    let (run, job) = f.leased("r").await;
+    let looked_at = f.row(&run).await;
+    let lines = vec![given::line(EventType::StepStarted), given::log_line("hello")];
+    f.append(given::append(&job, 0, lines)).await.expect("the lease is held");
+    let before = (snapshot(&f, &run).await, f.log(&run).await);
+    assert_eq!(before.0.row.version, looked_at.version, "lines make no new version");
+    let mut late = repairs(&run, looked_at.version)[0].clone();
+    if let Repair::Row { events, seen, .. } = &mut late {
+        (*events, *seen) = (looked_at.events, looked_at.events);
+    }
+    let (expected, found) = (looked_at.version, Some(looked_at.version));
+    assert_eq!(f.store.repair(late).await, Err(CommitError::Conflict { expected, found }));
+    assert_eq!((snapshot(&f, &run).await, f.log(&run).await), before, "no number is given twice");
 }
 
 pub async fn missing_events_are_added_at_the_end(f: Fixture) {

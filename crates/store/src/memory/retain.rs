@@ -55,8 +55,21 @@ impl Memory {
 
     pub fn repair(&mut self, now: Time, repair: Repair) -> Result<(), CommitError> {
         match repair {
-            Repair::Row { run, version, state, index, created_at, started_at, completed_at, events } => {
+            Repair::Row {
+                run,
+                version,
+                state,
+                index,
+                created_at,
+                started_at,
+                completed_at,
+                events,
+                seen,
+            } => {
                 self.check_version(&run, version)?;
+                if self.runs.get(&run).is_some_and(|found| found.row.events != seen) {
+                    return Err(CommitError::Conflict { expected: version, found: Some(version) });
+                }
                 self.unlist(&run);
                 if let Some(found) = self.runs.get_mut(&run) {
                     found.row.created_at = created_at;
