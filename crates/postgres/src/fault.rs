@@ -5,6 +5,7 @@ use std::error::Error as _;
 use flowline_store::StoreError;
 use tokio_postgres::error::SqlState;
 
+use crate::pooler;
 use crate::target::Target;
 use crate::witness;
 
@@ -100,6 +101,9 @@ impl Fault {
             }
             _ => {}
         }
+        if is_pooled(code) {
+            return StoreError::Unavailable(format!("{text}; {}", pooler::words()));
+        }
         match &code.code()[..2] {
             "22" | "23" | "42" => StoreError::Damaged(text),
             "53" | "25" => StoreError::CannotWrite(text),
@@ -124,6 +128,9 @@ impl Fault {
         let Some(code) = error.code() else {
             return StoreError::Unavailable(unanswered(&place, &text));
         };
+        if is_pooled(code) {
+            return StoreError::Incompatible(format!("{place}: {text}; {}", pooler::words()));
+        }
         match *code {
             SqlState::INVALID_PASSWORD => StoreError::Incompatible(format!(
                 "{place} refused the password of user {user:?}; check user and password in the store URL"
@@ -147,6 +154,11 @@ impl Fault {
             _ => StoreError::Unavailable(format!("{place}: {text}")),
         }
     }
+}
+
+/// Statements are prepared under names of this connection's own: only where it shares one do they clash or go missing.
+fn is_pooled(code: &SqlState) -> bool {
+    [SqlState::DUPLICATE_PSTATEMENT, SqlState::INVALID_SQL_STATEMENT_NAME].contains(code)
 }
 
 fn unanswered(place: &str, text: &str) -> String {

@@ -18,6 +18,7 @@ mod grants;
 mod lease;
 mod names;
 mod pool;
+mod pooler;
 mod read;
 mod receipts;
 mod retain;
@@ -91,11 +92,12 @@ impl PostgresStore {
     /// it inside a runtime: connections live there.
     ///
     /// Fails within five seconds, with what to do about it, where the server is not to be reached, refuses the user, is
-    /// too old, or the schema is of a newer build; and, to who wants to write, where that cannot be done.
+    /// too old or behind a proxy that pools by transaction, or the schema is of a newer build; and, to who wants to write, where that cannot be done.
     pub async fn open(url: &str, missing: IfMissing) -> Result<Arc<PostgresStore>, StoreError> {
         let target = Target::read(url)?;
         let halt = Arc::new(Halt::default());
-        let pool = Pool::new(target.clone(), Session::connect(&target).await?, halt.clone());
+        let first = Session::connect_first(&target).await?;
+        let pool = Pool::new(target.clone(), first, halt.clone());
         let names = Arc::new(Names::default());
         {
             let mut seat = pool.take().await?;

@@ -35,8 +35,8 @@ pub(crate) struct Seat<'p> {
 }
 
 impl Pool {
-    pub(crate) fn new(target: Target, first: Session, halt: Arc<Halt>) -> Pool {
-        Pool { target, idle: Mutex::new(vec![first]), seats: Arc::new(Semaphore::new(SEATS)), halt }
+    pub(crate) fn new(target: Target, first: [Session; 2], halt: Arc<Halt>) -> Pool {
+        Pool { target, idle: Mutex::new(first.into()), seats: Arc::new(Semaphore::new(SEATS)), halt }
     }
 
     pub(crate) async fn take(&self) -> Result<Seat<'_>, StoreError> {

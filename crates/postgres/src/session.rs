@@ -11,9 +11,10 @@ use flowline_store::StoreError;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Row, Statement};
+use tokio_postgres::{AsyncMessage, Client, Row, SimpleQueryMessage, Statement};
 
 use crate::fault::Fault;
+use crate::pooler;
 use crate::target::Target;
 use crate::tls;
 
@@ -39,11 +40,28 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) async fn connect(target: &Target) -> Result<Session, StoreError> {
-        let opened = tokio::time::timeout(Duration::from_millis(4_500), Session::try_connect(target)).await;
-        opened.unwrap_or(Err(Fault::Late)).map_err(|fault| fault.of_connect(target))
+        in_time(target, async {
+            let session = Session::bare(target).await?;
+            session.settle(target).await?;
+            Ok(session)
+        })
+        .await
     }
 
-    async fn try_connect(target: &Target) -> Result<Session, Fault> {
+    /// The first two connections to a server, which show whether it can be worked with.
+    pub(crate) async fn connect_first(target: &Target) -> Result<[Session; 2], StoreError> {
+        in_time(target, async {
+            let (one, other) = tokio::try_join!(Session::bare(target), Session::bare(target))?;
+            one.refuse_old(target).await?;
+            // Before anything is set that others would find.
+            pooler::refuse(&one, &other, target).await?;
+            tokio::try_join!(one.settle(target), other.settle(target))?;
+            Ok([one, other])
+        })
+        .await
+    }
+
+    async fn bare(target: &Target) -> Result<Session, Fault> {
         let (client, mut connection) = target.config.connect(tls::connector(&target.trust)?).await?;
         let (tell, heard) = mpsc::unbounded_channel();
         let driver = tokio::spawn(async move {
@@ -54,15 +72,15 @@ impl Session {
                 }
             }
         });
-        let session = Session { client, prepared: Mutex::default(), _driver: driver, heard };
-        session.refuse_old(target).await?;
-        session.client.batch_execute(&settings(target)).await?;
-        Ok(session)
+        Ok(Session { client, prepared: Mutex::default(), _driver: driver, heard })
+    }
+
+    async fn settle(&self, target: &Target) -> Result<(), Fault> {
+        self.run(&settings(target)).await
     }
 
     async fn refuse_old(&self, target: &Target) -> Result<(), Fault> {
-        let row = self.client.query_one("select current_setting('server_version')", &[]).await?;
-        let version: String = row.try_get(0)?;
+        let version = self.ask("show server_version").await?.unwrap_or_default();
         let major = version.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok());
         if major.is_none_or(|major: i32| major < OLDEST) {
             return Err(StoreError::Incompatible(format!(
@@ -112,9 +130,28 @@ impl Session {
         Ok(self.client.batch_execute(sql).await?)
     }
 
+    /// The one value of a question that is asked without preparing it.
+    pub(crate) async fn ask(&self, sql: &str) -> Result<Option<String>, Fault> {
+        let answer = self.client.simple_query(sql).await?;
+        let row = answer.iter().find_map(|part| match part {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        Ok(row.and_then(|row| row.get(0)).map(str::to_owned))
+    }
+
     fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, Statement>> {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Callers are told within five seconds that nobody answers.
+async fn in_time<T>(
+    target: &Target,
+    opening: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, StoreError> {
+    let opened = tokio::time::timeout(Duration::from_millis(4_500), opening).await;
+    opened.unwrap_or(Err(Fault::Late)).map_err(|fault| fault.of_connect(target))
 }
 
 impl std::fmt::Debug for Session {

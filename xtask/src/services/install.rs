@@ -36,6 +36,10 @@ pub(super) fn missing(services: &[Service]) -> Result<()> {
     if services.contains(&Service::Postgres) && postgres_folder().is_none() {
         packages.push("postgresql");
     }
+    // Tests put it in front of that server.
+    if services.contains(&Service::Postgres) && pgbouncer().is_none() {
+        packages.push("pgbouncer");
+    }
     if packages.is_empty() {
         return Ok(());
     }
@@ -71,6 +75,11 @@ fn apt(verb: &[&str], packages: &[&str]) -> Result<()> {
 pub(super) fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Debian keeps it where the path of ordinary users does not lead.
+fn pgbouncer() -> Option<PathBuf> {
+    on_path("pgbouncer").or_else(|| Some(PathBuf::from("/usr/sbin/pgbouncer")).filter(|file| file.is_file()))
 }
 
 /// The folder with `initdb`, `pg_ctl` and `postgres` of the newest version that is new enough.
