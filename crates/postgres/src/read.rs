@@ -138,9 +138,10 @@ pub(crate) async fn runs(session: &Session, query: &RunQuery) -> Result<RunPage,
     query.check()?;
     let filter = Filter::of(query);
     let size = page_size(query.limit);
-    let before = query.cursor.as_deref().map(number).transpose()?.unwrap_or(i64::MAX);
+    let (after, until) = between(session, query).await?;
+    let before = query.cursor.as_deref().map(number).transpose()?.unwrap_or(i64::MAX).min(until);
     let limit = size as i64 + 1;
-    let rows = session.query(&filter.sql(COLUMNS), &filter.given(&before, &limit)).await?;
+    let rows = session.query(&filter.sql(COLUMNS), &filter.given([&after, &before, &limit])).await?;
     let mut items = Vec::with_capacity(rows.len().min(size));
     for row in rows.iter().take(size) {
         items.push(run_row(row)?);
@@ -148,13 +149,47 @@ pub(crate) async fn runs(session: &Session, query: &RunQuery) -> Result<RunPage,
     let last = rows.get(size.saturating_sub(1)).filter(|_| rows.len() > size);
     let next = last.map(|row| row.try_get::<_, i64>(0)).transpose()?.map(|id| id.to_string());
     let total = match query.total {
-        WantTotal::Yes => Some(total(session, query, &filter).await?),
+        WantTotal::Yes => Some(total(session, query, &filter, [&after, &until]).await?),
         WantTotal::No => None,
     };
     Ok(RunPage { items, total, next })
 }
 
-async fn total(session: &Session, query: &RunQuery, filter: &Filter) -> Result<Total, Fault> {
+/// How far the date of a run can be from those of its neighbours: beyond what a transaction takes, or two clocks disagree by.
+const SLACK: i64 = 3_600_000;
+
+/// The last run that was created before a time, found by halving the numbers: runs are numbered as they are created.
+const LAST_BEFORE: &str = "with recursive search(low, high) as (
+        select 0::bigint, coalesce((select max(id) from flow_runs), 0)
+        union all
+        select case when r.created_at < $1 then r.id else s.low end,
+            case when r.created_at < $1 then s.high else s.middle - 1 end
+        from (select low, high, low + (high - low + 1) / 2 as middle from search where low < high) s
+        left join lateral (select id, created_at from flow_runs where id >= s.middle order by id limit 1) r on true)
+    select max(low) from search";
+
+/// The numbers between which all runs lie that were created in the query's stretch of time: above the first, below the second.
+async fn between(session: &Session, query: &RunQuery) -> Result<(i64, i64), Fault> {
+    let last_before = async |time: i64| -> Result<i64, Fault> {
+        Ok(session.query_one(LAST_BEFORE, &[&time]).await?.try_get(0)?)
+    };
+    let after = match query.since {
+        Some(since) => last_before(since.millis().saturating_sub(SLACK)).await?,
+        None => 0,
+    };
+    let before = match query.until {
+        Some(until) => last_before(until.millis().saturating_add(SLACK)).await?.saturating_add(1),
+        None => i64::MAX,
+    };
+    Ok((after, before))
+}
+
+async fn total(
+    session: &Session,
+    query: &RunQuery,
+    filter: &Filter,
+    [after, before]: [&i64; 2],
+) -> Result<Total, Fault> {
     if query.counted() && query.state.is_some() {
         let sql = "select coalesce(sum(n), 0)::bigint from state_counters
             where tenant = $1 and flow_name = $2 and state = $3 and ($4::text is null or status = $4)";
@@ -171,7 +206,7 @@ async fn total(session: &Session, query: &RunQuery, filter: &Filter) -> Result<T
         return Ok(Total::Exact(row.try_get::<_, i64>(0)?.max(0) as u64));
     }
     let sql = format!("select count(*) from ({}) found", filter.sql("r.id"));
-    let row = session.query_one(&sql, &filter.given(&i64::MAX, &(EXACT_TOTAL as i64 + 1))).await?;
+    let row = session.query_one(&sql, &filter.given([after, before, &(EXACT_TOTAL as i64 + 1)])).await?;
     let count = row.try_get::<_, i64>(0)? as u64;
     Ok(if count > EXACT_TOTAL { Total::AtLeast(EXACT_TOTAL) } else { Total::Exact(count) })
 }
@@ -207,21 +242,21 @@ impl Filter {
         }
     }
 
-    /// Takes tenant, statuses, since, until, the number below which to begin, the limit; then flow, state and label. Each
+    /// Takes tenant, statuses, since, until, the numbers above and below which to look, the limit; then flow, state and label. Each
     /// list is written as the index has it that was made for it.
     fn sql(&self, columns: &str) -> String {
         let mut wheres = String::from(match (&self.flow, &self.state) {
             (Some(_), Some(_)) => {
                 "r.tenant || '/' || r.flow_name || '/' || r.machine_state || '/' || r.status
-                    = $1::text || '/' || $7::text || '/' || $8::text || '/' || s.status and r.machine_state is not null"
+                    = $1::text || '/' || $8::text || '/' || $9::text || '/' || s.status and r.machine_state is not null"
             }
             (Some(_), None) => {
-                "r.tenant || '/' || r.flow_name || '/' || r.status = $1::text || '/' || $7::text || '/' || s.status"
+                "r.tenant || '/' || r.flow_name || '/' || r.status = $1::text || '/' || $8::text || '/' || s.status"
             }
             (None, _) => "r.tenant = $1 and r.status = s.status",
         });
         if self.label.is_some() {
-            let key = 7 + usize::from(self.flow.is_some()) + usize::from(self.state.is_some());
+            let key = 8 + usize::from(self.flow.is_some()) + usize::from(self.state.is_some());
             let value = key + 1;
             wheres.push_str(&format!(
                 " and exists (select 1 from run_labels l where l.tenant = r.tenant and l.key = ${key}
@@ -231,15 +266,15 @@ impl Filter {
         format!(
             "select r.* from unnest($2::text[]) s(status) cross join lateral (
                 select {columns} from flow_runs r where {wheres}
-                    and r.created_at >= $3 and r.created_at < $4 and -r.id > -$5::bigint
-                order by -r.id limit $6) r
-             order by r.id desc limit $6"
+                    and r.created_at >= $3 and r.created_at < $4 and -r.id < -$5::bigint and -r.id > -$6::bigint
+                order by -r.id limit $7) r
+             order by r.id desc limit $7"
         )
     }
 
-    fn given<'a>(&'a self, before: &'a i64, limit: &'a i64) -> Vec<&'a (dyn ToSql + Sync)> {
+    fn given<'a>(&'a self, [after, before, limit]: [&'a i64; 3]) -> Vec<&'a (dyn ToSql + Sync)> {
         let mut given: Vec<&(dyn ToSql + Sync)> =
-            vec![&self.tenant, &self.statuses, &self.since, &self.until, before, limit];
+            vec![&self.tenant, &self.statuses, &self.since, &self.until, after, before, limit];
         given.extend(self.flow.iter().chain(&self.state).map(|name| name as &(dyn ToSql + Sync)));
         if let Some((key, value)) = &self.label {
             given.extend([key as &(dyn ToSql + Sync), value]);

@@ -5,9 +5,9 @@ mod place;
 
 use std::time::Duration;
 
-use flowline_core::{Status, Tenant};
+use flowline_core::{Status, Tenant, Time};
 use flowline_postgres::{IfMissing, PostgresStore};
-use flowline_store::{RunQuery, RunStore};
+use flowline_store::{RunQuery, RunStore, Total};
 
 /// A young store in which all has gone well: nearly every run has completed, and statistics say so.
 const FILL: &str = "
@@ -52,4 +52,47 @@ async fn runs_of_a_rare_status_are_not_looked_for_among_all_others() {
     }
     let most = scans.iter().map(|(_, _, read)| *read).max();
     assert!(most.is_some_and(|read| (1..100).contains(&read)), "{scans:?}");
+}
+
+#[tokio::test]
+async fn runs_of_a_stretch_of_time_are_not_looked_for_among_all_others() {
+    const TEN_MINUTES: i64 = 600_000;
+    let (url, schema) = place::fresh();
+    let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
+    let client = place::connect(&schema.url).await;
+    let apart = FILL.replace("select n, n, n,", "select n, n * 600000, n,");
+    client.batch_execute(&format!("set search_path to {}; {apart}", schema.name)).await.expect("fills");
+    client.batch_execute("analyze flow_runs").await.expect("is done");
+    let at = |n: i64| Some(Time::from_millis(n * TEN_MINUTES));
+    let all = RunQuery { limit: 5, ..RunQuery::of(Tenant::new("t").expect("a name")) };
+    let completed = RunQuery { status: Some(Status::Completed), ..all.clone() };
+    let mut asked = 0;
+    for all in [all, completed.clone(), RunQuery { flow: Some("flow".to_owned()), ..completed }] {
+        for (since, until, ids) in [
+            (at(19_999), None, &[20_000, 19_999][..]),
+            (None, at(3), &[2, 1]),
+            (at(10_000), at(10_002), &[10_001, 10_000]),
+            (at(20_001), None, &[]),
+        ] {
+            let page = store.runs(RunQuery { since, until, ..all.clone() }).await.expect("lists");
+            let expected: Vec<String> = ids.iter().map(|n| format!("run-{n}")).collect();
+            assert_eq!(page.items.iter().map(|row| row.run_id.to_string()).collect::<Vec<_>>(), expected);
+            assert_eq!(page.total, Some(Total::Exact(ids.len() as u64)));
+            asked += 1;
+        }
+    }
+    drop(store);
+    let sql = "select coalesce(sum(idx_tup_read), 0)::bigint, coalesce(sum(idx_scan), 0)::bigint from pg_stat_user_indexes
+        where schemaname = current_schema() and relname = 'flow_runs'";
+    let mut read = (0, 0);
+    // What a connection has read is counted when it ends, at the latest.
+    for _ in 0..1_000 {
+        let row = client.query_one(sql, &[]).await.expect("answers");
+        read = (row.get::<_, i64>(0), row.get::<_, i64>(1));
+        if read.1 >= asked * 15 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(read.1 >= asked * 15 && read.0 < asked * 200, "{read:?} for {asked} lists");
 }

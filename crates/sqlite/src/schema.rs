@@ -23,7 +23,10 @@ pub(crate) const WITH_MACHINES: u32 = 4;
 /// The first format that knows where the events and the context of machines are without slots.
 pub(crate) const WITH_PLACES: u32 = 5;
 
-const STEPS: &[&str] = &[FIRST, LOCKS, DOCUMENTS, MACHINES, PLACES];
+/// The first format that knows how far the dates of runs are out of order.
+pub(crate) const WITH_CREATION: u32 = 6;
+
+const STEPS: &[&str] = &[FIRST, LOCKS, DOCUMENTS, MACHINES, PLACES, CREATION];
 
 /// The events of one commit are one row, numbered in commit order, so that writing touches the end of the table and the
 /// feed of all runs is the table itself. What is written once (`runs`) is apart from what changes with every commit
@@ -192,6 +195,13 @@ alter table receipts add column seq integer;
 alter table progress add column context_seq integer;
 drop index receipts_by_event;
 create index receipts_by_event on receipts (event_id, run);
+";
+
+/// Runs are numbered as they are created, so those of a stretch of time lie between two numbers. The cell says by how much a
+/// run may be dated before one with a lower number, because the clock was set back: so far beyond a time one has to look.
+const CREATION: &str = "
+insert into cells (name, value) select 'created_slack', coalesce(max(newest - created_at), 0) from (
+    select created_at, max(created_at) over (order by id rows unbounded preceding) as newest from runs);
 ";
 
 /// The format of a file, `None` where it has no such cell.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::event::Slot;
-use flowline_core::{EventType, NewEvent, RunKey, Status, Time};
+use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant, Time};
 use flowline_sqlite::{Mode, Options, SqliteStore};
 use flowline_store::conformance::given;
 use flowline_store::row::{Pause, Retention, StateScope};
@@ -237,6 +237,10 @@ async fn a_client_reads_along_and_cannot_write() {
     assert_eq!(version(&alone, &run).await, Some(2));
 }
 
+/// Takes away what the sixth format brought.
+const WITHOUT_CREATION: &str = "delete from cells where name = 'created_slack';
+    update cells set value = 5 where name = 'format';";
+
 /// Takes away what the fifth format brought.
 const WITHOUT_PLACES: &str = "
     insert into slots (run, slot, n) select log.run, number << 3 | 4, log.n + receipts.seq - first_seq
@@ -268,6 +272,7 @@ async fn a_file_of_a_format_before_is_read_as_it_is_and_brought_up_to_date_by_an
     let run = started(&store, "r", vec![]).await;
     drop(store);
     let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch(WITHOUT_CREATION).unwrap();
     conn.execute_batch(WITHOUT_PLACES).unwrap();
     conn.execute_batch(WITHOUT_MACHINES).unwrap();
     conn.execute_batch("drop table documents; update cells set value = 2 where name = 'format'").unwrap();
@@ -292,7 +297,7 @@ async fn a_file_of_a_format_before_is_read_as_it_is_and_brought_up_to_date_by_an
     assert_eq!(reader.check().await.unwrap().format, 2);
 
     let store = engine(&path);
-    assert_eq!(store.check().await.unwrap().format, 5);
+    assert_eq!(store.check().await.unwrap().format, 6);
     assert_eq!(version(&store, &run).await, Some(1));
     assert_eq!(counted(store.counters().await.unwrap()).collect::<Vec<_>>(), running);
     let index = Index { state: Some("review".into()), ..given::index(Status::Running) };
@@ -427,4 +432,29 @@ async fn claims_are_found_by_index_behind_a_crowd_of_delayed_and_held_jobs() {
     let claimed = store.claim(given::claim(&[1, 2])).await.unwrap();
     assert_eq!(claimed.jobs.iter().map(|job| job.run.run.as_str()).collect::<Vec<_>>(), ["ready"]);
     assert_eq!(claimed.next_due, Some(later));
+}
+
+#[tokio::test]
+async fn in_a_file_of_the_format_before_runs_are_found_by_time_whatever_its_clock_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let store = engine(&path);
+    for n in 0..20 {
+        started(&store, &format!("r{n}"), vec![]).await;
+    }
+    drop(store);
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch(WITHOUT_CREATION).unwrap();
+    // The clock was an hour ahead for a while.
+    conn.execute_batch("update runs set created_at = id * 1000 + iif(id between 5 and 9, 3600000, 0)")
+        .unwrap();
+    drop(conn);
+    let ahead = RunQuery { since: Some(Time::from_millis(3_600_000)), ..RunQuery::of(Tenant::default()) };
+    let before = RunQuery { until: Some(Time::from_millis(12_000)), ..RunQuery::of(Tenant::default()) };
+    let count = async |store: &SqliteStore| {
+        let [ahead, before] = [store.runs(ahead.clone()).await, store.runs(before.clone()).await];
+        (ahead.unwrap().items.len(), before.unwrap().items.len())
+    };
+    assert_eq!(count(&client(&path).unwrap()).await, (5, 6), "read as it is");
+    assert_eq!(count(&engine(&path)).await, (5, 6), "brought up to date");
 }

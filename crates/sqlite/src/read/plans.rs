@@ -4,10 +4,11 @@ use flowline_core::{RunId, Tenant};
 use flowline_store::{DocumentQuery, Order, ReceiptQuery, RunQuery};
 use rusqlite::Connection;
 
+use super::Reader;
 use super::documents;
 use super::events::LOG_FROM;
 use super::receipts;
-use super::runs::page_sql;
+use super::runs::{FIRST_FROM, page_sql};
 use crate::schema;
 use crate::write::statements::Statements;
 
@@ -59,6 +60,61 @@ fn a_page_of_runs_is_read_in_the_order_of_an_index() {
     ] {
         assert_flat(&plan(&conn, &page_sql(&query)), index);
     }
+}
+
+/// A tenant with so many runs, a second apart, half of them completed; the last ones are running.
+fn filled(runs: i64) -> Connection {
+    let conn = empty();
+    conn.execute_batch(&format!(
+        "insert into definitions (tenant, flow, hash, body, created_at, latest) values (1, 1, 'h', '{{}}', 0, 1);
+         insert into runs (id, tenant, flow, definition, run_id, created_at, step_count, input_digest)
+            select value, 1, 1, 1, 'r' || value, value * 1000, 1, '' from generate_series;
+         insert into progress (run, tenant, flow, status, version, seq, ms, completed_steps, failed_steps, retries, state)
+            select value, 1, 1, iif(value % 2, 3, 0), 1, 1, 0, 0, 0, 0, x'' from generate_series;"
+    )
+    .replace(
+        "from generate_series",
+        &format!("from (with recursive n(value) as (select 1 union all select value + 1 from n where value < {runs}) select value from n)"),
+    ))
+    .unwrap();
+    conn
+}
+
+/// The steps that SQLite takes for a page of runs and its total.
+fn steps(conn: &Connection, query: &RunQuery) -> (usize, i32) {
+    let format = std::sync::atomic::AtomicU32::new(schema::FORMAT);
+    let page = Reader { conn, format: &format }.runs(query).unwrap();
+    let total = format!("select count(*) from ({})", page_sql(query));
+    let taken = [page_sql(query), total]
+        .map(|sql| conn.prepare_cached(&sql).unwrap().get_status(rusqlite::StatementStatus::VmStep));
+    (page.items.len(), taken.iter().sum())
+}
+
+#[test]
+fn a_page_of_runs_by_time_costs_what_it_holds_however_many_runs_there_are() {
+    let runs = 20_000;
+    let at = |n: i64| Some(flowline_core::Time::from_millis(n * 1000));
+    let all = RunQuery { limit: 5, ..RunQuery::of(Tenant::default()) };
+    for status in [None, Some(flowline_core::Status::Running), Some(flowline_core::Status::Failed)] {
+        let all = RunQuery { status, ..all.clone() };
+        for (query, found) in [
+            (RunQuery { since: at(runs - 3), ..all.clone() }, 4),
+            (RunQuery { until: at(4), ..all.clone() }, 3),
+            (RunQuery { since: at(runs / 2), until: at(runs / 2 + 4), ..all.clone() }, 4),
+            (RunQuery { since: at(runs + 1), ..all.clone() }, 0),
+            (RunQuery { until: at(1), ..all.clone() }, 0),
+        ] {
+            let (items, steps) = steps(&filled(runs), &query);
+            let expected = match status {
+                None => found,
+                Some(flowline_core::Status::Running) => found / 2,
+                _ => 0,
+            };
+            assert!(items == expected || items == expected + 1 && status.is_some(), "{items}: {query:?}");
+            assert!(steps < 1_000, "{steps} steps: {query:?}");
+        }
+    }
+    assert_flat(&plan(&empty(), FIRST_FROM), "SEARCH runs USING INTEGER PRIMARY KEY (rowid>?)");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use flowline_core::{RunKey, Status};
 use flowline_store::query::{EXACT_TOTAL, WantTotal};
 use flowline_store::{RunPage, RunQuery, Snapshot, StoreError, Total};
 use rusqlite::types::Value;
-use rusqlite::{params, params_from_iter};
+use rusqlite::{OptionalExtension, params, params_from_iter};
 
 use super::Reader;
 use super::rows::{RUN_COLUMNS, RUN_JOINS, STATE_COLUMN, run_row};
@@ -48,7 +48,9 @@ impl Reader<'_> {
         let before = query.cursor.as_deref().map(number).transpose()?;
         let size = flowline_store::query::page_size(query.limit);
         let ranges = self.ranges(query)?;
-        let mut ids = self.newest(query, &ranges, before.unwrap_or(i64::MAX), size + 1)?;
+        let (after, until) = self.between(query)?;
+        let before = before.unwrap_or(i64::MAX).min(until);
+        let mut ids = self.newest(query, &ranges, (after, before), size + 1)?;
         let more = ids.len() > size;
         ids.truncate(size);
         let sql = self.rows_sql("r.id = ?1")?;
@@ -62,7 +64,7 @@ impl Reader<'_> {
         }
         let next = ids.last().filter(|_| more).map(ToString::to_string);
         let total = match query.total {
-            WantTotal::Yes => Some(self.total(query, &ranges)?),
+            WantTotal::Yes => Some(self.total(query, &ranges, (after, until))?),
             WantTotal::No => None,
         };
         Ok(RunPage { items, total, next })
@@ -73,7 +75,7 @@ impl Reader<'_> {
         &self,
         query: &RunQuery,
         ranges: &[Range],
-        before: i64,
+        (first, before): (i64, i64),
         count: usize,
     ) -> Result<Vec<i64>, Fault> {
         let mut newest = BTreeSet::new();
@@ -82,7 +84,7 @@ impl Reader<'_> {
         }
         let mut statement = self.conn.prepare_cached(&page_sql(query))?;
         for range in ranges {
-            let after = newest.first().copied().filter(|_| newest.len() == count).unwrap_or(0);
+            let after = newest.first().copied().filter(|_| newest.len() == count).unwrap_or(first);
             let bounds = [before, after, count as i64].map(Value::from);
             let mut rows = statement.query(params_from_iter(bounds.iter().chain(range)))?;
             while let Some(row) = rows.next()? {
@@ -95,7 +97,7 @@ impl Reader<'_> {
         Ok(newest.into_iter().rev().collect())
     }
 
-    fn total(&self, query: &RunQuery, ranges: &[Range]) -> Result<Total, Fault> {
+    fn total(&self, query: &RunQuery, ranges: &[Range], (after, before): (i64, i64)) -> Result<Total, Fault> {
         if ranges.is_empty() {
             return Ok(Total::Exact(0));
         }
@@ -115,7 +117,7 @@ impl Reader<'_> {
         let mut statement = self.conn.prepare_cached(&sql)?;
         let mut count = 0;
         for range in ranges {
-            let bounds = [i64::MAX, 0, (EXACT_TOTAL + 1 - count) as i64].map(Value::from);
+            let bounds = [before, after, (EXACT_TOTAL + 1 - count) as i64].map(Value::from);
             let values = params_from_iter(bounds.iter().chain(range));
             count += statement.query_row(values, |row| row.get::<_, i64>(0))? as u64;
             if count > EXACT_TOTAL {
@@ -123,6 +125,46 @@ impl Reader<'_> {
             }
         }
         Ok(Total::Exact(count))
+    }
+
+    /// The numbers between which all runs lie that were created in the query's stretch of time: above the first, below the
+    /// second. Others may lie there too, where the clock was set back.
+    fn between(&self, query: &RunQuery) -> Result<(i64, i64), Fault> {
+        let mut bounds = (0, i64::MAX);
+        if query.since.is_none() && query.until.is_none() || !self.has(schema::WITH_CREATION)? {
+            return Ok(bounds);
+        }
+        let slack = "select value from cells where name = 'created_slack'";
+        let slack: i64 = self.conn.query_row(slack, [], |row| row.get(0))?;
+        let newest = "select coalesce(max(id), 0) from runs";
+        let newest: i64 = self.conn.query_row(newest, [], |row| row.get(0))?;
+        if let Some(since) = query.since {
+            // All up to a run are too old if the newest that they can be is.
+            let too_old = |created: i64| created.saturating_add(slack) < since.millis();
+            bounds.0 = self.last_where(newest, too_old)?;
+        }
+        if let Some(until) = query.until {
+            // None from a run on is too old to be too new: all up to the one before it may count.
+            let may_count = |created: i64| created.saturating_sub(slack) < until.millis();
+            bounds.1 = self.last_where(newest, may_count)?.saturating_add(1);
+        }
+        Ok(bounds)
+    }
+
+    /// Halves the numbers up to `newest` until the last run is found whose date is so, as all before it are taken to be. Of
+    /// dates in any other order it finds one such run.
+    fn last_where(&self, newest: i64, so: impl Fn(i64) -> bool) -> Result<i64, Fault> {
+        let mut statement = self.conn.prepare_cached(FIRST_FROM)?;
+        let (mut low, mut high) = (0, newest);
+        while low < high {
+            let middle = low + (high - low + 1) / 2;
+            let run = statement.query_row([middle], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)));
+            match run.optional()? {
+                Some((id, created)) if so(created) => low = id,
+                _ => high = middle - 1,
+            }
+        }
+        Ok(low)
     }
 
     /// Where the runs of a query are: under a label, or under each of its flows and statuses. None where a name is
@@ -156,6 +198,9 @@ impl Reader<'_> {
         Ok(each.map(|of| times.iter().cloned().chain(of.map(Value::from)).chain(state()).collect()).collect())
     }
 }
+
+/// The first run from a number on.
+pub(super) const FIRST_FROM: &str = "select id, created_at from runs where id >= ?1 order by id limit 1";
 
 /// The values, from parameter 4 on, that single out runs in [`page_sql`]: times, then what the index is asked for.
 type Range = Vec<Value>;

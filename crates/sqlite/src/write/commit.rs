@@ -83,6 +83,7 @@ impl Writer<'_> {
             }
         };
         let id = self.last.run + 1;
+        self.note_creation(now.millis())?;
         self.sql.insert_run.execute(params![
             id,
             tenant,

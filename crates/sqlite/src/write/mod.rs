@@ -64,6 +64,10 @@ struct Numbers {
     event: i64,
     run: i64,
     job: i64,
+    /// No run is dated later.
+    created: i64,
+    /// By how much a run may be dated before one with a lower number.
+    created_slack: i64,
 }
 
 /// The way to the writer. Dropping the last one ends the thread once all that was asked is done.
@@ -176,7 +180,7 @@ impl<'c> Writer<'c> {
             names: Names::load(conn)?,
             live: LiveRuns::default(),
             clock,
-            last: Numbers { event: 0, run: 0, job: 0 },
+            last: Numbers { event: 0, run: 0, job: 0, created: 0, created_slack: 0 },
             slots: Vec::new(),
             text: String::new(),
             counts: HashMap::new(),
@@ -289,7 +293,25 @@ impl<'c> Writer<'c> {
             job: number(
                 "select max((select coalesce(max(n), 0) from jobs), (select coalesce(max(n), 0) from leases))",
             )?,
+            created: number(
+                "select coalesce((select created_at from runs order by id desc limit 1), 0)
+                    + (select value from cells where name = 'created_slack')",
+            )?,
+            created_slack: number("select value from cells where name = 'created_slack'")?,
         };
+        Ok(())
+    }
+
+    /// Notes the date of a run that gets the next number.
+    fn note_creation(&mut self, at: i64) -> Result<(), Fault> {
+        let behind = self.last.created - at;
+        self.last.created = self.last.created.max(at);
+        if behind > self.last.created_slack { self.widen_slack(behind) } else { Ok(()) }
+    }
+
+    fn widen_slack(&mut self, to: i64) -> Result<(), Fault> {
+        self.last.created_slack = to;
+        self.conn.execute("update cells set value = ?1 where name = 'created_slack'", [to])?;
         Ok(())
     }
 

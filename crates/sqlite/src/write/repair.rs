@@ -32,8 +32,7 @@ impl Writer<'_> {
                 self.advance(id, state, index, End::Open)?;
                 // After it: a run that comes to its end by `advance` is dated by its last event, here by the repair.
                 let failure = index.failure.as_ref();
-                self.conn
-                    .execute("update runs set created_at = ?2 where id = ?1", [id, created_at.millis()])?;
+                self.date_again(id, created_at.millis())?;
                 self.conn.execute(
                     "update progress set completed_at = ?2, failure_error = ?3, failure_step = ?4 where run = ?1",
                     params![
@@ -54,6 +53,18 @@ impl Writer<'_> {
             Repair::Counters { .. } => {}
         }
         Ok(Ok(()))
+    }
+
+    /// Dates a run anew, which may put it out of order by as much as it moves.
+    fn date_again(&mut self, id: i64, at: i64) -> Result<(), Fault> {
+        let before = "select created_at from runs where id = ?1";
+        let before: i64 = self.conn.query_row(before, [id], |row| row.get(0))?;
+        if before != at {
+            self.conn.execute("update runs set created_at = ?2 where id = ?1", [id, at])?;
+            self.last.created = self.last.created.max(at);
+            self.widen_slack(self.last.created_slack.saturating_add((before - at).abs()))?;
+        }
+        Ok(())
     }
 
     fn at_version(&mut self, run: &RunKey, expected: u64) -> Result<Result<i64, CommitError>, Fault> {

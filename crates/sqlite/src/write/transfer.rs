@@ -93,6 +93,7 @@ impl Writer<'_> {
         let labels = (!row.labels.is_empty()).then(|| serde_json::json!(row.labels).to_string());
         self.last.run += 1;
         let id = self.last.run;
+        self.note_creation(row.created_at.millis())?;
         self.sql.insert_run.execute(params![
             id,
             tenant,

@@ -263,6 +263,7 @@ macro_rules! conformance {
                 retention_keeps_counters_true
             ]
             runs: [
+                runs_are_found_by_time_also_where_the_clock_was_set_back
                 runs_are_listed_newest_first
                 an_empty_store_lists_nothing
                 pages_join_without_gap_or_repeat

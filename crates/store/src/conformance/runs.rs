@@ -1,10 +1,12 @@
 //! Lists of runs: newest first, paged by key, with totals.
 
+use std::time::Duration;
+
 use flowline_core::{Status, Tenant, Time};
 
 use super::{Fixture, given};
 use crate::query::{EXACT_TOTAL, WantTotal};
-use crate::{Base, Commit, Index, NewRun, RunPage, RunQuery, StoreError, Total};
+use crate::{Base, Commit, Index, NewRun, RunPage, RunQuery, RunRow, StoreError, Total};
 
 fn all() -> RunQuery {
     RunQuery::of(Tenant::default())
@@ -200,6 +202,31 @@ pub async fn runs_are_filtered_by_the_date_of_their_creation(f: Fixture) {
         let found = page(&f, RunQuery { since, until, ..all() }).await;
         assert_eq!(ids(&found), expected);
         assert_eq!(found.total, Some(Total::Exact(expected.len() as u64)));
+    }
+}
+
+pub async fn runs_are_found_by_time_also_where_the_clock_was_set_back(f: Fixture) {
+    let far = Duration::from_secs(3 * 3600);
+    f.started("first", vec![]).await;
+    f.pass(given::SHORT).await;
+    f.started("ahead", vec![]).await;
+    f.turn_back(far);
+    f.started("back", vec![]).await;
+    f.pass(given::SHORT).await;
+    f.started("later", vec![]).await;
+    let every = page(&f, all()).await.items;
+    assert_eq!(every.len(), 4);
+    let step = Duration::from_millis(1);
+    let mut times: Vec<Option<Time>> = vec![None];
+    times.extend(every.iter().flat_map(|row| [Some(row.created_at), Some(row.created_at + step)]));
+    for (since, until) in times.iter().flat_map(|since| times.iter().map(move |until| (*since, *until))) {
+        for status in [None, Some(Status::Running), Some(Status::Completed)] {
+            let query = RunQuery { since, until, status, ..all() };
+            let expected: Vec<&RunRow> = every.iter().filter(|row| query.matches(row)).collect();
+            let found = page(&f, query.clone()).await;
+            assert_eq!(found.items.iter().collect::<Vec<_>>(), expected, "{query:?}");
+            assert_eq!(found.total, Some(Total::Exact(expected.len() as u64)), "{query:?}");
+        }
     }
 }
 
