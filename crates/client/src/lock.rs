@@ -108,8 +108,7 @@ impl RemoteLock {
         self.client.post(&self.path(""), &request, Duration::ZERO).await
     }
 
-    /// Moves the end of the lock to now + ttl. Fails with an error that is [stale](ClientError::is_stale) where this token
-    /// does not hold it any more.
+    /// Moves the end of the lock to now + ttl. Refused with the code `lock-lost` where this token does not hold it any more.
     pub async fn extend(&self, token: &str) -> Result<ExtendLockAnswer, ClientError> {
         let request = ExtendLockRequest { lock_token: token.to_owned(), ttl_ms: Some(self.ttl_ms()) };
         self.client.post_for(&self.path("/extend"), &request, self.ttl / 3).await

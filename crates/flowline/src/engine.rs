@@ -15,6 +15,7 @@ use crate::drive::host::{Host, Mail};
 use crate::drive::{Message, Meters};
 use crate::flow::Flow;
 use crate::plans::Plans;
+use crate::presence::Sign;
 use crate::reconcile::keep_true;
 use crate::remote::Mind;
 use crate::retain::keep_tidy;
@@ -99,6 +100,8 @@ pub(crate) struct Shared {
     driver: Mutex<Option<JoinHandle<()>>>,
     /// What one engine of the store does at a time; ends when the engine does.
     chores: Mutex<Vec<JoinHandle<()>>>,
+    /// Seen by who must be alone on the store.
+    sign: Mutex<Option<Sign>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -208,6 +211,10 @@ impl Engine {
         self.shared.tell_to_stop(drain);
         if let Some(driver) = taken(&self.shared.driver) {
             let _ = driver.await;
+        }
+        let sign = self.shared.sign.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(sign) = sign {
+            sign.remove().await;
         }
     }
 }
@@ -329,6 +336,12 @@ impl EngineBuilder {
             Role::Work => chores(&store, &plans, &meters, &self.config),
             Role::Operate => Vec::new(),
         };
+        let sign = match self.config.role {
+            Role::Work if store.is_shared() => {
+                Some(Sign::leave(store.clone(), self.config.instance.clone(), now).await)
+            }
+            _ => None,
+        };
         let shared = Shared {
             store,
             plans,
@@ -339,6 +352,7 @@ impl EngineBuilder {
             trouble,
             driver: Mutex::new(None),
             chores: Mutex::new(chores),
+            sign: Mutex::new(sign),
             config: self.config,
         };
         let shared = Arc::new(shared);

@@ -45,6 +45,7 @@ pub mod operate;
 mod pace;
 pub mod plans;
 pub mod position;
+pub mod presence;
 pub mod reconcile;
 pub mod registry;
 pub mod relocate;

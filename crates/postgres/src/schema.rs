@@ -227,16 +227,15 @@ pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMis
     }
     if matches!(missing, IfMissing::Refuse | IfMissing::Expect) {
         let (schema, place) = (&target.schema, target.place());
-        return Err(StoreError::Unavailable(match found {
-            Some(found) => format!(
+        return Err(match found {
+            Some(found) => StoreError::Unavailable(format!(
                 "the store in the schema {schema} of {place} has format {found}, and this build reads {FORMAT}; an engine of \
                  this build brings it up to date: `flowline work --until-idle`"
-            ),
-            None => format!(
-                "there is no store in the schema {schema} of {place} yet; `flowline run FILE` makes it, or name another \
-                 with ?schema="
-            ),
-        })
+            )),
+            None => StoreError::Missing(format!(
+                "there is no store in the schema {schema} of {place} yet (?schema= names another)"
+            )),
+        }
         .into());
     }
     // However long it takes: an index over all runs may be among the steps.

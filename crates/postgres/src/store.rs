@@ -272,6 +272,10 @@ impl Catalog for PostgresStore {
         self.writers.repair(repair).await
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     async fn check(&self) -> Result<Health, StoreError> {
         reading!(self, |session| catalog::check(&session, &self.target))
     }

@@ -69,10 +69,10 @@ pub(crate) async fn shards(link: &Link, address: &Address, missing: IfMissing) -
     match (maybe_text(found)?, missing) {
         (Some(count), _) => number(&count),
         (None, IfMissing::Make | IfMissing::Receive | IfMissing::Ignore) => Ok(address.shards),
-        (None, IfMissing::Refuse | IfMissing::Expect) => Err(StoreError::Unavailable(format!(
-            "{} holds no store under the prefix {:?} yet; `flowline run FILE` makes one",
-            address.shown(),
-            address.prefix
+        (None, IfMissing::Refuse | IfMissing::Expect) => Err(StoreError::Missing(format!(
+            "there is no store under the prefix {:?} at {} yet (?prefix= names another)",
+            address.prefix,
+            address.shown()
         ))),
     }
 }

@@ -330,6 +330,10 @@ impl Catalog for RedisStore {
         self.mend(repair).await
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     async fn check(&self) -> Result<Health, StoreError> {
         self.examine().await
     }

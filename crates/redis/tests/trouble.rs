@@ -281,7 +281,7 @@ async fn what_is_wrong_with_an_address_is_told_soon_and_clearly() {
 async fn who_only_looks_makes_no_store() {
     let server = Server::start(&[]);
     let error = RedisStore::open(&server.url(), IfMissing::Refuse).await.expect_err("there is none");
-    assert!(error.to_string().contains("holds no store"), "{error}");
+    assert!(error.to_string().contains("there is no store under the prefix"), "{error}");
     let looked = RedisStore::open(&server.url(), IfMissing::Ignore).await.expect("looks");
     let health = looked.check().await.expect("checks");
     assert_eq!((health.format, health.unwritable, health.problems), (0, None, Vec::new()));

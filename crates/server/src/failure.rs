@@ -134,6 +134,11 @@ impl From<StoreError> for Failure {
                 "store-cannot-write",
                 Some("check the permissions and the free space there, or name another place with --store"),
             ),
+            StoreError::Missing(_) => (
+                Exit::Store,
+                "store-missing",
+                Some("`flowline run FILE` makes one; or name the right one with --store"),
+            ),
             StoreError::InUse(_) => (
                 Exit::Store,
                 "store-in-use",
@@ -208,6 +213,7 @@ mod tests {
         for made in [
             StoreError::Unavailable,
             StoreError::CannotWrite,
+            StoreError::Missing,
             StoreError::InUse,
             StoreError::Incompatible,
             StoreError::HalfMoved,

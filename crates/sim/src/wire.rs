@@ -402,6 +402,10 @@ impl Catalog for Wire {
         self.cross(Kind::Write, "repair", act).await?
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     async fn check(&self) -> Result<Health, StoreError> {
         self.read("check", |memory, _| memory.check()).await
     }

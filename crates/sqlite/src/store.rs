@@ -274,6 +274,10 @@ impl Catalog for SqliteStore {
     }
 
     /// Reads the whole file to check its pages: for operators, not for every request.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     async fn check(&self) -> Result<Health, StoreError> {
         let (bytes, format, mut problems) = self.readers.read(|reader| reader.examine()).await?;
         for problem in &mut problems {

@@ -10,6 +10,9 @@ pub enum StoreError {
     /// The store refused to write: disk full, read-only, out of memory. Nothing was written.
     #[error("the store cannot write: {0}")]
     CannotWrite(String),
+    /// The server is there, and no store on it: nobody has made one at this place yet.
+    #[error("{0}")]
+    Missing(String),
     /// Another engine holds the store.
     #[error("{0}")]
     InUse(String),

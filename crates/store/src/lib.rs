@@ -216,6 +216,8 @@ pub trait Catalog: Send + Sync + 'static {
     async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError>;
     /// Mends what `reconcile` found, guarded by the run's version, which goes up by one.
     async fn repair(&self, repair: row::Repair) -> Result<(), CommitError>;
+    /// Whether several engines can work on it at once; otherwise it refuses a second one by itself.
+    fn is_shared(&self) -> bool;
     /// What the store says of its own health.
     async fn check(&self) -> Result<Health, StoreError>;
 }

@@ -274,6 +274,10 @@ impl Catalog for MemoryStore {
         Ok(())
     }
 
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     async fn check(&self) -> Result<Health, StoreError> {
         Ok(self.lock().check())
     }

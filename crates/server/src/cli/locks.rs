@@ -93,7 +93,8 @@ fn span(text: &str) -> Result<Duration, String> {
 /// A lock, in a store or at a server.
 enum Lock {
     Store(NamedLock),
-    Server(RemoteLock),
+    /// Boxed, since it is much larger than a store's.
+    Server(Box<RemoteLock>),
 }
 
 /// A lock that is held. Dropped, it is released.
@@ -263,7 +264,7 @@ async fn run_under(context: &Context, name: &str, how: How, command: Vec<String>
 async fn lock(context: &Context, name: &str, ttl: Duration) -> Result<Lock, Failure> {
     flowline::core::ids::check_name("lock", name).map_err(|error| Failure::usage(error.to_string()))?;
     Ok(match context.settings.server() {
-        Some(server) => Lock::Server(context.client(server)?.lock(name).ttl(ttl)),
+        Some(server) => Lock::Server(Box::new(context.client(server)?.lock(name).ttl(ttl))),
         None => {
             let store = context.open(Access::Existing).await?;
             Lock::Store(NamedLock::new(store, context.settings.tenant.value.clone(), name).ttl(ttl))
@@ -285,7 +286,7 @@ impl Lock {
     fn owner(self, owner: &str) -> Lock {
         match self {
             Lock::Store(lock) => Lock::Store(lock.owner(owner)),
-            Lock::Server(lock) => Lock::Server(lock.owner(owner)),
+            Lock::Server(lock) => Lock::Server(Box::new(lock.owner(owner))),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use flowline::plans::Plans;
+use flowline::presence::engines;
 use flowline::relocate::{MoveError, Moved, relocate, survey};
 use flowline::store::Store;
 use flowline::verify::verify;
@@ -49,8 +50,15 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     spinner.set_message("looking through the source");
     let survey = survey(&*source).await?;
     alone(&from, &*source, survey.leased_until).await?;
+    unattended(&*source, "source").await?;
     spinner.set_message("verifying the source");
     sound(&*source, "the source").await?;
+    // Before it is opened to be filled, which marks it. What else is wrong with it is said then.
+    if to.file().is_none()
+        && let Ok(target) = open::open(&args.to, Access::Reader).await
+    {
+        unattended(&*target, "target").await?;
+    }
     let target = open::open(&args.to, Access::Receive).await?;
     spinner.finish_and_clear();
 
@@ -107,6 +115,20 @@ async fn alone(
         )
         .help("stop every engine on both stores (SIGTERM lets them give their steps back), then repeat the move")),
     }
+}
+
+/// An engine without work shows by the sign that it leaves in a store that many share.
+async fn unattended(store: &dyn Store, which: &str) -> Result<(), Failure> {
+    let engines = engines(store).await?;
+    let Some(first) = engines.first() else { return Ok(()) };
+    let others = match engines.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let (name, seen) = (output::clean(&first.instance), output::date(first.seen_at));
+    let message = format!("engine {name}{others} works on the {which}, last seen at {seen}");
+    Err(Failure::new(Exit::Store, "store-in-use", message)
+        .help("stop every engine on both stores with SIGTERM, then repeat the move; one that was killed is forgotten after 30 s"))
 }
 
 async fn sound(store: &dyn Store, which: &str) -> Result<(), Failure> {

@@ -122,7 +122,7 @@ fn responses(route: &Route) -> Value {
             Content::Other(kind) => response["content"][kind] = json!({}),
         }
     }
-    let guarded = (route.access != Access::Open).then_some(GUARDED).unwrap_or_default();
+    let guarded: &[&Code] = if route.access == Access::Open { &[] } else { GUARDED };
     let with_body = route.body.as_ref().map_or(&[][..], |_| WITH_BODY);
     let problems: Vec<&&Code> =
         [ANYWHERE, guarded, with_body, route.problems].into_iter().flatten().collect();

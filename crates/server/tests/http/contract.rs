@@ -478,7 +478,7 @@ fn administration(api: &Contract) {
     assert_eq!(revoked.status, 204);
     assert!(!api.get("/v1/audit?limit=3").json()["items"].as_array().unwrap().is_empty());
     assert_eq!(api.get("/v1/whoami").json()["scopes"], json!(["admin"]));
-    locks(&api);
+    locks(api);
 }
 
 fn locks(api: &Contract) {

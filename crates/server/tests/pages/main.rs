@@ -65,6 +65,7 @@ pages! {
     growing: "docs/growing.md",
     http_steps: "docs/http-steps.md",
     live: "docs/live.md",
+    locks: "docs/locks.md",
     machines: "docs/machines.md",
     metrics: "docs/metrics.md",
     operations: "docs/operations.md",

@@ -271,6 +271,7 @@ fn kind(error: &StoreError) -> &'static str {
     match error {
         StoreError::Unavailable(_) => "unavailable",
         StoreError::CannotWrite(_) => "cannot write",
+        StoreError::Missing(_) => "missing",
         StoreError::InUse(_) => "in use",
         StoreError::Incompatible(_) => "incompatible",
         StoreError::HalfMoved(_) => "half moved",

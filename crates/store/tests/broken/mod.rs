@@ -290,6 +290,10 @@ impl Catalog for Broken {
     async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
         self.store.repair(repair).await
     }
+    fn is_shared(&self) -> bool {
+        self.store.is_shared()
+    }
+
     async fn check(&self) -> Result<Health, StoreError> {
         self.store.check().await
     }
