@@ -60,7 +60,7 @@ async fn runs_of_a_stretch_of_time_are_not_looked_for_among_all_others() {
     let (url, schema) = place::fresh();
     let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
     let client = place::connect(&schema.url).await;
-    let apart = FILL.replace("select n, n, n,", "select n, n * 600000, n,");
+    let apart = FILL.replace("select n, n, n,", "select n, n * 600000::bigint, n,");
     client.batch_execute(&format!("set search_path to {}; {apart}", schema.name)).await.expect("fills");
     client.batch_execute("analyze flow_runs").await.expect("is done");
     let at = |n: i64| Some(Time::from_millis(n * TEN_MINUTES));

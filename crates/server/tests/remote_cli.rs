@@ -29,6 +29,11 @@ struct Twins {
     runs: BTreeMap<String, [String; 2]>,
 }
 
+/// Where flags go: before the words of a command of one's own.
+fn flags_end(words: &[&str]) -> usize {
+    words.iter().position(|word| *word == "--").unwrap_or(words.len())
+}
+
 impl Twins {
     fn new() -> Twins {
         let (own, theirs, away) = (Here::new(), Here::new(), Here::new());
@@ -56,7 +61,8 @@ impl Twins {
             words.iter().map(|word| run(word).unwrap_or_else(|| (*word).to_owned())).collect()
         };
         let (mine, mut theirs) = (words_of(0), words_of(1));
-        theirs.extend(["--server".to_owned(), self.url.clone()]);
+        let end = flags_end(words);
+        theirs.splice(end..end, ["--server".to_owned(), self.url.clone()]);
         let run = |here: &Here, words: &[String]| {
             here.flowline(&words.iter().map(String::as_str).collect::<Vec<_>>())
         };
@@ -66,7 +72,8 @@ impl Twins {
     /// Both sides say the same, in JSON: what the second said.
     #[track_caller]
     fn same(&self, exit: i32, words: &[&str]) -> Value {
-        let said = self.say(&[words, &["--json"]].concat());
+        let (flags, command) = words.split_at(flags_end(words));
+        let said = self.say(&[flags, &["--json"], command].concat());
         let read = |said: &Said| -> Value {
             let lines = said.out.lines().map(|line| serde_json::from_str(line).expect("JSON"));
             lines.collect::<Vec<Value>>().into()
@@ -404,7 +411,6 @@ fn locks_are_the_same_at_a_server_as_in_a_store() {
         assert!(taken["fence"].as_u64() > Some(0) && taken["remainingMs"].as_u64() > Some(3_500_000));
     }
     assert_eq!(twins.same(0, &["locks"])["items"][0]["owner"], "me");
-    twins.alike(0, &["locks"]);
     twins.alike(1, &["locks", "acquire", "nightly", "--wait", "60ms"]);
     twins.alike(1, &["locks", "run", "nightly", "--", "true"]);
     for said in twins.say(&["locks", "acquire", "nightly", "--json"]) {
