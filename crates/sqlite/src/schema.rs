@@ -200,7 +200,7 @@ create index receipts_by_event on receipts (event_id, run);
 /// Runs are numbered as they are created, so those of a stretch of time lie between two numbers. The cell says by how much a
 /// run may be dated before one with a lower number, because the clock was set back: so far beyond a time one has to look.
 const CREATION: &str = "
-insert into cells (name, value) select 'created_slack', coalesce(max(newest - created_at), 0) from (
+insert or replace into cells (name, value) select 'created_slack', coalesce(max(newest - created_at), 0) from (
     select created_at, max(created_at) over (order by id rows unbounded preceding) as newest from runs);
 ";
 
