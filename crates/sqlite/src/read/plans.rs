@@ -65,18 +65,15 @@ fn a_page_of_runs_is_read_in_the_order_of_an_index() {
 /// A tenant with so many runs, a second apart, half of them completed; the last ones are running.
 fn filled(runs: i64) -> Connection {
     let conn = empty();
-    conn.execute_batch(&format!(
-        "insert into definitions (tenant, flow, hash, body, created_at, latest) values (1, 1, 'h', '{{}}', 0, 1);
-         insert into runs (id, tenant, flow, definition, run_id, created_at, step_count, input_digest)
-            select value, 1, 1, 1, 'r' || value, value * 1000, 1, '' from generate_series;
-         insert into progress (run, tenant, flow, status, version, seq, ms, completed_steps, failed_steps, retries, state)
-            select value, 1, 1, iif(value % 2, 3, 0), 1, 1, 0, 0, 0, 0, x'' from generate_series;"
-    )
-    .replace(
-        "from generate_series",
-        &format!("from (with recursive n(value) as (select 1 union all select value + 1 from n where value < {runs}) select value from n)"),
-    ))
-    .unwrap();
+    let numbers = format!(
+        "from (with recursive n(value) as (select 1 union all select value + 1 from n where value < {runs}) select value from n)"
+    );
+    let fill = "insert into definitions (tenant, flow, hash, body, created_at, latest) values (1, 1, 'h', '{}', 0, 1);
+        insert into runs (id, tenant, flow, definition, run_id, created_at, step_count, input_digest)
+            select value, 1, 1, 1, 'r' || value, value * 1000, 1, '' from numbers;
+        insert into progress (run, tenant, flow, status, version, seq, ms, completed_steps, failed_steps, retries, state)
+            select value, 1, 1, iif(value % 2, 3, 0), 1, 1, 0, 0, 0, 0, x'' from numbers;";
+    conn.execute_batch(&fill.replace("from numbers", &numbers)).unwrap();
     conn
 }
 
