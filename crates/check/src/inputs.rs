@@ -18,6 +18,7 @@ use crate::walk::Walk;
 #[serde(default)]
 struct Data {
     name: String,
+    #[serde(deserialize_with = "flowline_core::json::present")]
     payload: Option<Json>,
     input: Option<Json>,
 }
@@ -30,7 +31,7 @@ pub(crate) fn inputs(source: &dyn Source, run: &RunKey, events: &[Event]) -> BTr
     let flow = body.and_then(|body| Flow::read(&row.flow_name, &body).ok());
     let Some(flow) = flow.filter(|flow| flow.states.is_none()) else { return inputs };
     let mut walk = Walk::new(run.clone(), row.flow_name, &flow);
-    let mut emitted: BTreeMap<String, Value> = BTreeMap::new();
+    let mut emitted: BTreeMap<String, Option<Value>> = BTreeMap::new();
     let mut input = Value::Null;
     // What is wrong with the log itself is for others to say.
     let mut ignored = Checker::default().findings();
@@ -40,8 +41,7 @@ pub(crate) fn inputs(source: &dyn Source, run: &RunKey, events: &[Event]) -> BTr
             match event.kind {
                 EventType::FlowStart => input = data.input.map(|input| input.value()).unwrap_or_default(),
                 _ => {
-                    let payload = data.payload.map(|payload| payload.value()).unwrap_or_default();
-                    emitted.entry(data.name).or_insert(payload);
+                    emitted.entry(data.name).or_insert(data.payload.map(|payload| payload.value()));
                 }
             }
         }
@@ -54,7 +54,7 @@ pub(crate) fn inputs(source: &dyn Source, run: &RunKey, events: &[Event]) -> BTr
                     .leaves()
                     .into_iter()
                     .filter_map(|leaf| match leaf {
-                        Subscribes::Event(name) => Some((name.clone(), emitted.get(name)?.clone())),
+                        Subscribes::Event(name) => Some((name.clone(), emitted.get(name)?.clone()?)),
                         _ => None,
                     })
                     .collect(),

@@ -92,14 +92,22 @@ impl Job {
 
     /// Publishes an event with the completion of this attempt.
     pub fn emit(&self, name: &str, payload: &impl Serialize) -> Result<(), Failure> {
-        let payload = payload_of(payload)?;
-        self.said().emits.push(wire::Emit { name: name.to_owned(), payload });
+        self.emit_json(name, payload_of(payload)?);
         Ok(())
+    }
+
+    /// As [`Job::emit`], with a payload that is JSON already, or with none: [`Json::nothing`].
+    pub fn emit_json(&self, name: &str, payload: Json) {
+        self.said().emits.push(wire::Emit { name: name.to_owned(), payload });
     }
 
     /// Publishes an event at once. It stays published if the attempt fails.
     pub async fn emit_now(&self, name: &str, payload: &impl Serialize) -> Result<(), Failure> {
-        let payload = payload_of(payload)?;
+        self.emit_json_now(name, payload_of(payload)?).await
+    }
+
+    /// As [`Job::emit_now`], with a payload that is JSON already, or with none: [`Json::nothing`].
+    pub async fn emit_json_now(&self, name: &str, payload: Json) -> Result<(), Failure> {
         self.flush().await?;
         let request =
             wire::EmitRequest { lease: self.0.assignment.lease.clone(), name: name.to_owned(), payload };

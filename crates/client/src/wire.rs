@@ -156,7 +156,7 @@ pub struct Completed {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Emit {
     pub name: String,
-    #[serde(default = "Json::null")]
+    #[serde(default = "Json::nothing", skip_serializing_if = "Json::is_nothing")]
     pub payload: Json,
 }
 
@@ -265,7 +265,7 @@ pub struct AppendAnswer {
 pub struct EmitRequest {
     pub lease: String,
     pub name: String,
-    #[serde(default = "Json::null")]
+    #[serde(default = "Json::nothing", skip_serializing_if = "Json::is_nothing")]
     pub payload: Json,
 }
 

@@ -107,7 +107,7 @@ impl CallTemplate {
                 };
                 let payload = match payload {
                     Some(shape) => json("the payload", shape, &variables)?,
-                    None => Json::null(),
+                    None => Json::nothing(),
                 };
                 Call::Send { to, event: event.clone(), payload }
             }
@@ -196,7 +196,7 @@ mod tests {
             key: "o-7".to_owned(),
             input: Json::from(json!({ "id": 7 })),
         };
-        let expected = Call::Send { to, event: "paid".to_owned(), payload: Json::null() };
+        let expected = Call::Send { to, event: "paid".to_owned(), payload: Json::nothing() };
         assert_eq!(render(runner, json!({ "id": 7 })), Ok(expected));
     }
 

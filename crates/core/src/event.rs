@@ -137,6 +137,7 @@ impl Slot {
         #[derive(Deserialize)]
         struct Data {
             input: Option<Json>,
+            #[serde(default, deserialize_with = "crate::json::present")]
             payload: Option<Json>,
             result: Option<Json>,
             error: Option<Json>,
@@ -154,7 +155,7 @@ impl Slot {
             Slot::Context(_) => found.context,
             Slot::Received(_) => None,
         }
-        .unwrap_or_else(Json::null)
+        .unwrap_or_else(|| if let Slot::Emit(_) = self { Json::nothing() } else { Json::null() })
     }
 }
 

@@ -62,6 +62,15 @@ impl Json {
         Json("null".into())
     }
 
+    /// No payload at all, which an event may have. It reads as null, and [`object`] leaves its key out.
+    pub fn nothing() -> Json {
+        Json("".into())
+    }
+
+    pub fn is_nothing(&self) -> bool {
+        self.get().is_empty()
+    }
+
     /// Takes a text that was JSON when it was stored, or was composed from valid parts. Nothing checks it again.
     pub fn composed(text: String) -> Json {
         Json(text.into())
@@ -190,12 +199,17 @@ impl<'de> Visitor<'de> for Readable {
     }
 }
 
-/// Writes a JSON object from keys and raw values, in the order given; `None` leaves the key out.
+/// For a member that may be missing and may be null, which is not the same.
+pub fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
+}
+
+/// Writes a JSON object from keys and raw values, in the order given; `None` and [`Json::nothing`] leave the key out.
 pub fn object<'a>(fields: impl IntoIterator<Item = (&'a str, Option<&'a Json>)>) -> Json {
     let mut text = String::with_capacity(128);
     text.push('{');
     for (key, value) in fields {
-        let Some(value) = value else { continue };
+        let Some(value) = value.filter(|value| !value.is_nothing()) else { continue };
         if text.len() > 1 {
             text.push(',');
         }
@@ -245,6 +259,9 @@ impl fmt::Display for Json {
 
 impl Serialize for Json {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.is_nothing() {
+            return serializer.serialize_unit();
+        }
         serde_json::from_str::<&RawValue>(&self.0).map_err(serde::ser::Error::custom)?.serialize(serializer)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flowline_core::decide::{Failure, Input, Refusal, Retryable};
 use flowline_core::run::{Phase, Status};
-use flowline_core::{EventType, Time, limits};
+use flowline_core::{EventType, Json, Time, limits};
 use scenario::{Came, EPOCH, Scenario, failure};
 
 macro_rules! assert_run {
@@ -408,6 +408,17 @@ fn an_emit_is_known_after_its_attempt_is_over() {
     };
     assert_eq!(run.apply(emit("1")), Came::Applied);
     assert!(matches!(run.apply(emit("2")), Came::Refused(Refusal::StaleAttempt { .. })));
+}
+
+#[test]
+fn an_emit_without_a_payload_is_known_after_its_attempt_is_over() {
+    let mut run = Scenario::started("steps:\n  a: {function: f, emits: [ea], retry: {attempts: 2}}\n", "{}");
+    run.claim("a");
+    let emit = |payload| Input::EmitNow { step: 0, attempt: 1, name: "ea".to_owned(), payload };
+    run.apply(emit(Json::nothing()));
+    run.lose("a");
+    assert_eq!(run.apply(emit(Json::nothing())), Came::Applied);
+    assert!(matches!(run.apply(emit(scenario::json("1"))), Came::Refused(Refusal::StaleAttempt { .. })));
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 mod scenario;
 
-use flowline_core::decide::Start;
+use flowline_core::decide::{Input, Start};
 use flowline_core::run::Phase;
-use flowline_core::{RunId, RunState};
+use flowline_core::{Json, RunId, RunState};
 use scenario::{Scenario, json, start_of};
 
 const FIRST: &str = "
@@ -84,6 +84,28 @@ fn a_repeated_run_triggers_an_any_join_with_the_event_that_came_first_before() {
     assert_eq!(again.steps(Phase::Completed), ["a", "b"]);
     assert_eq!(again.input("first"), run.input("first"));
     assert_eq!(again.input("first"), json(r#"{"ea":1}"#));
+}
+
+#[test]
+fn an_event_without_a_payload_triggers_and_leaves_no_key() {
+    let mut run = Scenario::started(
+        "
+steps:
+  a: {function: f, emits: [ea, eb]}
+  join: {function: f, subscribes: [ea, eb]}
+  asks: {function: f, subscribes: [ea, eb], if: 'has(events.ea) || !has(events.eb)'}
+",
+        "{}",
+    );
+    let attempt = run.claim("a");
+    let emits = vec![("ea".to_owned(), Json::nothing()), ("eb".to_owned(), Json::null())];
+    run.apply(Input::Done { step: run.index("a"), attempt, result: Json::null(), emits });
+    let data: Vec<serde_json::Value> =
+        run.log.iter().filter_map(|event| Some(event.data.as_ref()?.value())).collect();
+    assert!(data.contains(&serde_json::json!({"name": "ea"})), "{data:?}");
+    assert!(data.contains(&serde_json::json!({"name": "eb", "payload": null})), "{data:?}");
+    assert_eq!(run.input("join"), json(r#"{"eb":null}"#));
+    assert_eq!(run.phase("asks"), Phase::Skipped);
 }
 
 /// A run that had `ea` and `eb` when an older build wrote its state.

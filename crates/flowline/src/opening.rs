@@ -268,9 +268,9 @@ fn emit_of(data: &Json) -> (String, Json) {
     #[derive(serde::Deserialize)]
     struct Emit {
         name: String,
-        payload: Json,
     }
-    data.to::<Emit>().map_or_else(|_| (String::new(), Json::null()), |emit| (emit.name, emit.payload))
+    let name = data.to::<Emit>().map_or_else(|_| String::new(), |emit| emit.name);
+    (name, Slot::Emit(0).open(data))
 }
 
 /// The step that an inherited event is of; none of one from outside.

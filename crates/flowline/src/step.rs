@@ -84,16 +84,24 @@ impl Step {
 
     /// Publishes an event with the completion of this attempt. A failed attempt publishes nothing.
     pub fn emit(&self, name: &str, payload: impl Serialize) -> Result<(), StepError> {
-        let payload = payload_of(&format!("emit {name:?}"), &payload)?;
-        self.attempt.emit(name, payload);
+        self.emit_json(name, payload_of(&format!("emit {name:?}"), &payload)?)
+    }
+
+    /// As [`Step::emit`], with a payload that is JSON already, or with none: [`Json::nothing`].
+    pub fn emit_json(&self, name: &str, payload: Json) -> Result<(), StepError> {
+        self.attempt.emit(name, within(&format!("emit {name:?}"), payload)?);
         Ok(())
     }
 
     /// Publishes an event at once, in a commit of its own. It stays published if the attempt fails, and repeating it in
     /// a later attempt does nothing.
     pub async fn emit_now(&self, name: &str, payload: impl Serialize) -> Result<(), StepError> {
-        let payload = payload_of(&format!("emit {name:?}"), &payload)?;
-        self.attempt.emit_now(name, payload).await
+        self.emit_json_now(name, payload_of(&format!("emit {name:?}"), &payload)?).await
+    }
+
+    /// As [`Step::emit_now`], with a payload that is JSON already, or with none: [`Json::nothing`].
+    pub async fn emit_json_now(&self, name: &str, payload: Json) -> Result<(), StepError> {
+        self.attempt.emit_now(name, within(&format!("emit {name:?}"), payload)?).await
     }
 
     /// Adds a line to the run's log.
@@ -154,7 +162,12 @@ pub fn idempotency_key(run: &RunId, step: &str, transition: Option<u32>) -> Stri
 }
 
 fn payload_of(what: &str, value: &impl Serialize) -> Result<Json, StepError> {
-    let json = Json::of(value).and_then(|json| json.within(what, limits::PAYLOAD_BYTES));
+    let json = Json::of(value).map_err(|error| StepError::fatal(error.to_string()).code("invalid_payload"));
+    within(what, json?)
+}
+
+fn within(what: &str, json: Json) -> Result<Json, StepError> {
+    let json = json.within(what, limits::PAYLOAD_BYTES);
     json.map_err(|error| StepError::fatal(error.to_string()).code("invalid_payload"))
 }
 

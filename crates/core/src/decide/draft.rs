@@ -203,7 +203,9 @@ impl<'a> Draft<'a> {
         let mut scope = Scope { input: self.payload(Slot::Input).cloned(), ..Scope::default() };
         if condition.reads().events {
             for slot in self.given(step) {
-                if let (Slot::Emit(event), Some(payload)) = (slot, self.payload(slot)) {
+                if let (Slot::Emit(event), Some(payload)) = (slot, self.payload(slot))
+                    && !payload.is_nothing()
+                {
                     scope.events.insert(self.plan.events[event as usize].name.to_string(), payload.clone());
                 }
             }
@@ -376,7 +378,8 @@ impl<'a> Draft<'a> {
             scope.results.insert(self.plan.step(step).name.to_string(), result(step));
         }
         for (at, event) in self.plan.events.iter().enumerate() {
-            if let Some(payload) = self.payload(Slot::Emit(at as u32)) {
+            if let Some(payload) = self.payload(Slot::Emit(at as u32)).filter(|payload| !payload.is_nothing())
+            {
                 scope.events.insert(event.name.to_string(), payload.clone());
             }
         }

@@ -129,6 +129,7 @@ impl Report<'_> {
 fn is_same(recorded: Option<&Json>, reported: &Json) -> bool {
     match recorded {
         Some(recorded) => recorded == reported || recorded.value() == reported.value(),
-        None => reported.is_null(),
+        // An older build recorded null for an event without a payload.
+        None => reported.value().is_null(),
     }
 }

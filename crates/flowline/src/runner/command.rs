@@ -138,11 +138,11 @@ impl Listener for Step {
     }
 
     fn emit(&self, name: &str, payload: Json) -> Result<(), StepError> {
-        Step::emit(self, name, payload)
+        self.emit_json(name, payload)
     }
 
     async fn emit_now(&self, name: &str, payload: Json) -> Result<(), StepError> {
-        Step::emit_now(self, name, payload).await
+        self.emit_json_now(name, payload).await
     }
 
     async fn state(&self, scope: StateScope, key: &str, value: Option<Json>) -> Result<(), StepError> {

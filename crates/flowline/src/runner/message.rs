@@ -40,22 +40,17 @@ pub struct Message {
     pub emit_now: Option<Emit>,
     pub log: Option<Map<String, Value>>,
     pub state: Option<State>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "flowline_core::json::present")]
     pub result: Option<Json>,
     pub fail: Option<Fail>,
     pub retry: Option<Again>,
-}
-
-/// `"result": null` is a result.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
-    Json::deserialize(deserializer).map(Some)
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Emit {
     pub name: String,
-    #[serde(default = "Json::null")]
+    #[serde(default = "Json::nothing")]
     pub payload: Json,
 }
 

@@ -36,9 +36,9 @@ pub struct Args {
     /// The run and the event; with --flow the event alone
     #[arg(value_name = "RUN|EVENT", required = true, num_args = 1..=2)]
     words: Vec<String>,
-    /// What comes with the event
-    #[arg(long, value_name = "JSON", default_value = "null")]
-    payload: String,
+    /// What comes with the event [default: no payload]
+    #[arg(long, value_name = "JSON")]
+    payload: Option<String>,
     /// Who sends it, as guards and actions see it
     #[arg(long, value_name = "USER")]
     user: Option<String>,
@@ -116,7 +116,10 @@ impl Event {
                 );
             }
         };
-        let payload = parse_json("--payload", &args.payload)?;
+        let payload = match &args.payload {
+            Some(payload) => parse_json("--payload", payload)?,
+            None => Json::nothing(),
+        };
         Ok(Event { to, name, payload, sender: Sender { user: args.user, roles: args.roles }, key: args.key })
     }
 

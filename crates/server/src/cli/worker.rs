@@ -112,11 +112,12 @@ impl Listener for Ear<'_> {
     }
 
     fn emit(&self, name: &str, payload: Json) -> Result<(), StepError> {
-        self.0.emit(name, &payload).map_err(|failure| to_step(&failure))
+        self.0.emit_json(name, payload);
+        Ok(())
     }
 
     async fn emit_now(&self, name: &str, payload: Json) -> Result<(), StepError> {
-        self.0.emit_now(name, &payload).await.map_err(|failure| to_step(&failure))
+        self.0.emit_json_now(name, payload).await.map_err(|failure| to_step(&failure))
     }
 
     async fn state(&self, scope: StateScope, key: &str, value: Option<Json>) -> Result<(), StepError> {

@@ -135,6 +135,7 @@ pub const ROUTES: &[Route] = &[
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Send {
     name: String,
+    #[serde(default, deserialize_with = "flowline::core::json::present")]
     payload: Option<Raw>,
     event_id: Option<String>,
     idempotency_key: Option<String>,
@@ -149,6 +150,7 @@ struct StartOrSend {
     key: String,
     input: Option<Raw>,
     name: String,
+    #[serde(default, deserialize_with = "flowline::core::json::present")]
     payload: Option<Raw>,
     event_id: Option<String>,
     idempotency_key: Option<String>,
@@ -210,7 +212,7 @@ async fn send(
     Given(mut send): Given<Send>,
 ) -> Result<Response, Problem> {
     let row = caller.row(params.path("run")).await?;
-    let payload = send.payload.take().unwrap_or_else(Raw::null);
+    let payload = send.payload.take().unwrap_or_else(Raw::nothing);
     let request = caller.engine.event(&row.key(), &send.name, payload);
     let request = send.dress(&caller, &headers, request)?;
     answer(&caller, params.duration("wait"), request, Some(row)).await
@@ -225,7 +227,7 @@ async fn start_or_send(
     let flow = params.path("flow");
     caller.check_flow(flow)?;
     let StartOrSend { key, input, name, payload, event_id, idempotency_key, user_id, roles } = given;
-    let (input, payload) = (input.unwrap_or_else(Raw::null), payload.unwrap_or_else(Raw::null));
+    let (input, payload) = (input.unwrap_or_else(Raw::null), payload.unwrap_or_else(Raw::nothing));
     let request = caller.engine.event_for(flow, &key, input, (&name, payload));
     let send = Send { name, payload: None, event_id, idempotency_key, user_id, roles };
     let request = send.dress(&caller, &headers, request)?;

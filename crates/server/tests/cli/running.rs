@@ -204,3 +204,18 @@ fn an_instance_is_called_what_it_is_told_and_a_step_says_what_its_input_was_made
     let events = here.flowline(&["events", answer["runId"].as_str().unwrap(), "--json"]).out;
     assert!(events.contains(r#""instance":"blue-"#), "{events}");
 }
+
+#[test]
+fn an_emit_without_a_payload_leaves_no_key_in_the_input_of_the_next_step() {
+    let here = Here::new();
+    here.write(
+        "ping.yaml",
+        r#"
+flow: ping
+steps:
+  a: { command: [sh, -c, 'echo "{\"emit\": {\"name\": \"go\"}}"'], emits: [go] }
+  b: { subscribes: go, command: [sh, -c, 'grep -q "\"input\":{}" && echo "{\"result\": \"empty\"}"'] }
+"#,
+    );
+    assert_eq!(here.json(0, &["run", "ping.yaml"])["result"]["b"], "empty");
+}

@@ -2,8 +2,8 @@
 //! language can play the same files.
 //!
 //! A file is a conversation: exchanges in order, each a request and what its answer must have. `$NAME` in a request is a
-//! text that was heard before, `$NAME` in an answer is one to remember; `<any>` stands for anything, and an answer may have
-//! fields beside those listed.
+//! text that was heard before, `$NAME` in an answer is one to remember; `<any>` stands for anything, `<none>` for a
+//! field that must be missing, and an answer may have fields beside those listed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ fn the_server_answers_as_the_fixtures_say() {
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     files.sort();
-    assert!(files.len() >= 8, "{files:?}");
+    assert!(files.len() >= 9, "{files:?}");
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
         let fixture: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{file:?}: {error}"));
@@ -105,10 +105,14 @@ fn fits(expected: &Value, found: &Value, known: &mut BTreeMap<String, Value>) ->
         (Value::Array(items), Value::Array(others)) if items.len() == others.len() => {
             items.iter().zip(others).try_for_each(|(item, other)| fits(item, other, known))
         }
-        (Value::Object(fields), Value::Object(others)) => fields.iter().try_for_each(|(name, field)| {
-            let other = others.get(name).ok_or_else(|| format!("{name:?} is missing"))?;
-            fits(field, other, known)
-        }),
+        (Value::Object(fields), Value::Object(others)) => {
+            fields.iter().try_for_each(|(name, field)| match (others.get(name), field == "<none>") {
+                (Some(other), false) => fits(field, other, known),
+                (None, true) => Ok(()),
+                (Some(other), true) => Err(format!("{name:?} is {other}, and there should be none")),
+                (None, false) => Err(format!("{name:?} is missing")),
+            })
+        }
         _ if expected == found => Ok(()),
         _ => Err(format!("{expected} was expected, not {found}")),
     }

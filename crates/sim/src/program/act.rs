@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use flowline_core::decide::Retryable;
+use flowline_core::definition::StepDefinition;
 use flowline_core::{Json, Plan, json};
 use flowline_store::row::StateScope;
 
@@ -100,7 +101,7 @@ impl<'a> Making<'a> {
     fn done(&mut self) -> Outcome {
         let unruly = self.temper.manners == Manners::Unruly;
         let mut emits: Vec<(String, Json)> =
-            self.chosen().into_iter().map(|name| (name.to_owned(), self.payload(name))).collect();
+            self.chosen().into_iter().map(|name| (name.to_owned(), self.emitted(name))).collect();
         if unruly && one_in(&mut self.rng, 20) {
             emits.push((UNDECLARED.to_owned(), Json::null()));
         }
@@ -153,7 +154,7 @@ impl<'a> Making<'a> {
         let published: Vec<&str> = plan.step_definition(self.step).published().collect();
         if !published.is_empty() && (one_in(&mut self.rng, 6) || self.temper.manners == Manners::Hasty) {
             let name = pick(&mut self.rng, &published);
-            doings.push(Doing::EmitNow(name.to_owned(), self.payload(name)));
+            doings.push(Doing::EmitNow(name.to_owned(), self.emitted(name)));
         }
         self.rng.shuffle(&mut doings);
         // Last, because nobody can say what a step does after it was refused.
@@ -161,6 +162,19 @@ impl<'a> Making<'a> {
             doings.push(Doing::EmitNow(UNDECLARED.to_owned(), Json::null()));
         }
         doings
+    }
+
+    /// What an emit carries: of some events that nothing asks about, nothing.
+    fn emitted(&self, event: &str) -> Json {
+        let asked = |step: &StepDefinition| {
+            step.emits.get(event).is_some_and(Option::is_some)
+                || step.condition.as_ref().is_some_and(|condition| condition.contains(event))
+        };
+        let bare = weight(event) == 0 && !self.payloads.contains_key(event);
+        match bare && !self.plan.definition.steps.iter().any(asked) {
+            true => Json::nothing(),
+            false => self.payload(event),
+        }
     }
 
     /// What an event carries: fits its schema, and has the event's [`weight`].
