@@ -190,8 +190,8 @@ impl Walk {
         }
         let data = Data::read(event);
         self.inheriting &= match event.kind {
-            EventType::Emit => true,
-            EventType::StepCompleted => data.inherited,
+            EventType::Emit | EventType::TimerSet => true,
+            EventType::StepCompleted | EventType::EventReceived | EventType::StateChanged => data.inherited,
             _ => false,
         };
         self.before_event(flow, event, &data, found);

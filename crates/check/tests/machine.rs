@@ -274,3 +274,28 @@ fn receipts_say_what_the_log_says() {
     other[1].event_id = "e1".into();
     assert_eq!(says(&other).len(), 1);
 }
+
+#[test]
+fn a_machine_that_is_tried_again_stands_where_another_stood() {
+    let begun = || Scene::new(MACHINE).run(FlowStart, json!({"input": {}, "retryOf": "r0"}));
+    let past = |scene: Scene, status: &str| {
+        let data =
+            json!({"name": "submit", "eventId": "e1", "number": 1, "inherited": true, "status": status});
+        scene.run(EventReceived, data)
+    };
+    let stood = |scene: Scene, to: &str| {
+        scene.run(StateChanged, json!({"to": to, "transition": 2, "context": {}, "inherited": true}))
+    };
+    timer(set(stood(past(begun(), "completed"), "review")), 1).settled().holds();
+    stood(past(begun(), "pending"), "review").settled().breaks(I3, "takes over");
+    let first = Scene::new(MACHINE).start();
+    stood(first, "review").settled().breaks(I5, "puts the machine");
+    let ended = stood(past(begun(), "completed"), "approved");
+    let ended = ended.run(FlowCompleted, json!({"result": {}, "state": "approved"}));
+    ended.settled().breaks(I5, "puts the machine");
+    // What it takes over stands at the head of its log.
+    let late = received(stood(past(begun(), "completed"), "review"), 2, "note", json!([]));
+    let turned_down = json!({"name": "note", "number": 2, "state": "review", "code": "wrong_state"});
+    let late = set(late.run(EventRejected, turned_down));
+    timer(late, 1).settled().breaks(I10, "that nothing asks for");
+}

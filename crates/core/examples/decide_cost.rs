@@ -93,6 +93,7 @@ fn halfway(plan: &Plan) -> RunState {
         priority: Priority::Normal,
         retry_of: None,
         inherited: Vec::new(),
+        standing: None,
     };
     let mut state = next(plan, &RunState::new(plan), &Input::Start(start));
     for _ in 0..plan.steps.len() / 2 {

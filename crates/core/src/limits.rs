@@ -28,6 +28,8 @@ pub const DEFINITION_BYTES: usize = 4 << 20;
 pub const ERROR_BYTES: usize = 16 << 10;
 /// Events that wait in the inbox of one machine's run.
 pub const INBOX: usize = 256;
+/// Events whose receipts a machine's run takes over from the one that it repeats.
+pub const PAST_EVENTS: usize = 10_000;
 /// Transitions of one run of a machine.
 pub const TRANSITIONS: u32 = 1_000_000;
 /// Actions of one machine.

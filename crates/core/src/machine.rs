@@ -192,6 +192,10 @@ impl RunState {
                 machine.armed.remove(&timer);
                 machine.leave_inbox(Turn::Timer(timer));
             }
+            Fact::Inherited { number } => machine.received = number,
+            Fact::Stood { state, transition } => {
+                (machine.state, machine.transition, machine.context) = (state, transition, transition);
+            }
             Fact::Moved { by, choice, context } => return self.moved(plan, by, choice, context),
             _ => {}
         }

@@ -160,6 +160,8 @@ bugs! {
     RecordedRefused,
     /// Another outcome of an attempt is taken for the one that is in the log.
     OtherOutcomeApplied,
+    /// A machine that is tried again in place does not apply the event that failed.
+    RetryWithoutEvent,
 }
 
 #[cfg(not(feature = "planted"))]

@@ -168,6 +168,15 @@ pub enum Fact {
         number: u32,
         event: u32,
     },
+    /// An event that the run which this one repeats was done with.
+    Inherited {
+        number: u32,
+    },
+    /// A machine that repeats another run was put where that one stood.
+    Stood {
+        state: u32,
+        transition: u32,
+    },
     /// A machine turned an event down when its turn came.
     Rejected {
         number: u32,
@@ -376,6 +385,8 @@ impl RunState {
             Fact::Ended(ended) => self.ended = Some(ended),
             Fact::Note => {}
             Fact::Received { .. }
+            | Fact::Inherited { .. }
+            | Fact::Stood { .. }
             | Fact::Rejected { .. }
             | Fact::Moved { .. }
             | Fact::TimerSet { .. }
@@ -482,10 +493,20 @@ impl Fact {
             EventType::FlowCompleted => Fact::Ended(Ended::Completed),
             EventType::FlowFailed => Fact::Ended(Ended::Failed),
             EventType::FlowCancelled => Fact::Ended(Ended::Cancelled),
+            EventType::EventReceived if data.inherited => {
+                Fact::Inherited { number: data.number.unwrap_or(0) }
+            }
             EventType::EventReceived => {
                 Fact::Received { number: data.number.unwrap_or(0), event: received(data.name.as_deref())? }
             }
             EventType::EventRejected => Fact::Rejected { number: data.number.unwrap_or(0) },
+            EventType::StateChanged if data.inherited => {
+                let named =
+                    |name: &str| plan.machine.as_ref()?.states.iter().position(|state| &*state.name == name);
+                let state = data.to.as_deref().and_then(named);
+                let state = state.ok_or_else(|| fail("names no state of the definition".to_owned()))?;
+                Fact::Stood { state: state as u32, transition: data.transition.unwrap_or(0) }
+            }
             EventType::StateChanged => Fact::Moved {
                 by: match (&data.event, data.number, data.timer, &data.action) {
                     (Some(event), Some(number), ..) => Turn::Event { number, event: received(Some(event))? },
@@ -516,6 +537,7 @@ impl Fact {
             Fact::Failed { step, .. } => Some(Slot::Error(state.address(step))),
             Fact::Emit { event } => Some(Slot::Emit(event)),
             Fact::Received { number, .. } => Some(Slot::Received(number)),
+            Fact::Stood { transition, .. } => Some(Slot::Context(transition)),
             Fact::Moved { context: true, .. } => Some(Slot::Context(state.of_machine().transition + 1)),
             _ => None,
         }
@@ -537,6 +559,9 @@ struct Data {
     action: Option<String>,
     choice: Option<u32>,
     context: Option<Json>,
+    to: Option<String>,
+    transition: Option<u32>,
+    inherited: bool,
 }
 
 impl Data {

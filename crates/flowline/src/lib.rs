@@ -54,6 +54,7 @@ pub mod retain;
 pub mod runner;
 pub mod send;
 pub mod slots;
+mod standing;
 pub mod stats;
 pub mod step;
 pub mod stuck;
@@ -71,6 +72,7 @@ pub use flowline_store::row::StateScope;
 pub use lease_ref::LeaseRef;
 pub use lock::{LockError, LockGuard, NamedLock};
 pub use machine::{ActionInput, Machine};
+pub use opening::RetryFrom;
 pub use operate::{RunHandle, RunOutcome, StartRequest};
 #[cfg(feature = "http")]
 pub use runner::http::HttpConfig;

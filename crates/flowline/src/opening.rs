@@ -5,17 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::decide::{Inherited, Start};
+use flowline_core::decide::{Inherited, Standing, Start};
 use flowline_core::definition::Priority;
 use flowline_core::event::{EventType, Slot};
 use flowline_core::ids::{check_name, digest};
 use flowline_core::{Event, Input, Json, Plan, RunId, RunKey, Tenant, Time, limits};
-use flowline_store::{EventQuery, NewRun, RunRow, Store, StoreError};
+use flowline_store::{EventQuery, NewRun, RunRow, Snapshot, Store, StoreError};
 
 use crate::drive::{Message, Reply};
 use crate::engine::EngineError;
 use crate::ledger::{Entry, Outcome};
 use crate::plans::Plans;
+use crate::standing;
 
 /// A run to be started.
 #[derive(Debug, Clone)]
@@ -27,10 +28,29 @@ pub struct Opening {
     pub delay: Duration,
     pub priority: Priority,
     pub retry_of: Option<RunId>,
-    /// The step that is done again with all that comes after it, of a run that repeats another.
+    /// The step that is done again with all that comes after it, of a run that repeats another; empty for the beginning.
     pub from: Option<String>,
     /// What the run that this one repeats had received and completed, in the order of its log.
     pub inherited: Vec<Inherited>,
+    /// Where it stood, of a machine that is tried again in place.
+    pub standing: Option<Box<Standing>>,
+}
+
+/// Where a run that is repeated is taken up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetryFrom<'a> {
+    /// What failed: a flow does what it had not completed, a machine applies the event that failed again.
+    Failure,
+    /// This step of a flow, with all that comes after it.
+    Step(&'a str),
+    /// The beginning, with the same input.
+    Start,
+}
+
+impl<'a> From<Option<&'a str>> for RetryFrom<'a> {
+    fn from(step: Option<&'a str>) -> RetryFrom<'a> {
+        step.map_or(RetryFrom::Failure, RetryFrom::Step)
+    }
 }
 
 impl Opening {
@@ -45,18 +65,19 @@ impl Opening {
             retry_of: None,
             from: None,
             inherited: Vec::new(),
+            standing: None,
         }
     }
 
-    /// An ended run once more, with the steps that it had completed and their emits. With `from`, that step and
-    /// everything after it are done again too.
+    /// An ended run once more, with what it had done before the place that `from` names.
     pub async fn again(
         store: &dyn Store,
         plans: &Plans,
         run: &RunKey,
-        from: Option<&str>,
+        from: RetryFrom<'_>,
     ) -> Result<Opening, EngineError> {
-        let row = row(store, run).await?;
+        let snapshot = snapshot(store, run).await?;
+        let row = snapshot.row.clone();
         if !row.status.is_terminal() {
             let text = format!(
                 "run {} is {}; only an ended run can be retried (cancel it first)",
@@ -74,15 +95,21 @@ impl Opening {
         let plan = plans.get(store, &row.tenant, &row.definition).await?;
         let mut opening = Opening::of(plan, Json::null());
         opening.inherit(store, run).await?;
-        if opening.plan.machine.is_some() {
-            // A machine begins again where it began: what it did since came of events, which are sent again or not.
+        let machine = opening.plan.machine.is_some();
+        if machine || from == RetryFrom::Start {
             opening.inherited = Vec::new();
-            if from.is_some() {
-                let text = "a machine's run is retried from its initial state; leave the step out";
+        }
+        match from {
+            RetryFrom::Failure if machine => {
+                opening.standing = standing::of_ended(store, &opening.plan, &snapshot).await?;
+            }
+            RetryFrom::Step(_) if machine => {
+                let text = "a machine has no step to retry from: leave it out to apply the failed event again, or retry from the start";
                 return Err(EngineError::Invalid(text.to_owned()));
             }
+            _ => {}
         }
-        if let Some(from) = from {
+        if let RetryFrom::Step(from) = from {
             let plan = &opening.plan;
             let step = plan.step_index(from);
             let step = step
@@ -93,7 +120,12 @@ impl Opening {
         }
         opening.labels = row.labels;
         opening.retry_of = Some(row.run_id);
-        opening.from = from.map(str::to_owned);
+        opening.from = match from {
+            RetryFrom::Failure => None,
+            RetryFrom::Step(step) => Some(step.to_owned()),
+            // No step has an empty name.
+            RetryFrom::Start => Some(String::new()),
+        };
         Ok(opening)
     }
 
@@ -173,6 +205,7 @@ impl Opening {
             priority: self.priority,
             retry_of: self.retry_of,
             inherited: self.inherited,
+            standing: self.standing,
         };
         Message::Start(run, self.plan, Box::new(new), entry(Input::Start(start), reply))
     }
@@ -225,8 +258,12 @@ pub fn refused(outcome: Outcome, run: &RunKey) -> EngineError {
 
 /// The index row of a run.
 pub async fn row(store: &dyn Store, run: &RunKey) -> Result<RunRow, EngineError> {
+    Ok(snapshot(store, run).await?.row)
+}
+
+async fn snapshot(store: &dyn Store, run: &RunKey) -> Result<Snapshot, EngineError> {
     let found = store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
-    found.map(|snapshot| snapshot.row).ok_or_else(|| EngineError::NoSuchRun(run.run.to_string()))
+    found.ok_or_else(|| EngineError::NoSuchRun(run.run.to_string()))
 }
 
 /// Whether a run could be started with this idempotency key and these labels.

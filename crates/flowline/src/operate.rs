@@ -17,7 +17,7 @@ use crate::drive::{Ended, Message};
 use crate::engine::{Engine, EngineError};
 use crate::flow::Flow;
 use crate::ledger::Outcome;
-use crate::opening::{Opening, offer, opened, refused, row};
+use crate::opening::{Opening, RetryFrom, offer, opened, refused, row};
 use crate::registry;
 
 pub use crate::opening::check_start;
@@ -285,14 +285,20 @@ impl Engine {
         self.input(run, Input::Finish(finish)).await
     }
 
-    /// Repeats an ended run as a new one, with the steps that it had completed and their emits. With `from`, that step
-    /// and everything after it are done again too.
+    /// Repeats an ended run as a new one. A flow keeps the steps that it had completed and their emits; with `from`, that step
+    /// and everything after it are done again too. A machine goes back to where it stood before the event that failed, and
+    /// applies that event again.
     pub async fn retry(&self, run: &RunKey, from: Option<&str>) -> Result<RunHandle, EngineError> {
-        self.again(run, from).await?.await
+        self.again(run, from.into()).await?.await
+    }
+
+    /// Repeats an ended run as a new one from its beginning, with the same input.
+    pub async fn retry_from_start(&self, run: &RunKey) -> Result<RunHandle, EngineError> {
+        self.again(run, RetryFrom::Start).await?.await
     }
 
     /// As [`Engine::retry`], to be started by awaiting it: with a key of its own it happens once.
-    pub async fn again(&self, run: &RunKey, from: Option<&str>) -> Result<StartRequest, EngineError> {
+    pub async fn again(&self, run: &RunKey, from: RetryFrom<'_>) -> Result<StartRequest, EngineError> {
         let opening = Opening::again(&*self.shared.store, &self.shared.plans, run, from).await?;
         Ok(self.request(Ok(opening)))
     }

@@ -24,6 +24,7 @@ struct Said {
     timer: Option<u32>,
     action: Option<String>,
     stays: bool,
+    inherited: bool,
     state: String,
     at: Option<String>,
 }
@@ -56,7 +57,8 @@ fn received(said: &Said) -> String {
         Some(user) => format!(" by {user}{roles}"),
         None => roles,
     };
-    format!("{}{payload}{by}", said.name)
+    let before = if said.inherited { ", by the run that it repeats" } else { "" };
+    format!("{}{payload}{by}{before}", said.name)
 }
 
 fn moved(said: &Said) -> String {
@@ -69,6 +71,7 @@ fn moved(said: &Said) -> String {
     match &said.from {
         Some(_) if said.stays => format!("stays in {}{by}", said.to),
         Some(from) => format!("{from} → {}{by}", said.to),
+        None if said.inherited => format!("→ {}, as in the run that it repeats", said.to),
         None => format!("→ {}{by}", said.to),
     }
 }
@@ -96,6 +99,11 @@ mod tests {
         shown("event.received", r#"{"name":"edit","payload":null}"#, "edit");
         shown("event.rejected", r#"{"name":"edit","reason":"too late"}"#, "edit: too late");
         shown("state.changed", r#"{"to":"draft","transition":1,"context":{}}"#, "→ draft");
+        shown(
+            "state.changed",
+            r#"{"to":"draft","transition":3,"context":{},"inherited":true}"#,
+            "→ draft, as in the run that it repeats",
+        );
         shown(
             "state.changed",
             r#"{"from":"draft","to":"review","event":"submit"}"#,

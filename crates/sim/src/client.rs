@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flowline::EngineError;
 use flowline::ledger::Outcome as Became;
-use flowline::opening::{Opening, offer, offer_fresh, opened, refused};
+use flowline::opening::{Opening, RetryFrom, offer, offer_fresh, opened, refused};
 use flowline::plans::Plans;
 use flowline_check::{Act, Outcome};
 use flowline_core::decide::Finish;
@@ -185,10 +185,14 @@ impl Client {
         self.open(run, opening, body).await;
     }
 
-    async fn retry(&self, run: usize, into: usize, from: Option<String>) {
-        let (of, into) = (self.run(run), self.run(into));
+    async fn retry(&self, run: usize, number: usize, from: Option<String>) {
+        let (of, into) = (self.run(run), self.run(number));
         // What a client that reads the log makes of it: any instance gives the same.
-        let opening = Opening::again(&self.wire, &self.plans, &of, from.as_deref()).await;
+        let from = match self.program.retries_from_start(number) {
+            true => RetryFrom::Start,
+            false => from.as_deref().into(),
+        };
+        let opening = Opening::again(&self.wire, &self.plans, &of, from).await;
         if let Ok(opening) = opening {
             self.open(into, opening, None).await;
         }

@@ -22,6 +22,7 @@ pub(super) struct Data {
     pub(super) error: Option<String>,
     pub(super) step: Option<Arc<str>>,
     // Of machines.
+    pub(super) status: Option<String>,
     pub(super) number: Option<u32>,
     pub(super) event_id: Option<String>,
     pub(super) roles: Vec<String>,

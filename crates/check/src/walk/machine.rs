@@ -130,6 +130,17 @@ impl Walk {
         }
         machine.ids.insert(number, id);
         machine.received.insert(number, (name, data.roles.clone()));
+        if data.inherited {
+            let status =
+                data.status.as_deref().and_then(ReceiptStatus::parse).filter(|status| status.is_end());
+            if !self.inheriting || status.is_none() {
+                found.say(I3, Subject::Log, || {
+                    format!("event {seq} takes over what no run that it repeats is done with")
+                });
+            }
+            machine.receipts.insert(number, status.unwrap_or(ReceiptStatus::Failed));
+            return;
+        }
         machine.inbox.push_back(Turn::Event(number));
         machine.receipts.insert(number, ReceiptStatus::Pending);
     }
@@ -225,7 +236,24 @@ impl Walk {
         (machine.current, machine.error) = (None, None);
     }
 
+    /// The machine is put where the run that it repeats stood.
+    fn stood(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+        let (seq, inheriting) = (event.seq, self.inheriting);
+        let Some(machine) = &mut self.machine else { return };
+        let state = data.to.as_deref().and_then(|name| flow.state_named(name));
+        let open = state.and_then(|state| flow.state(state)).is_some_and(|state| state.ends == Ends::No);
+        if !inheriting || machine.transition > 0 || !open || data.transition.unwrap_or(0) == 0 {
+            found.say(I5, Subject::Log, || {
+                format!("event {seq} puts the machine where no run that it repeats can have stood")
+            });
+        }
+        (machine.state, machine.transition) = (state.unwrap_or_default(), data.transition.unwrap_or(0));
+    }
+
     fn changed(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+        if data.inherited {
+            return self.stood(flow, event, data, found);
+        }
         let by = match (data.number, data.timer, &data.action) {
             (Some(number), ..) => Turn::Event(number),
             (_, Some(timer), _) => Turn::Timer(timer),
@@ -357,12 +385,13 @@ impl Walk {
         if kind == EventType::TimerCancelled && data.reason.as_deref() == Some("guard") {
             return self.turn(flow, Turn::Timer(timer), event, found);
         }
+        let inheriting = self.inheriting;
         let Some(machine) = &mut self.machine else { return };
         let present = machine.state == state && machine.transition > 0;
         let problem = match (kind, data.reason.as_deref()) {
             _ if !present => Some("of a state that the machine is not in".to_owned()),
             (EventType::TimerSet, _) => {
-                (!machine.unset.remove(&timer)).then(|| "that nothing asks for".to_owned())
+                (!machine.unset.remove(&timer) && !inheriting).then(|| "that nothing asks for".to_owned())
             }
             (EventType::TimerFired, _) => match machine.armed.get(&timer) {
                 None => Some("that is not set".to_owned()),

@@ -5,6 +5,7 @@
 //! to be told to look.
 
 mod close;
+mod stand;
 mod transition;
 mod turn;
 
@@ -12,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::Value;
+
+pub use stand::{PastEvent, Standing, TriedAgain};
 
 use super::draft::{Draft, need};
 use super::{Halt, Missing, Refusal, Sender, check_payload, known_event};
@@ -102,6 +105,12 @@ impl Draft<'_> {
         if self.machine().inbox.len() >= limits::INBOX {
             return Err(Refusal::InboxFull.into());
         }
+        self.take_in((event, name), payload, event_id, sender);
+        self.advance()
+    }
+
+    /// Puts an event into the inbox.
+    fn take_in(&mut self, (event, name): (u32, &str), payload: &Json, event_id: &str, sender: &Sender) {
         let number = self.machine().received + 1;
         let user = sender.user.as_deref().map(json::string);
         let roles = (!sender.roles.is_empty()).then(|| list(sender.roles.iter().map(String::as_str)));
@@ -120,7 +129,6 @@ impl Draft<'_> {
         let opened = Some(Opened { event_id: event_id.into(), name: name.into(), sender });
         let pending = ReceiptChange::new(number, ReceiptStatus::Pending);
         self.receipts.insert(number, ReceiptChange { opened, ..pending });
-        self.advance()
     }
 
     /// A timer has run out.

@@ -28,7 +28,7 @@ use crate::run::RunState;
 use crate::time::Time;
 
 use draft::Draft;
-pub use machine::ReceivedEvent;
+pub use machine::{PastEvent, ReceivedEvent, Standing, TriedAgain};
 
 /// Something that happens to a run.
 #[derive(Debug, Clone)]
@@ -120,6 +120,8 @@ pub struct Start {
     /// What the repeated run had come to and this one need not do again, in the order of its log. An `any` join depends on
     /// that order.
     pub inherited: Vec<Inherited>,
+    /// Where the repeated run of a machine stood; none where this one begins anew.
+    pub standing: Option<Box<Standing>>,
 }
 
 /// Something that a repeated run had come to.

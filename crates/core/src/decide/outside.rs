@@ -18,7 +18,7 @@ impl Draft<'_> {
         }
         let input = &start.input;
         check_input(self.plan, input)?;
-        if self.plan.machine.is_some() && !planted::is(Bug::BeginUnchecked) {
+        if self.plan.machine.is_some() && start.standing.is_none() && !planted::is(Bug::BeginUnchecked) {
             // A delayed start must not be taken that could never begin.
             self.opening(&input.value()).map_err(|problem| Refusal::Expression { problem })?;
         }
@@ -39,6 +39,9 @@ impl Draft<'_> {
         if self.plan.machine.is_some() {
             if let Some(timeout) = self.plan.definition.timeout {
                 self.time_out_at(begin + timeout);
+            }
+            if let Some(standing) = &start.standing {
+                return self.stand(standing);
             }
             return match at {
                 Some(at) => {

@@ -67,7 +67,14 @@ pub fn failure(code: &str) -> Failure {
 }
 
 pub fn start_of(input: &str) -> Start {
-    Start { input: json(input), at: None, priority: Priority::Normal, retry_of: None, inherited: Vec::new() }
+    Start {
+        input: json(input),
+        at: None,
+        priority: Priority::Normal,
+        retry_of: None,
+        inherited: Vec::new(),
+        standing: None,
+    }
 }
 
 impl Scenario {

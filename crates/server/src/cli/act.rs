@@ -1,10 +1,10 @@
 //! What is done to one run from outside: cancel, pause, resume, complete, fail, retry.
 
-use flowline::EngineError;
 use flowline::core::decide::Finish;
 use flowline::core::json::{object, string};
 use flowline::core::{Input, Json, RunKey};
 use flowline::operate::Applied;
+use flowline::{EngineError, RetryFrom};
 use serde_json::json;
 
 use super::Context;
@@ -61,16 +61,20 @@ pub struct Fail {
     error: String,
 }
 
-/// Repeat an ended run as a new one, keeping the steps that it had completed
+/// Repeat an ended run as a new one, from where it failed
 ///
-/// Prints the id of the new run; `flowline work` runs its steps.
+/// A flow keeps the steps that it had completed. A machine goes back to where it stood before the event that failed, with its
+/// context, receipts and timers, and applies that event again. Prints the id of the new run; `flowline work` runs its steps.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  flowline retry RUN --from ship")]
+#[command(after_help = "Example:\n  flowline retry RUN --from ship\n  flowline retry RUN --from-start")]
 pub struct Retry {
     run: String,
-    /// Do this step and everything after it again too
+    /// Do this step and everything after it again too (flows)
     #[arg(long, value_name = "STEP")]
     from: Option<String>,
+    /// Begin anew with the same input
+    #[arg(long, conflicts_with = "from")]
+    from_start: bool,
 }
 
 /// One input, as an engine takes it and as the API does.
@@ -115,30 +119,35 @@ pub async fn fail(context: &Context, args: Fail) -> Outcome {
 pub async fn retry(context: &Context, args: Retry) -> Outcome {
     let run = context.run_key(&args.run)?;
     let retried = match context.target()? {
-        Target::Store => retry_here(context, &run, args.from.as_deref()).await?,
+        Target::Store => {
+            let from = if args.from_start { RetryFrom::Start } else { args.from.as_deref().into() };
+            retry_here(context, &run, from).await?
+        }
         Target::Server(server) => {
-            let body = object([("from", args.from.as_deref().map(string).as_ref())]);
+            let from_start = args.from_start.then(|| Json::from(true));
+            let from = args.from.as_deref().map(string);
+            let body = object([("from", from.as_ref()), ("fromStart", from_start.as_ref())]);
             server.post(&format!("/v1/runs/{}/retry", run.run), &body).await?
         }
     };
-    let Retried { run_id, retry_of, status, completed_steps } = &retried;
+    let Retried { run_id, retry_of, status, state, completed_steps } = &retried;
     if context.json {
         output::json(&json!({ "runId": run_id, "retryOf": retry_of, "changed": true, "status": status }))?;
     } else {
         output::line(run_id.as_str())?;
-        let kept = output::count(u64::from(*completed_steps), "step");
-        output::note(&format!(
-            "run {run_id} repeats {retry_of}, {kept} kept; {}",
-            context.who_works("the rest")
-        ));
+        let kept = match state {
+            Some(state) => format!("in state {state}"),
+            None => format!("{} kept", output::count(u64::from(*completed_steps), "step")),
+        };
+        output::note(&format!("run {run_id} repeats {retry_of}, {kept}; {}", context.who_works("the rest")));
     }
     Ok(Exit::Fine)
 }
 
-async fn retry_here(context: &Context, run: &RunKey, from: Option<&str>) -> Result<Retried, Failure> {
+async fn retry_here(context: &Context, run: &RunKey, from: RetryFrom<'_>) -> Result<Retried, Failure> {
     let engine = context.operator(Access::Existing).await?;
     let retried = async {
-        let handle = engine.retry(run, from).await?;
+        let handle = engine.again(run, from).await?.await?;
         let row = engine.row(handle.key()).await?;
         Ok::<_, EngineError>(Retried::of(&row, &run.run))
     };

@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::handler::Handler as _;
+use flowline::RetryFrom;
 use flowline::core::{Input, Status, Time};
 use flowline::store::query::{MAX_PAGE, WantTotal};
 use flowline::store::{RunQuery, RunRow};
@@ -21,7 +22,7 @@ pub const ROUTES: &[Route] = &[Route {
     path: "/v1/runs/bulk",
     access: Access::Needs(Scope::Operate),
     summary: "Cancel, pause, resume, retry or delete many runs",
-    about: "Takes up to `limit` of the runs that the filter lets through, the newest first. With `dryRun` it only says which. A run that cannot take the act is reported and does not stop the others. While `next` is not null there are more: ask again with it as `cursor`. Retries have a key derived from their run, so a repeated request retries none twice. A delete passes over runs that have not ended.",
+    about: "Takes up to `limit` of the runs that the filter lets through, the newest first. With `dryRun` it only says which. A run that cannot take the act is reported and does not stop the others. While `next` is not null there are more: ask again with it as `cursor`. Retries have a key derived from their run, so a repeated request retries none twice. A machine that an event or timer brought to a final state has nothing to try again: it gets an `error` unless `fromStart` is set. A delete passes over runs that have not ended.",
     query: &[],
     body: Some(Body { schema: "Bulk", limit: 64 * 1024, required: Required::Yes, also: &[] }),
     answers: &[Answer::json(200, "BulkDone", "What became of each.")],
@@ -39,6 +40,8 @@ struct Bulk {
     limit: Option<usize>,
     cursor: Option<String>,
     reason: Option<String>,
+    #[serde(default)]
+    from_start: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -106,6 +109,11 @@ async fn bulk(caller: Caller, _: Params, Given(bulk): Given<Bulk>) -> Result<Jso
     if !(1..=MAX_PAGE).contains(&limit) {
         return Err(Problem::new(&codes::BAD_BODY, format!("a limit is from 1 to {MAX_PAGE}")).at("/limit"));
     }
+    let from = match (bulk.action, bulk.from_start) {
+        (_, false) => RetryFrom::Failure,
+        (Action::Retry, true) => RetryFrom::Start,
+        _ => return Err(Problem::new(&codes::BAD_BODY, "only a retry has `fromStart`").at("/fromStart")),
+    };
     let now = caller.engine.store().now().await?;
     let query =
         RunQuery { cursor: bulk.cursor, limit, total: WantTotal::Yes, ..bulk.filter.query(&caller, now)? };
@@ -119,7 +127,7 @@ async fn bulk(caller: Caller, _: Params, Given(bulk): Given<Bulk>) -> Result<Jso
         let (caller, reason) = (&caller, bulk.reason.clone());
         async move {
             let item = json!({ "runId": row.run_id, "flowName": row.flow_name, "status": row.status });
-            if bulk.dry_run { item } else { done(item, act(caller, row, bulk.action, reason).await) }
+            if bulk.dry_run { item } else { done(item, act(caller, row, (bulk.action, from), reason).await) }
         }
     });
     answer["items"] = futures_util::future::join_all(acts).await.into();
@@ -139,7 +147,7 @@ fn done(mut item: Value, outcome: Result<Value, Problem>) -> Value {
 async fn act(
     caller: &Caller,
     row: &RunRow,
-    action: Action,
+    (action, from): (Action, RetryFrom<'_>),
     reason: Option<String>,
 ) -> Result<Value, Problem> {
     let input = match action {
@@ -151,7 +159,7 @@ async fn act(
         Action::Pause => Input::Pause,
         Action::Resume => Input::Resume,
         Action::Retry => {
-            let request = caller.engine.again(&row.key(), None).await?;
+            let request = caller.engine.again(&row.key(), from).await?;
             let handle = request.idempotency_key(format!("retry:{}", row.run_id)).await?;
             return Ok(json!({ "newRunId": handle.id(), "changed": !handle.existed() }));
         }

@@ -5,6 +5,7 @@
 
 use axum::Json;
 use axum::handler::Handler as _;
+use flowline::RetryFrom;
 use flowline::core::ids::check_name;
 use flowline::core::{RunId, RunKey, Status};
 use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
@@ -240,6 +241,6 @@ async fn redrive(
 }
 
 async fn drive_again(caller: &Caller, row: &RunRow) -> Result<RunId, Problem> {
-    let request = caller.engine.again(&row.key(), None).await?;
+    let request = caller.engine.again(&row.key(), RetryFrom::Failure).await?;
     Ok(request.idempotency_key(redrive_key(row)).await?.id().clone())
 }

@@ -1,13 +1,13 @@
 //! One run: look at it, steer it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use flowline::StateScope;
 use flowline::core::decide::Finish;
 use flowline::core::event::EventType;
 use flowline::core::{Event, Input, Json as Raw, RunId, Status, limits};
@@ -16,6 +16,7 @@ use flowline::operate::{Applied, RunOutcome};
 use flowline::store::query::PAGE;
 use flowline::store::{EventQuery, RunRow, Total};
 use flowline::verify::{Report, verify_run};
+use flowline::{RetryFrom, StateScope};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -179,7 +180,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/runs/{run}/retry",
         access: Access::Needs(Scope::Operate),
         summary: "Repeat an ended run as a new one",
-        about: "The new run has what the old one had completed, and does the rest. With an `Idempotency-Key` it is repeated once, however often this is asked. With `from`, that step and all that follow from it are done again too.",
+        about: "A flow's new run keeps what the old one completed, and does the rest; with `from`, that step and all that follow from it are done again too. A machine's new run stands where the old one stood before the event that failed, with its context, receipts and timers, and applies that event again. With `fromStart` either begins anew with the same input. With an `Idempotency-Key` it is repeated once, however often this is asked.",
         query: &[],
         body: small("Retry", Required::No),
         answers: &[
@@ -385,10 +386,24 @@ async fn fail(caller: Caller, params: Params, Given(given): Given<Fail>) -> Resu
     apply(&caller, &params, Input::Finish(Finish::Failed { error: given.error })).await
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 struct Retry {
     from: Option<String>,
+    from_start: bool,
+}
+
+impl Retry {
+    fn place(&self) -> Result<RetryFrom<'_>, Problem> {
+        match (self.from.as_deref(), self.from_start) {
+            (Some(_), true) => {
+                Err(Problem::new(&codes::BAD_BODY, "give `from` or `fromStart`, not both").at("/fromStart"))
+            }
+            (from, false) => Ok(from.into()),
+            (None, true) => Ok(RetryFrom::Start),
+        }
+    }
 }
 
 async fn retry(
@@ -398,8 +413,9 @@ async fn retry(
     Given(given): Given<Retry>,
 ) -> Result<Response, Problem> {
     let row = caller.row(params.path("run")).await?;
+    let place = given.place()?;
     check_retry(&caller, &row, given.from.as_deref()).await?;
-    let mut request = caller.engine.again(&row.key(), given.from.as_deref()).await?;
+    let mut request = caller.engine.again(&row.key(), place).await?;
     if let Some(key) = key_header(&headers)? {
         request = request.idempotency_key(key);
     }
@@ -417,6 +433,9 @@ pub struct Retried {
     pub run_id: RunId,
     pub retry_of: RunId,
     pub status: Status,
+    /// The state that a machine is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<Arc<str>>,
     /// What it has of the other.
     pub completed_steps: u32,
 }
@@ -427,6 +446,7 @@ impl Retried {
             run_id: new.run_id.clone(),
             retry_of: old.clone(),
             status: new.status,
+            state: new.state.clone(),
             completed_steps: new.completed_steps,
         }
     }

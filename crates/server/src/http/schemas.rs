@@ -403,9 +403,13 @@ fn acts() -> Value {
         "Cancel": taken("", json!({ "reason?": text("For the log.") })),
         "Complete": taken("", json!({ "result?": any("The run's result.") })),
         "Fail": taken("", json!({ "error": text("For the log.") })),
-        "Retry": taken("", json!({ "from?": text("Do this step and all that follow from it again too.") })),
+        "Retry": taken("", json!({
+            "from?": text("Do this step of a flow and all that follow from it again too."),
+            "fromStart?": flag("Begin anew with the same input, instead of where it failed."),
+        })),
         "Retried": object("A run that repeats another.", json!({
-            "runId": text(""), "retryOf": text(""), "status": status(), "completedSteps": count("What it has of the other."),
+            "runId": text(""), "retryOf": text(""), "status": status(), "state?": text("The state that a machine is in."),
+            "completedSteps": count("What it has of the other."),
         })),
     })
 }
@@ -441,6 +445,7 @@ fn queues() -> Value {
             })),
             "dryRun?": flag("Only say which."), "limit?": { "type": "integer", "minimum": 1, "maximum": 1000 },
             "cursor?": text("`next` of the request before."), "reason?": text("Of a cancel, for the log."),
+            "fromStart?": flag("Of a retry: begin anew with the same input, instead of where the run failed."),
         })),
         "BulkDone": object("What became of each.", with_page(json!({
             "dryRun": flag(""), "total?": count(""), "totalAtLeast?": count(""),

@@ -42,7 +42,8 @@ on_each! {
         a_worker_that_starts_takes_what_waits
         a_worker_that_is_stopped_finishes_or_gives_back
         errors_are_tried_again_and_then_recorded
-        reclaiming_what_a_dead_worker_held;
+        reclaiming_what_a_dead_worker_held
+        a_failed_event_is_tried_again_where_it_failed;
     locks:
         a_lock_is_acquired_once
         a_lock_is_released_by_its_holder_alone

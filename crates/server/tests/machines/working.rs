@@ -159,3 +159,66 @@ pub fn reclaiming_what_a_dead_worker_held(kind: Kind) {
     assert_ne!(receipt["worker"], before["worker"], "another instance finished it");
     assert!(noted(&site, &format!("{run} done 2")));
 }
+
+/// The bank is closed until a file says that it is open.
+const CLAIM: &str = r#"
+machine: claim
+events: [edit, submit, approve]
+context: { amount: input.amount }
+states:
+  draft: { on: { edit: { set: { amount: payload.amount } }, submit: review } }
+  review: { on: { approve: { to: paid, actions: [pay] } }, after: { in: 1h, to: draft } }
+  paid: { on: { edit: closed } }
+  closed: { final: true }
+actions:
+  pay: { command: [sh, -c, "test -e bank.open"] }
+"#;
+
+pub fn a_failed_event_is_tried_again_where_it_failed(kind: Kind) {
+    let site = Site::new(kind, 1);
+    site.register(CLAIM);
+    let run = site.post("/v1/flows/claim/runs", json!({ "input": { "amount": 1 } })).json();
+    let run = run["runId"].as_str().unwrap().to_owned();
+    let edit = site.send(&run, json!({ "name": "edit", "payload": { "amount": 9 } }));
+    site.send(&run, json!({ "name": "submit" }));
+    let failed = site.send(&run, json!({ "name": "approve" }));
+    assert_eq!(site.done(&run, &failed)["status"], "failed");
+    wait_for("the run has failed", || site.get(&format!("/v1/runs/{run}"))["status"] == "failed");
+    site.here.write("bank.open", "");
+    let retried = site.post(&format!("/v1/runs/{run}/retry"), json!({}));
+    assert_eq!(retried.status, 201, "{}", retried.body);
+    let new = retried.json()["runId"].as_str().unwrap().to_owned();
+    let receipt = site.done(&new, &failed);
+    assert_eq!(
+        (&receipt["status"], &receipt["result"]["actionsExecuted"]),
+        (&json!("completed"), &json!(["pay"])),
+        "{receipt}"
+    );
+    assert_eq!(site.receipt(&new, &edit)["status"], "completed", "it knows what came before");
+    let row = site.get(&format!("/v1/runs/{new}"));
+    assert_eq!((&row["state"], &row["retryOf"]), (&json!("paid"), &json!(run)), "{row}");
+    let due = |run: &str| site.log(run, "timer.set")[0]["at"].clone();
+    assert_eq!(due(&new), due(&run), "a timer keeps its time");
+    let last = site.send(&new, json!({ "name": "edit" }));
+    assert_eq!(site.done(&new, &last)["result"]["currentState"], "closed");
+    let result = site.get(&format!("/v1/runs/{new}/result?wait=30s"));
+    assert_eq!(result["status"], "completed", "{result}");
+    let refused = site.post(&format!("/v1/runs/{new}/retry"), json!({}));
+    assert!(
+        refused.status == 400 && refused.body.contains("from the start"),
+        "{} {}",
+        refused.status,
+        refused.body
+    );
+    let finished = json!({ "flow": "claim", "status": "completed" });
+    let many = site.post("/v1/runs/bulk", json!({ "action": "retry", "filter": finished })).json();
+    assert!(many["items"][0]["error"].to_string().contains("from the start"), "{many}");
+    let many = json!({ "action": "retry", "filter": finished, "fromStart": true });
+    let many = site.post("/v1/runs/bulk", many).json();
+    let again = many["items"][0]["newRunId"].as_str().unwrap();
+    assert_eq!(site.get(&format!("/v1/runs/{again}"))["state"], "draft", "{many}");
+    let anew = site.post(&format!("/v1/runs/{run}/retry"), json!({ "fromStart": true })).json();
+    assert_eq!(anew["state"], "draft", "{anew}");
+    let both = site.post(&format!("/v1/runs/{run}/retry"), json!({ "fromStart": true, "from": "pay" }));
+    assert_eq!(both.status, 400, "{}", both.body);
+}

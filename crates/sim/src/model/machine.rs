@@ -3,6 +3,7 @@
 //!
 //! The model keeps its own line of who waits, evaluates its own form of every expression, and shares nothing with the fold.
 
+mod again;
 mod receipts;
 mod turns;
 
@@ -16,6 +17,7 @@ use super::predict::{Ending, is_repeated};
 use super::{Cut, Seen, check_cut_of};
 use crate::program::{Made, Op, Program};
 
+use again::{Legacy, Over, Stood};
 use receipts::Became;
 
 /// What brings a transition about.
@@ -92,10 +94,43 @@ struct Model<'a> {
     closing: bool,
     expected: VecDeque<Expected>,
     became: BTreeMap<u32, Became>,
+    /// Events that have had their turn.
+    past: u32,
+    /// The last turn that no failed action brought about, and where the machine stood before it.
+    root: Option<(Stood, Turn)>,
+    /// Whether a failed action brought the last turn about.
+    erred: bool,
+    /// Where it stood when somebody ended the run.
+    last: Option<Stood>,
+    over: Option<Over>,
+    /// When each timer was due, in the order in which they were set, and the last place of each there.
+    set_at: Vec<Value>,
+    timers_set: usize,
+    places: BTreeMap<usize, usize>,
+    /// What it takes over from the run that it repeats.
+    legacy: Option<Legacy>,
 }
 
 /// Whether the run of a machine went as its program says.
 pub(super) fn compare(program: &Program, run: usize, seen: Seen<'_>) -> Result<(), String> {
+    let mut model = model(program, run)?;
+    let repeats = program.script.ops.iter().find_map(|timed| match timed.op {
+        Op::Retry { run: of, into, .. } if into == run => Some(of),
+        _ => None,
+    });
+    if let Some(of) = repeats.filter(|_| !program.retries_from_start(run)) {
+        // Of a run that retention has trimmed nothing can be said.
+        let Some(log) = seen.parent else { return Ok(()) };
+        let mut parent = self::model(program, of)?;
+        parent.read(log)?;
+        model.legacy = parent.legacy()?;
+    }
+    model.read(seen.log)?;
+    model.rest(seen.at_rest)?;
+    model.check_receipts(seen.receipts)
+}
+
+fn model(program: &Program, run: usize) -> Result<Model<'_>, String> {
     let version = program.version(run).ok_or_else(|| format!("no start makes run {run}"))?;
     let definition = &version.plan.definition;
     let (Some(machine), Some(made)) = (&definition.machine, &version.machine) else {
@@ -104,7 +139,7 @@ pub(super) fn compare(program: &Program, run: usize, seen: Seen<'_>) -> Result<(
     let timers = machine.states.iter().enumerate();
     let timers =
         timers.flat_map(|(at, state)| (0..state.after.len()).map(move |timer| (at, timer))).collect();
-    let mut model = Model {
+    Ok(Model {
         program,
         run,
         definition,
@@ -128,12 +163,16 @@ pub(super) fn compare(program: &Program, run: usize, seen: Seen<'_>) -> Result<(
         closing: false,
         expected: VecDeque::new(),
         became: BTreeMap::new(),
-    };
-    for event in seen.log {
-        model.event(event).map_err(|problem| format!("event {} ({}): {problem}", event.seq, event.kind))?;
-    }
-    model.rest(seen.at_rest)?;
-    model.check_receipts(seen.receipts)
+        past: 0,
+        root: None,
+        erred: false,
+        last: None,
+        over: None,
+        set_at: Vec::new(),
+        timers_set: 0,
+        places: BTreeMap::new(),
+        legacy: None,
+    })
 }
 
 impl Expected {
@@ -159,11 +198,22 @@ impl Expected {
 }
 
 impl Model<'_> {
+    fn read(&mut self, log: &[Event]) -> Result<(), String> {
+        for event in log {
+            self.event(event)
+                .map_err(|problem| format!("event {} ({}): {problem}", event.seq, event.kind))?;
+        }
+        Ok(())
+    }
+
     fn event(&mut self, event: &Event) -> Result<(), String> {
         if self.ended {
             return Err("follows the end of the run".to_owned());
         }
         let data = event.data.as_ref().map(|data| data.value()).unwrap_or_default();
+        if event.kind == EventType::TimerSet {
+            self.set_at.push(data["at"].clone());
+        }
         if let Some(expected) = self.expected.pop_front() {
             self.ended = event.kind.is_terminal();
             return expected.check(event, &data);
@@ -220,8 +270,10 @@ impl Model<'_> {
         if !repeats && !given.into_iter().any(|start| start.input.value() == self.input) {
             return Err(format!("the run has the input {}, which no start gave it", self.input));
         }
-        if data.get("startAt").is_none() {
-            self.begin();
+        match self.legacy.take() {
+            Some(legacy) => self.take_over(legacy),
+            None if data.get("startAt").is_none() => self.begin(),
+            None => {}
         }
         Ok(())
     }
@@ -313,6 +365,8 @@ impl Model<'_> {
         if !self.waiting_events().is_empty() {
             return Err("events wait, and were told nothing".to_owned());
         }
+        self.over = Some(Over::Cut { busy: self.current.is_some() });
+        self.last = Some(self.stands());
         self.give_up_turn();
         self.ended = true;
         Ok(())

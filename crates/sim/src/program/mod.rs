@@ -148,6 +148,11 @@ impl Program {
         self.versions.iter().any(|version| version.plan.machine.is_some())
     }
 
+    /// Whether a run that repeats one of a machine begins anew; the others are tried again in place.
+    pub fn retries_from_start(&self, into: usize) -> bool {
+        self.is_of_machine() && mix(self.seed, &[8, into as u64]).is_multiple_of(4)
+    }
+
     /// Whether it plays a machine of the user's, whose expressions no model knows and whose timers may come back for ever.
     pub fn is_toy(&self) -> bool {
         self.toy.is_some()

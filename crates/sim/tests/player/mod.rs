@@ -155,6 +155,7 @@ impl Player {
                 priority: start.priority,
                 retry_of: None,
                 inherited: Vec::new(),
+                standing: None,
             }),
             Op::Retry { from, .. } => {
                 let Some(parent) = parent.filter(|p| p.state.ended.is_some() && p.now <= self.now) else {
@@ -299,6 +300,7 @@ impl Player {
             priority: Default::default(),
             retry_of: Some(self.id.clone()),
             inherited: Vec::new(),
+            standing: None,
         };
         let again = from.map(|from| self.downstream(self.plan.step_index(from).unwrap())).unwrap_or_default();
         for event in &self.log {

@@ -8,7 +8,7 @@ use super::{Current, Model, Phase, Turn};
 /// What became of an event.
 #[derive(Debug, Clone)]
 pub(super) struct Became {
-    status: ReceiptStatus,
+    pub(super) status: ReceiptStatus,
     outcome: Value,
 }
 

@@ -4,6 +4,7 @@ use flowline_core::EventType;
 use flowline_core::definition::{Ends, OnFailure, Transition};
 use serde_json::{Map, Value, json};
 
+use super::again::Over;
 use super::{Current, Expected, Letter, Model, Phase, Turn};
 use crate::program::{Guard, MadeTransition, Term};
 
@@ -20,11 +21,11 @@ struct Way {
 }
 
 impl Model<'_> {
-    fn foresee(&mut self, kind: EventType, step: Option<&str>, fields: Value) {
+    pub(super) fn foresee(&mut self, kind: EventType, step: Option<&str>, fields: Value) {
         self.expected.push_back(Expected::of(kind, step, fields));
     }
 
-    fn name(&self, state: usize) -> Value {
+    pub(super) fn name(&self, state: usize) -> Value {
         json!(self.machine.states[state].name)
     }
 
@@ -70,6 +71,7 @@ impl Model<'_> {
                 return;
             }
             if let Some(action) = self.failed {
+                self.over = Some(Over::Failed);
                 let step = &self.definition.steps[action].name;
                 return self.end(EventType::FlowFailed, json!({ "step": step, "by": null }));
             }
@@ -81,12 +83,19 @@ impl Model<'_> {
                         self.make(Turn::Error(action), Way { to: Some(to), choice: 0, context, due });
                     }
                     Err(Unreadable) => {
+                        self.over = Some(Over::Failed);
                         return self.end(EventType::FlowFailed, json!({ "step": null, "by": null }));
                     }
                 }
                 continue;
             }
-            match self.machine.states[self.state].ends {
+            let ends = self.machine.states[self.state].ends;
+            match (ends, self.erred) {
+                (Ends::No, _) => {}
+                (Ends::Failed, true) => self.over = Some(Over::Failed),
+                _ => self.over = Some(Over::Final),
+            }
+            match ends {
                 Ends::No => {}
                 Ends::Completed => {
                     let result = Value::Object(self.context.clone());
@@ -113,6 +122,7 @@ impl Model<'_> {
             Ok(way) => self.make(Turn::Event(number), way),
             Err(code) => {
                 self.inbox.pop_front();
+                self.past = number;
                 let fields = json!({
                     "name": letter.name, "eventId": letter.id, "number": number,
                     "state": self.name(self.state), "code": code,
@@ -163,6 +173,7 @@ impl Model<'_> {
         match way {
             Ok(way) => self.make(Turn::Timer(timer), way),
             Err(Unreadable) => {
+                self.over = Some(Over::Timer(timer));
                 self.end(EventType::FlowFailed, json!({ "step": null, "by": null }));
                 return false;
             }
@@ -197,6 +208,13 @@ impl Model<'_> {
 
     fn make(&mut self, by: Turn, way: Way) {
         let from = (by != Turn::Start).then_some(self.state);
+        self.erred = matches!(by, Turn::Error(_));
+        if !self.erred {
+            self.root = Some((self.stands(), by));
+        }
+        if let Turn::Event(number) = by {
+            self.past = number;
+        }
         if let (Some(from), Some(_)) = (from, way.to) {
             for timer in
                 (0..self.timers.len()).filter(|timer| self.timers[*timer].0 == from).collect::<Vec<_>>()
@@ -259,6 +277,8 @@ impl Model<'_> {
         }
         self.foresee(EventType::TimerSet, None, fields);
         self.armed.insert(timer);
+        self.places.insert(timer, self.timers_set);
+        self.timers_set += 1;
     }
 
     /// The actions of a transition: of leaving, of itself, of entering.
