@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use flowline_core::Json;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::client::Client;
@@ -120,49 +121,93 @@ impl Job {
         }
     }
 
-    /// Writes key-value state of scope `run`, `flow` or `tenant`. It stays written if the attempt fails.
+    /// Reads key-value state; `None` where the key is not set, or its time is over. A scope is `run`, `flow`, `tenant` or any
+    /// other name, which all flows of the tenant share.
+    pub async fn get<T: DeserializeOwned>(&self, scope: &str, key: &str) -> Result<Option<T>, Failure> {
+        let order = self.0.sending.lock().await;
+        self.send_lines(&order).await?;
+        // Before what was said meanwhile, and alone: whoever sends a line hears the answer to it.
+        let get = wire::State {
+            get: Some(key.to_owned()),
+            scope: Some(scope.to_owned()),
+            ..wire::State::default()
+        };
+        self.said().lines.insert(0, wire::Line { log: None, state: Some(get) });
+        let answer = self.append(&order, 1).await?;
+        match answer.found.into_iter().next().and_then(|found| found.value) {
+            Some(value) => Ok(Some(value.to()?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Writes key-value state. It stays written if the attempt fails.
     pub async fn set(&self, scope: &str, key: &str, value: &impl Serialize) -> Result<(), Failure> {
-        let value = Some(payload_of(value)?);
-        let (set, delete, scope) = (Some(key.to_owned()), None, Some(scope.to_owned()));
-        self.change(wire::State { set, delete, value, scope }).await
+        self.change(
+            scope,
+            wire::State { set: Some(key.to_owned()), value: Some(payload_of(value)?), ..Default::default() },
+        )
+        .await
+    }
+
+    /// Like [`Job::set`]; the value is gone after `ttl`.
+    pub async fn set_for(
+        &self,
+        scope: &str,
+        key: &str,
+        value: &impl Serialize,
+        ttl: Duration,
+    ) -> Result<(), Failure> {
+        let ttl_ms = Some(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        let (set, value) = (Some(key.to_owned()), Some(payload_of(value)?));
+        self.change(scope, wire::State { set, value, ttl_ms, ..Default::default() }).await
     }
 
     pub async fn delete(&self, scope: &str, key: &str) -> Result<(), Failure> {
-        let (set, delete, scope) = (None, Some(key.to_owned()), Some(scope.to_owned()));
-        self.change(wire::State { set, delete, value: None, scope }).await
+        self.change(scope, wire::State { delete: Some(key.to_owned()), ..Default::default() }).await
     }
 
-    async fn change(&self, state: wire::State) -> Result<(), Failure> {
+    async fn change(&self, scope: &str, state: wire::State) -> Result<(), Failure> {
+        let state = wire::State { scope: Some(scope.to_owned()), ..state };
         self.said().lines.push(wire::Line { log: None, state: Some(state) });
         self.flush().await.map_err(Failure::from)
     }
 
     /// Sends the lines that wait.
     pub(crate) async fn flush(&self) -> Result<(), ClientError> {
-        let _order = self.0.sending.lock().await;
+        let order = self.0.sending.lock().await;
+        self.send_lines(&order).await
+    }
+
+    async fn send_lines(&self, order: &tokio::sync::MutexGuard<'_, ()>) -> Result<(), ClientError> {
         loop {
-            let request = {
-                let said = self.said();
-                let lines = some(&said.lines);
-                wire::AppendRequest {
-                    lease: self.0.assignment.lease.clone(),
-                    from_line: said.written,
-                    lines: lines.to_vec(),
-                }
-            };
-            if request.lines.is_empty() {
+            let count = some(&self.said().lines);
+            if count == 0 {
                 return Ok(());
             }
-            // Lines stay until they are known to be there: one that was dropped could never be told from one that came.
-            let answer = self.0.client.append(&request, self.0.patience).await;
-            let mut said = self.said();
-            let refused = matches!(&answer, Err(ClientError::Refused { .. }));
-            if answer.is_ok() || refused {
-                let sent = request.lines.len().min(said.lines.len());
-                said.lines.drain(..sent);
-            }
-            said.written = answer?.lines;
+            self.append(order, count).await?;
         }
+    }
+
+    /// Sends the first lines that wait.
+    async fn append(
+        &self,
+        _order: &tokio::sync::MutexGuard<'_, ()>,
+        count: usize,
+    ) -> Result<wire::AppendAnswer, ClientError> {
+        let request = {
+            let said = self.said();
+            let (lease, from_line) = (self.0.assignment.lease.clone(), said.written);
+            wire::AppendRequest { lease, from_line, lines: said.lines[..count].to_vec() }
+        };
+        // Lines stay until they are known to be there: one that was dropped could never be told from one that came.
+        let answer = self.0.client.append(&request, self.0.patience).await;
+        let mut said = self.said();
+        if answer.is_ok() || matches!(&answer, Err(ClientError::Refused { .. })) {
+            said.lines.drain(..count);
+        }
+        let answer = answer?;
+        said.written = answer.lines;
+        Ok(answer)
     }
 
     /// What is published with the completion.
@@ -181,15 +226,14 @@ impl fmt::Debug for Job {
     }
 }
 
-/// As many of the lines as one request takes.
-fn some(lines: &[wire::Line]) -> &[wire::Line] {
+/// How many of the lines one request takes.
+fn some(lines: &[wire::Line]) -> usize {
     let mut bytes = 0;
     let fits = lines.iter().take_while(|line| {
         bytes += serde_json::to_string(line).map_or(0, |text| text.len());
         bytes <= APPEND_BYTES
     });
-    let count = fits.count().max(1).min(lines.len());
-    &lines[..count]
+    fits.count().max(1).min(lines.len())
 }
 
 fn payload_of(value: &impl Serialize) -> Result<Json, Failure> {

@@ -237,8 +237,8 @@ pub struct Line {
     pub state: Option<State>,
 }
 
-/// One of `set` and `delete`, each with a key.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// One of `set`, `delete` and `get`, each with a key.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct State {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -246,17 +246,43 @@ pub struct State {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub get: Option<String>,
+    /// Of `set`; `null` is a value.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub value: Option<Json>,
-    /// `run`, `flow` or `tenant`.
+    /// `run`, `flow`, `tenant` or any other name; `run` where none is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
+    /// Of `set`: the value is gone after this long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What a `get` found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Found {
+    /// The key.
+    pub get: String,
+    pub scope: String,
+    /// Not there where the key is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub value: Option<Json>,
+}
+
+/// `null` is a value.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AppendAnswer {
     /// How many lines of this attempt are in the log now.
     pub lines: u32,
+    /// What each `get` among the lines found, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub found: Vec<Found>,
 }
 
 /// `POST /v1/work/emit`

@@ -55,6 +55,7 @@ pub mod runner;
 pub mod send;
 pub mod slots;
 mod standing;
+pub mod state;
 pub mod stats;
 pub mod step;
 pub mod stuck;
@@ -68,7 +69,7 @@ pub use flow::{All, Any, Event, Flow};
 pub use flowline_core as core;
 pub use flowline_core::definition::{Backoff, OnFailure, Priority, Retry};
 pub use flowline_store as store;
-pub use flowline_store::row::StateScope;
+pub use flowline_store::{StateOwner, StatePage, StateQuery, StateScope, StateValue};
 pub use lease_ref::LeaseRef;
 pub use lock::{LockError, LockGuard, NamedLock};
 pub use machine::{ActionInput, Machine};
@@ -77,6 +78,7 @@ pub use operate::{RunHandle, RunOutcome, StartRequest};
 #[cfg(feature = "http")]
 pub use runner::http::HttpConfig;
 pub use send::{SendRequest, Sent};
+pub use state::StateHandle;
 pub use step::{Level, Step, StepError};
 pub use subscribe::{Source, Subscription};
 

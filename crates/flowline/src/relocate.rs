@@ -18,7 +18,7 @@ use flowline_store::query::{MAX_PAGE, WantTotal};
 use flowline_store::row::Pause;
 use flowline_store::{
     CommitError, EventPage, EventQuery, Filling, JobState, ReceiptPage, ReceiptQuery, Restored,
-    RestoredEvent, RestoredRun, RunQuery, RunRow, StateOwner, Store, StoreError,
+    RestoredEvent, RestoredRun, RunQuery, RunRow, StateOwner, StatePage, StateQuery, Store, StoreError,
 };
 use serde::Serialize;
 
@@ -33,6 +33,8 @@ const RUNS: usize = 200;
 const EVENTS: usize = 250;
 /// Receipts read at a time.
 const RECEIPTS: usize = 250;
+/// Key-value state read at a time.
+const VALUES: usize = 250;
 /// What is written in one go: enough that the way there costs little, and not so much that it fills memory.
 const PARCEL_BYTES: usize = 1 << 20;
 const PARCEL_PARTS: usize = 2_000;
@@ -274,7 +276,7 @@ impl Cart<'_> {
         self.source.events(run, EventQuery { after, limit, ..EventQuery::default() }).await
     }
 
-    /// Key-value state of flows and of the tenant.
+    /// Key-value state of flows, of the tenant and of its named scopes.
     async fn shared_values(&mut self, tenant: &Tenant) -> Result<(), MoveError> {
         let mut flows: Vec<_> =
             self.source.definitions(tenant).await?.into_iter().map(|one| one.flow).collect();
@@ -282,18 +284,27 @@ impl Cart<'_> {
         for flow in flows {
             self.values(tenant, StateOwner::Flow(flow)).await?;
         }
+        for scope in self.source.scopes(tenant).await? {
+            self.values(tenant, StateOwner::Named(scope)).await?;
+        }
         self.values(tenant, StateOwner::Tenant).await
     }
 
     async fn values(&mut self, tenant: &Tenant, owner: StateOwner) -> Result<(), MoveError> {
-        let values = self.source.values(tenant, &owner).await?;
-        if values.is_empty() {
-            return Ok(());
+        let mut query = StateQuery::first(VALUES);
+        loop {
+            let StatePage { values, more } = self.source.states(tenant, &owner, query.clone()).await?;
+            let Some(last) = values.last() else { return Ok(()) };
+            query.after = Some(last.key.clone());
+            self.moved.values += values.len() as u64;
+            let bytes = values.iter().map(|value| value.key.len() + value.value.get().len()).sum();
+            let count = values.len();
+            let part = Restored::Values { tenant: tenant.clone(), owner: owner.clone(), values };
+            self.put(part, bytes, count).await?;
+            if !more {
+                return Ok(());
+            }
         }
-        self.moved.values += values.len() as u64;
-        let bytes = values.iter().map(|value| value.key.len() + value.value.get().len()).sum();
-        let count = values.len();
-        self.put(Restored::Values { tenant: tenant.clone(), owner, values }, bytes, count).await
     }
 
     async fn paused_queues(&mut self, tenant: &Tenant) -> Result<(), MoveError> {

@@ -9,7 +9,7 @@ use flowline_core::decide::{Failure, Retryable};
 use flowline_core::ids::step_id;
 use flowline_core::request::Given;
 use flowline_core::{Json, RunId, Tenant, limits};
-use flowline_store::row::StateScope;
+use flowline_store::StateScope;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -119,26 +119,44 @@ impl Step {
         self.attempt.log(level, &message.to_string(), Some(fields));
     }
 
-    /// Reads key-value state.
+    /// Reads key-value state: `step.get("orders", "order-123")`. `None` where the key is not set, or its time is over. A scope
+    /// is `run`, `flow`, `tenant`, or any other name, which all flows of the tenant share.
     pub async fn get<T: DeserializeOwned>(
         &self,
-        scope: StateScope,
+        scope: impl Into<StateScope>,
         key: &str,
     ) -> Result<Option<T>, StepError> {
-        match self.attempt.get(scope, key).await? {
+        match self.attempt.get(scope.into(), key).await? {
             Some(json) => Ok(Some(json.to()?)),
             None => Ok(None),
         }
     }
 
     /// Writes key-value state at once. It stays written if the attempt fails.
-    pub async fn set(&self, scope: StateScope, key: &str, value: impl Serialize) -> Result<(), StepError> {
+    pub async fn set(
+        &self,
+        scope: impl Into<StateScope>,
+        key: &str,
+        value: impl Serialize,
+    ) -> Result<(), StepError> {
         let value = payload_of(&format!("state {key:?}"), &value)?;
-        self.attempt.set(scope, key, Some(value)).await
+        self.attempt.set(scope.into(), key, Some(value), None).await
     }
 
-    pub async fn delete(&self, scope: StateScope, key: &str) -> Result<(), StepError> {
-        self.attempt.set(scope, key, None).await
+    /// Like [`Step::set`]; the value is gone after `ttl`.
+    pub async fn set_for(
+        &self,
+        scope: impl Into<StateScope>,
+        key: &str,
+        value: impl Serialize,
+        ttl: Duration,
+    ) -> Result<(), StepError> {
+        let value = payload_of(&format!("state {key:?}"), &value)?;
+        self.attempt.set(scope.into(), key, Some(value), Some(ttl)).await
+    }
+
+    pub async fn delete(&self, scope: impl Into<StateScope>, key: &str) -> Result<(), StepError> {
+        self.attempt.set(scope.into(), key, None, None).await
     }
 
     /// The tenant's lock of this name, to be held by this attempt. Its guard releases it when the attempt ends.

@@ -65,7 +65,12 @@ async fn say(script: &str) -> Told {
 async fn a_program_whose_message_is_refused_is_killed_at_once() {
     for (script, code) in [
         ("echo '{\"emit_now\": {\"name\": \"undeclared\"}}'; sleep 60", "emit_refused"),
-        ("echo '{\"state\": {\"set\": \"k\", \"scope\": \"moon\"}}'; sleep 60", "protocol"),
+        ("echo '{\"state\": {\"set\": \"k\", \"scope\": \"the moon\"}}'; sleep 60", "invalid_state_scope"),
+        ("echo '{\"state\": {\"set\": \"\"}}'; sleep 60", "invalid_state_key"),
+        ("echo '{\"state\": {\"set\": \"k\", \"delete\": \"k\"}}'; sleep 60", "protocol"),
+        ("echo '{\"state\": {\"put\": \"k\", \"value\": 1}}'; sleep 60", "protocol"),
+        ("echo '{\"state\": {\"set\": \"k\", \"ttl\": \"soon\"}}'; sleep 60", "protocol"),
+        ("echo '{\"state\": {\"get\": \"k\"}}'; sleep 60", "protocol"),
         ("head -c 1100000 /dev/zero; sleep 60", "too_large"),
         ("head -c 1100000 /dev/zero >&2; sleep 60", "too_large"),
     ] {
@@ -111,6 +116,77 @@ async fn a_command_reads_the_state_that_earlier_steps_wrote() {
     let envelope = &told.outcome.result.as_ref().expect("it completed").value()["b"];
     assert_eq!(envelope["state"], json!({ "n": [1], "strange \u{e9}": null }));
     assert!(envelope.get("stateOmitted").is_none());
+}
+
+/// What every state event says of itself.
+fn state_events(told: &Told) -> Vec<&Value> {
+    told.events.iter().filter(|(kind, _)| *kind == EventType::State).map(|(_, data)| data).collect()
+}
+
+#[tokio::test]
+async fn a_shell_script_reads_state_of_every_scope_from_replies_on_stdin() {
+    let script = r#"
+        read -r input
+        for scope in run flow tenant orders; do
+            echo "{\"state\": {\"set\": \"k\", \"scope\": \"$scope\", \"value\": \"of $scope\"}}"
+            echo "{\"state\": {\"get\": \"k\", \"scope\": \"$scope\"}}"
+            read -r reply
+            echo "$reply" | sed 's/^/said /'
+        done
+        echo '{"state": {"get": "none"}}'
+        read -r reply
+        printf '{"result": %s}\n' "$reply""#;
+    let told =
+        run(&format!("flow: asking\nsteps:\n  a: {{ command: [sh, -c, {}], stdin: open }}\n", json!(script)))
+            .await;
+    assert_eq!(told.outcome.status, Status::Completed, "{:?}", told.events);
+    let reply =
+        |scope: &str| format!(r#"said {{"state":{{"get":"k","scope":"{scope}","value":"of {scope}"}}}}"#);
+    let said: Vec<String> = told.logs().iter().map(|(_, message)| (*message).to_owned()).collect();
+    assert_eq!(said, ["run", "flow", "tenant", "orders"].map(reply));
+    assert_eq!(
+        told.outcome.result.as_ref().unwrap().value(),
+        json!({ "a": { "state": { "get": "none", "scope": "run" } } }),
+        "a key that is not set has no value"
+    );
+    let set = json!({ "operation": "set", "scope": "orders", "key": "k", "value": "of orders" });
+    let get = json!({ "operation": "get", "scope": "orders", "key": "k" });
+    assert_eq!(state_events(&told)[6..8], [&set, &get]);
+}
+
+#[tokio::test]
+async fn a_python_program_counts_in_a_scope_that_other_runs_share() {
+    let program = r#"
+import json, sys
+
+step = json.loads(sys.stdin.readline())
+
+def say(**message):
+    print(json.dumps(message), flush=True)
+
+def get(key, scope="run"):
+    say(state={"get": key, "scope": scope})
+    return json.loads(sys.stdin.readline())["state"].get("value")
+
+n = (get("n", scope="counters") or 0) + 1
+say(state={"set": "n", "value": n, "scope": "counters", "ttl": "1h"})
+say(result=[n, get("n", scope="counters")])
+"#;
+    let step = format!("command: [python3, -c, {}], stdin: open", json!(program));
+    let told = run(&format!(
+        "flow: counting\nsteps:\n  a: {{ {step} }}\n  b: {{ {step}, subscribes: ['step:a'] }}\n"
+    ))
+    .await;
+    assert_eq!(told.outcome.status, Status::Completed, "{:?}", told.events);
+    assert_eq!(told.outcome.result.as_ref().unwrap().value(), json!({ "b": [2, 2] }));
+    let set = json!({ "operation": "set", "scope": "counters", "key": "n", "value": 2, "ttlMs": 3_600_000 });
+    assert!(state_events(&told).contains(&&set), "{:?}", told.events);
+}
+
+#[tokio::test]
+async fn a_program_that_reads_to_the_end_of_stdin_ends_where_it_is_not_kept_open() {
+    let told = say("cat > /dev/null; echo '{\"result\": 1}'").await;
+    assert_eq!(told.outcome.result.as_ref().unwrap().value(), json!({ "a": 1 }));
 }
 
 #[tokio::test]

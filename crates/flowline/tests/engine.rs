@@ -12,7 +12,9 @@ use flowline::store::memory::MemoryStore;
 use flowline::store::{
     Catalog, Claim, EventQuery, Extend, Extended, FeedFilter, RunStore, StoreError, Token,
 };
-use flowline::{Config, Engine, EngineError, Flow, OnFailure, Retry, Role, StateScope, Step, StepError};
+use flowline::{
+    Config, Engine, EngineError, Flow, OnFailure, Retry, Role, StateQuery, StateScope, Step, StepError,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
@@ -292,6 +294,68 @@ async fn state_is_written_at_once_and_read_by_later_steps() {
     let engine = Engine::on(memory()).flow(&flow).start().await.unwrap();
     let run = engine.run(&flow, json!(1)).await.unwrap();
     assert_eq!(run.wait().await.unwrap().result.unwrap().value(), json!({"b": 42}));
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn state_of_a_named_scope_is_shared_with_the_world_outside_and_ends_with_its_time() {
+    let flow = Flow::new("kept")
+        .step("a", |step: Step, _: Value| async move {
+            let status: Option<String> = step.get("orders", "order-1").await?;
+            step.set_for("orders", "order-2", "new", Duration::from_secs(60)).await?;
+            step.set_for("orders", "order-3", "gone soon", Duration::from_millis(20)).await?;
+            Ok(json!(status))
+        })
+        .build()
+        .unwrap();
+    let clock = Clock::manual(Time::from_millis(1_000_000));
+    let engine = Engine::on(Arc::new(MemoryStore::new(clock.clone()))).flow(&flow).start().await.unwrap();
+    let orders = engine.state("orders").unwrap();
+    orders.set("order-1", "paid").await.unwrap();
+    let run = engine.run(&flow, json!(1)).await.unwrap();
+    assert_eq!(run.wait().await.unwrap().result.unwrap().value(), json!({"a": "paid"}));
+    clock.advance(Duration::from_millis(20));
+    assert_eq!(orders.get::<String>("order-3").await.unwrap(), None);
+    let page = orders.list(StateQuery::first(10)).await.unwrap();
+    let keys: Vec<(&str, Option<Time>)> =
+        page.values.iter().map(|value| (value.key.as_str(), value.expires)).collect();
+    assert_eq!(keys, [("order-1", None), ("order-2", Some(Time::from_millis(1_060_000)))]);
+    assert!(orders.delete("order-1").await.unwrap());
+    assert!(!orders.delete("order-1").await.unwrap());
+    let page = engine.store().events(run.key(), EventQuery::default()).await.unwrap();
+    let logged = page.events.iter().filter(|event| event.kind == EventType::State);
+    let logged: Vec<Value> = logged.map(|event| event.data.as_ref().unwrap().value()).collect();
+    assert_eq!(logged[0], json!({"operation": "get", "scope": "orders", "key": "order-1"}));
+    let set =
+        json!({"operation": "set", "scope": "orders", "key": "order-2", "value": "new", "ttlMs": 60_000});
+    assert_eq!(logged[1], set);
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn the_state_of_a_run_is_read_from_outside_and_never_written() {
+    let flow = Flow::new("kept")
+        .step("a", |step: Step, _: Value| async move {
+            step.set("run", "k", 1).await?;
+            Ok(json!(null))
+        })
+        .build()
+        .unwrap();
+    let engine = Engine::on(memory()).flow(&flow).start().await.unwrap();
+    let run = engine.run(&flow, json!(1)).await.unwrap();
+    run.wait().await.unwrap();
+    let state = engine.state(&format!("run:{}", run.id())).unwrap();
+    assert_eq!(state.get::<u32>("k").await.unwrap(), Some(1));
+    for refused in [state.set("k", 2).await.err(), state.delete("k").await.err()] {
+        assert!(refused.unwrap().to_string().contains("by its steps alone"));
+    }
+    let unknown = engine.state("flow:unknown").unwrap().set("k", 1).await;
+    assert!(matches!(unknown, Err(EngineError::NoSuchFlow(_))), "{unknown:?}");
+    assert!(matches!(engine.state("flow"), Err(EngineError::Invalid(_))));
+    let kept = engine.state("tenant").unwrap();
+    for key in ["", "nul \0", &"x".repeat(257)] {
+        assert!(matches!(kept.set(key, 1).await, Err(EngineError::Invalid(_))), "{key:?}");
+    }
     engine.stop().await;
 }
 

@@ -1,10 +1,10 @@
-//! Definitions, key-value state, queues, locks, counters, health.
+//! Definitions, queues, locks, counters, health.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::{Json, RunKey, Tenant, Time};
-use flowline_store::row::{Pause, StateScope};
+use flowline_core::{RunKey, Tenant, Time};
+use flowline_store::row::Pause;
 use flowline_store::{
     Acquired, Counter, Health, JobKey, JobRow, JobState, LockRequest, LockRow, QueueRow, StoredDefinition,
     Token,
@@ -97,34 +97,6 @@ async fn defined(
             latest: row.try_get(5)?,
         });
     }
-    Ok(found)
-}
-
-/// All live values of a scope, or the one under `key`.
-pub(crate) async fn states(
-    session: &Session,
-    run: &RunKey,
-    scope: StateScope,
-    key: Option<&str>,
-) -> Result<Vec<(String, Json)>, Fault> {
-    let owner = match scope {
-        StateScope::Run => "$2",
-        StateScope::Flow => {
-            "(select flow_name from flow_runs where tenant || '/' || run_id = $1::text || '/' || $2::text)"
-        }
-        StateScope::Tenant => "left($2, 0)",
-    };
-    let sql = format!(
-        "select key, value from state where tenant = $1 and scope = $3 and owner = {owner}
-             and (expires is null or expires > now_ms()) and ($4::text is null or key = $4)"
-    );
-    let (tenant, name, key) = (run.tenant.as_str(), run.run.as_str(), key.map(code::shut));
-    let mut found = Vec::new();
-    for row in session.query(&sql, &[&tenant, &name, &code::scope_number(scope), &key]).await? {
-        found.push((code::open(row.try_get(0)?), Json::composed(row.try_get(1)?)));
-    }
-    // By the bytes of the keys themselves, which columns may hold otherwise.
-    found.sort_by(|(a, _): &(String, Json), (b, _)| a.cmp(b));
     Ok(found)
 }
 

@@ -4,8 +4,7 @@ use std::borrow::Cow;
 
 use flowline_core::definition::Priority;
 use flowline_core::{RunId, Status, Tenant};
-use flowline_store::Token;
-use flowline_store::row::StateScope;
+use flowline_store::{StateOwner, Token};
 
 use crate::fault::Fault;
 
@@ -28,11 +27,24 @@ pub(crate) fn priority_number(priority: Priority) -> i16 {
     }
 }
 
-pub(crate) fn scope_number(scope: StateScope) -> i16 {
-    match scope {
-        StateScope::Run => 0,
-        StateScope::Flow => 1,
-        StateScope::Tenant => 2,
+/// The number of named scopes.
+pub(crate) const NAMED: i16 = 3;
+
+pub(crate) fn scope_number(owner: &StateOwner) -> i16 {
+    match owner {
+        StateOwner::Run(_) => 0,
+        StateOwner::Flow(_) => 1,
+        StateOwner::Tenant => 2,
+        StateOwner::Named(_) => NAMED,
+    }
+}
+
+/// What tells an owner of key-value state from others of its scope.
+pub(crate) fn owner_name(owner: &StateOwner) -> &str {
+    match owner {
+        StateOwner::Run(run) => run.as_str(),
+        StateOwner::Flow(name) | StateOwner::Named(name) => name,
+        StateOwner::Tenant => "",
     }
 }
 

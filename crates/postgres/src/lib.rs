@@ -25,6 +25,7 @@ mod retain;
 mod schema;
 mod session;
 mod signal;
+mod state;
 mod store;
 mod target;
 mod tls;

@@ -1,24 +1,26 @@
 //! The contract's verbs, each handed to the writers or to a connection of its own.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_core::event::Slot;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::document;
-use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
+use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
     Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, RunPage, RunQuery,
-    RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
+    RunStore, Snapshot, StateOwner, StatePage, StateQuery, StateValue, StoreError, StoredDefinition, Swept,
+    Token,
 };
 use tokio::sync::watch;
 
 use crate::fault::Fault;
 use crate::pool::timely;
 use crate::write::{CHUNK, TRIES, pause};
-use crate::{PostgresStore, catalog, documents, feed, lease, read, receipts, retain};
+use crate::{PostgresStore, catalog, documents, feed, lease, read, receipts, retain, state};
 
 /// Runs a read on a connection of the pool.
 macro_rules! reading {
@@ -164,13 +166,38 @@ impl Catalog for PostgresStore {
         reading!(self, |session| catalog::definitions(&session, tenant))
     }
 
-    async fn state(&self, run: &RunKey, scope: StateScope, key: &str) -> Result<Option<Json>, StoreError> {
-        let found = reading!(self, |session| catalog::states(&session, run, scope, Some(key)))?;
-        Ok(found.into_iter().next().map(|(_, value)| value))
+    async fn state(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+    ) -> Result<Option<StateValue>, StoreError> {
+        reading!(self, |session| state::state(&session, tenant, owner, key))
     }
 
-    async fn states(&self, run: &RunKey, scope: StateScope) -> Result<Vec<(String, Json)>, StoreError> {
-        reading!(self, |session| catalog::states(&session, run, scope, None))
+    async fn states(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        query: StateQuery,
+    ) -> Result<StatePage, StoreError> {
+        reading!(self, |session| state::states(&session, tenant, owner, &query))
+    }
+
+    async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
+        reading!(self, |session| state::scopes(&session, tenant))
+    }
+
+    async fn change_state(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+        value: Option<Json>,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        owner.writable()?;
+        writing!(self, |session| state::change(&session, tenant, owner, key, value.as_ref(), ttl))
     }
 
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {

@@ -1,8 +1,8 @@
 //! The verbs of a move.
 
 use async_trait::async_trait;
-use flowline_core::{Tenant, Time};
-use flowline_store::{CommitError, Filling, Restored, StateOwner, StateValue, StoreError, Transfer};
+use flowline_core::Tenant;
+use flowline_store::{CommitError, Filling, Restored, StoreError, Transfer};
 
 use crate::PostgresStore;
 use crate::code;
@@ -18,11 +18,6 @@ impl Transfer for PostgresStore {
     async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
         let seat = self.pool.take().await?;
         timely(tenants(&seat)).await.map_err(Fault::of_read)
-    }
-
-    async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError> {
-        let seat = self.pool.take().await?;
-        timely(values(&seat, tenant, owner)).await.map_err(Fault::of_read)
     }
 
     async fn collections(&self) -> Result<Vec<String>, StoreError> {
@@ -52,32 +47,12 @@ impl Transfer for PostgresStore {
 }
 
 async fn tenants(session: &Session) -> Result<Vec<Tenant>, Fault> {
-    let sql = "select tenant from definitions union select tenant from paused_queues";
+    let sql = "select tenant from definitions union select tenant from paused_queues
+        union select tenant from state where scope in (2, 3) and (expires is null or expires > now_ms())";
     let rows = session.query(sql, &[]).await?;
     let mut found =
         rows.iter().map(|row| code::tenant(row.try_get(0)?)).collect::<Result<Vec<_>, Fault>>()?;
     found.sort();
-    Ok(found)
-}
-
-async fn values(session: &Session, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, Fault> {
-    let sql = "select key, value, expires from state where tenant = $1 and scope = $2 and owner = $3
-        and (expires is null or expires > now_ms())";
-    let name = match owner {
-        StateOwner::Run(run) => run.as_str(),
-        StateOwner::Flow(flow) => flow,
-        StateOwner::Tenant => "",
-    };
-    let mut found = Vec::new();
-    for row in session.query(sql, &[&tenant.as_str(), &code::scope_number(owner.scope()), &name]).await? {
-        found.push(StateValue {
-            key: code::open(row.try_get(0)?),
-            value: flowline_core::Json::composed(row.try_get(1)?),
-            expires: row.try_get::<_, Option<i64>>(2)?.map(Time::from_millis),
-        });
-    }
-    // By the bytes of the keys themselves, which columns may hold otherwise.
-    found.sort_by(|a: &StateValue, b| a.key.cmp(&b.key));
     Ok(found)
 }
 

@@ -1,4 +1,4 @@
-//! Definitions, key-value state, queues and counters.
+//! Definitions, queues and counters.
 //!
 //! Definitions live in the first shard; every shard knows which there are, because a commit that starts a run looks at its
 //! own shard alone. A pause is known to every shard for the same reason.
@@ -6,16 +6,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flowline_core::{Json, RunKey, Status, Tenant, Time};
-use flowline_store::row::{Pause, StateScope};
+use flowline_core::{Status, Tenant, Time};
+use flowline_store::row::Pause;
 use flowline_store::{Counter, QueueRow, StoreError, StoredDefinition};
 
 use crate::RedisStore;
 use crate::answer::{list, maybe_text, number, score, text, texts};
 use crate::args::Args;
-use crate::encode::owner;
 use crate::names;
-use crate::row;
 use crate::script;
 use crate::shard::Shard;
 
@@ -127,52 +125,6 @@ impl RedisStore {
 
     fn latest_key(&self, tenant: &Tenant) -> String {
         self.shards[0].key(&format!("latest:{}", names::encode(tenant.as_str())))
-    }
-
-    /// Key-value state of a scope, by key; one key alone where it is named.
-    pub(crate) async fn states_of(
-        &self,
-        run: &RunKey,
-        scope: StateScope,
-        key: Option<&str>,
-    ) -> Result<Vec<(String, Json)>, StoreError> {
-        let name = names::run(run);
-        let home = self.shard(&name);
-        let flow = match scope {
-            StateScope::Flow => {
-                let mut asked = redis::cmd("GET");
-                asked.arg(home.key(&format!("run:{name}")));
-                row::read(run, home.ask(&asked).await?)?.map(|row| names::encode(&row.flow))
-            }
-            _ => None,
-        };
-        let Some(owner) = owner(&name, scope, flow.as_deref()) else { return Ok(Vec::new()) };
-        let mut args = Args::new();
-        args.text(&owner);
-        if let Some(key) = key {
-            args.text(key);
-        }
-        let answers = match scope {
-            StateScope::Run => vec![home.call(&script::STATE, [&args]).await?],
-            // Written in the shard of the run that wrote: the newest value counts.
-            StateScope::Flow | StateScope::Tenant => {
-                self.on_all(|shard: &Shard| shard.call(&script::STATE, [&args])).await?
-            }
-        };
-        let mut newest: BTreeMap<String, (u64, String)> = BTreeMap::new();
-        for mut answer in answers {
-            while let (Some(key), Some(order), Some(value)) =
-                (answer.rest.next(), answer.rest.next(), answer.rest.next())
-            {
-                let (key, order, value) = (text(key)?, number(&text(order)?)?, text(value)?);
-                let known = newest.entry(key).or_default();
-                if order >= known.0 {
-                    *known = (order, value);
-                }
-            }
-        }
-        let live = newest.into_iter().filter(|(_, (_, value))| !value.is_empty());
-        Ok(live.map(|(key, (_, value))| (key, Json::composed(value))).collect())
     }
 
     pub(crate) async fn queues_of(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {

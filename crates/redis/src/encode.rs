@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::{NewEvent, RunId, Status, Time};
-use flowline_store::row::StateScope;
 use flowline_store::{
     Append, AppendError, Base, Commit, CommitError, Committed, Failure, Handoff, Index, JobKey, LeaseUse,
     NewJob, NewRun, Others, StoreError, Token,
@@ -304,7 +303,7 @@ pub(crate) fn append(append: &Append, hint: u64) -> (Args, usize) {
         args.end();
         match &line.state {
             Some(change) => {
-                args.text(change.scope.as_str()).text(&change.key);
+                args.name(change.scope.as_str()).text(&change.key);
                 args.text(change.value.as_ref().map_or("", |value| value.get()));
                 match change.ttl {
                     Some(ttl) => args.number(millis(ttl)),
@@ -404,16 +403,6 @@ pub(crate) fn failure(text: &str) -> Result<Option<Failure>, StoreError> {
     }
     let damaged = |error| StoreError::Damaged(format!("the failure of a run cannot be read: {error}"));
     serde_json::from_str(text).map(Some).map_err(damaged)
-}
-
-/// Whose key-value state, as the end of its key.
-pub(crate) fn owner(run: &str, scope: StateScope, flow: Option<&str>) -> Option<String> {
-    let tenant = run.split('/').next().unwrap_or_default();
-    Some(match scope {
-        StateScope::Run => format!("run:{run}"),
-        StateScope::Flow => format!("flow:{tenant}/{}", flow?),
-        StateScope::Tenant => format!("tenant:{tenant}"),
-    })
 }
 
 fn json(value: &impl Serialize) -> Result<String, StoreError> {

@@ -29,6 +29,7 @@ mod row;
 mod runs;
 mod script;
 mod shard;
+mod state;
 mod store;
 mod transfer;
 mod wake;

@@ -1,17 +1,19 @@
 //! The contract's verbs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_core::event::Slot;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::document;
-use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
+use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
     Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, RunPage, RunQuery,
-    RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
+    RunStore, Snapshot, StateOwner, StatePage, StateQuery, StateValue, StoreError, StoredDefinition, Swept,
+    Token,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -100,7 +102,7 @@ impl RedisStore {
     }
 
     /// Where the numbers of a write and its `parts` begin. None with one shard: its own order is enough.
-    fn hint(&self, parts: usize) -> u64 {
+    pub(crate) fn hint(&self, parts: usize) -> u64 {
         match self.shards.len() {
             1 => 0,
             _ => self.shared.hint(1 + parts as u64),
@@ -231,12 +233,38 @@ impl Catalog for RedisStore {
         self.definitions_of(tenant).await
     }
 
-    async fn state(&self, run: &RunKey, scope: StateScope, key: &str) -> Result<Option<Json>, StoreError> {
-        Ok(self.states_of(run, scope, Some(key)).await?.pop().map(|(_, value)| value))
+    async fn state(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+    ) -> Result<Option<StateValue>, StoreError> {
+        Ok(self.values_of(tenant, owner, &[key.to_owned()]).await?.pop())
     }
 
-    async fn states(&self, run: &RunKey, scope: StateScope) -> Result<Vec<(String, Json)>, StoreError> {
-        self.states_of(run, scope, None).await
+    async fn states(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        query: StateQuery,
+    ) -> Result<StatePage, StoreError> {
+        self.page_of_values(tenant, owner, &query).await
+    }
+
+    async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
+        self.scopes_of(tenant).await
+    }
+
+    async fn change_state(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+        value: Option<Json>,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        owner.writable()?;
+        self.set_value(tenant, owner, key, value.as_ref(), ttl).await
     }
 
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {

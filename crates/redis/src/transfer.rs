@@ -1,18 +1,18 @@
 //! The verbs of a move. What is restored goes into one script, in the texts that commits write.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_core::{RunKey, Tenant, Time};
 use flowline_store::{
     CommitError, Document, Filling, NewRun, Receipt, Restored, RestoredEvent, RestoredRun, StateOwner,
     StateValue, StoreError, StoredDefinition, Transfer,
 };
 
 use crate::RedisStore;
-use crate::answer::{list, number, text, texts};
+use crate::answer::{text, texts};
 use crate::args::Args;
 use crate::encode;
 use crate::job;
@@ -22,6 +22,7 @@ use crate::receipt;
 use crate::row;
 use crate::script;
 use crate::shard::Shard;
+use crate::state;
 
 /// The most bytes in a call. One part that is larger goes alone.
 const BYTES: usize = 1 << 20;
@@ -61,37 +62,8 @@ impl Transfer for RedisStore {
                 found.insert(Tenant::new(&tenant).map_err(|error| StoreError::Damaged(error.to_string()))?);
             }
         }
+        found.extend(self.live_owners().await?.into_iter().map(|(tenant, _)| tenant));
         Ok(found.into_iter().collect())
-    }
-
-    async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError> {
-        let name = owner_name(tenant, owner);
-        let shards = match owner {
-            // Written in the shard of the run that wrote: the newest value counts.
-            StateOwner::Flow(_) | StateOwner::Tenant => &self.shards[..],
-            StateOwner::Run(run) => {
-                let home = self.shard_number(&names::run(&RunKey::new(tenant.clone(), run.clone())));
-                &self.shards[home..=home]
-            }
-        };
-        let now = self.time().await?;
-        let mut newest: BTreeMap<String, (u64, StateValue)> = BTreeMap::new();
-        for shard in shards {
-            let mut asked = redis::cmd("HGETALL");
-            asked.arg(shard.key(&format!("state:{name}")));
-            let mut all = list(shard.ask(&asked).await?)?.into_iter();
-            while let (Some(key), Some(kept)) = (all.next(), all.next()) {
-                let (order, value) = read_value(text(key)?, &text(kept)?)?;
-                match newest.get(&value.key) {
-                    Some((known, _)) if *known > order => {}
-                    _ => drop(newest.insert(value.key.clone(), (order, value))),
-                }
-            }
-        }
-        let live = |value: &StateValue| {
-            !value.value.get().is_empty() && value.expires.is_none_or(|expires| now < expires)
-        };
-        Ok(newest.into_values().map(|(_, value)| value).filter(live).collect())
     }
 
     async fn collections(&self) -> Result<Vec<String>, StoreError> {
@@ -241,10 +213,10 @@ impl RedisStore {
     fn pack_value(&self, tenant: &Tenant, owner: &StateOwner, value: &StateValue) -> Packed {
         let shard = match owner {
             StateOwner::Run(run) => self.shard_number(&names::run(&RunKey::new(tenant.clone(), run.clone()))),
-            StateOwner::Flow(_) | StateOwner::Tenant => 0,
+            _ => 0,
         };
         let mut args = Args::new();
-        args.number(7).text("V").text(&owner_name(tenant, owner)).number(1);
+        args.number(7).text("V").text(&state::owner_name(tenant, owner)).number(1);
         args.text(&value.key).text(value.value.get());
         args.text(&value.expires.map_or_else(|| "-".to_owned(), |expires| expires.millis().to_string()));
         Packed { shard, args, commands: 2, definition: "".into() }
@@ -284,29 +256,6 @@ fn next_place(last: &AtomicU64, created: Time, width: u64) -> u64 {
     let next = |last: u64| Some(wanted.max(last) + width);
     let before = last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     before.unwrap_or_else(|last| last).max(wanted)
-}
-
-/// Whose key-value state, as the end of its key.
-fn owner_name(tenant: &Tenant, owner: &StateOwner) -> String {
-    let of = names::encode(tenant.as_str());
-    match owner {
-        StateOwner::Run(run) => format!("run:{of}/{}", names::encode(run.as_str())),
-        StateOwner::Flow(flow) => format!("flow:{of}/{}", names::encode(flow)),
-        StateOwner::Tenant => format!("tenant:{of}"),
-    }
-}
-
-/// A value as it is kept: its end, its order among the shards, and itself; a deletion has none.
-fn read_value(key: String, kept: &str) -> Result<(u64, StateValue), StoreError> {
-    let damaged = || StoreError::Damaged(format!("{kept:?} is not a value of key-value state"));
-    let mut parts = kept.splitn(3, ' ');
-    let mut part = || parts.next().ok_or_else(damaged);
-    let (expires, order, value) = (part()?, number(part()?)?, part()?);
-    let expires = match expires {
-        "-" => None,
-        ms => Some(Time::from_millis(number(ms)?)),
-    };
-    Ok((order, StateValue { key, value: Json::composed(value.to_owned()), expires }))
 }
 
 async fn wipe(shard: &Shard) -> Result<(), StoreError> {

@@ -15,10 +15,11 @@ use flowline_core::event::Slot;
 use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant};
 use flowline_redis::{IfMissing, RedisStore};
 use flowline_store::conformance::{Fixture, given};
-use flowline_store::row::{Retention, StateScope};
+use flowline_store::row::Retention;
 use flowline_store::{
     Base, Commit, Failure, Filling, Index, NewJob, NewRun, Opened, ReceiptChange, ReceiptQuery,
-    ReceiptStatus, Restored, RestoredEvent, RestoredRun, RunQuery, StateOwner, Token, Transfer,
+    ReceiptStatus, Restored, RestoredEvent, RestoredRun, RunQuery, StateOwner, StateQuery, StateScope, Token,
+    Transfer,
 };
 use server::Server;
 
@@ -46,6 +47,7 @@ async fn fill(f: &Fixture) {
         given::line(EventType::StepStarted),
         given::state_line(StateScope::Run, "a key", value("x"), Some(given::TTL)),
         given::state_line(StateScope::Flow, "f", value("y"), None),
+        given::state_line("orders".into(), "o", value("z"), Some(given::TTL)),
         given::log_line(given::STRANGE[4]),
     ];
     f.append(given::append(&job, 0, lines)).await.expect("appends");
@@ -124,7 +126,7 @@ async fn carry(from: &Fixture, to: &RedisStore) {
     let tenant = Tenant::default();
     let mut parts: Vec<Restored> =
         from.store.definitions(&tenant).await.expect("lists").into_iter().map(Restored::Definition).collect();
-    let mut owners = vec![StateOwner::Flow(given::FLOW.into())];
+    let mut owners = vec![StateOwner::Flow(given::FLOW.into()), StateOwner::Named("orders".into())];
     let page = from.store.runs(RunQuery { limit: 100, ..RunQuery::of(tenant.clone()) }).await.expect("lists");
     for row in page.items.into_iter().rev() {
         let run = row.key();
@@ -141,7 +143,8 @@ async fn carry(from: &Fixture, to: &RedisStore) {
         parts.push(Restored::Events { events: events.collect(), run });
     }
     for owner in owners {
-        let values = from.store.values(&tenant, &owner).await.expect("tells");
+        let page = from.store.states(&tenant, &owner, StateQuery::first(1_000)).await;
+        let values = page.expect("tells").values;
         parts.push(Restored::Values { tenant: tenant.clone(), owner, values });
     }
     assert_eq!(to.begin_filling().await, Ok(Filling::Begun));

@@ -14,7 +14,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = Client::new(&server)?; // with a token: .token("fl_…")?
     let work = |job: Job| async move {
         job.log("packing").await;
-        job.set("run", "shelf", &"B-17").await?; // written at once
+        let seen: u32 = job.get("parcels", "seen").await?.unwrap_or(0); // key-value state of any scope
+        job.set("parcels", "seen", &(seen + 1)).await?; // written at once
         let receipt = pack(job.idempotency_key(), job.input().value()).await?; // `?` fails the attempt, which is then retried
         Ok(json!({ "receipt": receipt }))
     };

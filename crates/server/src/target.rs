@@ -75,6 +75,18 @@ impl Server {
         Ok(self.client.request(Method::POST, path, Some((kind, body)), PATIENCE).await?)
     }
 
+    /// Puts something in its place.
+    pub async fn put<A: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<A, Failure> {
+        let body = serde_json::to_vec(body).map_err(|error| Failure::input(error.to_string()))?;
+        let body = Some(("application/json", body));
+        Ok(self.client.request(Method::PUT, path, body, PATIENCE).await?)
+    }
+
+    /// Removes something, and hears what there was.
+    pub async fn remove<A: DeserializeOwned>(&self, path: &str) -> Result<A, Failure> {
+        Ok(self.client.delete(path, PATIENCE).await?)
+    }
+
     pub async fn delete(&self, path: &str) -> Result<(), Failure> {
         let _: IgnoredAny = self.client.delete(path, PATIENCE).await?;
         Ok(())
@@ -124,7 +136,7 @@ fn refused(status: u16, code: &str, detail: String) -> Failure {
         "bad-parameter" => Failure::usage(detail),
         "bad-body" | "run-not-ended" | "no-such-step" => Failure::input(detail),
         "no-such-run" | "no-such-flow" | "no-such-queue" | "no-such-token" | "no-such-receipt"
-        | "no-such-lock" | "run-ended" | "flow-retired" | "refused" | "role" | "key-conflict" | "schema"
+        | "no-such-lock" | "no-such-key" | "run-ended" | "flow-retired" | "refused" | "role" | "key-conflict" | "schema"
         | "definition" | "invalid" | "stale-lease" | "outcome-conflict" => Failure::refusal(known, detail),
         "unavailable" => Failure::new(Exit::Store, "store-unavailable", detail)
             .help("the server cannot reach its store; ask again in a moment"),

@@ -11,13 +11,13 @@ use async_trait::async_trait;
 use flowline_check::Source;
 use flowline_core::event::{EventType, NewEvent, Slot};
 use flowline_core::{Json, RunKey, Tenant, Time};
-use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
+use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
     Filling, Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, Restored,
-    RunPage, RunQuery, RunStore, Snapshot, StateOwner, StateValue, StoreError, StoredDefinition, Swept,
-    Token, Transfer,
+    RunPage, RunQuery, RunStore, Snapshot, StateOwner, StatePage, StateQuery, StateValue, StoreError,
+    StoredDefinition, Swept, Token, Transfer,
 };
 use tokio::sync::watch;
 
@@ -244,14 +244,46 @@ impl Catalog for Wire {
         self.read("definitions", move |memory, _| memory.definitions(&tenant)).await
     }
 
-    async fn state(&self, run: &RunKey, scope: StateScope, key: &str) -> Result<Option<Json>, StoreError> {
-        let (run, key) = (run.clone(), key.to_owned());
-        self.read("state", move |memory, now| memory.state(now, &run, scope, &key)).await
+    async fn state(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+    ) -> Result<Option<StateValue>, StoreError> {
+        let (tenant, owner, key) = (tenant.clone(), owner.clone(), key.to_owned());
+        self.read("state", move |memory, now| memory.state(now, &tenant, &owner, &key)).await
     }
 
-    async fn states(&self, run: &RunKey, scope: StateScope) -> Result<Vec<(String, Json)>, StoreError> {
-        let run = run.clone();
-        self.read("states", move |memory, now| memory.states(now, &run, scope)).await
+    async fn states(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        query: StateQuery,
+    ) -> Result<StatePage, StoreError> {
+        let (tenant, owner) = (tenant.clone(), owner.clone());
+        self.read("states", move |memory, now| memory.states(now, &tenant, &owner, &query)).await
+    }
+
+    async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
+        let tenant = tenant.clone();
+        self.read("scopes", move |memory, now| memory.scopes(now, &tenant)).await
+    }
+
+    async fn change_state(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+        value: Option<Json>,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        owner.writable()?;
+        let (tenant, owner, key) = (tenant.clone(), owner.clone(), key.to_owned());
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            inner.memory.change_state(now, &tenant, &owner, &key, value.clone(), ttl);
+        };
+        self.cross(Kind::Write, "change state", act).await
     }
 
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
@@ -415,12 +447,7 @@ impl Catalog for Wire {
 #[async_trait]
 impl Transfer for Wire {
     async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
-        self.read("tenants", |memory, _| memory.tenants()).await
-    }
-
-    async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError> {
-        let (tenant, owner) = (tenant.clone(), owner.clone());
-        self.read("values", move |memory, now| memory.values(now, &tenant, &owner)).await
+        self.read("tenants", |memory, now| memory.tenants(now)).await
     }
 
     async fn collections(&self) -> Result<Vec<String>, StoreError> {

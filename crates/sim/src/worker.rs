@@ -167,10 +167,11 @@ impl Worker {
                 self.record.log(Level::Info, &line, None);
                 Ok(())
             }
-            Doing::Set(scope, key, value) => {
-                self.record.set(scope, &key, value)?;
+            Doing::Set(scope, key, value, ttl) => {
+                self.record.set(scope, &key, value, ttl)?;
                 self.write_lines().await
             }
+            Doing::Get(scope, key) => self.record.get(&scope, &key),
             Doing::EmitNow(name, payload) => {
                 if self.record.must_append() {
                     self.write_lines().await?;

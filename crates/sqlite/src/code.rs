@@ -1,9 +1,10 @@
 //! Small enums and tokens as numbers and bytes of the file. These numbers are part of the layout.
 
+use std::borrow::Cow;
+
 use flowline_core::definition::Priority;
 use flowline_core::{Json, Status};
-use flowline_store::row::StateScope;
-use flowline_store::{ReceiptStatus, Token};
+use flowline_store::{ReceiptStatus, StateOwner, Token};
 
 use crate::fault::Fault;
 
@@ -51,11 +52,31 @@ pub(crate) fn priority(number: i64) -> Result<Priority, Fault> {
     known.ok_or_else(|| Fault::damaged(&format!("priority {number} is unknown")))
 }
 
-pub(crate) fn scope_number(scope: StateScope) -> i64 {
-    match scope {
-        StateScope::Run => 0,
-        StateScope::Flow => 1,
-        StateScope::Tenant => 2,
+/// The number of named scopes.
+pub(crate) const NAMED: i64 = 3;
+
+pub(crate) fn scope_number(owner: &StateOwner) -> i64 {
+    match owner {
+        StateOwner::Run(_) => 0,
+        StateOwner::Flow(_) => 1,
+        StateOwner::Tenant => 2,
+        StateOwner::Named(_) => NAMED,
+    }
+}
+
+/// A key as the column has it: in a named scope behind its name.
+pub(crate) fn kv_key<'a>(owner: &StateOwner, key: &'a str) -> Cow<'a, str> {
+    match owner {
+        StateOwner::Named(name) => Cow::Owned(format!("{name}/{key}")),
+        _ => Cow::Borrowed(key),
+    }
+}
+
+/// Undoes [`kv_key`].
+pub(crate) fn state_key(owner: &StateOwner, kept: String) -> String {
+    match owner {
+        StateOwner::Named(name) => kept.get(name.len() + 1..).unwrap_or_default().to_owned(),
+        _ => kept,
     }
 }
 

@@ -1,17 +1,19 @@
 //! The contract's verbs, each handed to the writer or to a reader.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_core::event::Slot;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::document;
-use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
+use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
     Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, RunPage, RunQuery,
-    RunStore, Snapshot, StoreError, StoredDefinition, Swept, Token,
+    RunStore, Snapshot, StateOwner, StatePage, StateQuery, StateValue, StoreError, StoredDefinition, Swept,
+    Token,
 };
 use tokio::sync::watch;
 
@@ -139,14 +141,44 @@ impl Catalog for SqliteStore {
         self.readers.read(move |reader| reader.definitions(&tenant)).await
     }
 
-    async fn state(&self, run: &RunKey, scope: StateScope, key: &str) -> Result<Option<Json>, StoreError> {
-        let (run, key, now) = (run.clone(), key.to_owned(), self.clock.now());
-        self.readers.read(move |reader| reader.state(&run, scope, &key, now)).await
+    async fn state(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+    ) -> Result<Option<StateValue>, StoreError> {
+        let (tenant, owner, key, now) = (tenant.clone(), owner.clone(), key.to_owned(), self.clock.now());
+        self.readers.read(move |reader| reader.state(&tenant, &owner, &key, now)).await
     }
 
-    async fn states(&self, run: &RunKey, scope: StateScope) -> Result<Vec<(String, Json)>, StoreError> {
-        let (run, now) = (run.clone(), self.clock.now());
-        self.readers.read(move |reader| reader.states(&run, scope, now)).await
+    async fn states(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        query: StateQuery,
+    ) -> Result<StatePage, StoreError> {
+        let (tenant, owner, now) = (tenant.clone(), owner.clone(), self.clock.now());
+        self.readers.read(move |reader| reader.states(&tenant, &owner, &query, now)).await
+    }
+
+    async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
+        let (tenant, now) = (tenant.clone(), self.clock.now());
+        self.readers.read(move |reader| reader.scopes(&tenant, now)).await
+    }
+
+    async fn change_state(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+        value: Option<Json>,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        owner.writable()?;
+        let (tenant, owner, key) = (tenant.clone(), owner.clone(), key.to_owned());
+        let change =
+            move |writer: &mut Writer<'_>| writer.change_state_of(&tenant, &owner, &key, value.as_ref(), ttl);
+        self.writer()?.ask(change).await
     }
 
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {

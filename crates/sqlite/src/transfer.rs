@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use flowline_core::Tenant;
-use flowline_store::{CommitError, Filling, Restored, StateOwner, StateValue, StoreError, Transfer};
+use flowline_store::{CommitError, Filling, Restored, StoreError, Transfer};
 
 use crate::SqliteStore;
 use crate::write::Writer;
@@ -10,12 +10,8 @@ use crate::write::Writer;
 #[async_trait]
 impl Transfer for SqliteStore {
     async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
-        self.readers.read(|reader| reader.tenants()).await
-    }
-
-    async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError> {
-        let (tenant, owner, now) = (tenant.clone(), owner.clone(), self.clock.now());
-        self.readers.read(move |reader| reader.values(&tenant, &owner, now)).await
+        let now = self.clock.now();
+        self.readers.read(move |reader| reader.tenants(now)).await
     }
 
     async fn collections(&self) -> Result<Vec<String>, StoreError> {

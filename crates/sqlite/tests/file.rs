@@ -9,7 +9,7 @@ use flowline_core::event::Slot;
 use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant, Time};
 use flowline_sqlite::{Mode, Options, SqliteStore};
 use flowline_store::conformance::given;
-use flowline_store::row::{Pause, Retention, StateScope};
+use flowline_store::row::{Pause, Retention};
 use flowline_store::{
     Catalog, Clock, Commit, Counter, DocumentQuery, EventQuery, FeedFilter, Index, Lane, LeaseUse, NewJob,
     Opened, ReceiptChange, ReceiptQuery, ReceiptStatus, RunQuery, RunStore, StoreError, Total, Transfer,
@@ -86,7 +86,7 @@ async fn whole(store: &SqliteStore, run: &RunKey) -> String {
         "{:?}\n{:?}\n{jobs:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}",
         store.load(std::slice::from_ref(run)).await.unwrap(),
         store.events(run, EventQuery::default()).await.unwrap(),
-        store.states(run, StateScope::Flow).await.unwrap(),
+        store.states(&run.tenant, &StateOwner::Flow(given::FLOW.into()), StateQuery::first(9)).await.unwrap(),
         store.counters().await.unwrap(),
         store.queues(&run.tenant).await.unwrap(),
         store.definitions(&run.tenant).await.unwrap(),

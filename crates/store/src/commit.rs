@@ -10,7 +10,8 @@ use flowline_core::{Json, NewEvent, RunId, RunKey, Status, Time};
 use crate::error::StoreError;
 use crate::job::{JobKey, NewJob, Token};
 use crate::receipt::ReceiptChange;
-use crate::row::{Failure, StateScope};
+use crate::row::Failure;
+use crate::state::StateScope;
 
 /// One run's next version: everything in it lands, or nothing.
 #[derive(Debug, Clone)]

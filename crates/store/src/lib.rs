@@ -21,8 +21,10 @@ pub mod query;
 pub mod reading;
 pub mod receipt;
 pub mod row;
+pub mod state;
 pub mod transfer;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -46,7 +48,8 @@ pub use memory::{Memory, MemoryStore};
 pub use query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery, Total};
 pub use receipt::{Opened, Receipt, ReceiptChange, ReceiptPage, ReceiptQuery, ReceiptStatus};
 pub use row::{Counter, Failure, Health, QueueRow, RunRow, Snapshot, StoredDefinition};
-pub use transfer::{Filling, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue, Transfer};
+pub use state::{StateOwner, StatePage, StateQuery, StateScope, StateValue};
+pub use transfer::{Filling, Restored, RestoredEvent, RestoredRun, Transfer};
 
 /// The part of a store that runs live by: about ten verbs.
 #[async_trait]
@@ -142,12 +145,29 @@ pub trait Catalog: Send + Sync + 'static {
     /// One value of key-value state; `None` where it is absent or expired.
     async fn state(
         &self,
-        run: &RunKey,
-        scope: row::StateScope,
+        tenant: &Tenant,
+        owner: &StateOwner,
         key: &str,
-    ) -> Result<Option<Json>, StoreError>;
-    /// All live keys and values of a scope, by key.
-    async fn states(&self, run: &RunKey, scope: row::StateScope) -> Result<Vec<(String, Json)>, StoreError>;
+    ) -> Result<Option<StateValue>, StoreError>;
+    /// A page of an owner's live values, by key. Its cost may grow with the number of the owner's keys.
+    async fn states(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        query: StateQuery,
+    ) -> Result<StatePage, StoreError>;
+    /// The named scopes of a tenant that hold a live value, by name.
+    async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError>;
+    /// Sets a value from outside of any run, or with no value deletes it; with a `ttl` it is gone that long after now.
+    /// `Invalid` for the state of a run, which its attempts alone write, each change with a line of the log.
+    async fn change_state(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+        value: Option<Json>,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError>;
 
     /// Depths by lane of a tenant, by queue and need: the lanes that hold a job. Timers are not counted. A paused queue
     /// that holds none has one row of zeros, with an empty need.

@@ -12,6 +12,7 @@ mod read;
 mod receipts;
 mod retain;
 mod rows;
+mod state;
 mod transfer;
 
 use std::fmt;
@@ -30,10 +31,9 @@ use crate::job::{Claim, Claimed, Extend, Extended, JobRow, Swept, Token};
 use crate::lock::{Acquired, LockRequest, LockRow};
 use crate::query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery};
 use crate::receipt::{Receipt, ReceiptPage, ReceiptQuery};
-use crate::row::{
-    Counter, Health, Pause, QueueRow, Repair, Retained, Retention, Snapshot, StateScope, StoredDefinition,
-};
-use crate::transfer::{Filling, Restored, StateOwner, StateValue, Transfer};
+use crate::row::{Counter, Health, Pause, QueueRow, Repair, Retained, Retention, Snapshot, StoredDefinition};
+use crate::state::{StateOwner, StatePage, StateQuery, StateValue};
+use crate::transfer::{Filling, Restored, Transfer};
 use crate::{Catalog, Clock, RunStore};
 
 pub use rows::Memory;
@@ -176,12 +176,39 @@ impl Catalog for MemoryStore {
         Ok(self.lock().definitions(tenant))
     }
 
-    async fn state(&self, run: &RunKey, scope: StateScope, key: &str) -> Result<Option<Json>, StoreError> {
-        Ok(self.lock().state(self.time(), run, scope, key))
+    async fn state(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+    ) -> Result<Option<StateValue>, StoreError> {
+        Ok(self.lock().state(self.time(), tenant, owner, key))
     }
 
-    async fn states(&self, run: &RunKey, scope: StateScope) -> Result<Vec<(String, Json)>, StoreError> {
-        Ok(self.lock().states(self.time(), run, scope))
+    async fn states(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        query: StateQuery,
+    ) -> Result<StatePage, StoreError> {
+        Ok(self.lock().states(self.time(), tenant, owner, &query))
+    }
+
+    async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
+        Ok(self.lock().scopes(self.time(), tenant))
+    }
+
+    async fn change_state(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+        value: Option<Json>,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        owner.writable()?;
+        self.lock().change_state(self.time(), tenant, owner, key, value, ttl);
+        Ok(())
     }
 
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
@@ -286,11 +313,7 @@ impl Catalog for MemoryStore {
 #[async_trait]
 impl Transfer for MemoryStore {
     async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
-        Ok(self.lock().tenants())
-    }
-
-    async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError> {
-        Ok(self.lock().values(self.time(), tenant, owner))
+        Ok(self.lock().tenants(self.time()))
     }
 
     async fn collections(&self) -> Result<Vec<String>, StoreError> {

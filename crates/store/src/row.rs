@@ -86,31 +86,6 @@ pub struct StoredDefinition {
     pub latest: bool,
 }
 
-/// Whose key-value state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum StateScope {
-    Run,
-    /// All runs of the run's flow.
-    Flow,
-    Tenant,
-}
-
-impl StateScope {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StateScope::Run => "run",
-            StateScope::Flow => "flow",
-            StateScope::Tenant => "tenant",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<StateScope> {
-        [StateScope::Run, StateScope::Flow, StateScope::Tenant]
-            .into_iter()
-            .find(|scope| scope.as_str() == text)
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pause {
     Paused,

@@ -9,25 +9,23 @@
 
 use async_trait::async_trait;
 use flowline_core::event::{AttemptOf, Slot};
-use flowline_core::{Event, Json, NewEvent, RunId, RunKey, Tenant, Time};
-use std::sync::Arc;
+use flowline_core::{Event, NewEvent, RunKey, Tenant, Time};
 
 use crate::commit::CommitError;
 use crate::document::Document;
 use crate::error::StoreError;
 use crate::job::{JobRow, Token};
 use crate::receipt::Receipt;
-use crate::row::{RunRow, StateScope, StoredDefinition};
+use crate::row::{RunRow, StoredDefinition};
+use crate::state::{StateOwner, StateValue};
 
-/// The verbs of a move. The source answers the first three, the target the others.
+/// The verbs of a move. The source answers the first two, the target the others.
 #[async_trait]
 pub trait Transfer: Send + Sync + 'static {
-    /// Tenants that have a definition or a paused queue, by name: all that have anything, for no run is without a
-    /// definition, and definitions never go. A store without any tenant or live document is empty.
+    /// Tenants that have a definition, a paused queue, or a live value of their own or of a named scope, by name: all that
+    /// have anything, for no run and no value of a flow is without a definition, and definitions never go. A store without
+    /// any tenant or live document is empty.
     async fn tenants(&self) -> Result<Vec<Tenant>, StoreError>;
-
-    /// The live key-value state of an owner, by key.
-    async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError>;
 
     /// Collections that hold a live document, by name.
     async fn collections(&self) -> Result<Vec<String>, StoreError>;
@@ -82,31 +80,6 @@ pub struct RestoredEvent {
     pub event: Event,
     /// Set where the payload must be found again by address.
     pub slot: Option<Slot>,
-}
-
-/// Whose key-value state, named without a run that would tell.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum StateOwner {
-    Run(RunId),
-    Flow(Arc<str>),
-    Tenant,
-}
-
-impl StateOwner {
-    pub fn scope(&self) -> StateScope {
-        match self {
-            StateOwner::Run(_) => StateScope::Run,
-            StateOwner::Flow(_) => StateScope::Flow,
-            StateOwner::Tenant => StateScope::Tenant,
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StateValue {
-    pub key: String,
-    pub value: Json,
-    pub expires: Option<Time>,
 }
 
 impl RestoredEvent {

@@ -256,6 +256,10 @@ fn step() -> Value {
             "function": { "$ref": "#/$defs/name", "description": "A function registered in the process that runs the engine." },
             "start": { "$ref": "#/$defs/start" },
             "send": { "$ref": "#/$defs/send" },
+            "stdin": {
+                "enum": ["closed", "open"], "default": "closed",
+                "description": "Only with `command`: whether stdin stays open after the input, for replies."
+            },
             "queue": { "$ref": "#/$defs/name", "default": "default", "description": "The lane of jobs; not with `worker`, which names it." },
             "subscribes": {
                 "description": "What the step waits for. With nothing, or an empty list, it starts with the run.",

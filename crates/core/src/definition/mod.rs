@@ -114,6 +114,8 @@ pub struct StepDefinition {
     pub name: String,
     pub description: Option<String>,
     pub runner: Runner,
+    /// Of a command: whether its stdin stays open after the input.
+    pub stdin: Stdin,
     /// The lane of jobs that this step waits in. For `worker: QUEUE` it is that queue.
     pub queue: String,
     /// None for an entry step.
@@ -149,6 +151,9 @@ impl Serialize for StepDefinition {
             Runner::Start(start) => map.serialize_entry("start", start)?,
             Runner::Send(send) => map.serialize_entry("send", send)?,
         }
+        if self.stdin == Stdin::Open {
+            map.serialize_entry("stdin", "open")?;
+        }
         if self.queue != DEFAULT_QUEUE || matches!(self.runner, Runner::Start(_)) {
             map.serialize_entry("queue", &self.queue)?;
         }
@@ -183,6 +188,26 @@ impl Serialize for StepDefinition {
             map.serialize_entry("priority", priority)?;
         }
         map.end()
+    }
+}
+
+/// What becomes of a command's stdin once its input is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stdin {
+    /// A program may read to the end.
+    #[default]
+    Closed,
+    /// A program may read a line, and then what it asks for.
+    Open,
+}
+
+impl Stdin {
+    pub fn parse(word: &str) -> Option<Stdin> {
+        match word {
+            "closed" => Some(Stdin::Closed),
+            "open" => Some(Stdin::Open),
+            _ => None,
+        }
     }
 }
 
@@ -508,6 +533,7 @@ impl StepDefinition {
             name: name.to_owned(),
             description: None,
             runner,
+            stdin: Stdin::default(),
             queue,
             subscribes: None,
             emits: BTreeMap::new(),

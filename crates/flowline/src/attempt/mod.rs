@@ -5,13 +5,14 @@
 
 pub mod record;
 
+#[cfg(feature = "command")]
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flowline_core::json::{self, Json};
 use flowline_core::{Plan, RunKey, Time, limits};
-use flowline_store::row::StateScope;
-use flowline_store::{Store, StoreError, Token};
+use flowline_store::{StateScope, Store, StoreError, Token};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::drive::host::Mail;
@@ -265,13 +266,17 @@ impl Attempt {
     }
 
     pub(crate) async fn get(&self, scope: StateScope, key: &str) -> Result<Option<Json>, StepError> {
-        self.ask(|| self.store.state(&self.run, scope, key)).await
+        record::check_state(&scope, key)?;
+        let owner = scope.of(&self.run.run, &self.plan.flow);
+        let found = self.ask(|| self.store.state(&self.run.tenant, &owner, key)).await?;
+        self.record().get(&scope, key)?;
+        Ok(found.map(|found| found.value))
     }
 
-    /// All key-value state of the run.
+    /// All key-value state of the run; `None` where it is too much to hand out.
     #[cfg(feature = "command")]
-    pub(crate) async fn states(&self) -> Result<Vec<(String, Json)>, StepError> {
-        self.ask(|| self.store.states(&self.run, StateScope::Run)).await
+    pub(crate) async fn states(&self) -> Result<Option<BTreeMap<String, Json>>, StepError> {
+        self.ask(|| crate::state::of_run(&*self.store, &self.run)).await
     }
 
     /// The stored definition that the run is pinned to.
@@ -299,9 +304,10 @@ impl Attempt {
         scope: StateScope,
         key: &str,
         value: Option<Json>,
+        ttl: Option<Duration>,
     ) -> Result<(), StepError> {
         let order = self.flushing.lock().await;
-        self.record().set(scope, key, value)?;
+        self.record().set(scope, key, value, ttl)?;
         self.write_lines(&order).await
     }
 }

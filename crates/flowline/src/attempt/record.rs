@@ -5,16 +5,18 @@
 //! gives out and tells it what became of that, one at a time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use flowline_core::definition::Cleanup;
 use flowline_core::event::{EventType, NewEvent};
 use flowline_core::json::{self, Json};
 use flowline_core::planted::{self, Bug};
 use flowline_core::{Input, Plan, RunKey, Time, limits};
-use flowline_store::row::StateScope;
-use flowline_store::{Append, AppendError, JobKey, LeaseUse, Line, StateChange, Token};
+use flowline_store::{Append, AppendError, JobKey, LeaseUse, Line, StateChange, StateScope, Token};
 
 use super::{Launch, started_data};
 use crate::ledger::{Entry, Outcome};
+use crate::state::check_key;
 use crate::step::{Level, StepError};
 
 #[derive(Debug)]
@@ -107,29 +109,52 @@ impl Record {
     }
 
     /// Changes key-value state, or with no value deletes it. The line must be appended at once: it may not ride with
-    /// anything but its own append.
-    pub fn set(&mut self, scope: StateScope, key: &str, value: Option<Json>) -> Result<(), StepError> {
-        if key.is_empty() || key.len() > limits::KEY_BYTES {
-            let limit = limits::KEY_BYTES;
-            return Err(
-                StepError::fatal(format!("a state key has 1 to {limit} bytes")).code("invalid_state_key")
-            );
-        }
-        let operation = json::string(if value.is_some() { "set" } else { "delete" });
-        let data = json::object([
-            ("operation", Some(&operation)),
-            ("scope", Some(&json::string(scope.as_str()))),
-            ("key", Some(&json::string(key))),
-            ("value", value.as_ref()),
-        ]);
+    /// anything but its own append. Without a `ttl` of its own a value lives as long as the definition says.
+    pub fn set(
+        &mut self,
+        scope: StateScope,
+        key: &str,
+        value: Option<Json>,
+        ttl: Option<Duration>,
+    ) -> Result<(), StepError> {
+        check_state(&scope, key)?;
         let ttl = match self.plan.definition.state {
-            flowline_core::definition::Cleanup::Ttl(ttl) => Some(ttl),
-            _ => None,
+            Cleanup::Ttl(usual) => Some(ttl.unwrap_or(usual)),
+            _ => ttl,
         };
+        let ttl = ttl.filter(|_| value.is_some());
+        let operation = if value.is_some() { "set" } else { "delete" };
+        let event = self.state_event(operation, &scope, key, value.as_ref(), ttl);
         let state = Some(StateChange { scope, key: key.to_owned(), value, ttl });
-        let event = self.event(EventType::State, data);
         self.lines.push(Line { event, state });
         Ok(())
+    }
+
+    /// Notes that key-value state was read. What was found is not noted.
+    pub fn get(&mut self, scope: &StateScope, key: &str) -> Result<(), StepError> {
+        check_state(scope, key)?;
+        let event = self.state_event("get", scope, key, None, None);
+        self.lines.push(Line { event, state: None });
+        Ok(())
+    }
+
+    fn state_event(
+        &self,
+        operation: &str,
+        scope: &StateScope,
+        key: &str,
+        value: Option<&Json>,
+        ttl: Option<Duration>,
+    ) -> NewEvent {
+        let ttl = ttl.map(|ttl| json::number(i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX)));
+        let data = json::object([
+            ("operation", Some(&json::string(operation))),
+            ("scope", Some(&json::string(scope.as_str()))),
+            ("key", Some(&json::string(key))),
+            ("value", value),
+            ("ttlMs", ttl.as_ref()),
+        ]);
+        self.event(EventType::State, data)
     }
 
     /// The waiting lines as an append, to be tried until its outcome is known; `None` where there are none.
@@ -205,6 +230,12 @@ impl Record {
     fn event(&self, kind: EventType, data: Json) -> NewEvent {
         NewEvent::step(kind, &self.plan.step(self.step).name, self.attempt, Some(data))
     }
+}
+
+/// Refuses a scope or a key that no state can have.
+pub fn check_state(scope: &StateScope, key: &str) -> Result<(), StepError> {
+    scope.check().map_err(|error| StepError::fatal(error).code("invalid_state_scope"))?;
+    check_key(key).map_err(|error| StepError::fatal(error).code("invalid_state_key"))
 }
 
 pub(super) fn lease_gone() -> StepError {

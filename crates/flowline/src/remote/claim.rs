@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use flowline_core::ids::{check_name, step_id};
 use flowline_core::{Time, limits};
-use flowline_store::row::StateScope;
 use flowline_store::{Claim, Extend, JobKey, Lane, LeasedJob, Store, StoreError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -238,10 +237,8 @@ impl Remote {
 
     async fn add_state(&self, job: &mut Assignment) -> Result<(), StoreError> {
         let store: &dyn Store = &*self.engine.shared.store;
-        let values = store.states(&self.engine.key(&job.run_id), StateScope::Run).await?;
-        let bytes: usize = values.iter().map(|(key, value)| key.len() + value.get().len() + 4).sum();
-        job.state_omitted = bytes > limits::PAYLOAD_BYTES;
-        job.state = (!job.state_omitted).then(|| values.into_iter().collect());
+        job.state = crate::state::of_run(store, &self.engine.key(&job.run_id)).await?;
+        job.state_omitted = job.state.is_none();
         Ok(())
     }
 }

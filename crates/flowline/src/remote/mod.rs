@@ -29,9 +29,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flowline_core::{Json, Plan, RunId, RunKey, Status, Tenant, Time};
-use flowline_store::Token;
 pub use flowline_store::job::REMOTE;
-use flowline_store::row::StateScope;
+use flowline_store::{StateScope, Token};
 use serde::Serialize;
 
 use crate::engine::{Engine, EngineError};
@@ -115,9 +114,36 @@ pub enum Beat {
 /// A line of a running attempt.
 #[derive(Debug, Clone)]
 pub enum Said {
-    Log { level: Level, message: String, fields: serde_json::Map<String, serde_json::Value> },
-    Set { scope: StateScope, key: String, value: Json },
-    Delete { scope: StateScope, key: String },
+    Log {
+        level: Level,
+        message: String,
+        fields: serde_json::Map<String, serde_json::Value>,
+    },
+    /// Without a `ttl` of its own a value lives as long as the definition says.
+    Set {
+        scope: StateScope,
+        key: String,
+        value: Json,
+        ttl: Option<Duration>,
+    },
+    Delete {
+        scope: StateScope,
+        key: String,
+    },
+    /// Read after the lines before it are written; answered by [`Appended::found`].
+    Get {
+        scope: StateScope,
+        key: String,
+    },
+}
+
+/// What became of lines.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Appended {
+    /// How many lines of the attempt are in the log now.
+    pub lines: u32,
+    /// What each [`Said::Get`] found, in order.
+    pub found: Vec<Option<Json>>,
 }
 
 /// How an attempt ended.

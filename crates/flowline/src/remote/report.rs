@@ -12,7 +12,7 @@ use flowline_store::{Append, EventQuery, Extend, Extended, Gone, JobKey, LeaseUs
 use tokio::sync::oneshot;
 
 use super::lease::Lease;
-use super::{Beat, Ending, Planned, REMOTE, Remote, Reported, Said, locked, stale};
+use super::{Appended, Beat, Ending, Planned, REMOTE, Remote, Reported, Said, locked, stale};
 use crate::attempt::{Launch, Record, out_of_time_error, started_data};
 use crate::drive::host::Mail;
 use crate::drive::{Message, Reply};
@@ -108,37 +108,52 @@ impl Remote {
     }
 
     /// Adds lines to the log of an attempt. `from_line` is how many of its lines its worker knows to be there: those sent
-    /// again are skipped. Gives how many are there now. Once the attempt is over, only lines that are in the log are taken.
-    pub async fn append(&self, lease: &str, from_line: u32, lines: Vec<Said>) -> Result<u32, EngineError> {
+    /// again are skipped. Once the attempt is over, only lines that are in the log are taken.
+    pub async fn append(
+        &self,
+        lease: &str,
+        from_line: u32,
+        lines: Vec<Said>,
+    ) -> Result<Appended, EngineError> {
+        let refused = |error: StepError| EngineError::Invalid(error.0.error);
         let attempt = self.open(lease).await?;
         let begun = self.begin(&[&attempt]).await?.pop().unwrap_or(Ok(()));
         // Line 0 is `step.started`, which the worker does not count.
         let mut record = attempt.record(from_line.saturating_add(1));
+        let mut asked = Vec::new();
         for line in lines {
             match line {
                 Said::Log { level, message, fields } => record.log(level, &message, Some(fields)),
-                Said::Set { scope, key, value } => {
+                Said::Set { scope, key, value, ttl } => {
                     let value = value.within(&format!("state {key:?}"), limits::PAYLOAD_BYTES);
                     let value = value.map_err(|error| EngineError::Refused(error.into()))?;
-                    record
-                        .set(scope, &key, Some(value))
-                        .map_err(|error| EngineError::Invalid(error.0.error))?;
+                    record.set(scope, &key, Some(value), ttl).map_err(refused)?;
                 }
-                Said::Delete { scope, key } => {
-                    record.set(scope, &key, None).map_err(|error| EngineError::Invalid(error.0.error))?;
+                Said::Delete { scope, key } => record.set(scope, &key, None, None).map_err(refused)?,
+                Said::Get { scope, key } => {
+                    record.get(&scope, &key).map_err(refused)?;
+                    asked.push((scope.of(&attempt.run.run, &attempt.plan.flow), key));
                 }
             }
         }
-        let Some(append) = record.append() else { return Ok(from_line) };
+        let Some(append) = record.append() else {
+            return Ok(Appended { lines: from_line, found: Vec::new() });
+        };
+        let store = &self.engine.shared.store;
         let written = match begun {
-            Ok(()) => self.engine.shared.store.append(vec![append.clone()]).await?.pop(),
+            Ok(()) => store.append(vec![append.clone()]).await?.pop(),
             Err(EngineError::StaleLease(_)) => None,
             Err(error) => return Err(error),
         };
-        match written {
-            Some(Ok(written)) => Ok(written.saturating_sub(1)),
-            _ => self.written_before(&attempt, &append).await,
+        let lines = match written {
+            Some(Ok(written)) => written.saturating_sub(1),
+            _ => self.written_before(&attempt, &append).await?,
+        };
+        let mut found = Vec::with_capacity(asked.len());
+        for (owner, key) in asked {
+            found.push(store.state(&attempt.run.tenant, &owner, &key).await?.map(|found| found.value));
         }
+        Ok(Appended { lines, found })
     }
 
     /// How many lines of an attempt are in the log, where these are among them.

@@ -2,20 +2,24 @@
 //!
 //! The program gets one JSON object on stdin and says what it did on stdout, one JSON object a line (`emit`, `emit_now`,
 //! `log`, `state`, `result`, `fail`, `retry`); any other line, and all of stderr, is a log. Exit 0 is success. There is
-//! no shell, the environment is clean, and the whole process group dies with the attempt.
+//! no shell, the environment is clean, and the whole process group dies with the attempt. Where stdin stays open, what the
+//! program asks for with `state` comes back there, a line each.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use flowline_core::definition::Runner as Run;
+use flowline_core::definition::{Runner as Run, Stdin};
 use flowline_core::json::{self, Json, JsonError};
 use flowline_core::limits;
-use flowline_store::row::StateScope;
+use flowline_core::time::parse_duration;
+use flowline_store::StateScope;
 use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
+use tokio::sync::mpsc;
 
 use super::message::{self, Emit, Line, Odd, State};
 use super::{Attempt, Runner};
@@ -25,6 +29,8 @@ use crate::step::{Level, Step, StepError};
 const PASSED: [&str; 8] = ["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "SHELL"];
 /// Lines of stderr that are repeated in the error of a failed attempt.
 const LAST_LINES: usize = 5;
+/// Replies that a program may leave unread before it is listened to no further.
+const REPLIES: usize = 64;
 /// How a line begins that carries a payload.
 const MEANT: [&str; 4] = ["{\"emit\"", "{\"emit_now\"", "{\"result\"", "{\"state\""];
 /// Longest line: a payload at its limit with room for its envelope.
@@ -51,6 +57,8 @@ pub struct Program<'a> {
     pub folder: Option<&'a Path>,
     /// Variables that are passed on beside the usual ones.
     pub pass_env: &'a [String],
+    /// Whether stdin stays open after the input, for replies.
+    pub stdin: Stdin,
 }
 
 /// Who hears what a program says.
@@ -70,7 +78,14 @@ pub trait Listener: Sync {
         scope: StateScope,
         key: &str,
         value: Option<Json>,
+        ttl: Option<Duration>,
     ) -> impl Future<Output = Result<(), StepError>> + Send;
+    /// Reads key-value state.
+    fn get(
+        &self,
+        scope: StateScope,
+        key: &str,
+    ) -> impl Future<Output = Result<Option<Json>, StepError>> + Send;
 }
 
 impl Program<'_> {
@@ -83,7 +98,7 @@ impl Program<'_> {
         listener: &impl Listener,
     ) -> Result<Json, StepError> {
         let mut child = spawn(self, about)?;
-        talk(&mut child, listener, envelope(about, state, input)).await
+        talk(&mut child, listener, envelope(about, state, input), self.stdin).await
     }
 }
 
@@ -101,13 +116,15 @@ impl Runner for Command {
         let (origins, pass_env) = (self.origins.clone(), self.pass_env.clone());
         Box::pin(async move {
             let folder = origin(&origins, &step).await?;
-            let Run::Command(argv) = &step.attempt.plan.step_definition(step.attempt.step).runner else {
+            let definition = step.attempt.plan.step_definition(step.attempt.step);
+            let Run::Command(argv) = &definition.runner else {
                 return Err(StepError::fatal("this step runs no command"));
             };
-            let states = step.attempt.states().await?;
-            let state = json::object(states.iter().map(|(key, value)| (key.as_str(), Some(value))));
-            let state = state.within("state", limits::PAYLOAD_BYTES).ok();
-            let program = Program { argv, folder: folder.as_deref(), pass_env: &pass_env };
+            let state = step.attempt.states().await?;
+            let state =
+                state.map(|all| json::object(all.iter().map(|(key, value)| (key.as_str(), Some(value)))));
+            let (folder, stdin) = (folder.as_deref(), definition.stdin);
+            let program = Program { argv, folder, pass_env: &pass_env, stdin };
             program.run(&about(&step), state.as_ref(), &input, &step).await
         })
     }
@@ -145,11 +162,22 @@ impl Listener for Step {
         self.emit_json_now(name, payload).await
     }
 
-    async fn state(&self, scope: StateScope, key: &str, value: Option<Json>) -> Result<(), StepError> {
-        match value {
-            Some(value) => self.set(scope, key, value).await,
-            None => self.delete(scope, key).await,
+    async fn state(
+        &self,
+        scope: StateScope,
+        key: &str,
+        value: Option<Json>,
+        ttl: Option<Duration>,
+    ) -> Result<(), StepError> {
+        match (value, ttl) {
+            (Some(value), Some(ttl)) => self.set_for(scope, key, value, ttl).await,
+            (Some(value), None) => self.set(scope, key, value).await,
+            (None, _) => self.delete(scope, key).await,
         }
+    }
+
+    async fn get(&self, scope: StateScope, key: &str) -> Result<Option<Json>, StepError> {
+        self.attempt.get(scope, key).await
     }
 }
 
@@ -179,7 +207,7 @@ impl Drop for Child {
 }
 
 fn spawn(program: &Program<'_>, about: &About) -> Result<Child, StepError> {
-    let Program { argv, folder, pass_env } = *program;
+    let Program { argv, folder, pass_env, .. } = *program;
     let Some((program, arguments)) = argv.split_first() else {
         return Err(StepError::fatal("the command is empty").code("spawn"));
     };
@@ -210,19 +238,29 @@ fn spawn(program: &Program<'_>, about: &About) -> Result<Child, StepError> {
     })
 }
 
-async fn talk(child: &mut Child, listener: &impl Listener, envelope: Json) -> Result<Json, StepError> {
+async fn talk(
+    child: &mut Child,
+    listener: &impl Listener,
+    envelope: Json,
+    open: Stdin,
+) -> Result<Json, StepError> {
     let (Some(mut stdin), Some(stdout), Some(stderr)) =
         (child.0.stdin().take(), child.0.stdout().take(), child.0.stderr().take())
     else {
         return Err(StepError::new("the program has no pipes").code("spawn"));
     };
+    let (replies, mut written) = mpsc::channel::<Json>(REPLIES);
+    let mut said = Said { replies: (open == Stdin::Open).then_some(replies), ..Said::default() };
     let write = async move {
-        // A program that does not read its input is free not to.
-        let _ = stdin.write_all(envelope.get().as_bytes()).await;
-        let _ = stdin.write_all(b"\n").await;
+        let mut next = Some(envelope);
+        while let Some(line) = next {
+            // A program that does not read its input is free not to.
+            let _ = stdin.write_all(line.get().as_bytes()).await;
+            let _ = stdin.write_all(b"\n").await;
+            next = written.recv().await;
+        }
         Ok(())
     };
-    let mut said = Said::default();
     // The first breach of the protocol ends the conversation: the program is dropped, and so killed.
     let ((), (), last) = tokio::try_join!(write, said.read(listener, stdout), read_stderr(listener, stderr))?;
     let status = child.0.wait().await?;
@@ -254,6 +292,8 @@ fn envelope(about: &About, state: Option<&Json>, input: &Json) -> Json {
 struct Said {
     result: Option<Json>,
     failure: Option<StepError>,
+    /// The way back to the program, while its stdin is open and it may still speak.
+    replies: Option<mpsc::Sender<Json>>,
 }
 
 impl Said {
@@ -266,6 +306,7 @@ impl Said {
         while let Some(line) = next_line(&mut lines).await? {
             self.line(listener, &line).await?;
         }
+        self.replies = None;
         Ok(())
     }
 
@@ -278,10 +319,11 @@ impl Said {
         }
         let mut line = match message::read(text) {
             Line::Message(message) => message,
-            Line::Odd(Odd { why, failure }) => {
+            Line::Odd(Odd { why, failure, breach }) => {
                 self.failure = failure.or(self.failure.take());
                 let text = format!("not a message ({why}): {}", text.trim());
-                return listener.log(Level::Warn, &text, Default::default()).await;
+                listener.log(Level::Warn, &text, Default::default()).await?;
+                return breach.map_or(Ok(()), Err);
             }
             Line::Text => {
                 if !text.trim().is_empty() {
@@ -316,16 +358,40 @@ impl Said {
     }
 
     async fn state(&self, listener: &impl Listener, state: State) -> Result<(), StepError> {
-        let scope = state.scope.as_deref().unwrap_or("run");
-        let Some(scope) = StateScope::parse(scope) else {
-            let text = format!("state scope {scope:?} is none of run, flow, tenant");
+        let scope = StateScope::from(state.scope.as_deref().unwrap_or("run"));
+        let State { set, delete, get, value, ttl, .. } = state;
+        match (set, delete, get, value) {
+            (Some(key), None, None, value) => {
+                let value = value.unwrap_or_else(Json::null);
+                listener.state(scope, &key, Some(value), ttl.as_deref().and_then(parse_duration)).await
+            }
+            (None, Some(key), None, None) if ttl.is_none() => listener.state(scope, &key, None, None).await,
+            (None, None, Some(key), None) if ttl.is_none() => self.reply(listener, scope, &key).await,
+            _ => {
+                let text = "a state line has one of \"set\" (with \"value\", and \"ttl\" if it ends), \"delete\" \
+                            and \"get\"";
+                Err(StepError::fatal(text).code("protocol"))
+            }
+        }
+    }
+
+    async fn reply(&self, listener: &impl Listener, scope: StateScope, key: &str) -> Result<(), StepError> {
+        let Some(replies) = &self.replies else {
+            let text = format!(
+                "state {key:?} cannot be read: stdin is closed after the input; give the step `stdin: open`, or the worker \
+                 `--stdin open`"
+            );
             return Err(StepError::fatal(text).code("protocol"));
         };
-        match (state.set, state.delete) {
-            (Some(key), None) => listener.state(scope, &key, Some(state.value)).await,
-            (None, Some(key)) => listener.state(scope, &key, None).await,
-            _ => Err(StepError::fatal("a state line has either \"set\" or \"delete\"").code("protocol")),
-        }
+        let found = listener.get(scope.clone(), key).await?;
+        let state = json::object([
+            ("get", Some(&json::string(key))),
+            ("scope", Some(&json::string(scope.as_str()))),
+            ("value", found.as_ref()),
+        ]);
+        // One that closed its stdin does not want to know.
+        let _ = replies.send(json::object([("state", Some(&state))])).await;
+        Ok(())
     }
 
     fn outcome(self, status: ExitStatus, last: &VecDeque<String>) -> Result<Json, StepError> {

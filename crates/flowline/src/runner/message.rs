@@ -31,6 +31,17 @@ pub struct Odd {
     pub why: String,
     /// It says that the attempt failed, if not how: it must not pass for a success.
     pub failure: Option<StepError>,
+    /// It would change or read state: what comes after it may rest on that, so the attempt ends here.
+    pub breach: Option<StepError>,
+}
+
+impl Odd {
+    fn new(why: String, failure: Option<StepError>, of_state: bool) -> Odd {
+        let breach = of_state.then(|| {
+            StepError::fatal(format!("a state message that cannot be obeyed: {why}")).code("protocol")
+        });
+        Odd { why, failure, breach }
+    }
 }
 
 #[derive(Deserialize)]
@@ -59,9 +70,11 @@ pub struct Emit {
 pub struct State {
     pub set: Option<String>,
     pub delete: Option<String>,
-    #[serde(default = "Json::null")]
-    pub value: Json,
+    pub get: Option<String>,
+    #[serde(default, deserialize_with = "present")]
+    pub value: Option<Json>,
     pub scope: Option<String>,
+    pub ttl: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -87,12 +100,12 @@ pub fn read(text: &str) -> Line {
     }
     let json = match Json::parse(text) {
         Ok(json) => json,
-        Err(error) => return Line::Odd(Odd { why: error.to_string(), failure: None }),
+        Err(error) => return Line::Odd(Odd::new(error.to_string(), None, false)),
     };
     match json.to::<Message>() {
         Ok(mut message) => match message.doubt() {
             None => Line::Message(Box::new(message)),
-            Some(why) => Line::Odd(Odd { why, failure: message.failure() }),
+            Some(why) => Line::Odd(Odd::new(why, message.failure(), message.state.is_some())),
         },
         Err(error) => Line::Odd(odd(&json, &error)),
     }
@@ -126,6 +139,10 @@ impl Message {
         if let Some(after) = after.filter(|after| parse_duration(after).is_none()) {
             return Some(format!("retry.after {after:?} is no duration; write 500ms, 30s, 5m or 1h"));
         }
+        let ttl = self.state.as_ref().and_then(|state| state.ttl.as_deref());
+        if let Some(ttl) = ttl.filter(|ttl| parse_duration(ttl).is_none_or(|ttl| ttl.is_zero())) {
+            return Some(format!("state.ttl {ttl:?} is no duration; write 500ms, 30s, 5m or 1h"));
+        }
         let Message { emit, emit_now, log, state, result, fail, retry } = self;
         let silent = emit.is_none() && emit_now.is_none() && log.is_none() && state.is_none();
         (silent && result.is_none() && fail.is_none() && retry.is_none())
@@ -145,7 +162,7 @@ fn odd(json: &Json, error: &serde_json::Error) -> Odd {
         (_, true) => Some(StepError::new(text)),
         (true, false) => Some(StepError::fatal(text)),
     };
-    Odd { why, failure: failure.map(|failure| failure.code("protocol")) }
+    Odd::new(why, failure.map(|failure| failure.code("protocol")), keys.contains_key("state"))
 }
 
 /// The remedy for a slip.

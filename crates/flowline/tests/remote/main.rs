@@ -270,15 +270,47 @@ async fn lines_that_are_sent_again_are_written_once() {
         fields: Default::default(),
     };
     let set =
-        || Said::Set { scope: flowline::StateScope::Run, key: "k".to_owned(), value: Json::from(json!(1)) };
-    assert_eq!(remote.append(&pack.lease, 0, vec![log("a"), set()]).await.unwrap(), 2);
-    assert_eq!(remote.append(&pack.lease, 0, vec![log("a"), set()]).await.unwrap(), 2);
-    assert_eq!(remote.append(&pack.lease, 1, vec![set(), log("b")]).await.unwrap(), 3);
+        || Said::Set { scope: "run".into(), key: "k".to_owned(), value: Json::from(json!(1)), ttl: None };
+    assert_eq!(remote.append(&pack.lease, 0, vec![log("a"), set()]).await.unwrap().lines, 2);
+    assert_eq!(remote.append(&pack.lease, 0, vec![log("a"), set()]).await.unwrap().lines, 2);
+    assert_eq!(remote.append(&pack.lease, 1, vec![set(), log("b")]).await.unwrap().lines, 3);
     assert!(is_stale(remote.append(&pack.lease, 9, vec![log("c")]).await), "lines before it are missing");
     assert!(place.complete(&pack, json!(1)).await.unwrap());
     let kinds: Vec<EventType> = place.log(&run).await.into_iter().map(|(kind, ..)| kind).take(6).collect();
     use EventType::*;
     assert_eq!(kinds, [FlowStart, StepStarted, Log, State, Log, Emit]);
+    place.engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_reads_state_of_every_scope_in_the_order_of_its_lines() {
+    let place = Place::new().await;
+    let run = place.start().await;
+    let pack = place.claim_one("w1").await;
+    let remote = place.engine.remote();
+    place.engine.state("orders").unwrap().set("k", json!("outside")).await.unwrap();
+    let get = |scope: &str| Said::Get { scope: scope.into(), key: "k".to_owned() };
+    let set = |scope: &str| Said::Set {
+        scope: scope.into(),
+        key: "k".to_owned(),
+        value: Json::from(json!(scope)),
+        ttl: None,
+    };
+    let lines = || vec![get("orders"), set("run"), get("run"), get("flow"), set("tenant"), get("tenant")];
+    let expected = [Some(json!("outside")), Some(json!("run")), None, Some(json!("tenant"))];
+    // Sent again they are answered again, and logged once.
+    for _ in 0..2 {
+        let appended = remote.append(&pack.lease, 0, lines()).await.unwrap();
+        let found: Vec<_> = appended.found.iter().map(|found| found.as_ref().map(Json::value)).collect();
+        assert_eq!((appended.lines, found), (6, expected.to_vec()));
+    }
+    let logged = place.log(&run).await.into_iter().filter(|(kind, ..)| *kind == EventType::State).count();
+    assert_eq!(logged, 6);
+    assert!(place.complete(&pack, json!(1)).await.unwrap());
+    assert!(
+        is_stale(remote.append(&pack.lease, 6, vec![get("run")]).await),
+        "a worker without a lease reads nothing"
+    );
     place.engine.stop().await;
 }
 
@@ -552,6 +584,7 @@ async fn state_of_the_run_comes_with_a_job_where_it_is_asked_for() {
         scope: flowline::StateScope::Run,
         key: "courier".to_owned(),
         value: Json::from(json!("north")),
+        ttl: None,
     };
     place.engine.remote().append(&pack.lease, 0, vec![set]).await.unwrap();
     assert!(place.complete(&pack, json!(1)).await.unwrap());

@@ -73,12 +73,12 @@ async fn lines_that_were_written_are_known_after_their_attempt_is_over() {
     let log = |message: &str| {
         vec![Said::Log { level: Level::Info, message: message.to_owned(), fields: Default::default() }]
     };
-    assert_eq!(remote.append(&pack.lease, 0, log("a")).await.unwrap(), 1);
-    assert_eq!(remote.append(&pack.lease, 1, log("b")).await.unwrap(), 2);
+    assert_eq!(remote.append(&pack.lease, 0, log("a")).await.unwrap().lines, 1);
+    assert_eq!(remote.append(&pack.lease, 1, log("b")).await.unwrap().lines, 2);
     assert!(place.complete(&pack, json!(1)).await.unwrap());
     let before = place.log(&run).await;
-    assert_eq!(remote.append(&pack.lease, 0, log("a")).await.unwrap(), 2);
-    assert_eq!(remote.append(&pack.lease, 1, log("b")).await.unwrap(), 2);
+    assert_eq!(remote.append(&pack.lease, 0, log("a")).await.unwrap().lines, 2);
+    assert_eq!(remote.append(&pack.lease, 1, log("b")).await.unwrap().lines, 2);
     assert!(is_stale(remote.append(&pack.lease, 1, log("c")).await), "another line");
     assert!(is_stale(remote.append(&pack.lease, 2, log("c")).await), "a further line");
     assert!(is_stale(remote.append(&pack.lease, 9, log("a")).await), "lines before it are missing");

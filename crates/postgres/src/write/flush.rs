@@ -267,8 +267,8 @@ fn cleared_state(model: &Model) -> Option<Vec<Value>> {
     (!rows.is_empty()).then(|| {
         vec![
             column(&rows, |(tenant, ..)| tenant.as_str().to_owned()),
-            column(&rows, |(_, scope, _)| code::scope_number(*scope)),
-            column(&rows, |(.., owner)| owner.clone()),
+            column(&rows, |(_, owner)| code::scope_number(owner)),
+            column(&rows, |(_, owner)| code::owner_name(owner).to_owned()),
         ]
     })
 }
@@ -282,8 +282,8 @@ fn deleted_state(model: &Model) -> Option<Vec<Value>> {
     (!rows.is_empty()).then(|| {
         vec![
             column(&rows, |(((tenant, ..), _), _)| tenant.as_str().to_owned()),
-            column(&rows, |(((_, scope, _), _), _)| code::scope_number(*scope)),
-            column(&rows, |(((.., owner), _), _)| owner.clone()),
+            column(&rows, |(((_, owner), _), _)| code::scope_number(owner)),
+            column(&rows, |(((_, owner), _), _)| code::owner_name(owner).to_owned()),
             column(&rows, |((_, key), _)| code::shut(key).into_owned()),
         ]
     })
@@ -300,8 +300,8 @@ fn set_state(model: &Model) -> Option<Vec<Value>> {
     (!rows.is_empty()).then(|| {
         vec![
             column(&rows, |(((tenant, ..), _), _)| tenant.as_str().to_owned()),
-            column(&rows, |(((_, scope, _), _), _)| code::scope_number(*scope)),
-            column(&rows, |(((.., owner), _), _)| owner.clone()),
+            column(&rows, |(((_, owner), _), _)| code::scope_number(owner)),
+            column(&rows, |(((_, owner), _), _)| code::owner_name(owner).to_owned()),
             column(&rows, |((_, key), _)| code::shut(key).into_owned()),
             column(&rows, |(_, (value, _))| value.clone()),
             column(&rows, |(_, (_, expires))| *expires),

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use flowline_core::definition::Priority;
 use flowline_core::{EventType, Json, NewEvent, RunKey, Status, Tenant, Time};
-use flowline_store::row::{Repair, StateScope};
+use flowline_store::row::Repair;
 use flowline_store::{
     Append, AppendError, Base, Commit, CommitError, Committed, Handoff, Index, JobKey, JobNow, Lane,
-    LeaseNow, LeaseUse, NewJob, NewRun, Opened, Others, ReceiptStatus, RunRow, StateChange, Token,
+    LeaseNow, LeaseUse, NewJob, NewRun, Opened, Others, ReceiptStatus, RunRow, StateChange, StateOwner,
+    Token,
 };
 
 /// All that a batch works on.
@@ -122,8 +123,7 @@ pub(super) struct ReceiptRow {
 /// A value and its end.
 pub(super) type StateValue = (String, Option<i64>);
 
-/// Tenant, scope, owner.
-pub(super) type Owner = (Tenant, StateScope, String);
+pub(super) type Owner = (Tenant, StateOwner);
 
 #[derive(Debug, Default)]
 pub(super) struct StateWrites {
@@ -265,18 +265,13 @@ impl Model {
     }
 
     fn clear_state(&mut self, run: &RunKey) {
-        let owner = (run.tenant.clone(), StateScope::Run, run.run.as_str().to_owned());
+        let owner = (run.tenant.clone(), StateOwner::Run(run.run.clone()));
         self.state.keys.retain(|(of, _), _| *of != owner);
         self.state.cleared.insert(owner);
     }
 
-    fn change_state(&mut self, run: &RunKey, flow: &str, change: &StateChange) {
-        let owner = match change.scope {
-            StateScope::Run => run.run.as_str().to_owned(),
-            StateScope::Flow => flow.to_owned(),
-            StateScope::Tenant => String::new(),
-        };
-        let owner = (run.tenant.clone(), change.scope, owner);
+    fn change_state(&mut self, run: &RunKey, flow: &Arc<str>, change: &StateChange) {
+        let owner = (run.tenant.clone(), change.scope.of(&run.run, flow));
         let expires = change.ttl.map(|ttl| (self.now + ttl).millis());
         let value = change.value.as_ref().map(|value| (value.get().to_owned(), expires));
         self.state.keys.insert((owner, change.key.clone()), value);

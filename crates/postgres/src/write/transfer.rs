@@ -201,12 +201,7 @@ impl Model {
     }
 
     fn restored_values(&mut self, tenant: &Tenant, owner: &StateOwner, values: &[StateValue]) {
-        let name = match owner {
-            StateOwner::Run(run) => run.as_str().to_owned(),
-            StateOwner::Flow(flow) => flow.to_string(),
-            StateOwner::Tenant => String::new(),
-        };
-        let owner = (tenant.clone(), owner.scope(), name);
+        let owner = (tenant.clone(), owner.clone());
         for StateValue { key, value, expires } in values {
             let value = (value.get().to_owned(), expires.map(|time| time.millis()));
             self.state.keys.insert((owner.clone(), key.clone()), Some(value));

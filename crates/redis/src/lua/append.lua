@@ -4,20 +4,16 @@ local WIDTH = 6
 local function change(run, flow, at, order)
   local scope, field, value, ttl = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
   if scope == '' then return end
-  local owner
+  local tenant, owner = match(run, '^[^/]+'), nil
   if scope == 'run' then owner = 'run:' .. run
-  elseif scope == 'flow' then owner = 'flow:' .. match(run, '^[^/]+') .. '/' .. flow
-  else owner = 'tenant:' .. match(run, '^[^/]+') end
-  local key = base .. ':state:' .. owner
-  if value == '' and (scope == 'run' or ARGV[at + 6] == '1') then
-    call('HDEL', key, field)
-    return
+  elseif scope == 'flow' then owner = 'flow:' .. tenant .. '/' .. flow
+  elseif scope == 'tenant' then owner = 'tenant:' .. tenant
+  else owner = 'scope:' .. tenant .. '/' .. scope end
+  if value == '' then
+    drop_value(owner, field, order, ARGV[at + 6] == '1')
+  else
+    put_value(owner, field, ttl == '' and '-' or now + tonumber(ttl), order, value)
   end
-  local expires = '-'
-  -- With several shards a deletion leaves a mark, so that no older value elsewhere comes back.
-  if value == '' then expires = now_text elseif ttl ~= '' then expires = now + tonumber(ttl) end
-  call('HSET', key, field, expires .. ' ' .. order .. ' ' .. value)
-  if expires ~= '-' and value ~= '' then put(base .. ':expiring', expires, owner .. ' ' .. field) end
 end
 
 local function append(o)

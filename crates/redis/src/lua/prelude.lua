@@ -142,6 +142,26 @@ local function drop_document(collection, id)
   drop(base .. ':doc-ends', collection .. ' ' .. id)
 end
 
+-- A value of key-value state as its field has it: its end, its order among shards, itself. That of a run lives in the run's
+-- shard; what runs share lives in the shard of whoever wrote it, and the newest counts. `scopes` has the owners that no run
+-- and no flow leads to.
+local function put_value(owner, field, expires, order, value)
+  call('HSET', base .. ':state:' .. owner, field, expires .. ' ' .. order .. ' ' .. value)
+  if expires ~= '-' and value ~= '' then put(base .. ':expiring', expires, owner .. ' ' .. field) end
+  if find(owner, '^tenant:') or find(owner, '^scope:') then call('SADD', base .. ':scopes', owner) end
+end
+-- `alone`: the store has no other shard where an older value could be left.
+local function drop_value(owner, field, order, alone)
+  local key = base .. ':state:' .. owner
+  if not alone and not find(owner, '^run:') and not find(owner, '^lock:') then
+    -- A mark without a value, so that no older value elsewhere comes back.
+    put_value(owner, field, now_text, order, '')
+    return
+  end
+  call('HDEL', key, field)
+  if call('EXISTS', key) == 0 then call('SREM', base .. ':scopes', owner) end
+end
+
 -- The runs that this call wrote events of: one entry of the feed.
 local refs = {}
 local function feed(run, ts, first, last)

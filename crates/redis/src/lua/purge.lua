@@ -34,13 +34,7 @@ for _, member in ipairs(expired) do
   local text = call('HGET', key, field)
   local expires = text and match(text, '^(%S+)')
   if expires and expires ~= '-' and tonumber(expires) <= now then
-    local shared = match(owner, '^flow:') or match(owner, '^tenant:')
-    if ARGV[2] == '1' or not shared then
-      call('HDEL', key, field)
-    else
-      -- An older value in another shard must not come back: a mark without a value stays.
-      call('HSET', key, field, match(text, '^%S+ %d+ '))
-    end
+    drop_value(owner, field, match(text, '^%S+ (%d+)'), ARGV[2] == '1')
   end
   drop(base .. ':expiring', member)
 end

@@ -69,8 +69,7 @@ local function restore_values(o)
   for i = 0, count - 1 do
     local at = o + 4 + i * 3
     local field, value, expires = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-    call('HSET', base .. ':state:' .. owner, field, expires .. ' ' .. tick() .. ' ' .. value)
-    if expires ~= '-' then put(base .. ':expiring', expires, owner .. ' ' .. field) end
+    put_value(owner, field, expires, tick(), value)
   end
 end
 

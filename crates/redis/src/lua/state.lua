@@ -1,19 +1,26 @@
--- Key-value state that lives. ARGV: seen, owner, field (none: all).
-local key = base .. ':state:' .. ARGV[2]
+-- Key-value state. ARGV: seen, verb, owner; then of `get` fields; of `set`: field, value (empty: deletes), time to live (empty:
+-- none), its order among shards (0: the clock), whether the store has one shard only.
+local verb, owner = ARGV[2], ARGV[3]
 local answers = { counted(), format('%.0f', us) }
-local function give(field, text)
-  local expires, order, value = match(text, '^(%S+) (%d+) (.*)$')
-  -- A remembered deletion has no value, and is told so that it wins against older values elsewhere.
-  if expires ~= '-' and tonumber(expires) <= now then value = '' end
-  answers[#answers + 1] = field
-  answers[#answers + 1] = order
-  answers[#answers + 1] = value
+if verb == 'set' then
+  local field, value, ttl = ARGV[4], ARGV[5], ARGV[6]
+  local order = ARGV[7] ~= '0' and ARGV[7] or tick()
+  if value == '' then
+    drop_value(owner, field, order, ARGV[8] == '1')
+  else
+    put_value(owner, field, ttl == '' and '-' or now + tonumber(ttl), order, value)
+  end
+  finish()
+  answers[1] = counted()
+  return answers
 end
-if ARGV[3] then
-  local text = call('HGET', key, ARGV[3])
-  if text then give(ARGV[3], text) end
-else
-  local all = call('HGETALL', key)
-  for i = 1, #all, 2 do give(all[i], all[i + 1]) end
+for i = 4, #ARGV do
+  local text = call('HGET', base .. ':state:' .. owner, ARGV[i])
+  if text then
+    local expires, order, value = match(text, '^(%S+) (%d+) (.*)$')
+    -- A remembered deletion has no value, and is told so that it wins against older values elsewhere.
+    if expires ~= '-' and tonumber(expires) <= now then value = '' end
+    for _, part in ipairs({ ARGV[i], expires, order, value }) do answers[#answers + 1] = part end
+  end
 end
 return answers

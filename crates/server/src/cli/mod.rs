@@ -24,6 +24,7 @@ mod serve;
 mod show;
 mod simulate;
 mod start;
+mod state;
 mod stats;
 mod token;
 mod validate;
@@ -120,6 +121,7 @@ enum Command {
     Reconcile(reconcile::Args),
     Queues(queues::Args),
     Locks(locks::Args),
+    State(state::Args),
     Validate(validate::Args),
     Graph(graph::Args),
     Schema(schema::Args),
@@ -401,6 +403,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Reconcile(args) => ask(reconcile::run(context, args)),
         Command::Queues(args) => ask(queues::run(context, args)),
         Command::Locks(args) => ask(locks::run(context, args)),
+        Command::State(args) => ask(state::run(context, args)),
         Command::Validate(args) => validate::run(context, args),
         Command::Graph(args) => graph::run(context, args),
         Command::Schema(_) => schema::run(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use flowline::core::Json;
 use flowline::core::decide::Retryable;
+use flowline::core::definition::Stdin;
 use flowline::core::json;
 use flowline::runner::command::{About, Listener, Program};
 use flowline::{Level, StateScope, StepError};
@@ -39,6 +40,9 @@ pub struct Args {
     /// Pass this environment variable on to the program; may be repeated
     #[arg(long, value_name = "NAME")]
     env: Vec<String>,
+    /// Whether the program's stdin stays open after the input, for replies to `state` messages with `get`
+    #[arg(long, value_name = "open|closed", value_parser = ["open", "closed"], default_value = "closed", hide_possible_values = true)]
+    stdin: String,
     /// How long running programs may finish after a signal
     #[arg(long, value_name = "DURATION", value_parser = settings::duration, default_value = "10s")]
     drain: Duration,
@@ -55,11 +59,12 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     };
     let client = context.client(server)?;
     let (command, env) = (args.command.clone(), args.env.clone());
+    let stdin = Stdin::parse(&args.stdin).unwrap_or_default();
     let mut worker = Worker::new(client)
         .slots(args.slots.into())
         .drain(args.drain)
         .with_state()
-        .handler(move |job| attempt(job, command.clone(), env.clone()))
+        .handler(move |job| attempt(job, command.clone(), env.clone(), stdin))
         .until(async move {
             signals.next().await;
             output::note("stopping: running programs may finish; a second signal ends at once");
@@ -79,7 +84,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn attempt(job: Job, command: Vec<String>, env: Vec<String>) -> Result<Json, JobFailure> {
+async fn attempt(job: Job, command: Vec<String>, env: Vec<String>, stdin: Stdin) -> Result<Json, JobFailure> {
     let given = job.assignment();
     let about = About {
         run_id: given.run_id.to_string(),
@@ -95,7 +100,7 @@ async fn attempt(job: Job, command: Vec<String>, env: Vec<String>) -> Result<Jso
         let values = given.state.iter().flatten();
         json::object(values.map(|(key, value)| (key.as_str(), Some(value))))
     });
-    let program = Program { argv: &command, folder: None, pass_env: &env };
+    let program = Program { argv: &command, folder: None, pass_env: &env, stdin };
     program.run(&about, state.as_ref(), job.input(), &Ear(&job)).await.map_err(|error| to_job(&error))
 }
 
@@ -120,12 +125,23 @@ impl Listener for Ear<'_> {
         self.0.emit_json_now(name, payload).await.map_err(|failure| to_step(&failure))
     }
 
-    async fn state(&self, scope: StateScope, key: &str, value: Option<Json>) -> Result<(), StepError> {
-        let changed = match value {
-            Some(value) => self.0.set(scope.as_str(), key, &value).await,
-            None => self.0.delete(scope.as_str(), key).await,
+    async fn state(
+        &self,
+        scope: StateScope,
+        key: &str,
+        value: Option<Json>,
+        ttl: Option<Duration>,
+    ) -> Result<(), StepError> {
+        let changed = match (value, ttl) {
+            (Some(value), Some(ttl)) => self.0.set_for(scope.as_str(), key, &value, ttl).await,
+            (Some(value), None) => self.0.set(scope.as_str(), key, &value).await,
+            (None, _) => self.0.delete(scope.as_str(), key).await,
         };
         changed.map_err(|failure| to_step(&failure))
+    }
+
+    async fn get(&self, scope: StateScope, key: &str) -> Result<Option<Json>, StepError> {
+        self.0.get(scope.as_str(), key).await.map_err(|failure| to_step(&failure))
     }
 }
 

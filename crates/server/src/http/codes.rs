@@ -54,6 +54,8 @@ codes! {
         "No job waits in a queue of this name, none is leased and it is not paused.";
     NO_SUCH_LOCK = 404 "no-such-lock" "Nobody holds this lock"
         "No lock of this name is held in the tenant of the token: it never was, it was released, or its time is over.";
+    NO_SUCH_KEY = 404 "no-such-key" "There is no such key"
+        "The scope of key-value state has no value under this key, or its time is over. GET /v1/state/{scope} lists the keys.";
     NO_SUCH_TOKEN = 404 "no-such-token" "There is no such token"
         "No token of this tenant has this id.";
     METHOD_NOT_ALLOWED = 405 "method-not-allowed" "This address does not take that method"

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 
 /// How long a browser may remember what it was told, in seconds.
 const REMEMBERED: &str = "600";
-const METHODS: &str = "GET, POST, DELETE";
+const METHODS: &str = "GET, POST, PUT, DELETE";
 /// What a page may send beside what any page may.
 const TAKEN: &str = "authorization, content-type, flowline-tenant, idempotency-key, if-none-match, last-event-id, traceparent";
 /// What a page may read beside what any page may.

@@ -31,6 +31,7 @@ pub mod route;
 pub mod run;
 pub mod runs;
 pub mod schemas;
+pub mod state;
 pub mod tls;
 pub mod tokens;
 pub mod work;
@@ -90,6 +91,7 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         live::ROUTES,
         queues::ROUTES,
         locks::ROUTES,
+        state::ROUTES,
         overview::ROUTES,
         tokens::ROUTES,
         work::ROUTES,

@@ -56,6 +56,7 @@ fn other_method(app: &App, routes: &[&Route], request: &Request<Body>) -> Respon
         .map(|route| match route.verb {
             Verb::Get => "GET, HEAD",
             Verb::Post => "POST",
+            Verb::Put => "PUT",
             Verb::Delete => "DELETE",
         })
         .collect();

@@ -46,6 +46,7 @@ impl Paths {
         let verb = match *method {
             Method::GET | Method::HEAD => Some(Verb::Get),
             Method::POST => Some(Verb::Post),
+            Method::PUT => Some(Verb::Put),
             Method::DELETE => Some(Verb::Delete),
             _ => None,
         };

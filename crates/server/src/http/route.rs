@@ -58,6 +58,7 @@ impl Route {
 pub enum Verb {
     Get,
     Post,
+    Put,
     Delete,
 }
 
@@ -66,6 +67,7 @@ impl Verb {
         match self {
             Verb::Get => "get",
             Verb::Post => "post",
+            Verb::Put => "put",
             Verb::Delete => "delete",
         }
     }
@@ -92,7 +94,7 @@ impl Access {
     }
 }
 
-/// What a token allows. `admin` allows everything; the others stand for themselves.
+/// What a token allows. `admin` allows everything but `on_behalf`; the others stand for themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -104,12 +106,16 @@ pub enum Scope {
     Work,
     /// Steer runs and queues, register definitions.
     Operate,
-    /// Everything, tokens and the audit log too.
+    /// Send events for users whom the request names. No other scope includes it.
+    #[serde(rename = "on_behalf")]
+    OnBehalf,
+    /// Everything but `on_behalf`: tokens and the audit log too.
     Admin,
 }
 
 impl Scope {
-    pub const ALL: [Scope; 5] = [Scope::Read, Scope::Start, Scope::Work, Scope::Operate, Scope::Admin];
+    pub const ALL: [Scope; 6] =
+        [Scope::Read, Scope::Start, Scope::Work, Scope::Operate, Scope::OnBehalf, Scope::Admin];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -117,6 +123,7 @@ impl Scope {
             Scope::Start => "start",
             Scope::Work => "work",
             Scope::Operate => "operate",
+            Scope::OnBehalf => "on_behalf",
             Scope::Admin => "admin",
         }
     }

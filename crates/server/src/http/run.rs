@@ -13,10 +13,10 @@ use flowline::core::event::EventType;
 use flowline::core::{Event, Input, Json as Raw, RunId, Status, limits};
 use flowline::explain::explain;
 use flowline::operate::{Applied, RunOutcome};
-use flowline::store::query::PAGE;
+use flowline::store::query::{MAX_PAGE, PAGE};
 use flowline::store::{EventQuery, RunRow, Total};
 use flowline::verify::{Report, verify_run};
-use flowline::{RetryFrom, StateScope};
+use flowline::{RetryFrom, StateOwner, StateQuery, StateScope};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -121,10 +121,14 @@ pub const ROUTES: &[Route] = &[
         "Read the key-value state of a run",
         &[Query {
             name: "scope",
-            kind: Kind::OneOf(&["run", "flow", "tenant"]),
-            about: "Whose; the run's own where it is left out.",
+            kind: Kind::Text,
+            about: "`run`, `flow`, `tenant` or any other name; the run's own where it is left out.",
         }],
-        &[Answer::json(200, "State", "All keys with their values.")],
+        &[Answer::json(
+            200,
+            "State",
+            "The first 1,000 keys with their values; GET /v1/state/{scope} gives them page by page.",
+        )],
         |request, app| state.call(request, app),
     ),
     look(
@@ -304,20 +308,24 @@ async fn result(caller: Caller, params: Params) -> Result<Response, Problem> {
 }
 
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct State {
-    scope: &'static str,
+    scope: String,
     values: BTreeMap<String, Raw>,
+    has_more: bool,
 }
 
 async fn state(caller: Caller, params: Params) -> Result<Json<State>, Problem> {
     let row = caller.row(params.path("run")).await?;
-    let scope = match params.text("scope") {
-        Some("flow") => StateScope::Flow,
-        Some("tenant") => StateScope::Tenant,
-        _ => StateScope::Run,
-    };
-    let values = caller.engine.store().states(&row.key(), scope).await?;
-    Ok(Json(State { scope: scope.as_str(), values: values.into_iter().collect() }))
+    let scope = StateScope::from(params.text("scope").unwrap_or("run"));
+    scope.check().map_err(|error| Problem::parameter("scope", error.to_string()))?;
+    let owner = scope.of(&row.run_id, &row.flow_name);
+    if matches!(owner, StateOwner::Tenant | StateOwner::Named(_)) {
+        caller.check_shared_state()?;
+    }
+    let page = caller.engine.store().states(&row.tenant, &owner, StateQuery::first(MAX_PAGE)).await?;
+    let values = page.values.into_iter().map(|found| (found.key, found.value)).collect();
+    Ok(Json(State { scope: scope.as_str().to_owned(), values, has_more: page.more }))
 }
 
 async fn explanation(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {

@@ -314,7 +314,23 @@ fn runs() -> Value {
         "Outcome": object("How a run ended, if it has.", json!({
             "runId": text(""), "status": status(), "result": any("Of a completed run."), "error": maybe(text("Of a failed run.")),
         })),
-        "State": object("Key-value state.", json!({ "scope": one_of("", &["run", "flow", "tenant"]), "values": map("", any("")) })),
+        "State": object("Key-value state, as a run sees it.", json!({
+            "scope": text("`run`, `flow`, `tenant` or any other name."), "values": map("", any("")),
+            "hasMore": flag("Whether there are more than these."),
+        })),
+        "StateScopes": object("Scopes that hold a value.", json!({
+            "items": list("", object("A scope.", json!({ "scope": text("`tenant`, or a name.") }))),
+        })),
+        "StateEntry": object("A key with its value.", state_entry()),
+        "StateList": object("A page of key-values.", json!({
+            "items": list("By key.", schema("StateEntry")), "next": maybe(text("`cursor` of the next page.")),
+        })),
+        "StateWrite": object("A value to write.", json!({
+            "value": any("Up to 1 MiB."), "ttl?": text("The value is gone after this time: `30s`, `1h`, `7d`."),
+        })),
+        "StateChanged": object("What became of a change.", json!({
+            "scope": text(""), "key": text(""), "changed": flag("False where there was nothing to delete."),
+        })),
         "Explanation": object("Why a run is not further.", run_fields(json!({
             "summary": text("One sentence on the run as a whole."),
             "steps": list("", object("A step.", json!({
@@ -327,6 +343,13 @@ fn runs() -> Value {
             "accepts": list("Events from outside that the run could still take.", text("")),
             "machine?": object("Where a machine stands.", machine),
         }))),
+    })
+}
+
+fn state_entry() -> Value {
+    json!({
+        "scope": text("`tenant`, `flow:FLOW`, `run:RUN` or a name."), "key": text(""), "value": any(""),
+        "expiresAt?": time("When it will be gone."),
     })
 }
 
@@ -351,8 +374,8 @@ fn acts() -> Value {
             "name": text("As the definition lists it."), "payload?": any(""),
             "eventId?": { "type": "string", "minLength": 1, "description": "Sent again with the same id to the same run it does nothing." },
             "idempotencyKey?": { "type": "string", "minLength": 1, "description": "One key, one event of the tenant." },
-            "userId?": text("Who sends it, where no tokens are asked for."),
-            "roles?": list("In which roles, where no tokens are asked for.", text("")),
+            "userId?": text("Who sends it: where no tokens are asked for, or for whom a token with scope `on_behalf` acts."),
+            "roles?": list("In which roles, beside `userId`; under a token some of its own.", text("")),
         });
         more.as_object().into_iter().flatten().for_each(|(name, schema)| fields[name] = schema.clone());
         fields
@@ -360,6 +383,7 @@ fn acts() -> Value {
     let receipt = json!({
         "eventId": text(""), "runId": text(""), "flowName": text(""), "name": text("The event's."),
         "userId?": text("Who sent it."), "roles?": list("In which roles.", text("")),
+        "sentBy?": text("The subject of the token that sent it for that user."),
         "status": one_of("How far it has come.", RECEIPT_STATUSES),
         "worker?": text("The instance that wrote what became of it; while its actions run, who holds their lease."),
         "tries?": count("Of the action that was tried most often; 1 where there was none."),
@@ -556,6 +580,7 @@ fn access() -> Value {
             "items": list("", object("A line.", json!({
                 "id": text(""), "at": time(""), "subject": text("Who."), "action": text("What, in words."), "method": text(""),
                 "path": text(""), "status": count("What it was answered with."),
+                "onBehalfOf?": text("The user for whom it was done."),
             }))),
             "hasMore": flag(""), "next": maybe(text("`cursor` of the next page.")),
         })),

@@ -30,6 +30,8 @@ pub const LEASES: usize = 1_000;
 pub const OUTCOMES: usize = 100;
 /// Lines that one request may add.
 pub const LINES: usize = 1_000;
+/// Lines among them that may read state: each is answered with a value, which can be large.
+pub const GETS: usize = 16;
 
 const fn body(schema: &'static str, limit: usize) -> Option<Body> {
     Some(Body { schema, limit, required: Required::Yes, also: &[] })
@@ -267,8 +269,16 @@ async fn append(
 ) -> Result<Json<wire::AppendAnswer>, Problem> {
     at_most("/lines", asked.lines.len(), LINES)?;
     let lines = asked.lines.into_iter().enumerate().map(said).collect::<Result<Vec<Said>, _>>()?;
-    let lines = caller.engine.remote().append(&asked.lease, asked.from_line, lines).await?;
-    Ok(Json(wire::AppendAnswer { lines }))
+    let gets = lines.iter().filter_map(|line| match line {
+        Said::Get { scope, key } => Some((scope.as_str().to_owned(), key.clone())),
+        _ => None,
+    });
+    let gets: Vec<(String, String)> = gets.collect();
+    at_most("/lines", gets.len(), GETS)?;
+    let appended = caller.engine.remote().append(&asked.lease, asked.from_line, lines).await?;
+    let found = gets.into_iter().zip(appended.found);
+    let found = found.map(|((scope, get), value)| wire::Found { get, scope, value }).collect();
+    Ok(Json(wire::AppendAnswer { lines: appended.lines, found }))
 }
 
 fn said((at, line): (usize, wire::Line)) -> Result<Said, Problem> {
@@ -293,18 +303,26 @@ fn said((at, line): (usize, wire::Line)) -> Result<Said, Problem> {
             };
             Ok(Said::Log { level, message, fields })
         }
-        (None, Some(wire::State { set, delete, value, scope })) => {
-            let scope = scope.as_deref().unwrap_or("run");
-            let Some(scope) = StateScope::parse(scope) else {
-                return wrong("/state/scope", format!("{scope:?} is none of run, flow, tenant"));
-            };
-            match (set, delete, value) {
-                (Some(key), None, value) => {
+        (None, Some(wire::State { set, delete, get, value, scope, ttl_ms })) => {
+            let scope = StateScope::from(scope.as_deref().unwrap_or("run"));
+            if let Err(error) = scope.check() {
+                return wrong("/state/scope", error.to_string());
+            }
+            if ttl_ms == Some(0) {
+                return wrong("/state/ttlMs", "a time to live of zero keeps nothing".to_owned());
+            }
+            match (set, delete, get, value) {
+                (Some(key), None, None, value) => {
                     let value = value.unwrap_or_else(flowline::core::Json::null);
-                    Ok(Said::Set { scope, key, value })
+                    Ok(Said::Set { scope, key, value, ttl: ttl_ms.map(Duration::from_millis) })
                 }
-                (None, Some(key), None) => Ok(Said::Delete { scope, key }),
-                _ => wrong("/state", "a change has `set` with a `value`, or `delete`".to_owned()),
+                (None, Some(key), None, None) if ttl_ms.is_none() => Ok(Said::Delete { scope, key }),
+                (None, None, Some(key), None) if ttl_ms.is_none() => Ok(Said::Get { scope, key }),
+                _ => wrong(
+                    "/state",
+                    "`state` has one of `set` (with `value`, and `ttlMs` if it ends), `delete` and `get`"
+                        .to_owned(),
+                ),
             }
         }
         _ => wrong("", "a line has one of `log` and `state`".to_owned()),

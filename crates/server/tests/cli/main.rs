@@ -9,4 +9,5 @@ mod refusals;
 mod registry;
 mod running;
 mod simulating;
+mod state;
 mod steering;

@@ -43,7 +43,7 @@ fn definition() -> Value {
 #[test]
 fn every_route_refuses_a_request_without_a_token_and_a_token_without_its_scope() {
     let folder = tempfile::tempdir().unwrap();
-    let all = ["read", "start", "work", "operate", "admin"];
+    let all = ["read", "start", "work", "operate", "on_behalf", "admin"];
     let tokens: Vec<(&str, String)> =
         all.iter().map(|scope| (*scope, token(folder.path(), "default", &["--scope", scope]))).collect();
     let served = Served::start(folder.path(), &["--auth", "tokens"]);

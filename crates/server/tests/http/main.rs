@@ -10,4 +10,5 @@ mod pages;
 mod registry;
 #[allow(dead_code)]
 mod served;
+mod state;
 mod traces;

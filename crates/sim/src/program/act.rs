@@ -7,7 +7,7 @@ use fastrand::Rng;
 use flowline_core::decide::Retryable;
 use flowline_core::definition::StepDefinition;
 use flowline_core::{Json, Plan, json};
-use flowline_store::row::StateScope;
+use flowline_store::StateScope;
 
 use super::{Manners, Temper, one_in, percent, pick, weight};
 
@@ -33,7 +33,8 @@ pub enum Doing {
     Log(String),
     EmitNow(String, Json),
     /// A change of key-value state; `None` deletes.
-    Set(StateScope, String, Option<Json>),
+    Set(StateScope, String, Option<Json>, Option<Duration>),
+    Get(StateScope, String),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -146,9 +147,14 @@ impl<'a> Making<'a> {
             doings.push(Doing::Log(format!("{name} is at work")));
         }
         if one_in(&mut self.rng, 8) {
-            let scope = pick(&mut self.rng, &[StateScope::Run, StateScope::Flow, StateScope::Tenant]);
+            let scope = StateScope::from(pick(&mut self.rng, &["run", "run", "flow", "tenant", "orders"]));
             let value = (!one_in(&mut self.rng, 4)).then(|| json::number(i64::from(self.step)));
-            doings.push(Doing::Set(scope, pick(&mut self.rng, &["k1", "k2"]).to_owned(), value));
+            let ttl = one_in(&mut self.rng, 4).then_some(Duration::from_secs(2));
+            let key = pick(&mut self.rng, &["k1", "k2"]).to_owned();
+            doings.push(Doing::Set(scope.clone(), key.clone(), value, ttl));
+            if one_in(&mut self.rng, 2) {
+                doings.push(Doing::Get(scope, key));
+            }
         }
         let plan = self.plan;
         let published: Vec<&str> = plan.step_definition(self.step).published().collect();

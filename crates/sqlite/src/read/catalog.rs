@@ -1,7 +1,6 @@
-//! Definitions, key-value state, counters, health.
+//! Definitions, counters, health.
 
-use flowline_core::{Json, RunKey, Tenant, Time};
-use flowline_store::row::StateScope;
+use flowline_core::{Tenant, Time};
 use flowline_store::{Counter, StoredDefinition};
 use rusqlite::{Params, params};
 
@@ -51,55 +50,6 @@ impl Reader<'_> {
             })
         })?;
         Ok(found.collect::<Result<_, _>>()?)
-    }
-
-    pub(crate) fn state(
-        &self,
-        run: &RunKey,
-        scope: StateScope,
-        key: &str,
-        now: Time,
-    ) -> Result<Option<Json>, Fault> {
-        let Some(owner) = self.owner(run, scope)? else { return Ok(None) };
-        let mut statement = self.conn.prepare_cached(
-            "select value from kv where scope = ?1 and owner = ?2 and key = ?3 and (expires is null or expires > ?4)",
-        )?;
-        let mut rows = statement.query(params![code::scope_number(scope), owner, key, now.millis()])?;
-        let Some(row) = rows.next()? else { return Ok(None) };
-        Ok(Some(code::json(row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?)?))
-    }
-
-    pub(crate) fn states(
-        &self,
-        run: &RunKey,
-        scope: StateScope,
-        now: Time,
-    ) -> Result<Vec<(String, Json)>, Fault> {
-        let Some(owner) = self.owner(run, scope)? else { return Ok(Vec::new()) };
-        let mut statement = self.conn.prepare_cached(
-            "select key, value from kv where scope = ?1 and owner = ?2 and (expires is null or expires > ?3)
-             order by key",
-        )?;
-        let mut rows = statement.query(params![code::scope_number(scope), owner, now.millis()])?;
-        let mut found = Vec::new();
-        while let Some(row) = rows.next()? {
-            let value = code::json(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?)?;
-            found.push((row.get(0)?, value));
-        }
-        Ok(found)
-    }
-
-    /// Whose key-value state a scope means, seen from a run.
-    fn owner(&self, run: &RunKey, scope: StateScope) -> Result<Option<i64>, Fault> {
-        match scope {
-            StateScope::Run => self.run(run),
-            StateScope::Tenant => self.tenant(&run.tenant),
-            StateScope::Flow => {
-                let Some(id) = self.run(run)? else { return Ok(None) };
-                let mut statement = self.conn.prepare_cached("select flow from runs where id = ?1")?;
-                Ok(Some(statement.query_row([id], |row| row.get(0))?))
-            }
-        }
     }
 
     pub(crate) fn counters(&self) -> Result<Vec<Counter>, Fault> {

@@ -14,6 +14,7 @@ mod plans;
 pub(crate) mod receipts;
 pub(crate) mod rows;
 pub(crate) mod runs;
+pub(crate) mod state;
 pub(crate) mod transfer;
 
 use std::path::PathBuf;

@@ -1,8 +1,9 @@
-//! Lines of running attempts, fenced by their leases.
+//! Lines of running attempts, fenced by their leases, and changes of key-value state.
 
-use flowline_core::Time;
-use flowline_store::row::StateScope;
-use flowline_store::{Append, AppendError, Line, StateChange};
+use std::time::Duration;
+
+use flowline_core::{Json, RunId, Tenant, Time};
+use flowline_store::{Append, AppendError, Line, StateChange, StateOwner};
 
 use super::Writer;
 use crate::code;
@@ -30,7 +31,7 @@ impl Writer<'_> {
             return Ok(Ok(there));
         }
         for change in new.iter().filter_map(|line| line.state.as_ref()) {
-            self.change_state(id, change, now)?;
+            self.change_state(id, &append.run.run, change, now)?;
         }
         let ts = self.date(id, now)?;
         self.log(id, ts, new.iter().map(|line| &line.event))?;
@@ -41,21 +42,54 @@ impl Writer<'_> {
         Ok(Ok(there + new.len() as u32))
     }
 
-    fn change_state(&mut self, id: i64, change: &StateChange, now: Time) -> Result<(), Fault> {
-        let run = self.run(id)?;
-        let owner = match change.scope {
-            StateScope::Run => id,
-            StateScope::Flow => run.flow,
-            StateScope::Tenant => run.tenant,
+    fn change_state(&mut self, id: i64, run: &RunId, change: &StateChange, now: Time) -> Result<(), Fault> {
+        let StateChange { scope, key, value, ttl } = change;
+        let found = self.run(id)?;
+        // The row has the flow's number; its name is not needed.
+        let owner = scope.of(run, &"".into());
+        let of = match owner {
+            StateOwner::Run(_) => id,
+            StateOwner::Flow(_) => found.flow,
+            StateOwner::Tenant | StateOwner::Named(_) => found.tenant,
         };
-        let scope = code::scope_number(change.scope);
-        match &change.value {
+        self.put_value(&owner, of, key, value.as_ref(), ttl.map(|ttl| now + ttl))
+    }
+
+    /// A change from outside of any run.
+    pub(crate) fn change_state_of(
+        &mut self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+        value: Option<&Json>,
+        ttl: Option<Duration>,
+    ) -> Result<(), Fault> {
+        let now = self.clock.now();
+        let of = self.names.tenant(self.conn, tenant)?;
+        let of = match owner {
+            StateOwner::Flow(flow) => self.names.flow(self.conn, of, flow)?,
+            _ => of,
+        };
+        self.put_value(owner, of, key, value, ttl.map(|ttl| now + ttl))
+    }
+
+    /// Writes a value, or with none deletes it.
+    pub(super) fn put_value(
+        &mut self,
+        owner: &StateOwner,
+        of: i64,
+        key: &str,
+        value: Option<&Json>,
+        expires: Option<Time>,
+    ) -> Result<(), Fault> {
+        let (scope, key) = (code::scope_number(owner), code::kv_key(owner, key));
+        match value {
             Some(value) => {
-                let expires = change.ttl.map(|ttl| (now + ttl).millis());
-                self.sql.put_kv.execute((scope, owner, &change.key, value.get(), expires))?;
+                let expires = expires.map(|time| time.millis());
+                self.sql.put_kv.execute((scope, of, key, value.get(), expires))?;
             }
             None => {
-                self.sql.delete_kv.execute((scope, owner, &change.key))?;
+                self.sql.delete_kv.execute((scope, of, key))?;
             }
         }
         Ok(())

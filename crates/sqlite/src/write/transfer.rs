@@ -1,7 +1,6 @@
 //! Being filled with another store's content.
 
 use flowline_core::RunKey;
-use flowline_store::row::StateScope;
 use flowline_store::{
     CommitError, Filling, JobKey, JobRow, JobState, Lane, Restored, RestoredEvent, RestoredRun, StateOwner,
     StateValue, StoreError, Token,
@@ -40,7 +39,8 @@ const TABLES: [&str; 18] = [
 impl Writer<'_> {
     pub(crate) fn begin_filling(&mut self) -> Result<Filling, Fault> {
         let there = "select exists (select 1 from definitions) or exists (select 1 from paused_queues)
-            or exists (select 1 from documents where expires is null or expires > ?1)";
+            or exists (select 1 from documents where expires is null or expires > ?1)
+            or exists (select 1 from kv where expires is null or expires > ?1)";
         if schema::is_filling(self.conn)? {
             for table in TABLES {
                 self.conn.execute(&format!("delete from {table}"), [])?;
@@ -212,12 +212,10 @@ impl Writer<'_> {
                 self.find(&run)?.ok_or_else(early)?
             }
             StateOwner::Flow(flow) => self.names.flow(self.conn, of, flow)?,
-            StateOwner::Tenant => of,
+            StateOwner::Tenant | StateOwner::Named(_) => of,
         };
-        let scope: StateScope = owner.scope();
         for StateValue { key, value, expires } in values {
-            let expires = expires.map(|time| time.millis());
-            self.sql.put_kv.execute((code::scope_number(scope), id, key, value.get(), expires))?;
+            self.put_value(owner, id, key, Some(value), *expires)?;
         }
         Ok(())
     }

@@ -14,8 +14,7 @@ use flowline_core::{Event, Time};
 use super::ops::{Held, LOCK, Maker, Op};
 use super::{Fixture, given};
 use crate::memory::MemoryStore;
-use crate::row::StateScope;
-use crate::{Clock, DocumentQuery, FeedFilter, ReceiptQuery, RunQuery, Store, StoreError};
+use crate::{Clock, DocumentQuery, FeedFilter, ReceiptQuery, RunQuery, StateQuery, Store, StoreError};
 
 /// Calls per seed.
 const CALLS: usize = 200;
@@ -160,12 +159,15 @@ impl Side {
                 counters.sort();
                 format!("{counters:#?}")
             }
-            Op::States(run) => {
-                let mut all = Vec::new();
-                for scope in [StateScope::Run, StateScope::Flow, StateScope::Tenant] {
-                    all.push(store.states(&run, scope).await?);
-                }
-                format!("{all:#?}")
+            Op::States(tenant, owner) => {
+                // Without their ends: clocks differ.
+                let page = store.states(&tenant, &owner, StateQuery::first(1_000)).await?;
+                let values: Vec<_> = page.values.into_iter().map(|value| (value.key, value.value)).collect();
+                format!("{values:#?} {}", page.more)
+            }
+            Op::Scopes(tenant) => format!("{:#?}", store.scopes(&tenant).await?),
+            Op::ChangeState(tenant, owner, key, value, ttl) => {
+                format!("{:#?}", store.change_state(&tenant, &owner, key, value, ttl).await)
             }
             Op::Append(batch) => format!("{:#?}", store.append(batch).await?),
             Op::Extend(leases, ttl) => format!("{:#?}", store.extend(leases, ttl).await?),

@@ -9,7 +9,7 @@ use flowline_core::{EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Ti
 
 use crate::{
     Append, Base, Claim, Commit, Extend, Handoff, Index, JobKey, Lane, LeaseUse, LeasedJob, Line, NewJob,
-    NewRun, Others, StateChange, StoredDefinition, Token, row::StateScope,
+    NewRun, Others, StateChange, StateScope, StoredDefinition, Token,
 };
 
 pub const FLOW: &str = "fulfil";

@@ -286,6 +286,12 @@ macro_rules! conformance {
                 changes_of_one_append_apply_in_order
                 scopes_are_apart_and_reach_as_far_as_they_say
                 tenants_do_not_see_each_others_state
+                named_scopes_are_listed_while_they_hold_a_value
+                values_are_listed_page_by_page
+                a_change_from_outside_is_seen_by_runs_and_the_other_way_round
+                the_last_change_counts_whoever_made_it
+                a_change_from_outside_is_gone_when_its_time_is_over
+                the_state_of_a_run_is_not_changed_from_outside
                 a_value_is_gone_when_its_time_is_over
                 a_value_set_again_lives_by_its_new_time
                 a_stale_lease_changes_no_state

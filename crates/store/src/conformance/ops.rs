@@ -12,11 +12,11 @@ use flowline_core::{EventType, Json, NewEvent, RunKey, Status, Tenant, Time};
 use super::given;
 use crate::memory::MemoryStore;
 use crate::query::WantTotal;
-use crate::row::{Pause, Repair, Retention, StateScope};
+use crate::row::{Pause, Repair, Retention};
 use crate::{
     Append, Base, Catalog, Claim, Commit, DocumentQuery, EventQuery, Extend, Failure, Handoff, Index, JobKey,
     JobRow, JobState, LeaseUse, Line, LockRequest, NewJob, Others, ReceiptQuery, RunQuery, RunRow, RunStore,
-    StateChange, StoredDefinition, Token,
+    StateChange, StateOwner, StateScope, StoredDefinition, Token,
 };
 
 /// One call, with all its arguments.
@@ -40,7 +40,9 @@ pub(super) enum Op {
     /// Reads on to the end in pages of this size.
     Feed(usize),
     Jobs(RunKey),
-    States(RunKey),
+    States(Tenant, StateOwner),
+    Scopes(Tenant),
+    ChangeState(Tenant, StateOwner, &'static str, Option<Json>, Option<Duration>),
     Queues(Tenant),
     Pause(Tenant, &'static str, Pause),
     Retain(Retention),
@@ -163,7 +165,7 @@ impl Maker {
 
     pub(super) async fn next(&mut self, held: &[Held]) -> Op {
         let run = self.run();
-        match self.rng.below(115) {
+        match self.rng.below(119) {
             0..34 => self.commits(held).await,
             34..44 => self.appends(held).await,
             44..56 => Op::Claim(self.claim()),
@@ -194,7 +196,8 @@ impl Maker {
             98..100 => self.repair(run).await,
             100..104 => self.lock(run.tenant),
             104..110 => self.document(),
-            _ => self.receipts(run),
+            110..115 => self.receipts(run),
+            _ => self.states(run).await,
         }
     }
 
@@ -438,7 +441,7 @@ impl Maker {
         let ttl = self.ttl();
         let value = given::json(self.rng.below(100).into());
         let change = StateChange {
-            scope: self.rng.pick(&[StateScope::Run, StateScope::Flow, StateScope::Tenant]),
+            scope: self.scope(),
             key: self.rng.pick(given::STRANGE).to_owned(),
             value: self.rng.percent(80).then_some(value),
             ttl: self.rng.percent(40).then_some(ttl),
@@ -522,10 +525,19 @@ impl Maker {
     }
 
     async fn states(&mut self, run: RunKey) -> Op {
-        match self.row(&run).await {
-            Some(_) => Op::States(run),
-            None => Op::Jobs(run),
+        let Some(row) = self.row(&run).await else { return Op::Scopes(run.tenant) };
+        let owner = self.scope().of(&run.run, &row.flow_name);
+        if self.rng.percent(60) {
+            return Op::States(run.tenant, owner);
         }
+        let (ttl, key) = (self.ttl(), self.rng.pick(given::STRANGE));
+        let value = given::json(self.rng.below(100).into());
+        let value = self.rng.percent(80).then_some(value);
+        Op::ChangeState(run.tenant, owner, key, value, self.rng.percent(40).then_some(ttl))
+    }
+
+    fn scope(&mut self) -> StateScope {
+        self.rng.pick(&["run", "flow", "tenant", "order", "orders"]).into()
     }
 
     fn define(&mut self, tenant: Tenant) -> Op {

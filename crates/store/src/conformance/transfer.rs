@@ -9,11 +9,12 @@ use flowline_core::event::Slot;
 use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant, Time};
 
 use super::{Fixture, given};
-use crate::row::{Pause, Retention, StateScope};
+use crate::row::{Pause, Retention};
 use crate::{
     Base, Claim, Clock, Commit, CommitError, Document, DocumentQuery, Failure, FeedFilter, Filling, Index,
     JobState, LeaseUse, MemoryStore, NewJob, NewRun, Opened, Receipt, ReceiptChange, ReceiptQuery,
-    ReceiptStatus, Restored, RestoredEvent, RestoredRun, RunQuery, StateOwner, StateValue, Store, Token,
+    ReceiptStatus, Restored, RestoredEvent, RestoredRun, RunQuery, StateOwner, StateQuery, StateScope,
+    StateValue, Store, Token,
 };
 
 /// The token that restored leases get.
@@ -33,6 +34,8 @@ async fn carry(from: &Fixture, to: &Fixture) {
         definitions.reverse();
         let owners = definitions.iter().map(|definition| StateOwner::Flow(definition.flow.clone()));
         let mut owners: Vec<StateOwner> = owners.chain([StateOwner::Tenant]).collect();
+        let scopes = from.store.scopes(&tenant).await.expect("tells its scopes");
+        owners.extend(scopes.into_iter().map(StateOwner::Named));
         restore(to, definitions.into_iter().map(Restored::Definition).collect()).await;
         let page = from.store.runs(RunQuery { limit: 1_000, ..RunQuery::of(tenant.clone()) }).await;
         for row in page.expect("lists").items.into_iter().rev() {
@@ -41,7 +44,8 @@ async fn carry(from: &Fixture, to: &Fixture) {
         }
         owners.dedup();
         for owner in owners {
-            let values = from.store.values(&tenant, &owner).await.expect("tells its values");
+            let page = from.store.states(&tenant, &owner, StateQuery::first(1_000)).await;
+            let values = page.expect("tells its values").values;
             restore(to, vec![Restored::Values { tenant: tenant.clone(), owner, values }]).await;
         }
         for queue in from.store.queues(&tenant).await.expect("lists").into_iter().filter(|row| row.paused) {
@@ -124,6 +128,8 @@ async fn fill(f: &Fixture) -> Vec<RunKey> {
     lines.push(given::state_line(StateScope::Run, "ends", value("x"), Some(given::TTL)));
     lines.push(given::state_line(StateScope::Flow, "f", value("y"), None));
     lines.push(given::state_line(StateScope::Tenant, "t", value("z"), None));
+    lines.push(given::state_line("orders".into(), "o", value("o"), Some(given::TTL)));
+    lines.push(given::state_line("order".into(), "s/o", value("so"), None));
     lines.push(given::log_line(given::STRANGE[3]));
     f.append(given::append(&job, 0, lines)).await.expect("appends");
     let mut runs = vec![run];
@@ -215,9 +221,10 @@ async fn said(f: &Fixture, tenant: &Tenant, runs: &[RunKey]) -> Vec<String> {
         note(format!("{:?}", receipts(f, run).await));
         note(format!("{:?}", store.receipt(run, &format!("e {}", given::STRANGE[1])).await));
         note(format!("{:?}", store.payloads(run, &[Slot::Input, Slot::Emit(0)]).await));
-        for scope in [StateScope::Run, StateScope::Flow, StateScope::Tenant] {
-            note(format!("{:?}", store.states(run, scope).await));
+        for scope in ["run", "flow", "tenant", "order", "orders"] {
+            note(format!("{:?}", super::state::all(f, run, &scope.into()).await));
         }
+        note(format!("{:?}", store.scopes(tenant).await));
     }
     said
 }
@@ -440,13 +447,15 @@ pub async fn values_are_told_with_their_end(f: Fixture) {
         line(StateScope::Run, "always", None),
         line(StateScope::Flow, "flow", None),
         line(StateScope::Tenant, "tenant", Some(given::TTL)),
+        line("orders".into(), "named", Some(given::TTL)),
     ];
     let before = f.now().await;
     f.append(given::append(&job, 0, lines)).await.expect("appends");
     let after = f.now().await;
     f.pass(given::LATER).await;
     let told = async |owner: StateOwner| -> Vec<(String, Option<Time>)> {
-        let values = f.store.values(&run.tenant, &owner).await.expect("tells");
+        let page = f.store.states(&run.tenant, &owner, StateQuery::first(10)).await;
+        let values = page.expect("tells").values;
         let told = |StateValue { key, value, expires }| {
             assert_eq!(value, given::json(key.as_str().into()));
             (key, expires)
@@ -460,7 +469,9 @@ pub async fn values_are_told_with_their_end(f: Fixture) {
     assert!(before + given::TTL <= end && end <= after + given::TTL, "{end}");
     assert_eq!(of_run.len(), 2, "what has ended is not told");
     assert_eq!(told(StateOwner::Flow(given::FLOW.into())).await, [("flow".to_owned(), None)]);
-    assert_eq!(told(StateOwner::Tenant).await.len(), 1);
+    for owner in [StateOwner::Tenant, StateOwner::Named("orders".into())] {
+        assert_eq!(told(owner).await[0].1, Some(end), "written by the same append");
+    }
     assert_eq!(told(StateOwner::Flow("none".into())).await, []);
 }
 
@@ -493,6 +504,13 @@ pub async fn a_store_with_anything_in_it_is_not_filled(f: Fixture) {
     let over = Some(Duration::ZERO);
     f.store.put_document("workers", "w", given::json("x".into()), over).await.expect("is stored");
     assert_eq!(f.store.collections().await.expect("tells"), Vec::<String>::new());
+    for owner in [StateOwner::Tenant, StateOwner::Named("orders".into())] {
+        let value = Some(given::json("x".into()));
+        f.store.change_state(&tenant, &owner, "k", value, None).await.expect("is stored");
+        assert_eq!(f.store.tenants().await.expect("tells"), [tenant.clone()]);
+        assert_eq!(f.store.begin_filling().await, Ok(Filling::NotEmpty), "a value of {owner}");
+        f.store.change_state(&tenant, &owner, "k", None, None).await.expect("is deleted");
+    }
     assert_eq!(f.store.tenants().await.expect("tells"), []);
     let run = f.started("r", vec![given::step(0)]).await;
     let before = (f.row(&run).await, f.log(&run).await, f.jobs(&run).await);

@@ -3,11 +3,11 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_core::{RunKey, Tenant, Time};
 
 use super::rows::{Counted, LaneJobs, Memory};
 use crate::job::JobRow;
-use crate::row::{Counter, Health, Pause, QueueRow, StateScope, StoredDefinition};
+use crate::row::{Counter, Health, Pause, QueueRow, StoredDefinition};
 
 impl Memory {
     pub fn put_definition(&mut self, now: Time, definition: StoredDefinition) -> bool {
@@ -53,17 +53,6 @@ impl Memory {
             self.definitions.values().filter(|(_, known)| known.tenant == *tenant).collect();
         found.sort_by(|(a, x), (b, y)| x.flow.cmp(&y.flow).then(b.cmp(a)));
         found.into_iter().map(|(_, definition)| definition.clone()).collect()
-    }
-
-    pub fn state(&self, now: Time, run: &RunKey, scope: StateScope, key: &str) -> Option<Json> {
-        let found = self.states.get(&self.owner(run, scope)?)?.get(key)?;
-        found.live(now).then(|| found.value.clone())
-    }
-
-    pub fn states(&self, now: Time, run: &RunKey, scope: StateScope) -> Vec<(String, Json)> {
-        let values = self.owner(run, scope).and_then(|owner| self.states.get(&owner));
-        let live = values.into_iter().flatten().filter(|(_, value)| value.live(now));
-        live.map(|(key, value)| (key.clone(), value.value.clone())).collect()
     }
 
     /// Lanes that hold a job, timers left out, and paused queues.
@@ -129,11 +118,5 @@ impl Memory {
             unwritable: None,
             problems: Vec::new(),
         }
-    }
-}
-
-impl super::rows::StateValue {
-    pub(super) fn live(&self, now: Time) -> bool {
-        self.expires.is_none_or(|expires| now < expires)
     }
 }

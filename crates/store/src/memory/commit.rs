@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use flowline_core::planted::{self, Bug};
 use flowline_core::{NewEvent, RunKey, Time};
 
-use super::rows::{Job, Lease, Memory, Run, StateValue};
+use super::rows::{Job, Lease, Memory, Run};
 use crate::commit::{
     Append, AppendError, Base, Commit, CommitError, Committed, Index, LeaseUse, NewRun, Others, StateChange,
 };
 use crate::job::{JobKey, NewJob};
 use crate::row::RunRow;
+use crate::state::StateOwner;
 
 impl Memory {
     /// Each commit that its guards allow lands, in order; the others leave nothing behind.
@@ -41,8 +42,8 @@ impl Memory {
         self.apply_others(&run, others, &named);
         let crashed = planted::is(Bug::SplitCommit) && self.last_event.is_multiple_of(8);
         let granted = if crashed { Vec::new() } else { self.add_jobs(now, &run, add) };
-        if clear_state && let Some(owner) = self.owner(&run, crate::row::StateScope::Run) {
-            self.states.remove(&owner);
+        if clear_state {
+            self.states.remove(&(run.tenant.clone(), StateOwner::Run(run.run.clone())));
         }
         let ts = self.date(now, &run);
         self.change_receipts(&run, ts, receipts);
@@ -216,30 +217,16 @@ impl Memory {
         let ts = self.date(now, &run);
         let mut written = 0;
         for line in lines.into_iter().skip(known) {
-            if let Some(change) = line.state {
-                self.change_state(now, &run, change);
+            if let Some(StateChange { scope, key, value, ttl }) = line.state
+                && let Some(found) = self.runs.get(&run)
+            {
+                let owner = scope.of(&run.run, &found.row.flow_name);
+                self.change_state(now, &run.tenant, &owner, &key, value, ttl);
             }
             self.push_events(&run, ts, [line.event]);
             written += 1;
         }
         self.add_lines(&run, key, written);
         Ok(there + written)
-    }
-
-    fn change_state(&mut self, now: Time, run: &RunKey, change: StateChange) {
-        let Some(owner) = self.owner(run, change.scope) else { return };
-        let values = self.states.entry(owner.clone()).or_default();
-        match change.value {
-            Some(value) => {
-                let expires = change.ttl.map(|ttl| now + ttl);
-                values.insert(change.key, StateValue { value, expires });
-            }
-            None => {
-                values.remove(&change.key);
-                if values.is_empty() {
-                    self.states.remove(&owner);
-                }
-            }
-        }
     }
 }

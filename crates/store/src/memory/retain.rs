@@ -8,7 +8,8 @@ use flowline_core::{RunKey, Tenant, Time};
 use super::rows::{Memory, counter};
 use crate::commit::CommitError;
 use crate::job::{JobKey, NewJob};
-use crate::row::{Repair, Retained, Retention, StateScope};
+use crate::row::{Repair, Retained, Retention};
+use crate::state::StateOwner;
 
 impl Memory {
     /// Removes runs first, then events; those that ended first go first. Key-value state, locks and documents past
@@ -167,9 +168,7 @@ impl Memory {
         for job in jobs.into_iter().flatten() {
             self.take_job(key, job);
         }
-        if let Some(owner) = self.owner(key, StateScope::Run) {
-            self.states.remove(&owner);
-        }
+        self.states.remove(&(key.tenant.clone(), StateOwner::Run(key.run.clone())));
         self.forget_receipts(key);
         self.unlist(key);
         for logged in self.runs.remove(key).into_iter().flat_map(|run| run.log.into_values()) {

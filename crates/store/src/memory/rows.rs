@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use flowline_core::event::Slot;
 use flowline_core::planted::{self, Bug};
-use flowline_core::{Event, Json, NewEvent, RunId, RunKey, Status, Tenant, Time};
+use flowline_core::{Event, NewEvent, RunKey, Status, Tenant, Time};
 
 use super::receipts::ReceiptsOf;
 use crate::commit::{JobNow, LeaseNow};
 use crate::document::Document;
 use crate::job::{JobKey, JobRow, JobState, Lane, NewJob, Token};
 use crate::receipt::{Place, Receipt};
-use crate::row::{RunRow, StateScope, StoredDefinition};
+use crate::row::{RunRow, StoredDefinition};
+use crate::state::{StateOwner, StateValue};
 
 /// The content of an in-memory store. Its methods are the contract's verbs without waiting: time is an argument, and
 /// nothing is random, so that a simulator can clone it, roll back to the clone and replay.
@@ -42,7 +43,7 @@ pub struct Memory {
 
     /// Every event kept, by the number that it got among all.
     pub(super) feed: BTreeMap<u64, (RunKey, u64)>,
-    pub(super) states: BTreeMap<(Tenant, Owner), BTreeMap<String, StateValue>>,
+    pub(super) states: BTreeMap<(Tenant, StateOwner), BTreeMap<String, StateValue>>,
     pub(super) definitions: BTreeMap<(Tenant, Arc<str>), (u64, StoredDefinition)>,
     pub(super) locks: BTreeMap<(Tenant, String), Lock>,
     /// When the last lock was granted.
@@ -137,19 +138,6 @@ impl LaneJobs {
     fn is_empty(&self) -> bool {
         self.held == 0 && self.leased == 0 && self.waiting.iter().all(BTreeMap::is_empty)
     }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Owner {
-    Run(RunId),
-    Flow(Arc<str>),
-    Tenant,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct StateValue {
-    pub(super) value: Json,
-    pub(super) expires: Option<Time>,
 }
 
 /// A named lock, held or run out.
@@ -343,16 +331,6 @@ impl Memory {
             self.ended.remove(&(end, run.number));
             self.untrimmed.remove(&(end, run.number));
         }
-    }
-
-    /// Whose key-value state a scope means, seen from a run. `None` where the run is not there to tell its flow.
-    pub(super) fn owner(&self, run: &RunKey, scope: StateScope) -> Option<(Tenant, Owner)> {
-        let owner = match scope {
-            StateScope::Run => Owner::Run(run.run.clone()),
-            StateScope::Flow => Owner::Flow(self.runs.get(run)?.row.flow_name.clone()),
-            StateScope::Tenant => Owner::Tenant,
-        };
-        Some((run.tenant.clone(), owner))
     }
 }
 

@@ -4,32 +4,30 @@ use std::collections::BTreeSet;
 
 use flowline_core::{RunKey, Tenant, Time};
 
-use super::rows::{Job, Lease, Logged, Memory, Owner, Run, StateValue as Kept};
+use super::rows::{Job, Lease, Logged, Memory, Run};
 use crate::commit::CommitError;
 use crate::error::StoreError;
 use crate::job::{JobRow, JobState, Lane, Token};
 use crate::row::StoredDefinition;
-use crate::transfer::{Filling, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue};
+use crate::state::StateOwner;
+use crate::transfer::{Filling, Restored, RestoredEvent, RestoredRun};
 
 impl Memory {
-    pub fn tenants(&self) -> Vec<Tenant> {
+    pub fn tenants(&self, now: Time) -> Vec<Tenant> {
         let defined = self.definitions.keys().map(|(tenant, _)| tenant);
-        let all: BTreeSet<&Tenant> = defined.chain(self.paused.iter().map(|(tenant, _)| tenant)).collect();
+        let own = |owner: &StateOwner| matches!(owner, StateOwner::Tenant | StateOwner::Named(_));
+        let stateful = self
+            .states
+            .iter()
+            .filter(|((_, owner), values)| own(owner) && values.values().any(|value| value.live(now)))
+            .map(|((tenant, _), _)| tenant);
+        let paused = self.paused.iter().map(|(tenant, _)| tenant);
+        let all: BTreeSet<&Tenant> = defined.chain(paused).chain(stateful).collect();
         all.into_iter().cloned().collect()
     }
 
-    pub fn values(&self, now: Time, tenant: &Tenant, owner: &StateOwner) -> Vec<StateValue> {
-        let kept = self.states.get(&(tenant.clone(), owned(owner))).into_iter().flatten();
-        let value = |(key, kept): (&String, &Kept)| StateValue {
-            key: key.clone(),
-            value: kept.value.clone(),
-            expires: kept.expires,
-        };
-        kept.filter(|(_, kept)| kept.live(now)).map(value).collect()
-    }
-
     pub fn begin_filling(&mut self, now: Time) -> Filling {
-        let empty = self.tenants().is_empty() && self.collections(now).is_empty();
+        let empty = self.tenants(now).is_empty() && self.collections(now).is_empty();
         if !self.filling && !empty {
             return Filling::NotEmpty;
         }
@@ -50,9 +48,8 @@ impl Memory {
                 Restored::Receipts { run, receipts } => self.restore_receipts(&run, receipts)?,
                 Restored::Values { values, .. } if values.is_empty() => {}
                 Restored::Values { tenant, owner, values } => {
-                    let kept = self.states.entry((tenant, owned(&owner))).or_default();
-                    let keep = |StateValue { key, value, expires }| (key, Kept { value, expires });
-                    kept.extend(values.into_iter().map(keep));
+                    let kept = self.states.entry((tenant, owner)).or_default();
+                    kept.extend(values.into_iter().map(|value| (value.key.clone(), value)));
                 }
                 Restored::Documents { documents, .. } if documents.is_empty() => {}
                 Restored::Documents { collection, documents } => {
@@ -112,14 +109,6 @@ impl Memory {
             run.log.insert(event.seq, Logged { event, number: self.last_event });
         }
         Ok(())
-    }
-}
-
-fn owned(owner: &StateOwner) -> Owner {
-    match owner {
-        StateOwner::Run(run) => Owner::Run(run.clone()),
-        StateOwner::Flow(flow) => Owner::Flow(flow.clone()),
-        StateOwner::Tenant => Owner::Tenant,
     }
 }
 

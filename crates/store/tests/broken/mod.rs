@@ -1,11 +1,12 @@
 //! The in-memory store with one planted fault.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_core::event::Slot;
 use flowline_core::{Json, RunKey, Tenant, Time};
-use flowline_store::row::{Pause, Repair, Retained, Retention, StateScope};
+use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::*;
 use tokio::sync::watch;
 
@@ -196,11 +197,34 @@ impl Catalog for Broken {
     async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError> {
         self.store.definitions(tenant).await
     }
-    async fn state(&self, run: &RunKey, scope: StateScope, key: &str) -> Result<Option<Json>, StoreError> {
-        self.store.state(run, scope, key).await
+    async fn state(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+    ) -> Result<Option<StateValue>, StoreError> {
+        self.store.state(tenant, owner, key).await
     }
-    async fn states(&self, run: &RunKey, scope: StateScope) -> Result<Vec<(String, Json)>, StoreError> {
-        self.store.states(run, scope).await
+    async fn states(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        query: StateQuery,
+    ) -> Result<StatePage, StoreError> {
+        self.store.states(tenant, owner, query).await
+    }
+    async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
+        self.store.scopes(tenant).await
+    }
+    async fn change_state(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+        value: Option<Json>,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        self.store.change_state(tenant, owner, key, value, ttl).await
     }
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
         self.store.queues(tenant).await
@@ -303,9 +327,6 @@ impl Catalog for Broken {
 impl Transfer for Broken {
     async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
         self.store.tenants().await
-    }
-    async fn values(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Vec<StateValue>, StoreError> {
-        self.store.values(tenant, owner).await
     }
     async fn collections(&self) -> Result<Vec<String>, StoreError> {
         self.store.collections().await

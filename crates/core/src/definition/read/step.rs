@@ -4,11 +4,11 @@ use super::Reader;
 use crate::definition::place::Place;
 use crate::definition::source::{Entry, Map, Node, Value};
 use crate::definition::{
-    Backoff, HttpRequest, METHODS, OnFailure, Priority, Retry, Runner, StepDefinition, Subscribes,
+    Backoff, HttpRequest, METHODS, OnFailure, Priority, Retry, Runner, Stdin, StepDefinition, Subscribes,
 };
 
 const RUNNERS: [&str; 6] = ["command", "http", "worker", "function", "start", "send"];
-const STEP_KEYS: [&str; 16] = [
+const STEP_KEYS: [&str; 17] = [
     "description",
     "command",
     "http",
@@ -16,6 +16,7 @@ const STEP_KEYS: [&str; 16] = [
     "function",
     "start",
     "send",
+    "stdin",
     "queue",
     "subscribes",
     "emits",
@@ -26,7 +27,7 @@ const STEP_KEYS: [&str; 16] = [
     "on_failure",
     "priority",
 ];
-const ACTION_KEYS: [&str; 15] = [
+const ACTION_KEYS: [&str; 16] = [
     "description",
     "command",
     "http",
@@ -34,6 +35,7 @@ const ACTION_KEYS: [&str; 15] = [
     "function",
     "start",
     "send",
+    "stdin",
     "queue",
     "after",
     "if",
@@ -81,6 +83,7 @@ impl Reader {
                     self.unknown_key(kind.a_word, kind.keys, entry, &at);
                 }
                 "description" => step.description = self.text(entry, &at, "text"),
+                "stdin" => self.stdin(entry, &at, &mut step, kind),
                 "queue" => self.queue(entry, &at, map, &mut step, kind),
                 // Nothing to wait for: it starts with the run.
                 "subscribes" if matches!(&entry.value.value, Value::List(items) if items.is_empty()) => {}
@@ -193,6 +196,15 @@ impl Reader {
             return None;
         }
         Some(request)
+    }
+
+    fn stdin(&mut self, entry: &Entry, place: &Place, step: &mut StepDefinition, kind: &Kind) {
+        step.stdin = self.choice(entry, place, &["closed", "open"], Stdin::parse).unwrap_or_default();
+        if !matches!(step.runner, Runner::Command(_)) && step.stdin == Stdin::Open {
+            let message = format!("{} {:?} has `stdin` and runs no command", kind.word, step.name);
+            let help = "only a program that `command` starts has one; remove `stdin`";
+            self.error("stdin-of-command", place, entry.key_span.clone(), message, help);
+        }
     }
 
     /// `worker: Q` names the queue; beside it only the same one may stand, as it does in canonical JSON.

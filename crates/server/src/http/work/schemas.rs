@@ -70,9 +70,11 @@ pub fn schemas() -> Value {
         "One of `log` and `state`.",
         json!({
             "log?": { "type": ["object", "null"], "description": "`level`, `message`, and whatever else is to be kept." },
-            "state?": { "oneOf": [{ "type": "null" }, object("A change of key-value state.", json!({
-                "set?": maybe(text("The key to write.")), "delete?": maybe(text("The key to remove.")), "value?": any(""),
-                "scope?": { "enum": ["run", "flow", "tenant", null], "description": "`run` where it is left out." },
+            "state?": { "oneOf": [{ "type": "null" }, object("One of `set`, `delete` and `get`, on key-value state.", json!({
+                "set?": maybe(text("The key to write.")), "delete?": maybe(text("The key to remove.")),
+                "get?": maybe(text("The key to read; up to 16 in a request.")), "value?": any("Of `set`; null where it is left out."),
+                "ttlMs?": { "type": ["integer", "null"], "minimum": 1, "description": "Of `set`: the value is gone after this long." },
+                "scope?": maybe(text("`run`, `flow`, `tenant` or any other name; `run` where it is left out.")),
             }))] },
         }),
     );
@@ -97,7 +99,12 @@ pub fn schemas() -> Value {
             "lease": lease(), "fromLine?": { "type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "0 where it is left out." },
             "lines": { "type": "array", "maxItems": LINES, "items": line },
         })),
-        "WorkAppended": object("", json!({ "lines": count("Lines of the attempt that are in the log now.") })),
+        "WorkAppended": object("", json!({
+            "lines": count("Lines of the attempt that are in the log now."),
+            "found?": list("What each `get` found, in order.", object("", json!({
+                "get": text("The key."), "scope": text(""), "value?": any("Not there where the key is not set."),
+            }))),
+        })),
         "WorkEmit": object("An event.", json!({ "lease": lease(), "name": text(""), "payload?": any("") })),
         "WorkEmitted": object("", json!({ "applied": flag("False where it was published already."), "runStatus": status() })),
     })

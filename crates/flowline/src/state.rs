@@ -1,0 +1,138 @@
+//! Key-value state from outside of a step: [`Engine::state`].
+//!
+//! What is read and written here is in no run's log. The state of a run can be read, and is written by its steps alone: its
+//! log says all that it ever was.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::{Json, RunKey, Tenant, limits};
+use flowline_store::{StateOwner, StatePage, StateQuery, StateValue, Store, StoreError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::engine::{Engine, EngineError};
+
+/// Values read at a time.
+const VALUES: usize = 250;
+
+/// The key-value state of one owner.
+#[derive(Clone)]
+pub struct StateHandle {
+    store: Arc<dyn Store>,
+    tenant: Tenant,
+    owner: StateOwner,
+}
+
+impl std::fmt::Debug for StateHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StateHandle({} of {})", self.owner, self.tenant)
+    }
+}
+
+impl Engine {
+    /// Key-value state of this handle's tenant: `tenant`, `flow:FLOW`, `run:RUN`, or any other name, such as `orders`, which
+    /// is shared by all flows.
+    pub fn state(&self, owner: &str) -> Result<StateHandle, EngineError> {
+        let owner = StateOwner::parse(owner).map_err(EngineError::Invalid)?;
+        Ok(StateHandle::new(self.shared.store.clone(), self.tenant().clone(), owner))
+    }
+}
+
+impl StateHandle {
+    pub fn new(store: Arc<dyn Store>, tenant: Tenant, owner: StateOwner) -> StateHandle {
+        StateHandle { store, tenant, owner }
+    }
+
+    pub fn owner(&self) -> &StateOwner {
+        &self.owner
+    }
+
+    /// `None` where the key is not set, or its time is over.
+    pub async fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, EngineError> {
+        let Some(found) = self.find(key).await? else { return Ok(None) };
+        let unfit = |error| EngineError::Invalid(format!("state {key:?} is of another type: {error}"));
+        found.value.to().map(Some).map_err(unfit)
+    }
+
+    /// A value with the end of its life.
+    pub async fn find(&self, key: &str) -> Result<Option<StateValue>, EngineError> {
+        check_key(key).map_err(EngineError::Invalid)?;
+        Ok(self.store.state(&self.tenant, &self.owner, key).await?)
+    }
+
+    /// A page of values, by key.
+    pub async fn list(&self, query: StateQuery) -> Result<StatePage, EngineError> {
+        Ok(self.store.states(&self.tenant, &self.owner, query).await?)
+    }
+
+    /// Writes a value in place of the one that is there. Refused for the state of a run.
+    pub async fn set(&self, key: &str, value: impl Serialize) -> Result<(), EngineError> {
+        self.change(key, Some(json(key, &value)?), None).await
+    }
+
+    /// Like [`StateHandle::set`]; the value is gone after `ttl`.
+    pub async fn set_for(&self, key: &str, value: impl Serialize, ttl: Duration) -> Result<(), EngineError> {
+        self.change(key, Some(json(key, &value)?), Some(ttl)).await
+    }
+
+    /// Whether the key was set.
+    pub async fn delete(&self, key: &str) -> Result<bool, EngineError> {
+        let there = self.find(key).await?.is_some();
+        self.change(key, None, None).await?;
+        Ok(there)
+    }
+
+    async fn change(&self, key: &str, value: Option<Json>, ttl: Option<Duration>) -> Result<(), EngineError> {
+        check_key(key).map_err(EngineError::Invalid)?;
+        let refused = |error: StoreError| EngineError::Invalid(error.to_string());
+        self.owner.writable().map_err(refused)?;
+        if ttl.is_some_and(|ttl| ttl.is_zero()) {
+            return Err(EngineError::Invalid("a time to live of zero keeps nothing".to_owned()));
+        }
+        if let StateOwner::Flow(flow) = &self.owner
+            && self.store.latest(&self.tenant, flow).await?.is_none()
+        {
+            return Err(EngineError::NoSuchFlow(flow.to_string()));
+        }
+        Ok(self.store.change_state(&self.tenant, &self.owner, key, value, ttl).await?)
+    }
+}
+
+fn json(key: &str, value: &impl Serialize) -> Result<Json, EngineError> {
+    let value =
+        Json::of(value).and_then(|value| value.within(&format!("state {key:?}"), limits::PAYLOAD_BYTES));
+    value.map_err(|error| EngineError::Refused(error.into()))
+}
+
+/// Refuses what cannot be a key of state.
+pub fn check_key(key: &str) -> Result<(), String> {
+    if key.is_empty() || key.len() > limits::KEY_BYTES || key.contains('\0') {
+        return Err(format!("a state key has 1 to {} bytes, and no NUL among them", limits::KEY_BYTES));
+    }
+    Ok(())
+}
+
+/// All key-value state of a run; `None` where it is more than an attempt is given.
+pub(crate) async fn of_run(
+    store: &dyn Store,
+    run: &RunKey,
+) -> Result<Option<BTreeMap<String, Json>>, StoreError> {
+    let (owner, mut query) = (StateOwner::Run(run.run.clone()), StateQuery::first(VALUES));
+    let (mut all, mut bytes) = (BTreeMap::new(), 0);
+    loop {
+        let StatePage { values, more } = store.states(&run.tenant, &owner, query).await?;
+        query = StateQuery { after: values.last().map(|last| last.key.clone()), limit: VALUES };
+        for StateValue { key, value, .. } in values {
+            bytes += key.len() + value.get().len() + 4;
+            all.insert(key, value);
+        }
+        if bytes > limits::PAYLOAD_BYTES {
+            return Ok(None);
+        }
+        if !more {
+            return Ok(Some(all));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Key-value state, read, and written from outside of any run. Attempts write it with their lines (`write`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::{Json, Tenant, Time};
+use flowline_store::{StateOwner, StatePage, StateQuery, StateValue};
+use tokio_postgres::Row;
+
+use crate::code;
+use crate::fault::Fault;
+use crate::session::{Given, Session};
+
+pub(crate) async fn state(
+    session: &Session,
+    tenant: &Tenant,
+    owner: &StateOwner,
+    key: &str,
+) -> Result<Option<StateValue>, Fault> {
+    let sql =
+        "select key, value, expires from state where tenant = $1 and scope = $2 and owner = $3 and key = $4
+        and (expires is null or expires > now_ms())";
+    let (scope, name) = (code::scope_number(owner), code::owner_name(owner));
+    let given: Given<'_> = &[&tenant.as_str(), &scope, &name, &code::shut(key)];
+    session.query_opt(sql, given).await?.as_ref().map(value).transpose()
+}
+
+/// By the bytes of keys as the column has them, which is their own order: `shut` keeps it where there is no NUL.
+pub(crate) async fn states(
+    session: &Session,
+    tenant: &Tenant,
+    owner: &StateOwner,
+    query: &StateQuery,
+) -> Result<StatePage, Fault> {
+    let sql = "select key, value, expires from state where tenant = $1 and scope = $2 and owner = $3
+        and (expires is null or expires > now_ms()) and ($4::text is null or key collate \"C\" > $4)
+        order by key collate \"C\" limit $5";
+    let (scope, name) = (code::scope_number(owner), code::owner_name(owner));
+    let after = query.after.as_deref().map(code::shut);
+    let limit = i64::try_from(query.limit).unwrap_or(i64::MAX - 1) + 1;
+    let rows = session.query(sql, &[&tenant.as_str(), &scope, &name, &after, &limit]).await?;
+    let values = rows.iter().map(value).collect::<Result<_, Fault>>()?;
+    Ok(StatePage::cut(values, query.limit))
+}
+
+fn value(row: &Row) -> Result<StateValue, Fault> {
+    Ok(StateValue {
+        key: code::open(row.try_get(0)?),
+        value: Json::composed(row.try_get(1)?),
+        expires: row.try_get::<_, Option<i64>>(2)?.map(Time::from_millis),
+    })
+}
+
+pub(crate) async fn scopes(session: &Session, tenant: &Tenant) -> Result<Vec<Arc<str>>, Fault> {
+    // From name to name by the primary key, whatever number of values each has.
+    let sql = "with recursive named(owner) as (
+            (select owner from state where tenant = $1 and scope = $2 order by owner limit 1)
+            union all
+            select (select s.owner from state s where s.tenant = $1 and s.scope = $2 and s.owner > named.owner
+                order by s.owner limit 1) from named where named.owner is not null)
+        select owner from named where owner is not null and exists (select 1 from state s where s.tenant = $1
+            and s.scope = $2 and s.owner = named.owner and (s.expires is null or s.expires > now_ms()))";
+    let rows = session.query(sql, &[&tenant.as_str(), &code::NAMED]).await?;
+    let mut found = Vec::new();
+    for row in &rows {
+        found.push(Arc::from(row.try_get::<_, &str>(0)?));
+    }
+    found.sort();
+    Ok(found)
+}
+
+pub(crate) async fn change(
+    session: &Session,
+    tenant: &Tenant,
+    owner: &StateOwner,
+    key: &str,
+    value: Option<&Json>,
+    ttl: Option<Duration>,
+) -> Result<(), Fault> {
+    let (scope, name, key) = (code::scope_number(owner), code::owner_name(owner), code::shut(key));
+    let Some(value) = value else {
+        let sql = "delete from state where tenant = $1 and scope = $2 and owner = $3 and key = $4";
+        return session.execute(sql, &[&tenant.as_str(), &scope, &name, &key]).await.map(drop);
+    };
+    let sql = "insert into state (tenant, scope, owner, key, value, expires)
+        values ($1, $2, $3, $4, $5, now_ms() + $6)
+        on conflict (tenant, scope, owner, key) do update set value = excluded.value, expires = excluded.expires";
+    let ttl = ttl.map(|ttl| i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4));
+    session.execute(sql, &[&tenant.as_str(), &scope, &name, &key, &value.get(), &ttl]).await.map(drop)
+}

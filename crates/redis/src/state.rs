@@ -1,0 +1,169 @@
+//! Key-value state. That of a run lives in the run's shard. What runs share lives in the shard of whoever wrote it, and of
+//! several values under a key the newest counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_store::{StateOwner, StatePage, StateQuery, StateValue, StoreError};
+
+use crate::RedisStore;
+use crate::answer::{number, text, texts};
+use crate::args::Args;
+use crate::encode::millis;
+use crate::names;
+use crate::script;
+use crate::shard::Shard;
+
+/// Values read in one go.
+const VALUES: usize = 64;
+
+impl RedisStore {
+    /// The live values among these keys.
+    pub(crate) async fn values_of(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        keys: &[String],
+    ) -> Result<Vec<StateValue>, StoreError> {
+        let mut args = Args::new();
+        args.text("get").text(&owner_name(tenant, owner));
+        for key in keys {
+            args.text(key);
+        }
+        let answers = match self.home_of_run(tenant, owner) {
+            Some(home) => vec![home.call(&script::STATE, [&args]).await?],
+            None => self.on_all(|shard: &Shard| shard.call(&script::STATE, [&args])).await?,
+        };
+        let mut newest: BTreeMap<String, (u64, Option<Time>, String)> = BTreeMap::new();
+        for mut answer in answers {
+            let mut part = || answer.rest.next().map(text).transpose();
+            while let (Some(key), Some(expires), Some(order), Some(value)) =
+                (part()?, part()?, part()?, part()?)
+            {
+                let expires =
+                    (expires != "-").then(|| number(&expires).map(Time::from_millis)).transpose()?;
+                let order = number(&order)?;
+                if newest.get(&key).is_none_or(|(known, ..)| order >= *known) {
+                    newest.insert(key, (order, expires, value));
+                }
+            }
+        }
+        let live = newest.into_iter().filter(|(_, (.., value))| !value.is_empty());
+        Ok(live
+            .map(|(key, (_, expires, value))| StateValue { key, value: Json::composed(value), expires })
+            .collect())
+    }
+
+    /// Looks at every key of the owner, and at the values of a page.
+    pub(crate) async fn page_of_values(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        query: &StateQuery,
+    ) -> Result<StatePage, StoreError> {
+        let key = format!("state:{}", owner_name(tenant, owner));
+        let keys_in = async |shard: &Shard| {
+            let mut asked = redis::cmd("HKEYS");
+            asked.arg(shard.key(&key));
+            texts(shard.ask(&asked).await?)
+        };
+        let mut keys: BTreeSet<String> = BTreeSet::new();
+        match self.home_of_run(tenant, owner) {
+            Some(home) => keys.extend(keys_in(home).await?),
+            None => {
+                for shard in &self.shards {
+                    keys.extend(keys_in(shard).await?);
+                }
+            }
+        }
+        let after = query.after.as_ref();
+        let keys: Vec<String> =
+            keys.into_iter().filter(|key| after.is_none_or(|after| key > after)).collect();
+        let (mut found, mut rest) = (Vec::new(), &keys[..]);
+        while found.len() <= query.limit && !rest.is_empty() {
+            let (part, later) = rest.split_at((query.limit + 1 - found.len()).min(VALUES).min(rest.len()));
+            found.extend(self.values_of(tenant, owner, part).await?);
+            rest = later;
+        }
+        Ok(StatePage::cut(found, query.limit))
+    }
+
+    pub(crate) async fn set_value(
+        &self,
+        tenant: &Tenant,
+        owner: &StateOwner,
+        key: &str,
+        value: Option<&Json>,
+        ttl: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        let name = owner_name(tenant, owner);
+        let mut args = Args::new();
+        args.text("set").text(&name).text(key).text(value.map_or("", Json::get));
+        match ttl {
+            Some(ttl) => args.number(millis(ttl)),
+            None => args.text(""),
+        };
+        args.number(self.hint(1)).text(if self.shards.len() == 1 { "1" } else { "0" });
+        self.shards[self.shard_number(&name)].call(&script::STATE, [&args]).await.map(drop)
+    }
+
+    pub(crate) async fn scopes_of(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
+        let owners = self.live_owners().await?.into_iter();
+        let named = owners.filter(|(of, _)| of == tenant).filter_map(|(_, owner)| match owner {
+            StateOwner::Named(name) => Some(name),
+            _ => None,
+        });
+        Ok(named.collect())
+    }
+
+    /// Tenants and named scopes that hold a live value.
+    pub(crate) async fn live_owners(&self) -> Result<BTreeSet<(Tenant, StateOwner)>, StoreError> {
+        let mut owners = BTreeSet::new();
+        for shard in &self.shards {
+            let mut asked = redis::cmd("SMEMBERS");
+            asked.arg(shard.key("scopes"));
+            for member in texts(shard.ask(&asked).await?)? {
+                owners.insert(owner_of(&member)?);
+            }
+        }
+        let mut live = BTreeSet::new();
+        for (tenant, owner) in owners {
+            if !self.page_of_values(&tenant, &owner, &StateQuery::first(1)).await?.values.is_empty() {
+                live.insert((tenant, owner));
+            }
+        }
+        Ok(live)
+    }
+
+    fn home_of_run(&self, tenant: &Tenant, owner: &StateOwner) -> Option<&Arc<Shard>> {
+        match owner {
+            StateOwner::Run(run) => Some(self.shard(&names::run(&RunKey::new(tenant.clone(), run.clone())))),
+            _ => None,
+        }
+    }
+}
+
+/// Whose key-value state, as the end of its key.
+pub(crate) fn owner_name(tenant: &Tenant, owner: &StateOwner) -> String {
+    let of = names::encode(tenant.as_str());
+    match owner {
+        StateOwner::Run(run) => format!("run:{of}/{}", names::encode(run.as_str())),
+        StateOwner::Flow(flow) => format!("flow:{of}/{}", names::encode(flow)),
+        StateOwner::Tenant => format!("tenant:{of}"),
+        StateOwner::Named(name) => format!("scope:{of}/{}", names::encode(name)),
+    }
+}
+
+/// Undoes [`owner_name`] for what `scopes` lists.
+fn owner_of(member: &str) -> Result<(Tenant, StateOwner), StoreError> {
+    let damaged = || StoreError::Damaged(format!("{member:?} is not an owner of key-value state"));
+    let (kind, name) = member.split_once(':').ok_or_else(damaged)?;
+    let (tenant, owner) = match (kind, name.split_once('/')) {
+        ("tenant", None) => (name, StateOwner::Tenant),
+        ("scope", Some((tenant, name))) => (tenant, StateOwner::Named(names::decode(name)?.into())),
+        _ => return Err(damaged()),
+    };
+    Ok((Tenant::new(&names::decode(tenant)?).map_err(|_| damaged())?, owner))
+}

@@ -1,0 +1,244 @@
+//! Key-value state from outside of runs. What is written here is in no run's log; the audit log has it.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::handler::Handler as _;
+use flowline::core::time::parse_duration;
+use flowline::core::{Json as Raw, Time, limits};
+use flowline::store::query::PAGE;
+use flowline::{StateHandle, StateOwner, StatePage, StateQuery, StateValue};
+use serde::{Deserialize, Serialize};
+
+use super::codes;
+use super::problem::Problem;
+use super::request::{Caller, Given, Params};
+use super::route::{Answer, Body, Kind, Query, Required, Route, Scope, Verb};
+use super::runs::LIMIT;
+
+const CHANGED: &[Answer] =
+    &[Answer::json(200, "StateChanged", "`changed` is false where there was nothing to delete.")];
+
+pub const ROUTES: &[Route] = &[
+    Route {
+        about: "The scopes of the tenant that hold a value: `tenant`, and those with a name. Those of flows and runs are found by their flow or run.",
+        answers: &[Answer::json(200, "StateScopes", "")],
+        ..Route::new(
+            Verb::Get,
+            "/v1/state",
+            Scope::Read,
+            "List the scopes of key-value state",
+            |request, app| scopes.call(request, app),
+        )
+    },
+    Route {
+        about: "By key. A scope is `tenant`, `flow:FLOW`, `run:RUN`, or any other name, such as `orders`, that all flows of the tenant share. A token that is bound to flows gets the state of those flows and their runs alone.",
+        query: &[
+            LIMIT,
+            Query {
+                name: "cursor",
+                kind: Kind::Text,
+                about: "`next` of the page before: keys after this one.",
+            },
+        ],
+        answers: &[Answer::json(200, "StateList", "A page of values.")],
+        problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW],
+        ..Route::new(
+            Verb::Get,
+            "/v1/state/{scope}",
+            Scope::Read,
+            "List the key-values of a scope",
+            |request, app| list.call(request, app),
+        )
+    },
+    Route {
+        answers: &[Answer::json(200, "StateEntry", "")],
+        problems: &[&codes::NO_SUCH_KEY, &codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID],
+        ..Route::new(Verb::Get, "/v1/state/{scope}/{key}", Scope::Read, "Read a key-value", |request, app| {
+            get.call(request, app)
+        })
+    },
+    Route {
+        about: "In place of the value that is there. With `ttl` the value is gone after that time. The state of a run is written by its steps alone.",
+        body: Some(Body {
+            schema: "StateWrite",
+            limit: 2 * limits::PAYLOAD_BYTES,
+            required: Required::Yes,
+            also: &[],
+        }),
+        answers: CHANGED,
+        problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID, &codes::TOO_LARGE],
+        ..Route::new(
+            Verb::Put,
+            "/v1/state/{scope}/{key}",
+            Scope::Operate,
+            "Write a key-value",
+            |request, app| set.call(request, app),
+        )
+    },
+    Route {
+        answers: CHANGED,
+        problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID],
+        ..Route::new(
+            Verb::Delete,
+            "/v1/state/{scope}/{key}",
+            Scope::Operate,
+            "Delete a key-value",
+            |request, app| delete.call(request, app),
+        )
+    },
+];
+
+/// A key with its value.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StateEntry {
+    pub scope: String,
+    pub key: String,
+    pub value: Raw,
+    /// When it will be gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+}
+
+impl StateEntry {
+    pub fn of(owner: &StateOwner, found: StateValue) -> StateEntry {
+        let StateValue { key, value, expires } = found;
+        StateEntry { scope: owner.to_string(), key, value, expires_at: expires }
+    }
+}
+
+/// A page of key-values.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StateList {
+    pub items: Vec<StateEntry>,
+    /// `cursor` of the next page.
+    pub next: Option<String>,
+}
+
+impl StateList {
+    pub fn of(owner: &StateOwner, page: StatePage) -> StateList {
+        let next = page.values.last().filter(|_| page.more).map(|last| last.key.clone());
+        StateList { items: page.values.into_iter().map(|found| StateEntry::of(owner, found)).collect(), next }
+    }
+}
+
+/// A scope that holds a value.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StateScopeView {
+    pub scope: String,
+}
+
+/// A list of scopes.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StateScopes {
+    pub items: Vec<StateScopeView>,
+}
+
+impl StateScopes {
+    pub async fn read(
+        store: &dyn flowline::store::Store,
+        tenant: &flowline::core::Tenant,
+    ) -> Result<StateScopes, flowline::store::StoreError> {
+        let own = store.states(tenant, &StateOwner::Tenant, StateQuery::first(1)).await?;
+        let own = (!own.values.is_empty()).then(|| "tenant".to_owned());
+        let named = store.scopes(tenant).await?;
+        let all = own.into_iter().chain(named.iter().map(|name| name.to_string()));
+        Ok(StateScopes { items: all.map(|scope| StateScopeView { scope }).collect() })
+    }
+}
+
+/// What became of a change.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StateChanged {
+    pub scope: String,
+    pub key: String,
+    pub changed: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StateWrite {
+    value: Raw,
+    ttl: Option<String>,
+}
+
+impl Caller {
+    /// What is shared by all flows of a tenant is not for those who are bound to some.
+    pub fn check_shared_state(&self) -> Result<(), Problem> {
+        match &self.principal.flows {
+            None => Ok(()),
+            Some(_) => Err(Problem::new(
+                &codes::FORBIDDEN,
+                "this state is shared by all flows; it needs a token that is bound to no flows",
+            )),
+        }
+    }
+}
+
+/// The state that the path names, where the caller may know of it.
+async fn state_of(caller: &Caller, params: &Params) -> Result<StateHandle, Problem> {
+    let text = params.path("scope");
+    let state = caller.engine.state(text).map_err(|error| Problem::parameter("scope", error.to_string()))?;
+    match state.owner() {
+        StateOwner::Tenant | StateOwner::Named(_) => caller.check_shared_state()?,
+        StateOwner::Run(run) => drop(caller.row(run.as_str()).await?),
+        StateOwner::Flow(flow) => {
+            caller.check_flow(flow)?;
+            if caller.engine.store().latest(caller.engine.tenant(), flow).await?.is_none() {
+                return Err(Problem::no_such_flow(flow));
+            }
+        }
+    }
+    Ok(state)
+}
+
+async fn scopes(caller: Caller, _: Params) -> Result<Json<StateScopes>, Problem> {
+    caller.check_shared_state()?;
+    Ok(Json(StateScopes::read(caller.engine.store(), caller.engine.tenant()).await?))
+}
+
+async fn list(caller: Caller, params: Params) -> Result<Json<StateList>, Problem> {
+    let state = state_of(&caller, &params).await?;
+    let limit = params.number("limit").map_or(PAGE, |limit| limit as usize);
+    let page = state.list(StateQuery { after: params.text("cursor").map(str::to_owned), limit }).await?;
+    Ok(Json(StateList::of(state.owner(), page)))
+}
+
+async fn get(caller: Caller, params: Params) -> Result<Json<StateEntry>, Problem> {
+    let state = state_of(&caller, &params).await?;
+    let key = params.path("key");
+    match state.find(key).await? {
+        Some(found) => Ok(Json(StateEntry::of(state.owner(), found))),
+        None => Err(Problem::new(&codes::NO_SUCH_KEY, format!("scope {} has no key {key:?}", state.owner()))),
+    }
+}
+
+async fn set(
+    caller: Caller,
+    params: Params,
+    Given(write): Given<StateWrite>,
+) -> Result<Json<StateChanged>, Problem> {
+    let ttl = match write.ttl.as_deref().map(|text| (text, parse_duration(text))) {
+        None => None,
+        Some((_, Some(ttl))) if ttl >= Duration::from_millis(1) => Some(ttl),
+        Some((text, _)) => {
+            let detail = format!("{text:?} is no time to live; write 30s, 5m, 1h or 7d");
+            return Err(Problem::new(&codes::BAD_BODY, detail).at("/ttl"));
+        }
+    };
+    let state = state_of(&caller, &params).await?;
+    let key = params.path("key");
+    match ttl {
+        Some(ttl) => state.set_for(key, &write.value, ttl).await?,
+        None => state.set(key, &write.value).await?,
+    }
+    Ok(Json(StateChanged { scope: state.owner().to_string(), key: key.to_owned(), changed: true }))
+}
+
+async fn delete(caller: Caller, params: Params) -> Result<Json<StateChanged>, Problem> {
+    let state = state_of(&caller, &params).await?;
+    let key = params.path("key");
+    let changed = state.delete(key).await?;
+    Ok(Json(StateChanged { scope: state.owner().to_string(), key: key.to_owned(), changed }))
+}
