@@ -204,7 +204,7 @@ impl SendRequest {
             !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control)
         };
         let refuse = |what: String| Err(EngineError::Invalid(what));
-        let Sender { user, roles } = &self.sender;
+        let Sender { user, roles, .. } = &self.sender;
         if self.event_id.as_deref().is_some_and(|id| !fits(id, limits::KEY_BYTES)) {
             return refuse(format!(
                 "an event id has 1 to {} bytes, without control characters",

@@ -29,6 +29,9 @@ pub struct ReceiptView {
     pub user_id: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<String>,
+    /// The token that sent it for that user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_by: Option<String>,
     pub status: ReceiptStatus,
     /// The instance that wrote what became of it; while its actions run, who holds their lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,6 +119,7 @@ struct Outcome {
 struct From {
     user_id: Option<String>,
     roles: Vec<String>,
+    sent_by: Option<String>,
 }
 
 impl ReceiptView {
@@ -163,6 +167,7 @@ impl ReceiptView {
             name: receipt.name,
             user_id: from.user_id,
             roles: from.roles,
+            sent_by: from.sent_by,
             status: receipt.status,
             worker: receipt.worker,
             tries: outcome.tries,

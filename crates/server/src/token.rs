@@ -75,7 +75,10 @@ impl NewToken {
             ));
         }
         if self.scopes.is_empty() {
-            return Err(("scopes", "a token needs a scope: read, start, work, operate or admin".to_owned()));
+            return Err((
+                "scopes",
+                "a token needs a scope: read, start, work, operate, on_behalf or admin".to_owned(),
+            ));
         }
         let names = |field: &'static str, kind: &'static str, names: &[String]| {
             let wrong = names.iter().find_map(|name| check_name(kind, name).err());

@@ -114,14 +114,17 @@ impl Draft<'_> {
         let number = self.machine().received + 1;
         let user = sender.user.as_deref().map(json::string);
         let roles = (!sender.roles.is_empty()).then(|| list(sender.roles.iter().map(String::as_str)));
-        let from = json::object([("userId", user.as_ref()), ("roles", roles.as_ref())]);
+        let sent_by = sender.sent_by.as_deref().map(json::string);
+        let said = [("userId", user.as_ref()), ("roles", roles.as_ref()), ("sentBy", sent_by.as_ref())];
+        let from = json::object(said);
         let data = json::object([
             ("name", Some(&json::string(name))),
             ("payload", Some(payload)),
             ("eventId", Some(&json::string(event_id))),
             ("number", Some(&json::number(number.into()))),
-            ("userId", user.as_ref()),
-            ("roles", roles.as_ref()),
+            said[0],
+            said[1],
+            said[2],
         ]);
         self.keep(Slot::Received(number), &data);
         self.push_run(Fact::Received { number, event }, EventType::EventReceived, Some(data));

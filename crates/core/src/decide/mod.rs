@@ -107,6 +107,8 @@ impl Input {
 pub struct Sender {
     pub user: Option<String>,
     pub roles: Vec<String>,
+    /// Who sends it for that user, where that is somebody else.
+    pub sent_by: Option<String>,
 }
 
 #[derive(Debug, Clone)]

@@ -39,10 +39,10 @@ pub struct Args {
     /// What comes with the event [default: no payload]
     #[arg(long, value_name = "JSON")]
     payload: Option<String>,
-    /// Who sends it, as guards and actions see it
+    /// Who sends it, as guards and actions see it; at a server that asks for tokens, with one of scope on_behalf
     #[arg(long, value_name = "USER")]
     user: Option<String>,
-    /// A role that the sender has; may be repeated
+    /// A role of --user; may be repeated. At a server that asks for tokens, one of the token's own roles
     #[arg(long = "role", value_name = "ROLE")]
     roles: Vec<String>,
     /// An idempotency key: one key, one event; sent again it is taken once
@@ -120,7 +120,8 @@ impl Event {
             Some(payload) => parse_json("--payload", payload)?,
             None => Json::nothing(),
         };
-        Ok(Event { to, name, payload, sender: Sender { user: args.user, roles: args.roles }, key: args.key })
+        let sender = Sender { user: args.user, roles: args.roles, sent_by: None };
+        Ok(Event { to, name, payload, sender, key: args.key })
     }
 
     fn request(self, engine: &Engine) -> SendRequest {

@@ -43,7 +43,7 @@ struct Create {
     /// Who will use it
     #[arg(long, value_name = "NAME")]
     subject: String,
-    /// read, start, work, operate or admin; may be repeated
+    /// read, start, work, operate, on_behalf or admin; may be repeated
     #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = scope)]
     scopes: Vec<Scope>,
     /// A role of the subject; may be repeated
@@ -154,5 +154,5 @@ async fn revoke(context: &Context, id: &str) -> Outcome {
 }
 
 fn scope(text: &str) -> Result<Scope, String> {
-    Scope::parse(text).ok_or_else(|| "it is none of read, start, work, operate, admin".to_owned())
+    Scope::parse(text).ok_or_else(|| "it is none of read, start, work, operate, on_behalf, admin".to_owned())
 }

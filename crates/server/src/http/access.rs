@@ -1,7 +1,7 @@
 //! Who may do what: every request has a principal, and every route names the scope that it needs.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -76,6 +76,8 @@ impl Principal {
         match scope {
             // Tokens and the audit log are of the whole tenant; a bound one could make itself one that is not.
             Scope::Admin => admin && self.flows.is_none() && self.queues.is_none(),
+            // To speak for somebody else is said of a token in so many words.
+            Scope::OnBehalf => self.scopes.contains(&Scope::OnBehalf),
             _ => admin || self.scopes.contains(&scope),
         }
     }
@@ -152,7 +154,8 @@ pub async fn check(
     values: Vec<Value>,
     mut request: Request<Body>,
 ) -> Response {
-    let mut arrived = Arrived { route, values, principal: None };
+    let acted_for = Arc::new(OnceLock::new());
+    let mut arrived = Arrived { route, values, principal: None, acted_for: acted_for.clone() };
     let scopes = route.access.scopes();
     if scopes.is_empty() {
         request.extensions_mut().insert(arrived);
@@ -162,7 +165,7 @@ pub async fn check(
         Ok(known) => known,
         Err(problem) => return problem.into_response(),
     };
-    let audited = audit::is_audited(route).then(|| (principal.clone(), request.uri().path().to_owned()));
+    let (asked_by, path) = (principal.clone(), request.uri().path().to_owned());
     let response = if let Some(scope) = scopes.iter().copied().find(|scope| principal.has(*scope)) {
         arrived.principal = Some(principal);
         request.extensions_mut().insert(arrived);
@@ -177,9 +180,10 @@ pub async fn check(
         let detail = format!("this needs a token with scope {}{unbound}", names.join(" or "));
         Problem::new(&codes::FORBIDDEN, detail).into_response()
     };
-    if let Some((principal, path)) = audited {
-        let status = response.status().as_u16();
-        Box::pin(audit::write(app.engine.store(), &principal, route, &path, status)).await;
+    let user = acted_for.get();
+    if audit::is_audited(route) || user.is_some() {
+        let act = audit::Act { route, path: &path, status: response.status().as_u16(), user };
+        Box::pin(audit::write(app.engine.store(), &asked_by, act)).await;
     }
     response
 }

@@ -1,6 +1,6 @@
 //! The audit log: who steered what. A line is written for every request to a route that needs `operate` or `admin`, or that
-//! takes or releases a lock, whether it was let through or not. Starts and the work of workers are in the logs of their
-//! runs, and a lock that is merely extended keeps its holder.
+//! takes or releases a lock, whether it was let through or not, and for every event that is sent for somebody else. Starts,
+//! other events and the work of workers are in the logs of their runs, and a lock that is merely extended keeps its holder.
 
 use std::time::Duration;
 
@@ -24,14 +24,29 @@ pub fn collection(tenant: &Tenant) -> String {
     format!("audit:{tenant}")
 }
 
+/// What somebody did.
+#[derive(Debug)]
+pub struct Act<'a> {
+    pub route: &'a Route,
+    pub path: &'a str,
+    /// What it was answered with.
+    pub status: u16,
+    /// The user for whom it was done.
+    pub user: Option<&'a String>,
+}
+
 /// Writes a line. That it cannot be written does not undo what was done: it is said in the server's log.
-pub async fn write(store: &dyn Store, principal: &Principal, route: &Route, path: &str, status: u16) {
+pub async fn write(store: &dyn Store, principal: &Principal, act: Act<'_>) {
+    let Act { route, path, status, user } = act;
     let id = uuid::Uuid::now_v7().to_string();
     let Ok(now) = store.now().await else { return };
-    let line = json!({
+    let mut line = json!({
         "id": id, "at": now, "subject": &*principal.subject, "action": route.summary, "method": route.verb.as_str().to_uppercase(),
         "path": path, "status": status,
     });
+    if let Some(user) = user {
+        line["onBehalfOf"] = user.as_str().into();
+    }
     let written = store.put_document(&collection(&principal.tenant), &id, Json::from(line), Some(KEPT)).await;
     if let Err(error) = written {
         tracing::warn!(%error, path, "a line of the audit log could not be written");

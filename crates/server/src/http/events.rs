@@ -61,6 +61,7 @@ const fn sending(
             &codes::INBOX_FULL,
             &codes::NO_SUCH_RUN,
             &codes::NO_SUCH_FLOW,
+            &codes::FORBIDDEN,
         ],
         ..Route::new(Verb::Post, path, Scope::Start, summary, handler)
     }
@@ -81,7 +82,7 @@ pub const ROUTES: &[Route] = &[
     sending(
         "/v1/runs/{run}/events",
         "Send an event from outside into a run",
-        "The event is durable when this answers. An idempotency key (in the body or as `Idempotency-Key`) stands for one event of the tenant, an `eventId` for one of the run: repeated it does nothing. A machine takes events in one at a time; with `wait` this answers when it is done with this one. Who sends it is the subject of the token, in its roles; without tokens, who the body says.",
+        "The event is durable when this answers. An idempotency key (in the body or as `Idempotency-Key`) stands for one event of the tenant, an `eventId` for one of the run: repeated it does nothing. A machine takes events in one at a time; with `wait` this answers when it is done with this one. Who sends it is the subject of the token, in its roles; without tokens, who the body says. A token with scope `on_behalf` may name another user, in roles that it has itself.",
         "Send",
         |request, app| send.call(request, app),
     ),
@@ -188,20 +189,37 @@ impl Send {
         }
     }
 
-    /// A token says who it is; where none is asked for, the request does.
+    /// A token says who it is; where none is asked for, the request does. One that acts for users says whom it acts for, in
+    /// roles that it has itself: nobody can give away more than that.
     fn sender(&self, caller: &Caller) -> Result<Sender, Problem> {
         let principal = &caller.principal;
         if !principal.by_token {
             let roles = self.roles.clone().unwrap_or_default();
-            return Ok(Sender { user: self.user_id.clone(), roles });
+            return Ok(Sender { user: self.user_id.clone(), roles, sent_by: None });
         }
-        for (given, pointer) in [(self.user_id.is_some(), "/userId"), (self.roles.is_some(), "/roles")] {
-            if given {
-                let detail = "the token says who sends it, and in which roles";
-                return Err(Problem::new(&codes::BAD_BODY, detail).at(pointer));
+        let subject = principal.subject.to_string();
+        let refuse = |detail: &str, pointer: &str| Err(Problem::new(&codes::BAD_BODY, detail).at(pointer));
+        let (user, roles) = match (&self.user_id, &self.roles) {
+            (None, None) => {
+                return Ok(Sender { user: Some(subject), roles: principal.roles.to_vec(), sent_by: None });
             }
+            (user, _) if !principal.has(Scope::OnBehalf) => {
+                let pointer = if user.is_some() { "/userId" } else { "/roles" };
+                return refuse(
+                    "the token says who sends it, and in which roles; one with scope `on_behalf` may name a user",
+                    pointer,
+                );
+            }
+            (None, Some(_)) => return refuse("roles are those of a user; name it as `userId`", "/roles"),
+            (Some(user), roles) => (user.clone(), roles.clone().unwrap_or_default()),
+        };
+        // Said before anything can fail: who is refused has tried.
+        let _ = caller.acted_for.set(user.chars().take(limits::KEY_BYTES).collect());
+        if let Some(role) = roles.iter().find(|role| !principal.roles.contains(role)) {
+            let detail = format!("the token cannot give role {role:?}, which it does not have itself");
+            return Err(Problem::new(&codes::FORBIDDEN, detail));
         }
-        Ok(Sender { user: Some(principal.subject.to_string()), roles: principal.roles.to_vec() })
+        Ok(Sender { user: Some(user), roles, sent_by: Some(subject) })
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a handler gets out of a request, checked before it is handed on: who asks, the parameters, the body.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
@@ -32,6 +33,8 @@ pub struct Arrived {
     pub values: Vec<Value>,
     /// Who asks, where that is asked for.
     pub principal: Option<Principal>,
+    /// The user for whom it is asked, once the handler knows.
+    pub acted_for: Arc<OnceLock<String>>,
 }
 
 /// Who asks, and the engine acting for the tenant of that.
@@ -39,6 +42,8 @@ pub struct Arrived {
 pub struct Caller {
     pub principal: Principal,
     pub engine: Engine,
+    /// The user for whom this is done, where it is for somebody else: the audit log has it.
+    pub acted_for: Arc<OnceLock<String>>,
 }
 
 impl Caller {
@@ -64,10 +69,11 @@ impl FromRequestParts<App> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Caller, Problem> {
         let arrived = parts.extensions.get::<Arrived>();
+        let acted_for = arrived.map(|arrived| arrived.acted_for.clone()).unwrap_or_default();
         let principal = arrived.and_then(|arrived| arrived.principal.clone());
         let principal = principal.ok_or_else(|| Problem::new(&codes::INTERNAL, "nobody asked who asks"))?;
         let engine = app.engine.acting_for(principal.tenant.clone());
-        Ok(Caller { principal, engine })
+        Ok(Caller { principal, engine, acted_for })
     }
 }
 

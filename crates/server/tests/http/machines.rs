@@ -431,3 +431,95 @@ fn a_token_says_who_sends_an_event() {
     let approved = post(&boss, &path, json!({ "name": "approve", "payload": {} }));
     assert_eq!(approved.json()["receipt"]["roles"], json!(["manager"]), "{}", approved.body);
 }
+
+/// A token with scope `on_behalf` names the user whom it acts for, and gives no role that it lacks itself.
+#[test]
+fn a_token_that_acts_for_users_is_recorded_beside_them_and_gives_no_role_that_it_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = |subject: &str, words: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_flowline"))
+            .current_dir(folder.path())
+            .args(["token", "create", "--json", "--subject", subject])
+            .args(words)
+            .output()
+            .unwrap();
+        let made: Value = serde_json::from_slice(&output.stdout).unwrap();
+        made["token"].as_str().unwrap().to_owned()
+    };
+    let portal = token(
+        "portal",
+        &["--scope", "start", "--scope", "read", "--scope", "on_behalf", "--role", "manager"],
+    );
+    let admin = token("root", &["--scope", "admin", "--role", "manager"]);
+    let served = Served::start(folder.path(), &["--auth", "tokens", "--allow-commands"]);
+    let ask = |token: &str, method: &str, path: &str, body: &str, kind: &str| {
+        let bearer = format!("Bearer {token}");
+        served.send(method, path, &[("authorization", &bearer), ("content-type", kind)], body)
+    };
+    let post = |token: &str, path: &str, body: Value| {
+        ask(token, "POST", path, &body.to_string(), "application/json")
+    };
+    assert_eq!(ask(&admin, "POST", "/v1/flows", EXPENSE, "application/yaml").status, 201);
+    let submit = json!({ "key": "k", "input": { "amount": 1 }, "name": "submit", "userId": "ada" });
+    let started = post(&portal, "/v1/flows/expense/events?wait=30s", submit);
+    let receipt = &started.json()["receipt"];
+    assert_eq!(
+        (&receipt["userId"], &receipt["sentBy"]),
+        (&json!("ada"), &json!("portal")),
+        "{}",
+        started.body
+    );
+    let run = started.json()["runId"].as_str().unwrap().to_owned();
+    let path = format!("/v1/runs/{run}/events");
+    let approve = |more: Value| {
+        let mut body = json!({ "name": "approve", "payload": {} });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let lent = post(&portal, &path, approve(json!({ "userId": "bo", "roles": ["director"] })));
+    assert_eq!((lent.status, lent.code().as_str()), (403, "forbidden"), "{}", lent.body);
+    let nobody = post(&portal, &path, approve(json!({ "roles": ["manager"] })));
+    assert_eq!(nobody.json()["errors"][0]["pointer"], "/roles");
+    let plain = post(&portal, &path, approve(json!({ "userId": "ada" })));
+    assert_eq!(plain.code(), "role", "the token's roles are not those of the user: {}", plain.body);
+    let forged = post(&admin, &path, approve(json!({ "userId": "bo" })));
+    assert_eq!(forged.code(), "bad-body", "`admin` does not include it");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_flowline"))
+        .current_dir(folder.path())
+        .env("FLOWLINE_TOKEN", &portal)
+        .args([
+            "send",
+            &run,
+            "approve",
+            "--payload",
+            "{}",
+            "--user",
+            "bo",
+            "--role",
+            "manager",
+            "--wait",
+            "30s",
+            "--json",
+        ])
+        .args(["--server", &format!("http://{}", served.address)])
+        .output()
+        .unwrap();
+    let sent: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    assert_eq!(
+        (&sent["receipt"]["userId"], &sent["receipt"]["roles"]),
+        (&json!("bo"), &json!(["manager"])),
+        "{sent}"
+    );
+    let log = ask(&portal, "GET", &format!("/v1/runs/{run}/events?type=event.received"), "", "").json();
+    let last = log["items"].as_array().unwrap().last().unwrap()["data"].clone();
+    assert_eq!((&last["userId"], &last["sentBy"]), (&json!("bo"), &json!("portal")), "{log}");
+    let audit = ask(&admin, "GET", "/v1/audit?limit=100", "", "").json();
+    let lines = audit["items"].as_array().unwrap();
+    let acted = |user: &str, status: u64| {
+        let same = |line: &&Value| line["onBehalfOf"] == user && line["status"] == status;
+        lines.iter().filter(same).filter(|line| line["subject"] == "portal").count()
+    };
+    assert_eq!((acted("ada", 200), acted("ada", 403), acted("bo", 403)), (1, 1, 1), "{audit}");
+    assert_eq!(acted("bo", 202) + acted("bo", 200), 1, "{audit}");
+}

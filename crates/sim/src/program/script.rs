@@ -249,7 +249,7 @@ fn event(rng: &mut Rng, run: usize, number: usize, events: &[String]) -> Op {
         event,
         payload,
         id: Some(format!("m{run}-{number}")),
-        sender: Sender { user, roles },
+        sender: Sender { user, roles, sent_by: None },
         fresh,
     }
 }

@@ -256,7 +256,7 @@ impl Program {
             // Each transition by everybody in turn.
             Try::Next(turn) => users[turn / ways.len() % users.len()].clone(),
         };
-        Some((event.clone(), payload, Sender { user: Some(user), roles }))
+        Some((event.clone(), payload, Sender { user: Some(user), roles, sent_by: None }))
     }
 }
 
