@@ -191,7 +191,8 @@ impl Scenario {
     /// Sends an event to a machine.
     pub fn event(&mut self, id: &str, name: &str, payload: &str, roles: &[&str]) -> Came {
         let roles: Vec<String> = roles.iter().map(|role| (*role).to_owned()).collect();
-        let sender = Sender { user: Some("u1".to_owned()).filter(|_| !roles.is_empty()), roles };
+        let sender =
+            Sender { user: Some("u1".to_owned()).filter(|_| !roles.is_empty()), roles, sent_by: None };
         let (name, payload, event_id) = (name.to_owned(), json(payload), Some(id.to_owned()));
         self.apply(Input::External { name, payload, event_id, sender })
     }

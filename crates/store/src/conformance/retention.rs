@@ -114,17 +114,13 @@ pub async fn a_deleted_run_leaves_nothing_behind_and_its_id_is_free(f: Fixture) 
     assert_eq!(f.store.feed(FeedFilter::default(), "", 10).await.expect("feeds").events, []);
     let page = f.store.runs(RunQuery::of(run.tenant.clone())).await.expect("lists");
     assert_eq!((page.items, page.total), (vec![], Some(Total::Exact(0))));
-    assert_eq!(f.store.states(&run, StateScope::Run).await.expect("lists"), []);
+    assert_eq!(super::state::all(&f, &run, &StateScope::Run).await, []);
     assert_eq!(f.store.delete_runs(&all).await.expect("deletes"), [false; 3], "they are gone");
 
     f.commit(given::start(&run)).await;
     assert_eq!((f.row(&run).await.version, f.log(&run).await.len()), (1, 1), "its id is free");
-    assert_eq!(f.store.states(&run, StateScope::Run).await.expect("lists"), []);
-    assert_eq!(
-        f.store.states(&run, StateScope::Flow).await.expect("lists").len(),
-        1,
-        "the flow's state stays"
-    );
+    assert_eq!(super::state::all(&f, &run, &StateScope::Run).await, []);
+    assert_eq!(super::state::all(&f, &run, &StateScope::Flow).await.len(), 1, "the flow's state stays");
 }
 
 pub async fn only_an_ended_run_of_the_tenant_is_deleted(f: Fixture) {
