@@ -136,8 +136,10 @@ fn refused(status: u16, code: &str, detail: String) -> Failure {
         "bad-parameter" => Failure::usage(detail),
         "bad-body" | "run-not-ended" | "no-such-step" => Failure::input(detail),
         "no-such-run" | "no-such-flow" | "no-such-queue" | "no-such-token" | "no-such-receipt"
-        | "no-such-lock" | "no-such-key" | "run-ended" | "flow-retired" | "refused" | "role" | "key-conflict" | "schema"
-        | "definition" | "invalid" | "stale-lease" | "outcome-conflict" => Failure::refusal(known, detail),
+        | "no-such-lock" | "no-such-key" | "run-ended" | "flow-retired" | "refused" | "role"
+        | "key-conflict" | "schema" | "definition" | "invalid" | "stale-lease" | "outcome-conflict" => {
+            Failure::refusal(known, detail)
+        }
         "unavailable" => Failure::new(Exit::Store, "store-unavailable", detail)
             .help("the server cannot reach its store; ask again in a moment"),
         "store" => Failure::new(Exit::Store, "store", detail),

@@ -12,7 +12,8 @@ use flowline_store::conformance::given;
 use flowline_store::row::{Pause, Retention};
 use flowline_store::{
     Catalog, Clock, Commit, Counter, DocumentQuery, EventQuery, FeedFilter, Index, Lane, LeaseUse, NewJob,
-    Opened, ReceiptChange, ReceiptQuery, ReceiptStatus, RunQuery, RunStore, StoreError, Total, Transfer,
+    Opened, ReceiptChange, ReceiptQuery, ReceiptStatus, RunQuery, RunStore, StateOwner, StateQuery,
+    StateScope, StoreError, Total, Transfer,
 };
 
 const START: Time = Time::from_millis(1_800_000_000_000);
