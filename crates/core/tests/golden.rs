@@ -94,6 +94,18 @@ fn the_log_of_a_run_folds_to_the_bytes_that_it_had() {
 }
 
 #[test]
+fn the_log_of_a_machine_put_where_another_stood_folds_to_the_bytes_that_it_had() {
+    let definition = read("machine.yaml", &text("stood-v1/machine.yaml"), Format::Yaml).unwrap().definition;
+    let log = text("stood-v1/log.jsonl");
+    let log: Vec<Event> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let state = RunState::fold(&Plan::build(definition).unwrap(), &log).unwrap();
+    let machine = state.of_machine();
+    assert_eq!((machine.state, machine.transition, machine.received), (0, 2, 2));
+    assert_eq!((machine.inbox.len(), machine.armed.len()), (1, 1));
+    assert_eq!(hex(&state.encode()), text("stood-v1/state.hex").trim());
+}
+
+#[test]
 fn run_states_keep_their_bytes() {
     let plan = plan();
     let mut kept = 0;
