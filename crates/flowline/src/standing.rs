@@ -263,8 +263,8 @@ impl Trail {
 
 fn sent(json: Option<Json>) -> Result<TriedAgain, String> {
     let received = json.and_then(|json| json.to::<ReceivedEvent>().ok());
-    let Some(ReceivedEvent { name, payload, event_id, user_id, roles }) = received else {
+    let Some(ReceivedEvent { name, payload, event_id, user_id, sent_by, roles }) = received else {
         return Err("the event that failed is not in the log; retry it from the start".to_owned());
     };
-    Ok(TriedAgain::Event { name, payload, event_id, sender: Sender { user: user_id, roles } })
+    Ok(TriedAgain::Event { name, payload, event_id, sender: Sender { user: user_id, roles, sent_by } })
 }

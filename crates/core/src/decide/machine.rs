@@ -46,6 +46,9 @@ pub struct ReceivedEvent {
     pub event_id: String,
     #[serde(default)]
     pub user_id: Option<String>,
+    /// Who sent it for that user.
+    #[serde(default)]
+    pub sent_by: Option<String>,
     #[serde(default)]
     pub roles: Vec<String>,
 }

@@ -71,7 +71,7 @@ pub struct State {
     pub set: Option<String>,
     pub delete: Option<String>,
     pub get: Option<String>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "flowline_core::json::present")]
     pub value: Option<Json>,
     pub scope: Option<String>,
     pub ttl: Option<String>,

@@ -416,7 +416,7 @@ impl<'w> StartRows<'w> {
         self.idempotency_key.push(new.idempotency_key.as_deref().map(|key| code::shut(key).into_owned()));
         self.retry_of.push(new.retry_of.as_ref().map(|run| run.as_str()));
         self.input_digest.push(code::shut(&new.input_digest).into_owned());
-        self.started.push(start.events.iter().any(|event| event.kind == EventType::StepStarted));
+        self.started.push(start.events.iter().any(|event| event.begins(Time::from_millis(0)).is_some()));
         self.ended.push(start.events.iter().any(|event| event.kind.is_terminal()));
         self.seq.push(start.events.len() as i64);
         self.state.push(&start.state);
