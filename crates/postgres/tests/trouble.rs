@@ -104,7 +104,7 @@ async fn a_schema_of_a_newer_build_is_refused() {
 async fn who_only_reads_makes_nothing() {
     let (url, schema) = place::fresh();
     let error = PostgresStore::open(&url, IfMissing::Refuse).await.expect_err("refused");
-    assert!(matches!(&error, StoreError::Unavailable(text) if text.contains(&schema.name)), "{error:?}");
+    assert!(matches!(&error, StoreError::Missing(text) if text.contains(&schema.name)), "{error:?}");
     let client = place::connect(&schema.url).await;
     let sql = "select to_regnamespace($1) is null";
     let none: bool = client.query_one(sql, &[&schema.name]).await.expect("answers").get(0);

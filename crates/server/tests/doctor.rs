@@ -95,7 +95,7 @@ fn a_redis_replica_is_bad_and_still_read() {
 #[test]
 fn a_redis_user_as_the_page_makes_it_can_do_all() {
     let page = include_str!("../../../docs/redis.md");
-    let line = page.lines().find(|line| line.starts_with("    ACL SETUSER")).expect("a line of the page");
+    let line = page.lines().find(|line| line.starts_with("ACL SETUSER")).expect("a line of the page");
     let line = line.replace("PASSWORD", SECRET);
     let (here, server) = (Here::new(), Server::start(&[]));
     assert_eq!(server.ask(&line.split_whitespace().collect::<Vec<_>>()), "OK");

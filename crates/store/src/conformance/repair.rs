@@ -117,6 +117,8 @@ pub async fn missing_events_are_added_at_the_end(f: Fixture) {
     assert_eq!(log.iter().map(|event| event.seq).collect::<Vec<_>>(), [1, 2]);
     let row = RunRow {
         status: Status::Failed,
+        // It ended before anything of it began.
+        started_at: Some(before.created_at),
         completed_at: Some(log[1].ts),
         duration: Some(log[1].ts.since(before.created_at).as_millis() as u64),
         version: 2,
