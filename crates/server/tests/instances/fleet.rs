@@ -99,9 +99,9 @@ impl Fleet {
         signal(&self.child(instance), name);
     }
 
-    /// Which instance goes by a name that an event gives: it begins with the process's id.
+    /// Which instance goes by a name that an event gives: the host and the process's id are in it.
     pub fn named(&self, name: &str) -> usize {
-        let is = |number: &usize| name.starts_with(&format!("{}-", self.child(*number).id()));
+        let is = |number: &usize| name.contains(&format!("-{}-", self.child(*number).id()));
         (0..self.instances.len()).find(is).unwrap()
     }
 
