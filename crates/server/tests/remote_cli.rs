@@ -149,6 +149,8 @@ impl Twins {
         ];
         match value {
             Value::Object(members) => {
+                // What its own instance cannot run, only a server can say.
+                members.remove("notRunHere");
                 for (name, value) in members {
                     let differs = DIFFER.contains(&name.as_str()) && !value.is_null() && !value.is_object();
                     match value {
@@ -174,11 +176,16 @@ impl Twins {
         // What has no name here: the ids of new runs and of tokens, of events with a key, and of instances.
         let hex =
             |text: &str, length| text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let instance = |(process, rest): (&str, &str)| process.parse::<u32>().is_ok() && hex(rest, 6);
+        let instance = |word: &str| {
+            let mut parts = word.rsplitn(3, '-');
+            parts.next().is_some_and(|rest| hex(rest, 6))
+                && parts.next().is_some_and(|process| process.parse::<u32>().is_ok())
+                && parts.next().is_some_and(|host| !host.is_empty())
+        };
         let id = |word: &str| {
             word.len() == 36 && word.matches('-').count() == 4
                 || word.strip_prefix('k').is_some_and(|rest| hex(rest, 32))
-                || word.split_once('-').is_some_and(instance)
+                || instance(word)
         };
         text.split_inclusive(' ').map(|word| if id(word.trim()) { "<id> " } else { word }).collect()
     }
