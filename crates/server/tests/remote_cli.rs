@@ -347,7 +347,6 @@ fn what_is_looked_at_is_the_same_at_a_server_as_in_a_store() {
         &["stats", "--steps", "--bucket", "365d"],
         &["stats", "--flow", "order", "--since", "1h", "--bucket", "365d"],
         &["verify"],
-        &["explain", "{approve}"],
         &["show", "{approve}"],
         &["show", "{doomed}"],
         &["events", "{order}"],
@@ -361,6 +360,13 @@ fn what_is_looked_at_is_the_same_at_a_server_as_in_a_store() {
             twins.alike(0, words);
         }
     }
+    // A server says more: that its own instance cannot run the step, and what to do.
+    let [mine, theirs] = twins.say(&["explain", "{approve}"]);
+    assert_eq!([mine.exit, theirs.exit], [0, 0], "{mine:?} {theirs:?}");
+    assert!(!mine.out.contains("--allow-commands"), "{mine:?}");
+    assert!(theirs.out.contains("--allow-commands"), "{theirs:?}");
+    twins.same(0, &["explain", "{order}"]);
+    twins.alike(0, &["explain", "{order}"]);
     assert_eq!(twins.same(0, &["runs", "--all", "--limit", "1"])["items"].as_array().unwrap().len(), 4);
     for words in [
         &["runs", "--since", "yesterday"][..],
