@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use flowline_core::{EventType, RunKey, Tenant, Time};
+use flowline_core::{RunKey, Tenant, Time};
 use flowline_store::row::Repair;
 use flowline_store::{
     AppendError, Base, Commit, CommitError, Committed, JobKey, Lane, LeaseUse, NewJob, NewRun, Others,
