@@ -132,6 +132,10 @@ pub(crate) fn commit(
     // Only a date that the server is to say is left to it.
     let began = encode::began(&commit.events).map(|began| began.millis().to_string());
     let tells = flags & STARTED != 0 && head.started == "-";
+    // A run that ends without having begun is dated by its creation, which the line does not say.
+    if ends && !tells && head.started == "-" {
+        return Ok(None);
+    }
     if !tells || began.is_some() {
         flags &= !STARTED;
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use flowline_core::definition::Priority;
-use flowline_core::{EventType, Json, NewEvent, RunKey, Status, Tenant, Time};
+use flowline_core::{Json, NewEvent, RunKey, Status, Tenant, Time};
 use flowline_store::row::Repair;
 use flowline_store::{
     Append, AppendError, Base, Commit, CommitError, Committed, Handoff, Index, JobKey, JobNow, Lane,
@@ -289,7 +289,7 @@ impl Live {
         let Index { status, completed_steps, failed_steps, retries, .. } = commit.index;
         let machine_state = commit.index.state.clone();
         let ms = now.millis();
-        let has = |wanted: fn(EventType) -> bool| commit.events.iter().any(|event| wanted(event.kind));
+        let ended = commit.events.iter().any(|event| event.kind.is_terminal()).then_some(ms);
         Live {
             id,
             flow: flow.clone(),
@@ -303,8 +303,8 @@ impl Live {
             failed_steps,
             retries,
             created_at: ms,
-            started_at: commit.events.iter().find_map(|event| event.begins(now)).map(Time::millis),
-            completed_at: has(EventType::is_terminal).then_some(ms),
+            started_at: commit.events.iter().find_map(|event| event.begins(now)).map(Time::millis).or(ended),
+            completed_at: ended,
             failure: Live::failure_of(&commit.index),
             state: None,
             changed: false,
@@ -458,6 +458,7 @@ impl Live {
                 self.started_at.get_or_insert(began.millis());
             }
             if event.kind.is_terminal() {
+                self.started_at.get_or_insert(self.created_at);
                 self.completed_at = Some(self.ms);
             }
             let event = event.lasting(Time::from_millis(self.created_at), ts);

@@ -182,10 +182,12 @@ local function write_moves()
   if #ended > 0 then spread({ 'ZADD', base .. ':ended' }, ended, 2) end
 end
 
+local function created_of(run) return match(call('GET', START .. run) or '', '^%d+') end
+
 -- The text of an entry that ends with a terminal event, whose data ends with the time that the run took, in 15 digits or spaces.
 local function timed(run, ts, new, text)
   if sub(text, -28, -18) ~= '"duration":' then return text end
-  local created = not new and tonumber(match(call('GET', START .. run) or '', '^%d+')) or ts
+  local created = not new and tonumber(created_of(run)) or ts
   return sub(text, 1, -18) .. format('%15.0f', math.max(ts - created, 0)) .. '}\n'
 end
 
@@ -281,7 +283,11 @@ local function commit(i, o, leases, entries, adds, others, flags, uses, hint, be
       else
         started, ended, trimmed, number, flow = match(tail, TAIL)
       end
-      if starts then started = began > 0 and text_of(began) or ts_text end
+      if starts then
+        started = began > 0 and text_of(began) or ts_text
+      elseif terminal and started == '-' then
+        started = new and ts_text or created_of(run) or '-'
+      end
       local ended_before = ended ~= '-' and ended
       if terminal then ended = ts_text end
       tail = started .. ' ' .. ended .. ' ' .. trimmed .. ' ' .. number .. ' ' .. flow

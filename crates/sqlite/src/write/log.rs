@@ -40,8 +40,14 @@ impl Writer<'_> {
         let mut text = std::mem::take(&mut self.text);
         text.clear();
         for event in events {
+            if let Some(began) = event.begins(ts) {
+                self.run(id)?.started_at.get_or_insert(began.millis());
+            }
             if event.kind.is_terminal() {
-                let created = self.run(id)?.created_at;
+                end = End::Reached;
+                let run = self.run(id)?;
+                run.started_at.get_or_insert(run.created_at.millis());
+                let created = run.created_at;
                 pack::push(&mut text, &event.clone().lasting(created, ts));
             } else {
                 pack::push(&mut text, event);
@@ -50,12 +56,6 @@ impl Writer<'_> {
             seq += 1;
             if let Some(slot) = event.slot {
                 self.slots.push([id, i64::from(slot.number()), self.last.event]);
-            }
-            if let Some(began) = event.begins(ts) {
-                self.run(id)?.started_at.get_or_insert(began.millis());
-            }
-            if event.kind.is_terminal() {
-                end = End::Reached;
             }
             if text.len() >= BYTES || seq - part_from >= EVENTS as u64 {
                 self.write_part(id, ms, part_from..seq, &mut text)?;

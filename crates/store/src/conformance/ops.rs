@@ -121,6 +121,8 @@ const QUEUES: [&str; 2] = ["q0", "q1"];
 /// lanes is a store's own.
 const LANES: [(&str, &str); 3] = [("q0", "n0"), ("q1", "n1"), ("q0", "n2")];
 const TENANTS: [&str; 2] = ["default", "other"];
+/// Of key-value state. That of the run is there more than once: it is what a commit can clear.
+const SCOPES: [&str; 6] = ["run", "run", "flow", "tenant", "order", "orders"];
 pub(super) const LOCK: &str = given::STRANGE[0];
 const COLLECTIONS: [&str; 2] = ["tokens", "audit:{x}"];
 /// Of machines; a run may be a flow now and a machine then, which a store need not mind.
@@ -152,12 +154,17 @@ impl Maker {
             ops.push(Op::Runs(RunQuery::of(tenant.clone())));
             ops.push(Op::Locks(tenant.clone()));
             ops.push(Op::Receipts(ReceiptQuery::of(tenant.clone())));
+            ops.push(Op::Scopes(tenant.clone()));
             ops.push(Op::Definitions(tenant));
         }
         ops.extend(COLLECTIONS.map(|collection| Op::Documents(collection, DocumentQuery::default())));
         for run in &self.runs {
             ops.push(Op::Events(run.clone(), EventQuery::default()));
             ops.push(Op::Jobs(run.clone()));
+            ops.extend(SCOPES[1..].iter().map(|scope| {
+                let owner = StateScope::from(*scope).of(&run.run, &given::FLOW.into());
+                Op::States(run.tenant.clone(), owner)
+            }));
             ops.push(Op::Payloads(run.clone(), (0..=self.last_slot).map(Slot::Emit).collect()));
         }
         ops
@@ -537,7 +544,7 @@ impl Maker {
     }
 
     fn scope(&mut self) -> StateScope {
-        self.rng.pick(&["run", "flow", "tenant", "order", "orders"]).into()
+        self.rng.pick(&SCOPES).into()
     }
 
     fn define(&mut self, tenant: Tenant) -> Op {
