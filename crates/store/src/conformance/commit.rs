@@ -272,6 +272,8 @@ pub async fn a_machine_begins_with_its_first_state_and_a_run_that_never_began_co
     f.commit(given::end(&run, 1)).await;
     let row = f.row(&run).await;
     assert_eq!(row.started_at, Some(row.created_at));
+    f.commit(Commit { events: vec![begun(&row, 3)], ..given::next(&run, 2) }).await;
+    assert_eq!(f.row(&run).await.started_at, Some(row.created_at), "a late line changes nothing");
 }
 
 pub async fn a_terminal_event_says_the_same_duration_as_the_row(f: Fixture) {
