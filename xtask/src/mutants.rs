@@ -14,7 +14,7 @@ pub(crate) struct Mutants {
     /// Hunt this bug alone
     #[arg(long)]
     bug: Option<String>,
-    /// Leave this invariant unchecked (I1 … I19), and see what escapes
+    /// Leave this invariant unchecked (I1 … I20), and see what escapes
     #[arg(long)]
     without: Option<String>,
     /// For every invariant, the bugs that no other catches

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::time::Duration;
 
 use flowline_core::Definition;
 use flowline_core::definition::{
-    Machine, OnFailure, StateDefinition, StepDefinition, Subscribes, TimerDefinition, read_stored,
+    Cleanup, Machine, OnFailure, StateDefinition, StepDefinition, Subscribes, TimerDefinition, read_stored,
 };
 use flowline_core::ids::digest;
 
@@ -126,6 +127,19 @@ impl Flow {
     /// Actions by number; names that the definition lacks are left out.
     pub(crate) fn actions<'a>(&'a self, names: &'a [String]) -> impl Iterator<Item = usize> + 'a {
         names.iter().filter_map(|name| self.steps.get(name).copied())
+    }
+
+    /// How long a value of key-value state lives that does not say so itself.
+    pub(crate) fn time_to_live(&self) -> Option<Duration> {
+        match self.definition.state {
+            Cleanup::Ttl(ttl) => Some(ttl),
+            _ => None,
+        }
+    }
+
+    /// Whether a run's key-value state goes with its end.
+    pub(crate) fn clears_state(&self) -> bool {
+        self.definition.state == Cleanup::OnComplete
     }
 
     pub(crate) fn goes_on_after_failure(&self, step: usize) -> bool {

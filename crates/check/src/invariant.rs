@@ -44,7 +44,8 @@ invariants! {
     /// A step is triggered if and only if what it waits for precedes it, in the commit of the deciding event. A machine gives
     /// turns in order and one at a time, and each leads where the definition says.
     I5 = "joins",
-    /// The index row and what became of events equal the log; counters equal a recount.
+    /// The index row, what became of events and the run's own key-value state equal the log; so does what a terminal event says of
+    /// the run's duration. Counters equal a recount.
     I6 = "the index",
     /// A stale lease token writes nothing, not even a log line.
     I7 = "the fence",

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use flowline_core::ids::RunId;
 use flowline_core::{Event, RunKey, Status, Time};
-use flowline_store::{Failure, JobKey, JobRow, JobState, Receipt, ReceiptStatus, RunRow};
+use flowline_store::{Failure, JobKey, JobRow, JobState, Receipt, ReceiptStatus, RunRow, StateValue};
 
 use crate::flow::Flow;
 use crate::invariant::Invariant::{I1, I2, I5, I6, I8, I9, I11, I12, I15, I16, I17, I18};
 use crate::violation::{Checker, Findings, Subject, Violation};
-use crate::walk::{Phase, Walk};
+use crate::walk::{KnownValue, Phase, Walk};
 
 /// The timer of a run's time-out.
 const RUN_TIMEOUT: JobKey = JobKey::Timer(0);
@@ -62,6 +62,11 @@ impl Look {
     /// Holds what became of events against the log.
     pub fn receipts(&mut self, receipts: &[Receipt]) {
         check_receipts(receipts, &self.walk, &mut self.found);
+    }
+
+    /// Holds the run's own key-value state, all of it, against the log.
+    pub fn state(&mut self, values: &[StateValue]) {
+        check_state(values, &self.walk, &self.flow, &mut self.found);
     }
 
     pub fn shape(&self) -> Shape {
@@ -246,6 +251,33 @@ pub(crate) fn check_receipts(receipts: &[Receipt], walk: &Walk, found: &mut Find
     }
     for number in asked.keys() {
         found.say(I6, Subject::Receipts, || format!("event {number} was taken in and has no receipt"));
+    }
+}
+
+/// Key-value state of the run's own against the lines that wrote it. A value with a time to live may be gone by now; while it is
+/// there it is the last one, and does not outlive its time.
+pub(crate) fn check_state(values: &[StateValue], walk: &Walk, flow: &Flow, found: &mut Findings) {
+    let cleared = walk.ended.is_some() && flow.clears_state();
+    let mut asked: BTreeMap<&str, &KnownValue> = match cleared {
+        true => BTreeMap::new(),
+        false => walk.values.iter().map(|(key, value)| (key.as_str(), value)).collect(),
+    };
+    for value in values {
+        let (key, stored) = (&value.key, KnownValue::of(value));
+        let wrong = match asked.remove(key.as_str()) {
+            None if cleared => "is left over after the end of the run",
+            None => "is set, and no line of the log set it",
+            Some(logged) if logged.digest != stored.digest => "is not what the log set it to",
+            Some(logged) if logged.expires.is_none() != stored.expires.is_none() => {
+                "has a time to live in the store or in the log alone"
+            }
+            Some(logged) if stored.expires > logged.expires => "outlives the time that the log gives it",
+            Some(_) => continue,
+        };
+        found.say(I6, Subject::State, || format!("state {key:?} {wrong}"));
+    }
+    for (key, _) in asked.iter().filter(|(_, logged)| logged.expires.is_none()) {
+        found.say(I6, Subject::State, || format!("state {key:?} is set by the log, and is not there"));
     }
 }
 

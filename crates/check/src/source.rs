@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use flowline_core::{Event, RunKey, Tenant};
+use flowline_core::{Event, RunKey, Tenant, Time};
 use flowline_store::query::WantTotal;
-use flowline_store::{Counter, EventQuery, JobRow, Memory, Receipt, ReceiptQuery, RunQuery, RunRow};
+use flowline_store::{
+    Counter, EventQuery, JobRow, Memory, Receipt, ReceiptQuery, RunQuery, RunRow, StateOwner, StateQuery,
+    StateValue,
+};
 
 use crate::counters::{Counted, counted};
 
@@ -16,6 +19,8 @@ pub trait Source {
     fn jobs(&self, run: &RunKey) -> Vec<JobRow>;
     /// What became of the events that the run took in.
     fn receipts(&self, run: &RunKey) -> Vec<Receipt>;
+    /// The run's own key-value state, by key; values past their time may be among them.
+    fn state(&self, run: &RunKey) -> Vec<StateValue>;
     /// The stored text of a definition.
     fn definition(&self, tenant: &Tenant, hash: &str) -> Option<String>;
     fn counters(&self) -> Vec<Counter>;
@@ -57,6 +62,11 @@ impl Source for Memory {
             }
         }
         all
+    }
+
+    fn state(&self, run: &RunKey) -> Vec<StateValue> {
+        let owner = StateOwner::Run(run.run.clone());
+        self.states(Time::default(), &run.tenant, &owner, &StateQuery::first(usize::MAX - 1)).values
     }
 
     fn definition(&self, tenant: &Tenant, hash: &str) -> Option<String> {

@@ -32,6 +32,8 @@ pub enum Subject {
     Counters,
     /// What became of events differs from the log.
     Receipts,
+    /// Key-value state of the run differs from the log.
+    State,
     /// The log itself is wrong: nothing to derive the truth from. Also of one that was read from JSON, where nothing can be
     /// mended.
     #[default]

@@ -7,8 +7,9 @@ mod data;
 mod machine;
 mod step;
 mod turn;
+mod values;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flowline_core::event::{Event, EventType, event_id};
@@ -17,10 +18,11 @@ use flowline_core::{RunKey, Status, Time};
 use flowline_store::Failure;
 
 use crate::flow::Flow;
-use crate::invariant::Invariant::{I1, I3, I4, I5, I8, I12, I14};
+use crate::invariant::Invariant::{I1, I3, I4, I5, I6, I8, I12, I14};
 use crate::violation::{Findings, Subject};
 use data::Data;
 pub(crate) use machine::MachineAt;
+pub(crate) use values::KnownValue;
 
 /// Where a step stands by the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -86,6 +88,10 @@ pub(crate) struct Walk {
     /// Steps tried again since then.
     pub(crate) retried: BTreeSet<usize>,
     pub(crate) machine: Option<Box<MachineAt>>,
+    /// Key-value state of the run's own.
+    pub(crate) values: BTreeMap<String, KnownValue>,
+    /// Whether a terminal event would say exactly how long its run took. Builds that say when attempts began see to that.
+    exact: bool,
 }
 
 impl Walk {
@@ -114,6 +120,8 @@ impl Walk {
             triggered: BTreeSet::new(),
             retried: BTreeSet::new(),
             machine: flow.states.as_ref().map(|_| Box::default()),
+            values: BTreeMap::new(),
+            exact: false,
         }
     }
 
@@ -195,6 +203,9 @@ impl Walk {
             _ => false,
         };
         self.before_event(flow, event, &data, found);
+        if event.kind == EventType::State {
+            self.state_line(flow, event);
+        }
         match event.kind {
             EventType::FlowStart => self.start(flow, event, &data),
             EventType::FlowPaused | EventType::FlowResumed => self.pause(event, found),
@@ -348,6 +359,14 @@ impl Walk {
         }
         if kind == EventType::FlowFailed && self.failure.is_none() {
             self.failure = data.error.map(|error| Failure { error, step: data.step });
+        }
+        let took = self.created_at.map(|created| event.ts.since(created).as_millis() as u64);
+        if self.exact && data.duration != took {
+            let says = data.duration;
+            let message = || {
+                format!("event {seq} ({kind}) says duration {says:?}, and {took:?} by the dates of the run")
+            };
+            found.say(I6, Subject::Log, message);
         }
         self.ended = Some(kind);
         self.completed_at = Some(event.ts);

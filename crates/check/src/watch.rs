@@ -19,7 +19,7 @@ use flowline_store::{Append, AppendError, JobKey, JobState, NewJob, ReceiptStatu
 
 use crate::flow::Flow;
 use crate::invariant::Invariant::{I3, I4, I6, I7, I8, I12, I15};
-use crate::look::{check_jobs, check_pinned, check_receipts, check_row};
+use crate::look::{check_jobs, check_pinned, check_receipts, check_row, check_state};
 use crate::source::Source;
 use crate::violation::{Checker, Findings, Subject, Violation};
 use crate::walk::Walk;
@@ -162,6 +162,7 @@ impl Watch {
         }
         check_pinned(&row, &run.flow, found);
         check_row(&row, &run.walk, &run.flow, found);
+        check_state(&source.state(key), &run.walk, &run.flow, found);
         self.compare_jobs(source, key, run, found);
     }
 

@@ -6,7 +6,7 @@ use flowline_check::Invariant::*;
 use flowline_check::{Checker, miscounted};
 use flowline_core::event::EventType::*;
 use flowline_core::{Json, RunId, Status, Tenant, Time};
-use flowline_store::{Counter, Failure, JobState};
+use flowline_store::{Counter, Failure, JobState, StateValue};
 use scene::{FLOW, Scene};
 use serde_json::json;
 
@@ -328,4 +328,91 @@ fn what_cannot_be_read_is_reported_and_does_not_stop_the_look() {
     scene.events[2].step_name = None;
     let found = scene.found();
     assert!(found.iter().any(|v| v.invariant == I12 && v.message.contains("has no step")), "{found:?}");
+}
+
+/// [`FLOW`] with a rule for its key-value state.
+fn with_state(rule: &str) -> Scene {
+    Scene::new(&format!("state: {rule}\n{}", FLOW.trim_start())).start().step(StepStarted, "a", 1, json!({}))
+}
+
+fn set(scene: Scene, key: &str, value: u32) -> Scene {
+    scene.step(State, "a", 1, json!({"operation": "set", "scope": "run", "key": key, "value": value}))
+}
+
+fn value(key: &str, value: u32, expires: Option<i64>) -> StateValue {
+    let value = Json::from(json!(value));
+    StateValue { key: key.to_owned(), value, expires: expires.map(Time::from_millis) }
+}
+
+#[track_caller]
+fn state_breaks(scene: &Scene, values: &[StateValue], text: &str) {
+    let found = scene.found_with_state(values);
+    let said: Vec<_> = found.iter().map(|of| (of.invariant, of.message.as_str())).collect();
+    assert_eq!(said, [(I6, text)]);
+}
+
+#[test]
+fn key_values_of_a_run_are_what_its_log_set_them_to() {
+    let working = |scene: Scene| scene.job("a", 1, JobState::Leased).job("b", 1, JobState::Waiting).settled();
+    let twice = || set(set(set(with_state("never"), "k", 1), "k", 2), "l", 3);
+    let other = json!({"operation": "set", "scope": "orders", "key": "m", "value": 1});
+    let scene = working(twice().step(State, "a", 1, other));
+    assert_eq!(scene.found_with_state(&[value("k", 2, None), value("l", 3, None)]), []);
+    state_breaks(
+        &scene,
+        &[value("k", 1, None), value("l", 3, None)],
+        r#"state "k" is not what the log set it to"#,
+    );
+    state_breaks(&scene, &[value("k", 2, None)], r#"state "l" is set by the log, and is not there"#);
+    let more = [value("k", 2, None), value("l", 3, None), value("m", 1, None)];
+    state_breaks(&scene, &more, r#"state "m" is set, and no line of the log set it"#);
+    let gone = json!({"operation": "delete", "scope": "run", "key": "k"});
+    let read = json!({"operation": "get", "scope": "run", "key": "l"});
+    let scene = working(twice().step(State, "a", 1, gone).step(State, "a", 1, read));
+    assert_eq!(scene.found_with_state(&[value("l", 3, None)]), []);
+    state_breaks(&scene, &more[..2], r#"state "k" is set, and no line of the log set it"#);
+}
+
+#[test]
+fn a_value_may_go_with_its_time_and_not_outlive_it() {
+    let line = json!({"operation": "set", "scope": "run", "key": "k", "value": 1, "ttlMs": 500});
+    let own = with_state("never").step(State, "a", 1, line);
+    for scene in [own, set(with_state("{ ttl: 500ms }"), "k", 1)] {
+        let end = scene.now + 500;
+        let scene = scene.job("a", 1, JobState::Leased).job("b", 1, JobState::Waiting).settled();
+        for values in [&[][..], &[value("k", 1, Some(end))], &[value("k", 1, Some(end - 20))]] {
+            assert_eq!(scene.found_with_state(values), []);
+        }
+        let late = r#"state "k" outlives the time that the log gives it"#;
+        state_breaks(&scene, &[value("k", 1, Some(end + 1))], late);
+        let alone = r#"state "k" has a time to live in the store or in the log alone"#;
+        state_breaks(&scene, &[value("k", 1, None)], alone);
+        state_breaks(&scene, &[value("k", 2, Some(end))], r#"state "k" is not what the log set it to"#);
+    }
+}
+
+#[test]
+fn key_values_that_go_with_the_end_of_a_run_are_gone_after_it() {
+    for (rule, left) in [("on-complete", false), ("never", true)] {
+        let scene = set(with_state(rule), "k", 1).run(FlowCancelled, json!({})).settled();
+        let (there, absent) = (scene.found_with_state(&[value("k", 1, None)]), scene.found_with_state(&[]));
+        let (fine, wrong) = if left { (there, absent) } else { (absent, there) };
+        assert_eq!(fine, []);
+        assert!(wrong.len() == 1 && wrong[0].invariant == I6, "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_terminal_event_says_how_long_its_run_took() {
+    let ending = |said: serde_json::Value| {
+        let started = json!({"worker": "w", "at": "1970-01-01T00:00:01Z"});
+        let scene = Scene::new(FLOW).start().step(StepStarted, "a", 1, started);
+        scene.run(FlowCancelled, said).settled()
+    };
+    ending(json!({"duration": 20})).holds();
+    ending(json!({"duration": 19})).breaks(I6, "says duration Some(19)");
+    ending(json!({})).breaks(I6, "says duration None");
+    // Builds that did not say when an attempt began could only guess.
+    let older = Scene::new(FLOW).start().step(StepStarted, "a", 1, json!({"worker": "w"}));
+    older.run(FlowCancelled, json!({"duration": 19})).settled().holds();
 }

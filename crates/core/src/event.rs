@@ -273,7 +273,12 @@ impl Event {
 impl Event {
     /// When the attempt of a `step.started` began: the line itself is dated when it was written, which can be later.
     pub fn began(&self) -> Time {
-        began(self.data.as_ref()).unwrap_or(self.ts)
+        self.says_began().unwrap_or(self.ts)
+    }
+
+    /// The same as the line says it, which those of older builds do not.
+    pub fn says_began(&self) -> Option<Time> {
+        began(self.data.as_ref())
     }
 }
 

@@ -162,6 +162,15 @@ bugs! {
     OtherOutcomeApplied,
     /// A machine that is tried again in place does not apply the event that failed.
     RetryWithoutEvent,
+    // Beside the log.
+    /// A line says that a value was deleted, and it is still there.
+    DeleteForgotten,
+    /// A line sent again is in the log once, and changes key-value state again.
+    StateChangedAgain,
+    /// The key-value state of a run outlives its end where the definition clears it.
+    StateLeftAtEnd,
+    /// A terminal event says how long its run took by the clock of whoever decided it.
+    DurationGuessed,
 }
 
 #[cfg(not(feature = "planted"))]

@@ -190,7 +190,12 @@ async fn mend(lens: &mut Lens<'_>, store: &dyn Store, run: &RunKey) -> Result<Ve
                 Some(repair) => repair,
                 None => break,
             },
-            Subject::Counters | Subject::Receipts | Subject::Log | Subject::Call | Subject::Outside => break,
+            Subject::Counters
+            | Subject::Receipts
+            | Subject::State
+            | Subject::Log
+            | Subject::Call
+            | Subject::Outside => break,
         };
         apply(store, repair).await?;
     }

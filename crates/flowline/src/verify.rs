@@ -11,7 +11,8 @@ use flowline_core::run::{Fact, FoldError, RunState};
 use flowline_core::{Event, Plan, RunKey, Tenant, Time};
 use flowline_store::query::WantTotal;
 use flowline_store::{
-    EventQuery, Index, JobRow, Receipt, ReceiptQuery, RunQuery, Snapshot, Store, StoreError,
+    EventQuery, Index, JobRow, Receipt, ReceiptQuery, RunQuery, Snapshot, StateOwner, StateQuery, StateValue,
+    Store, StoreError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,8 @@ pub struct Report {
 const LOOKS: usize = 5;
 /// Runs on a page.
 const PAGE: usize = 500;
+/// Values of key-value state on a page.
+const VALUES: usize = 250;
 
 /// Verifies every run of every tenant, or of one.
 pub async fn verify(store: &dyn Store, plans: &Plans, only: Option<&Tenant>) -> Result<Report, StoreError> {
@@ -190,6 +193,7 @@ impl<'a> Lens<'a> {
         if plan.machine.is_some() {
             look.receipts(&self.receipts(&run).await?);
         }
+        look.state(&self.state(&run).await?);
         let shape = look.shape();
         let mut violations = look.finish(row, &jobs);
         let folded = folding.state;
@@ -211,6 +215,22 @@ impl<'a> Lens<'a> {
             match page.next {
                 Some(next) => query.after = Some(next),
                 None => return Ok(all),
+            }
+        }
+    }
+
+    /// The run's own key-value state.
+    async fn state(&self, run: &RunKey) -> Result<Vec<StateValue>, StoreError> {
+        let (owner, mut query) = (StateOwner::Run(run.run.clone()), StateQuery::first(VALUES));
+        let mut all = Vec::new();
+        loop {
+            let page = self.store.states(&run.tenant, &owner, query).await?;
+            all.extend(page.values);
+            match all.last() {
+                Some(last) if page.more => {
+                    query = StateQuery { after: Some(last.key.clone()), limit: VALUES }
+                }
+                _ => return Ok(all),
             }
         }
     }

@@ -1,4 +1,6 @@
-//! A damaged file: `flowline verify` names exactly the invariant that the damage breaks.
+//! A damaged store: `flowline verify` names exactly the invariant that the damage breaks.
+//!
+//! Needs the servers that `cargo xtask test` starts and names in `FLOWLINE_TEST_…_URL`.
 
 #[allow(dead_code)]
 #[path = "cli/place.rs"]
@@ -8,7 +10,15 @@ mod place;
 mod served;
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
+use flowline::core::{EventType, Json, NewEvent};
+use flowline::store::{Append, Claim, Line, StateChange, StateScope, Store, Token};
+use flowline_postgres::PostgresStore;
+use flowline_redis::RedisStore;
+use flowline_sqlite::SqliteStore;
 use place::Here;
 use rusqlite::Connection;
 use serde_json::{Value, json};
@@ -115,5 +125,82 @@ fn a_server_reports_damage_by_itself_and_mends_it_where_it_is_told_to() {
     assert_eq!(here.json(0, &["verify"])["violations"], json!([]));
     for wrong in [["--reconcile", "maybe"], ["--reconcile-every", "10ms"]] {
         here.flowline(&[&["work", "--until-idle"][..], &wrong].concat()).refused(2, &["reconcile"]);
+    }
+}
+
+/// A store of each kind, none of which is there yet.
+fn stores(here: &Here) -> [String; 4] {
+    let server = |variable: &str| std::env::var(variable).expect("`cargo xtask services start` names it");
+    let id = std::process::id();
+    [
+        format!("sqlite:{}", here.path("state.db").display()),
+        format!("{}?prefix=verified-{id}", server("FLOWLINE_TEST_REDIS_URL")),
+        format!("{}?prefix=verified-{id}", server("FLOWLINE_TEST_REDIS_CLUSTER_URL")),
+        format!("{}?schema=verified_{id}", server("FLOWLINE_TEST_POSTGRES_URL")),
+    ]
+}
+
+async fn open(store: &str) -> Arc<dyn Store> {
+    match store.split_once(':') {
+        Some(("postgres", _)) => {
+            PostgresStore::open(store, flowline_postgres::IfMissing::Make).await.unwrap()
+        }
+        Some(("sqlite", path)) => {
+            SqliteStore::open(Path::new(path), flowline_sqlite::Options::default()).unwrap()
+        }
+        _ => RedisStore::open(store, flowline_redis::IfMissing::Make).await.unwrap(),
+    }
+}
+
+/// The line that records a value, with the value that is kept.
+fn set(step: &Arc<str>, key: &str, logged: u32, kept: Option<u32>) -> Line {
+    let data = json!({"operation": "set", "scope": "run", "key": key, "value": logged});
+    let json = |value: Value| Json::from(value);
+    let change = StateChange {
+        scope: StateScope::Run,
+        key: key.to_owned(),
+        value: kept.map(|kept| json(kept.into())),
+        ttl: None,
+    };
+    Line { event: NewEvent::step(EventType::State, step, 1, Some(json(data))), state: Some(change) }
+}
+
+#[tokio::test]
+async fn key_values_that_differ_from_the_log_are_named_on_every_store() {
+    let here = Here::new();
+    for store in stores(&here) {
+        here.start(&["approve.yaml", "--store", &store]);
+        let opened = open(&store).await;
+        let claim = Claim {
+            tenant: None,
+            needs: vec!["command".into()],
+            free: Vec::new(),
+            free_elsewhere: 1,
+            tokens: vec![Token(1)],
+            ttl: Duration::from_secs(600),
+            worker: "me".into(),
+        };
+        let job = opened.claim(claim).await.unwrap().jobs.remove(0);
+        let append = async |from_line: u32, lines: Vec<Line>| {
+            let (run, key, attempt, token) = (job.run.clone(), job.key, job.attempt, job.token);
+            let append = Append { run, key, attempt, token, from_line, lines };
+            opened.append(vec![append]).await.unwrap().remove(0).unwrap();
+        };
+        let step: Arc<str> = "ask".into();
+        let started = NewEvent::step(EventType::StepStarted, &step, 1, Some(Json::from(json!({}))));
+        let started = Line { event: started, state: None };
+        append(0, vec![started, set(&step, "a", 1, Some(1)), set(&step, "a", 2, Some(2))]).await;
+        let verify = |exit| here.json(exit, &["verify", "--store", &store])["violations"].clone();
+        assert_eq!(verify(0), json!([]), "{store}");
+        append(3, vec![set(&step, "a", 3, Some(4)), set(&step, "b", 1, None)]).await;
+        let found = verify(1);
+        let said =
+            |v: &Value| format!("{} {}", v["invariant"].as_str().unwrap(), v["message"].as_str().unwrap());
+        let found: Vec<String> = found.as_array().unwrap().iter().map(said).collect();
+        let expected = [
+            r#"I6 state "a" is not what the log set it to"#,
+            r#"I6 state "b" is set by the log, and is not there"#,
+        ];
+        assert_eq!(found, expected, "{store}");
     }
 }

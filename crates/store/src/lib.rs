@@ -149,7 +149,7 @@ pub trait Catalog: Send + Sync + 'static {
         owner: &StateOwner,
         key: &str,
     ) -> Result<Option<StateValue>, StoreError>;
-    /// A page of an owner's live values, by key. Its cost may grow with the number of the owner's keys.
+    /// A page of an owner's live values, by key. Costs what the page holds, and the values past their time among them.
     async fn states(
         &self,
         tenant: &Tenant,

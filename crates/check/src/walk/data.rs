@@ -21,6 +21,7 @@ pub(super) struct Data {
     pub(super) by: Option<IgnoredAny>,
     pub(super) error: Option<String>,
     pub(super) step: Option<Arc<str>>,
+    pub(super) duration: Option<u64>,
     // Of machines.
     pub(super) status: Option<String>,
     pub(super) number: Option<u32>,

@@ -55,6 +55,7 @@ impl Walk {
 
     fn started(&mut self, step: usize, event: &Event, found: &mut Findings) {
         self.started_at.get_or_insert(event.began());
+        self.exact = event.says_began().is_some();
         self.started_line.get_or_insert(event.ts);
         let at = &mut self.steps[step];
         if at.attempt != event.attempt.unwrap_or(0) || !at.is_live() {

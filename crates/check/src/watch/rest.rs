@@ -8,7 +8,7 @@ use flowline_store::row::Retention;
 use super::Watch;
 use crate::counters::miscounted;
 use crate::invariant::Invariant::{I3, I4, I11};
-use crate::look::{check_jobs, check_pinned, check_receipts, check_row};
+use crate::look::{check_jobs, check_pinned, check_receipts, check_row, check_state};
 use crate::source::{Source, recount};
 use crate::violation::{Subject, Violation};
 use crate::walk::Walk;
@@ -79,6 +79,7 @@ impl Watch {
             check_row(&row, &walk, &run.flow, &mut found);
             check_jobs(&source.jobs(key), &walk, &run.flow, &mut found);
             check_receipts(&source.receipts(key), &walk, &mut found);
+            check_state(&source.state(key), &walk, &run.flow, &mut found);
         }
         found.of_run(key)
     }

@@ -158,6 +158,14 @@ impl Scene {
         look.finish(&self.row, &self.jobs)
     }
 
+    /// As [`Scene::found`], with the run's own key-value state.
+    pub fn found_with_state(&self, values: &[flowline_store::StateValue]) -> Vec<flowline_check::Violation> {
+        let mut look = Look::new(Checker::default(), &self.row, self.flow.clone());
+        self.events.iter().for_each(|event| look.event(event));
+        look.state(values);
+        look.finish(&self.row, &self.jobs)
+    }
+
     /// The scene breaks exactly this invariant, and nothing is said without it.
     #[track_caller]
     pub fn breaks(&self, invariant: Invariant, text: &str) {

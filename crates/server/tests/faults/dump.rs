@@ -120,6 +120,11 @@ impl Source for Dump {
         Vec::new()
     }
 
+    /// These tests set none.
+    fn state(&self, _run: &RunKey) -> Vec<flowline::store::StateValue> {
+        Vec::new()
+    }
+
     fn definition(&self, _tenant: &Tenant, hash: &str) -> Option<String> {
         self.definitions.get(hash).cloned()
     }

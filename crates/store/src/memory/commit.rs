@@ -42,7 +42,7 @@ impl Memory {
         self.apply_others(&run, others, &named);
         let crashed = planted::is(Bug::SplitCommit) && self.last_event.is_multiple_of(8);
         let granted = if crashed { Vec::new() } else { self.add_jobs(now, &run, add) };
-        if clear_state {
+        if clear_state && !planted::is(Bug::StateLeftAtEnd) {
             self.states.remove(&(run.tenant.clone(), StateOwner::Run(run.run.clone())));
         }
         let ts = self.date(now, &run);
@@ -216,17 +216,30 @@ impl Memory {
         let known = (there - from_line) as usize;
         let ts = self.date(now, &run);
         let mut written = 0;
+        if planted::is(Bug::StateChangedAgain) {
+            for change in lines.iter().take(known).filter_map(|line| line.state.clone()) {
+                self.change_state_of_run(now, &run, change);
+            }
+        }
         for line in lines.into_iter().skip(known) {
-            if let Some(StateChange { scope, key, value, ttl }) = line.state
-                && let Some(found) = self.runs.get(&run)
-            {
-                let owner = scope.of(&run.run, &found.row.flow_name);
-                self.change_state(now, &run.tenant, &owner, &key, value, ttl);
+            if let Some(change) = line.state {
+                self.change_state_of_run(now, &run, change);
             }
             self.push_events(&run, ts, [line.event]);
             written += 1;
         }
         self.add_lines(&run, key, written);
         Ok(there + written)
+    }
+
+    fn change_state_of_run(&mut self, now: Time, run: &RunKey, change: StateChange) {
+        let StateChange { scope, key, value, ttl } = change;
+        if value.is_none() && planted::is(Bug::DeleteForgotten) {
+            return;
+        }
+        if let Some(found) = self.runs.get(run) {
+            let owner = scope.of(&run.run, &found.row.flow_name);
+            self.change_state(now, &run.tenant, &owner, &key, value, ttl);
+        }
     }
 }

@@ -280,7 +280,10 @@ impl Memory {
             if let Some(began) = new.begins(ts) {
                 run.row.started_at.get_or_insert(began);
             }
-            let new = new.lasting(run.row.created_at, ts);
+            let new = match planted::is(Bug::DurationGuessed) {
+                true => new,
+                false => new.lasting(run.row.created_at, ts),
+            };
             if new.kind.is_terminal() {
                 run.row.started_at.get_or_insert(run.row.created_at);
                 run.row.completed_at = Some(ts);
