@@ -201,12 +201,15 @@ create index flow_runs_by_state on flow_runs
 
 /// The latest definition of a flow is the one that was made so last: `turn` counts that. A retired flow has none. Instances of
 /// the build before take the newest one for the latest, as ever.
+///
+/// Keys of key-value state are listed by their bytes: a page is a range of the primary key.
 const TURNS: &str = "
 create sequence definition_turns;
 alter table definitions add column turn bigint;
 update definitions set turn = id;
 select setval('definition_turns', (select coalesce(max(id), 1) from definitions));
 alter table definitions alter column turn set default nextval('definition_turns');
+alter table state alter column key type text collate \"C\";
 ";
 
 /// Makes the schema where it is missing and takes the steps that it lacks. Refuses one of a newer build. True where it is

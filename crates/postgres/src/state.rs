@@ -25,18 +25,27 @@ pub(crate) async fn state(
     session.query_opt(sql, given).await?.as_ref().map(value).transpose()
 }
 
-/// By the bytes of keys as the column has them, which is their own order: `shut` keeps it where there is no NUL.
+macro_rules! page_sql {
+    ($beyond:literal) => {
+        concat!(
+            "select key, value, expires from state where tenant = $1 and scope = $2 and owner = $3 and key ",
+            $beyond,
+            " $4 and (expires is null or expires > now_ms()) order by key limit $5"
+        )
+    };
+}
+
+/// A range of the primary key. By the bytes of keys as the column has them, which is their own order: `shut` keeps it where there is no NUL.
 pub(crate) async fn states(
     session: &Session,
     tenant: &Tenant,
     owner: &StateOwner,
     query: &StateQuery,
 ) -> Result<StatePage, Fault> {
-    let sql = "select key, value, expires from state where tenant = $1 and scope = $2 and owner = $3
-        and (expires is null or expires > now_ms()) and ($4::text is null or key collate \"C\" > $4)
-        order by key collate \"C\" limit $5";
+    let (first, later) = (page_sql!(">="), page_sql!(">"));
+    let sql = if query.after.is_some() { later } else { first };
     let (scope, name) = (code::scope_number(owner), code::owner_name(owner));
-    let after = query.after.as_deref().map(code::shut);
+    let after = code::shut(query.after.as_deref().unwrap_or_default());
     let limit = i64::try_from(query.limit).unwrap_or(i64::MAX - 1) + 1;
     let rows = session.query(sql, &[&tenant.as_str(), &scope, &name, &after, &limit]).await?;
     let values = rows.iter().map(value).collect::<Result<_, Fault>>()?;

@@ -1,4 +1,4 @@
-//! Lists of runs are read from the index that was made for them, however the runs are spread over statuses and flows.
+//! Lists of runs and of key-values are read from the index that was made for them, however the runs are spread over statuses and flows.
 
 #[allow(dead_code)]
 mod place;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flowline_core::{Status, Tenant, Time};
 use flowline_postgres::{IfMissing, PostgresStore};
-use flowline_store::{RunQuery, RunStore, Total};
+use flowline_store::{Catalog, RunQuery, RunStore, StateOwner, StateQuery, Total};
 
 /// A young store in which all has gone well: nearly every run has completed, and statistics say so.
 const FILL: &str = "
@@ -95,4 +95,35 @@ async fn runs_of_a_stretch_of_time_are_not_looked_for_among_all_others() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(read.1 >= asked * 15 && read.0 < asked * 200, "{read:?} for {asked} lists");
+}
+
+#[tokio::test]
+async fn a_page_of_key_values_is_not_looked_for_among_all_keys_of_its_scope() {
+    let (url, schema) = place::fresh();
+    let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
+    let client = place::connect(&schema.url).await;
+    let fill = "insert into state select 't', 3, 'orders', 'k' || lpad(n::text, 5, '0'), 'null', null
+        from generate_series(0, 19999) n";
+    client.batch_execute(&format!("set search_path to {}; {fill}", schema.name)).await.expect("fills");
+    client.batch_execute("analyze state").await.expect("is done");
+    let (tenant, orders) = (Tenant::new("t").expect("a name"), StateOwner::Named("orders".into()));
+    for (after, first) in [(None, "k00000"), (Some("k09999"), "k10000")] {
+        let query = StateQuery { after: after.map(str::to_owned), limit: 10 };
+        let page = store.states(&tenant, &orders, query).await.expect("lists");
+        assert_eq!((page.values[0].key.as_str(), page.values.len(), page.more), (first, 10, true));
+    }
+    drop(store);
+    let sql =
+        "select i.idx_scan, idx_tup_read, seq_tup_read from pg_stat_user_indexes i join pg_stat_user_tables t
+        using (relid) where i.schemaname = current_schema() and indexrelname = 'state_pkey'";
+    let mut read = (0, 0, 0);
+    for _ in 0..1_000 {
+        let row = client.query_one(sql, &[]).await.expect("answers");
+        read = (row.get::<_, i64>(0), row.get::<_, i64>(1), row.get::<_, i64>(2));
+        if read.0 >= 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!((20..100).contains(&read.1) && read.2 == 0, "{read:?}");
 }

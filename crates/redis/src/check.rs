@@ -7,7 +7,9 @@ use redis::{RedisError, Value};
 
 use crate::address::Address;
 use crate::answer::{maybe_text, number, text, texts};
+use crate::args::Args;
 use crate::link::{Link, REPLICA, failed, refused};
+use crate::script::{self, Script};
 use crate::shard::Shard;
 use crate::{BEFORE, FORMAT, IfMissing, RedisStore};
 
@@ -94,13 +96,28 @@ pub(crate) async fn prepare(shard: &Shard, count: usize) -> Result<(), StoreErro
         pipe.cmd("HSETNX").arg(shard.meta()).arg(field).arg(value);
     }
     shard.ask_all(&pipe).await?;
-    // What came since is only beside what was there: who reads finds none of it, an engine may add it.
+    // What came since is only beside what was there: who reads does without, an engine adds it.
     if format(shard).await? == Some(BEFORE) {
+        through(shard, &script::KEYS).await?;
         let mut raise = redis::cmd("HSET");
         raise.arg(shard.meta()).arg("format").arg(FORMAT);
         shard.ask(&raise).await?;
     }
     Ok(())
+}
+
+/// Runs a script that goes through all keys of a shard part by part.
+pub(crate) async fn through(shard: &Shard, script: &Script) -> Result<(), StoreError> {
+    let mut cursor = "0".to_owned();
+    loop {
+        let mut args = Args::new();
+        args.text(&cursor);
+        let mut answer = shard.call(script, [&args]).await?;
+        cursor = text(answer.rest.next().unwrap_or_default())?;
+        if cursor == "0" {
+            return Ok(());
+        }
+    }
 }
 
 /// The layout of a shard; `None` where there is none yet. Refuses one that this build does not read.

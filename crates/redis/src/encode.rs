@@ -287,7 +287,7 @@ pub(crate) fn end_of_job(args: &mut Args, worker: Option<&str>, job: &NewJob) {
 /// Packs an append. Without a hint the store has one shard, so that a deletion needs no trace.
 pub(crate) fn append(append: &Append, hint: u64) -> (Args, usize) {
     let mut args = Args::new();
-    let commands = 4 + 3 * append.lines.len();
+    let commands = 4 + 4 * append.lines.len();
     args.number(9 + 6 * append.lines.len()).text(&names::run(&append.run)).number(append.key.number());
     args.number(append.attempt)
         .text(&shown(append.token))

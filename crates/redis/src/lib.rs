@@ -49,7 +49,7 @@ use tokio::task::AbortHandle;
 use address::Address;
 use known::Heads;
 use link::Link;
-use shard::{Answer, Shard, Shared};
+use shard::{Shard, Shared};
 use transfer::Places;
 use write::Writer;
 
@@ -171,10 +171,10 @@ impl RedisStore {
     }
 
     /// Calls a script on all shards at once.
-    async fn on_all<'a, F, Fut>(&'a self, call: F) -> Result<Vec<Answer>, StoreError>
+    async fn on_all<'a, T, F, Fut>(&'a self, call: F) -> Result<Vec<T>, StoreError>
     where
         F: Fn(&'a Shard) -> Fut,
-        Fut: Future<Output = Result<Answer, StoreError>>,
+        Fut: Future<Output = Result<T, StoreError>>,
     {
         let calls = self.shards.iter().map(|shard| call(shard));
         futures_util::future::join_all(calls).await.into_iter().collect()

@@ -23,6 +23,7 @@ scripts! {
     COMMIT = "lua/commit.lua",
     COUNTERS = "lua/counters.lua",
     DEFINE = "lua/define.lua",
+    KEYS = "lua/keys.lua",
     LATEST = "lua/latest.lua",
     DOCUMENT = "lua/document.lua",
     FORGET = "lua/forget.lua",

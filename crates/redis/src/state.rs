@@ -18,6 +18,8 @@ use crate::shard::Shard;
 
 /// Values read in one go.
 const VALUES: usize = 64;
+/// Keys read in one go.
+const KEYS: usize = 1_000;
 
 impl RedisStore {
     /// The live values among these keys.
@@ -56,38 +58,33 @@ impl RedisStore {
             .collect())
     }
 
-    /// Looks at every key of the owner, and at the values of a page.
+    /// Looks at the keys of the page, and at those of values past their time on the way.
     pub(crate) async fn page_of_values(
         &self,
         tenant: &Tenant,
         owner: &StateOwner,
         query: &StateQuery,
     ) -> Result<StatePage, StoreError> {
-        let key = format!("state:{}", owner_name(tenant, owner));
-        let keys_in = async |shard: &Shard| {
-            let mut asked = redis::cmd("HKEYS");
-            asked.arg(shard.key(&key));
-            texts(shard.ask(&asked).await?)
-        };
-        let mut keys: BTreeSet<String> = BTreeSet::new();
-        match self.home_of_run(tenant, owner) {
-            Some(home) => keys.extend(keys_in(home).await?),
-            None => {
-                for shard in &self.shards {
-                    keys.extend(keys_in(shard).await?);
-                }
+        let name = owner_name(tenant, owner);
+        let (mut found, mut after) = (Vec::new(), query.after.clone());
+        loop {
+            let wanted = query.limit.saturating_add(1).saturating_sub(found.len()).min(KEYS);
+            let after_this = after.as_deref();
+            let lists = match self.home_of_run(tenant, owner) {
+                Some(home) => vec![keys_in(home, &name, after_this, wanted).await?],
+                None => self.on_all(|shard: &Shard| keys_in(shard, &name, after_this, wanted)).await?,
+            };
+            // Each has its first ones, so that the first ones of all are among them.
+            let keys: BTreeSet<String> = lists.into_iter().flatten().collect();
+            let keys: Vec<String> = keys.into_iter().take(wanted).collect();
+            for part in keys.chunks(VALUES) {
+                found.extend(self.values_of(tenant, owner, part).await?);
             }
+            if keys.len() < wanted || found.len() > query.limit {
+                return Ok(StatePage::cut(found, query.limit));
+            }
+            after = keys.into_iter().next_back();
         }
-        let after = query.after.as_ref();
-        let keys: Vec<String> =
-            keys.into_iter().filter(|key| after.is_none_or(|after| key > after)).collect();
-        let (mut found, mut rest) = (Vec::new(), &keys[..]);
-        while found.len() <= query.limit && !rest.is_empty() {
-            let (part, later) = rest.split_at((query.limit + 1 - found.len()).min(VALUES).min(rest.len()));
-            found.extend(self.values_of(tenant, owner, part).await?);
-            rest = later;
-        }
-        Ok(StatePage::cut(found, query.limit))
     }
 
     pub(crate) async fn set_value(
@@ -143,6 +140,34 @@ impl RedisStore {
             _ => None,
         }
     }
+}
+
+/// The first keys of an owner in a shard after this one.
+async fn keys_in(
+    shard: &Shard,
+    owner: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<Vec<String>, StoreError> {
+    let (hash, keys) = (shard.key(&format!("state:{owner}")), shard.key(&format!("keys:{owner}")));
+    let from = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
+    let mut pipe = redis::pipe();
+    pipe.cmd("ZRANGE").arg(&keys).arg(from).arg("+").arg("BYLEX").arg("LIMIT").arg(0).arg(limit);
+    pipe.cmd("ZCARD").arg(&keys).cmd("HLEN").arg(&hash);
+    let mut answers = shard.ask_all(&pipe).await?.into_iter();
+    let mut next = || answers.next().unwrap_or_default();
+    let (found, listed, there) = (texts(next())?, next(), next());
+    if listed == there {
+        return Ok(found);
+    }
+    // An engine of the format before has written, or no engine has brought the store up to date yet.
+    let mut asked = redis::cmd("HKEYS");
+    asked.arg(&hash);
+    let mut all = texts(shard.ask(&asked).await?)?;
+    all.retain(|key| after.is_none_or(|after| key.as_str() > after));
+    all.sort_unstable();
+    all.truncate(limit);
+    Ok(all)
 }
 
 /// Whose key-value state, as the end of its key.

@@ -14,6 +14,7 @@ use flowline_store::{
 use crate::RedisStore;
 use crate::answer::{text, texts};
 use crate::args::Args;
+use crate::check::through;
 use crate::encode;
 use crate::job;
 use crate::log;
@@ -21,7 +22,6 @@ use crate::names;
 use crate::receipt;
 use crate::row;
 use crate::script;
-use crate::shard::Shard;
 use crate::state;
 
 /// The most bytes in a call. One part that is larger goes alone.
@@ -76,7 +76,7 @@ impl Transfer for RedisStore {
         marked.arg(shard.meta()).arg("filling");
         if shard.ask(&marked).await? == redis::Value::Int(1) {
             for shard in &self.shards {
-                wipe(shard).await?;
+                through(shard, &script::WIPE).await?;
             }
         } else if !(self.tenants().await?.is_empty() && self.live_collections().await?.is_empty()) {
             return Ok(Filling::NotEmpty);
@@ -219,7 +219,7 @@ impl RedisStore {
         args.number(7).text("V").text(&state::owner_name(tenant, owner)).number(1);
         args.text(&value.key).text(value.value.get());
         args.text(&value.expires.map_or_else(|| "-".to_owned(), |expires| expires.millis().to_string()));
-        Packed { shard, args, commands: 2, definition: "".into() }
+        Packed { shard, args, commands: 3, definition: "".into() }
     }
 
     fn pack_document(&self, collection: &str, document: &Document) -> Packed {
@@ -256,17 +256,4 @@ fn next_place(last: &AtomicU64, created: Time, width: u64) -> u64 {
     let next = |last: u64| Some(wanted.max(last) + width);
     let before = last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     before.unwrap_or_else(|last| last).max(wanted)
-}
-
-async fn wipe(shard: &Shard) -> Result<(), StoreError> {
-    let mut cursor = "0".to_owned();
-    loop {
-        let mut args = Args::new();
-        args.text(&cursor);
-        let mut answer = shard.call(&script::WIPE, [&args]).await?;
-        cursor = text(answer.rest.next().unwrap_or_default())?;
-        if cursor == "0" {
-            return Ok(());
-        }
-    }
 }

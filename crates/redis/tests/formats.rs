@@ -4,13 +4,14 @@
 #[path = "place/server.rs"]
 mod server;
 
-use flowline_core::{EventType, NewEvent};
+use flowline_core::{EventType, NewEvent, Tenant};
 use flowline_redis::{IfMissing, RedisStore};
-use flowline_store::Commit;
 use flowline_store::conformance::{Fixture, given};
+use flowline_store::{Commit, StateOwner, StateQuery};
 use server::Server;
 
-/// Makes the store of one run what format 3 had of it: an entry for each event, and leases by job.
+/// Makes the store of one run what format 3 had of it: an entry for each event, leases by job, and
+/// no order among the keys of key-value state.
 const BEFORE: &str = r"
 local log, leases = '{flowline:0}:log:default/r', '{flowline:0}:leases'
 local entries = redis.call('XRANGE', log, '-', '+')
@@ -20,6 +21,7 @@ for _, entry in ipairs(entries) do
 end
 redis.call('ZADD', leases, redis.call('ZSCORE', leases, 'default/r'), '0:default/r')
 redis.call('ZREM', leases, 'default/r')
+redis.call('DEL', '{flowline:0}:keys:scope:default/orders', '{flowline:0}:keys:run:default/r')
 redis.call('HSET', '{flowline:0}:meta', 'format', '3')
 return #entries";
 
@@ -33,6 +35,15 @@ async fn a_store_of_the_format_before_is_read_as_it_is_and_brought_up_to_date_by
     let format = || server.ask(&["HGET", "{flowline:0}:meta", "format"]).trim().to_owned();
     let f = open(&server, IfMissing::Make).await;
     let (run, job) = f.leased_for("r", given::SHORT).await;
+    let orders = StateOwner::Named("orders".into());
+    for key in ["b", "a", "c"] {
+        let value = Some(given::json(key.into()));
+        f.store.change_state(&run.tenant, &orders, key, value, None).await.expect("is set");
+    }
+    let listed = async |f: &Fixture, query: StateQuery| -> Vec<String> {
+        let page = f.store.states(&run.tenant, &orders, query).await.expect("lists");
+        page.values.into_iter().map(|value| value.key).collect()
+    };
     let log = format!("{:?}", f.log(&run).await);
     assert_eq!(server.ask(&["EVAL", BEFORE, "0"]).trim(), "1");
     drop(f);
@@ -40,10 +51,15 @@ async fn a_store_of_the_format_before_is_read_as_it_is_and_brought_up_to_date_by
     let reader = open(&server, IfMissing::Refuse).await;
     assert_eq!(reader.store.check().await.expect("checks").format, 3);
     assert_eq!(format!("{:?}", reader.log(&run).await), log);
+    assert_eq!(listed(&reader, StateQuery::first(9)).await, ["a", "b", "c"]);
+    assert_eq!(listed(&reader, StateQuery { after: Some("a".to_owned()), limit: 1 }).await, ["b"]);
     assert_eq!(format(), "3", "who reads changes nothing");
 
     let f = open(&server, IfMissing::Make).await;
     assert_eq!(format(), "4");
+    let keys = ["ZRANGE", "{flowline:0}:keys:scope:default/orders", "0", "-1"];
+    assert_eq!(server.ask(&keys).split_whitespace().collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!(listed(&f, StateQuery::first(9)).await, ["a", "b", "c"]);
     f.pass(given::LATER).await;
     let swept = f.store.sweep(10).await.expect("sweeps");
     assert_eq!(swept.expired.iter().map(|lease| lease.token).collect::<Vec<_>>(), [job.token]);
@@ -67,4 +83,33 @@ async fn a_store_of_another_format_is_refused() {
             assert!(error.to_string().contains(&format!("format {other}")), "{missing:?}: {error}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_page_of_key_values_reads_no_other_keys() {
+    let server = Server::start(&[]);
+    let f = open(&server, IfMissing::Make).await;
+    let orders = StateOwner::Named("orders".into());
+    for n in 0..300 {
+        let value = Some(given::json(n.into()));
+        f.store
+            .change_state(&Tenant::default(), &orders, &format!("k{n:03}"), value, None)
+            .await
+            .expect("sets");
+    }
+    server.ask(&["CONFIG", "RESETSTAT"]);
+    let query = StateQuery { after: Some("k149".to_owned()), limit: 10 };
+    let page = f.store.states(&Tenant::default(), &orders, query).await.expect("lists");
+    let keys: Vec<_> = page.values.into_iter().map(|value| value.key).collect();
+    assert_eq!(keys, (150..160).map(|n| format!("k{n}")).collect::<Vec<_>>());
+    let stats = server.ask(&["INFO", "commandstats"]);
+    let calls = |command: &str| {
+        let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
+        line.map_or("0", |line| line.split(['=', ',']).nth(1).unwrap()).to_owned()
+    };
+    assert_eq!(
+        (calls("hkeys"), calls("hgetall"), calls("hget")),
+        ("0".into(), "0".into(), "11".into()),
+        "{stats}"
+    );
 }

@@ -297,7 +297,7 @@ local function commit(i, o, leases, entries, adds, others, flags, uses, hint, be
         relist(run, flow, number, was, ended_before, status, ended ~= '-' and ended, base .. ':ended')
       end
     end
-    if flags % 8 >= CLEAR then call('UNLINK', base .. ':state:run:' .. run) end
+    if flags % 8 >= CLEAR then call('UNLINK', base .. ':state:run:' .. run, base .. ':keys:run:' .. run) end
   end
   if flags >= RECEIPTS then change_receipts(run, match(tail, '(%S+)$'), ts_text, added + adds * 3) end
   local head = (new and '1' or text_of(tonumber(version) + 1)) .. ' ' .. status .. ' ' .. text_of(after) .. ' ' .. last .. ' '
@@ -386,7 +386,7 @@ local function known_commit(i, o, leases, _, adds, _, flags, uses, not_before, t
     ended[#ended + 1] = now_text
     ended[#ended + 1] = run
   end
-  if flags % 8 >= CLEAR then call('UNLINK', base .. ':state:run:' .. run) end
+  if flags % 8 >= CLEAR then call('UNLINK', base .. ':state:run:' .. run, base .. ':keys:run:' .. run) end
   if uses - o > 6 then move(run, ARGV[uses - 1], ARGV[uses]) end
   if flags % 64 >= RECEIPTS then open_receipts(run, entry + adds * 3) end
   return ''

@@ -26,8 +26,8 @@ for i = 4, #ARGV do
       relist(run, row.flow, row.number, row.status, row.ended, nil, nil, base .. (trimmed and ':trimmed' or ':ended'))
       local receipts = call('HGETALL', base .. ':receipts:' .. run)
       for at = 1, #receipts, 2 do list_receipt(run, receipts[at], parse_receipt(receipts[at + 1]), false) end
-      call('UNLINK', RUN .. run, START .. run, base .. ':state:run:' .. run, base .. ':receipts:' .. run,
-        base .. ':receipt-ids:' .. run)
+      call('UNLINK', RUN .. run, START .. run, base .. ':state:run:' .. run, base .. ':keys:run:' .. run,
+        base .. ':receipts:' .. run, base .. ':receipt-ids:' .. run)
       removed = removed + 1
     elseif not trimmed then
       row.trimmed = '1'

@@ -143,10 +143,11 @@ local function drop_document(collection, id)
 end
 
 -- A value of key-value state as its field has it: its end, its order among shards, itself. That of a run lives in the run's
--- shard; what runs share lives in the shard of whoever wrote it, and the newest counts. `scopes` has the owners that no run
--- and no flow leads to.
+-- shard; what runs share lives in the shard of whoever wrote it, and the newest counts. `keys` has an owner's keys in order, and
+-- `scopes` the owners that no run and no flow leads to.
 local function put_value(owner, field, expires, order, value)
   call('HSET', base .. ':state:' .. owner, field, expires .. ' ' .. order .. ' ' .. value)
+  call('ZADD', base .. ':keys:' .. owner, 0, field)
   if expires ~= '-' and value ~= '' then put(base .. ':expiring', expires, owner .. ' ' .. field) end
   if find(owner, '^tenant:') or find(owner, '^scope:') then call('SADD', base .. ':scopes', owner) end
 end
@@ -159,6 +160,7 @@ local function drop_value(owner, field, order, alone)
     return
   end
   call('HDEL', key, field)
+  call('ZREM', base .. ':keys:' .. owner, field)
   if call('EXISTS', key) == 0 then call('SREM', base .. ':scopes', owner) end
 end
 
