@@ -3,84 +3,16 @@
 
 #[allow(dead_code)]
 mod place;
+#[path = "place/pooler.rs"]
+mod pooler;
 
-use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flowline_core::{Tenant, Time};
 use flowline_postgres::{IfMissing, PostgresStore};
 use flowline_store::lock::{Acquired, LockRequest};
 use flowline_store::{Catalog, RunStore, StoreError, Token};
-
-/// A PgBouncer in front of the test server. Gone with this.
-struct Pooler {
-    process: Child,
-    port: u16,
-    _folder: tempfile::TempDir,
-}
-
-impl Drop for Pooler {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn program() -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
-    let found = folders.map(|folder| folder.join("pgbouncer")).find(|file| file.is_file());
-    found.expect("pgbouncer is installed by `cargo xtask services start`")
-}
-
-impl Pooler {
-    async fn start(mode: &str, more: &str) -> Pooler {
-        use std::os::unix::fs::PermissionsExt;
-
-        let url = place::url();
-        let (_, server) = url.split_once('@').expect("a user");
-        let (server, database) = server.split_once('/').expect("a database");
-        let (host, server_port) = server.rsplit_once(':').expect("a port");
-        let database = database.split('?').next().unwrap_or(database);
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
-        let folder = tempfile::tempdir().expect("a folder");
-        // It does not run as root, and must read this as another user.
-        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("may");
-        let users = folder.path().join("users.txt");
-        std::fs::write(&users, "\"flowline\" \"\"\n").expect("writes");
-        let settings = folder.path().join("pgbouncer.ini");
-        let text = format!(
-            "[databases]\n{database} = host={host} port={server_port} dbname={database}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
-             listen_port = {port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = {mode}\n\
-             default_pool_size = 20\n{more}\n",
-            users.display()
-        );
-        std::fs::write(&settings, text).expect("writes");
-        let mut command = Command::new(program());
-        if Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout.trim_ascii() == b"0") {
-            command.args(["-u", "nobody"]);
-        }
-        let process = command.arg("-q").arg(&settings).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let pooler = Pooler { process: process.expect("pgbouncer starts"), port, _folder: folder };
-        let until = Instant::now() + Duration::from_secs(30);
-        while tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_err() {
-            assert!(Instant::now() < until, "pgbouncer does not listen");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        pooler
-    }
-
-    /// The URL of a schema behind it.
-    fn url(&self, schema: &str) -> String {
-        let url = place::url();
-        let (user, rest) = url.split_once('@').expect("a user");
-        let database = rest.split_once('/').expect("a database").1;
-        let joint = if database.contains('?') { '&' } else { '?' };
-        format!("{user}@127.0.0.1:{}/{database}{joint}schema={schema}", self.port)
-    }
-}
+use pooler::Pooler;
 
 fn is_told(error: &StoreError) {
     let StoreError::Incompatible(text) = error else { panic!("{error:?}") };
@@ -90,7 +22,7 @@ fn is_told(error: &StoreError) {
 
 #[tokio::test]
 async fn behind_a_pooler_by_transaction_the_remedy_is_told() {
-    let pooler = Pooler::start("transaction", "").await;
+    let pooler = Pooler::start(&place::url(), "transaction", "");
     let schema = place::fresh().1;
     let name = &schema.name;
     for missing in [IfMissing::Make, IfMissing::Refuse, IfMissing::Ignore] {
@@ -112,14 +44,14 @@ async fn behind_a_pooler_by_transaction_the_remedy_is_told() {
 
 #[tokio::test]
 async fn a_pooler_by_transaction_that_takes_connections_in_turn_is_noticed_too() {
-    let pooler = Pooler::start("transaction", "server_round_robin = 1\nmin_pool_size = 5").await;
+    let pooler = Pooler::start(&place::url(), "transaction", "server_round_robin = 1\nmin_pool_size = 5");
     let schema = place::fresh().1;
     is_told(&PostgresStore::open(&pooler.url(&schema.name), IfMissing::Make).await.expect_err("refused"));
 }
 
 #[tokio::test]
 async fn behind_a_pooler_by_session_a_store_works() {
-    let pooler = Pooler::start("session", "").await;
+    let pooler = Pooler::start(&place::url(), "session", "");
     let schema = place::fresh().1;
     let one = PostgresStore::open(&pooler.url(&schema.name), IfMissing::Make).await.expect("opens");
     let other = PostgresStore::open(&pooler.url(&schema.name), IfMissing::Expect).await.expect("opens");

@@ -7,6 +7,9 @@ mod old;
 #[allow(dead_code)]
 #[path = "cli/place.rs"]
 mod place;
+#[cfg(unix)]
+#[path = "../../postgres/tests/place/pooler.rs"]
+mod pooler;
 #[allow(dead_code)]
 #[path = "../../redis/tests/place/server.rs"]
 mod server;
@@ -263,4 +266,24 @@ fn settings_and_messages_show_no_password() {
     assert!(unknown.exit == 2 && !unknown.err.contains(SECRET), "{unknown:?}");
     let moved = here.flowline(&["move", "--from", &url, "--to", "sqlite:x.db", "--json"]);
     assert!(moved.exit == 3 && !moved.out.contains(SECRET) && !moved.err.contains(SECRET), "{moved:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pooler_by_transaction_is_named_with_the_remedy_and_one_by_session_passes() {
+    let url = std::env::var("FLOWLINE_TEST_POSTGRES_URL").expect("`cargo xtask services start` names it");
+    let schema = format!("doctor_pooler_{}", std::process::id());
+    let by_transaction = pooler::Pooler::start(&url, "transaction", "");
+    let remedy = ["transaction mode", "pool_mode = session", "the server's own address"];
+    refused(&by_transaction.url(&schema), &remedy);
+    let by_session = pooler::Pooler::start(&url, "session", "");
+    let (exit, findings) = examined(&by_session.url(&schema));
+    assert!(exit == 0 && findings.iter().all(|finding| !finding.starts_with("bad")), "{findings:?}");
+    // With a store there it is the same.
+    let here = Here::new();
+    here.start(&["order.yaml", "--input", r#"{"total": 1}"#, "--store", &by_session.url(&schema)]);
+    let (exit, findings) = examined(&by_session.url(&schema));
+    assert!(exit == 0 && findings.iter().all(|finding| !finding.starts_with("bad")), "{findings:?}");
+    refused(&by_transaction.url(&schema), &remedy);
+    owner_says(&format!("drop schema {schema} cascade"));
 }
