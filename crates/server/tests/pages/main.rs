@@ -7,10 +7,10 @@
 //! |---|---|
 //! | `console`, `sh` | run in the page's shell, which ends the test at the first command that fails |
 //! | `yaml`, `toml`, `json` that define a flow or a machine | validated, then run until the run has ended |
-//! | other `json` | must be JSON |
+//! | other `json` | sent to the page's server (`request`), or compared with what comes (`resembles`) |
 //! | `python`, `js`, `sql` | run by `python3`, `node`, and `sqlite3` or `psql` on the page's store |
 //! | `rust` | a doctest; or with `example`, a program of `crates/server/examples` with the same text, and run |
-//! | `text`, `mermaid` | not run: output; with `prints`, that of this command, word by word |
+//! | `text`, `mermaid` | not run: output; with `prints`, that of this command, word by word; with `resembles`, by its shape |
 //!
 //! What a block needs beyond that stands in a comment above it, which is not rendered:
 //!
@@ -32,6 +32,8 @@
 //! | `before`, `after` | shell code around the block |
 //! | `file` | save the block under this name; some other block or directive of the page must use it |
 //! | `background` | start the block and leave it running; `server` waits until it answers `/readyz` |
+//! | `request` | `METHOD PATH`: send the block to the server at `FLOWLINE_LISTEN`; `heard` prints the answer, as it does after a `curl` |
+//! | `resembles` | a command whose output the block shows; [shown.py](shown.py) says what must be the same |
 //! | `example` | the Rust program that the block is; shell code runs it as `example NAME` |
 //! | `input`, `ends`, `script NAME`, `run` | of a definition: the run's input, its status at the end, what a program of its steps does, and how to run it if not by `flowline run`; then `RUN` must be set to its id |
 //!

@@ -47,9 +47,25 @@ cargo() {
     esac
 }
 
-# An answer that is an error fails the page.
+# An answer that is an error fails the page. What it says is kept for `heard`.
 curl() {
-    command curl -sS --fail-with-body "$@"
+    command curl -sS --fail-with-body "$@" | tee .heard
+}
+
+# heard: the answer to the last request.
+heard() {
+    cat .heard
+}
+
+# shown VERB FILE…: see shown.py.
+shown() {
+    python3 "$ROOT/crates/server/tests/pages/shown.py" "$@"
+}
+
+# request METHOD PATH FILE: sends what the page shows, with what was heard before in place of each text that ends in an ellipsis.
+request() {
+    shown fill "$3" >.request
+    curl -X "$1" "http://$FLOWLINE_LISTEN$2" -H 'content-type: application/json' --data-binary @.request
 }
 
 # behind COMMAND…: runs it in the background until the page has ended, or `halt`.

@@ -19,6 +19,8 @@ pub type Files = Vec<(String, String)>;
 
 const KEYS: &[&str] = &[
     "prints",
+    "resembles",
+    "request",
     "skip",
     "store",
     "let",
@@ -128,16 +130,19 @@ fn commands(
             let file = save("sql");
             Ok(Some(format!("sql {file}")))
         }
-        ("json", None) => {
-            // Shown in part.
-            let text = text.replace(", …", "");
-            let data = serde_json::from_str::<serde_json::Value>(&text);
-            data.map(|_| None).map_err(|error| format!("{line}: not JSON: {error}"))
-        }
+        ("json", None) => match (block.directive("request"), block.directive("resembles")) {
+            (Some(request), None) => Ok(Some(format!("request {request} {}", save("json")))),
+            (None, Some(command)) => Ok(Some(resembles(command, &save("json")))),
+            _ => Err(format!(
+                "{line}: say what this JSON is: a `request`, or what it `resembles`; or `skip` it"
+            )),
+        },
         ("rust", None) => rust(block, &attributes, around).map(|()| None),
         ("text" | "mermaid", None) => {
-            let compare = |command| format!("{command} >printed\ndiff {} printed", save(name));
-            Ok(block.directive("prints").map(compare))
+            let file = save(name);
+            let compare = |command| format!("{command} >printed\ndiff {file} printed");
+            let printed = block.directive("prints").map(compare);
+            Ok(printed.or(block.directive("resembles").map(|command| resembles(command, &file))))
         }
         _ => Err(format!("{line}: nothing runs this {name:?} block; say how, or why it cannot run (`skip`)")),
     }
@@ -161,6 +166,11 @@ fn rust(block: &Block, attributes: &[&str], around: &Surroundings) -> Result<(),
             same.then_some(()).ok_or(format!("{line}: differs from crates/server/examples/{name}.rs"))
         }
     }
+}
+
+/// Holds what the page shows against what a command prints.
+fn resembles(command: &str, file: &str) -> String {
+    format!("{{ {command}\n}} >.came\nshown hold {file} .came")
 }
 
 fn background(text: &str, how: &str) -> String {
@@ -237,7 +247,7 @@ fn a_block_that_nothing_runs_is_refused() {
     for (page, expected) in [
         ("```\nls\n```\n", "1: nothing runs this \"\" block; say how, or why it cannot run (`skip`)"),
         ("```go\nx\n```\n", "1: nothing runs this \"go\" block; say how, or why it cannot run (`skip`)"),
-        ("```json\n{,}\n```\n", "1: not JSON: key must"),
+        ("```json\n{}\n```\n", "1: say what this JSON is: a `request`, or what it `resembles`; or `skip` it"),
         (
             "```rust,ignore\nx\n```\n",
             "1: a doctest that is not run; make it an `example`, or say why not (`skip`)",
