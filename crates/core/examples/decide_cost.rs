@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use flowline_core::decide::{Decided, Input, Known, Moment, Start, decide};
 use flowline_core::definition::{Definition, Priority, Runner, StepDefinition, Subscribes};
+use flowline_core::limits::Limits;
 use flowline_core::{Json, Plan, RunId, RunState, Time};
 
 const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
@@ -48,7 +49,7 @@ fn run() -> RunId {
 }
 
 fn moment(run: &RunId) -> Moment<'_> {
-    Moment { run, created_at: Time::from_millis(0), now: Time::from_millis(1) }
+    Moment { run, created_at: Time::from_millis(0), now: Time::from_millis(1), limits: Limits::default() }
 }
 
 fn step(name: String, subscribes: Option<Vec<String>>, emits: Option<String>) -> StepDefinition {

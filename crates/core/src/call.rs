@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::definition::{Receiver, Runner, SendEvent, StartRun};
 use crate::expr::Variables;
 use crate::json::Json;
-use crate::limits;
+use crate::limits::{self, Limits};
 use crate::request::{Given, RenderError, one_line};
 use crate::shape::Shape;
 use crate::template::Template;
@@ -106,7 +106,7 @@ impl CallTemplate {
                     },
                 };
                 let payload = match payload {
-                    Some(shape) => json("the payload", shape, &variables)?,
+                    Some(shape) => json("the payload", shape, &variables, given.limits)?,
                     None => Json::nothing(),
                 };
                 Call::Send { to, event: event.clone(), payload }
@@ -126,14 +126,19 @@ fn reads(shape: &Option<Shape>) -> bool {
 /// What a run is started with; the step's input where nothing else is said.
 fn input_of(input: &Option<Shape>, given: &Given<'_>, variables: &Variables) -> Result<Json, RenderError> {
     match input {
-        Some(shape) => json("the input", shape, variables),
+        Some(shape) => json("the input", shape, variables, given.limits),
         None => Ok(given.input.clone()),
     }
 }
 
-fn json(what: &'static str, shape: &Shape, variables: &Variables) -> Result<Json, RenderError> {
-    let json = shape.value(variables).map_err(at(what))?;
-    Json::from(json).within(what, limits::PAYLOAD_BYTES).map_err(|error| at(what)(error.to_string()))
+fn json(
+    what: &'static str,
+    shape: &Shape,
+    variables: &Variables,
+    limits: Limits,
+) -> Result<Json, RenderError> {
+    let json = shape.value(variables, limits.join()).map_err(at(what))?;
+    Json::from(json).within(what, limits.payload()).map_err(|error| at(what)(error.to_string()))
 }
 
 /// The id of a run or a key: one line of text, and not nothing.
@@ -159,7 +164,8 @@ mod tests {
 
     fn render(runner: Runner, input: Value) -> Result<Call, RenderError> {
         let input = Json::from(input);
-        let given = Given { input: &input, run: json!({ "id": "r1" }), step: json!({ "attempt": 1 }) };
+        let (run, step) = (json!({ "id": "r1" }), json!({ "attempt": 1 }));
+        let given = Given { input: &input, run, step, limits: Limits::default() };
         CallTemplate::compile(&runner).unwrap().unwrap().render(&given)
     }
 

@@ -7,7 +7,7 @@ use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::limits;
+use crate::limits::{self, Limit};
 
 /// A JSON text, shared and never reparsed on its way through. Cloning is a reference count.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub enum JsonError {
     Unreadable(String),
     #[error("nested deeper than {} levels", limits::JSON_DEPTH)]
     Depth,
-    #[error("{what} is {bytes} bytes; the limit is {limit}")]
-    Size { what: String, bytes: usize, limit: usize },
+    #[error("{what} is {bytes} bytes; the limit is {} (setting {})", limit.bytes, limit.setting)]
+    Size { what: String, bytes: usize, limit: Limit },
 }
 
 impl Json {
@@ -92,10 +92,10 @@ impl Json {
         serde_json::from_str(self.get()).unwrap_or(serde_json::Value::Null)
     }
 
-    /// Refuses a payload over `limit` bytes; `what` names it in the message ("input").
-    pub fn within(self, what: &str, limit: usize) -> Result<Json, JsonError> {
+    /// Refuses a payload over the limit; `what` names it in the message ("input").
+    pub fn within(self, what: &str, limit: Limit) -> Result<Json, JsonError> {
         match self.get().len() {
-            bytes if bytes > limit => Err(JsonError::Size { what: what.to_owned(), bytes, limit }),
+            bytes if bytes > limit.bytes => Err(JsonError::Size { what: what.to_owned(), bytes, limit }),
             _ => Ok(self),
         }
     }
@@ -314,8 +314,9 @@ mod tests {
 
     #[test]
     fn a_payload_over_its_limit_is_refused_with_the_limit_named() {
-        let error = Json::parse("[1,2,3]").and_then(|j| j.within("input", 3)).unwrap_err();
-        assert_eq!(error.to_string(), "input is 7 bytes; the limit is 3");
+        let limit = Limit { setting: "max-payload", bytes: 3 };
+        let error = Json::parse("[1,2,3]").and_then(|j| j.within("input", limit)).unwrap_err();
+        assert_eq!(error.to_string(), "input is 7 bytes; the limit is 3 (setting max-payload)");
     }
 
     #[test]

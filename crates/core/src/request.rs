@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::definition::HttpRequest;
 use crate::expr::Variables;
 use crate::json::Json;
+use crate::limits::Limits;
 use crate::shape::Shape;
 use crate::template::Template;
 
@@ -37,6 +38,7 @@ pub struct Given<'a> {
     pub run: Value,
     /// `{name, attempt, idempotencyKey}`
     pub step: Value,
+    pub limits: Limits,
 }
 
 impl Given<'_> {
@@ -107,7 +109,7 @@ impl RequestTemplate {
             None if self.input_is_body => Some(given.input.get().to_owned()),
             None => None,
             Some(shape) => {
-                let value = shape.value(&variables).map_err(at("the body"))?;
+                let value = shape.value(&variables, given.limits.join()).map_err(at("the body"))?;
                 Some(match value {
                     Value::String(text) if self.plain => text,
                     value => value.to_string(),
@@ -172,7 +174,12 @@ mod tests {
         let input = Json::of(&input).unwrap();
         let run = json!({ "id": "r1", "flow": "f", "tenant": "t" });
         let step = json!({ "name": "s", "attempt": 2, "idempotencyKey": "r1__s" });
-        RequestTemplate::compile(request).unwrap().render(&Given { input: &input, run, step })
+        RequestTemplate::compile(request).unwrap().render(&Given {
+            input: &input,
+            run,
+            step,
+            limits: Limits::default(),
+        })
     }
 
     #[test]
@@ -236,6 +243,9 @@ mod tests {
         let mut request = request("https://a.example/");
         request.body = Some(json!(vec!["${input}"; 40]));
         let error = render(&request, json!("x".repeat(1 << 20))).unwrap_err();
-        assert_eq!(error.to_string(), "the body of the request: it is over 16777216 bytes");
+        assert_eq!(
+            error.to_string(),
+            "the body of the request: it is over 16777216 bytes (setting max-join)"
+        );
     }
 }

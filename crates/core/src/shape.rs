@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::expr::Variables;
-use crate::limits;
+use crate::limits::Limit;
 use crate::template::Template;
 
 #[derive(Debug)]
@@ -36,14 +36,14 @@ impl Shape {
         }
     }
 
-    /// Its value, of at most [`limits::JOIN_BYTES`] of what its templates put in.
-    pub(crate) fn value(&self, variables: &Variables) -> Result<Value, String> {
-        let mut room = limits::JOIN_BYTES;
-        self.render(variables, &mut room)
+    /// Its value. What its templates put in is limited: they can repeat a large input many times.
+    pub(crate) fn value(&self, variables: &Variables, limit: Limit) -> Result<Value, String> {
+        let mut room = limit.bytes;
+        self.render(variables, limit, &mut room)
     }
 
-    /// `room` is how many bytes the rest may have: a template can repeat a large input many times.
-    fn render(&self, variables: &Variables, room: &mut usize) -> Result<Value, String> {
+    /// `room` is how many bytes the rest may have.
+    fn render(&self, variables: &Variables, limit: Limit, room: &mut usize) -> Result<Value, String> {
         Ok(match self {
             Shape::Text(template) => {
                 let value = template.value(variables)?;
@@ -54,17 +54,17 @@ impl Shape {
                 };
                 *room = room
                     .checked_sub(size)
-                    .ok_or_else(|| format!("it is over {} bytes", limits::JOIN_BYTES))?;
+                    .ok_or_else(|| format!("it is over {} bytes (setting {})", limit.bytes, limit.setting))?;
                 value
             }
             Shape::Plain(value) => value.clone(),
-            Shape::List(items) => {
-                Value::Array(items.iter().map(|item| item.render(variables, room)).collect::<Result<_, _>>()?)
-            }
+            Shape::List(items) => Value::Array(
+                items.iter().map(|item| item.render(variables, limit, room)).collect::<Result<_, _>>()?,
+            ),
             Shape::Map(entries) => {
                 let mut map = Map::new();
                 for (key, value) in entries {
-                    map.insert(key.clone(), value.render(variables, room)?);
+                    map.insert(key.clone(), value.render(variables, limit, room)?);
                 }
                 Value::Object(map)
             }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use flowline_core::decide::{Failure, Input, Known, Moment, Retryable, decide};
 use flowline_core::definition::{Definition, OnFailure, Runner, StepDefinition, Subscribes};
+use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
 use flowline_core::{EventType, Plan, RunId, RunState};
 use proptest::collection::vec;
@@ -395,7 +396,8 @@ proptest! {
         if let Ok(state) = RunState::decode(&run.plan, &bytes) {
             prop_assert_eq!(RunState::decode(&run.plan, &state.encode()), Ok(state.clone()));
             let id = RunId::new("r").unwrap();
-            let moment = Moment { run: &id, created_at: EPOCH, now: EPOCH + Duration::from_secs(1) };
+            let (now, limits) = (EPOCH + Duration::from_secs(1), Limits::default());
+            let moment = Moment { run: &id, created_at: EPOCH, now, limits };
             decide(&run.plan, &state, &Input::Revisit, &Known::default(), moment);
         }
     }

@@ -5,8 +5,9 @@ mod scenario;
 use std::time::Duration;
 
 use flowline_core::decide::{Failure, Input, Refusal, Retryable};
+use flowline_core::limits::{self, Limits};
 use flowline_core::run::{Phase, Status};
-use flowline_core::{EventType, Json, Time, limits};
+use flowline_core::{EventType, Json, Time};
 use scenario::{Came, EPOCH, Scenario, failure};
 
 macro_rules! assert_run {
@@ -77,16 +78,16 @@ fn an_emit_that_breaks_its_schema_fails_the_step_and_is_not_retried() {
 
 #[test]
 fn a_result_or_emit_over_its_limit_fails_the_step_with_the_limit_named() {
-    let big = format!("\"{}\"", "x".repeat(limits::PAYLOAD_BYTES));
+    let big = format!("\"{}\"", "x".repeat(Limits::default().payload));
     let mut run = Scenario::started(PAIR, "{}");
     run.done("a", &big, &[]);
     let failed = run.data(EventType::StepFailed);
     assert_eq!(failed["code"], "too_large");
-    assert_eq!(failed["error"], "the result is 1048578 bytes; the limit is 1048576");
+    assert_eq!(failed["error"], "the result is 1048578 bytes; the limit is 1048576 (setting max-payload)");
     let mut run = Scenario::started(PAIR, "{}");
     run.done("a", "null", &[("eb", &big)]);
     let failed = run.data(EventType::StepFailed);
-    assert_eq!(failed["error"], "emit \"eb\" is 1048578 bytes; the limit is 1048576");
+    assert_eq!(failed["error"], "emit \"eb\" is 1048578 bytes; the limit is 1048576 (setting max-payload)");
 }
 
 #[test]

@@ -390,8 +390,13 @@ actions: {work: {function: f, on_error: a}}";
             ..Known::default()
         };
         let id = RunId::new("run-1").unwrap();
-        match decide(&run.plan, &state, &input, &known, Moment { run: &id, created_at: EPOCH, now: run.now })
-        {
+        match decide(
+            &run.plan,
+            &state,
+            &input,
+            &known,
+            Moment { run: &id, created_at: EPOCH, now: run.now, limits: run.limits },
+        ) {
             Decided::Decision(decision) => *decision,
             other => panic!("{other:?}"),
         }

@@ -5,8 +5,9 @@ mod scenario;
 use std::time::Duration;
 
 use flowline_core::decide::{Finish, Input, Refusal, Start};
+use flowline_core::limits::{self, Limits};
 use flowline_core::run::{Phase, Status};
-use flowline_core::{EventType, RunId, limits};
+use flowline_core::{EventType, RunId};
 use scenario::{Came, EPOCH, Scenario, json, start_of};
 
 macro_rules! assert_run {
@@ -44,7 +45,7 @@ fn an_input_that_breaks_its_schema_is_refused() {
 
 #[test]
 fn an_input_or_event_over_its_limit_is_refused_with_the_limit_named() {
-    let big = format!("\"{}\"", "x".repeat(limits::PAYLOAD_BYTES));
+    let big = format!("\"{}\"", "x".repeat(Limits::default().payload));
     let mut run = Scenario::of(
         "accepts: {go: null}\nsteps:\n  a: {function: f}\n  b: {function: f, subscribes: [go]}\n",
     );
@@ -52,11 +53,20 @@ fn an_input_or_event_over_its_limit_is_refused_with_the_limit_named() {
         Came::Refused(refusal) => refusal.to_string(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(refused(run.start(&big)), "the input is 1048578 bytes; the limit is 1048576");
+    assert_eq!(
+        refused(run.start(&big)),
+        "the input is 1048578 bytes; the limit is 1048576 (setting max-payload)"
+    );
     run.start("{}");
-    assert_eq!(refused(run.send("go", &big)), "event \"go\" is 1048578 bytes; the limit is 1048576");
+    assert_eq!(
+        refused(run.send("go", &big)),
+        "event \"go\" is 1048578 bytes; the limit is 1048576 (setting max-payload)"
+    );
     let finish = Finish::Completed { result: json(&big) };
-    assert_eq!(refused(run.finish(finish)), "the result is 1048578 bytes; the limit is 1048576");
+    assert_eq!(
+        refused(run.finish(finish)),
+        "the result is 1048578 bytes; the limit is 1048576 (setting max-payload)"
+    );
 }
 
 #[test]

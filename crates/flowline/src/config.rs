@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::Tenant;
+use flowline_core::limits::Limits;
 use flowline_store::row::Retention;
 
 use crate::reconcile::Reconciling;
@@ -28,6 +29,8 @@ pub struct Config {
     pub retention: Option<Retention>,
     /// How often one engine of the store holds runs against their logs, and whether it mends what it finds. `None` for never.
     pub reconcile: Option<Reconciling>,
+    /// How large payloads may be. Instances of one store should agree on them.
+    pub limits: Limits,
     /// The name of this instance in leases, events, logs and metrics. It must be unique: see [`instance_name`].
     pub instance: Arc<str>,
     /// What this engine does.
@@ -59,6 +62,7 @@ impl Default for Config {
             drain: Duration::from_secs(30),
             retention: Some(Retention::default()),
             reconcile: None,
+            limits: Limits::default(),
             instance: instance_name(None),
             role: Role::Work,
         }

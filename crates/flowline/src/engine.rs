@@ -310,6 +310,7 @@ impl EngineBuilder {
 
     /// Opens the store, registers the flows and starts working.
     pub async fn start(mut self) -> Result<Engine, EngineError> {
+        self.config.limits.check().map_err(EngineError::Invalid)?;
         let store = self.place.open()?;
         let plans = Arc::new(Plans::default());
         let calls = Arc::new(Calls::default());

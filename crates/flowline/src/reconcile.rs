@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use flowline_check::{Checker, counted, miscounted};
 use flowline_core::decide::{AddJob, Job, Known, Missing, Moment};
+use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
 use flowline_core::{Decided, Input, RunKey, Tenant, Time, decide};
 use flowline_store::row::Repair;
@@ -279,7 +280,9 @@ async fn repair_jobs(store: &dyn Store, run: &RunKey, truth: &Truth) -> Result<R
 /// The terminal event that a run lacks, as `decide` makes it.
 async fn repair_end(store: &dyn Store, run: &RunKey, truth: &Truth) -> Result<Option<Repair>, StoreError> {
     let now = store.now().await?;
-    let moment = Moment { run: &run.run, created_at: truth.created_at, now };
+    // What the run holds was taken before; whether it would be today is not the question.
+    let limits = Limits::MOST;
+    let moment = Moment { run: &run.run, created_at: truth.created_at, now, limits };
     let mut known = Known { leased: Some(BTreeSet::new()), ..Known::default() };
     debug_assert!(!truth.state.steps.iter().any(|step| step.phase == Phase::Queued));
     loop {

@@ -230,7 +230,8 @@ impl SendRequest {
     async fn check_against_run(&self) -> Result<Status, EngineError> {
         let row = self.engine.row(&self.run).await?;
         let plan = self.engine.plans().get(self.engine.store(), &row.tenant, &row.definition).await?;
-        check_event(&plan, &self.name, &self.payload, &self.sender).map_err(EngineError::Refused)?;
+        let limits = self.engine.config().limits;
+        check_event(&plan, &self.name, &self.payload, &self.sender, limits).map_err(EngineError::Refused)?;
         Ok(row.status)
     }
 
@@ -242,7 +243,8 @@ impl SendRequest {
             Err(error) => return Err(error),
         }
         let request = self.engine.run_named(&flow, input).await?;
-        check_event(request.plan()?, &self.name, &self.payload, &self.sender)
+        let limits = self.engine.config().limits;
+        check_event(request.plan()?, &self.name, &self.payload, &self.sender, limits)
             .map_err(EngineError::Refused)?;
         match request.idempotency_key(key).await {
             // Somebody else was faster, with another input: the run is there, which is what counts.

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::{Json, RunKey, Tenant, limits};
+use flowline_core::limits::{self, Limits};
+use flowline_core::{Json, RunKey, Tenant};
 use flowline_store::{StateOwner, StatePage, StateQuery, StateValue, Store, StoreError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +24,7 @@ pub struct StateHandle {
     store: Arc<dyn Store>,
     tenant: Tenant,
     owner: StateOwner,
+    limits: Limits,
 }
 
 impl std::fmt::Debug for StateHandle {
@@ -36,13 +38,15 @@ impl Engine {
     /// is shared by all flows.
     pub fn state(&self, owner: &str) -> Result<StateHandle, EngineError> {
         let owner = StateOwner::parse(owner).map_err(EngineError::Invalid)?;
-        Ok(StateHandle::new(self.shared.store.clone(), self.tenant().clone(), owner))
+        let limits = self.shared.config.limits;
+        Ok(StateHandle::new(self.shared.store.clone(), self.tenant().clone(), owner, limits))
     }
 }
 
 impl StateHandle {
-    pub fn new(store: Arc<dyn Store>, tenant: Tenant, owner: StateOwner) -> StateHandle {
-        StateHandle { store, tenant, owner }
+    /// A handle that takes new values within these limits.
+    pub fn new(store: Arc<dyn Store>, tenant: Tenant, owner: StateOwner, limits: Limits) -> StateHandle {
+        StateHandle { store, tenant, owner, limits }
     }
 
     pub fn owner(&self) -> &StateOwner {
@@ -69,12 +73,12 @@ impl StateHandle {
 
     /// Writes a value in place of the one that is there. Refused for the state of a run.
     pub async fn set(&self, key: &str, value: impl Serialize) -> Result<(), EngineError> {
-        self.change(key, Some(json(key, &value)?), None).await
+        self.change(key, Some(self.json(key, &value)?), None).await
     }
 
     /// Like [`StateHandle::set`]; the value is gone after `ttl`.
     pub async fn set_for(&self, key: &str, value: impl Serialize, ttl: Duration) -> Result<(), EngineError> {
-        self.change(key, Some(json(key, &value)?), Some(ttl)).await
+        self.change(key, Some(self.json(key, &value)?), Some(ttl)).await
     }
 
     /// Whether the key was set.
@@ -98,12 +102,12 @@ impl StateHandle {
         }
         Ok(self.store.change_state(&self.tenant, &self.owner, key, value, ttl).await?)
     }
-}
 
-fn json(key: &str, value: &impl Serialize) -> Result<Json, EngineError> {
-    let value =
-        Json::of(value).and_then(|value| value.within(&format!("state {key:?}"), limits::PAYLOAD_BYTES));
-    value.map_err(|error| EngineError::Refused(error.into()))
+    fn json(&self, key: &str, value: &impl Serialize) -> Result<Json, EngineError> {
+        let value =
+            Json::of(value).and_then(|value| value.within(&format!("state {key:?}"), self.limits.payload()));
+        value.map_err(|error| EngineError::Refused(error.into()))
+    }
 }
 
 /// Refuses what cannot be a key of state.
@@ -128,7 +132,7 @@ pub(crate) async fn of_run(
             bytes += key.len() + value.get().len() + 4;
             all.insert(key, value);
         }
-        if bytes > limits::PAYLOAD_BYTES {
+        if bytes > limits::STATE_BYTES {
             return Ok(None);
         }
         if !more {

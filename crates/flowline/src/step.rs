@@ -8,7 +8,7 @@ use flowline_core::call::Call;
 use flowline_core::decide::{Failure, Retryable};
 use flowline_core::ids::step_id;
 use flowline_core::request::Given;
-use flowline_core::{Json, RunId, Tenant, limits};
+use flowline_core::{Json, RunId, Tenant};
 use flowline_store::StateScope;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -65,6 +65,7 @@ impl Step {
             step: json!({
                 "name": self.name(), "attempt": self.attempt(), "idempotencyKey": self.idempotency_key(),
             }),
+            limits: self.attempt.limits,
         }
     }
 
@@ -84,24 +85,24 @@ impl Step {
 
     /// Publishes an event with the completion of this attempt. A failed attempt publishes nothing.
     pub fn emit(&self, name: &str, payload: impl Serialize) -> Result<(), StepError> {
-        self.emit_json(name, payload_of(&format!("emit {name:?}"), &payload)?)
+        self.emit_json(name, self.payload_of(&format!("emit {name:?}"), &payload)?)
     }
 
     /// As [`Step::emit`], with a payload that is JSON already, or with none: [`Json::nothing`].
     pub fn emit_json(&self, name: &str, payload: Json) -> Result<(), StepError> {
-        self.attempt.emit(name, within(&format!("emit {name:?}"), payload)?);
+        self.attempt.emit(name, self.within(&format!("emit {name:?}"), payload)?);
         Ok(())
     }
 
     /// Publishes an event at once, in a commit of its own. It stays published if the attempt fails, and repeating it in
     /// a later attempt does nothing.
     pub async fn emit_now(&self, name: &str, payload: impl Serialize) -> Result<(), StepError> {
-        self.emit_json_now(name, payload_of(&format!("emit {name:?}"), &payload)?).await
+        self.emit_json_now(name, self.payload_of(&format!("emit {name:?}"), &payload)?).await
     }
 
     /// As [`Step::emit_now`], with a payload that is JSON already, or with none: [`Json::nothing`].
     pub async fn emit_json_now(&self, name: &str, payload: Json) -> Result<(), StepError> {
-        self.attempt.emit_now(name, within(&format!("emit {name:?}"), payload)?).await
+        self.attempt.emit_now(name, self.within(&format!("emit {name:?}"), payload)?).await
     }
 
     /// Adds a line to the run's log.
@@ -139,7 +140,7 @@ impl Step {
         key: &str,
         value: impl Serialize,
     ) -> Result<(), StepError> {
-        let value = payload_of(&format!("state {key:?}"), &value)?;
+        let value = self.payload_of(&format!("state {key:?}"), &value)?;
         self.attempt.set(scope.into(), key, Some(value), None).await
     }
 
@@ -151,7 +152,7 @@ impl Step {
         value: impl Serialize,
         ttl: Duration,
     ) -> Result<(), StepError> {
-        let value = payload_of(&format!("state {key:?}"), &value)?;
+        let value = self.payload_of(&format!("state {key:?}"), &value)?;
         self.attempt.set(scope.into(), key, Some(value), Some(ttl)).await
     }
 
@@ -162,6 +163,17 @@ impl Step {
     /// The tenant's lock of this name, to be held by this attempt. Its guard releases it when the attempt ends.
     pub fn lock(&self, name: impl Into<String>) -> NamedLock {
         NamedLock::new(self.attempt.store(), self.tenant().clone(), name).owner(self.step_id())
+    }
+
+    fn payload_of(&self, what: &str, value: &impl Serialize) -> Result<Json, StepError> {
+        let json =
+            Json::of(value).map_err(|error| StepError::fatal(error.to_string()).code("invalid_payload"));
+        self.within(what, json?)
+    }
+
+    fn within(&self, what: &str, json: Json) -> Result<Json, StepError> {
+        let json = json.within(what, self.attempt.limits.payload());
+        json.map_err(|error| StepError::fatal(error.to_string()).code("invalid_payload"))
     }
 }
 
@@ -177,16 +189,6 @@ pub fn idempotency_key(run: &RunId, step: &str, transition: Option<u32>) -> Stri
         Some(transition) => format!("{run}__{step}__{transition}"),
         None => format!("{run}__{step}"),
     }
-}
-
-fn payload_of(what: &str, value: &impl Serialize) -> Result<Json, StepError> {
-    let json = Json::of(value).map_err(|error| StepError::fatal(error.to_string()).code("invalid_payload"));
-    within(what, json?)
-}
-
-fn within(what: &str, json: Json) -> Result<Json, StepError> {
-    let json = json.within(what, limits::PAYLOAD_BYTES);
-    json.map_err(|error| StepError::fatal(error.to_string()).code("invalid_payload"))
 }
 
 /// How loud a log line is.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use flowline::EngineError;
 use flowline::core::decide::check_input;
 use flowline::core::definition::{Diagnostics, Format, Read, read};
-use flowline::core::{Json, Plan, limits};
+use flowline::core::limits::{self, Limits};
+use flowline::core::{Json, Plan};
 
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -45,9 +46,9 @@ fn format(path: &Path) -> Result<Format, Failure> {
 }
 
 /// The plan of a definition that a run with this input can be started from.
-pub fn plan(read: Read, input: &Json) -> Result<Arc<Plan>, Failure> {
+pub fn plan(read: Read, input: &Json, limits: Limits) -> Result<Arc<Plan>, Failure> {
     let plan = Plan::build(read.definition).map_err(EngineError::from)?;
-    check_input(&plan, input).map_err(EngineError::Refused)?;
+    check_input(&plan, input, limits).map_err(EngineError::Refused)?;
     Ok(Arc::new(plan))
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use flowline::core::Tenant;
 use flowline::core::ids::check_name;
+use flowline::core::limits::{Limits, format_bytes, parse_bytes};
 use flowline::core::time::parse_duration;
 use flowline::reconcile::{Mode, Reconciling};
 use flowline::runner::http::Allow;
@@ -124,6 +125,9 @@ pub struct Flags {
     pub instance_name: Option<String>,
     pub reconcile: Option<String>,
     pub reconcile_every: Option<String>,
+    pub max_payload: Option<String>,
+    pub max_join: Option<String>,
+    pub max_context: Option<String>,
     pub listen: Option<String>,
     pub auth: Option<String>,
     pub flows: Option<PathBuf>,
@@ -163,6 +167,10 @@ pub struct Settings {
     /// Whether one engine of the store holds runs against their logs by itself, and how often.
     pub reconcile: Setting<Option<Mode>>,
     pub reconcile_every: Setting<Duration>,
+    /// How large payloads may be; see [`Limits`].
+    pub max_payload: Setting<usize>,
+    pub max_join: Setting<usize>,
+    pub max_context: Setting<usize>,
     pub listen: Setting<SocketAddr>,
     pub auth: Setting<Auth>,
     /// A folder with definitions.
@@ -204,6 +212,9 @@ struct FileSettings {
     instance_name: Option<String>,
     reconcile: Option<String>,
     reconcile_every: Option<String>,
+    max_payload: Option<String>,
+    max_join: Option<String>,
+    max_context: Option<String>,
     listen: Option<String>,
     auth: Option<String>,
     flows: Option<String>,
@@ -243,6 +254,26 @@ impl Settings {
             }
             keep_events.value = keep_runs.value;
         }
+        let max_payload = lookup.find(
+            "max-payload",
+            flags.max_payload,
+            file.max_payload,
+            &format_bytes(Limits::default().payload),
+            size,
+        )?;
+        // Unless they are set, the other limits follow this one.
+        let usual = Limits::of_payload(max_payload.value);
+        let max_join =
+            lookup.find("max-join", flags.max_join, file.max_join, &format_bytes(usual.join), size)?;
+        let max_context = lookup.find(
+            "max-context",
+            flags.max_context,
+            file.max_context,
+            &format_bytes(usual.context),
+            size,
+        )?;
+        let limits = Limits { payload: max_payload.value, join: max_join.value, context: max_context.value };
+        limits.check().map_err(Failure::usage)?;
         Ok(Settings {
             store: lookup.find("store", flags.store, file.store, STORE, |text| Ok(text.to_owned()))?,
             store_patience: lookup.find(
@@ -285,6 +316,9 @@ impl Settings {
                 &text_of(RECONCILE_EVERY),
                 reconcile_every,
             )?,
+            max_payload,
+            max_join,
+            max_context,
             listen: lookup.find("listen", flags.listen, file.listen, LISTEN, address)?,
             auth: lookup.find("auth", flags.auth, file.auth, "auto", auth)?,
             flows: lookup.find("flows", folder, file.flows, "", file_name)?,
@@ -344,6 +378,11 @@ impl Settings {
 
     pub fn reconciling(&self) -> Option<Reconciling> {
         self.reconcile.value.map(|mode| Reconciling { mode, every: self.reconcile_every.value })
+    }
+
+    pub fn limits(&self) -> Limits {
+        let (payload, join) = (self.max_payload.value, self.max_join.value);
+        Limits { payload, join, context: self.max_context.value }
     }
 
     /// The server to ask, unless a store is named nearer to the command.
@@ -462,6 +501,10 @@ fn public_url(text: &str) -> Result<Option<String>, String> {
 
 fn slots(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("{text:?} is not a number from 1 on"))
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    parse_bytes(text).ok_or_else(|| format!("{text:?} is not a size (65536, 512KiB, 4MiB)"))
 }
 
 fn file_name(text: &str) -> Result<Option<PathBuf>, String> {

@@ -92,10 +92,10 @@ pub fn check_query(collection: &str, query: &DocumentQuery) -> Result<(), StoreE
 pub fn check_document(collection: &str, id: &str, body: &Json) -> Result<(), StoreError> {
     check_address(collection, id)?;
     match body.get().len() {
-        0..=limits::PAYLOAD_BYTES => Ok(()),
+        0..=limits::DOCUMENT_BYTES => Ok(()),
         bytes => Err(StoreError::Invalid(format!(
             "the body of document {id:?} has {bytes} bytes, and {} are the most",
-            limits::PAYLOAD_BYTES
+            limits::DOCUMENT_BYTES
         ))),
     }
 }

@@ -48,6 +48,12 @@ impl Draft<'_> {
             Ok(published) => published,
             // It is a failure in every respect, also where it is reported again.
             Err(refusal) => {
+                // Unless it was taken when limits were larger: what is recorded stays recorded.
+                if let Err(halt @ (Halt::Applied | Halt::Missing(_))) =
+                    self.reported(step, attempt, Report::Done(result))
+                {
+                    return Err(halt);
+                }
                 let failure = Failure {
                     error: refusal.to_string(),
                     code: Some(code_of(&refusal).to_owned()),
@@ -77,7 +83,7 @@ impl Draft<'_> {
         result: &Json,
         emits: &[(String, Json)],
     ) -> Result<Vec<(u32, Json)>, Refusal> {
-        result.clone().within("the result", limits::PAYLOAD_BYTES)?;
+        result.clone().within("the result", self.moment.limits.payload())?;
         let mut published = Vec::with_capacity(emits.len() + 1);
         for (name, payload) in emits {
             published.push((self.check_emit(step, name, payload)?, payload.clone()));
@@ -96,7 +102,7 @@ impl Draft<'_> {
         let Some((event, schema)) = declared else {
             return Err(Refusal::Undeclared { step: planned.name.clone(), event: name.to_owned() });
         };
-        payload.clone().within(&format!("emit {name:?}"), limits::PAYLOAD_BYTES)?;
+        payload.clone().within(&format!("emit {name:?}"), self.moment.limits.payload())?;
         if let Some(schema) = schema {
             let what = || format!("emit {name:?} of step {:?}", planned.name);
             schema.check(payload).map_err(|problem| Refusal::Schema { what: what(), problem })?;
@@ -112,10 +118,15 @@ impl Draft<'_> {
         payload: &Json,
     ) -> Result<(), Halt> {
         self.reported(step, attempt, Report::Emit(name, payload))?;
-        let event = self.check_emit(step, name, payload)?;
-        if self.state.emitted.contains(event) {
-            return Err(Halt::Applied);
-        }
+        let taken = |event: u32| self.state.emitted.contains(event);
+        let event = match self.check_emit(step, name, payload) {
+            Ok(event) if taken(event) => return Err(Halt::Applied),
+            // It was taken when limits were larger.
+            Err(Refusal::Payload(_)) if self.plan.event_index(name).is_some_and(taken) => {
+                return Err(Halt::Applied);
+            }
+            checked => checked?,
+        };
         self.publish(Some((step, attempt)), event, payload, None);
         self.settle()
     }

@@ -8,7 +8,6 @@ use super::{AddJob, Decided, Decision, Halt, Job, Known, Missing, Moment, OtherJ
 use crate::event::{EventType, NewEvent, Slot};
 use crate::expr::Scope;
 use crate::json::{self, Json};
-use crate::limits;
 use crate::machine::{Current, Turn, asked_for};
 use crate::plan::Plan;
 use crate::planted::{self, Bug};
@@ -370,7 +369,7 @@ impl<'a> Draft<'a> {
             let names = completed.iter().map(|&s| &*self.plan.step(s).name);
             let all = json::object(names.zip(results.iter().map(Some)));
             return Ok(all
-                .within("the results together", limits::JOIN_BYTES)
+                .within("the results together", self.moment.limits.join())
                 .map_err(|error| error.to_string()));
         };
         let mut scope = Scope { input: self.payload(Slot::Input).cloned(), ..Scope::default() };
@@ -384,7 +383,7 @@ impl<'a> Draft<'a> {
             }
         }
         Ok(output.evaluate(&scope).map(Json::from).and_then(|json| {
-            json.within("the result", limits::PAYLOAD_BYTES).map_err(|error| error.to_string())
+            json.within("the result", self.moment.limits.payload()).map_err(|error| error.to_string())
         }))
     }
 

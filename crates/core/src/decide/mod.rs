@@ -20,7 +20,7 @@ use crate::definition::Priority;
 use crate::event::{AttemptOf, EventType, NewEvent, Slot};
 use crate::ids::RunId;
 use crate::json::Json;
-use crate::limits;
+use crate::limits::{self, Limits};
 use crate::plan::Plan;
 use crate::planted::{self, Bug};
 use crate::receipt::ReceiptChange;
@@ -200,6 +200,8 @@ pub struct Moment<'a> {
     /// When the run was created; `now` at its start.
     pub created_at: Time,
     pub now: Time,
+    /// What is new must keep them; what the run holds already need not.
+    pub limits: Limits,
 }
 
 /// What `decide` came to.
@@ -317,8 +319,12 @@ fn accepted_list(accepts: &[String]) -> String {
 }
 
 /// Whether a run of this plan could start with this input, asked before there is anything to write to.
-pub fn check_input(plan: &Plan, input: &Json) -> Result<(), Refusal> {
-    input.clone().within("the input", limits::PAYLOAD_BYTES)?;
+pub fn check_input(plan: &Plan, input: &Json, limits: Limits) -> Result<(), Refusal> {
+    input.clone().within("the input", limits.payload())?;
+    check_input_schema(plan, input)
+}
+
+fn check_input_schema(plan: &Plan, input: &Json) -> Result<(), Refusal> {
     match &plan.input {
         Some(schema) => {
             schema.check(input).map_err(|problem| Refusal::Schema { what: "the input".to_owned(), problem })
@@ -328,14 +334,20 @@ pub fn check_input(plan: &Plan, input: &Json) -> Result<(), Refusal> {
 }
 
 /// Whether a run of this plan could ever take this event from this sender, asked before there is a run.
-pub fn check_event(plan: &Plan, name: &str, payload: &Json, sender: &Sender) -> Result<(), Refusal> {
+pub fn check_event(
+    plan: &Plan,
+    name: &str,
+    payload: &Json,
+    sender: &Sender,
+    limits: Limits,
+) -> Result<(), Refusal> {
     let event = known_event(plan, name)?;
     if let Some(machine) = &plan.machine {
         machine
             .may_send(event, &sender.roles)
             .map_err(|roles| Refusal::Forbidden { event: name.to_owned(), roles })?;
     }
-    check_payload(plan, event, name, payload)
+    check_payload(plan, event, name, payload, limits)
 }
 
 /// The number of an event that runs of this plan take from outside: one that the definition lists and, of a machine, that
@@ -354,9 +366,9 @@ fn known_event(plan: &Plan, name: &str) -> Result<u32, Refusal> {
 }
 
 /// Whether an event from outside is as large as it may be and as its schema wants it.
-fn check_payload(plan: &Plan, event: u32, name: &str, payload: &Json) -> Result<(), Refusal> {
+fn check_payload(plan: &Plan, event: u32, name: &str, payload: &Json, limits: Limits) -> Result<(), Refusal> {
     let what = format!("event {name:?}");
-    payload.clone().within(&what, limits::PAYLOAD_BYTES)?;
+    payload.clone().within(&what, limits.payload())?;
     match &plan.events[event as usize].accepted {
         Some(Some(schema)) => schema.check(payload).map_err(|problem| Refusal::Schema { what, problem }),
         _ => Ok(()),

@@ -2,11 +2,13 @@
 
 use super::attempt::clip;
 use super::draft::Draft;
-use super::{Finish, Halt, Inherited, OtherJobs, Refusal, Start, check_input, check_payload, known_event};
+use super::{
+    Finish, Halt, Inherited, OtherJobs, Refusal, Start, check_input, check_input_schema, check_payload,
+    known_event,
+};
 use crate::definition::Priority;
 use crate::event::{EventType, Slot};
 use crate::json::{self, Json};
-use crate::limits;
 use crate::planted::{self, Bug};
 use crate::run::{Ended, Fact, Status};
 use crate::time::format_duration;
@@ -17,10 +19,19 @@ impl Draft<'_> {
             return Err(Halt::Applied);
         }
         let input = &start.input;
-        check_input(self.plan, input)?;
+        match start.retry_of {
+            None => check_input(self.plan, input, self.moment.limits)?,
+            // The store holds it already.
+            Some(_) => check_input_schema(self.plan, input)?,
+        }
         if self.plan.machine.is_some() && start.standing.is_none() && !planted::is(Bug::BeginUnchecked) {
             // A delayed start must not be taken that could never begin.
-            self.opening(&input.value()).map_err(|problem| Refusal::Expression { problem })?;
+            let opening = self.opening(&input.value());
+            let begins = opening.and_then(|opening| match start.retry_of {
+                None => self.sized(opening.context, None),
+                Some(_) => Ok(opening.context),
+            });
+            begins.map_err(|problem| Refusal::Expression { problem })?;
         }
         let priority = (start.priority != Priority::Normal).then(|| json::string(start.priority.as_str()));
         let at = start.at.filter(|at| *at > self.moment.now);
@@ -93,7 +104,7 @@ impl Draft<'_> {
             return Err(Halt::Applied);
         }
         self.refuse_if_ended()?;
-        check_payload(self.plan, event, name, payload)?;
+        check_payload(self.plan, event, name, payload, self.moment.limits)?;
         self.publish(None, event, payload, event_id);
         self.settle()
     }
@@ -154,7 +165,7 @@ impl Draft<'_> {
         let by = json::string("operator");
         match finish {
             Finish::Completed { result } => {
-                result.clone().within("the result", limits::PAYLOAD_BYTES).map_err(Refusal::from)?;
+                result.clone().within("the result", self.moment.limits.payload()).map_err(Refusal::from)?;
                 let steps = match &self.state.machine {
                     Some(machine) => machine.completed.into(),
                     None => self.plan.steps.len() as i64,

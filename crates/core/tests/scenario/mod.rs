@@ -13,6 +13,7 @@ use flowline_core::decide::{
 };
 use flowline_core::definition::{Definition, Format, Priority, read};
 use flowline_core::event::{AttemptOf, Event, EventType, NewEvent, Slot};
+use flowline_core::limits::Limits;
 use flowline_core::machine::Turn;
 use flowline_core::receipt::{ReceiptChange, ReceiptStatus};
 use flowline_core::run::{Phase, Status};
@@ -42,6 +43,8 @@ pub struct Scenario {
     pub receipts: BTreeMap<u32, ReceiptChange>,
     pub leased: BTreeSet<u32>,
     pub now: Time,
+    /// Those of whoever decides next.
+    pub limits: Limits,
     /// Everything that decisions asked for, in order.
     pub asked: Vec<Missing>,
     /// Whether retention has removed the log.
@@ -100,6 +103,7 @@ impl Scenario {
             receipts: BTreeMap::new(),
             leased: BTreeSet::new(),
             now: EPOCH,
+            limits: Limits::default(),
             asked: Vec::new(),
             trimmed: false,
             transcript: String::new(),
@@ -333,7 +337,7 @@ impl Scenario {
     fn ask(&mut self, input: &Input) -> Came {
         let mut known = Known::default();
         for _ in 0..10 {
-            let moment = Moment { run: &self.run, created_at: EPOCH, now: self.now };
+            let moment = Moment { run: &self.run, created_at: EPOCH, now: self.now, limits: self.limits };
             match decide(&self.plan, &self.state, input, &known, moment) {
                 Decided::Decision(decision) => return Came::Decided(decision),
                 Decided::Applied => return Came::Applied,

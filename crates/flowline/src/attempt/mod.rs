@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flowline_core::json::{self, Json};
-use flowline_core::{Plan, RunKey, Time, limits};
+use flowline_core::limits::Limits;
+use flowline_core::{Plan, RunKey, Time};
 use flowline_store::{StateScope, Store, StoreError, Token};
 use tokio::sync::{mpsc, oneshot};
 
@@ -41,6 +42,7 @@ pub struct Attempt {
     pub attempt: u32,
     /// The transition of a machine that asked for it.
     pub transition: Option<u32>,
+    pub(crate) limits: Limits,
     token: Token,
     /// By the store's clock.
     #[cfg(feature = "http")]
@@ -80,18 +82,21 @@ impl std::fmt::Debug for Launch {
     }
 }
 
+/// The instance that an attempt runs in.
+pub(crate) struct Workplace {
+    pub store: Arc<dyn Store>,
+    pub inbox: mpsc::UnboundedSender<Mail>,
+    /// Its name, as JSON.
+    pub instance: Json,
+    pub limits: Limits,
+    pub meters: Arc<Meters>,
+}
+
 impl Launch {
     /// Runs the attempt to its end and sends the outcome to the run. `began` is now by the store's clock. Without a
     /// runner the attempt fails.
-    pub async fn run(
-        self,
-        runner: Option<Arc<dyn Runner>>,
-        store: Arc<dyn Store>,
-        inbox: mpsc::UnboundedSender<Mail>,
-        instance: Json,
-        began: Time,
-        meters: Arc<Meters>,
-    ) {
+    pub(crate) async fn run(self, runner: Option<Arc<dyn Runner>>, place: Workplace, began: Time) {
+        let Workplace { store, inbox, instance, limits, meters } = place;
         let start = std::time::Instant::now();
         let record = Mutex::new(Record::new(&self, &instance, began));
         let timeout = self.plan.step_definition(self.step).timeout;
@@ -102,6 +107,7 @@ impl Launch {
             step: self.step,
             attempt: self.attempt,
             transition: self.transition,
+            limits,
             token: self.token,
             #[cfg(feature = "http")]
             began,
@@ -110,7 +116,7 @@ impl Launch {
             record,
             flushing: tokio::sync::Mutex::new(()),
         });
-        let input = self.input.within("the step's input", limits::JOIN_BYTES);
+        let input = self.input.within("the step's input", limits.join());
         let outcome = match (input, runner) {
             (Ok(input), Some(runner)) => {
                 attempt.watch(runner.run(Step { attempt: attempt.clone() }, input), timeout).await

@@ -91,14 +91,14 @@ impl Record {
         fields: Option<serde_json::Map<String, serde_json::Value>>,
     ) {
         let mut data = fields.unwrap_or_default();
-        let mut end = message.len().min(limits::PAYLOAD_BYTES / 2);
+        let mut end = message.len().min(limits::LOG_BYTES / 2);
         while !message.is_char_boundary(end) {
             end -= 1;
         }
         data.insert("level".to_owned(), level.as_str().into());
         data.insert("message".to_owned(), message[..end].into());
         let mut json = Json::from(serde_json::Value::Object(data));
-        if json.get().len() > limits::PAYLOAD_BYTES {
+        if json.get().len() > limits::LOG_BYTES {
             json = json::object([
                 ("level", Some(&json::string(level.as_str()))),
                 ("message", Some(&json::string("a log line over the size limit was left out"))),

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flowline_core::limits::Limits;
 use flowline_core::{Json, RunKey, Time, json};
 use flowline_store::{Store, StoreError, Token};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -14,7 +15,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::{Action, BATCH, Call, Driver, Ended, Message, Meters};
-use crate::attempt::Launch;
+use crate::attempt::Workplace;
 use crate::config::Config;
 use crate::ledger::Outcome;
 use crate::plans::Plans;
@@ -51,6 +52,7 @@ pub struct Host {
     name: Arc<str>,
     /// Its name, as JSON.
     instance: Json,
+    limits: Limits,
     inbox: mpsc::UnboundedSender<Mail>,
     mail: mpsc::UnboundedReceiver<Mail>,
     tasks: JoinSet<()>,
@@ -85,6 +87,7 @@ impl Host {
         let host = Host {
             name: config.instance.clone(),
             instance: json::string(&config.instance),
+            limits: config.limits,
             driver: Driver::new(config, slots, meters.clone(), Duration::ZERO, store_now),
             store,
             plans,
@@ -190,17 +193,14 @@ impl Host {
                 Action::Launch(launch, began) => {
                     let token = launch.token;
                     let runner = self.runners.get(&launch.plan.step(launch.step).need);
-                    let (store, inbox) = (self.store.clone(), self.inbox.clone());
-                    let work = Launch::run(
-                        launch,
-                        runner,
-                        store,
-                        inbox,
-                        self.instance.clone(),
-                        began,
-                        self.meters.clone(),
-                    );
-                    self.attempts.insert(token, self.tasks.spawn(work));
+                    let place = Workplace {
+                        store: self.store.clone(),
+                        inbox: self.inbox.clone(),
+                        instance: self.instance.clone(),
+                        limits: self.limits,
+                        meters: self.meters.clone(),
+                    };
+                    self.attempts.insert(token, self.tasks.spawn(launch.run(runner, place, began)));
                 }
                 Action::Stop(token) => {
                     if let Some(attempt) = self.attempts.remove(&token) {

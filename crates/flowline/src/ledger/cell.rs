@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use flowline_core::decide::{Known, Missing, Moment};
 use flowline_core::event::Slot;
+use flowline_core::limits::Limits;
 use flowline_core::planted::{self, Bug};
 use flowline_core::run::Phase;
 use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
@@ -102,6 +103,7 @@ impl<R> Cell<R> {
         &mut self,
         run: &RunKey,
         now: Time,
+        limits: Limits,
         room: &mut dyn Room,
         replies: &mut Vec<(R, Outcome)>,
     ) -> Option<Ask> {
@@ -130,7 +132,7 @@ impl<R> Cell<R> {
                 replies.extend(entry.map(|entry| (entry.reply, Outcome::Applied { status })));
                 continue;
             }
-            let moment = Moment { run: &run.run, created_at: draft.seen.created_at, now };
+            let moment = Moment { run: &run.run, created_at: draft.seen.created_at, now, limits };
             let known = draft.known(&self.known, entry);
             let plan = draft.seen.plan.clone();
             match decide(&plan, &draft.seen.state, &entry.input, &known, moment) {

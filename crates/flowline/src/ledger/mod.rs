@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use flowline_core::decide::{AddJob, AttemptLog, Job, Known, Refusal};
 use flowline_core::event::{AttemptOf, Slot};
+use flowline_core::limits::Limits;
 use flowline_core::planted::{self, Bug};
 use flowline_core::run::{Phase, RunState};
 use flowline_core::{Input, Json, NewEvent, Plan, RunKey, Status, Tenant, Time};
@@ -195,15 +196,15 @@ pub struct Ledger<R> {
     cells: HashMap<RunKey, Cell<R>>,
     /// Cells with something to decide.
     dirty: VecDeque<RunKey>,
-}
-
-impl<R> Default for Ledger<R> {
-    fn default() -> Self {
-        Ledger { cells: HashMap::new(), dirty: VecDeque::new() }
-    }
+    limits: Limits,
 }
 
 impl<R> Ledger<R> {
+    /// A ledger that takes new payloads within these limits.
+    pub fn new(limits: Limits) -> Ledger<R> {
+        Ledger { cells: HashMap::new(), dirty: VecDeque::new(), limits }
+    }
+
     /// Takes an input for a run.
     pub fn offer(&mut self, run: RunKey, entry: Entry<R>) {
         let cell = self.cells.entry(run.clone()).or_default();
@@ -288,7 +289,7 @@ impl<R> Ledger<R> {
             let Some(run) = self.dirty.pop_front() else { break };
             let Some(cell) = self.cells.get_mut(&run) else { continue };
             if let Busy::No = cell.busy {
-                asks.extend(cell.next(&run, now, room, &mut replies));
+                asks.extend(cell.next(&run, now, self.limits, room, &mut replies));
             }
             if cell.is_spent() {
                 self.cells.remove(&run);

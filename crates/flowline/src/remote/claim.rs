@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use flowline_core::Time;
 use flowline_core::ids::{check_name, step_id};
-use flowline_core::{Time, limits};
+use flowline_core::limits::Limits;
 use flowline_store::{Claim, Extend, JobKey, Lane, LeasedJob, Store, StoreError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -20,7 +21,7 @@ use crate::step::{StepError, idempotency_key};
 use crate::trace::Trace;
 
 /// Inputs that one claim hands out, in bytes; jobs beyond that are given back, but for the first.
-const INPUT_BYTES: usize = 4 * limits::JOIN_BYTES;
+const INPUT_BYTES: usize = Limits::MOST.join;
 /// Queues that one worker may serve.
 const QUEUES: usize = 100;
 
@@ -162,7 +163,7 @@ impl Remote {
                 back.push(Extend { run: launch.run, key: JobKey::Step(launch.step), token: launch.token });
                 continue;
             }
-            let too_large = launch.input.get().len() > limits::JOIN_BYTES;
+            let too_large = launch.input.get().len() > shared.config.limits.join;
             let mut job = self.assignment(request, launch, delayed, now, expires);
             if too_large {
                 self.refuse_input(job).await;
@@ -227,7 +228,7 @@ impl Remote {
 
     /// No worker can be given an input over the limit: the attempt fails.
     async fn refuse_input(&self, job: Assignment) {
-        let too_large = job.input.within("the step's input", limits::JOIN_BYTES);
+        let too_large = job.input.within("the step's input", self.engine.shared.config.limits.join());
         if let Err(error) = too_large {
             let outcome = Err(StepError::fatal(error).code("too_large"));
             // Where this fails the lease runs out, and the next attempt fails the same way.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::event::{EventType, NewEvent};
-use flowline_core::{Input, Json, Plan, RunKey, Time, json, limits};
+use flowline_core::{Input, Json, Plan, RunKey, Time, json};
 use flowline_store::{Append, EventQuery, Extend, Extended, Gone, JobKey, LeaseUse, Line};
 use tokio::sync::oneshot;
 
@@ -125,7 +125,8 @@ impl Remote {
             match line {
                 Said::Log { level, message, fields } => record.log(level, &message, Some(fields)),
                 Said::Set { scope, key, value, ttl } => {
-                    let value = value.within(&format!("state {key:?}"), limits::PAYLOAD_BYTES);
+                    let limit = self.engine.shared.config.limits.payload();
+                    let value = value.within(&format!("state {key:?}"), limit);
                     let value = value.map_err(|error| EngineError::Refused(error.into()))?;
                     record.set(scope, &key, Some(value), ttl).map_err(refused)?;
                 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use flowline_core::definition::{Runner as Run, Stdin};
 use flowline_core::json::{self, Json, JsonError};
-use flowline_core::limits;
+use flowline_core::limits::{self, Limit};
 use flowline_core::time::parse_duration;
 use flowline_store::StateScope;
 use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
@@ -33,8 +33,8 @@ const LAST_LINES: usize = 5;
 const REPLIES: usize = 64;
 /// How a line begins that carries a payload.
 const MEANT: [&str; 4] = ["{\"emit\"", "{\"emit_now\"", "{\"result\"", "{\"state\""];
-/// Longest line: a payload at its limit with room for its envelope.
-const LINE: usize = limits::PAYLOAD_BYTES + 4096;
+/// What a line may have beyond its payload.
+const ENVELOPE: usize = 4 << 10;
 
 /// What a program is told of the attempt that it runs for.
 #[derive(Debug, Clone)]
@@ -59,6 +59,8 @@ pub struct Program<'a> {
     pub pass_env: &'a [String],
     /// Whether stdin stays open after the input, for replies.
     pub stdin: Stdin,
+    /// The largest payload that it may write.
+    pub payload: Limit,
 }
 
 /// Who hears what a program says.
@@ -98,7 +100,7 @@ impl Program<'_> {
         listener: &impl Listener,
     ) -> Result<Json, StepError> {
         let mut child = spawn(self, about)?;
-        talk(&mut child, listener, envelope(about, state, input), self.stdin).await
+        talk(&mut child, listener, envelope(about, state, input), self).await
     }
 }
 
@@ -124,7 +126,8 @@ impl Runner for Command {
             let state =
                 state.map(|all| json::object(all.iter().map(|(key, value)| (key.as_str(), Some(value)))));
             let (folder, stdin) = (folder.as_deref(), definition.stdin);
-            let program = Program { argv, folder, pass_env: &pass_env, stdin };
+            let payload = step.attempt.limits.payload();
+            let program = Program { argv, folder, pass_env: &pass_env, stdin, payload };
             program.run(&about(&step), state.as_ref(), &input, &step).await
         })
     }
@@ -242,7 +245,7 @@ async fn talk(
     child: &mut Child,
     listener: &impl Listener,
     envelope: Json,
-    open: Stdin,
+    program: &Program<'_>,
 ) -> Result<Json, StepError> {
     let (Some(mut stdin), Some(stdout), Some(stderr)) =
         (child.0.stdin().take(), child.0.stdout().take(), child.0.stderr().take())
@@ -250,7 +253,7 @@ async fn talk(
         return Err(StepError::new("the program has no pipes").code("spawn"));
     };
     let (replies, mut written) = mpsc::channel::<Json>(REPLIES);
-    let mut said = Said { replies: (open == Stdin::Open).then_some(replies), ..Said::default() };
+    let mut said = Said { replies: (program.stdin == Stdin::Open).then_some(replies), ..Said::default() };
     let write = async move {
         let mut next = Some(envelope);
         while let Some(line) = next {
@@ -262,7 +265,11 @@ async fn talk(
         Ok(())
     };
     // The first breach of the protocol ends the conversation: the program is dropped, and so killed.
-    let ((), (), last) = tokio::try_join!(write, said.read(listener, stdout), read_stderr(listener, stderr))?;
+    let ((), (), last) = tokio::try_join!(
+        write,
+        said.read(listener, stdout, program.payload),
+        read_stderr(listener, stderr, program.payload)
+    )?;
     let status = child.0.wait().await?;
     said.outcome(status, &last)
 }
@@ -301,9 +308,10 @@ impl Said {
         &mut self,
         listener: &impl Listener,
         stdout: impl AsyncRead + Unpin,
+        payload: Limit,
     ) -> Result<(), StepError> {
         let mut lines = BufReader::new(stdout);
-        while let Some(line) = next_line(&mut lines).await? {
+        while let Some(line) = next_line(&mut lines, payload).await? {
             self.line(listener, &line).await?;
         }
         self.replies = None;
@@ -421,9 +429,10 @@ fn ended(status: ExitStatus) -> (String, String) {
 async fn read_stderr(
     listener: &impl Listener,
     stderr: impl AsyncRead + Unpin,
+    payload: Limit,
 ) -> Result<VecDeque<String>, StepError> {
     let (mut lines, mut last) = (BufReader::new(stderr), VecDeque::new());
-    while let Some(line) = next_line(&mut lines).await? {
+    while let Some(line) = next_line(&mut lines, payload).await? {
         if line.trim().is_empty() {
             continue;
         }
@@ -436,8 +445,13 @@ async fn read_stderr(
     Ok(last)
 }
 
-/// The next line without its end; `None` at the end. A line over [`LINE`] is refused.
-async fn next_line(lines: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<String>, StepError> {
+/// The next line without its end; `None` at the end. Refuses one that is longer than a payload or a log line with what
+/// stands around it.
+async fn next_line(
+    lines: &mut (impl AsyncBufRead + Unpin),
+    payload: Limit,
+) -> Result<Option<String>, StepError> {
+    let most = payload.bytes.max(limits::LOG_BYTES) + ENVELOPE;
     let mut line = Vec::new();
     loop {
         let chunk = lines.fill_buf().await?;
@@ -448,10 +462,10 @@ async fn next_line(lines: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<Str
         line.extend_from_slice(&chunk[..end.unwrap_or(chunk.len())]);
         let used = end.map_or(chunk.len(), |end| end + 1);
         lines.consume(used);
-        if line.len() > LINE {
+        if line.len() > most {
             let text = format!(
-                "the program wrote a line of over {LINE} bytes; a payload has up to {}",
-                limits::PAYLOAD_BYTES
+                "the program wrote a line of over {most} bytes; a payload has up to {} (setting {})",
+                payload.bytes, payload.setting
             );
             return Err(StepError::fatal(text).code("too_large"));
         }

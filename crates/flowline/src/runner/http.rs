@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use flowline_core::definition::{HttpRequest, Runner as Run};
+use flowline_core::limits::Limit;
 use flowline_core::request::Rendered;
 use flowline_core::time::format_duration;
 use flowline_core::{Json, ids};
@@ -105,7 +106,8 @@ impl Shared {
             Some(_) if !request.callback => None,
             _ => Some(self.patience),
         };
-        let asked = self.ask(&target, message, request);
+        let payload = step.attempt.limits.payload();
+        let asked = self.ask(&target, message, request, payload);
         let answer = match limit {
             None => asked.await?,
             Some(limit) => tokio::time::timeout(limit, asked).await.map_err(|_| {
@@ -113,7 +115,7 @@ impl Shared {
                 StepError::new(text).code("timeout")
             })??,
         };
-        match answer::judge(&answer, &target, request)? {
+        match answer::judge(&answer, &target, request, payload)? {
             Outcome::Done(result) => Ok(result),
             // Whoever brings the outcome takes the lease with it, which ends this attempt; or its time is up.
             Outcome::Later => std::future::pending().await,
@@ -125,9 +127,10 @@ impl Shared {
         target: &Target,
         message: Request<Full<Bytes>>,
         request: &HttpRequest,
+        limit: Limit,
     ) -> Result<exchange::Answer, StepError> {
         let stream = self.connector.connect(target).await?;
-        exchange::exchange(stream, message, target, request).await
+        exchange::exchange(stream, message, target, request, limit).await
     }
 
     fn message(

@@ -1,8 +1,10 @@
 //! Messages: what a line that a program writes on stdout says.
 //!
-//! A line that begins with `{` is meant as a message. One that is none is not dropped in silence: [`read`] says why, so
-//! that the log can show it.
+//! A JSON object is a message if it has no other keys than these. A line that begins with `{` and isn't one is not dropped
+//! in silence: [`read`] says why, so that the log can show it. An object with other keys is somebody else's JSON, such as
+//! the step's own input: what it calls `fail`, `retry` or `state` only counts if it reads as that part of a message.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use flowline_core::definition::nearest;
 use flowline_core::json::Json;
 use flowline_core::time::parse_duration;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::step::{Level, StepError};
@@ -75,6 +78,12 @@ pub struct State {
     pub value: Option<Json>,
     pub scope: Option<String>,
     pub ttl: Option<String>,
+}
+
+impl State {
+    fn asks(&self) -> bool {
+        self.set.is_some() || self.delete.is_some() || self.get.is_some()
+    }
 }
 
 #[derive(Deserialize)]
@@ -151,20 +160,27 @@ impl Message {
 }
 
 fn odd(json: &Json, error: &serde_json::Error) -> Odd {
-    let keys = json.to::<Map<String, Value>>().unwrap_or_default();
-    let why = match keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
+    let parts = json.to::<BTreeMap<String, Json>>().unwrap_or_default();
+    let other = parts.keys().find(|key| !KEYS.contains(&key.as_str()));
+    let why = match other {
         Some(key) => format!("unknown key {key:?}{}", Hint(nearest(key, KEYS))),
         None => error.to_string(),
     };
+    let says = |key: &str, reads: fn(&Json) -> bool| {
+        parts.get(key).is_some_and(|part| other.is_none() || reads(part))
+    };
     let text = format!("the program said that it failed, in a message that cannot be read: {why}");
-    let failure = match (keys.contains_key("fail"), keys.contains_key("retry")) {
+    let failure = match (says("fail", reads_as::<Fail>), says("retry", reads_as::<Again>)) {
         (false, false) => None,
         (_, true) => Some(StepError::new(text)),
         (true, false) => Some(StepError::fatal(text)),
     };
-    // A program that prints its own input, as `cat` does, says nothing of state.
-    let of_state = keys.contains_key("state") && !keys.contains_key("runId");
+    let of_state = says("state", |part| part.to::<State>().is_ok_and(|state| state.asks()));
     Odd::new(why, failure.map(|failure| failure.code("protocol")), of_state)
+}
+
+fn reads_as<T: DeserializeOwned>(part: &Json) -> bool {
+    part.to::<T>().is_ok()
 }
 
 /// The remedy for a slip.
@@ -208,7 +224,24 @@ mod tests {
         let failed = |text| matches!(read(text), Line::Odd(Odd { failure: Some(_), .. }));
         assert!(failed(r#"{"fail": "boom"}"#));
         assert!(failed(r#"{"retry": {"error": "e", "after": "soon"}}"#));
+        assert!(failed(r#"{"attempt": 1, "fail": {"error": "e"}}"#));
         assert!(!failed(r#"{"emit": "a"}"#));
+        assert!(!failed(r#"{"passed": 3, "fail": 0}"#), "what a test runner reports");
+    }
+
+    #[test]
+    fn a_state_message_that_cannot_be_obeyed_ends_the_attempt_and_other_json_does_not() {
+        let ends = |text| matches!(read(text), Line::Odd(Odd { breach: Some(_), .. }));
+        assert!(ends(r#"{"state": {"sett": "a", "value": 1}}"#));
+        assert!(ends(r#"{"state": "a"}"#));
+        assert!(ends(r#"{"state": {"get": "a"}, "resutl": 1}"#), "the program waits for a reply");
+        for other in [
+            r#"{"runId": "r", "state": {"courier": "north"}, "input": {}}"#,
+            r#"{"stepId": "s", "state": {}}"#,
+            r#"{"level": "info", "state": "running"}"#,
+        ] {
+            assert!(!ends(other), "{other}");
+        }
     }
 
     #[test]

@@ -209,7 +209,7 @@ async fn an_answer_that_does_not_come_in_time_is_a_time_out() {
 #[tokio::test]
 async fn an_answer_over_the_limit_is_cut_off() {
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000)).into_bytes();
-    let many = "x".repeat(flowline::core::limits::PAYLOAD_BYTES - 1);
+    let many = "x".repeat(flowline::Limits::default().payload - 1);
     for answer in [
         Answer::Endless(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec(), chunk.clone()),
         Answer::Endless(

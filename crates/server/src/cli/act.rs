@@ -104,7 +104,7 @@ pub async fn resume(context: &Context, args: Resume) -> Outcome {
 }
 
 pub async fn complete(context: &Context, args: Complete) -> Outcome {
-    let result: Json = parse_json("--result", &args.result)?;
+    let result: Json = parse_json(context, "--result", &args.result)?;
     let body = object([("result", Some(&result))]);
     let input = Input::Finish(Finish::Completed { result });
     apply(context, &args.run, Act { input, route: "complete", body, done: "completed" }).await

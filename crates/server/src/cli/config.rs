@@ -1,5 +1,6 @@
 //! `flowline config`: the settings in force and where each comes from.
 
+use flowline::core::limits::format_bytes;
 use flowline::core::time::format_duration;
 use flowline::reconcile::Mode;
 use serde_json::{Value, json};
@@ -48,7 +49,7 @@ pub fn run(context: &Context) -> Outcome {
         Some(Mode::Repair) => "repair",
     };
     let reconcile_every = format_duration(settings.reconcile_every.value);
-    let rows: [(&str, Value, &Source); 29] = [
+    let rows: [(&str, Value, &Source); 32] = [
         ("store", json!(shown(&settings.store.value)), &settings.store.source),
         (
             "store-patience",
@@ -75,6 +76,9 @@ pub fn run(context: &Context) -> Outcome {
         ),
         ("reconcile", json!(reconcile), &settings.reconcile.source),
         ("reconcile-every", json!(reconcile_every), &settings.reconcile_every.source),
+        ("max-payload", json!(format_bytes(settings.max_payload.value)), &settings.max_payload.source),
+        ("max-join", json!(format_bytes(settings.max_join.value)), &settings.max_join.source),
+        ("max-context", json!(format_bytes(settings.max_context.value)), &settings.max_context.source),
         ("listen", json!(settings.listen.value.to_string()), &settings.listen.source),
         ("auth", json!(auth), &settings.auth.source),
         ("flows", json!(flows), &settings.flows.source),

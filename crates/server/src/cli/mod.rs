@@ -38,6 +38,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use flowline::core::limits::Limits;
 use flowline::core::{RunId, RunKey};
 use flowline::runner::http::Secrets;
 use flowline::store::Store;
@@ -170,6 +171,16 @@ pub struct WorkFlags {
     /// How often to do so [env: FLOWLINE_RECONCILE_EVERY] [default: 1h]
     #[arg(long, value_name = "DURATION")]
     reconcile_every: Option<String>,
+    /// Largest input, event, emit, result or state value [env: FLOWLINE_MAX_PAYLOAD] [default: 1MiB]
+    #[arg(long, value_name = "SIZE")]
+    max_payload: Option<String>,
+    /// Largest input that a step gets from several events, and largest sum of results that a run ends with
+    /// [env: FLOWLINE_MAX_JOIN] [default: 16MiB, or twice --max-payload if that's more]
+    #[arg(long, value_name = "SIZE")]
+    max_join: Option<String>,
+    /// Largest context of a machine's run [env: FLOWLINE_MAX_CONTEXT] [default: 64KiB, or --max-payload if that's less]
+    #[arg(long, value_name = "SIZE")]
+    max_context: Option<String>,
     /// Whom http steps may call beside public addresses: none, private (loopback and private networks), or a list of
     /// networks and host names [env: FLOWLINE_HTTP_ALLOW] [default: private; none for serve]
     #[arg(long, value_name = "WHOM")]
@@ -211,6 +222,14 @@ impl Context {
         })
     }
 
+    /// The limits of what this command takes from its user. A server judges by its own.
+    pub fn limits(&self) -> Limits {
+        match self.settings.server() {
+            Some(_) => Limits::MOST,
+            None => self.settings.limits(),
+        }
+    }
+
     /// Who runs the steps of a run that was started.
     pub fn who_works(&self, what: &str) -> String {
         match self.settings.server() {
@@ -227,7 +246,8 @@ impl Context {
 
     /// An engine that only carries inputs into runs.
     pub async fn operator(&self, access: Access) -> Result<Engine, Failure> {
-        let config = Config { role: Role::Operate, retention: None, ..Config::default() };
+        let limits = self.settings.limits();
+        let config = Config { role: Role::Operate, retention: None, limits, ..Config::default() };
         let engine = Engine::on(self.open(access).await?).config(config);
         Ok(engine.tenant(self.settings.tenant.value.clone()).start().await?)
     }
@@ -263,6 +283,7 @@ impl Context {
             retention: Some(settings.retention()),
             instance: instance_name(settings.instance_name.value.as_deref()),
             reconcile: settings.reconciling(),
+            limits: settings.limits(),
             ..Config::default()
         }
     }
@@ -343,6 +364,9 @@ impl Command {
         flags.instance_name = work.instance_name.clone();
         flags.reconcile = work.reconcile.clone();
         flags.reconcile_every = work.reconcile_every.clone();
+        flags.max_payload = work.max_payload.clone();
+        flags.max_join = work.max_join.clone();
+        flags.max_context = work.max_context.clone();
         flags.http_allow = work.http_allow.clone();
     }
 

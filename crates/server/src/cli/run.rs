@@ -66,12 +66,12 @@ enum Ending {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
-    let input = args.start.input()?;
+    let input = args.start.input(context)?;
     let read = definition::load(&args.file)?;
     let origin = definition::origin(&args.file)?;
     let width = read.definition.steps.iter().map(|step| step.name.len()).max().unwrap_or(0);
     // What would be refused leaves no new store behind.
-    let plan = definition::plan(read, &input)?;
+    let plan = definition::plan(read, &input, context.limits())?;
     let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
     let mut progress = if args.no_progress { Progress::silent() } else { Progress::new(Names::Step, width) };
 

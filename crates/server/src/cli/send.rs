@@ -100,7 +100,7 @@ impl Event {
         let mut words = args.words.into_iter();
         let (to, name) = match (args.flow, args.business_key, words.next(), words.next()) {
             (Some(flow), Some(key), Some(name), None) => {
-                (To::Key { flow, key, input: parse_json("--input", &args.input)? }, name)
+                (To::Key { flow, key, input: parse_json(context, "--input", &args.input)? }, name)
             }
             (None, None, Some(run), Some(name)) => (To::Run(context.run_key(&run)?), name),
             (Some(_), ..) => {
@@ -117,7 +117,7 @@ impl Event {
             }
         };
         let payload = match &args.payload {
-            Some(payload) => parse_json("--payload", payload)?,
+            Some(payload) => parse_json(context, "--payload", payload)?,
             None => Json::nothing(),
         };
         let sender = Sender { user: args.user, roles: args.roles, sent_by: None };

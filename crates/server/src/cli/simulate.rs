@@ -48,11 +48,11 @@ pub struct Args {
 }
 
 pub fn run(context: &Context, args: Args) -> Outcome {
-    let input = args.input.as_deref().map(|text| parse_json("--input", text)).transpose()?;
+    let input = args.input.as_deref().map(|text| parse_json(context, "--input", text)).transpose()?;
     let definition = definition::load(&args.file)?.definition;
     if let Some(input) = &input {
         let plan = Plan::build(definition.clone()).map_err(EngineError::from)?;
-        check_input(&plan, input).map_err(EngineError::Refused)?;
+        check_input(&plan, input, context.settings.limits()).map_err(EngineError::Refused)?;
     }
     let flow = Flow { definition, input };
     match args.seed {

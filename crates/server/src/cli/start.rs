@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use flowline::StartRequest;
 use flowline::core::definition::{Format, Priority};
-use flowline::core::{Json, Plan, limits};
+use flowline::core::limits::{Limit, Limits};
+use flowline::core::{Json, Plan};
 use flowline::operate::check_start;
 use serde::de::IgnoredAny;
 use serde_json::json;
@@ -63,11 +64,13 @@ pub struct StartFlags {
 
 impl StartFlags {
     /// Reads the input and checks the rest before anything is opened or written.
-    pub fn input(&self) -> Result<Json, Failure> {
+    pub fn input(&self, context: &Context) -> Result<Json, Failure> {
         check_start(self.idempotency_key.as_deref(), &self.labels.iter().cloned().collect())?;
         match (&self.input, &self.input_file) {
-            (Some(text), _) => parse_json("--input", text),
-            (None, Some(path)) => parse_json(&path.display().to_string(), &read_input(path)?),
+            (Some(text), _) => parse_json(context, "--input", text),
+            (None, Some(path)) => {
+                parse_json(context, &path.display().to_string(), &read_input(path, context.limits())?)
+            }
             (None, None) => Ok(Json::null()),
         }
     }
@@ -84,10 +87,10 @@ impl StartFlags {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
-    let input = args.start.input()?;
+    let input = args.start.input(context)?;
     // What would be refused leaves no new store behind.
     let planned = match as_file(&args.flow) {
-        Some(path) => Some((definition::plan(definition::load(path)?, &input)?, path)),
+        Some(path) => Some((definition::plan(definition::load(path)?, &input, context.limits())?, path)),
         None => None,
     };
     let flow = planned.as_ref().map_or(args.flow.clone(), |(plan, _)| plan.flow.to_string());
@@ -163,31 +166,36 @@ fn as_file(text: &str) -> Option<&Path> {
 }
 
 /// Takes JSON from the command line or a file; `from` names the place for the message.
-pub fn parse_json(from: &str, text: &str) -> Result<Json, Failure> {
+pub fn parse_json(context: &Context, from: &str, text: &str) -> Result<Json, Failure> {
     let json = Json::parse(text.trim()).map_err(|error| {
         Failure::input(format!("{from}: {error}"))
             .help("write JSON, quoted for the shell: '{\"total\": 19}', '\"text\"', 'null'")
     })?;
-    json.within(from, limits::PAYLOAD_BYTES)
+    json.within(from, context.limits().payload())
         .map_err(|error| Failure::new(Exit::Usage, "limit", error.to_string()))
 }
 
-fn read_input(path: &Path) -> Result<String, Failure> {
+fn read_input(path: &Path, limits: Limits) -> Result<String, Failure> {
     let cannot = |error: std::io::Error| {
         Failure::input(format!("cannot read {}: {error}", path.display()))
             .help("--input-file takes a file with JSON, or - for stdin")
     };
-    // One byte over the limit is enough to refuse it, with room for white space.
-    let most = 2 * limits::PAYLOAD_BYTES as u64;
-    let mut text = String::new();
+    // With room for white space.
+    let (limit, mut bytes) = (limits.payload(), Vec::new());
+    let most = 2 * limit.bytes;
     if path == Path::new("-") {
-        std::io::stdin().lock().take(most).read_to_string(&mut text).map_err(cannot)?;
+        std::io::stdin().lock().take(most as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
     } else {
-        std::fs::File::open(path)
-            .and_then(|file| file.take(most).read_to_string(&mut text))
-            .map_err(cannot)?;
+        let file = std::fs::File::open(path);
+        file.and_then(|file| file.take(most as u64 + 1).read_to_end(&mut bytes)).map_err(cannot)?;
     }
-    Ok(text)
+    if bytes.len() > most {
+        let (path, Limit { bytes, setting }) = (path.display(), limit);
+        let text =
+            format!("{path} is over {most} bytes; the limit of an input is {bytes} (setting {setting})");
+        return Err(Failure::new(Exit::Usage, "limit", text));
+    }
+    String::from_utf8(bytes).map_err(|error| cannot(std::io::Error::other(error)))
 }
 
 pub fn label(text: &str) -> Result<(String, String), String> {

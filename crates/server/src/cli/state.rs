@@ -75,7 +75,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     match args.command {
         Act::Get { scope, key } => get(context, &owner(&scope)?, &key).await,
         Act::Set { scope, key, value, ttl } => {
-            set(context, &owner(&scope)?, &key, parse_json("VALUE", &value)?, ttl).await
+            set(context, &owner(&scope)?, &key, parse_json(context, "VALUE", &value)?, ttl).await
         }
         Act::List { scope: None, .. } => scopes(context).await,
         Act::List { scope: Some(scope), limit, cursor, all } => {
@@ -107,7 +107,7 @@ async fn opened(context: &Context, owner: &StateOwner, access: Access) -> Result
     {
         return Err(Failure::refusal("no-such-flow", format!("there is no flow {flow:?}")));
     }
-    Ok(StateHandle::new(store, tenant, owner.clone()))
+    Ok(StateHandle::new(store, tenant, owner.clone(), context.limits()))
 }
 
 fn path(owner: &StateOwner, key: &str) -> Result<String, Failure> {

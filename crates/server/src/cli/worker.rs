@@ -6,6 +6,7 @@ use flowline::core::Json;
 use flowline::core::decide::Retryable;
 use flowline::core::definition::Stdin;
 use flowline::core::json;
+use flowline::core::limits::Limits;
 use flowline::runner::command::{About, Listener, Program};
 use flowline::{Level, StateScope, StepError};
 use flowline_client::wire::Retry;
@@ -100,7 +101,9 @@ async fn attempt(job: Job, command: Vec<String>, env: Vec<String>, stdin: Stdin)
         let values = given.state.iter().flatten();
         json::object(values.map(|(key, value)| (key.as_str(), Some(value))))
     });
-    let program = Program { argv: &command, folder: None, pass_env: &env, stdin };
+    // The server knows its own limit, and refuses what is over it.
+    let payload = Limits::MOST.payload();
+    let program = Program { argv: &command, folder: None, pass_env: &env, stdin, payload };
     program.run(&about, state.as_ref(), job.input(), &Ear(&job)).await.map_err(|error| to_job(&error))
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params, moment};
-use super::route::{Access, Answer, Body, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Required, Route, Scope, Verb};
 use super::runs::total_json;
 
 pub const ACTS: &[&str] = &["cancel", "pause", "resume", "retry", "delete"];
@@ -24,7 +24,12 @@ pub const ROUTES: &[Route] = &[Route {
     summary: "Cancel, pause, resume, retry or delete many runs",
     about: "Takes up to `limit` of the runs that the filter lets through, the newest first. With `dryRun` it only says which. A run that cannot take the act is reported and does not stop the others. While `next` is not null there are more: ask again with it as `cursor`. Retries have a key derived from their run, so a repeated request retries none twice. A machine that an event or timer brought to a final state has nothing to try again: it gets an `error` unless `fromStart` is set. A delete passes over runs that have not ended.",
     query: &[],
-    body: Some(Body { schema: "Bulk", limit: 64 * 1024, required: Required::Yes, also: &[] }),
+    body: Some(Body {
+        schema: "Bulk",
+        limit: BodyLimit::Bytes(64 << 10),
+        required: Required::Yes,
+        also: &[],
+    }),
     answers: &[Answer::json(200, "BulkDone", "What became of each.")],
     problems: &[],
     handler: |request, app| bulk.call(request, app),

@@ -6,8 +6,8 @@
 use axum::Json;
 use axum::extract::State;
 use axum::handler::Handler as _;
+use flowline::core::Json as Raw;
 use flowline::core::time::parse_duration;
-use flowline::core::{Json as Raw, limits};
 use flowline::operate::Applied;
 use flowline::{LeaseRef, StepError};
 use serde::Deserialize;
@@ -15,11 +15,8 @@ use serde_json::{Value, json};
 
 use super::problem::Problem;
 use super::request::{Given, Params};
-use super::route::{Access, Answer, Body, Required, Route, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Required, Route, Verb};
 use super::{App, codes};
-
-/// A result at its limit with room for what stands around it.
-const LIMIT: usize = limits::PAYLOAD_BYTES + 4096;
 
 pub const ROUTES: &[Route] = &[Route {
     verb: Verb::Post,
@@ -28,7 +25,7 @@ pub const ROUTES: &[Route] = &[Route {
     summary: "Bring the outcome of a step",
     about: "The whole URL came with the step's request, in `flowline-callback-url`. The reference in it is the credential: it works once, while the attempt waits.",
     query: &[],
-    body: Some(Body { schema: "Callback", limit: LIMIT, required: Required::No, also: &[] }),
+    body: Some(Body { schema: "Callback", limit: BodyLimit::Payloads(2), required: Required::No, also: &[] }),
     answers: &[Answer::json(200, "Applied", "The run has it; `changed` is false where it had it before.")],
     problems: &[
         &codes::NOT_FOUND,

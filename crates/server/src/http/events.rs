@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, Handling, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Required, Route, Scope, Verb};
 use super::runs::{LIMIT, key_header};
 use crate::receipts::{ReceiptList, ReceiptView, SentView};
 
@@ -48,7 +48,7 @@ const fn sending(
     Route {
         about,
         query: &[WAIT],
-        body: Some(Body { schema, limit: 2 * limits::PAYLOAD_BYTES, required: Required::Yes, also: &[] }),
+        body: Some(Body { schema, limit: BodyLimit::Payloads(2), required: Required::Yes, also: &[] }),
         answers: SENT,
         problems: &[
             &codes::NO_SUCH_EVENT,

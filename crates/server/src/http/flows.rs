@@ -16,13 +16,13 @@ use super::codes;
 use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
 use super::request::{Caller, Given, Params, Text, is_json};
-use super::route::{Access, Answer, Body, Content, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Content, Kind, Query, Required, Route, Scope, Verb};
 use crate::target::Items;
 use crate::view::{FlowView, Versions};
 
 const DEFINITION: Body = Body {
     schema: "Definition",
-    limit: limits::DEFINITION_BYTES,
+    limit: BodyLimit::Bytes(limits::DEFINITION_BYTES),
     required: Required::Yes,
     also: &["application/yaml", "application/toml"],
 };
@@ -90,7 +90,12 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         about: "New runs use it, whatever was registered after it; runs under way keep theirs. A retired flow is back with that.",
-        body: Some(Body { schema: "Activate", limit: 64 * 1024, required: Required::Yes, also: &[] }),
+        body: Some(Body {
+            schema: "Activate",
+            limit: BodyLimit::Bytes(64 << 10),
+            required: Required::Yes,
+            also: &[],
+        }),
         answers: CHANGED,
         problems: &[&codes::NO_SUCH_FLOW],
         ..Route::new(

@@ -20,7 +20,7 @@ use serde_json::json;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Required, Route, Scope, Verb};
 
 /// The path of a holder's heartbeat, which the audit log leaves out.
 pub const EXTEND: &str = "/v1/locks/{name}/extend";
@@ -45,7 +45,12 @@ pub const ROUTES: &[Route] = &[
     Route {
         access: HOLDERS,
         about: "Granted if nobody holds it. Asked again with the same `lockToken` it is granted again, so the request can be repeated. Extend it before its time is over; `fence` is higher than that of every earlier holder.",
-        body: Some(Body { schema: "AcquireLock", limit: BODY_BYTES, required: Required::No, also: &[] }),
+        body: Some(Body {
+            schema: "AcquireLock",
+            limit: BodyLimit::Bytes(BODY_BYTES),
+            required: Required::No,
+            also: &[],
+        }),
         answers: &[Answer::json(200, "AcquiredLock", "")],
         problems: &[&codes::INVALID, &codes::LOCK_HELD],
         ..Route::new(Verb::Post, "/v1/locks/{name}", Scope::Work, "Acquire a lock", |request, app| {
@@ -55,7 +60,12 @@ pub const ROUTES: &[Route] = &[
     Route {
         access: HOLDERS,
         about: "Moves its end to now + `ttlMs`. Not in the audit log: a holder does this all the time.",
-        body: Some(Body { schema: "ExtendLock", limit: BODY_BYTES, required: Required::Yes, also: &[] }),
+        body: Some(Body {
+            schema: "ExtendLock",
+            limit: BodyLimit::Bytes(BODY_BYTES),
+            required: Required::Yes,
+            also: &[],
+        }),
         answers: &[Answer::json(200, "ExtendedLock", "")],
         problems: &[&codes::INVALID, &codes::LOCK_LOST],
         ..Route::new(Verb::Post, EXTEND, Scope::Work, "Extend a lock", |request, app| {
@@ -64,7 +74,12 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         access: HOLDERS,
-        body: Some(Body { schema: "ReleaseLock", limit: BODY_BYTES, required: Required::Yes, also: &[] }),
+        body: Some(Body {
+            schema: "ReleaseLock",
+            limit: BodyLimit::Bytes(BODY_BYTES),
+            required: Required::Yes,
+            also: &[],
+        }),
         answers: &[Answer::json(200, "ReleasedLock", "")],
         ..Route::new(Verb::Post, "/v1/locks/{name}/release", Scope::Work, "Release a lock", |request, app| {
             release.call(request, app)

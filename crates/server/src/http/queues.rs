@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, Handling, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Required, Route, Scope, Verb};
 use super::runs::LIMIT;
 
 /// Failed runs that one request looks through for dead letters.
@@ -74,7 +74,12 @@ pub const ROUTES: &[Route] = &[
         summary: "Drive the dead letters of a queue again",
         about: "Each becomes a new run with what it had completed. Asked again it finds only those that are left, so it can be repeated until `next` is null.",
         query: &[],
-        body: Some(Body { schema: "Redrive", limit: 64 * 1024, required: Required::No, also: &[] }),
+        body: Some(Body {
+            schema: "Redrive",
+            limit: BodyLimit::Bytes(64 << 10),
+            required: Required::No,
+            also: &[],
+        }),
         answers: &[Answer::json(200, "Redriven", "")],
         problems: &[&codes::NO_SUCH_QUEUE],
         handler: |request, app| redrive.call(request, app),

@@ -18,7 +18,7 @@ use super::access::Principal;
 use super::codes;
 use super::paths::Value;
 use super::problem::Problem;
-use super::route::{Kind, Query, Required, Route, path_parameters};
+use super::route::{BodyLimit, Kind, Query, Required, Route, path_parameters};
 
 /// How long a body may take to arrive.
 const BODY_TIME: Duration = Duration::from_secs(30);
@@ -213,8 +213,8 @@ pub struct Given<T>(pub T);
 impl<T: DeserializeOwned> FromRequest<App> for Given<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request<Body>, _: &App) -> Result<Given<T>, Problem> {
-        let (kind, text) = read_text(request).await?;
+    async fn from_request(request: Request<Body>, app: &App) -> Result<Given<T>, Problem> {
+        let (kind, text) = read_text(request, app).await?;
         if !is_json(&kind) {
             return Err(Problem::new(
                 &codes::UNSUPPORTED_MEDIA_TYPE,
@@ -235,8 +235,8 @@ pub struct Text {
 impl FromRequest<App> for Text {
     type Rejection = Problem;
 
-    async fn from_request(request: Request<Body>, _: &App) -> Result<Text, Problem> {
-        let (kind, text) = read_text(request).await?;
+    async fn from_request(request: Request<Body>, app: &App) -> Result<Text, Problem> {
+        let (kind, text) = read_text(request, app).await?;
         Ok(Text { kind, text })
     }
 }
@@ -287,14 +287,18 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     path.iter().map(part).collect()
 }
 
-async fn read_text(request: Request<Body>) -> Result<(String, String), Problem> {
+async fn read_text(request: Request<Body>, app: &App) -> Result<(String, String), Problem> {
     let body = request.extensions().get::<Arrived>().and_then(|arrived| arrived.route.body.as_ref());
-    let (limit, required) = body.map_or((0, Required::No), |body| (body.limit, body.required));
+    let (taken, required) =
+        body.map_or((BodyLimit::Bytes(0), Required::No), |body| (body.limit, body.required));
+    let limit = taken.bytes(app.engine.config().limits);
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind =
         kind.and_then(|kind| kind.split(';').next()).map_or(String::new(), |kind| kind.trim().to_lowercase());
-    let too_large =
-        || Problem::new(&codes::TOO_LARGE, format!("the body is over {limit} bytes, the limit here"));
+    let too_large = || {
+        let setting = taken.setting().map_or_else(String::new, |name| format!(" (setting {name})"));
+        Problem::new(&codes::TOO_LARGE, format!("the body is over {limit} bytes, the limit here{setting}"))
+    };
     let length =
         request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if length.is_some_and(|length: usize| length > limit) {

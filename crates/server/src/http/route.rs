@@ -5,6 +5,7 @@ use std::pin::Pin;
 
 use axum::extract::Request;
 use axum::response::Response;
+use flowline::Limits;
 
 use super::App;
 
@@ -165,11 +166,43 @@ pub enum Kind {
 pub struct Body {
     /// A schema of the OpenAPI document.
     pub schema: &'static str,
-    /// The most bytes taken.
-    pub limit: usize,
+    pub limit: BodyLimit,
     pub required: Required,
     /// Media types beside `application/json`.
     pub also: &'static [&'static str],
+}
+
+/// The most bytes that a body may have. Where payloads are in it, it grows with their limit, and never below what is usual:
+/// a payload over its own limit is refused by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyLimit {
+    Bytes(usize),
+    /// This many payloads, or one with what stands around it.
+    Payloads(usize),
+    /// A batch of payloads, together as large as a join may be.
+    Batch,
+}
+
+impl BodyLimit {
+    pub fn bytes(self, limits: Limits) -> usize {
+        let usual = Limits::default();
+        let payload = limits.payload.max(usual.payload);
+        match self {
+            BodyLimit::Bytes(bytes) => bytes,
+            BodyLimit::Payloads(count) => count * payload,
+            BodyLimit::Batch => limits.join.max(usual.join).max(4 * payload),
+        }
+    }
+
+    /// The setting that it grows with.
+    pub fn setting(self) -> Option<&'static str> {
+        let usual = Limits::default();
+        match self {
+            BodyLimit::Bytes(_) => None,
+            BodyLimit::Payloads(_) => Some(usual.payload().setting),
+            BodyLimit::Batch => Some(usual.join().setting),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

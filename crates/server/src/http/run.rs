@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use flowline::core::decide::Finish;
 use flowline::core::event::EventType;
-use flowline::core::{Event, Input, Json as Raw, RunId, Status, limits};
+use flowline::core::{Event, Input, Json as Raw, RunId, Status};
 use flowline::explain::explain;
 use flowline::operate::{Applied, RunOutcome};
 use flowline::store::query::{MAX_PAGE, PAGE};
@@ -24,7 +24,9 @@ use super::codes;
 use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, Content, Handling, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{
+    Access, Answer, Body, BodyLimit, Content, Handling, Kind, Query, Required, Route, Scope, Verb,
+};
 use super::runs::{LIMIT, WAIT, key_header};
 use crate::view::RunView;
 
@@ -66,7 +68,7 @@ const fn look(
 }
 
 const fn small(schema: &'static str, required: Required) -> Option<Body> {
-    Some(Body { schema, limit: SMALL, required, also: &[] })
+    Some(Body { schema, limit: BodyLimit::Bytes(SMALL), required, also: &[] })
 }
 
 pub const ROUTES: &[Route] = &[
@@ -164,12 +166,7 @@ pub const ROUTES: &[Route] = &[
         "/v1/runs/{run}/complete",
         "End a run by hand as completed",
         "",
-        Some(Body {
-            schema: "Complete",
-            limit: 2 * limits::PAYLOAD_BYTES,
-            required: Required::No,
-            also: &[],
-        }),
+        Some(Body { schema: "Complete", limit: BodyLimit::Payloads(2), required: Required::No, also: &[] }),
         |request, app| complete.call(request, app),
     ),
     act(

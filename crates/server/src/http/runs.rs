@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Kind, Query, Required, Route, Scope, Verb};
 use crate::view::RunList;
 
 /// Runs that one request may start.
@@ -40,7 +40,7 @@ pub const ROUTES: &[Route] = &[
         query: &[WAIT],
         body: Some(Body {
             schema: "Start",
-            limit: 2 * limits::PAYLOAD_BYTES,
+            limit: BodyLimit::Payloads(2),
             required: Required::No,
             also: &[],
         }),
@@ -64,7 +64,7 @@ pub const ROUTES: &[Route] = &[
         query: &[],
         body: Some(Body {
             schema: "BatchStart",
-            limit: 16 * limits::PAYLOAD_BYTES,
+            limit: BodyLimit::Batch,
             required: Required::Yes,
             also: &[],
         }),

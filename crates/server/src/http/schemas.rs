@@ -326,7 +326,7 @@ fn runs() -> Value {
             "items": list("By key.", schema("StateEntry")), "next": maybe(text("`cursor` of the next page.")),
         })),
         "StateWrite": object("A value to write.", json!({
-            "value": any("Up to 1 MiB."), "ttl?": text("The value is gone after this time: `30s`, `1h`, `7d`."),
+            "value": any("Up to `max-payload`, 1 MiB by default."), "ttl?": text("The value is gone after this time: `30s`, `1h`, `7d`."),
         })),
         "StateChanged": object("What became of a change.", json!({
             "scope": text(""), "key": text(""), "changed": flag("False where there was nothing to delete."),

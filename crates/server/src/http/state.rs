@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::handler::Handler as _;
 use flowline::core::time::parse_duration;
-use flowline::core::{Json as Raw, Time, limits};
+use flowline::core::{Json as Raw, Time};
 use flowline::store::query::PAGE;
 use flowline::{StateHandle, StateOwner, StatePage, StateQuery, StateValue};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Answer, Body, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Answer, Body, BodyLimit, Kind, Query, Required, Route, Scope, Verb};
 use super::runs::LIMIT;
 
 const CHANGED: &[Answer] =
@@ -62,7 +62,7 @@ pub const ROUTES: &[Route] = &[
         about: "In place of the value that is there. With `ttl` the value is gone after that time. The state of a run is written by its steps alone.",
         body: Some(Body {
             schema: "StateWrite",
-            limit: 2 * limits::PAYLOAD_BYTES,
+            limit: BodyLimit::Payloads(2),
             required: Required::Yes,
             also: &[],
         }),

@@ -14,7 +14,7 @@ use super::audit::collection;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, Content, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Content, Kind, Query, Required, Route, Scope, Verb};
 use super::runs::LIMIT;
 use crate::token::{self, NewToken};
 
@@ -26,7 +26,12 @@ pub const ROUTES: &[Route] = &[
         summary: "Make a token",
         about: "The answer holds the secret, this once: the store keeps only a hash.",
         query: &[],
-        body: Some(Body { schema: "NewToken", limit: 64 * 1024, required: Required::Yes, also: &[] }),
+        body: Some(Body {
+            schema: "NewToken",
+            limit: BodyLimit::Bytes(64 << 10),
+            required: Required::Yes,
+            also: &[],
+        }),
         answers: &[Answer::json(201, "MadeToken", "")],
         problems: &[],
         handler: |request, app| make.call(request, app),

@@ -10,7 +10,6 @@ use axum::extract::State;
 use axum::handler::Handler as _;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use flowline::core::limits;
 use flowline::remote::{self, Assignment, Ending, Said, WorkRequest};
 use flowline::{EngineError, Level, StateScope, StepError};
 use flowline_client::wire;
@@ -20,7 +19,7 @@ use super::App;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, Content, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Content, Required, Route, Scope, Verb};
 
 pub use schemas::schemas;
 
@@ -33,7 +32,7 @@ pub const LINES: usize = 1_000;
 /// Lines among them that may read state: each is answered with a value, which can be large.
 pub const GETS: usize = 16;
 
-const fn body(schema: &'static str, limit: usize) -> Option<Body> {
+const fn body(schema: &'static str, limit: BodyLimit) -> Option<Body> {
     Some(Body { schema, limit, required: Required::Yes, also: &[] })
 }
 
@@ -45,7 +44,7 @@ pub const ROUTES: &[Route] = &[
         summary: "Take jobs",
         about: "Answers at once with the jobs that are there, else waits for the first. A job is leased for a few seconds only, until a heartbeat acknowledges it or its outcome is reported.",
         query: &[],
-        body: body("WorkClaim", 64 << 10),
+        body: body("WorkClaim", BodyLimit::Bytes(64 << 10)),
         answers: &[Answer::json(200, "WorkClaimed", "The jobs; none where the time was up.")],
         problems: &[&codes::INVALID],
         handler: |request, app| claim.call(request, app),
@@ -57,7 +56,7 @@ pub const ROUTES: &[Route] = &[
         summary: "Keep leases alive",
         about: "Acknowledges leases that are new, extends all, and tells which are gone and why.",
         query: &[],
-        body: body("WorkHeartbeat", 2 << 20),
+        body: body("WorkHeartbeat", BodyLimit::Bytes(2 << 20)),
         answers: &[Answer::json(200, "WorkBeaten", "What became of each, in the order of the request.")],
         problems: &[&codes::INVALID],
         handler: |request, app| heartbeat.call(request, app),
@@ -69,7 +68,7 @@ pub const ROUTES: &[Route] = &[
         summary: "Report how attempts ended",
         about: "Each outcome is committed when this answers. Repeating a report changes nothing and is answered with `applied: false` for as long as the run is kept; another outcome for the same attempt is refused. With several outcomes the answer is 200 and each result has a status of its own; a single one that is refused is the answer.",
         query: &[],
-        body: body("WorkComplete", limits::JOIN_BYTES),
+        body: body("WorkComplete", BodyLimit::Batch),
         answers: &[Answer::json(
             200,
             "WorkCompleted",
@@ -85,7 +84,7 @@ pub const ROUTES: &[Route] = &[
         summary: "Add lines to the log of an attempt",
         about: "Log lines and changes of key-value state. `fromLine` is how many lines of the attempt the worker knows to be there, so that lines sent again are skipped.",
         query: &[],
-        body: body("WorkAppend", 4 * limits::PAYLOAD_BYTES),
+        body: body("WorkAppend", BodyLimit::Payloads(4)),
         answers: &[Answer::json(200, "WorkAppended", "They are in the log.")],
         problems: &[&codes::INVALID, &codes::STALE_LEASE],
         handler: |request, app| append.call(request, app),
@@ -97,7 +96,7 @@ pub const ROUTES: &[Route] = &[
         summary: "Publish an event in the middle of an attempt",
         about: "It stays published if the attempt fails. Repeating it changes nothing.",
         query: &[],
-        body: body("WorkEmit", 2 * limits::PAYLOAD_BYTES),
+        body: body("WorkEmit", BodyLimit::Payloads(2)),
         answers: &[Answer::json(200, "WorkEmitted", "It is published.")],
         problems: &[&codes::REFUSED, &codes::SCHEMA, &codes::STALE_LEASE],
         handler: |request, app| emit.call(request, app),
@@ -109,7 +108,7 @@ pub const ROUTES: &[Route] = &[
         summary: "Give attempts back",
         about: "The next attempt of each can start elsewhere; it counts neither as failed nor as lost. Leases that are gone are passed over.",
         query: &[],
-        body: body("WorkHeartbeat", 2 << 20),
+        body: body("WorkHeartbeat", BodyLimit::Bytes(2 << 20)),
         answers: &[Answer { status: 204, about: "They are given back.", content: Content::None }],
         problems: &[&codes::INVALID],
         handler: |request, app| release.call(request, app),

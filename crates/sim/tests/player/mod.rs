@@ -11,6 +11,7 @@ use flowline_core::decide::{
     Retryable, Start, decide,
 };
 use flowline_core::event::{Event, EventType, NewEvent, Slot};
+use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
 use flowline_core::{Json, Plan, RunId, RunState, Tenant, Time};
 use flowline_sim::program::{Act, Doing, Op, Outcome, Program};
@@ -223,7 +224,8 @@ impl Player {
     fn apply(&mut self, input: &Input) -> Decided {
         let mut known = Known::default();
         loop {
-            let moment = Moment { run: &self.id, created_at: EPOCH, now: self.now };
+            let limits = Limits::default();
+            let moment = Moment { run: &self.id, created_at: EPOCH, now: self.now, limits };
             match decide(&self.plan, &self.state, input, &known, moment) {
                 Decided::Missing(Missing::Leases) => {
                     known.leased = Some(self.running.keys().copied().collect());

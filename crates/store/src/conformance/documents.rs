@@ -256,16 +256,16 @@ pub async fn a_name_that_no_store_can_keep_is_refused(f: Fixture) {
 
 pub async fn a_body_is_as_large_as_a_payload_and_no_larger(f: Fixture) {
     let body = |bytes: usize| Json::composed(format!("\"{}\"", "x".repeat(bytes - 2)));
-    let large = f.store.put_document(TOKENS, "large", body(limits::PAYLOAD_BYTES + 1), None).await;
+    let large = f.store.put_document(TOKENS, "large", body(limits::DOCUMENT_BYTES + 1), None).await;
     let Err(StoreError::Invalid(text)) = large else { panic!("{large:?}") };
     assert!(text.contains("large") && text.contains("1048576"), "{text}");
     assert_eq!(get(&f, TOKENS, "large").await, None);
     for id in ["a", "b", "c"] {
-        f.store.put_document(TOKENS, id, body(limits::PAYLOAD_BYTES), None).await.expect("is stored");
+        f.store.put_document(TOKENS, id, body(limits::DOCUMENT_BYTES), None).await.expect("is stored");
     }
     let page = page(&f, Order::Descending, None, 10).await;
     assert_eq!((names(&page), page.more), (vec!["c".to_owned(), "b".to_owned(), "a".to_owned()], false));
-    assert!(page.items.iter().all(|document| document.body == body(limits::PAYLOAD_BYTES)));
+    assert!(page.items.iter().all(|document| document.body == body(limits::DOCUMENT_BYTES)));
 }
 
 pub async fn collections_do_not_see_each_other(f: Fixture) {

@@ -9,7 +9,6 @@ use crate::definition::Ends;
 use crate::event::{EventType, Slot};
 use crate::expr::Variables;
 use crate::json::{self, Json};
-use crate::limits;
 use crate::machine::{Current, Turn};
 use crate::planted::{self, Bug};
 use crate::receipt::{ReceiptChange, ReceiptStatus};
@@ -109,7 +108,7 @@ impl Draft<'_> {
                 let input = if output.reads().input { self.value(Slot::Input)? } else { Value::Null };
                 let variables = Variables::of([("input", input), ("context", context)]);
                 output.evaluate_in(&variables).map(Json::from).and_then(|json| {
-                    json.within("the result", limits::PAYLOAD_BYTES).map_err(|e| e.to_string())
+                    json.within("the result", self.moment.limits.payload()).map_err(|e| e.to_string())
                 })
             }
         };

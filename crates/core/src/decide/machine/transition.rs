@@ -19,12 +19,12 @@ use crate::time::Time;
 pub(in crate::decide) struct Move {
     pub(super) to: Option<u32>,
     /// The context, where it changes.
-    pub(super) context: Option<Json>,
+    pub(in crate::decide) context: Option<Json>,
     pub(super) timers: Vec<(u32, Time)>,
 }
 
 impl Draft<'_> {
-    /// How the machine begins with this input.
+    /// How the machine begins with this input. The size of the context is for the start to judge.
     pub(in crate::decide) fn opening(&self, input: &Value) -> Result<Move, String> {
         let variables = Variables::of([("input", input.clone())]);
         let context = match &self.planned().context[..] {
@@ -44,8 +44,24 @@ impl Draft<'_> {
         Ok(Move {
             to: Some(to),
             timers: self.timers_of(to, &context, input)?,
-            context: Some(sized(context)?),
+            context: Some(Json::from(context)),
         })
+    }
+
+    /// Refuses a context over the limit, unless it is no larger than the one before: a limit that was lowered must not stop
+    /// a run.
+    pub(in crate::decide) fn sized(
+        &self,
+        context: Option<Json>,
+        before: Option<Slot>,
+    ) -> Result<Option<Json>, String> {
+        let mut limit = self.moment.limits.context();
+        let before = before.and_then(|slot| self.payload(slot));
+        limit.bytes = limit.bytes.max(before.map_or(0, |before| before.get().len()));
+        context
+            .map(|context| context.within("the context", limit))
+            .transpose()
+            .map_err(|error| error.to_string())
     }
 
     /// Whether the run may make another transition. Where an action that fails leads back to itself only this ends it.
@@ -77,7 +93,10 @@ impl Draft<'_> {
             Some(to) => self.timers_of(to, &after, &now.input)?,
             None => Vec::new(),
         };
-        let context = if after == now.context { None } else { Some(sized(after)?) };
+        let context = match after == now.context {
+            true => None,
+            false => self.sized(Some(Json::from(after)), Some(Slot::Context(self.machine().context)))?,
+        };
         Ok(Move { to: transition.to, context, timers })
     }
 
@@ -188,8 +207,4 @@ fn moment_of(expr: &Expr, context: &Value, input: &Value) -> Result<Time, String
         Value::Number(ms) if ms.as_i64().is_some() => Ok(Time::from_millis(ms.as_i64().unwrap_or_default())),
         other => Err(format!("gave {other}, not a time")),
     }
-}
-
-fn sized(context: Value) -> Result<Json, String> {
-    Json::from(context).within("the context", limits::CONTEXT_BYTES).map_err(|error| error.to_string())
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use flowline_core::definition::HttpRequest;
 use flowline_core::json::{self, Json};
-use flowline_core::limits;
+use flowline_core::limits::Limit;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap, LOCATION, RETRY_AFTER};
 
@@ -24,10 +24,15 @@ pub(super) enum Outcome {
     Later,
 }
 
-pub(super) fn judge(answer: &Answer, target: &Target, request: &HttpRequest) -> Result<Outcome, StepError> {
+pub(super) fn judge(
+    answer: &Answer,
+    target: &Target,
+    request: &HttpRequest,
+    limit: Limit,
+) -> Result<Outcome, StepError> {
     match answer.status {
         status if means_later(status, request) => Ok(Outcome::Later),
-        status if status.is_success() => result(answer, target).map(Outcome::Done),
+        status if status.is_success() => result(answer, target, limit).map(Outcome::Done),
         status if status.is_redirection() => {
             let to =
                 answer.headers.get(LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()).into_owned());
@@ -42,7 +47,7 @@ pub(super) fn judge(answer: &Answer, target: &Target, request: &HttpRequest) -> 
     }
 }
 
-fn result(answer: &Answer, target: &Target) -> Result<Json, StepError> {
+fn result(answer: &Answer, target: &Target, limit: Limit) -> Result<Json, StepError> {
     if answer.body.is_empty() {
         return Ok(Json::null());
     }
@@ -57,7 +62,7 @@ fn result(answer: &Answer, target: &Target) -> Result<Json, StepError> {
         None => Json::parse(text).unwrap_or_else(|_| json::string(text)),
         Some(_) => json::string(text),
     };
-    let limited = json.within("the answer, as JSON,", limits::PAYLOAD_BYTES);
+    let limited = json.within("the answer, as JSON,", limit);
     limited.map_err(|error| StepError::fatal(error).code("too_large"))
 }
 

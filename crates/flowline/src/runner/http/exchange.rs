@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use flowline_core::definition::HttpRequest;
-use flowline_core::limits;
+use flowline_core::limits::Limit;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -32,12 +32,13 @@ pub(super) async fn exchange(
     message: Request<Full<Bytes>>,
     target: &Target,
     request: &HttpRequest,
+    limit: Limit,
 ) -> Result<Answer, StepError> {
     let lost = |error: hyper::Error| lost(&error, target);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
     let answer = async {
         let response = sender.send_request(message).await.map_err(lost)?;
-        read(response, target, request).await
+        read(response, target, request, limit).await
     };
     tokio::pin!(connection, answer);
     // The connection is what moves bytes; what it has read is there even when it has ended.
@@ -52,6 +53,7 @@ async fn read(
     response: Response<Incoming>,
     target: &Target,
     request: &HttpRequest,
+    limit: Limit,
 ) -> Result<Answer, StepError> {
     let (head, mut incoming) = response.into_parts();
     let mut body = Vec::new();
@@ -75,9 +77,11 @@ async fn read(
     while let Some(frame) = incoming.frame().await {
         let frame = frame.map_err(|error| lost(&error, target))?;
         body.extend_from_slice(&frame.into_data().unwrap_or_default());
-        if body.len() > limits::PAYLOAD_BYTES {
-            let text =
-                format!("{target} answered with over {} bytes, the limit of a result", limits::PAYLOAD_BYTES);
+        if body.len() > limit.bytes {
+            let text = format!(
+                "{target} answered with over {} bytes, the limit of a result (setting {})",
+                limit.bytes, limit.setting
+            );
             return Err(StepError::fatal(text).code("too_large"));
         }
     }
