@@ -101,6 +101,9 @@ async fn a_run_whose_log_was_trimmed_still_knows_its_last_reports() {
     let policy = Retention { events: Duration::from_secs(1), runs: Duration::from_secs(86_400) };
     assert_eq!(place.engine.store().retain(policy, 10).await.unwrap().trimmed, 1);
     assert!(!place.complete(&send, json!(2)).await.unwrap());
+    assert!(!place.complete(&second, json!(1)).await.unwrap());
+    assert!(!place.complete(&second, json!(3)).await.unwrap(), "what it said is gone with the log");
+    assert!(is_stale(fail(&place, &second, "no tape").await), "it is known that it completed");
     let unknown = fail(&place, &first, "no tape").await;
     assert!(is_stale(unknown), "nobody can say any more");
     place.engine.stop().await;
