@@ -48,6 +48,9 @@ pub enum EngineError {
         "flow {0:?} is retired; register it again, or bring a version back: `flowline flows activate {0} HASH`"
     )]
     Retired(String),
+    /// A machine's run that cannot be taken up where it ended, only retried from the start.
+    #[error("{0}")]
+    NoRetryInPlace(String),
     /// The run cannot take the input, ever.
     #[error("{0}")]
     Refused(flowline_core::decide::Refusal),

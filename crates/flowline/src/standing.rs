@@ -51,7 +51,7 @@ pub(crate) async fn of_ended(
             _ => break,
         }
     }
-    let Some((place, again)) = trail.taken_up(plan, &state).map_err(EngineError::Invalid)? else {
+    let Some((place, again)) = trail.taken_up(plan, &state).map_err(EngineError::NoRetryInPlace)? else {
         return Ok(None);
     };
     if place.past as usize > limits::PAST_EVENTS {
@@ -61,7 +61,7 @@ pub(crate) async fn of_ended(
             place.past,
             limits::PAST_EVENTS
         );
-        return Err(EngineError::Invalid(text));
+        return Err(EngineError::NoRetryInPlace(text));
     }
     let past = past_events(store, &run, place.past).await?;
     if past.len() != place.past as usize {

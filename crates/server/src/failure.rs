@@ -175,6 +175,7 @@ impl From<EngineError> for Failure {
             EngineError::Plan(_) => Failure::new(Exit::Usage, "definition", text),
             EngineError::NoSuchRun(run) => Failure::no_such_run(&run),
             EngineError::NotEnded(_) => Failure::input(text),
+            EngineError::NoRetryInPlace(_) => Failure::refusal("invalid", text),
             EngineError::NoSuchFlow(_) | EngineError::NoSuchVersion { .. } => {
                 Failure::refusal("no-such-flow", text)
             }

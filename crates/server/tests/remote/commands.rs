@@ -1,5 +1,7 @@
 //! `flowline worker`: a program does remotely what it does as a `command` step.
 
+use std::io::{BufRead, BufReader};
+
 use serde_json::{Value, json};
 
 use crate::crowd::{Running, Server};
@@ -81,6 +83,61 @@ fn a_program_says_to_a_remote_worker_what_it_says_to_an_engine() {
     worker.signal("TERM");
     assert_eq!(worker.wait(), Some(0));
     assert_eq!(here.json(0, &["verify", "--store", "sqlite:flowline.db"])["violations"], json!([]));
+}
+
+/// A run that only workers can finish, on a store that a server can open while `run` waits.
+fn a_run_says_which_workers_it_waits_for_and_ends_when_they_come(variable: &str, place: &str) {
+    let here = Here::new();
+    let url =
+        std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set; see `cargo xtask test`"));
+    let joint = if url.contains('?') { '&' } else { '?' };
+    let store = format!("{url}{joint}{place}=awaited_{}", std::process::id());
+    let flow = "flow: parcel\nsteps:\n  weigh: { worker: scales, returns: weighed }\n  pack: { worker: depot, subscribes: [weighed] }\n";
+    here.write("parcel.yaml", flow);
+    let mut run = here.spawn(&["run", "parcel.yaml", "--store", &store, "--json"]);
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let told =
+        |line: &String| line.contains("waits at step weigh for a worker on queue scales; start a server");
+    let told = lines.find(told).expect("it says what it waits for");
+    assert!(
+        told.contains("`flowline serve --store ") && told.contains("--queue scales -- COMMAND`"),
+        "{told}"
+    );
+
+    let server = Server::start(&here, 0, &store, &["--drain", "1s"]);
+    let url = server.url();
+    let worker = |queue: &str| {
+        let say = r#"read -r job; echo "{\"result\": \"$FLOWLINE_STEP\"}""#;
+        Running::start(&here, queue, &["worker", "--server", &url, "--queue", queue, "--", "sh", "-c", say])
+    };
+    let _scales = worker("scales");
+    let next = lines.find(|line| line.contains("waits at step pack for a worker on queue depot"));
+    assert!(next.is_some(), "it says what it waits for next");
+    let _depot = worker("depot");
+    drop(lines);
+    let said = run.wait_with_output().unwrap();
+    let answer: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!((said.status.code(), &answer["status"]), (Some(0), &json!("completed")), "{answer}");
+    assert_eq!(answer["result"], json!({ "pack": "pack" }), "{answer}");
+    assert_eq!(here.json(0, &["verify", "--store", &store])["violations"], json!([]));
+}
+
+#[test]
+fn a_run_on_postgres_says_which_workers_it_waits_for_and_ends_when_they_come() {
+    a_run_says_which_workers_it_waits_for_and_ends_when_they_come("FLOWLINE_TEST_POSTGRES_URL", "schema");
+}
+
+#[test]
+fn a_run_on_redis_says_which_workers_it_waits_for_and_ends_when_they_come() {
+    a_run_says_which_workers_it_waits_for_and_ends_when_they_come("FLOWLINE_TEST_REDIS_URL", "prefix");
+}
+
+#[test]
+fn a_run_on_a_redis_cluster_says_which_workers_it_waits_for_and_ends_when_they_come() {
+    a_run_says_which_workers_it_waits_for_and_ends_when_they_come(
+        "FLOWLINE_TEST_REDIS_CLUSTER_URL",
+        "prefix",
+    );
 }
 
 #[test]

@@ -102,6 +102,17 @@ impl Server {
     }
 
     pub fn send(&self, verb: &str, path: &str, kind: &str, body: &str) -> (u16, Value) {
+        let (status, body) = self.exchange(verb, path, kind, body);
+        let json = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| panic!("{body:?}"));
+        (status, if body.is_empty() { Value::Null } else { json(&body) })
+    }
+
+    /// What a path answers with, as it is.
+    pub fn text(&self, path: &str) -> (u16, String) {
+        self.exchange("GET", path, "application/json", "")
+    }
+
+    fn exchange(&self, verb: &str, path: &str, kind: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let head = format!(
@@ -113,8 +124,7 @@ impl Server {
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let json = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| panic!("{answer:?}"));
-        (status, if body.is_empty() { Value::Null } else { json(body) })
+        (status, body.to_owned())
     }
 
     /// Registers a definition.

@@ -248,3 +248,48 @@ fn workers_hold_locks_for_their_attempts_and_take_turns() {
     assert_eq!(turns.load(Ordering::SeqCst), 8);
     stop.send(true).unwrap();
 }
+
+#[test]
+fn a_worker_in_rust_emits_json_as_it_is_and_events_without_a_payload() {
+    use flowline_client::core::Json;
+    use flowline_client::{Client, Worker};
+
+    const DIGITS: &str = "{\"n\":1.00000000000000000001}";
+    let (_here, server) = place("30s");
+    server.learn(
+        "flow: emits\nsteps:\n  say: { worker: depot, emits: [raw, bare, now, early] }\n  \
+         hear: { worker: depot, subscribes: [raw, bare, now, early] }\n",
+    );
+    let run = server.begin("emits", &json!(null));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let worker = Worker::new(Client::new(&server.url()).unwrap()).queue("depot").handler(|job| async move {
+        if job.assignment().step_name == "say" {
+            job.emit_json_now("now", Json::parse(DIGITS).unwrap()).await?;
+            job.emit_json_now("early", Json::nothing()).await?;
+            job.emit_json("raw", Json::parse(DIGITS).unwrap());
+            job.emit_json("bare", Json::nothing());
+        }
+        Ok(job.input().clone())
+    });
+    let until = async move {
+        let _ = stopped.await;
+    };
+    let working = runtime.spawn(worker.until(until).run());
+    let row = server.outcome(&run);
+    assert_eq!(row["status"], "completed", "{row}");
+    let heard = row["result"]["hear"].as_object().unwrap();
+    assert_eq!(heard.keys().collect::<Vec<_>>(), ["now", "raw"], "one without a payload leaves no key");
+    let (_, text) = server.text(&format!("/v1/runs/{run}/events?type=emit"));
+    for name in ["now", "raw"] {
+        assert!(
+            text.contains(&format!("{{\"name\":\"{name}\",\"payload\":{DIGITS}")),
+            "no digit is lost: {text}"
+        );
+    }
+    for name in ["early", "bare"] {
+        assert!(text.contains(&format!("\"data\":{{\"name\":\"{name}\"}}")), "{text}");
+    }
+    stop.send(()).unwrap();
+    runtime.block_on(working).unwrap().unwrap();
+}
