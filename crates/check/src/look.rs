@@ -107,6 +107,11 @@ pub(crate) fn check_pinned(row: &RunRow, flow: &Flow, found: &mut Findings) {
         let message = || format!("definition {} has the content of {}", row.definition, flow.hash);
         found.say(I12, Subject::Log, message);
     }
+    let says = flow.definition.retain;
+    if row.retain != says {
+        let message = || format!("retain is {:?} in the row and {says:?} in the definition", row.retain);
+        found.say(I12, Subject::Log, message);
+    }
     if let Some(key) = &row.idempotency_key
         && row.run_id != RunId::from_key(&row.tenant, &row.flow_name, key)
     {

@@ -2,8 +2,11 @@
 
 mod scene;
 
+use std::time::Duration;
+
 use flowline_check::Invariant::*;
 use flowline_check::{Checker, miscounted};
+use flowline_core::definition::Retain;
 use flowline_core::event::EventType::*;
 use flowline_core::{Json, RunId, Status, Tenant, Time};
 use flowline_store::{Counter, Failure, JobState, StateValue};
@@ -289,6 +292,9 @@ fn a_run_is_pinned_to_its_definition() {
     let mut scene = waiting();
     scene.row.definition = "0000".into();
     scene.breaks(I12, "has the content of");
+    let mut scene = waiting();
+    scene.row.retain = Some(Retain::events(Duration::from_secs(60)));
+    scene.breaks(I12, "retain is");
     waiting().step(StepStarted, "stranger", 1, json!({})).settled().breaks(I12, "which the definition lacks");
     let stranger = waiting().run(Emit, json!({"name": "stranger"})).settled();
     stranger.breaks(I12, "which the definition lacks");

@@ -92,6 +92,7 @@ impl Stage {
             input_digest: String::new(),
             idempotency_key: None,
             retry_of: None,
+            retain: None,
         };
         Commit {
             run: run(id),

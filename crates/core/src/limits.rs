@@ -4,6 +4,8 @@
 //! counts are checked when a definition is registered and have to hold on whichever instance runs it, and nesting protects
 //! the stack.
 
+use std::time::Duration;
+
 /// Flow, step, event, queue and tenant names, in bytes.
 pub const NAME_BYTES: usize = 128;
 /// An idempotency key, in bytes.
@@ -42,10 +44,12 @@ pub const TRANSITIONS: u32 = 1_000_000;
 pub const ACTIONS: usize = 1_000;
 /// States of one machine.
 pub const STATES: usize = 1_000;
+/// The longest time that a definition may keep its ended runs for: a hundred years.
+pub const RETAIN: Duration = Duration::from_secs(36_500 * 86_400);
 /// Timers of one state.
 pub const TIMERS: usize = 100;
 /// How long after its time a timer counts as missed.
-pub const MISSED: std::time::Duration = std::time::Duration::from_secs(60);
+pub const MISSED: Duration = Duration::from_secs(60);
 
 /// How large payloads may be, in bytes of JSON. Settings of an instance.
 ///

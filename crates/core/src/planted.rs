@@ -88,6 +88,8 @@ bugs! {
     CountersStale,
     /// Retention trims runs that have not ended.
     RetentionTrimsLive,
+    /// Retention goes by the engine's policy alone, whatever the definition says.
+    OwnRetentionIgnored,
     /// A heartbeat is answered and does not keep the lease.
     HeartbeatIgnored,
     /// A job of a paused queue is handed to the instance that adds it.

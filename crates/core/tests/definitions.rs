@@ -127,6 +127,8 @@ fn the_file_schema_takes_good_files_and_refuses_a_broken_shape() {
     }
     for broken in [
         r#"{"flow": "f", "steps": {}}"#,
+        r#"{"flow": "f", "retain": {}, "steps": {"a": {"function": "f"}}}"#,
+        r#"{"flow": "f", "retain": {"rows": "1d"}, "steps": {"a": {"function": "f"}}}"#,
         r#"{"flow": "f", "steps": {"a": {"function": "f", "command": ["x"]}}}"#,
         r#"{"flow": "f", "steps": {"a": {"function": "f", "timeout": 30}}}"#,
         r#"{"flow": "f", "steps": {"a": {"function": "f", "subscribe": "x"}}}"#,

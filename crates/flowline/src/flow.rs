@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use flowline_core::Json;
 use flowline_core::definition::{
-    Cleanup, Definition, OnFailure, Priority, Retry, Runner as Run, StepDefinition, Subscribes,
+    Cleanup, Definition, OnFailure, Priority, Retain, Retry, Runner as Run, StepDefinition, Subscribes,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -279,6 +279,12 @@ impl FlowBuilder {
 
     pub fn state_cleanup(mut self, cleanup: Cleanup) -> FlowBuilder {
         self.definition.state = cleanup;
+        self
+    }
+
+    /// How long ended runs are kept; what is left out is as the engine keeps it.
+    pub fn retain(mut self, retain: Retain) -> FlowBuilder {
+        self.definition.retain = Some(retain);
         self
     }
 

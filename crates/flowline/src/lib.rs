@@ -67,7 +67,7 @@ pub use config::{Config, Role, instance_name};
 pub use engine::{Engine, EngineBuilder, EngineError};
 pub use flow::{All, Any, Event, Flow};
 pub use flowline_core as core;
-pub use flowline_core::definition::{Backoff, OnFailure, Priority, Retry};
+pub use flowline_core::definition::{Backoff, OnFailure, Priority, Retain, Retry};
 pub use flowline_core::limits::Limits;
 pub use flowline_store as store;
 pub use flowline_store::{StateOwner, StatePage, StateQuery, StateScope, StateValue};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flowline_core::Json;
 use flowline_core::definition::{
-    Cleanup, Definition, Ends, Machine as States, Missed, OnFailure, Priority, Retry, Runner as Run,
+    Cleanup, Definition, Ends, Machine as States, Missed, OnFailure, Priority, Retain, Retry, Runner as Run,
     StateDefinition, StepDefinition, TimerDefinition, Transition, When,
 };
 use serde::Deserialize;
@@ -150,6 +150,12 @@ impl MachineBuilder {
     /// When the run's key-value state goes.
     pub fn state_cleanup(mut self, cleanup: Cleanup) -> MachineBuilder {
         self.definition.state = cleanup;
+        self
+    }
+
+    /// How long ended runs are kept; what is left out is as the engine keeps it.
+    pub fn retain(mut self, retain: Retain) -> MachineBuilder {
+        self.definition.retain = Some(retain);
         self
     }
 

@@ -198,6 +198,7 @@ impl Opening {
             labels: self.labels,
             idempotency_key: self.key,
             retry_of: self.retry_of.clone(),
+            retain: self.plan.definition.retain,
         };
         let start = Start {
             input: self.input,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use flowline_core::definition::Priority;
+use flowline_core::definition::{Priority, Retain};
 use flowline_core::{RunId, Status, Tenant};
 use flowline_store::{StateOwner, Token};
 
@@ -25,6 +25,19 @@ pub(crate) fn priority_number(priority: Priority) -> i16 {
         Priority::High => 2,
         Priority::Urgent => 3,
     }
+}
+
+/// The column `retain`: empty where the definition says nothing.
+pub(crate) fn retained(retain: Option<Retain>) -> String {
+    retain.map(|retain| retain.code()).unwrap_or_default()
+}
+
+pub(crate) fn retain(text: &str) -> Result<Option<Retain>, Fault> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let known = Retain::from_code(text);
+    known.map(Some).ok_or_else(|| Fault::damaged(&format!("the retention {text:?} is unknown")))
 }
 
 /// The number of named scopes.

@@ -19,7 +19,7 @@ use crate::session::Session;
 const COLUMNS: &str = "r.id, r.tenant, r.run_id, r.flow_name, r.definition, r.status, r.created_at, r.started_at,
     r.completed_at, r.step_count, r.completed_steps, r.failed_steps, r.retries, r.failure_error, r.failure_step,
     r.labels, r.idempotency_key, r.retry_of, r.version, r.seq, r.events_trimmed, r.input_digest,
-    r.machine_state";
+    r.machine_state, r.retain";
 
 pub(crate) async fn load(session: &Session, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, Fault> {
     let tenants: Vec<&str> = runs.iter().map(|run| run.tenant.as_str()).collect();
@@ -30,8 +30,8 @@ pub(crate) async fn load(session: &Session, runs: &[RunKey]) -> Result<Vec<Optio
     );
     let mut found: Vec<Option<Snapshot>> = vec![None; runs.len()];
     for row in session.query(&sql, &[&tenants, &names]).await? {
-        let at = row.try_get::<_, i64>(24)? as usize - 1;
-        found[at] = Some(Snapshot { row: run_row(&row)?, state: row.try_get(23)? });
+        let at = row.try_get::<_, i64>(25)? as usize - 1;
+        found[at] = Some(Snapshot { row: run_row(&row)?, state: row.try_get(24)? });
     }
     Ok(found)
 }
@@ -68,6 +68,7 @@ fn run_row(row: &Row) -> Result<RunRow, Fault> {
         labels,
         idempotency_key: text(16)?,
         retry_of: row.try_get::<_, Option<&str>>(17)?.map(code::run_id).transpose()?,
+        retain: code::retain(row.try_get(23)?)?,
         version: row.try_get::<_, i64>(18)? as u64,
         events: row.try_get::<_, i64>(19)? as u64,
         events_trimmed: row.try_get(20)?,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use flowline_core::{RunKey, Tenant};
 use flowline_store::row::{Retained, Retention};
 
+use crate::code;
 use crate::documents;
 use crate::fault::Fault;
 use crate::pool::Seat;
@@ -17,9 +18,10 @@ const RUNS: usize = 20;
 /// Removals first, then events; those that ended first go first.
 pub(crate) async fn retain(seat: &mut Seat<'_>, policy: Retention, limit: usize) -> Result<Retained, Fault> {
     let mut done = Retained::default();
+    let kept = kept(seat, policy).await?;
     loop {
         let left = limit - (done.removed + done.trimmed) as usize;
-        let some = remove(seat, policy.runs, left.min(RUNS)).await?;
+        let some = remove(seat, &kept, left.min(RUNS)).await?;
         done.removed += some;
         if some == 0 || left == some as usize {
             break;
@@ -27,7 +29,7 @@ pub(crate) async fn retain(seat: &mut Seat<'_>, policy: Retention, limit: usize)
     }
     loop {
         let left = limit - (done.removed + done.trimmed) as usize;
-        let some = trim(seat, policy.events, left.min(RUNS)).await?;
+        let some = trim(seat, &kept, left.min(RUNS)).await?;
         done.trimmed += some;
         if some == 0 || left == some as usize {
             break;
@@ -41,19 +43,59 @@ pub(crate) async fn retain(seat: &mut Seat<'_>, policy: Retention, limit: usize)
     Ok(done)
 }
 
+/// How long ended runs are kept, by the `retain` that they have.
+#[derive(Debug)]
+struct Kept {
+    retain: Vec<String>,
+    /// In milliseconds.
+    events: Vec<i64>,
+    runs: Vec<i64>,
+}
+
+/// The different `retain` of ended runs: a step in the index for each, not for each run.
+pub(crate) const RETAINS: &str = "
+    with recursive own(retain) as (
+        (select retain from flow_runs where completed_at is not null and retain > '' order by retain limit 1)
+        union all
+        select (select r.retain from flow_runs r where r.completed_at is not null and r.retain > own.retain
+                order by r.retain limit 1)
+            from own where own.retain is not null)
+    select retain from own where retain is not null";
+
+async fn kept(seat: &Seat<'_>, policy: Retention) -> Result<Kept, Fault> {
+    let mut kept = Kept { retain: vec![String::new()], events: Vec::new(), runs: Vec::new() };
+    for row in seat.query(RETAINS, &[]).await? {
+        kept.retain.push(row.try_get(0)?);
+    }
+    let millis =
+        |kept: Duration| i64::try_from(kept.as_millis()).map_or(i64::MAX / 4, |ms| ms.min(i64::MAX / 4));
+    for retain in &kept.retain {
+        let Retention { events, runs } = policy.of(code::retain(retain)?);
+        kept.events.push(millis(events));
+        kept.runs.push(millis(runs));
+    }
+    Ok(kept)
+}
+
 /// The runs that ended long enough ago, locked, of those whose events are gone and of those whose events are there. A run
 /// that another instance is removing is left to it.
-const ENDED: &str = "
-    select ended.id from unnest($3::bool[]) which(trimmed) cross join lateral (
+pub(crate) const ENDED: &str = "
+    select ended.id from unnest($1::text[], $2::bigint[]) own(retain, kept)
+        cross join unnest($4::bool[]) which(trimmed) cross join lateral (
         select id, completed_at from flow_runs r
-        where r.events_trimmed = which.trimmed and r.completed_at is not null and r.completed_at <= now_ms() - $1
-            and r.status in ('completed', 'failed', 'cancelled')
-        order by r.completed_at, r.id limit $2 for update skip locked) ended
-    order by ended.completed_at, ended.id limit $2";
+        where r.retain = own.retain and r.events_trimmed = which.trimmed and r.completed_at is not null
+            and r.completed_at <= now_ms() - own.kept and r.status in ('completed', 'failed', 'cancelled')
+        order by r.completed_at, r.id limit $3 for update skip locked) ended
+    order by ended.completed_at, ended.id limit $3";
 
-async fn ended(seat: &Seat<'_>, kept: Duration, trimmed: &[bool], limit: usize) -> Result<Vec<i64>, Fault> {
-    let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX / 4);
-    let rows = seat.query(ENDED, &[&kept, &(limit as i64), &trimmed]).await?;
+async fn ended(
+    seat: &Seat<'_>,
+    kept: &Kept,
+    times: &[i64],
+    trimmed: &[bool],
+    limit: usize,
+) -> Result<Vec<i64>, Fault> {
+    let rows = seat.query(ENDED, &[&kept.retain, &times, &(limit as i64), &trimmed]).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
@@ -63,12 +105,12 @@ async fn begin(seat: &mut Seat<'_>) -> Result<(), Fault> {
     seat.run("set local synchronous_commit to off").await
 }
 
-async fn remove(seat: &mut Seat<'_>, kept: Duration, limit: usize) -> Result<u64, Fault> {
+async fn remove(seat: &mut Seat<'_>, kept: &Kept, limit: usize) -> Result<u64, Fault> {
     if limit == 0 {
         return Ok(0);
     }
     begin(seat).await?;
-    let ids = ended(seat, kept, &[true, false], limit).await?;
+    let ids = ended(seat, kept, &kept.runs, &[true, false], limit).await?;
     remove_ids(seat, &ids).await?;
     seat.commit().await?;
     Ok(ids.len() as u64)
@@ -122,12 +164,12 @@ async fn remove_ids(seat: &Seat<'_>, ids: &[i64]) -> Result<(), Fault> {
     Ok(())
 }
 
-async fn trim(seat: &mut Seat<'_>, kept: Duration, limit: usize) -> Result<u64, Fault> {
+async fn trim(seat: &mut Seat<'_>, kept: &Kept, limit: usize) -> Result<u64, Fault> {
     if limit == 0 {
         return Ok(0);
     }
     begin(seat).await?;
-    let ids = ended(seat, kept, &[false], limit).await?;
+    let ids = ended(seat, kept, &kept.events, &[false], limit).await?;
     if !ids.is_empty() {
         seat.execute("delete from events where run = any($1)", &[&ids]).await?;
         seat.execute("update flow_runs set events_trimmed = true where id = any($1)", &[&ids]).await?;

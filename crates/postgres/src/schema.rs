@@ -203,6 +203,9 @@ create index flow_runs_by_state on flow_runs
 /// the build before take the newest one for the latest, as ever.
 ///
 /// Keys of key-value state are listed by their bytes: a page is a range of the primary key.
+///
+/// Ended runs lie together by what their definition keeps them for, `retain`, so that retention finds those that are due
+/// without walking over those that are kept longer. Most say nothing, which is the empty text.
 const TURNS: &str = "
 create sequence definition_turns;
 alter table definitions add column turn bigint;
@@ -210,6 +213,9 @@ update definitions set turn = id;
 select setval('definition_turns', (select coalesce(max(id), 1) from definitions));
 alter table definitions alter column turn set default nextval('definition_turns');
 alter table state alter column key type text collate \"C\";
+alter table flow_runs add column retain text collate \"C\" not null default '';
+drop index flow_runs_ended;
+create index flow_runs_ended on flow_runs (retain, events_trimmed, completed_at, id) where completed_at is not null;
 ";
 
 /// Makes the schema where it is missing and takes the steps that it lacks. Refuses one of a newer build. True where it is

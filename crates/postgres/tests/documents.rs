@@ -14,7 +14,10 @@ use flowline_store::row::Retention;
 use flowline_store::{Catalog, Commit, Counter, Index, RunStore, StoreError};
 
 /// Takes away what the fifth format brought.
-const WITHOUT_TURNS: &str = "alter table definitions drop column turn; drop sequence definition_turns";
+const WITHOUT_TURNS: &str = "
+    alter table definitions drop column turn; drop sequence definition_turns;
+    drop index flow_runs_ended; alter table flow_runs drop column retain;
+    create index flow_runs_ended on flow_runs (events_trimmed, completed_at, id) where completed_at is not null";
 
 /// Takes away what the third format brought, and the fourth.
 const WITHOUT_MACHINES: &str = "
@@ -110,6 +113,32 @@ async fn the_newest_definition_of_the_format_before_is_the_latest_until_another_
     assert_eq!(latest().await.as_deref(), Some("h1"));
     store.put_definition(given::definition(&tenant, "x", "h4")).await.expect("is stored");
     assert_eq!(latest().await.as_deref(), Some("h4"));
+}
+
+#[tokio::test]
+async fn ended_runs_of_the_format_before_are_kept_as_the_policy_says() {
+    let (url, schema) = place::fresh();
+    let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
+    let run = given::run("r");
+    let define = given::definition(&run.tenant, given::FLOW, given::HASH);
+    store.put_definition(define).await.expect("is stored");
+    for commit in [given::start(&run), given::end(&run, 1)] {
+        store.commit(vec![commit]).await.expect("answers").remove(0).expect("lands");
+    }
+    drop(store);
+    let client = place::connect(&schema.url).await;
+    let name = &schema.name;
+    let back = format!(
+        "set search_path to {name}; {WITHOUT_TURNS}; update cells set value = 4 where name = 'format'"
+    );
+    client.batch_execute(&back).await.expect("goes back");
+
+    let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
+    let found = store.load(std::slice::from_ref(&run)).await.expect("loads").remove(0);
+    assert_eq!(found.map(|found| found.row.retain), Some(None));
+    assert_eq!(store.retain(Retention::default(), 10).await.expect("retains").removed, 0);
+    let soon = Retention { events: Duration::ZERO, runs: Duration::ZERO };
+    assert_eq!(store.retain(soon, 10).await.expect("retains").removed, 1);
 }
 
 #[tokio::test]

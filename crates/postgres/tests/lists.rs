@@ -1,4 +1,5 @@
-//! Lists of runs and of key-values are read from the index that was made for them, however the runs are spread over statuses and flows.
+//! Lists of runs and of key-values, and the runs that retention looks for, are read from the index that was made for them,
+//! however the runs are spread over statuses and flows.
 
 #[allow(dead_code)]
 mod place;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use flowline_core::{Status, Tenant, Time};
 use flowline_postgres::{IfMissing, PostgresStore};
+use flowline_store::row::{Retained, Retention};
 use flowline_store::{Catalog, RunQuery, RunStore, StateOwner, StateQuery, Total};
 
 /// A young store in which all has gone well: nearly every run has completed, and statistics say so.
@@ -126,4 +128,36 @@ async fn a_page_of_key_values_is_not_looked_for_among_all_keys_of_its_scope() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!((20..100).contains(&read.1) && read.2 == 0, "{read:?}");
+}
+
+#[tokio::test]
+async fn runs_that_are_due_are_not_looked_for_among_those_that_their_definition_keeps() {
+    let (url, schema) = place::fresh();
+    let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
+    let client = place::connect(&schema.url).await;
+    // A hundred years, by three definitions that say so differently; the policy below lets the others go.
+    let kept = "case when n not in (7, 70, 700) then '-/315360000000' || n % 3 else '' end";
+    let fill = FILL
+        .replace("input_digest)", "input_digest, retain)")
+        .replace("'', ''\n", &format!("'', '', {kept}\n"));
+    client.batch_execute(&format!("set search_path to {}; {fill}", schema.name)).await.expect("fills");
+    client.batch_execute("analyze flow_runs").await.expect("is done");
+    let policy = Retention { events: Duration::from_secs(36_500 * 86_400), runs: Duration::from_secs(1) };
+    for (trimmed, removed) in [(0, 3), (0, 0)] {
+        assert_eq!(store.retain(policy, 10).await.expect("retains"), Retained { trimmed, removed });
+    }
+    drop(store);
+    let sql = "select idx_scan, idx_tup_read from pg_stat_user_indexes
+        where schemaname = current_schema() and indexrelname = 'flow_runs_ended'";
+    let mut read = (0, 0);
+    // What a connection has read is counted when it ends, at the latest.
+    for _ in 0..1_000 {
+        let row = client.query_one(sql, &[]).await.expect("answers");
+        read = (row.get::<_, i64>(0), row.get::<_, i64>(1));
+        if read.0 >= 10 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(read.0 >= 10 && read.1 < 100, "{read:?}");
 }

@@ -63,8 +63,8 @@ pub(crate) struct Asked {
 /// Packs a commit in full; gives the number of commands that it makes the server run, too.
 ///
 /// The arguments: the shape (counts, flags, and what there is of numbers, for `struct.unpack`), the run, the version or
-/// nothing, the status, the end of the row; of a new run what is said at its start, the definition, and `TENANT - STATUS FLOW`;
-/// then two for each lease, one for each entry of the log, three for each job; where there are receipts their number, and six for each.
+/// nothing, the status, the end of the row; of a new run what is said at its start, the definition, `TENANT - STATUS FLOW` and, where
+/// its definition says so, how long it is kept; then two for each lease, one for each entry of the log, three for each job; where there are receipts their number, and six for each.
 pub(crate) fn commit(
     commit: &Commit,
     run: &str,
@@ -92,6 +92,9 @@ pub(crate) fn commit(
             args.part(format_args!("{tenant} - "));
             status(&mut args, commit.index.status, commit.index.state.as_deref());
             args.part_bytes(b" ").name(&new.flow);
+            if let Some(retain) = new.retain {
+                args.text(&retain.code());
+            }
             known
         }
         Base::Version(_) => "".into(),
@@ -166,7 +169,10 @@ fn shape(args: &mut Args, commit: &Commit, kind: Kind, hint: u64) {
         Others::Hold => 2,
         Others::Release => 3,
     };
-    let fixed = if matches!(commit.base, Base::New(_)) { 8 } else { 5 };
+    let fixed = match &commit.base {
+        Base::New(new) => 8 + u8::from(new.retain.is_some()),
+        Base::Version(_) => 5,
+    };
     let entries = log::entries(&commit.events).count();
     let began = began(&commit.events).map_or(0, Time::millis);
     let numbers = [hint as f64, began as f64];
@@ -217,7 +223,7 @@ pub(crate) fn end_of_row(args: &mut Args, index: &Index, state: &[u8]) -> Result
 
 /// What is said at the start of a run (its labels, the rest), and the definition, which is given back.
 pub(crate) fn start(args: &mut Args, run: &str, new: &NewRun) -> Result<Arc<str>, StoreError> {
-    let NewRun { flow, definition, step_count, labels, input_digest, idempotency_key, retry_of } =
+    let NewRun { flow, definition, step_count, labels, input_digest, idempotency_key, retry_of, .. } =
         new.clone();
     args.part_bytes(b" ");
     let listed: Vec<String> = labels.iter().map(|(key, value)| label(key, value)).collect();

@@ -60,6 +60,8 @@ struct Head<'a> {
     last: i64,
     keys: Vec<i64>,
     started: &'a str,
+    /// With how long the definition keeps the run behind it, where it says so.
+    kept: &'a str,
     number: &'a str,
     flow: &'a str,
 }
@@ -67,9 +69,12 @@ struct Head<'a> {
 impl Head<'_> {
     fn read(line: &str) -> Option<Head<'_>> {
         let parts: Vec<&str> = line.split(' ').collect();
-        let &[version, status, events, last, keys, started, "-", "0", number, flow] = &parts[..] else {
+        let &[version, status, events, last, keys, started, "-", kept, number, flow] = &parts[..] else {
             return None;
         };
+        if !kept.starts_with('0') {
+            return None;
+        }
         let keys = keys.split(',').filter(|key| !key.is_empty()).map(|key| key.parse().ok());
         Some(Head {
             version: version.parse().ok()?,
@@ -78,6 +83,7 @@ impl Head<'_> {
             last: last.parse().ok()?,
             keys: keys.collect::<Option<_>>()?,
             started,
+            kept,
             number,
             flow,
         })
@@ -132,8 +138,9 @@ pub(crate) fn commit(
     // Only a date that the server is to say is left to it.
     let began = encode::began(&commit.events).map(|began| began.millis().to_string());
     let tells = flags & STARTED != 0 && head.started == "-";
-    // A run that ends without having begun is dated by its creation, which the line does not say.
-    if ends && !tells && head.started == "-" {
+    // A run that ends without having begun is dated by its creation, which the line does not say; one that is kept for a
+    // time of its own has a list of its own.
+    if ends && (!tells && head.started == "-" || head.kept != "0") {
         return Ok(None);
     }
     if !tells || began.is_some() {
@@ -151,7 +158,7 @@ pub(crate) fn commit(
         _ => head.started,
     };
     let ended = if ends { "*" } else { "-" };
-    let after = format!(" {keys} {started} {ended} 0 {} {}", head.number, head.flow);
+    let after = format!(" {keys} {started} {ended} {} {} {}", head.kept, head.number, head.flow);
 
     let mut args = Args::new();
     let not_before = commit.add.iter().map(due).fold(head.last, i64::max) as f64;

@@ -1,13 +1,15 @@
 //! Forgetting what is old, in short calls so that commits get in between, and mending what reconciling found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use flowline_core::definition::Retain;
 use flowline_core::{RunKey, Status, Time};
 use flowline_store::row::{Repair, Retained, Retention};
 use flowline_store::{Base, Commit, CommitError, Index, JobKey, LeaseUse, NewJob, Others, StoreError};
 
 use crate::RedisStore;
-use crate::answer::{list, number, score, text};
+use crate::answer::{list, number, score, text, texts};
 use crate::args::Args;
 use crate::encode::{self, Kind};
 use crate::names;
@@ -26,14 +28,37 @@ enum Verb {
     Trim,
 }
 
+impl Verb {
+    fn as_str(self) -> &'static str {
+        match self {
+            Verb::Remove => "remove",
+            Verb::Trim => "trim",
+        }
+    }
+}
+
+/// A run that is due. The order is that in which they go.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct EndedRun {
+    end: i64,
+    shard: usize,
+    run: String,
+    /// When it must have ended by.
+    by: i64,
+}
+
 impl RedisStore {
     pub(crate) async fn retain_by(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
         let now = self.time().await?;
         let mut done = Retained::default();
-        let before = |age: std::time::Duration| now.millis() - encode::millis(age) as i64;
-        done.removed = self.forget(Verb::Remove, before(policy.runs), limit).await? as u64;
+        let kept = self.kept(policy).await?;
+        let before = |age: Duration| now.millis() - encode::millis(age) as i64;
+        let lists = |of: fn(Retention) -> Duration| -> Vec<(&str, i64)> {
+            kept.iter().map(|(list, kept)| (list.as_str(), before(of(*kept)))).collect()
+        };
+        done.removed = self.forget(Verb::Remove, &lists(|kept| kept.runs), limit).await? as u64;
         let left = limit.saturating_sub(done.removed as usize);
-        done.trimmed = self.forget(Verb::Trim, before(policy.events), left).await? as u64;
+        done.trimmed = self.forget(Verb::Trim, &lists(|kept| kept.events), left).await? as u64;
         for shard in &self.shards {
             let mut at = "0".to_owned();
             loop {
@@ -56,29 +81,46 @@ impl RedisStore {
         for run in runs {
             let name = names::run(run);
             let mut args = Args::new();
-            args.text("remove").number(ANY_END).text(&name);
+            args.text(Verb::Remove.as_str()).number(ANY_END).text(&name);
             let mut answer = self.shard(&name).call(&script::FORGET, [&args]).await?;
             done.push(text(answer.rest.next().unwrap_or_default())? == "1");
         }
         Ok(done)
     }
 
-    /// Forgets runs that ended at or before a date, those that ended first before others.
-    async fn forget(&self, verb: Verb, by: i64, limit: usize) -> Result<usize, StoreError> {
+    /// What holds for ended runs, by the end of the names of the lists that they are in.
+    async fn kept(&self, policy: Retention) -> Result<Vec<(String, Retention)>, StoreError> {
+        let mut codes = BTreeSet::new();
+        for shard in &self.shards {
+            let mut asked = redis::cmd("SMEMBERS");
+            asked.arg(shard.key("retains"));
+            codes.extend(texts(shard.ask(&asked).await?)?);
+        }
+        let mut kept = vec![(String::new(), policy.of(None))];
+        for code in codes {
+            let own = Retain::from_code(&code)
+                .ok_or_else(|| StoreError::Damaged(format!("the retention {code:?} is unknown")))?;
+            kept.push((format!(":{code}"), policy.of(Some(own))));
+        }
+        Ok(kept)
+    }
+
+    /// Forgets runs of these lists, each of which ended at or before a date, those that ended first before others.
+    async fn forget(&self, verb: Verb, lists: &[(&str, i64)], limit: usize) -> Result<usize, StoreError> {
         let mut done = 0;
         while done < limit {
             let wanted = (limit - done).min(LISTED);
-            let due = self.ended(verb, by, wanted).await?;
+            let due = self.ended(verb, lists, wanted).await?;
             let (count, mut changed) = (due.len(), 0);
             for part in due.chunks(PART) {
                 let mut by_shard: BTreeMap<usize, Args> = BTreeMap::new();
-                for (_, shard, run) in part {
+                for EndedRun { shard, by, run, .. } in part {
                     let args = by_shard.entry(*shard).or_insert_with(|| {
                         let mut args = Args::new();
-                        args.text(if verb == Verb::Remove { "remove" } else { "trim" }).number(by);
+                        args.text(verb.as_str());
                         args
                     });
-                    args.text(run);
+                    args.number(*by).text(run);
                 }
                 for (shard, args) in by_shard {
                     let mut answer = self.shards[shard].call(&script::FORGET, [&args]).await?;
@@ -93,28 +135,32 @@ impl RedisStore {
         Ok(done)
     }
 
-    /// The runs that ended first, with their end and shard.
+    /// The runs of these lists that ended first.
     async fn ended(
         &self,
         verb: Verb,
-        by: i64,
+        lists: &[(&str, i64)],
         count: usize,
-    ) -> Result<Vec<(i64, usize, String)>, StoreError> {
-        let lists: &[&str] = match verb {
+    ) -> Result<Vec<EndedRun>, StoreError> {
+        let names: &[&str] = match verb {
             Verb::Remove => &["ended", "trimmed"],
             Verb::Trim => &["ended"],
         };
+        let asked: Vec<(String, i64)> = lists
+            .iter()
+            .flat_map(|(list, by)| names.iter().map(move |name| (format!("{name}{list}"), *by)))
+            .collect();
         let mut found = Vec::new();
-        for (number, shard) in self.shards.iter().enumerate() {
+        for (at, shard) in self.shards.iter().enumerate() {
             let mut pipe = redis::pipe();
-            for name in lists {
+            for (name, by) in &asked {
                 pipe.cmd("ZRANGEBYSCORE").arg(shard.key(name)).arg("-inf").arg(by).arg("WITHSCORES");
                 pipe.arg("LIMIT").arg(0).arg(count);
             }
-            for answer in shard.ask_all(&pipe).await? {
+            for (answer, (_, by)) in shard.ask_all(&pipe).await?.into_iter().zip(&asked) {
                 let mut members = list(answer)?.into_iter();
                 while let (Some(run), Some(end)) = (members.next(), members.next()) {
-                    found.push((score(&text(end)?)?, number, text(run)?));
+                    found.push(EndedRun { end: score(&text(end)?)?, shard: at, run: text(run)?, by: *by });
                 }
             }
         }
@@ -173,7 +219,7 @@ impl RedisStore {
     }
 
     pub(crate) async fn time(&self) -> Result<Time, StoreError> {
-        let parts = crate::answer::texts(self.shards[0].ask(&redis::cmd("TIME")).await?)?;
+        let parts = texts(self.shards[0].ask(&redis::cmd("TIME")).await?)?;
         let [seconds, micros] = &parts[..] else {
             return Err(StoreError::Damaged("the server's time has an unexpected shape".to_owned()));
         };

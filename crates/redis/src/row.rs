@@ -1,7 +1,7 @@
 //! A run's row. The key `run:` holds what commits change, in three parts, the first two a line each:
 //!
 //! ```text
-//! VERSION STATUS[:STATE] EVENTS LAST ,KEYS OF JOBS, STARTED ENDED TRIMMED NUMBER FLOW
+//! VERSION STATUS[:STATE] EVENTS LAST ,KEYS OF JOBS, STARTED ENDED TRIMMED[:RETAIN] NUMBER FLOW
 //! COMPLETED FAILED RETRIED {the failure}
 //! the encoded run state
 //! ```
@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use flowline_core::definition::Retain;
 use flowline_core::{RunKey, Status, Time};
 use flowline_store::{Failure, Index, JobKey, RestoredRun, RunRow, Snapshot, StoreError};
 use redis::Value;
@@ -32,6 +33,7 @@ pub(crate) struct Row {
     started: Option<Time>,
     ended: Option<Time>,
     trimmed: bool,
+    retain: Option<Retain>,
     steps: [u32; 3],
     failure: Option<Failure>,
     state: Vec<u8>,
@@ -49,8 +51,14 @@ pub(crate) fn read(run: &RunKey, value: Value) -> Result<Option<Row>, StoreError
     let (head, steps) = (line()?, line()?);
     let state = parts.next().ok_or_else(|| damaged("it has no state"))?.to_vec();
     let head: Vec<&str> = head.split(' ').collect();
-    let &[version, status, events, _, keys, started, ended, trimmed, _, flow] = &head[..] else {
+    let &[version, status, events, _, keys, started, ended, kept, _, flow] = &head[..] else {
         return Err(damaged("its first line"));
+    };
+    let (trimmed, retain) = match kept.split_once(':') {
+        Some((trimmed, own)) => {
+            (trimmed, Some(Retain::from_code(own).ok_or_else(|| damaged("how long it is kept"))?))
+        }
+        None => (kept, None),
     };
     let (status, machine_state) = match status.split_once(':') {
         Some((status, state)) => (status, Some(names::decode(state)?.into())),
@@ -70,6 +78,7 @@ pub(crate) fn read(run: &RunKey, value: Value) -> Result<Option<Row>, StoreError
         started: date(started)?,
         ended: date(ended)?,
         trimmed: trimmed == "1",
+        retain,
         steps: [count()?, count()?, count()?],
         failure: failure(steps.next().unwrap_or_default())?,
         state,
@@ -87,7 +96,7 @@ pub(crate) fn first_line(row: &Value) -> Option<String> {
 pub(crate) fn snapshot(run: &RunKey, row: Value, start: Value) -> Result<Option<Snapshot>, StoreError> {
     let Some(found) = read(run, row)? else { return Ok(None) };
     let Row { flow, events, version, status, machine_state, .. } = found;
-    let Row { started, ended, trimmed, steps, failure, state, .. } = found;
+    let Row { started, ended, trimmed, retain, steps, failure, state, .. } = found;
     // A run that is removed in between may have lost one of the two.
     let Some(said) = maybe_text(start)? else { return Ok(None) };
     let mut said = said.splitn(3, ' ');
@@ -115,6 +124,7 @@ pub(crate) fn snapshot(run: &RunKey, row: Value, start: Value) -> Result<Option<
         labels: start.labels,
         idempotency_key: start.idempotency_key,
         retry_of: start.retry_of,
+        retain,
         version,
         events,
         events_trimmed: trimmed,
@@ -138,7 +148,11 @@ pub(crate) fn write(args: &mut Args, restored: &RestoredRun, number: u64) -> Res
             None => args.part_bytes(b" -"),
         };
     }
-    args.part(format_args!(" {} {number} ", u8::from(row.events_trimmed)));
+    args.part(format_args!(" {}", u8::from(row.events_trimmed)));
+    if let Some(retain) = row.retain {
+        args.part(format_args!(":{}", retain.code()));
+    }
+    args.part(format_args!(" {number} "));
     args.part_name(&row.flow_name).part_bytes(b"\n");
     let index = Index {
         status: row.status,

@@ -171,6 +171,7 @@ impl RedisStore {
             input_digest: row.input_digest.clone(),
             idempotency_key: row.idempotency_key.clone(),
             retry_of: row.retry_of.clone(),
+            retain: row.retain,
         };
         let definition = encode::start(&mut args, &run, &new)?;
         for (at, job) in (place + 1..).zip(jobs) {

@@ -10,12 +10,15 @@ mod server;
 use std::sync::Arc;
 
 use dump::dump;
+use flowline_core::definition::Retain;
 use flowline_core::event::AttemptOf;
 use flowline_core::{EventType, NewEvent, RunKey, Status};
 use flowline_redis::{IfMissing, RedisStore};
 use flowline_store::conformance::{Fixture, given};
 use flowline_store::row::Pause;
-use flowline_store::{Catalog, Commit, CommitError, Committed, JobKey, LeaseUse, NewJob, RunStore, Token};
+use flowline_store::{
+    Base, Catalog, Commit, CommitError, Committed, JobKey, LeaseUse, NewJob, RunStore, Token,
+};
 use server::Server;
 
 async fn open(server: &Server, prefix: &str) -> Arc<RedisStore> {
@@ -72,9 +75,15 @@ async fn land(store: &RedisStore, commit: Commit) -> Committed {
 #[tokio::test]
 async fn a_commit_to_a_known_row_leaves_what_one_in_full_leaves() {
     let server = Server::start(&[]);
-    let (knows, run) = (open(&server, "knows").await, given::run("r"));
+    let knows = open(&server, "knows").await;
+    let (run, kept) = (given::run("r"), given::run("kept"));
     Fixture::waiting(knows.clone()).define(&run).await;
     Fixture::waiting(open(&server, "forgets").await).define(&run).await;
+    let mut commits = diamond(&run);
+    commits.extend(diamond(&kept));
+    if let Base::New(new) = &mut commits[5].base {
+        new.retain = Some(Retain::runs(given::TTL));
+    }
     let dated = |prefix: &str| {
         let shown = dump(&server, prefix);
         let digits = |part: &str| part.len() == 13 && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -88,7 +97,7 @@ async fn a_commit_to_a_known_row_leaves_what_one_in_full_leaves() {
             })
             .collect::<String>()
     };
-    for (n, commit) in diamond(&run).into_iter().enumerate() {
+    for (n, commit) in commits.into_iter().enumerate() {
         let before = calls(&server);
         let one = land(&knows, commit.clone()).await;
         assert_eq!(calls(&server) - before, 1, "commit {n} takes one call");

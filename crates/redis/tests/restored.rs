@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dump::dump;
+use flowline_core::definition::Retain;
 use flowline_core::event::Slot;
 use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant};
 use flowline_redis::{IfMissing, RedisStore};
@@ -32,13 +33,26 @@ async fn open(server: &Server, prefix: &str) -> (Arc<RedisStore>, Fixture) {
     (store.clone(), Fixture::waiting(store))
 }
 
-/// One of each: leased, held, waiting, due later, a timer, failed, with labels and state, long, trimmed.
+async fn started_with(f: &Fixture, id: &str, retain: Retain) {
+    let new = NewRun { retain: Some(retain), ..given::new_run() };
+    f.commit(Commit { base: Base::New(new), ..given::start(&given::run(id)) }).await;
+}
+
+/// One of each, also of those that their definition says how long to keep: leased, held, waiting, due later, a timer, failed, with labels and state, long, trimmed.
 async fn fill(f: &Fixture) {
     let ended = f.started("trimmed", vec![given::step(0)]).await;
     f.commit(given::end(&ended, 1)).await;
+    let (soon, late) = (Retain::events(Duration::from_millis(1)), Retain::runs(given::TTL));
+    started_with(f, "kept-trimmed", soon).await;
+    f.commit(given::end(&given::run("kept-trimmed"), 1)).await;
     f.pass(Duration::from_millis(20)).await;
     let policy = Retention { events: Duration::from_millis(1), runs: given::TTL };
-    f.store.retain(policy, 10).await.expect("retains");
+    assert_eq!(f.store.retain(policy, 10).await.expect("retains").trimmed, 2);
+    started_with(f, "kept-live", late).await;
+    f.pass(Duration::from_millis(1)).await;
+    started_with(f, "kept-ended", late).await;
+    f.pass(Duration::from_millis(1)).await;
+    f.commit(given::end(&given::run("kept-ended"), 1)).await;
 
     let run = f.started("leased", vec![given::step(0)]).await;
     let job = f.claim(given::claim(&[TOKEN])).await.jobs.remove(0);

@@ -102,6 +102,7 @@ async fn commits(store: &dyn Store, flow: &Flow) -> anyhow::Result<Latency> {
                 input_digest: String::new(),
                 idempotency_key: None,
                 retry_of: None,
+                retain: None,
             }),
             leases: Vec::new(),
             events: vec![NewEvent::run(EventType::FlowStart, Some(data))],

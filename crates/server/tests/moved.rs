@@ -17,6 +17,7 @@ use served::Served;
 
 const REMEMBER: &str = r#"
 flow: remember
+retain: { events: 9d, runs: 90d }
 steps:
   a:
     command:

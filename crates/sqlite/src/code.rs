@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use flowline_core::definition::Priority;
+use flowline_core::definition::{Priority, Retain};
 use flowline_core::{Json, Status};
 use flowline_store::{ReceiptStatus, StateOwner, Token};
 
@@ -22,6 +22,10 @@ pub(crate) fn status_number(status: Status) -> i64 {
 pub(crate) fn status(number: i64) -> Result<Status, Fault> {
     let known = Status::ALL.into_iter().find(|status| status_number(*status) == number);
     known.ok_or_else(|| Fault::damaged(&format!("status {number} is unknown")))
+}
+
+pub(crate) fn retain(text: &str) -> Result<Retain, Fault> {
+    Retain::from_code(text).ok_or_else(|| Fault::damaged(&format!("the retention {text:?} is unknown")))
 }
 
 pub(crate) fn receipt_status_number(status: ReceiptStatus) -> i64 {

@@ -23,7 +23,7 @@ pub(crate) const WITH_MACHINES: u32 = 4;
 /// The first format that knows where the events and the context of machines are without slots.
 pub(crate) const WITH_PLACES: u32 = 5;
 
-/// The first format that knows how far the dates of runs are out of order.
+/// The first format that knows how far the dates of runs are out of order, and what definitions keep their runs for.
 pub(crate) const WITH_CREATION: u32 = 6;
 
 const STEPS: &[&str] = &[FIRST, LOCKS, DOCUMENTS, MACHINES, PLACES, CREATION];
@@ -199,9 +199,14 @@ create index receipts_by_event on receipts (event_id, run);
 
 /// Runs are numbered as they are created, so those of a stretch of time lie between two numbers. The cell says by how much a
 /// run may be dated before one with a lower number, because the clock was set back: so far beyond a time one has to look.
+/// Ended runs lie together by what their definition keeps them for, `retain`, so that retention finds those that are due
+/// without walking over those that are kept longer.
 const CREATION: &str = "
 insert or replace into cells (name, value) select 'created_slack', coalesce(max(newest - created_at), 0) from (
     select created_at, max(created_at) over (order by id rows unbounded preceding) as newest from runs);
+alter table progress add column retain text;
+drop index progress_ended;
+create index progress_ended on progress (retain, events_trimmed, completed_at) where completed_at is not null;
 ";
 
 /// The format of a file, `None` where it has no such cell.

@@ -240,6 +240,8 @@ async fn a_client_reads_along_and_cannot_write() {
 
 /// Takes away what the sixth format brought.
 const WITHOUT_CREATION: &str = "delete from cells where name = 'created_slack';
+    drop index progress_ended; alter table progress drop column retain;
+    create index progress_ended on progress (events_trimmed, completed_at) where completed_at is not null;
     update cells set value = 5 where name = 'format';";
 
 /// Takes away what the fifth format brought.
@@ -341,7 +343,10 @@ async fn events_and_contexts_of_machines_are_found_in_a_file_of_the_format_befor
         conn.query_row("select count(*) from slots", [], |row| row.get(0)).unwrap()
     };
     let before = slots(&path);
-    rusqlite::Connection::open(&path).unwrap().execute_batch(WITHOUT_PLACES).unwrap();
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch(WITHOUT_CREATION).unwrap();
+    conn.execute_batch(WITHOUT_PLACES).unwrap();
+    drop(conn);
     assert_eq!(slots(&path), before + 4, "the events and contexts of the format before have slots");
 
     let asked = [Slot::Received(1), Slot::Received(2), Slot::Context(1), Slot::Context(2)];
@@ -433,6 +438,29 @@ async fn claims_are_found_by_index_behind_a_crowd_of_delayed_and_held_jobs() {
     let claimed = store.claim(given::claim(&[1, 2])).await.unwrap();
     assert_eq!(claimed.jobs.iter().map(|job| job.run.run.as_str()).collect::<Vec<_>>(), ["ready"]);
     assert_eq!(claimed.next_due, Some(later));
+}
+
+#[tokio::test]
+async fn ended_runs_of_a_file_of_the_format_before_are_kept_as_the_policy_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let store = engine(&path);
+    let run = started(&store, "r", vec![]).await;
+    commit(&store, given::end(&run, 1)).await;
+    drop(store);
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch(WITHOUT_CREATION).unwrap();
+    drop(conn);
+    let load = async |store: &SqliteStore| {
+        store.load(std::slice::from_ref(&run)).await.unwrap().remove(0).map(|found| found.row.retain)
+    };
+    assert_eq!(load(&client(&path).unwrap()).await, Some(None), "read as it is");
+    let store = engine(&path);
+    assert_eq!(load(&store).await, Some(None), "brought up to date");
+    let day = Duration::from_secs(86_400);
+    assert_eq!(store.retain(Retention { events: day, runs: day }, 10).await.unwrap().removed, 0);
+    let soon = Retention { events: Duration::ZERO, runs: Duration::ZERO };
+    assert_eq!(store.retain(soon, 10).await.unwrap().removed, 1);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flowline_core::definition::Retain;
 use flowline_core::planted::{self, Bug};
 use flowline_core::{Json, NewEvent, RunId, RunKey, Status, Time};
 
@@ -91,6 +92,8 @@ pub struct NewRun {
     pub input_digest: String,
     pub idempotency_key: Option<String>,
     pub retry_of: Option<RunId>,
+    /// How long the definition keeps its ended runs, where it says so.
+    pub retain: Option<Retain>,
 }
 
 /// The part of the index row that changes from commit to commit.

@@ -227,9 +227,11 @@ pub trait Catalog: Send + Sync + 'static {
     /// The jobs of a run: waiting, held and leased. Steps by index, then timers by number.
     async fn jobs(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError>;
 
-    /// Removes what is older than the policy keeps, up to `limit` runs (trimmed and removed together), those that ended
-    /// first before others, and runs before events. Runs that have not ended are never touched. Key-value state, locks and
-    /// documents past their time go along, however many.
+    /// Removes what is older than the policy keeps ([`row::Retention::of`] where the run has a `retain`), up to `limit`
+    /// runs (trimmed and removed together), those that ended first before others, and runs before events. Runs that have
+    /// not ended are never touched. Its cost grows with what it removes and with how many different `retain` the ended
+    /// runs have, not with the runs that it leaves. Key-value state, locks and documents past their time go along, however
+    /// many.
     async fn retain(&self, policy: row::Retention, limit: usize) -> Result<row::Retained, StoreError>;
     /// Removes runs that have ended with all that is theirs, whatever retention would keep, and says for each whether it did:
     /// not where the run has not ended or is not there. Events that a feed has not read yet go too.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flowline_core::definition::Retain;
+use flowline_core::planted::{self, Bug};
 use flowline_core::{NewEvent, RunId, RunKey, Status, Tenant, Time};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +41,9 @@ pub struct RunRow {
     pub labels: BTreeMap<String, String>,
     pub idempotency_key: Option<String>,
     pub retry_of: Option<RunId>,
+    /// How long the definition keeps the run and its events, where it says so; the engine's policy decides the rest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retain: Option<Retain>,
     pub version: u64,
     /// Number of the last event.
     pub events: u64,
@@ -137,7 +142,7 @@ pub struct Counter {
     pub count: u64,
 }
 
-/// How long ended runs are kept, counted from their end.
+/// How long an engine keeps ended runs, counted from their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     /// Then the events go and the row is marked `eventsTrimmed`.
@@ -149,6 +154,16 @@ pub struct Retention {
 impl Default for Retention {
     fn default() -> Retention {
         Retention { events: Duration::from_secs(7 * 86_400), runs: Duration::from_secs(30 * 86_400) }
+    }
+}
+
+impl Retention {
+    /// What holds for the runs of a definition that says this. What it leaves out is as the engine keeps it; no event
+    /// outlives its run.
+    pub fn of(self, own: Option<Retain>) -> Retention {
+        let own = own.filter(|_| !planted::is(Bug::OwnRetentionIgnored)).unwrap_or_default();
+        let runs = own.runs.unwrap_or(self.runs);
+        Retention { events: own.events.unwrap_or(self.events).min(runs), runs }
     }
 }
 

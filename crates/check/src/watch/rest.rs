@@ -20,17 +20,20 @@ impl Watch {
         let mut gone = Vec::new();
         for (key, run) in &mut self.runs {
             let mut found = self.checker.findings();
+            let own = run.flow.definition.retain.unwrap_or_default();
+            let runs = own.runs.unwrap_or(policy.runs);
+            let events = own.events.unwrap_or(policy.events).min(runs);
             let old = |keep: Duration| run.walk.completed_at.is_some_and(|end| end + keep <= now);
             match source.row(key) {
                 None => {
                     gone.push(key.clone());
-                    if !old(policy.runs) {
+                    if !old(runs) {
                         found.say(I3, Subject::Row, || "the run was removed before its time".to_owned());
                     }
                 }
                 Some(row) if row.events_trimmed => {
                     // The clock may have gone back since an earlier round.
-                    if !run.trimmed && !old(policy.events) {
+                    if !run.trimmed && !old(events) {
                         found
                             .say(I4, Subject::Log, || "the events were removed before their time".to_owned());
                     }

@@ -59,6 +59,7 @@ impl Scene {
             labels: BTreeMap::new(),
             idempotency_key: None,
             retry_of: None,
+            retain: None,
             version: 1,
             events: 0,
             events_trimmed: false,

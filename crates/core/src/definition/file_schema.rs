@@ -36,6 +36,7 @@ pub fn file_schema() -> Value {
             },
             "schema": { "type": ["object", "boolean"], "description": "A JSON Schema." },
             "cleanup": cleanup(),
+            "retain": retain(),
             "events": events(),
             "subscribes": subscribes(),
             "http": http(),
@@ -67,6 +68,7 @@ fn flow() -> Value {
             },
             "timeout": { "$ref": "#/$defs/duration", "description": "How long a run may take." },
             "state": { "$ref": "#/$defs/cleanup" },
+            "retain": { "$ref": "#/$defs/retain" },
             "steps": {
                 "type": "object",
                 "description": "The steps by name.",
@@ -90,6 +92,20 @@ fn cleanup() -> Value {
                 "properties": { "ttl": { "$ref": "#/$defs/duration" } }
             }
         ]
+    })
+}
+
+fn retain() -> Value {
+    json!({
+        "description": "How long ended runs are kept, counted from their end. What is left out follows the engine's settings keep-events and keep-runs.",
+        "type": "object",
+        "minProperties": 1,
+        "additionalProperties": false,
+        "properties": {
+            "events": { "$ref": "#/$defs/duration", "description": "How long the log is kept. Not longer than `runs`." },
+            "runs": { "$ref": "#/$defs/duration", "description": "How long the run is kept, with all that is left of it." }
+        },
+        "examples": [{ "events": "1d", "runs": "7d" }]
     })
 }
 

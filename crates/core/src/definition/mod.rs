@@ -11,6 +11,7 @@ mod graph;
 mod machine;
 mod place;
 mod read;
+mod retain;
 mod source;
 mod suggest;
 
@@ -30,6 +31,7 @@ pub use graph::{Graph, GraphEdge, GraphNode, Join, NodeKind, dot, graph, mermaid
 pub use machine::{Ends, Machine, Missed, StateDefinition, TimerDefinition, Transition, When};
 pub use place::Place;
 pub use read::{Read, read, read_stored};
+pub use retain::Retain;
 pub use source::Format;
 pub use suggest::nearest;
 
@@ -51,6 +53,8 @@ pub struct Definition {
     pub timeout: Option<Duration>,
     /// What happens to the run's key-value state when the run ends.
     pub state: Cleanup,
+    /// How long ended runs are kept; where it says nothing, as the engine keeps them.
+    pub retain: Option<Retain>,
     /// In the order of the file: a step's place here is its index in the run state. In a machine's file they are the
     /// `actions`.
     pub steps: Vec<StepDefinition>,
@@ -82,6 +86,9 @@ impl Serialize for Definition {
         }
         if self.state != Cleanup::Never {
             map.serialize_entry("state", &self.state)?;
+        }
+        if let Some(retain) = &self.retain {
+            map.serialize_entry("retain", retain)?;
         }
         let Some(machine) = &self.machine else {
             map.serialize_entry("steps", &ByName(&self.steps, |step| &step.name))?;
@@ -489,6 +496,7 @@ impl Definition {
             fail_fast: false,
             timeout: None,
             state: Cleanup::Never,
+            retain: None,
             steps: Vec::new(),
             machine: None,
         }

@@ -16,10 +16,11 @@ use super::check::{Finding, check_graph, check_parts};
 use super::diagnostic::{Diagnostic, Diagnostics, Severity};
 use super::place::Place;
 use super::source::{self, Entry, Format, Map, Node, Value};
-use super::{Cleanup, Definition, suggest};
+use super::{Cleanup, Definition, Retain, suggest};
 
-const FLOW_KEYS: [&str; 9] =
-    ["flow", "description", "input", "accepts", "output", "fail_fast", "timeout", "state", "steps"];
+const FLOW_KEYS: [&str; 10] =
+    ["flow", "description", "input", "accepts", "output", "fail_fast", "timeout", "state", "retain", "steps"];
+const RETAIN_KEYS: [&str; 2] = ["events", "runs"];
 
 /// Diagnostics of one file; whoever made more mistakes made them all alike.
 const REPORTED: usize = 100;
@@ -173,6 +174,7 @@ impl Reader {
             "output" => definition.output = self.text(entry, at, "a CEL expression in text"),
             "timeout" => definition.timeout = self.duration(entry, at),
             "state" => definition.state = self.cleanup(entry, at).unwrap_or_default(),
+            "retain" => definition.retain = self.retain(entry, at),
             _ => return false,
         }
         true
@@ -223,6 +225,25 @@ impl Reader {
                 None
             }
         }
+    }
+
+    fn retain(&mut self, entry: &Entry, place: &Place) -> Option<Retain> {
+        let Value::Map(map) = &entry.value.value else {
+            let help = "it says how long ended runs are kept: events for the log, runs for all of the run";
+            self.wrong_type(&entry.value, place, "`retain`", "{events: 1d, runs: 7d}", help);
+            return None;
+        };
+        let mut retain = Retain::default();
+        for entry in map.entries() {
+            let at = place.key(&entry.key);
+            match entry.key.as_str() {
+                "events" => retain.events = self.duration(entry, &at),
+                "runs" => retain.runs = self.duration(entry, &at),
+                _ => drop(self.unknown_key("`retain`", &RETAIN_KEYS, entry, &at)),
+            }
+        }
+        // One that could not be read is said already.
+        Some(retain).filter(|read| *read != Retain::default() || map.entries().is_empty())
     }
 
     /// Reports a key and yields the one that was probably meant.
@@ -314,6 +335,7 @@ fn other_words(key: &str) -> &'static [&'static str] {
         "end" | "terminal" => &["final"],
         "delay" | "wait" | "every" => &["in"],
         "onerror" | "catch" => &["on_error"],
+        "retention" | "keep" => &["retain"],
         _ => &[],
     }
 }

@@ -196,17 +196,17 @@ const MOMENT: &str =
 const INSERT_RUNS: &str = "
     insert into flow_runs (id, tenant, run_id, flow_name, definition, status, step_count, completed_steps,
         failed_steps, retries, failure_error, failure_step, labels, idempotency_key, retry_of, input_digest,
-        created_at, started_at, completed_at, version, seq, ms, state, machine_state)
+        created_at, started_at, completed_at, version, seq, ms, state, machine_state, retain)
     select drawn.ids[u.at], u.tenant, u.run_id, u.flow_name, u.definition, u.status, u.step_count, u.completed_steps,
         u.failed_steps, u.retries, u.failure_error, u.failure_step, u.labels, u.idempotency_key, u.retry_of,
         u.input_digest, now_ms(), case when u.started then now_ms() end, case when u.ended then now_ms() end,
-        1, u.seq, now_ms(), u.state, u.machine_state
+        1, u.seq, now_ms(), u.state, u.machine_state, u.retain
     from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::int[], $7::int[], $8::int[],
             $9::int[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::bool[],
-            $17::bool[], $18::bigint[], $19::bytea[], $20::text[]) with ordinality
+            $17::bool[], $18::bigint[], $19::bytea[], $20::text[], $21::text[]) with ordinality
         u(tenant, run_id, flow_name, definition, status, step_count, completed_steps, failed_steps, retries,
             failure_error, failure_step, labels, idempotency_key, retry_of, input_digest, started, ended, seq,
-            state, machine_state, at)
+            state, machine_state, retain, at)
         cross join (select array_agg(nextval('run_ids')) as ids from generate_series(1, cardinality($1::text[]))) drawn
     order by u.tenant, u.run_id
     on conflict ((tenant || '/' || run_id)) do nothing returning tenant, run_id, id";
@@ -386,6 +386,7 @@ struct StartRows<'w> {
     seq: Vec<i64>,
     state: Vec<&'w [u8]>,
     machine_state: Vec<Option<&'w str>>,
+    retain: Vec<String>,
 }
 
 impl<'w> StartRows<'w> {
@@ -421,9 +422,10 @@ impl<'w> StartRows<'w> {
         self.seq.push(start.events.len() as i64);
         self.state.push(&start.state);
         self.machine_state.push(index.state.as_deref());
+        self.retain.push(code::retained(new.retain));
     }
 
-    fn given(&self) -> [Value<'_>; 20] {
+    fn given(&self) -> [Value<'_>; 21] {
         let [step_count, completed, failed, retries] = &self.counts;
         [
             &self.tenant,
@@ -446,6 +448,7 @@ impl<'w> StartRows<'w> {
             &self.seq,
             &self.state,
             &self.machine_state,
+            &self.retain,
         ]
     }
 }

@@ -112,12 +112,12 @@ async fn find(seat: &Seat<'_>, known: &mut HashMap<RunKey, i64>, run: &RunKey) -
 const INSERT_RUNS: &str = "
     insert into flow_runs (id, tenant, run_id, flow_name, definition, status, version, seq, ms, created_at, started_at,
         completed_at, step_count, completed_steps, failed_steps, retries, events_trimmed, failure_error, failure_step,
-        labels, idempotency_key, retry_of, input_digest, state, machine_state)
+        labels, idempotency_key, retry_of, input_digest, state, machine_state, retain)
     select nextval('run_ids'), u.*
     from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[],
         $9::bigint[], $10::bigint[], $11::bigint[], $12::int[], $13::int[], $14::int[], $15::int[], $16::bool[],
         $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::text[], $23::bytea[],
-        $24::text[]) u
+        $24::text[], $25::text[]) u
     on conflict ((tenant || '/' || run_id)) do nothing returning tenant, run_id, id";
 
 async fn insert_runs(seat: &Seat<'_>, runs: &[&RestoredRun]) -> Result<HashMap<RunKey, i64>, Fault> {
@@ -156,6 +156,7 @@ async fn insert_runs(seat: &Seat<'_>, runs: &[&RestoredRun]) -> Result<HashMap<R
         column(runs, |run| shut(&run.row.input_digest)),
         column(runs, |run| run.state.clone()),
         column(runs, |run| run.row.state.as_deref().map(str::to_owned)),
+        column(runs, |run| code::retained(run.row.retain)),
     ];
     let given: Vec<_> = columns.iter().map(|column| &**column as _).collect();
     for row in seat.query(INSERT_RUNS, &given).await? {

@@ -275,13 +275,14 @@ local function commit(i, o, leases, entries, adds, others, flags, uses, hint, be
     local terminal = flags % 2 == 1
     local starts = flags % 4 >= STARTED and (new or byte(tail) == 45)
     if new or terminal or starts or status ~= was then
-      local started, ended, trimmed, flow = '-', '-', '0', nil
+      local started, ended, kept, flow = '-', '-', '0', nil
       if new then
+        if uses - o > 8 then kept = '0:' .. ARGV[o + 9] end
         flow = class_of(ARGV[o + 8]).flow
         row_set[#row_set + 1] = START .. run
         row_set[#row_set + 1] = new_run(run, number, now_text, ARGV[o + 6])
       else
-        started, ended, trimmed, number, flow = match(tail, TAIL)
+        started, ended, kept, number, flow = match(tail, TAIL)
       end
       if starts then
         started = began > 0 and text_of(began) or ts_text
@@ -290,11 +291,11 @@ local function commit(i, o, leases, entries, adds, others, flags, uses, hint, be
       end
       local ended_before = ended ~= '-' and ended
       if terminal then ended = ts_text end
-      tail = started .. ' ' .. ended .. ' ' .. trimmed .. ' ' .. number .. ' ' .. flow
+      tail = started .. ' ' .. ended .. ' ' .. kept .. ' ' .. number .. ' ' .. flow
       if new and not terminal and not find(status, ':', 1, true) then
         move(run, ARGV[o + 8], number)
       elseif terminal or status ~= was then
-        relist(run, flow, number, was, ended_before, status, ended ~= '-' and ended, base .. ':ended')
+        relist(run, flow, number, was, ended_before, status, ended ~= '-' and ended, kept)
       end
     end
     if flags % 8 >= CLEAR then call('UNLINK', base .. ':state:run:' .. run, base .. ':keys:run:' .. run) end

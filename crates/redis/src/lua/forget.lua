@@ -1,12 +1,12 @@
--- Removes runs that ended long ago, or their events. ARGV: seen, verb, ended by, runs.
+-- Removes runs that ended long ago, or their events. ARGV: seen, verb, then of each run when it must have ended by, and itself.
 -- What the feed says of them goes when `purge` comes by.
 local removed = 0
 
-for i = 4, #ARGV do
-  local run = ARGV[i]
+for i = 3, #ARGV, 2 do
+  local by, run = tonumber(ARGV[i]), ARGV[i + 1]
   local row = read_row(run)
-  if row and TERMINAL[word_of(row.status)] and row.ended ~= '-' and tonumber(row.ended) <= tonumber(ARGV[3]) then
-    local trimmed = row.trimmed == '1'
+  if row and TERMINAL[word_of(row.status)] and row.ended ~= '-' and tonumber(row.ended) <= by then
+    local trimmed = sub(row.kept, 1, 1) == '1'
     -- A lease that outlived its run may have written after the events were trimmed.
     if not trimmed or ARGV[2] == 'remove' then call('UNLINK', LOG .. run, base .. ':marks:' .. run) end
     if ARGV[2] == 'remove' then
@@ -23,17 +23,17 @@ for i = 4, #ARGV do
       for label in string.gmatch(labels, '[^,]+=[^,]+') do
         drop(base .. ':label:' .. tenant .. ':' .. label, id)
       end
-      relist(run, row.flow, row.number, row.status, row.ended, nil, nil, base .. (trimmed and ':trimmed' or ':ended'))
+      relist(run, row.flow, row.number, row.status, row.ended, nil, nil, row.kept)
       local receipts = call('HGETALL', base .. ':receipts:' .. run)
       for at = 1, #receipts, 2 do list_receipt(run, receipts[at], parse_receipt(receipts[at + 1]), false) end
       call('UNLINK', RUN .. run, START .. run, base .. ':state:run:' .. run, base .. ':keys:run:' .. run,
         base .. ':receipts:' .. run, base .. ':receipt-ids:' .. run)
       removed = removed + 1
     elseif not trimmed then
-      row.trimmed = '1'
+      drop(ended_list(row.kept), run)
+      row.kept = '1' .. sub(row.kept, 2)
       write_row(run, row)
-      drop(base .. ':ended', run)
-      put(base .. ':trimmed', row.ended, run)
+      put(ended_list(row.kept), row.ended, run)
       removed = removed + 1
     end
   end

@@ -95,7 +95,7 @@ local function write_leased(ends)
   if #new > 0 then spread({ 'ZADD', LEASES, 'LT' }, new, 2) end
 end
 
-local held, lanes, flows, states = {}, {}, {}, {}
+local held, lanes, flows, states, retains = {}, {}, {}, {}, {}
 local function count_held(lane, by) held[lane] = (held[lane] or 0) + by end
 
 -- Writes what was gathered. Comes last.
@@ -126,6 +126,7 @@ local function flush()
     for state in pairs(states) do new[#new + 1] = state end
     spread({ 'SADD', base .. ':states' }, new, 1)
   end
+  for own in pairs(retains) do call('SADD', base .. ':retains', own) end
 end
 
 -- A document, and what finds it: its place among the ids of its collection, its end, and the set of collections.
@@ -194,20 +195,21 @@ local function render(j)
 end
 
 -- A run's row: what commits look at; counts of steps and the failure, if any; the encoded state. `keys` holds the keys of
--- its jobs between commas; `tail` is what is seldom needed.
+-- its jobs between commas; `tail` is what is seldom needed. `kept` there is 1 where the events are gone, 0 where they are not,
+-- and behind a colon how long the definition keeps the run, where it says so.
 local ROW = '^(%d+) (%S+) (%d+) (%d+) (%S+) ([^\n]*)\n(%d+ %d+ %d+) ([^\n]*)\n()'
-local TAIL = '^(%S+) (%S+) (%d) (%d+) (%S+)$'
+local TAIL = '^(%S+) (%S+) (%S+) (%d+) (%S+)$'
 local function read_row(run)
   local text = call('GET', RUN .. run)
   if not text then return end
   local r, tail, state = {}, nil, nil
   r.version, r.status, r.events, r.last, r.keys, tail, r.steps, r.failure, state = match(text, ROW)
-  r.started, r.ended, r.trimmed, r.number, r.flow = match(tail, TAIL)
+  r.started, r.ended, r.kept, r.number, r.flow = match(tail, TAIL)
   r.state = sub(text, state)
   return r
 end
 local function write_row(run, r)
-  local head = table.concat({ r.version, r.status, r.events, r.last, r.keys, r.started, r.ended, r.trimmed, r.number,
+  local head = table.concat({ r.version, r.status, r.events, r.last, r.keys, r.started, r.ended, r.kept, r.number,
     r.flow }, ' ')
   call('SET', RUN .. run, head .. '\n' .. r.steps .. ' ' .. r.failure .. '\n' .. r.state)
 end
@@ -258,8 +260,18 @@ end
 -- The word of a status as a row has it, and the state of a machine behind it, empty for a flow.
 local function word_of(status) return match(status, '^(%a+):?(.*)$') end
 
+-- The list of ended runs that a run belongs in. Those of one retention lie together, so that retention finds what is due
+-- without walking over what is kept longer; `retains` has which there are.
+local function ended_list(kept)
+  local trimmed, own = match(kept, '^(%d):?(.*)$')
+  local list = base .. (trimmed == '1' and ':trimmed' or ':ended')
+  if own == '' then return list end
+  retains[own] = true
+  return list .. ':' .. own
+end
+
 -- Moves a run between the lists of its status and state, and in or out of those that have ended. No `to`: out of all.
-local function relist(run, flow, number, from, from_end, to, to_end, ended)
+local function relist(run, flow, number, from, from_end, to, to_end, kept)
   local tenant, id = match(run, '^([^/]+)/(.+)$')
   local old, old_state, new, new_state
   if from then old, old_state = word_of(from) end
@@ -284,7 +296,7 @@ local function relist(run, flow, number, from, from_end, to, to_end, ended)
   end
   local was = old and TERMINAL[old] and from_end
   local is = new and TERMINAL[new] and to_end
-  if is then put(ended, to_end, run) elseif was then drop(ended, run) end
+  if is then put(ended_list(kept), to_end, run) elseif was then drop(ended_list(kept), run) end
 end
 
 -- A receipt as its field in its run's `receipts` has it.

@@ -5,8 +5,13 @@ local PART, ENTRIES = 100, 8
 -- 30 days.
 local MARKS_MS = 2592000000
 local more, at, dead = '0', ARGV[3], {}
--- Marks of processes that are long gone.
+-- Marks of processes that are long gone, and retentions that no ended run has any more.
 if at == '0' then
+  for _, own in ipairs(call('SMEMBERS', base .. ':retains')) do
+    if call('EXISTS', base .. ':ended:' .. own, base .. ':trimmed:' .. own) == 0 then
+      call('SREM', base .. ':retains', own)
+    end
+  end
   local fields, gone = call('HGETALL', KEYS[1]), {}
   for i = 1, #fields, 2 do
     local date = sub(fields[i], 1, 2) == 'w:' and match(fields[i + 1], '%d+$')

@@ -21,10 +21,10 @@ local function restore_run(o)
   if call('EXISTS', RUN .. run) == 1 then return 'E' end
   if call('SISMEMBER', base .. ':known', ARGV[o + 7]) == 0 then return 'D' end
   local _, status, _, _, _, tail = match(row, ROW)
-  local _, ended, trimmed, number, flow = match(tail, TAIL)
+  local _, ended, kept, number, flow = match(tail, TAIL)
   flows[match(run, '^[^/]+') .. '/' .. flow] = true
   call('MSET', RUN .. run, row, START .. run, new_run(run, number, ARGV[o + 4], ARGV[o + 6]))
-  relist(run, flow, number, nil, nil, status, ended ~= '-' and ended, base .. (trimmed == '1' and ':trimmed' or ':ended'))
+  relist(run, flow, number, nil, nil, status, ended ~= '-' and ended, kept)
   stamp = math.max(stamp, tonumber(number))
   local set = {}
   for at = o + 8, o + tonumber(ARGV[o + 1]), 2 do

@@ -10,7 +10,8 @@ use crate::output;
 /// Remove ended runs that are over their time
 ///
 /// Counted from the end of each run: first its events go, then the run itself. Runs that have not ended are never
-/// touched. A working engine does this by itself.
+/// touched. Where a definition has a `retain`, its runs are kept as long as that says. A working engine does this by
+/// itself.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline retain --events 7d --runs 30d")]
 pub struct Args {

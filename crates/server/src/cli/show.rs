@@ -1,9 +1,12 @@
 //! `flowline show`: one run, whole.
 
+use std::time::Duration;
+
 use flowline::core::Json;
+use flowline::core::time::format_duration;
 use flowline::plans::Plans;
 use flowline::position::Position;
-use flowline::store::{JobRow, JobState};
+use flowline::store::{JobRow, JobState, RunRow};
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
@@ -68,6 +71,7 @@ fn print(view: &RunView) -> Result<(), Failure> {
     field("awaits", if said { String::new() } else { parts.awaits.join(", ") })?;
     let trimmed = if row.events_trimmed { " (removed by retention)" } else { "" };
     field("events", format!("{}{trimmed}", row.events))?;
+    field("kept", kept(row))?;
     field("error", parts.error.as_deref().map_or(String::new(), |error| output::clip(error, 2000)))?;
     field("result", parts.result.as_ref().map_or(String::new(), |result| output::clip(result.get(), 2000)))?;
     output::line("")?;
@@ -81,6 +85,18 @@ fn print(view: &RunView) -> Result<(), Failure> {
         output::table(&head, parts.jobs.iter().map(job).collect())?;
     }
     Ok(())
+}
+
+/// How long the definition keeps the run, where it says so.
+fn kept(row: &RunRow) -> String {
+    let part = |what: &str, kept: Duration| match row.completed_at {
+        Some(end) => format!("{what} until {}", output::date(end + kept)),
+        None => format!("{what} for {} after the end", format_duration(kept)),
+    };
+    let retain = row.retain.unwrap_or_default();
+    let events = retain.events.filter(|_| !row.events_trimmed).map(|kept| part("events", kept));
+    let parts: Vec<String> = events.into_iter().chain(retain.runs.map(|kept| part("run", kept))).collect();
+    parts.join(", ")
 }
 
 /// Where a machine stands, by name of what is said.

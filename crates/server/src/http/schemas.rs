@@ -227,6 +227,7 @@ fn run_fields(more: Value) -> Value {
         "labels": map("", text("")),
         "idempotencyKey": maybe(text("")),
         "retryOf": maybe(text("The run that it repeats.")),
+        "retain?": object("How long its definition keeps it after its end, where it says so. What is left out is as the settings keep-events and keep-runs say.", json!({ "events?": text("A duration such as 1d."), "runs?": text("A duration such as 7d.") })),
         "version": count("Counts its commits."),
         "events": count("Events in its log."),
         "eventsTrimmed": flag("Whether retention has removed its log."),

@@ -105,3 +105,30 @@ fn how_long_runs_are_kept_is_a_setting() {
     here.write("flowline.toml", "keep-runs = \"1d\"\nkeep-events = \"2d\"");
     here.flowline(&["runs"]).refused(2, &["keep-events", "keep-runs"]);
 }
+
+#[test]
+fn a_definition_says_how_long_its_runs_are_kept() {
+    let here = Here::new();
+    let text =
+        |retain: &str| format!("flow: kept\nretain: {retain}\nsteps:\n  a: {{ command: [echo, hi] }}\n");
+    here.write("kept.yaml", &text("{ events: 1ms, runs: 1h }"));
+    let run = here.json(0, &["run", "kept.yaml"])["runId"].as_str().unwrap().to_owned();
+    here.json(0, &["run", "order.yaml", "--input", r#"{"total": 1}"#]);
+    let show = here.json(0, &["show", &run]);
+    assert_eq!(show["retain"], serde_json::json!({ "events": "1ms", "runs": "1h" }));
+    let shown = here.flowline(&["show", &run]).out;
+    let kept = shown.lines().find(|line| line.starts_with("kept")).unwrap_or_default();
+    assert!(kept.contains("events until 20") && kept.contains("run until 20"), "{shown}");
+    let done = here.json(0, &["retain"]);
+    assert_eq!((&done["trimmed"], &done["removed"]), (&1.into(), &0.into()), "sooner than the settings say");
+    let done = here.json(0, &["retain", "--events", "0s", "--runs", "0s"]);
+    assert_eq!((&done["trimmed"], &done["removed"]), (&0.into(), &1.into()), "and later");
+    assert_eq!(here.json(0, &["runs"])["items"][0]["runId"], run);
+    here.json(0, &["verify"]);
+
+    let live = here.start(&["slow.yaml"]);
+    assert!(!here.flowline(&["show", &live]).out.contains("kept"), "as the settings say");
+    here.write("kept.yaml", &text("{ events: 2h, runs: 1h }"));
+    here.flowline(&["validate", "kept.yaml"])
+        .refused(2, &["kept.yaml:2", "retain-order", "at least as long"]);
+}

@@ -38,6 +38,32 @@ fn an_edit_that_is_undone_is_registered_again() {
 }
 
 #[test]
+fn a_definition_says_how_long_its_runs_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let define = |retain: Value| {
+        let definition =
+            json!({ "flow": "order", "retain": retain, "steps": { "a": { "worker": "depot" } } });
+        served.post("/v1/flows", &definition)
+    };
+    assert_eq!(define(json!({ "events": "1d", "runs": "7d" })).status, 201);
+    let kept = start(&served);
+    let shown = served.get(&format!("/v1/runs/{}", kept["runId"].as_str().unwrap())).json();
+    assert_eq!(shown["retain"], json!({ "events": "1d", "runs": "7d" }));
+    let flow = served.get("/v1/flows/order").json();
+    assert_eq!(flow["definition"]["retain"], json!({ "events": "1d", "runs": "7d" }));
+    assert_eq!(define(json!({ "events": "12h" })).status, 201);
+    start(&served);
+    let listed = served.get("/v1/runs").json();
+    let retains: Vec<&Value> = listed["items"].as_array().unwrap().iter().map(|run| &run["retain"]).collect();
+    assert_eq!(retains, [&json!({ "events": "12h" }), &json!({ "events": "1d", "runs": "7d" })]);
+    let refused = define(json!({ "events": "8d", "runs": "7d" }));
+    assert_eq!(refused.status, 400, "{refused:?}");
+    let said = refused.json().to_string();
+    assert!(said.contains("retain.events") && said.contains("at least as long as their events"), "{said}");
+}
+
+#[test]
 fn a_version_is_activated_and_a_flow_is_retired_and_comes_back() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), &[]);

@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use flowline_core::{Json, Plan};
+use flowline_core::definition::Retain;
+use flowline_core::{Definition, Json, Plan};
 
 pub use act::{Act, Doing, Outcome};
 pub use flow::{Condition, Version};
@@ -53,6 +54,9 @@ pub(crate) fn is_sluggish(seed: u64) -> bool {
     seed % 7 == 5
 }
 
+/// Longer than any world lasts.
+const KEPT: Duration = Duration::from_secs(86_400);
+
 /// How the steps of a program behave on the whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Temper {
@@ -83,7 +87,8 @@ impl Program {
     pub fn random(seed: u64) -> Program {
         let machine = mix(seed, &[MACHINES]).is_multiple_of(3);
         let mut rng = Rng::with_seed(mix(seed, &[if machine { 4 } else { 0 }]));
-        let versions = if machine { machine::versions(&mut rng) } else { flow::versions(&mut rng) };
+        let mut versions = if machine { machine::versions(&mut rng) } else { flow::versions(&mut rng) };
+        retain(&mut Rng::with_seed(mix(seed, &[7])), &mut versions);
         let mut temper = Temper {
             failing: pick(&mut rng, &[0, 5, 15, 15, 40]),
             doomed: None,
@@ -198,6 +203,24 @@ pub(crate) fn mix(seed: u64, parts: &[u64]) -> u64 {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     })
+}
+
+/// Lets some definitions say how long their runs are kept. By draws of its own, so that what else a seed makes is as before.
+/// No run goes before the policy of the world would let it: a start may still be on its way.
+fn retain(rng: &mut Rng, versions: &mut [Version]) {
+    for version in versions {
+        if !one_in(rng, 3) {
+            continue;
+        }
+        let events = (!one_in(rng, 4)).then(|| Duration::from_secs(rng.u64(1..=60)));
+        let runs = (events.is_none() || one_in(rng, 2)).then_some(KEPT);
+        let definition =
+            Definition { retain: Some(Retain { events, runs }), ..version.plan.definition.clone() };
+        match Plan::build(definition) {
+            Ok(plan) => version.plan = Arc::new(plan),
+            Err(error) => unreachable!("it was planned before: {error}"),
+        }
+    }
 }
 
 pub(crate) fn one_in(rng: &mut Rng, n: u32) -> bool {

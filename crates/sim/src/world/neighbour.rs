@@ -37,6 +37,7 @@ impl World {
             input_digest: String::new(),
             idempotency_key: None,
             retry_of: None,
+            retain: None,
         };
         let job = NewJob {
             key: JobKey::Step(0),

@@ -10,6 +10,7 @@ use super::events::LOG_FROM;
 use super::receipts;
 use super::runs::{FIRST_FROM, page_sql};
 use crate::schema;
+use crate::write::retain::{DUE, RETAINS};
 use crate::write::statements::Statements;
 
 fn empty() -> Connection {
@@ -112,6 +113,35 @@ fn a_page_of_runs_by_time_costs_what_it_holds_however_many_runs_there_are() {
         }
     }
     assert_flat(&plan(&empty(), FIRST_FROM), "SEARCH runs USING INTEGER PRIMARY KEY (rowid>?)");
+}
+
+#[test]
+fn retention_costs_what_is_due_however_many_ended_runs_are_kept() {
+    let runs = 20_000;
+    let conn = filled(runs);
+    // All but three are kept for a year, by three definitions that say so differently.
+    let keep = "update progress set status = 3, completed_at = run * 1000;
+        update progress set retain = '-/3153600000' || (run % 3) where run not in (5, 9, 17)";
+    conn.execute_batch(keep).unwrap();
+    let mut retains = conn.prepare(RETAINS).unwrap();
+    let found: Vec<String> = retains.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    assert_eq!(found, ["-/31536000000", "-/31536000001", "-/31536000002"]);
+    let taken = retains.get_status(rusqlite::StatementStatus::VmStep);
+    assert!(taken < 1_000, "{taken} steps to find what there is");
+    let now = runs * 1000;
+    for (retain, end, ids) in [
+        (None, now, vec![5, 9, 17]),
+        (Some("-/31536000000"), now - 31_536_000_000, vec![]),
+        (Some("-/31536000001"), 4_000, vec![1, 4]),
+    ] {
+        let mut due = conn.prepare(DUE).unwrap();
+        let found = due.query_map(rusqlite::params![retain, 0, end, 3, 10], |row| row.get::<_, i64>(1));
+        assert_eq!(found.unwrap().map(Result::unwrap).collect::<Vec<_>>(), ids);
+        let taken = due.get_status(rusqlite::StatementStatus::VmStep);
+        assert!(taken < 200, "{taken} steps: {retain:?}");
+    }
+    let index = "SEARCH progress USING INDEX progress_ended (retain=? AND events_trimmed=? AND completed_at";
+    assert_flat(&plan(&conn, DUE), index);
 }
 
 #[test]

@@ -12,7 +12,8 @@ use crate::names::tenant_of;
 /// The columns that [`run_row`] reads; `r` is the run, `p` its progress, and [`RUN_JOINS`] gives the rest.
 pub(crate) const RUN_COLUMNS: &str = "r.id, r.run_id, f.name, t.name, d.hash, p.status, r.created_at, p.started_at,
     p.completed_at, r.step_count, p.completed_steps, p.failed_steps, p.retries, p.failure_error, p.failure_step,
-    r.labels, r.idempotency_key, r.retry_of, p.version, p.seq, p.events_trimmed, r.input_digest, p.state, p.machine_state";
+    r.labels, r.idempotency_key, r.retry_of, p.version, p.seq, p.events_trimmed, r.input_digest, p.state, p.machine_state,
+    p.retain";
 /// `cross` keeps the planner from turning the order round.
 pub(crate) const RUN_JOINS: &str = "cross join flows f on f.id = r.flow cross join tenants t on t.id = r.tenant cross join definitions d on d.id = r.definition";
 /// Where the encoded state is among [`RUN_COLUMNS`].
@@ -49,6 +50,10 @@ pub(crate) fn run_row(row: &Row<'_>) -> Result<RunRow, Fault> {
         idempotency_key: row.get(16)?,
         retry_of: match row.get_ref(17)?.as_str_or_null().map_err(rusqlite::Error::from)? {
             Some(id) => Some(run_id(id)?),
+            None => None,
+        },
+        retain: match row.get_ref(24)?.as_str_or_null().map_err(rusqlite::Error::from)? {
+            Some(retain) => Some(code::retain(retain)?),
             None => None,
         },
         version: row.get::<_, i64>(18)? as u64,

@@ -34,9 +34,10 @@ impl Reader<'_> {
     }
 
     fn rows_sql(&self, which: &str) -> Result<String, Fault> {
-        let progress = match self.has(schema::WITH_MACHINES)? {
-            true => "progress",
-            false => "(select *, null as machine_state from progress)",
+        let progress = match (self.has(schema::WITH_MACHINES)?, self.has(schema::WITH_CREATION)?) {
+            (_, true) => "progress",
+            (true, false) => "(select *, null as retain from progress)",
+            (false, false) => "(select *, null as machine_state, null as retain from progress)",
         };
         Ok(format!(
             "select {RUN_COLUMNS} from runs r cross join {progress} p on p.run = r.id {RUN_JOINS} where {which}"

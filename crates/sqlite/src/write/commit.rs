@@ -42,6 +42,9 @@ impl Writer<'_> {
         let (first_seq, end) = self.log(id, ts, &commit.events)?;
         self.change_receipts(id, ts, &commit.receipts)?;
         let version = self.advance(id, &commit.state, &commit.index, end)?;
+        if let Base::New(NewRun { retain: Some(retain), .. }) = &commit.base {
+            self.sql.set_retain.execute((id, retain.code()))?;
+        }
         if commit.index.status.is_terminal() {
             self.live.forget(id);
         }

@@ -3,7 +3,9 @@
 //! A run is trimmed or removed in one small write that makes its events invisible and enters it in `purges`; the events
 //! themselves go afterwards, some thousand per transaction, so that other writers never wait long for a large run.
 
-use flowline_core::{RunKey, Time};
+use std::time::Duration;
+
+use flowline_core::{RunKey, Status, Time};
 use flowline_store::row::{Retained, Retention};
 use rusqlite::{OptionalExtension, params};
 
@@ -30,16 +32,16 @@ pub(crate) enum More {
 impl Writer<'_> {
     /// Marks up to `limit` runs, removals first, those that ended first before others.
     pub(crate) fn retain(&mut self, policy: Retention, limit: usize) -> Result<(Retained, More), Fault> {
-        let now = self.clock.now();
         let chunk = limit.min(RUNS);
         let mut done = Retained::default();
-        for id in self.ended_by(before(now, policy.runs), Which::All, chunk)? {
+        let kept = self.kept(policy)?;
+        let runs: Vec<_> = kept.iter().map(|(code, kept)| (code.as_deref(), kept.runs)).collect();
+        for id in self.due(&runs, &[0, 1], chunk)? {
             self.remove_run(id)?;
             done.removed += 1;
         }
-        for id in
-            self.ended_by(before(now, policy.events), Which::Untrimmed, chunk - done.removed as usize)?
-        {
+        let events: Vec<_> = kept.iter().map(|(code, kept)| (code.as_deref(), kept.events)).collect();
+        for id in self.due(&events, &[0], chunk - done.removed as usize)? {
             self.recall(id)?;
             let last_seq = self.run(id)?.seq as i64;
             self.conn.execute(
@@ -170,33 +172,63 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn ended_by(&mut self, end: Time, which: Which, limit: usize) -> Result<Vec<i64>, Fault> {
+    /// What holds for ended runs, by the `retain` that they have.
+    fn kept(&self, policy: Retention) -> Result<Vec<(Option<String>, Retention)>, Fault> {
+        let mut kept = vec![(None, policy.of(None))];
+        let mut statement = self.conn.prepare_cached(RETAINS)?;
+        let mut found = statement.query([])?;
+        while let Some(row) = found.next()? {
+            let text: String = row.get(0)?;
+            let own = code::retain(&text)?;
+            kept.push((Some(text), policy.of(Some(own))));
+        }
+        Ok(kept)
+    }
+
+    /// Up to `limit` runs that ended longer ago than they are kept, of those whose events are gone (1) or there (0).
+    fn due(
+        &self,
+        kept: &[(Option<&str>, Duration)],
+        trimmed: &[i64],
+        limit: usize,
+    ) -> Result<Vec<i64>, Fault> {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let trimmed = match which {
-            Which::All => "(0, 1)",
-            Which::Untrimmed => "(0)",
-        };
-        let ended = code::status_number(flowline_core::Status::Completed);
-        let sql = format!(
-            "select run from progress where events_trimmed in {trimmed} and completed_at is not null
-                and completed_at <= ?1 and status >= {ended} order by completed_at, run limit ?2"
-        );
-        let mut statement = self.conn.prepare_cached(&sql)?;
-        let ids = statement.query_map(params![end.millis(), limit as i64], |row| row.get(0))?;
-        Ok(ids.collect::<Result<_, _>>()?)
+        let now = self.clock.now();
+        let ended = code::status_number(Status::Completed);
+        let mut statement = self.conn.prepare_cached(DUE)?;
+        let mut due: Vec<(i64, i64)> = Vec::new();
+        for (retain, kept) in kept {
+            for trimmed in trimmed {
+                let end = before(now, *kept).millis();
+                let found = statement
+                    .query_map(params![retain, trimmed, end, ended, limit as i64], |row| {
+                        Ok((row.get(0)?, row.get(1)?))
+                    })?;
+                due.extend(found.collect::<Result<Vec<_>, _>>()?);
+            }
+        }
+        due.sort_unstable();
+        Ok(due.into_iter().take(limit).map(|(_, run)| run).collect())
     }
 }
 
-#[derive(Clone, Copy)]
-enum Which {
-    All,
-    Untrimmed,
-}
+/// The different `retain` of ended runs: a step in the index for each, not for each run.
+pub(crate) const RETAINS: &str = "
+    with recursive own(retain) as (
+        select min(retain) from progress where completed_at is not null and retain > ''
+        union all
+        select (select min(p.retain) from progress p where p.completed_at is not null and p.retain > own.retain)
+            from own where own.retain is not null)
+    select retain from own where retain is not null";
+
+pub(crate) const DUE: &str = "
+    select completed_at, run from progress where retain is ?1 and events_trimmed = ?2 and completed_at is not null
+        and completed_at <= ?3 and status >= ?4 order by completed_at, run limit ?5";
 
 /// What ended by this moment is older than `kept`.
-fn before(now: Time, kept: std::time::Duration) -> Time {
+fn before(now: Time, kept: Duration) -> Time {
     let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
     Time::from_millis(now.millis().saturating_sub(kept))
 }

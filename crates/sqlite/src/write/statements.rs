@@ -45,6 +45,8 @@ statements! {
         machine_state = ?12, context_seq = coalesce(?13, context_seq) where run = ?1",
     advance_log: "update or rollback progress set seq = ?2, ms = ?3, started_at = ?4 where run = ?1",
     set_failure: "update or rollback progress set failure_error = ?2, failure_step = ?3 where run = ?1",
+    // Of its own, because few definitions say it.
+    set_retain: "update or rollback progress set retain = ?2 where run = ?1",
     insert_log: "insert or rollback into log (n, run, first_seq, ms, count, events) values (?1, ?2, ?3, ?4, ?5, ?6)",
     insert_slot: "insert or ignore into slots (run, slot, n) values (?, ?, ?)",
     insert_8_slots: "insert or ignore into slots (run, slot, n) values (?, ?, ?), (?, ?, ?), (?, ?, ?), (?, ?, ?),

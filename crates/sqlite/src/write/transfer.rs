@@ -114,8 +114,8 @@ impl Writer<'_> {
         let insert =
             "insert or rollback into progress (run, tenant, flow, status, version, seq, ms, started_at,
             completed_at, completed_steps, failed_steps, retries, events_trimmed, trimmed_to, failure_error,
-            failure_step, state, machine_state)
-            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
+            failure_step, state, machine_state, retain)
+            values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
         self.conn.prepare_cached(insert)?.execute(params![
             id,
             tenant,
@@ -135,6 +135,7 @@ impl Writer<'_> {
             failure.and_then(|failure| failure.step.as_deref()),
             state,
             row.state,
+            row.retain.map(|retain| retain.code()),
         ])?;
         self.count(flow, row.status, row.state.clone(), 1);
         for job in jobs {

@@ -87,6 +87,7 @@ fn start(run: &RunKey) -> Commit {
         input_digest: "4355a46b19d348dc2f57c046f8ef63d4538ebb936000f3c9ee954a27460dd865".into(),
         idempotency_key: None,
         retry_of: None,
+        retain: None,
     };
     Commit {
         run: run.clone(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use flowline_core::definition::Retain;
 use flowline_core::{Event, EventType, Json, NewEvent, Status, Time};
 
 use super::{Fixture, given};
@@ -34,6 +35,7 @@ pub async fn a_row_tells_what_its_start_said(f: Fixture) {
         input_digest: "abc".into(),
         idempotency_key: Some(given::STRANGE.concat()),
         retry_of: Some(given::run("before").run),
+        retain: Some(Retain::events(given::SHORT)),
         ..given::new_run()
     };
     let index = Index { completed_steps: 1, failed_steps: 2, retries: 3, ..given::index(Status::Waiting) };
@@ -58,6 +60,7 @@ pub async fn a_row_tells_what_its_start_said(f: Fixture) {
         labels,
         idempotency_key: Some(given::STRANGE.concat()),
         retry_of: Some(given::run("before").run),
+        retain: Some(Retain::events(given::SHORT)),
         version: 1,
         events: 1,
         events_trimmed: false,

@@ -71,6 +71,7 @@ pub fn new_run() -> NewRun {
         input_digest: "digest".into(),
         idempotency_key: None,
         retry_of: None,
+        retain: None,
     }
 }
 

@@ -262,6 +262,12 @@ macro_rules! conformance {
                 every_ended_status_is_retained_and_no_other
                 at_most_limit_runs_go_at_once_those_that_ended_first
                 retention_keeps_counters_true
+                what_a_definition_says_comes_before_the_policy_be_it_shorter_or_longer
+                what_a_definition_leaves_out_is_as_the_policy_says
+                a_run_goes_in_two_steps_by_its_own_times
+                the_limit_holds_for_all_retentions_together_those_that_ended_first_go_first
+                a_run_with_times_of_its_own_ends_by_a_step_and_is_retained
+                a_run_with_times_of_its_own_is_deleted_and_mended_like_any_other
             ]
             runs: [
                 runs_are_found_by_time_also_where_the_clock_was_set_back
@@ -305,6 +311,7 @@ macro_rules! conformance {
                 a_run_in_flight_goes_on_where_it_was
                 a_restored_lease_is_nobodys_and_runs_out
                 a_restored_run_ends_and_is_retained_like_any_other
+                restored_runs_are_kept_for_the_times_of_their_own
                 what_is_the_latest_and_what_is_retired_is_carried
                 a_log_is_restored_in_parts
                 a_run_that_is_there_is_not_restored_over

@@ -328,6 +328,7 @@ impl Maker {
         if self.rng.percent(5) {
             new.definition = "missing".into();
         }
+        new.retain = self.own_retain();
         match row {
             None if self.rng.percent(90) => Base::New(new),
             None => Base::Version(1),
@@ -556,14 +557,6 @@ impl Maker {
             1 | 2 => Op::Define(definition),
             _ => Op::Definitions(tenant),
         }
-    }
-
-    fn retain(&mut self) -> Op {
-        let mut age = || match self.exact {
-            true => Duration::from_millis(self.rng.pick(&[100, 1_000, 4_000])),
-            false => self.rng.pick(&[Duration::ZERO, HOUR]),
-        };
-        Op::Retain(Retention { events: age(), runs: age() + age() })
     }
 
     async fn repair(&mut self, run: RunKey) -> Op {

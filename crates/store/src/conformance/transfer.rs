@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flowline_core::definition::Retain;
 use flowline_core::event::Slot;
 use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant, Time};
 
@@ -166,6 +167,7 @@ async fn fill(f: &Fixture) -> Vec<RunKey> {
         labels: strange,
         idempotency_key: Some("key".into()),
         retry_of: Some(given::run("old").run),
+        retain: Some(Retain::events(given::SHORT)),
         ..given::new_run()
     };
     let input = NewEvent::run(EventType::FlowStart, Some(given::json(given::STRANGE[1].into())));
@@ -285,6 +287,43 @@ pub async fn runs_restored_one_after_the_other_are_listed_the_last_one_first(f: 
     let newest = f.started("new", vec![]).await;
     let all = f.store.runs(RunQuery::of(Tenant::default())).await.expect("lists");
     assert_eq!(listed(all)[0], newest.run.as_str());
+}
+
+pub async fn restored_runs_are_kept_for_the_times_of_their_own(f: Fixture) {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let from = source(&f).await;
+    let mut runs = Vec::new();
+    let soon = Retain::events(given::SHORT);
+    for (id, retain) in [
+        ("gone", Some(soon.and_runs(given::SHORT))),
+        ("trimmed", Some(soon.and_runs(DAY))),
+        ("trimmed-before", Some(Retain::events(Duration::ZERO).and_runs(given::SHORT))),
+        ("live", Some(soon)),
+        ("usual", None),
+    ] {
+        let run = given::run(id);
+        from.define(&run).await;
+        let new = NewRun { retain, ..given::new_run() };
+        from.commit(Commit { base: Base::New(new), ..given::start(&run) }).await;
+        if id != "live" {
+            from.commit(given::end(&run, 1)).await;
+        }
+        runs.push(run);
+    }
+    let policy = Retention { events: DAY, runs: DAY };
+    assert_eq!(from.store.retain(policy, 10).await.expect("retains").trimmed, 1);
+    carry(&from, &f).await;
+    f.pass(given::LATER).await;
+    let done = f.store.retain(policy, 10).await.expect("retains");
+    assert_eq!((done.trimmed, done.removed), (1, 2));
+    let mut left = Vec::new();
+    for run in &runs {
+        left.push(f.try_row(run).await.map(|row| row.events_trimmed));
+    }
+    assert_eq!(left, [None, Some(true), None, Some(false), Some(false)]);
+    f.commit(given::end(&runs[3], 1)).await;
+    f.pass(given::LATER).await;
+    assert_eq!(f.store.retain(policy, 10).await.expect("retains").trimmed, 1, "also where it ends here");
 }
 
 pub async fn a_run_in_flight_goes_on_where_it_was(f: Fixture) {

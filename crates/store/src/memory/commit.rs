@@ -81,7 +81,8 @@ impl Memory {
     }
 
     fn insert_run(&mut self, now: Time, key: &RunKey, new: NewRun, index: &Index) {
-        let NewRun { flow, definition, step_count, labels, input_digest, idempotency_key, retry_of } = new;
+        let NewRun { flow, definition, step_count, labels, input_digest, idempotency_key, retry_of, retain } =
+            new;
         let row = RunRow {
             run_id: key.run.clone(),
             flow_name: flow,
@@ -101,6 +102,7 @@ impl Memory {
             labels,
             idempotency_key,
             retry_of,
+            retain,
             version: 0,
             events: 0,
             events_trimmed: false,

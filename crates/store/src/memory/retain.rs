@@ -1,11 +1,13 @@
 //! Forgetting what is old, and mending what reconciling found.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use flowline_core::definition::Retain;
 use flowline_core::planted::{self, Bug};
 use flowline_core::{RunKey, Tenant, Time};
 
-use super::rows::{Memory, counter};
+use super::rows::{EndedRuns, Memory, counter};
 use crate::commit::CommitError;
 use crate::job::{JobKey, NewJob};
 use crate::row::{Repair, Retained, Retention};
@@ -16,12 +18,12 @@ impl Memory {
     /// their time go along.
     pub fn retain(&mut self, now: Time, policy: Retention, limit: usize) -> Retained {
         let mut done = Retained::default();
-        for run in self.ended_by(&self.ended, |end| end + policy.runs <= now, limit) {
+        for run in self.due(&self.ended, now, |own| policy.of(own).runs, limit) {
             self.remove_run(&run);
             done.removed += 1;
         }
         let left = limit - done.removed as usize;
-        for run in self.ended_by(&self.untrimmed, |end| end + policy.events <= now, left) {
+        for run in self.due(&self.untrimmed, now, |own| policy.of(own).events, left) {
             self.trim(&run);
             done.trimmed += 1;
         }
@@ -141,14 +143,21 @@ impl Memory {
         self.counters.append(&mut counts);
     }
 
-    fn ended_by(
+    /// Runs that ended longer ago than they are kept.
+    fn due(
         &self,
-        index: &BTreeSet<(Time, u64)>,
-        old: impl Fn(Time) -> bool,
+        index: &EndedRuns,
+        now: Time,
+        kept: impl Fn(Option<Retain>) -> Duration,
         limit: usize,
     ) -> Vec<RunKey> {
-        let oldest = index.iter().take_while(|(end, _)| old(*end)).take(limit);
-        oldest.filter_map(|(_, number)| self.by_number.get(number).cloned()).collect()
+        let mut due = Vec::new();
+        for (own, ended) in index {
+            let kept = kept(*own);
+            due.extend(ended.iter().take_while(|(end, _)| *end + kept <= now).take(limit));
+        }
+        due.sort();
+        due.iter().take(limit).filter_map(|(_, number)| self.by_number.get(number).cloned()).collect()
     }
 
     fn trim(&mut self, key: &RunKey) {

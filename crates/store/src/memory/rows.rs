@@ -4,10 +4,12 @@
 //! jobs among the leases by expiry, held jobs in none. Every change of a job goes through [`Memory::put_job`] and
 //! [`Memory::take_job`].
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use flowline_core::definition::Retain;
 use flowline_core::event::Slot;
 use flowline_core::planted::{self, Bug};
 use flowline_core::{Event, NewEvent, RunKey, Status, Tenant, Time};
@@ -30,9 +32,9 @@ pub struct Memory {
     pub(super) by_number: BTreeMap<u64, RunKey>,
     pub(super) counters: BTreeMap<Counted, u64>,
     pub(super) listed_receipts: BTreeSet<(ReceiptsOf, Place)>,
-    /// Ended runs by their end; the first set only while their events are there.
-    pub(super) untrimmed: BTreeSet<(Time, u64)>,
-    pub(super) ended: BTreeSet<(Time, u64)>,
+    /// Ended runs; the first only while their events are there.
+    pub(super) untrimmed: EndedRuns,
+    pub(super) ended: EndedRuns,
 
     pub(super) lanes: BTreeMap<LaneKey, LaneJobs>,
     pub(super) timers: BTreeMap<(Time, u64), JobAt>,
@@ -58,6 +60,9 @@ pub struct Memory {
     pub(super) last_event: u64,
     pub(super) last_definition: u64,
 }
+
+/// Ended runs by what their definition says of how long they are kept, then by their end.
+pub(super) type EndedRuns = BTreeMap<Option<Retain>, BTreeSet<(Time, u64)>>;
 
 /// A list of runs that is kept ready.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -308,9 +313,10 @@ impl Memory {
         }
         *self.counters.entry(counter(&run.row)).or_default() += 1;
         if let Some(end) = ended_at(&run.row) {
-            self.ended.insert((end, run.number));
+            let at = (end, run.number);
+            self.ended.entry(run.row.retain).or_default().insert(at);
             if !run.row.events_trimmed {
-                self.untrimmed.insert((end, run.number));
+                self.untrimmed.entry(run.row.retain).or_default().insert(at);
             }
         }
     }
@@ -331,8 +337,14 @@ impl Memory {
             }
         }
         if let Some(end) = ended_at(&run.row) {
-            self.ended.remove(&(end, run.number));
-            self.untrimmed.remove(&(end, run.number));
+            for index in [&mut self.ended, &mut self.untrimmed] {
+                if let Entry::Occupied(mut alike) = index.entry(run.row.retain) {
+                    alike.get_mut().remove(&(end, run.number));
+                    if alike.get().is_empty() {
+                        alike.remove();
+                    }
+                }
+            }
         }
     }
 }

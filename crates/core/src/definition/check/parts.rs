@@ -7,10 +7,11 @@ use super::Finding;
 use super::context::ContextKeys;
 use super::expressions::{self, Role, Verdict};
 use crate::definition::place::Place;
-use crate::definition::{Cleanup, Definition, Retry, Runner, StepDefinition, Subscribes};
+use crate::definition::{Cleanup, Definition, Retain, Retry, Runner, StepDefinition, Subscribes};
 use crate::ids::check_name;
 use crate::limits;
 use crate::schema::Schema;
+use crate::time::format_duration;
 
 pub(super) fn check(definition: &Definition) -> Vec<Finding> {
     let context = definition.machine.as_ref().map(|machine| ContextKeys::of(definition, machine));
@@ -126,6 +127,43 @@ impl Parts {
                 "the ttl of the state is zero".to_owned(),
                 help,
             );
+        }
+        if let Some(retain) = definition.retain {
+            self.retain(retain, &root.key("retain"));
+        }
+    }
+
+    fn retain(&mut self, retain: Retain, place: &Place) {
+        if retain == Retain::default() {
+            let message = "`retain` says neither how long events are kept nor how long runs are".to_owned();
+            self.error("empty-retain", place.clone(), message, "write {events: 1d, runs: 7d}, or remove it");
+        }
+        for (key, kept) in [("events", retain.events), ("runs", retain.runs)] {
+            let (Some(kept), at) = (kept, place.key(key)) else { continue };
+            self.whole_milliseconds("`retain`", kept, at.clone());
+            if kept.is_zero() {
+                let message =
+                    format!("`{key}` of `retain` is zero: they would be gone as soon as a run ends");
+                let help = "give a duration such as 1d, or remove it to follow the engine's setting";
+                self.error("zero-duration", at, message, help);
+            } else if kept > limits::RETAIN {
+                let most = format_duration(limits::RETAIN);
+                let message =
+                    format!("`{key}` of `retain` is {}; the limit is {most}", format_duration(kept));
+                self.error(
+                    "retain-too-long",
+                    at,
+                    message,
+                    &format!("to keep them for good, use {most}, a hundred years"),
+                );
+            }
+        }
+        if let Retain { events: Some(events), runs: Some(runs) } = retain
+            && events > runs
+        {
+            let message = "`retain` keeps events longer than the runs that they belong to".to_owned();
+            let help = "keep runs for at least as long as their events";
+            self.error("retain-order", place.key("events"), message, help);
         }
     }
 

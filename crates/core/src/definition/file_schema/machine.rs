@@ -24,6 +24,7 @@ pub(super) fn machine() -> Value {
             },
             "timeout": { "$ref": "#/$defs/duration", "description": "How long a run may take." },
             "state": { "$ref": "#/$defs/cleanup" },
+            "retain": { "$ref": "#/$defs/retain" },
             "initial": { "$ref": "#/$defs/name", "description": "The state that a run begins in. Default: the first one." },
             "states": {
                 "type": "object",

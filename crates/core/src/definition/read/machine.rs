@@ -14,7 +14,7 @@ use crate::definition::{
 
 /// The keys that flows do not have.
 pub(super) const OWN_KEYS: [&str; 5] = ["events", "context", "initial", "states", "actions"];
-const MACHINE_KEYS: [&str; 11] = [
+const MACHINE_KEYS: [&str; 12] = [
     "machine",
     "description",
     "input",
@@ -23,6 +23,7 @@ const MACHINE_KEYS: [&str; 11] = [
     "output",
     "timeout",
     "state",
+    "retain",
     "initial",
     "states",
     "actions",

@@ -1,14 +1,39 @@
-//! Calls about what is kept beside runs and jobs: named locks, documents, receipts.
+//! Calls about what is kept beside runs and jobs (named locks, documents, receipts), and how long runs are.
 
+use std::time::Duration;
+
+use flowline_core::definition::Retain;
 use flowline_core::{RunKey, Tenant};
 
-use super::{COLLECTIONS, LOCK, Maker, Op, WORKERS};
+use super::{COLLECTIONS, HOUR, LOCK, Maker, Op, WORKERS};
 use crate::conformance::given;
+use crate::row::Retention;
 use crate::{
     Catalog, DocumentQuery, LockRequest, Opened, Order, ReceiptChange, ReceiptQuery, ReceiptStatus, Token,
 };
 
 impl Maker {
+    pub(super) fn retain(&mut self) -> Op {
+        Op::Retain(Retention { events: self.age(), runs: self.age() + self.age() })
+    }
+
+    /// What the definition of a run says of how long it is kept.
+    pub(super) fn own_retain(&mut self) -> Option<Retain> {
+        let (events, runs) = (self.age(), self.age());
+        let retain = Retain {
+            events: self.rng.percent(70).then_some(events),
+            runs: self.rng.percent(70).then_some(runs),
+        };
+        self.rng.percent(40).then_some(retain)
+    }
+
+    fn age(&mut self) -> Duration {
+        match self.exact {
+            true => Duration::from_millis(self.rng.pick(&[100, 1_000, 4_000])),
+            false => self.rng.pick(&[Duration::ZERO, HOUR]),
+        }
+    }
+
     /// One name and three tokens, so that calls meet.
     pub(super) fn lock(&mut self, tenant: Tenant) -> Op {
         let token = Token(1 + self.rng.below(3) as u128);

@@ -1,0 +1,117 @@
+//! How long runs are kept where their definition says so: from the builder to what retention removes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline::core::{Json, RunKey, Time, definition};
+use flowline::machine::to;
+use flowline::retain::retain_all;
+use flowline::store::RunStore;
+use flowline::store::clock::Clock;
+use flowline::store::memory::MemoryStore;
+use flowline::store::row::{Retained, Retention};
+use flowline::{Config, Engine, Flow, Machine, Retain, Step, StepError};
+use serde_json::{Value, json};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+async fn pass(_: Step, input: Value) -> Result<Value, StepError> {
+    Ok(input)
+}
+
+fn flow(version: u32, retain: Option<Retain>) -> Flow {
+    let flow = Flow::new("order").description(&format!("version {version}")).step("a", pass);
+    match retain {
+        Some(retain) => flow.retain(retain),
+        None => flow,
+    }
+    .build()
+    .unwrap()
+}
+
+async fn engine(store: &Arc<MemoryStore>, flow: &Flow) -> Engine {
+    let config = Config { retention: None, ..Config::default() };
+    Engine::on(store.clone()).config(config).flow(flow).start().await.unwrap()
+}
+
+fn memory() -> Arc<MemoryStore> {
+    Arc::new(MemoryStore::new(Clock::manual(Time::from_millis(1_000_000))))
+}
+
+/// What is left of a run: its row, and whether its events are.
+async fn left(store: &MemoryStore, run: &RunKey) -> Option<bool> {
+    let found = store.load(std::slice::from_ref(run)).await.unwrap().remove(0)?;
+    Some(!found.row.events_trimmed)
+}
+
+#[tokio::test]
+async fn a_run_is_kept_as_the_version_that_it_runs_under_says() {
+    let store = memory();
+    let mut runs = Vec::new();
+    for (version, retain) in
+        [(1, Some(Retain::runs(HOUR))), (2, Some(Retain::events(HOUR).and_runs(HOUR * 3))), (3, None)]
+    {
+        let flow = flow(version, retain);
+        let engine = engine(&store, &flow).await;
+        let run = engine.run(&flow, json!(version)).await.unwrap();
+        run.wait().await.unwrap();
+        runs.push(run.key().clone());
+        engine.stop().await;
+    }
+    store.clock().advance(HOUR * 2);
+    let done = retain_all(&*store, Retention::default()).await.unwrap();
+    assert_eq!(done, Retained { trimmed: 1, removed: 1 });
+    assert_eq!(left(&store, &runs[0]).await, None);
+    assert_eq!(left(&store, &runs[1]).await, Some(false));
+    assert_eq!(left(&store, &runs[2]).await, Some(true), "the latest version says nothing");
+    let short = Retention { events: HOUR, runs: HOUR };
+    assert_eq!(retain_all(&*store, short).await.unwrap(), Retained { trimmed: 0, removed: 1 });
+    assert_eq!(left(&store, &runs[1]).await, Some(false), "longer than the engine keeps runs");
+}
+
+#[tokio::test]
+async fn a_machine_says_how_long_its_runs_are_kept_too() {
+    let machine = Machine::new("door")
+        .events(["close"])
+        .retain(Retain::events(HOUR))
+        .state("open")
+        .on("close", to("closed"))
+        .state("closed")
+        .completes()
+        .build()
+        .unwrap();
+    let store = memory();
+    let engine = engine(&store, &machine).await;
+    let run = engine.run(&machine, json!({})).await.unwrap();
+    let open = engine.run(&machine, json!({})).await.unwrap();
+    engine.send(run.key(), "close", Json::from(json!(null))).await.unwrap();
+    run.wait().await.unwrap();
+    store.clock().advance(HOUR * 2);
+    let done = retain_all(&*store, Retention::default()).await.unwrap();
+    assert_eq!(done, Retained { trimmed: 1, removed: 0 });
+    assert_eq!((left(&store, run.key()).await, left(&store, open.key()).await), (Some(false), Some(true)));
+    engine.stop().await;
+}
+
+#[test]
+fn times_that_make_no_sense_are_an_error_of_build() {
+    for (retain, text) in [
+        (Retain::events(HOUR * 2).and_runs(HOUR), "keep runs for at least as long as their events"),
+        (Retain::runs(Duration::ZERO), "`runs` of `retain` is zero"),
+        (Retain::runs(Duration::from_micros(1_500)), "whole milliseconds"),
+        (Retain::default(), "{events: 1d, runs: 7d}"),
+    ] {
+        let error = Flow::new("order").step("a", pass).retain(retain).build().unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+}
+
+#[test]
+fn the_times_are_part_of_what_a_definition_is_known_by() {
+    let text = |retain: &str| format!("flow: f\n{retain}steps:\n  a: {{ function: a }}\n");
+    let read = |retain: &str| definition::read("f.yaml", &text(retain), definition::Format::Yaml).unwrap();
+    let hashes = ["", "retain: { events: 1d }\n", "retain: { runs: 1d }\n", "retain: { runs: 24h }\n"]
+        .map(|retain| read(retain).definition.hash());
+    assert!(hashes[0] != hashes[1] && hashes[1] != hashes[2] && hashes[0] != hashes[2]);
+    assert_eq!(hashes[2], hashes[3]);
+}
