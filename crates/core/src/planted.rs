@@ -129,6 +129,8 @@ bugs! {
     ToldFromMemory,
     /// The input of a join holds what has been emitted when an attempt is claimed.
     InputAtClaim,
+    /// An event without a payload is handed on as one with null.
+    NothingAsNull,
     // Machines.
     /// A timer of a state that was left fires all the same.
     TimerOutlivesState,

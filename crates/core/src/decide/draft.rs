@@ -91,7 +91,10 @@ impl<'a> Draft<'a> {
         let event_id = event_id.map(json::string);
         let data =
             json::object([("name", Some(&name)), ("payload", Some(payload)), ("eventId", event_id.as_ref())]);
-        self.keep(Slot::Emit(event), payload);
+        match payload.is_nothing() && planted::is(Bug::NothingAsNull) {
+            true => self.keep(Slot::Emit(event), &Json::null()),
+            false => self.keep(Slot::Emit(event), payload),
+        }
         match of {
             Some(of) => self.push_step(Fact::Emit { event }, EventType::Emit, of, Some(data)),
             None => self.push_run(Fact::Emit { event }, EventType::Emit, Some(data)),
