@@ -112,7 +112,7 @@ fn serve(root: &Path, command: Services) -> Result<()> {
 }
 
 /// What takes seconds comes first, so that most failures show at once.
-fn ci() -> [Stage; 9] {
+fn ci() -> [Stage; 10] {
     [
         Stage::format(),
         Stage::tidy(),
@@ -120,6 +120,7 @@ fn ci() -> [Stage; 9] {
         Stage::build().quiet(),
         Stage::tests(),
         Stage::clients(),
+        Stage::planted(),
         Stage::dependencies(),
         Stage::docs_of_binaries().quiet(),
         Stage::docs_of_libraries().quiet(),

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{clients, services, tidy};
+use crate::{clients, mutants, services, tidy};
 
 /// Advisories are left out: their database needs the network, and a new advisory must not fail an unchanged commit.
 const DENY: &[&str] = &["deny", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"];
@@ -39,6 +39,7 @@ enum Work {
     Tidy,
     Dependencies,
     Clients,
+    Planted,
 }
 
 impl Stage {
@@ -83,6 +84,11 @@ impl Stage {
         Stage { name: "clients", work: Work::Clients, quiet: false }
     }
 
+    /// The planted bugs still fit the source, and compile.
+    pub(crate) fn planted() -> Stage {
+        Stage { name: "planted bugs", work: Work::Planted, quiet: false }
+    }
+
     pub(crate) fn quiet(self) -> Stage {
         Stage { quiet: true, ..self }
     }
@@ -108,6 +114,7 @@ impl Stage {
             }
             Work::Tidy => "cargo xtask tidy".to_owned(),
             Work::Clients => "cargo xtask clients".to_owned(),
+            Work::Planted => "cargo xtask mutants --check".to_owned(),
             Work::Dependencies => format!("cargo {}", DENY.join(" ")),
         }
     }
@@ -122,6 +129,7 @@ impl Stage {
             }
             Work::Tidy => tidy::run(root),
             Work::Clients => clients::run(root),
+            Work::Planted => mutants::check(root),
             Work::Dependencies => self.judge_dependencies(root),
         }
     }

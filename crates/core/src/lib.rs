@@ -18,6 +18,7 @@ pub mod json;
 pub mod limits;
 pub mod machine;
 pub mod plan;
+#[cfg(feature = "planted")]
 pub mod planted;
 pub mod receipt;
 pub mod request;

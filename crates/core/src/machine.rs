@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::definition::OnFailure;
 use crate::event::Slot;
 use crate::plan::{Plan, PlanMachine, PlanTransition};
-use crate::planted::{self, Bug};
 use crate::run::{Fact, Phase, RunState, StepState};
 
 /// The part of a run state that only machines have.
@@ -172,10 +171,7 @@ impl RunState {
         match fact {
             Fact::Received { number, event } => {
                 machine.received = number;
-                match planted::is(Bug::InboxReversed) {
-                    true => machine.inbox.push_front(Turn::Event { number, event }),
-                    false => machine.inbox.push_back(Turn::Event { number, event }),
-                }
+                machine.inbox.push_back(Turn::Event { number, event });
             }
             Fact::Rejected { number } => {
                 machine.inbox.retain(|turn| !matches!(turn, Turn::Event { number: n, .. } if *n == number));
@@ -236,13 +232,12 @@ impl RunState {
         };
         let ready = |asked: &Asked| {
             let before = |other: &Asked| {
-                let ordered = other.group == asked.group || planted::is(Bug::AfterAcrossGroups);
+                let ordered = other.group == asked.group;
                 other.group < asked.group
                     || (ordered && plan.step(asked.action).after.contains(&other.action))
             };
             self.step(asked.action).phase == Phase::Idle
-                && (planted::is(Bug::ActionsUnordered)
-                    || current.asked.iter().filter(|other| before(other)).all(|other| done(other.action)))
+                && current.asked.iter().filter(|other| before(other)).all(|other| done(other.action))
         };
         let triggered: Vec<u32> =
             current.asked.iter().filter(|asked| ready(asked)).map(|asked| asked.action).collect();

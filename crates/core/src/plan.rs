@@ -14,7 +14,6 @@ use crate::event::Slot;
 use crate::expr::Expr;
 use crate::json::{self, Json};
 use crate::limits;
-use crate::planted::{self, Bug};
 use crate::request::RequestTemplate;
 use crate::run::RunState;
 use crate::schema::Schema;
@@ -248,7 +247,6 @@ impl Plan {
         match &self.step(step).wants {
             Wants::Start => true,
             Wants::Transition => false,
-            Wants::All { .. } if planted::is(Bug::JoinOnFirstEvent) => true,
             Wants::All { events, steps } => {
                 state.emitted.holds_all(events) && steps.iter().all(|&s| self.satisfied_by_step(s, state))
             }

@@ -1,7 +1,10 @@
 //! Bugs planted on purpose, to show that the simulator and the checker would find them.
 //!
-//! Without the feature `planted`, which only the mutation gate turns on, [`is`] is a constant `false` and the compiler
-//! removes every trace. With it, one bug at a time can be switched on for the current thread.
+//! This is their list, and the switch that turns one of them on for the current thread. The places that ask [`is`] are not
+//! in the source: `crates/sim/planted.patch` adds them to the copy that `cargo xtask mutants` builds. Only that build turns
+//! the feature `planted` on.
+
+use std::cell::Cell;
 
 macro_rules! bugs {
     ($($(#[doc = $what:literal])* $bug:ident,)*) => {
@@ -177,32 +180,16 @@ bugs! {
     DurationGuessed,
 }
 
-#[cfg(not(feature = "planted"))]
-#[inline(always)]
-pub const fn is(_bug: Bug) -> bool {
-    false
+thread_local! {
+    static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
 }
 
-#[cfg(feature = "planted")]
-pub use switched::{is, plant};
+/// Whether this bug is switched on in this thread.
+pub fn is(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
 
-#[cfg(feature = "planted")]
-mod switched {
-    use std::cell::Cell;
-
-    use super::Bug;
-
-    thread_local! {
-        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
-    }
-
-    /// Whether this bug is switched on in this thread.
-    pub fn is(bug: Bug) -> bool {
-        PLANTED.get() == Some(bug)
-    }
-
-    /// Switches one bug on in this thread, or all off.
-    pub fn plant(bug: Option<Bug>) {
-        PLANTED.set(bug);
-    }
+/// Switches one bug on in this thread, or all off.
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
 }

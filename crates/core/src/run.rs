@@ -11,7 +11,6 @@ use crate::event::{Event, EventType, Slot};
 use crate::json::Json;
 use crate::machine::{MachineState, Turn};
 use crate::plan::{Bits, Plan};
-use crate::planted::{self, Bug};
 
 /// The lifecycle word of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -295,7 +294,6 @@ impl RunState {
             Some(Ended::Failed) => Status::Failed,
             Some(Ended::Cancelled) => Status::Cancelled,
             None if self.paused => Status::Paused,
-            None if planted::is(Bug::StatusIgnoresDelay) && self.live().next().is_some() => Status::Running,
             None if self.steps.iter().any(|step| step.phase == Phase::Queued) => Status::Running,
             None => Status::Waiting,
         }
@@ -361,11 +359,11 @@ impl RunState {
                     }
                     return self.action_over(plan, step, Phase::Failed);
                 }
-                if goes_on && !planted::is(Bug::ContinueFails) {
+                if goes_on {
                     return self.trigger(plan, &plan.step(step).followers);
                 }
                 self.failed.get_or_insert(step);
-                self.stopping |= plan.definition.fail_fast && !planted::is(Bug::FailFastIgnored);
+                self.stopping |= plan.definition.fail_fast;
             }
             Fact::Skipped { step } if self.machine.is_some() => {
                 self.steps[step as usize].phase = Phase::Skipped;
@@ -436,7 +434,7 @@ impl RunState {
     /// every attempt gets the same ones.
     pub fn given<'a>(&'a self, plan: &'a Plan, step: u32) -> impl Iterator<Item = u32> + 'a {
         let planned = plan.step(step);
-        let fixed = self.chosen.as_ref().zip(planned.chooser).filter(|_| !planted::is(Bug::InputAtClaim));
+        let fixed = self.chosen.as_ref().zip(planned.chooser);
         let fixed = fixed.map(|(chosen, at)| &chosen[at as usize]);
         let there = move |(place, event): &(usize, &u32)| match fixed {
             Some(fixed) => fixed.contains(*place as u32),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::definition::Retain;
-use flowline_core::planted::{self, Bug};
 use flowline_core::{Json, NewEvent, RunId, RunKey, Status, Time};
 
 use crate::error::StoreError;
@@ -132,12 +131,11 @@ impl LeaseUse {
         };
         match *self {
             LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
-                leased(attempt, token).is_some() || planted::is(Bug::NoFence)
+                leased(attempt, token).is_some()
             }
-            LeaseUse::Expired { attempt, token, lines, .. } => leased(attempt, token).is_some_and(|lease| {
-                (lease.expires <= now || planted::is(Bug::ExpiryUnchecked))
-                    && (lease.lines == lines || planted::is(Bug::LinesUnchecked))
-            }),
+            LeaseUse::Expired { attempt, token, lines, .. } => {
+                leased(attempt, token).is_some_and(|lease| lease.expires <= now && lease.lines == lines)
+            }
             LeaseUse::Due { attempt, .. } => {
                 job.attempt == attempt && job.lease.is_none() && !job.held && job.due <= now
             }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::definition::Retain;
-use flowline_core::planted::{self, Bug};
 use flowline_core::{NewEvent, RunId, RunKey, Status, Tenant, Time};
 use serde::{Deserialize, Serialize};
 
@@ -161,7 +160,7 @@ impl Retention {
     /// What holds for the runs of a definition that says this. What it leaves out is as the engine keeps it; no event
     /// outlives its run.
     pub fn of(self, own: Option<Retain>) -> Retention {
-        let own = own.filter(|_| !planted::is(Bug::OwnRetentionIgnored)).unwrap_or_default();
+        let own = own.unwrap_or_default();
         let runs = own.runs.unwrap_or(self.runs);
         Retention { events: own.events.unwrap_or(self.events).min(runs), runs }
     }

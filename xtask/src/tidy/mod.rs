@@ -9,6 +9,7 @@ mod leaks;
 mod leftovers;
 mod links;
 mod manifests;
+mod planted;
 mod purity;
 mod rules;
 mod rust;
@@ -37,6 +38,7 @@ const CHECKS: &[Check] = &[
     whitespace::check,
     links::check,
     unwraps::check,
+    planted::check,
 ];
 
 /// Something to mend: where, what, and how.

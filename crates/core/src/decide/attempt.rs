@@ -7,7 +7,6 @@ use crate::definition::{Backoff, Retry};
 use crate::event::{EventType, Slot};
 use crate::json::{self, Json, JsonError};
 use crate::limits;
-use crate::planted::{self, Bug};
 use crate::run::{Cause, Fact, LEASE_LOST, Phase, RELEASED};
 use std::time::Duration;
 
@@ -41,9 +40,6 @@ impl Draft<'_> {
         result: &Json,
         emits: &[(String, Json)],
     ) -> Result<(), Halt> {
-        if planted::is(Bug::BrokenTwiceRefused) {
-            self.current(step, attempt)?;
-        }
         let published = match self.check_published(step, result, emits) {
             Ok(published) => published,
             // It is a failure in every respect, also where it is reported again.
@@ -133,20 +129,13 @@ impl Draft<'_> {
 
     pub(super) fn failed(&mut self, step: u32, attempt: u32, failure: &Failure) -> Result<(), Halt> {
         self.reported(step, attempt, Report::Failed(failure))?;
-        if planted::is(Bug::EmitsOnFailure) {
-            let plan = self.plan;
-            plan.step(step)
-                .emits
-                .keys()
-                .for_each(|&e| self.publish(Some((step, attempt)), e, &Json::null(), None));
-        }
         let error = clip(&failure.error);
         let code = failure.code.as_deref();
         let policy = &self.plan.step_definition(step).retry;
         let tries = self.state.step(step).tries + 1;
         let again = failure.retry != Retryable::Never
             && !self.state.stopping
-            && tries < policy.attempts + u32::from(planted::is(Bug::OneTryTooMany))
+            && tries < policy.attempts
             && retries_code(policy, code);
         if again {
             let delay = match failure.retry {
@@ -164,7 +153,7 @@ impl Draft<'_> {
         self.current(step, attempt).map_err(|_| Halt::Applied)?;
         let state = self.state.step(step);
         let (code, cause) = if released { (RELEASED, Cause::Released) } else { (LEASE_LOST, Cause::Lost) };
-        let capped = !released && state.lost >= limits::LOST_LEASES && !planted::is(Bug::LostLeaseCapIgnored);
+        let capped = !released && state.lost >= limits::LOST_LEASES;
         if capped || self.state.stopping {
             let error = format!("the lease of attempt {attempt} was lost, as {} before it", state.lost);
             self.fail_step(step, attempt, &error, Some(code), None, cause);

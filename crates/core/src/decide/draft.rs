@@ -10,7 +10,6 @@ use crate::expr::Scope;
 use crate::json::{self, Json};
 use crate::machine::{Current, Turn, asked_for};
 use crate::plan::Plan;
-use crate::planted::{self, Bug};
 use crate::run::{Cause, Ended, Fact, Phase, RunState};
 use crate::time::Time;
 
@@ -84,17 +83,14 @@ impl<'a> Draft<'a> {
 
     /// Publishes a declared event, unless one of that name was published before: the first wins.
     pub fn publish(&mut self, of: Option<(u32, u32)>, event: u32, payload: &Json, event_id: Option<&str>) {
-        if self.state.emitted.contains(event) && !planted::is(Bug::EmitTwice) {
+        if self.state.emitted.contains(event) {
             return;
         }
         let name = json::string(&self.plan.events[event as usize].name);
         let event_id = event_id.map(json::string);
         let data =
             json::object([("name", Some(&name)), ("payload", Some(payload)), ("eventId", event_id.as_ref())]);
-        match payload.is_nothing() && planted::is(Bug::NothingAsNull) {
-            true => self.keep(Slot::Emit(event), &Json::null()),
-            false => self.keep(Slot::Emit(event), payload),
-        }
+        self.keep(Slot::Emit(event), payload);
         match of {
             Some(of) => self.push_step(Fact::Emit { event }, EventType::Emit, of, Some(data)),
             None => self.push_run(Fact::Emit { event }, EventType::Emit, Some(data)),
@@ -113,7 +109,7 @@ impl<'a> Draft<'a> {
         let idle = self.state.machine.as_ref().is_some_and(|machine| machine.current.is_none());
         match (before, fact) {
             (Some((from, _)), Fact::Moved { by, choice, .. }) if idle => {
-                // Without a planted bug it asked for none: the first of its first group can always start.
+                // It asked for none: the first of its first group can always start.
                 let asked = asked_for(self.plan, from, by, choice);
                 let from = (by != Turn::Start).then_some(from);
                 self.over = Some(Current { by, from, asked });
@@ -144,7 +140,7 @@ impl<'a> Draft<'a> {
 
     /// Says why the run fails, unless an earlier step has settled that.
     pub fn fail_run(&mut self, error: &str, step: Option<u32>) {
-        if self.state.failed.is_some() && self.state.failed != step && !planted::is(Bug::FailureReplaced) {
+        if self.state.failed.is_some() && self.state.failed != step {
             return;
         }
         let step = step.map(|step| self.plan.step(step).name.clone());
@@ -166,10 +162,7 @@ impl<'a> Draft<'a> {
         if self.state.stopping {
             self.drop_queued()?;
         }
-        let forgets = planted::is(Bug::NeverEnds)
-            && self.events.last().is_some_and(|e| e.kind == EventType::StepSkipped);
-        if self.state.ended.is_none() && self.state.live().next().is_none() && !self.could_go_on() && !forgets
-        {
+        if self.state.ended.is_none() && self.state.live().next().is_none() && !self.could_go_on() {
             self.finish()?;
         }
         Ok(())
@@ -216,7 +209,7 @@ impl<'a> Draft<'a> {
             Ok(true) => Ok(true),
             Ok(false) => {
                 self.skip(step, "condition");
-                Ok(planted::is(Bug::SkippedRuns))
+                Ok(false)
             }
             Err(problem) => {
                 let error = format!("`if` of step {:?}: {problem}", self.plan.step(step).name);
@@ -284,7 +277,7 @@ impl<'a> Draft<'a> {
 
     /// Whether an event from outside could still trigger a step that has not run.
     fn could_go_on(&self) -> bool {
-        if self.state.stopping || self.plan.definition.accepts.is_empty() || planted::is(Bug::EndsTooSoon) {
+        if self.state.stopping || self.plan.definition.accepts.is_empty() {
             return false;
         }
         // One step that the events from outside could trigger is enough: what it leads to changes nothing.
@@ -343,8 +336,7 @@ impl<'a> Draft<'a> {
         let duration = json::number(self.moment.now.since(self.moment.created_at).as_millis() as i64);
         let data = json::object(fields.iter().copied().chain([("duration", Some(&duration))]));
         self.push_run(Fact::Ended(how), kind, Some(data));
-        let leave = how == Ended::Cancelled && planted::is(Bug::CancelLeavesJobs);
-        self.others = if leave { OtherJobs::Leave } else { OtherJobs::Drop };
+        self.others = OtherJobs::Drop;
         self.due.clear();
         self.timers.clear();
         self.pending.clear();
@@ -401,24 +393,21 @@ impl<'a> Draft<'a> {
         if self.events.is_empty() && self.due.is_empty() {
             return Decided::Applied;
         }
-        let held = self.state.paused && !planted::is(Bug::PausedRunGoesOn);
+        let held = self.state.paused;
         let steps = self.due.iter().map(|(&step, &due)| AddJob {
             job: Job::Step(step),
-            attempt: numbered(self.state.step(step).attempt),
+            attempt: self.state.step(step).attempt,
             priority: self.plan.step_definition(step).priority.unwrap_or(self.state.priority),
             due,
             held,
         });
-        let timer = self
-            .timer
-            .filter(|_| self.state.ended.is_none() && !planted::is(Bug::TimerForgotten))
-            .map(|due| AddJob {
-                job: Job::RunTimeout,
-                attempt: 1,
-                priority: self.state.priority,
-                due,
-                held: false,
-            });
+        let timer = self.timer.filter(|_| self.state.ended.is_none()).map(|due| AddJob {
+            job: Job::RunTimeout,
+            attempt: 1,
+            priority: self.state.priority,
+            due,
+            held: false,
+        });
         let priority = self.state.priority;
         let begin = self.begin.map(|due| AddJob { job: Job::Begin, attempt: 1, priority, due, held });
         let timers = self.timers.iter().map(|(&timer, &(number, due))| AddJob {
@@ -439,11 +428,6 @@ impl<'a> Draft<'a> {
             payloads: self.fresh,
         }))
     }
-}
-
-/// The number that the job of an attempt gets.
-fn numbered(attempt: u32) -> u32 {
-    if attempt > 1 && planted::is(Bug::AttemptReused) { attempt - 1 } else { attempt }
 }
 
 pub(super) fn need(missing: BTreeSet<Slot>) -> Result<(), Halt> {

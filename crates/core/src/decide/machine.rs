@@ -25,7 +25,6 @@ use crate::json::{self, Json};
 use crate::limits;
 use crate::machine::{MachineState, Turn};
 use crate::plan::{PlanMachine, PlanState, PlanWhen};
-use crate::planted::{self, Bug};
 use crate::receipt::{Opened, ReceiptChange, ReceiptStatus};
 use crate::run::Fact;
 use crate::time::Time;
@@ -95,7 +94,7 @@ impl Draft<'_> {
     ) -> Result<(), Halt> {
         let event = known_event(self.plan, name)?;
         match self.known.receipts.get(event_id) {
-            Some(true) if !planted::is(Bug::EventTakenTwice) => return Err(Halt::Applied),
+            Some(true) => return Err(Halt::Applied),
             Some(_) => {}
             None => return Err(Halt::Missing(Missing::Receipt(event_id.to_owned()))),
         }
@@ -140,7 +139,7 @@ impl Draft<'_> {
     /// A timer has run out.
     pub(super) fn timer_due(&mut self, timer: u32, number: u32, due: Time) -> Result<(), Halt> {
         let live = self.machine().armed.get(&timer) == Some(&number);
-        if self.state.ended.is_some() || (!live && !planted::is(Bug::TimerOutlivesState)) {
+        if self.state.ended.is_some() || !live {
             return Err(Halt::Applied);
         }
         let planned = self.planned().timer(timer);
@@ -169,11 +168,7 @@ impl Draft<'_> {
                 self.turn_over(&over)?;
             }
             let machine = self.machine();
-            let overlaps = planted::is(Bug::TurnsOverlap) && machine.current.is_some();
-            if self.state.ended.is_some()
-                || machine.transition == 0
-                || (machine.current.is_some() && !overlaps)
-            {
+            if self.state.ended.is_some() || machine.transition == 0 || machine.current.is_some() {
                 return Ok(());
             }
             if let Some(action) = self.state.failed {
@@ -214,7 +209,6 @@ impl Draft<'_> {
     fn context(&self) -> Result<Value, Halt> {
         match self.machine().context {
             0 => Ok(Value::Object(serde_json::Map::new())),
-            _ if planted::is(Bug::GuardOnStaleContext) => self.value(Slot::Context(1)),
             transition => self.value(Slot::Context(transition)),
         }
     }

@@ -9,7 +9,6 @@ use super::{
 use crate::definition::Priority;
 use crate::event::{EventType, Slot};
 use crate::json::{self, Json};
-use crate::planted::{self, Bug};
 use crate::run::{Ended, Fact, Status};
 use crate::time::format_duration;
 
@@ -24,7 +23,7 @@ impl Draft<'_> {
             // The store holds it already.
             Some(_) => check_input_schema(self.plan, input)?,
         }
-        if self.plan.machine.is_some() && start.standing.is_none() && !planted::is(Bug::BeginUnchecked) {
+        if self.plan.machine.is_some() && start.standing.is_none() {
             // A delayed start must not be taken that could never begin.
             let opening = self.opening(&input.value());
             let begins = opening.and_then(|opening| match start.retry_of {
@@ -125,16 +124,14 @@ impl Draft<'_> {
         if self.state.status() == Status::Cancelled {
             return Err(Halt::Applied);
         }
-        if !planted::is(Bug::TerminalTwice) {
-            self.refuse_if_ended()?;
-        }
+        self.refuse_if_ended()?;
         self.end(Ended::Cancelled, &[("reason", reason.map(clip).map(json::string).as_ref())]);
         Ok(())
     }
 
     pub(super) fn pause(&mut self) -> Result<(), Halt> {
         self.refuse_if_ended()?;
-        if self.state.paused && !planted::is(Bug::InputTwice) {
+        if self.state.paused {
             return Err(Halt::Applied);
         }
         self.push_run(Fact::Paused, EventType::FlowPaused, None);
@@ -148,7 +145,7 @@ impl Draft<'_> {
             return Err(Halt::Applied);
         }
         self.push_run(Fact::Resumed, EventType::FlowResumed, None);
-        self.others = if planted::is(Bug::ResumeForgetsHeld) { OtherJobs::Leave } else { OtherJobs::Release };
+        self.others = OtherJobs::Release;
         // A machine has given no turn meanwhile.
         if self.plan.machine.is_some() { self.advance() } else { Ok(()) }
     }

@@ -11,7 +11,6 @@ use super::draft::Draft;
 use super::{AttemptLog, Failure, Halt, Missing, Refusal};
 use crate::event::{AttemptOf, EventType};
 use crate::json::Json;
-use crate::planted::{self, Bug};
 use crate::run::Phase;
 
 /// The code of an attempt whose time was up.
@@ -44,16 +43,6 @@ impl Draft<'_> {
     pub(super) fn reported(&self, step: u32, attempt: u32, report: Report<'_>) -> Result<(), Halt> {
         let Err(stale) = self.current(step, attempt) else { return Ok(()) };
         let now = self.state.step(step);
-        if planted::is(Bug::LateFailureApplied)
-            && matches!(report, Report::Failed(_))
-            && now.is_live()
-            && now.attempt == attempt + 1
-        {
-            return Err(Halt::Applied);
-        }
-        if planted::is(Bug::RecordedRefused) {
-            return Err(stale);
-        }
         let name = self.plan.step(step).name.clone();
         let of = AttemptOf { step: name.clone(), attempt };
         Err(match &self.known.attempt {
@@ -116,7 +105,7 @@ impl Report<'_> {
             _ => false,
         };
         match kind {
-            _ if same || planted::is(Bug::OtherOutcomeApplied) => Found::Same,
+            _ if same => Found::Same,
             EventType::StepCompleted => Found::Other("completed".to_owned()),
             // The clock has ended it, not a report.
             _ if data.code.as_deref() == Some(TIMEOUT) => Found::Nothing,

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use flowline_core::decide::Refusal;
-use flowline_core::planted::{self, Bug};
 use flowline_core::{RunKey, Status};
 use flowline_store::job::REMOTE;
 use flowline_store::{CommitError, Committed, JobKey, Lane, LeaseUse, LeasedJob, StoreError, Token};
@@ -156,7 +155,7 @@ impl<R> Driver<R> {
             let unused = self.ledger.failed(run);
             self.not_used(unused);
             self.tell_trouble(Some(error.clone()));
-            let replies = match error.nothing_written() || planted::is(Bug::AcknowledgedTooSoon) {
+            let replies = match error.nothing_written() {
                 true => self.ledger.refuse_outside(run, error),
                 false => self.ledger.refuse_unnamed(run, error),
             };
@@ -190,7 +189,6 @@ impl<R> Driver<R> {
                 }
                 Reply::Caller(caller) => self.actions.push(Action::Reply(caller, outcome)),
                 Reply::Launch(launch) => match outcome {
-                    Outcome::Applied { .. } if planted::is(Bug::StartedAgain) => self.launch(*launch, false),
                     // Applied before: by a commit of its own whose outcome was unknown.
                     Outcome::Committed { .. } | Outcome::Applied { .. } => {
                         self.launch(Launch { started: true, ..*launch }, false);

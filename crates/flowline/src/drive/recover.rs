@@ -1,7 +1,6 @@
 //! Recovery: leases are kept alive while their attempts run, and those that ran out become inputs of their runs.
 
 use flowline_core::event::{EventType, NewEvent};
-use flowline_core::planted::{self, Bug};
 use flowline_core::{Input, RunKey, json};
 use flowline_store::{ExpiredLease, Extend, JobKey, LeaseUse, StoreError, Swept};
 
@@ -21,16 +20,13 @@ impl<R> Driver<R> {
     pub(super) fn swept(&mut self, result: Result<Swept, StoreError>) {
         self.sweeping = false;
         self.next_sweep = self.now + self.config.sweep;
-        let mut swept = match result {
+        let swept = match result {
             Ok(swept) => swept,
             Err(error) => return self.tell_trouble(Some(error)),
         };
         // Whoever has nothing to commit would not hear of it otherwise; whoever has, hears more of it there.
         if self.told_trouble.is_some() && self.ledger.is_idle() {
             self.tell_trouble(None);
-        }
-        if planted::is(Bug::NoSweep) {
-            swept.expired.clear();
         }
         self.adjust(swept.now);
         self.ahead = (self.sweep_saw == self.changes)

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use flowline_core::decide::{Known, Missing, Moment};
 use flowline_core::event::Slot;
 use flowline_core::limits::Limits;
-use flowline_core::planted::{self, Bug};
 use flowline_core::run::Phase;
 use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
 use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, Lane, NewRun, StoreError};
@@ -127,11 +126,6 @@ impl<R> Cell<R> {
             if draft.contradicts(entry) {
                 break;
             }
-            if drops(entry, &draft.entries) {
-                let (status, entry) = (draft.seen.state.status(), self.take());
-                replies.extend(entry.map(|entry| (entry.reply, Outcome::Applied { status })));
-                continue;
-            }
             let moment = Moment { run: &run.run, created_at: draft.seen.created_at, now, limits };
             let known = draft.known(&self.known, entry);
             let plan = draft.seen.plan.clone();
@@ -187,7 +181,7 @@ impl<R> Cell<R> {
 
     /// Whether the first that waits must not be told what `seen` says. A start that was decided on nothing rests on nothing.
     fn is_guess(&self) -> bool {
-        self.fresh == 0 && self.seen.is_some() && !planted::is(Bug::ToldFromMemory)
+        self.fresh == 0 && self.seen.is_some()
     }
 
     fn load(&mut self, run: &RunKey) -> Ask {
@@ -274,7 +268,7 @@ impl<R> Cell<R> {
     /// A commit of the first `flown` that wait was refused.
     pub(super) fn refuse(&mut self, error: CommitError, flown: usize, replies: &mut Vec<(R, Outcome)>) {
         // A commit that was carried out twice is refused the second time: what was new in it may be written.
-        self.waiting.iter_mut().take(flown).for_each(|entry| entry.fresh &= planted::is(Bug::FreshIdTrusted));
+        self.waiting.iter_mut().take(flown).for_each(|entry| entry.fresh = false);
         match error {
             CommitError::Exists => {
                 self.new = None;
@@ -297,9 +291,6 @@ impl<R> Cell<R> {
                 let failed = |_| Outcome::Failed(StoreError::Damaged(text.clone()));
                 replies.extend(self.waiting.drain(..).map(|entry| (entry.reply, failed(()))));
             }
-            CommitError::Conflict { found: Some(found), .. } if planted::is(Bug::CachedAfterConflict) => {
-                return self.seen.iter_mut().for_each(|seen| seen.version = found);
-            }
             CommitError::UnknownDefinition(hash) => {
                 let why =
                     || StoreError::Invalid(format!("definition {hash} is not stored; register it first"));
@@ -309,10 +300,6 @@ impl<R> Cell<R> {
         }
         self.forget();
     }
-}
-
-fn drops<R>(entry: &Entry<R>, before: &[Entry<R>]) -> bool {
-    planted::is(Bug::SentEventDropped) && matches!(entry.input, Input::External { .. }) && !before.is_empty()
 }
 
 fn unused(plan: &Plan, step: u32, handoff: &Handoff) -> Unused {

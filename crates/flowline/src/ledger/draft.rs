@@ -7,7 +7,6 @@ use flowline_core::decide::{AddJob, Job, Known, OtherJobs};
 use flowline_core::definition::Cleanup;
 use flowline_core::event::{EventType, Slot};
 use flowline_core::machine::Turn;
-use flowline_core::planted::{self, Bug};
 use flowline_core::{Decision, Input, Json, NewEvent, RunKey, Time};
 use flowline_store::{Base, Commit, Failure, LeaseUse, Others, ReceiptChange};
 
@@ -193,9 +192,7 @@ impl<'a, R> Draft<'a, R> {
 
 /// The run has ended: an attempt that would have gone on is over as well.
 fn end_lease(lease: &mut LeaseUse) {
-    if let LeaseUse::Keep { key, attempt, token, .. } = *lease
-        && !planted::is(Bug::LeaseLeftAtEnd)
-    {
+    if let LeaseUse::Keep { key, attempt, token, .. } = *lease {
         *lease = LeaseUse::Finish { key, attempt, token };
     }
 }

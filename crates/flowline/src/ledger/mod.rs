@@ -17,7 +17,6 @@ use std::sync::Arc;
 use flowline_core::decide::{AddJob, AttemptLog, Job, Known, Refusal};
 use flowline_core::event::{AttemptOf, Slot};
 use flowline_core::limits::Limits;
-use flowline_core::planted::{self, Bug};
 use flowline_core::run::{Phase, RunState};
 use flowline_core::{Input, Json, NewEvent, Plan, RunKey, Status, Tenant, Time};
 use flowline_store::{
@@ -390,11 +389,7 @@ impl<R> Ledger<R> {
         if cell.is_spent() {
             self.cells.remove(run);
         }
-        let told = || match planted::is(Bug::AcknowledgedTooSoon) {
-            true => Outcome::Committed { status: Status::Running },
-            false => Outcome::Failed(why.clone()),
-        };
-        go.into_iter().map(|entry| (entry.reply, told())).collect()
+        go.into_iter().map(|entry| (entry.reply, Outcome::Failed(why.clone()))).collect()
     }
 
     /// Gives up on a run's inputs: each gets `why`.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use flowline_core::planted::{self, Bug};
 use flowline_core::{NewEvent, RunKey, Time};
 
 use super::rows::{Job, Lease, Memory, Run};
@@ -40,9 +39,8 @@ impl Memory {
             self.use_lease(&run, lease);
         }
         self.apply_others(&run, others, &named);
-        let crashed = planted::is(Bug::SplitCommit) && self.last_event.is_multiple_of(8);
-        let granted = if crashed { Vec::new() } else { self.add_jobs(now, &run, add) };
-        if clear_state && !planted::is(Bug::StateLeftAtEnd) {
+        let granted = self.add_jobs(now, &run, add);
+        if clear_state {
             self.states.remove(&(run.tenant.clone(), StateOwner::Run(run.run.clone())));
         }
         let ts = self.date(now, &run);
@@ -65,7 +63,7 @@ impl Memory {
     fn check_base(&self, commit: &Commit) -> Result<(), CommitError> {
         let found = self.runs.get(&commit.run).map(|run| run.row.version);
         match &commit.base {
-            Base::New(_) if found.is_some() && !planted::is(Bug::StartReplaces) => Err(CommitError::Exists),
+            Base::New(_) if found.is_some() => Err(CommitError::Exists),
             Base::New(new) => {
                 let key = (commit.run.tenant.clone(), new.definition.clone());
                 match self.definitions.contains_key(&key) {
@@ -74,8 +72,6 @@ impl Memory {
                 }
             }
             Base::Version(expected) if found == Some(*expected) => Ok(()),
-            Base::Version(_) if found.is_some() && planted::is(Bug::StaleState) => Ok(()),
-            Base::Version(_) if !commit.leases.is_empty() && planted::is(Bug::NoFence) => Ok(()),
             Base::Version(expected) => Err(CommitError::Conflict { expected: *expected, found }),
         }
     }
@@ -170,8 +166,7 @@ impl Memory {
                 matches!(key, JobKey::Step(_))
                     && !job.held
                     && job.due <= now
-                    && (!self.paused.contains(&(run.tenant.clone(), job.lane.queue.clone()))
-                        || planted::is(Bug::HandoffOnPausedQueue))
+                    && !self.paused.contains(&(run.tenant.clone(), job.lane.queue.clone()))
             });
             let lease = lease.map(|asked| Lease::new(asked.token, asked.worker, now, asked.ttl));
             if lease.is_some() {
@@ -207,10 +202,7 @@ impl Memory {
 
     fn append_one(&mut self, now: Time, append: Append) -> Result<u32, AppendError> {
         let Append { run, key, attempt, token, from_line, lines } = append;
-        let mut lease = self.job(&run, key).and_then(|job| job.leased_with(attempt, token));
-        if planted::is(Bug::AppendWithoutFence) {
-            lease = lease.or(self.job(&run, key).and_then(|job| job.lease.as_ref()));
-        }
+        let lease = self.job(&run, key).and_then(|job| job.leased_with(attempt, token));
         // Lines that the caller believes to be there and that are not: its lease is of another history.
         let Some(there) = lease.map(|lease| lease.lines).filter(|there| from_line <= *there) else {
             return Err(AppendError::StaleLease(key));
@@ -218,11 +210,6 @@ impl Memory {
         let known = (there - from_line) as usize;
         let ts = self.date(now, &run);
         let mut written = 0;
-        if planted::is(Bug::StateChangedAgain) {
-            for change in lines.iter().take(known).filter_map(|line| line.state.clone()) {
-                self.change_state_of_run(now, &run, change);
-            }
-        }
         for line in lines.into_iter().skip(known) {
             if let Some(change) = line.state {
                 self.change_state_of_run(now, &run, change);
@@ -236,9 +223,6 @@ impl Memory {
 
     fn change_state_of_run(&mut self, now: Time, run: &RunKey, change: StateChange) {
         let StateChange { scope, key, value, ttl } = change;
-        if value.is_none() && planted::is(Bug::DeleteForgotten) {
-            return;
-        }
         if let Some(found) = self.runs.get(run) {
             let owner = scope.of(&run.run, &found.row.flow_name);
             self.change_state(now, &run.tenant, &owner, &key, value, ttl);

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use flowline_core::definition::Retain;
-use flowline_core::planted::{self, Bug};
 use flowline_core::{RunKey, Tenant, Time};
 
 use super::rows::{EndedRuns, Memory, counter};
@@ -26,15 +25,6 @@ impl Memory {
         for run in self.due(&self.untrimmed, now, |own| policy.of(own).events, left) {
             self.trim(&run);
             done.trimmed += 1;
-        }
-        if planted::is(Bug::RetentionTrimsLive) {
-            let old: Vec<RunKey> = self
-                .runs
-                .iter()
-                .filter(|(_, run)| run.last + policy.events <= now)
-                .map(|(k, _)| k.clone())
-                .collect();
-            old.iter().for_each(|run| self.trim(run));
         }
         self.states.retain(|_, values| {
             values.retain(|_, value| value.live(now));

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use flowline_core::definition::Retain;
 use flowline_core::event::Slot;
-use flowline_core::planted::{self, Bug};
 use flowline_core::{Event, NewEvent, RunKey, Status, Tenant, Time};
 
 use super::receipts::ReceiptsOf;
@@ -277,18 +276,12 @@ impl Memory {
         let Some(run) = self.runs.get_mut(key) else { return };
         for new in events {
             run.row.events += 1;
-            if new.kind == flowline_core::EventType::StepRetry && planted::is(Bug::SeqGap) {
-                run.row.events += 1;
-            }
             run.last = ts;
             let seq = run.row.events;
             if let Some(began) = new.begins(ts) {
                 run.row.started_at.get_or_insert(began);
             }
-            let new = match planted::is(Bug::DurationGuessed) {
-                true => new,
-                false => new.lasting(run.row.created_at, ts),
-            };
+            let new = new.lasting(run.row.created_at, ts);
             if new.kind.is_terminal() {
                 run.row.started_at.get_or_insert(run.row.created_at);
                 run.row.completed_at = Some(ts);
@@ -328,9 +321,7 @@ impl Memory {
         for listing in listings(&run.row) {
             self.listed.remove(&(listing, run.number));
         }
-        if let Some(count) =
-            self.counters.get_mut(&counter(&run.row)).filter(|_| !planted::is(Bug::CountersStale))
-        {
+        if let Some(count) = self.counters.get_mut(&counter(&run.row)) {
             *count -= 1;
             if *count == 0 {
                 self.counters.remove(&counter(&run.row));

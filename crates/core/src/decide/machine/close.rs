@@ -10,7 +10,6 @@ use crate::event::{EventType, Slot};
 use crate::expr::Variables;
 use crate::json::{self, Json};
 use crate::machine::{Current, Turn};
-use crate::planted::{self, Bug};
 use crate::receipt::{ReceiptChange, ReceiptStatus};
 use crate::run::{Ended, Fact};
 
@@ -46,10 +45,6 @@ impl Draft<'_> {
     }
 
     pub(super) fn note_receipt(&mut self, number: u32, status: ReceiptStatus, outcome: Option<Json>) {
-        let status = match status {
-            ReceiptStatus::Processing if planted::is(Bug::ReceiptTooSoon) => ReceiptStatus::Completed,
-            status => status,
-        };
         let change = ReceiptChange { outcome, ..ReceiptChange::new(number, status) };
         match self.receipts.get_mut(&number) {
             Some(before) => before.then(change),

@@ -6,7 +6,6 @@ use crate::decide::draft::Draft;
 use crate::decide::{Halt, Refusal, known_event};
 use crate::event::{EventType, Slot};
 use crate::json::{self, Json};
-use crate::planted::{self, Bug};
 use crate::receipt::{Opened, ReceiptChange, ReceiptStatus};
 use crate::run::Fact;
 use crate::time::Time;
@@ -68,7 +67,7 @@ impl Draft<'_> {
         for (timer, due) in &standing.timers {
             self.set_timer(*timer, *due);
         }
-        match standing.again.as_ref().filter(|_| !planted::is(Bug::RetryWithoutEvent)) {
+        match standing.again.as_ref() {
             Some(TriedAgain::Event { name, payload, event_id, sender }) => {
                 let event = known_event(self.plan, name)?;
                 self.take_in((event, name), payload, event_id, sender);

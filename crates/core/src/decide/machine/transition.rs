@@ -11,7 +11,6 @@ use crate::json::{self, Json};
 use crate::limits;
 use crate::machine::Turn;
 use crate::plan::{PlanTransition, PlanWhen};
-use crate::planted::{self, Bug};
 use crate::run::Fact;
 use crate::time::Time;
 
@@ -124,7 +123,7 @@ impl Draft<'_> {
     /// Writes a transition. `event_id` is that of the event that brought it about.
     pub(super) fn make_move(&mut self, by: Turn, choice: u32, moved: Move, event_id: Option<&str>) {
         let from = self.machine().state;
-        if moved.to.is_some() && by != Turn::Start && !planted::is(Bug::TimerOutlivesState) {
+        if moved.to.is_some() && by != Turn::Start {
             for timer in self.planned().state(from).timers.clone() {
                 let fired = self.machine().inbox.contains(&Turn::Timer(timer)) && by != Turn::Timer(timer);
                 if self.machine().armed.contains_key(&timer) || fired {

@@ -12,7 +12,6 @@ use crate::expr::Variables;
 use crate::json::{self, Json};
 use crate::machine::{Asked, Current, Turn, transition_of};
 use crate::plan::PlanTransition;
-use crate::planted::{self, Bug};
 use crate::receipt::ReceiptStatus;
 use crate::run::Phase;
 
@@ -77,7 +76,7 @@ impl Draft<'_> {
             reason: format!("state {state:?} does not take {name:?}; {}", self.takes()),
         };
         for (choice, transition) in choices.iter().enumerate() {
-            if !transition.allows(&received.roles) && !planted::is(Bug::RoleIgnored) {
+            if !transition.allows(&received.roles) {
                 if why.code == "wrong_state" {
                     let reason = format!(
                         "in state {state:?} {name:?} takes the role {}",
@@ -151,11 +150,6 @@ impl Draft<'_> {
     /// An action is out of attempts and names the state to go to.
     pub(super) fn move_by_error(&mut self, action: u32) -> Result<(), Halt> {
         let Some(to) = self.plan.step(action).on_error else { return Ok(()) };
-        if planted::is(Bug::InboxForgotten)
-            && let Some(machine) = &mut self.state.machine
-        {
-            machine.inbox.clear();
-        }
         let context = self.context()?;
         let input = self.read_input()?;
         match self.may_move().and_then(|()| self.timers_of(to, &context, &input)) {
