@@ -18,7 +18,7 @@ struct Reserved {
 event!(Order = "order.placed", Charged = "order.charged", Reserved = "stock.reserved");
 
 async fn charge(step: Step, order: Order) -> Result<Charged, StepError> {
-    // The same key in every attempt: whoever is given it charges once.
+    // The same key in every attempt, so the bank charges only once.
     Ok(Charged { receipt: format!("{} for {} cents", step.idempotency_key(), order.cents) })
 }
 async fn reserve(_: Step, _: Order) -> Result<Reserved, StepError> {

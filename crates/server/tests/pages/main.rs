@@ -64,6 +64,7 @@ pages! {
     deploying: "docs/deploying.md",
     events: "docs/events.md",
     file_format: "docs/file-format.md",
+    glossary: "docs/glossary.md",
     growing: "docs/growing.md",
     http_steps: "docs/http-steps.md",
     live: "docs/live.md",
