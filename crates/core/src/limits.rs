@@ -194,7 +194,7 @@ fn limits_that_no_engine_can_keep_are_refused_with_the_remedy() {
     assert!(refused(Limits { context: 0, ..usual }).starts_with("max-context is 0B"));
     assert!(refused(Limits { context: 2 << 20, ..usual }).contains("raise max-payload or lower max-context"));
     let small = refused(Limits { payload: 20 << 20, ..usual });
-    assert!(small.ends_with("set max-join to 21039104B or more"), "{small}");
+    assert!(small.ends_with("set max-join to 20548KiB or more"), "{small}");
 }
 
 #[test]
