@@ -166,6 +166,7 @@ pub async fn strange_text_in_payloads_comes_back_byte_for_byte(f: Fixture) {
 }
 
 /// As large as the settings can make them.
+/// Not among the cases of the suite: it keeps a server too busy for tests beside it. An adapter calls it by itself.
 pub async fn payloads_of_the_largest_size_are_kept(f: Fixture) {
     let run = f.started("r", vec![]).await;
     let text = |bytes: usize| Json::composed(format!("\"{}\"", "x".repeat(bytes - 2)));

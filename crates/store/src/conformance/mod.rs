@@ -142,7 +142,6 @@ macro_rules! conformance {
                 appends_of_one_batch_are_answered_each
                 racing_appends_and_commits_leave_no_gap
                 strange_text_in_payloads_comes_back_byte_for_byte
-                payloads_of_the_largest_size_are_kept
                 every_type_of_event_is_stored
                 a_page_holds_a_thousand_events_at_most
                 events_are_filtered_by_type_step_and_attempt
