@@ -108,9 +108,9 @@ fn too_wide(definition: &Definition) -> Vec<Finding> {
     let wide = |place: Place, what: String, count: usize| {
         let limit = limits::TRIGGERS;
         (count > limit).then(|| {
-            let message = format!("{what} could trigger {count} steps at once; the limit is {limit}");
+            let message = format!("{what} can trigger {count} steps at once; the limit is {limit}");
             Finding::error("too-wide", place, message)
-                .help("put steps in between that each trigger a part of them")
+                .help("add steps in between that each trigger some of them")
         })
     };
     let entries = definition.steps.iter().filter(|step| step.subscribes.is_none()).count();
@@ -197,7 +197,7 @@ fn unknown_event(
     suggest: bool,
 ) -> Finding {
     let message = format!(
-        "step {:?} subscribes to {event:?}, which no step emits and `accepts` does not list",
+        "step {:?} subscribes to {event:?}, but no step emits it and `accepts` doesn't list it",
         step.name
     );
     let others = || network.published().filter(|other| !step.published().any(|own| own == *other));
@@ -206,9 +206,9 @@ fn unknown_event(
     } else if let Some(near) = suggest.then(|| suggest::nearest(event, others())).flatten() {
         format!("did you mean {near:?}?")
     } else if definition.steps.len() == 1 {
-        format!("remove `subscribes` to run the step at the start, or list {event:?} under `accepts`")
+        format!("remove `subscribes` to start the step with the run, or list {event:?} under `accepts`")
     } else {
-        format!("add {event:?} to the `emits` of a step, or to `accepts` if it comes from outside")
+        format!("add {event:?} to the `emits` of a step, or to `accepts` if it's an external event")
     };
     Finding::error("unknown-event", place, message).help(help)
 }
@@ -221,8 +221,7 @@ fn unknown_step(
     place: Place,
     suggest: bool,
 ) -> Finding {
-    let message =
-        format!("step {:?} subscribes to \"step:{name}\", but there is no step {name:?}", step.name);
+    let message = format!("step {:?} subscribes to \"step:{name}\", but there's no step {name:?}", step.name);
     let names = || definition.steps.iter().map(|s| s.name.as_str()).filter(|other| *other != step.name);
     let help = if network.is_published(name) {
         format!("{name:?} is an event; write it without \"step:\"")
@@ -240,7 +239,7 @@ fn looping(definition: &Definition, cycle: &Cycle) -> Finding {
     let place = Place::step(first).key("subscribes");
     if cycle.steps.len() == 1 {
         let message = format!("step {first:?} waits for itself");
-        let help = "a step runs at most once in a run; subscribe to an event of another step";
+        let help = "a step runs at most once per run; subscribe to an event of another step";
         return Finding::error("cycle", place, message).help(help);
     }
     let mut path: Vec<&str> = cycle.steps.iter().take(CYCLE_SHOWN).map(name).collect();
@@ -248,9 +247,9 @@ fn looping(definition: &Definition, cycle: &Cycle) -> Finding {
         path.push("…");
     }
     path.push(first);
-    let message = format!("steps wait for each other in a circle: {}", path.join(" → "));
+    let message = format!("steps wait for each other in a cycle: {}", path.join(" → "));
     Finding::error("cycle", place, message)
-        .help(format!("a step runs at most once in a run; remove what {first:?} waits for in this circle"))
+        .help(format!("a step runs at most once per run; remove what {first:?} waits for in this cycle"))
 }
 
 /// Nothing would ever happen: no step starts with the run and none waits for an event from outside.
@@ -263,11 +262,8 @@ fn no_entry(definition: &Definition) -> Option<Finding> {
     if definition.steps.iter().any(|step| subscriptions(step).is_empty() || from_outside(step)) {
         return None;
     }
-    let message = format!(
-        "no step of flow {:?} starts when a run starts: every step waits for another",
-        definition.flow
-    );
-    let help = "remove `subscribes` from the first step, or list the event that it waits for under `accepts`";
+    let message = format!("flow {:?} has no entry step: every step waits for another", definition.flow);
+    let help = "remove `subscribes` from the first step, or list the event it waits for under `accepts`";
     Some(Finding::error("no-entry-step", Place::root().key("steps"), message).help(help))
 }
 
@@ -288,7 +284,7 @@ fn unreachable_steps(definition: &Definition, network: &Network<'_>, never: &[bo
             let cause = &definition.steps[cause].name;
             let message = format!("step {:?} can never run: what it waits for never happens", step.name);
             let help = format!(
-                "it depends on step {cause:?}, which never runs; wait for something else, or remove it"
+                "it depends on step {cause:?}, which never runs; wait for something else, or remove the step"
             );
             findings.push(Finding::error("unreachable-step", place.key("subscribes"), message).help(help));
         }

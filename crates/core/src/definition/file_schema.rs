@@ -13,7 +13,7 @@ pub fn file_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Flowline definition",
-        "description": "A flow (steps that subscribe to and emit events) or a machine (states that answer events).",
+        "description": "A flow (steps wired by events) or a machine (states that react to events).",
         "type": "object",
         "if": { "anyOf": [{ "required": ["machine"] }, { "required": ["states"] }] },
         "then": { "$ref": "#/$defs/machine" },
@@ -58,20 +58,20 @@ fn flow() -> Value {
             "flow": { "$ref": "#/$defs/name", "description": "The flow's name." },
             "description": { "type": "string", "description": "What the flow is for." },
             "input": { "$ref": "#/$defs/schema", "description": "JSON Schema of the run's input." },
-            "accepts": { "$ref": "#/$defs/events", "description": "Events that a run takes from outside." },
+            "accepts": { "$ref": "#/$defs/events", "description": "External events that a run accepts." },
             "output": {
                 "type": "string",
-                "description": "CEL over `input`, `events` and `results` that gives the run's result. Default: the results of completed leaf steps by name."
+                "description": "CEL expression over `input`, `events` and `results` for the run's result. Default: the results of completed leaf steps by name."
             },
             "fail_fast": {
-                "type": "boolean", "default": false, "description": "Stop triggering steps at the first failed one."
+                "type": "boolean", "default": false, "description": "Stop triggering steps once one has failed."
             },
             "timeout": { "$ref": "#/$defs/duration", "description": "How long a run may take." },
             "state": { "$ref": "#/$defs/cleanup" },
             "retain": { "$ref": "#/$defs/retain" },
             "steps": {
                 "type": "object",
-                "description": "The steps by name.",
+                "description": "Steps by name.",
                 "minProperties": 1,
                 "maxProperties": limits::STEPS,
                 "propertyNames": { "$ref": "#/$defs/name" },
@@ -83,7 +83,7 @@ fn flow() -> Value {
 
 fn cleanup() -> Value {
     json!({
-        "description": "When the run's key-value state is removed: with the run, at its end, or a time after each write.",
+        "description": "When the run's key-value state is removed: with the run, when it ends, or some time after each write.",
         "default": "never",
         "oneOf": [
             { "enum": ["never", "on-complete"] },
@@ -152,11 +152,11 @@ fn subscribes() -> Value {
 }
 
 fn http() -> Value {
-    let method = |name: &str| json!({ "type": "string", "description": format!("URL of a {name} request; it may hold ${{CEL}}.") });
+    let method = |name: &str| json!({ "type": "string", "description": format!("URL of a {name} request; may contain ${{CEL}}.") });
     let methods = ["get", "post", "put", "patch", "delete"];
     json!({
         "type": "object",
-        "description": "An HTTP request: one method with its URL. Text may hold ${CEL} over `input`, `run` and `step`.",
+        "description": "An HTTP request: one method with its URL. Text may contain ${CEL} over `input`, `run` and `step`.",
         "additionalProperties": false,
         "oneOf": methods.map(|method| json!({ "required": [method] })),
         "properties": {
@@ -165,14 +165,14 @@ fn http() -> Value {
             "headers": {
                 "type": "object", "description": "Headers to send.", "additionalProperties": { "type": "string" }
             },
-            "body": { "description": "The body to send, in place of the step's input." },
+            "body": { "description": "Body to send instead of the step's input." },
             "secret": {
                 "type": "string", "pattern": "^[A-Za-z0-9_]+$",
                 "description": "Sign the request with the secret of this name, from the environment variable FLOWLINE_SECRET_NAME."
             },
             "callback": {
                 "type": "boolean", "default": false,
-                "description": "An answer 202 means that the outcome comes later, to the URL in the header flowline-callback-url."
+                "description": "A 202 response means that the outcome comes later, at the URL in the header flowline-callback-url."
             }
         }
     })
@@ -181,7 +181,7 @@ fn http() -> Value {
 fn start() -> Value {
     json!({
         "type": "object",
-        "description": "Starts a run and waits for its end; its result is the step's. Text may hold ${CEL} over `input`, `run` and `step`.",
+        "description": "Starts a run and waits for it to end; its result becomes the step's result. Text may contain ${CEL} over `input`, `run` and `step`.",
         "additionalProperties": false,
         "required": ["flow"],
         "properties": {
@@ -196,7 +196,7 @@ fn send() -> Value {
     let payload = json!({ "description": "The payload of the event. Default: null." });
     json!({
         "type": "object",
-        "description": "Sends an event to a run. Text may hold ${CEL} over `input`, `run` and `step`.",
+        "description": "Sends an event to a run. Text may contain ${CEL} over `input`, `run` and `step`.",
         "oneOf": [
             {
                 "additionalProperties": false,
@@ -211,9 +211,9 @@ fn send() -> Value {
                 "additionalProperties": false,
                 "required": ["machine", "key", "event"],
                 "properties": {
-                    "machine": { "$ref": "#/$defs/name", "description": "The machine whose run it is." },
-                    "key": { "type": "string", "minLength": 1, "description": "The business key of the run, which is started where there is none." },
-                    "input": { "description": "The input of the run that is started. Default: the step's input." },
+                    "machine": { "$ref": "#/$defs/name", "description": "Machine of the run." },
+                    "key": { "type": "string", "minLength": 1, "description": "Business key of the run, which is started if it doesn't exist." },
+                    "input": { "description": "Input of the run, if it's started. Default: the step's input." },
                     "event": event,
                     "payload": payload
                 }
@@ -225,11 +225,11 @@ fn send() -> Value {
 fn retry() -> Value {
     let attempts = json!({
         "type": "integer", "minimum": 1, "maximum": limits::ATTEMPTS, "default": 1,
-        "description": "Tries in all; 1 means no retry."
+        "description": "Attempts in total; 1 means no retry."
     });
     let codes = |description: &str| json!({ "type": "array", "items": { "type": "string" }, "description": description });
     json!({
-        "description": "How often and how far apart a failing step is tried: the number of attempts, or a map.",
+        "description": "Retry policy: the number of attempts, or a map.",
         "oneOf": [
             attempts,
             {
@@ -239,11 +239,11 @@ fn retry() -> Value {
                     "attempts": attempts,
                     "backoff": {
                         "enum": ["fixed", "linear", "exponential"], "default": "exponential",
-                        "description": "How the delay grows from try to try."
+                        "description": "How the delay grows between attempts."
                     },
-                    "delay": { "$ref": "#/$defs/duration", "description": "Before the second try. Default 1s." },
+                    "delay": { "$ref": "#/$defs/duration", "description": "Delay before the second attempt. Default 1s." },
                     "max_delay": { "$ref": "#/$defs/duration", "description": "The longest delay. Default 1m." },
-                    "jitter": { "type": "boolean", "default": true, "description": "Spread tries of many runs over time." },
+                    "jitter": { "type": "boolean", "default": true, "description": "Shorten each delay at random, so that many runs don't retry at once." },
                     "only": codes("Retry only these error codes."),
                     "except": codes("Never retry these error codes.")
                 }
@@ -257,14 +257,14 @@ fn step() -> Value {
         .map(|runner| json!({ "required": [runner] }));
     json!({
         "type": "object",
-        "description": "Named work in a flow. It runs in exactly one way: command, http, worker, function, start or send.",
+        "description": "A named piece of work. It has exactly one runner: command, http, worker, function, start or send.",
         "additionalProperties": false,
         "oneOf": one_runner,
         "properties": {
             "description": { "type": "string", "description": "What the step does." },
             "command": {
                 "type": "array", "minItems": 1, "items": { "type": "string" },
-                "description": "A program and its arguments; no shell reads them.",
+                "description": "A program and its arguments, run without a shell.",
                 "examples": [["./charge.sh", "--fast"]]
             },
             "http": { "$ref": "#/$defs/http" },
@@ -276,26 +276,26 @@ fn step() -> Value {
                 "enum": ["closed", "open"], "default": "closed",
                 "description": "Only with `command`: whether stdin stays open after the input, for replies."
             },
-            "queue": { "$ref": "#/$defs/name", "default": "default", "description": "The lane of jobs; not with `worker`, which names it." },
+            "queue": { "$ref": "#/$defs/name", "default": "default", "description": "Queue of the step's jobs; not with `worker`, which names the queue." },
             "subscribes": {
-                "description": "What the step waits for. With nothing, or an empty list, it starts with the run.",
+                "description": "What the step waits for. Without it, or with an empty list, the step starts with the run.",
                 "anyOf": [{ "$ref": "#/$defs/subscribes" }, { "type": "array", "maxItems": 0 }]
             },
             "emits": { "$ref": "#/$defs/events", "description": "Events that the step may emit." },
             "returns": { "$ref": "#/$defs/name", "description": "The step's result is emitted as this event." },
             "if": {
                 "type": "string",
-                "description": "CEL over `input` and `events`, evaluated once when the step would be triggered; false skips the step."
+                "description": "CEL condition over `input` and `events`, evaluated once when the step would be triggered; false skips the step."
             },
             "retry": { "$ref": "#/$defs/retry" },
             "timeout": { "$ref": "#/$defs/duration", "description": "How long one attempt may take." },
             "on_failure": {
                 "enum": ["fail", "continue"], "default": "fail",
-                "description": "What a step out of attempts does to its run."
+                "description": "What happens to the run when the step is out of attempts."
             },
             "priority": {
                 "enum": ["low", "normal", "high", "urgent"], "default": "normal",
-                "description": "Which of the waiting jobs goes first."
+                "description": "Which queued job starts first."
             }
         }
     })

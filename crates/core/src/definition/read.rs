@@ -152,7 +152,7 @@ impl Reader {
                     self.graph_unread = true;
                     meant.push("steps");
                     let message = format!("a flow has no key {key:?}");
-                    let help = "that is a key of machines; write machine: NAME in place of flow: NAME";
+                    let help = "that's a key of machines; write machine: NAME instead of flow: NAME";
                     self.error("unknown-key", &at, entry.key_span.clone(), message, help);
                 }
                 _ => {
@@ -220,7 +220,7 @@ impl Reader {
                 map.get("ttl").and_then(|ttl| self.duration(ttl, &place.key("ttl"))).map(Cleanup::Ttl)
             }
             _ => {
-                let help = "it says when the run's key-value state is removed: with the run, at its end, or after a time";
+                let help = "it sets when the run's key-value state is removed: with the run, when it ends, or after a time";
                 self.wrong_type(&entry.value, place, "`state`", "never, on-complete or {ttl: 7d}", help);
                 None
             }
@@ -261,7 +261,7 @@ impl Reader {
         let meant = other_word.or_else(nearest);
         let help = match meant {
             _ if key == "<<" => {
-                "merge keys are not part of YAML 1.2; write the keys out, or alias the whole value".to_owned()
+                "merge keys aren't part of YAML 1.2; write out the keys, or alias the whole value".to_owned()
             }
             _ if entry_step => entry_help(entry),
             Some(meant) => format!("did you mean `{meant}`?"),
@@ -303,7 +303,9 @@ fn entry_help(entry: &Entry) -> String {
         Value::String(name) => format!("step {name:?}"),
         _ => "the step that starts the run".to_owned(),
     };
-    format!("steps without `subscribes` start with the run: remove `entry`, and give {step} no `subscribes`")
+    format!(
+        "steps without `subscribes` start with the run: remove `entry`, and remove `subscribes` from {step}"
+    )
 }
 
 /// What other tools call our keys: the first of these that is a key here.

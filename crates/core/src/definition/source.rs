@@ -184,7 +184,7 @@ impl Map {
     /// Adds an entry; a key that is there already is an error at its second place.
     fn insert(&mut self, entry: Entry) -> Result<(), Diagnostic> {
         if self.by_key.contains_key(&entry.key) {
-            let message = format!("the key {:?} is there twice", entry.key);
+            let message = format!("duplicate key {:?}", entry.key);
             return Err(syntax(
                 "duplicate-key",
                 message,

@@ -32,7 +32,7 @@ impl Parts {
     fn address(&mut self, what: &str, who: &str, text: &str, place: Place) {
         if text.trim().is_empty() {
             let message = format!("{what} of {who} is empty");
-            return self.error("empty-text", place, message, "name it, for example with ${input.order}");
+            return self.error("empty-text", place, message, "set it, for example to ${input.order}");
         }
         self.template(what, who, text, &place);
     }

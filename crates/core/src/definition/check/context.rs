@@ -80,7 +80,7 @@ impl ContextKeys {
             (true, true) => Some(Finding::warning("unknown-context-key", place, never).help(help)),
             (false, _) if near.is_some() => {
                 let message = format!(
-                    "{what} reads `context.{name}`, which neither the input's schema nor a `set` names"
+                    "{what} reads `context.{name}`, which is neither in the input's schema nor in a `set`"
                 );
                 Some(Finding::warning("unknown-context-key", place, message).help(help))
             }

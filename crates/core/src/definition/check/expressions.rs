@@ -71,7 +71,7 @@ pub(super) fn judge(text: &str, role: Role) -> Verdict {
         Ok(expr) => expr,
         Err(ExprError::TooComplex) => {
             let help = format!(
-                "at most {EXPRESSION_BYTES} bytes, {EXPRESSION_DEPTH} open brackets and {EXPRESSION_CHOICES} '?'; compute it in a step"
+                "the limits are {EXPRESSION_BYTES} bytes, {EXPRESSION_DEPTH} open brackets and {EXPRESSION_CHOICES} '?'; compute it in a step instead"
             );
             return Err((ExprError::TooComplex.to_string(), help));
         }
@@ -82,7 +82,7 @@ pub(super) fn judge(text: &str, role: Role) -> Verdict {
                 Role::Context => "write CEL, for example: context.amount",
                 _ => "write CEL, for example: input.total > 0 && input.country == \"PT\"",
             };
-            return Err((format!("does not parse: {}", in_short(&problem)), help.to_owned()));
+            return Err((format!("isn't valid CEL: {}", in_short(&problem)), help.to_owned()));
         }
     };
     if let Some(unknown) = expr.unknown_variables(role.variables()).first() {
@@ -90,11 +90,11 @@ pub(super) fn judge(text: &str, role: Role) -> Verdict {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("it can read {}", role.shown()),
         };
-        return Err((format!("reads `{unknown}`, which is not a variable"), help));
+        return Err((format!("reads `{unknown}`, which isn't a variable"), help));
     }
     if role == Role::Condition && expr.reads().results {
         let help = "read `events` instead: let the other step emit its result with `returns`";
-        return Err(("reads `results`, which only `output` can".to_owned(), help.to_owned()));
+        return Err(("reads `results`, which only `output` can do".to_owned(), help.to_owned()));
     }
     Ok(expr.members_of(role.context()))
 }

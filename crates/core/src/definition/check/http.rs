@@ -48,7 +48,7 @@ impl Parts {
         if let Some(name) = &request.secret
             && (name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
         {
-            let message = format!("{name:?} cannot be the name of the secret of {who}");
+            let message = format!("{name:?} can't be the name of the secret of {who}");
             let help = "use letters, digits and '_': `secret: STOCK` is read from FLOWLINE_SECRET_STOCK";
             self.error("bad-name", place.key("secret"), message, help);
         }
@@ -72,12 +72,12 @@ impl Parts {
                 && !rest.contains(|c: char| c.is_whitespace() || c.is_control())
         };
         if !rest.is_some_and(fine) {
-            let message = format!("{:?} is not a URL that {who} can call", request.url);
-            self.error("bad-url", place, message, "give a whole URL such as https://stock.example/reserve");
+            let message = format!("{:?} isn't a URL that {who} can call", request.url);
+            self.error("bad-url", place, message, "use a full URL such as https://stock.example/reserve");
         } else if rest
             .is_some_and(|rest| rest.split(['/', '?', '#']).next().is_some_and(|host| host.contains('@')))
         {
-            let message = format!("the URL of {who} holds a user name");
+            let message = format!("the URL of {who} contains a user name");
             self.error("bad-url", place, message, "send credentials in a header");
         }
     }
@@ -92,18 +92,18 @@ impl Parts {
                 || !name.bytes().all(token)
                 || value.contains(|c: char| c.is_control() && c != '\t')
             {
-                let message = format!("{who} has a header {name:?} that HTTP does not allow");
+                let message = format!("{who} has a header {name:?} that HTTP doesn't allow");
                 let help = "names are letters, digits and '-'; values are one line";
                 self.error("bad-http", at, message, help);
             } else if RESERVED.contains(&lower.as_str())
                 || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
             {
-                let message = format!("{who} sets the header {name:?}, which is not its to set");
-                let help = "remove it: the engine writes it, or it says how a message is carried";
+                let message = format!("{who} can't set the header {name:?}");
+                let help = "remove it: the engine or the HTTP connection sets it";
                 self.error("reserved-header", at, message, help);
             } else if !seen.insert(lower) {
                 let message = format!("{who} sets the header {name:?} twice");
-                self.error("bad-http", at, message, "upper and lower case mean the same; keep one of them");
+                self.error("bad-http", at, message, "header names ignore case; keep one of them");
             } else {
                 self.template(&format!("the header {name:?}"), who, value, &at);
             }

@@ -146,17 +146,17 @@ impl<'a> Joins<'a> {
         let (message, help) = match cause.how {
             How::Skipped => (
                 format!(
-                    "step {name:?} joins {part} with other events, but when the `if` of step {by:?} is false, {part} never comes and {name:?} never runs"
+                    "step {name:?} joins {part} with other events, but if the `if` of step {by:?} is false, {part} never comes and {name:?} never runs"
                 ),
-                "give the join an {any: […]} alternative, or put the same `if` on what else it waits for"
+                "add an {any: […]} alternative to the join, or put the same `if` on whatever else it waits for"
                     .to_owned(),
             ),
             How::Failed => (
                 format!(
-                    "step {name:?} joins {part} with other events, but when step {by:?} fails, the run goes on (on_failure: continue) without {part} and {name:?} never runs"
+                    "step {name:?} joins {part} with other events, but if step {by:?} fails, the run continues (on_failure: continue) without {part} and {name:?} never runs"
                 ),
                 format!(
-                    "wait for \"step:{by}\" instead, which a failure satisfies too, or give an {{any: […]}} alternative"
+                    "wait for \"step:{by}\" instead, which is also satisfied if the step fails, or add an {{any: […]}} alternative"
                 ),
             ),
         };

@@ -65,7 +65,7 @@ impl<'a> Whole<'a> {
 
     fn initial(&mut self) {
         let machine = self.machine;
-        self.names_state("the machine begins in", &machine.initial, Place::root().key("initial"));
+        self.names_state("the machine starts in", &machine.initial, Place::root().key("initial"));
     }
 
     fn state(&mut self, state: &'a StateDefinition) {
@@ -84,7 +84,7 @@ impl<'a> Whole<'a> {
         self.names_actions(&format!("the entry of state {name:?}"), &state.entry, &place.key("entry"));
         self.names_actions(&format!("the exit of state {name:?}"), &state.exit, &place.key("exit"));
         for event in state.on.keys().filter(|event| !self.definition.accepts.contains_key(*event)) {
-            let message = format!("state {name:?} answers {event:?}, which `events` does not list");
+            let message = format!("state {name:?} handles {event:?}, which `events` doesn't list");
             let help = match self.suggest(event, self.definition.accepts.keys().map(String::as_str)) {
                 Some(near) => format!("did you mean {near:?}?"),
                 None => format!("add {event:?} to `events`"),
@@ -104,11 +104,9 @@ impl<'a> Whole<'a> {
             if state.on.is_empty() && state.after.iter().all(|timer| timer.then.to.is_none()) {
                 let timer =
                     if state.after.is_empty() { "has no timer" } else { "none of its timers leaves it" };
-                let message = format!(
-                    "state {name:?} is a dead end: it answers no event, {timer}, and it is not final"
-                );
-                let help =
-                    "add final: true (or failed) to end the run there, or say under `on` what it answers";
+                let message =
+                    format!("state {name:?} is a dead end: it handles no event, {timer}, and it isn't final");
+                let help = "add final: true (or failed) to end the run there, or list the events it handles under `on`";
                 self.findings.push(Finding::error("dead-end", place.clone(), message).help(help));
             }
             return;
@@ -116,8 +114,8 @@ impl<'a> Whole<'a> {
         let pointless =
             [("on", state.on.is_empty()), ("after", state.after.is_empty()), ("exit", state.exit.is_empty())];
         for (key, _) in pointless.into_iter().filter(|(_, empty)| !empty) {
-            let message = format!("state {name:?} is final and has `{key}`, which can never matter");
-            let help = format!("the run ends when it gets there; remove `{key}`, or remove `final`");
+            let message = format!("state {name:?} is final, so its `{key}` has no effect");
+            let help = format!("the run ends there; remove `{key}`, or remove `final`");
             self.findings.push(Finding::error("final-goes-on", place.key(key), message).help(help));
         }
     }
@@ -134,7 +132,7 @@ impl<'a> Whole<'a> {
                 state.name
             );
             let place = place_of_transition(state, event, first + 1);
-            let help = "put the transition that always applies last, or give it a condition";
+            let help = "put the transition without conditions last, or give it a condition";
             self.findings.push(Finding::warning("shadowed", place, message).help(help));
         }
     }
@@ -143,17 +141,13 @@ impl<'a> Whole<'a> {
         let place = self.definition.place_of(action);
         let name = &action.name;
         if let Some(state) = &action.on_error {
-            self.names_state(
-                &format!("action {name:?} moves, when it fails, to"),
-                state,
-                place.key("on_error"),
-            );
+            self.names_state(&format!("if it fails, action {name:?} moves to"), state, place.key("on_error"));
         }
         for (index, before) in action.after.iter().enumerate() {
             let at = place.key("after").index(index);
             if before == name {
                 let message = format!("action {name:?} waits for itself");
-                let help = "an action runs once in a transition; name another one, or remove `after`";
+                let help = "an action runs once per transition; name another one, or remove `after`";
                 self.findings.push(Finding::error("cycle", at, message).help(help));
             } else {
                 self.names_action(&format!("action {name:?} waits for"), before, at);
@@ -165,17 +159,17 @@ impl<'a> Whole<'a> {
         if self.states.contains_key(name) {
             return;
         }
-        let message = format!("{what} {name:?}, which is no state");
+        let message = format!("{what} {name:?}, which isn't a state");
         let help = match self.suggest(name, self.states.keys().copied()) {
             Some(near) => format!("did you mean {near:?}?"),
-            None => format!("add {name:?} to `states`, or name one that is there"),
+            None => format!("add {name:?} to `states`, or name an existing state"),
         };
         self.findings.push(Finding::error("unknown-state", place, message).help(help));
     }
 
     fn names_actions(&mut self, what: &str, names: &[String], place: &Place) {
         for (index, name) in names.iter().enumerate() {
-            self.names_action(&format!("{what} asks for"), name, place.index(index));
+            self.names_action(&format!("{what} uses"), name, place.index(index));
         }
     }
 
@@ -183,10 +177,10 @@ impl<'a> Whole<'a> {
         if self.actions.contains_key(name) {
             return;
         }
-        let message = format!("{what} {name:?}, which is no action");
+        let message = format!("{what} {name:?}, which isn't an action");
         let help = match self.suggest(name, self.actions.keys().copied()) {
             Some(near) => format!("did you mean {near:?}?"),
-            None => format!("add {name:?} to `actions`, or name one that is there"),
+            None => format!("add {name:?} to `actions`, or name an existing action"),
         };
         self.findings.push(Finding::error("unknown-action", place, message).help(help));
     }
@@ -245,7 +239,7 @@ impl<'a> Whole<'a> {
         for (state, _) in self.machine.states.iter().zip(&reached).filter(|(_, reached)| !**reached) {
             let message =
                 format!("state {:?} can never be reached from {:?}", state.name, self.machine.initial);
-            let help = "let a transition, a timer or an `on_error` lead to it, or remove it";
+            let help = "add a transition, a timer or an `on_error` that leads to it, or remove it";
             self.findings
                 .push(Finding::error("unreachable-state", Place::state(&state.name), message).help(help));
         }
@@ -271,7 +265,7 @@ impl<'a> Whole<'a> {
         }
         for (state, _) in states.iter().zip(&ends).filter(|(_, ends)| !**ends) {
             let message = format!("no final state can be reached from state {:?}", state.name);
-            let help = "a run that gets there never ends; let a transition or a timer lead on";
+            let help = "a run that gets there never ends; add a transition or a timer that leads on";
             self.findings.push(Finding::warning("no-way-out", Place::state(&state.name), message).help(help));
         }
     }
@@ -291,15 +285,15 @@ impl<'a> Whole<'a> {
         let answered: BTreeSet<&str> =
             states.iter().flat_map(|state| state.on.keys().map(String::as_str)).collect();
         for event in self.definition.accepts.keys().filter(|event| !answered.contains(event.as_str())) {
-            let message = format!("no state answers the event {event:?}");
+            let message = format!("no state handles the event {event:?}");
             let place = Place::root().key("events").key(event);
-            let help = "remove it, or say under `on` what a state does on it";
+            let help = "remove it, or handle it under `on` of a state";
             self.findings.push(Finding::warning("unused-event", place, message).help(help));
         }
         let asked: BTreeSet<&str> = states.iter().flat_map(asked_for).collect();
         for action in self.definition.steps.iter().filter(|action| !asked.contains(action.name.as_str())) {
-            let message = format!("nothing asks for the action {:?}", action.name);
-            let help = "name it in `entry`, `exit` or the `actions` of a transition, or remove it";
+            let message = format!("nothing uses the action {:?}", action.name);
+            let help = "add it to `entry`, `exit` or the `actions` of a transition, or remove it";
             let place = self.definition.place_of(action);
             self.findings.push(Finding::warning("unused-action", place, message).help(help));
         }
@@ -320,8 +314,8 @@ fn looping(definition: &Definition, circle: &[usize]) -> Finding {
         path.push("…");
     }
     path.push(first);
-    let message = format!("actions wait for each other in a circle: {}", path.join(" → "));
+    let message = format!("actions wait for each other in a cycle: {}", path.join(" → "));
     let place = Place::root().key("actions").key(first).key("after");
-    let help = format!("remove what {first:?} waits for in this circle");
+    let help = format!("remove what {first:?} waits for in this cycle");
     Finding::error("cycle", place, message).help(help)
 }

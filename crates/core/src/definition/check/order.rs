@@ -177,8 +177,8 @@ impl<'a> Transition<'a> {
 }
 
 fn pointless(definition: &Definition, action: &str, index: usize, before: &str) -> Finding {
-    let message = format!("action {action:?} waits for {before:?}, but no transition asks for both");
-    let help = format!("remove {before:?} from `after`, or ask for both in one transition");
+    let message = format!("action {action:?} waits for {before:?}, but no transition uses both");
+    let help = format!("remove {before:?} from `after`, or use both in one transition");
     Finding::warning("pointless-after", place_of(definition, action, index), message).help(help)
 }
 

@@ -81,7 +81,7 @@ impl Parts {
         }
         for step in definition.steps.iter().filter(|step| !step.after.is_empty() || step.on_error.is_some()) {
             let message = format!("step {:?} has `after` or `on_error`", step.name);
-            let help = "those are for actions of machines; a step waits with `subscribes`";
+            let help = "those are for actions of machines; steps use `subscribes`";
             self.error("wrong-kind", Place::step(&step.name), message, help);
         }
     }
@@ -120,11 +120,11 @@ impl Parts {
             self.whole_milliseconds("the state", ttl, root.key("state").key("ttl"));
         }
         if definition.state == Cleanup::Ttl(Duration::ZERO) {
-            let help = "give a time to live such as 7d, or use on-complete";
+            let help = "use a TTL such as 7d, or on-complete";
             self.error(
                 "zero-duration",
                 root.key("state").key("ttl"),
-                "the ttl of the state is zero".to_owned(),
+                "the TTL of the state is zero".to_owned(),
                 help,
             );
         }
@@ -205,7 +205,7 @@ impl Parts {
                         "empty-command",
                         at,
                         message,
-                        "give the program and its arguments: [./charge.sh, --fast]",
+                        "write the program and its arguments: [./charge.sh, --fast]",
                     );
                 } else if let Some(index) = argv.iter().position(|argument| argument.contains('\0')) {
                     let message = format!("an argument of the command of {who} has a NUL character");
@@ -213,7 +213,7 @@ impl Parts {
                         "bad-command",
                         at.index(index),
                         message,
-                        "no program can be given one; remove it",
+                        "arguments can't contain NUL; remove it",
                     );
                 }
             }
@@ -222,7 +222,7 @@ impl Parts {
                 self.name("queue", queue, place.key("worker"));
                 if step.queue != *queue {
                     let message =
-                        format!("{who} is for workers of queue {queue:?} but has queue {:?}", step.queue);
+                        format!("{who} is for workers of queue {queue:?}, but its queue is {:?}", step.queue);
                     self.error(
                         "queue-of-worker",
                         place.key("queue"),
@@ -261,8 +261,8 @@ impl Parts {
 
     fn published(&mut self, who: &str, event: &str, definition: &Definition, place: &Place) {
         if definition.accepts.contains_key(event) {
-            let message = format!("{who} emits {event:?}, which the flow also accepts from outside");
-            let help = "the first one wins, so one of them would be lost; give them different names";
+            let message = format!("{who} emits {event:?}, which the flow also accepts as an external event");
+            let help = "only the first one counts, so the other would be lost; give them different names";
             self.error("accepted-and-emitted", place.clone(), message, help);
         }
     }
@@ -270,12 +270,11 @@ impl Parts {
     fn retry(&mut self, who: &str, retry: &Retry, place: &Place) {
         if retry.attempts == 0 || retry.attempts > limits::ATTEMPTS {
             let message = format!("{who} has {} attempts", retry.attempts);
-            let help =
-                format!("attempts are counted with the first try: 1 (no retry) to {}", limits::ATTEMPTS);
+            let help = format!("attempts include the first one: use 1 (no retry) to {}", limits::ATTEMPTS);
             self.error("bad-attempts", place.key("attempts"), message, &help);
         }
         for (index, code) in retry.only.iter().enumerate().filter(|(_, code)| retry.except.contains(code)) {
-            let message = format!("{who} retries only {code:?} and also never {code:?}");
+            let message = format!("{who} has {code:?} in both `only` and `except`");
             self.error(
                 "retry-conflict",
                 place.key("only").index(index),
@@ -286,7 +285,7 @@ impl Parts {
         self.whole_milliseconds(who, retry.delay, place.key("delay"));
         self.whole_milliseconds(who, retry.max_delay, place.key("max_delay"));
         if retry.delay > retry.max_delay {
-            let message = format!("{who} has a retry delay above its max_delay, which caps it");
+            let message = format!("{who} has a retry delay above its max_delay, which limits it");
             let help = "raise `max_delay` or lower `delay`";
             self.findings.push(Finding::warning("capped-delay", place.key("delay"), message).help(help));
         }
@@ -294,12 +293,12 @@ impl Parts {
 
     fn timeout(&mut self, who: &str, timeout: Option<Duration>, place: Place) {
         if timeout == Some(Duration::ZERO) {
-            let message = format!("the timeout of {who} is zero, so it could never finish");
+            let message = format!("the timeout of {who} is zero, so it can never finish");
             self.error(
                 "zero-duration",
                 place,
                 message,
-                "give a duration such as 5m, or remove it for no limit",
+                "use a duration such as 5m, or remove the key for no limit",
             );
         }
     }
@@ -308,7 +307,7 @@ impl Parts {
     pub(super) fn whole_milliseconds(&mut self, who: &str, duration: Duration, place: Place) {
         if !duration.subsec_nanos().is_multiple_of(1_000_000) {
             let message = format!("{who} has a duration of {duration:?}");
-            self.error("bad-duration", place, message, "durations are whole milliseconds");
+            self.error("bad-duration", place, message, "use whole milliseconds");
         }
     }
 
@@ -323,8 +322,8 @@ impl Parts {
     pub(super) fn event(&mut self, name: &str, place: Place) {
         if name.starts_with("step:") {
             let message =
-                format!("an event cannot be named {name:?}: \"step:\" is how a subscription names a step");
-            return self.error("bad-name", place, message, "drop the \"step:\"");
+                format!("an event can't be named {name:?}: in a subscription, \"step:\" refers to a step");
+            return self.error("bad-name", place, message, "remove the \"step:\"");
         }
         self.name("event", name, place);
     }
@@ -337,7 +336,7 @@ impl Parts {
         let instead = instead.trim_matches(['-', '.', '_']);
         let help = match instead {
             "" => "give it another name".to_owned(),
-            instead => format!("{instead:?} would do"),
+            instead => format!("use {instead:?}, for example"),
         };
         self.error("bad-name", place, error.to_string(), &help);
     }
@@ -358,13 +357,8 @@ impl Parts {
     fn schema(&mut self, what: &str, schema: &serde_json::Value, place: Place) {
         let verdict = self.schemas.entry(schema.to_string()).or_insert_with(|| Schema::compile(schema).err());
         if let Some(problem) = verdict {
-            let message = format!("the schema of {what} is not a JSON Schema: {problem}");
-            self.error(
-                "bad-schema",
-                place,
-                message,
-                "correct it; references can only point inside the schema",
-            );
+            let message = format!("the schema of {what} isn't a valid JSON Schema: {problem}");
+            self.error("bad-schema", place, message, "fix it; references can only point inside the schema");
         }
     }
 

@@ -47,20 +47,21 @@ impl Parts {
         if definition.fail_fast {
             let message = format!("machine {:?} has `fail_fast`", definition.flow);
             let help =
-                "that is for flows; an action says what its failure does with `on_failure` or `on_error`";
+                "that's for flows; an action sets what its failure does with `on_failure` or `on_error`";
             self.error("wrong-kind", Place::root().key("fail_fast"), message, help);
         }
         for action in &definition.steps {
             let place = definition.place_of(action);
             if action.subscribes.is_some() || action.published().next().is_some() {
                 let message = format!("action {:?} subscribes or emits", action.name);
-                let help = "that is for steps of flows; transitions ask for actions, and `after` orders them";
+                let help =
+                    "that's for steps of flows; transitions name their actions, and `after` orders them";
                 self.error("wrong-kind", place.clone(), message, help);
             }
             if action.on_error.is_some() && action.on_failure == OnFailure::Continue {
                 let message =
                     format!("action {:?} has both `on_error` and `on_failure: continue`", action.name);
-                let help = "its failure either moves the machine or is passed over; keep one of them";
+                let help = "a failure either moves the machine or is ignored; keep one of them";
                 self.error("two-outcomes", place.key("on_error"), message, help);
             }
         }
@@ -115,8 +116,8 @@ impl Parts {
     fn roles(&mut self, what: &str, roles: &[String], place: &Place) {
         for (index, role) in roles.iter().enumerate() {
             if role.trim().is_empty() || role.len() > ROLE_BYTES || role.contains(char::is_control) {
-                let message = format!("{what} asks for the role {role:?}");
-                let help = format!("a role is one line of text, not empty, up to {ROLE_BYTES} bytes");
+                let message = format!("{what} requires the role {role:?}");
+                let help = format!("a role must be one line of text of 1 to {ROLE_BYTES} bytes");
                 self.error("bad-role", place.index(index), message, &help);
             }
         }
@@ -125,8 +126,9 @@ impl Parts {
     fn timer(&mut self, what: &str, timer: &TimerDefinition, place: &Place) {
         match &timer.when {
             When::In(Duration::ZERO) => {
-                let message = format!("{what} is for no time at all");
-                let help = "give a duration such as 48h; to move on at once, let the transition lead further";
+                let message = format!("{what} has a duration of zero");
+                let help =
+                    "use a duration such as 48h; to move on at once, change where the transition leads";
                 self.error("zero-duration", place.key("in"), message, help);
             }
             When::In(delay) => self.whole_milliseconds(what, *delay, place.key("in")),
@@ -137,12 +139,12 @@ impl Parts {
         self.transition(what, &timer.then, Role::Context, place);
         let then = &timer.then;
         if then.to.is_none() && then.actions.is_empty() && then.set.is_empty() {
-            let message = format!("{what} leads nowhere: it has no `to`, no `actions` and no `set`");
-            self.error("idle-timer", place.clone(), message, "add to: with the state that it moves to");
+            let message = format!("{what} does nothing: it has no `to`, no `actions` and no `set`");
+            self.error("idle-timer", place.clone(), message, "add to: with the state to move to");
         }
         if !then.roles.is_empty() {
-            let message = format!("{what} asks for a role");
-            let help = "nobody sends it, so nobody's role can be asked for; use a condition";
+            let message = format!("{what} requires a role");
+            let help = "no one sends a timer, so it can't require a role; use a condition";
             self.error("bad-role", place.key("role"), message, help);
         }
     }

@@ -29,9 +29,8 @@ impl Reader {
             (Some(run), None) => {
                 for key in ["key", "input"] {
                     let Some(other) = map.get(key) else { continue };
-                    let message = format!("`send` has `{key}` beside `run`");
-                    let help =
-                        format!("`run` names a run that is there; remove `{key}`, or name a `machine`");
+                    let message = format!("`send` has both `run` and `{key}`");
+                    let help = format!("`run` names an existing run; remove `{key}`, or name a `machine`");
                     self.error("two-receivers", &place.key(key), other.key_span.clone(), message, &help);
                 }
                 let run = self.text(run, &place.key("run"), "the id of a run")?;
@@ -45,13 +44,13 @@ impl Reader {
             }
             (Some(_), Some(machine)) => {
                 let message = "`send` has both `run` and `machine`".to_owned();
-                let help = "an event goes to one run: name its id, or its machine and key";
+                let help = "an event goes to one run: give its id, or its machine and key";
                 self.error("two-receivers", &place.key("machine"), machine.key_span.clone(), message, help);
                 None
             }
             (None, None) => {
-                let message = "`send` does not say to whom".to_owned();
-                let help = "add run: with its id, or machine: and key:";
+                let message = "`send` doesn't say which run to send to".to_owned();
+                let help = "add run: with the run's id, or machine: and key:";
                 if map.entries().iter().all(|entry| SEND_KEYS.contains(&entry.key.as_str())) {
                     self.error("missing-key", place, send.key_span.clone(), message, help);
                 }

@@ -86,8 +86,7 @@ impl Reader {
             self.graph_unread = true;
             let message =
                 format!("state {:?} expects a map of its keys, found {}", state.name, entry.value.describe());
-            let help =
-                "say what it answers, {on: {event: other-state}}, or that it ends the run, {final: true}";
+            let help = "write the events it handles, {on: {event: other-state}}, or that it ends the run, {final: true}";
             self.error("wrong-type", place, entry.key_span.clone(), message, help);
             return state;
         };
@@ -117,7 +116,7 @@ impl Reader {
             _ => {}
         }
         self.graph_unread = true;
-        let help = "true ends the run completed, failed ends it failed";
+        let help = "true ends the run as completed, failed ends it as failed";
         self.wrong_type(&entry.value, place, "`final`", "true, false or failed", help);
         Ends::No
     }
@@ -163,7 +162,7 @@ impl Reader {
             Value::String(to) => return Transition { to: Some(to.clone()), ..Transition::default() },
             _ => {
                 self.graph_unread = true;
-                let help = "write {to: other-state}; {} takes the event and does nothing";
+                let help = "write {to: other-state}; {} accepts the event and does nothing";
                 self.wrong_type(node, place, "a transition", "the name of a state or a map", help);
                 return Transition::default();
             }
@@ -206,7 +205,7 @@ impl Reader {
         };
         if matches!(&entry.value.value, Value::List(items) if items.is_empty()) {
             let message = "`role` is an empty list".to_owned();
-            let help = "name the roles that may send the event, or remove the key to let anyone";
+            let help = "name the roles that may send the event, or remove the key to allow anyone";
             self.error("empty-list", place, entry.key_span.clone(), message, help);
         }
         roles
@@ -228,7 +227,7 @@ impl Reader {
                 _ if self.leads_to(entry, &at, &mut then) => {}
                 "role" => {
                     let message = "a timer has no key \"role\"".to_owned();
-                    let help = "nobody sends it, so nobody's role can be asked for; use `if`";
+                    let help = "no one sends a timer, so it can't require a role; use `if`";
                     self.error("unknown-key", &at, entry.key_span.clone(), message, help);
                 }
                 _ => {
@@ -248,7 +247,7 @@ impl Reader {
             (None, Some(time)) => self.text(time, &place.key("at"), CEL).map(When::At),
             (Some(_), Some(time)) => {
                 let message = "a timer has both `in` and `at`".to_owned();
-                let help = "it fires once: keep the one that says when";
+                let help = "a timer fires once: keep one of them";
                 self.error("two-times", &place.key("at"), time.key_span.clone(), message, help);
                 None
             }
@@ -256,8 +255,14 @@ impl Reader {
                 // A misspelt key is an error already.
                 if map.entries().iter().all(|entry| TIMER_KEYS.contains(&entry.key.as_str())) {
                     let at = map.entries().first().map_or(node.span.clone(), |entry| entry.key_span.clone());
-                    let help = "add in: 48h, or at: with a CEL expression that gives a time";
-                    self.error("missing-key", place, at, "a timer does not say when".to_owned(), help);
+                    let help = "add in: 48h, or at: with a CEL expression for a timestamp";
+                    self.error(
+                        "missing-key",
+                        place,
+                        at,
+                        "a timer doesn't say when it fires".to_owned(),
+                        help,
+                    );
                 }
                 None
             }

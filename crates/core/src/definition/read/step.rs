@@ -122,7 +122,7 @@ impl Reader {
                 // A misspelt runner is an unknown key already; saying that none is there would be noise.
                 let misspelt = map.entries().iter().any(|entry| !kind.keys.contains(&entry.key.as_str()));
                 if !misspelt {
-                    let message = format!("{word} {:?} does not say how it runs", step.key);
+                    let message = format!("{word} {:?} doesn't say how it runs", step.key);
                     let help = "add one of command: [./program], http: {post: URL}, worker: QUEUE, function: NAME, start: {flow: NAME} or send: {run: ID, event: NAME}";
                     self.error("missing-runner", place, step.key_span.clone(), message, help);
                 }
@@ -184,7 +184,7 @@ impl Reader {
         }
         if request.method.is_empty() {
             if map.entries().iter().all(|entry| HTTP_KEYS.contains(&entry.key.as_str())) {
-                let message = "`http` names no method and URL".to_owned();
+                let message = "`http` has no method and URL".to_owned();
                 self.error(
                     "missing-key",
                     place,
@@ -201,8 +201,8 @@ impl Reader {
     fn stdin(&mut self, entry: &Entry, place: &Place, step: &mut StepDefinition, kind: &Kind) {
         step.stdin = self.choice(entry, place, &["closed", "open"], Stdin::parse).unwrap_or_default();
         if !matches!(step.runner, Runner::Command(_)) && step.stdin == Stdin::Open {
-            let message = format!("{} {:?} has `stdin` and runs no command", kind.word, step.name);
-            let help = "only a program that `command` starts has one; remove `stdin`";
+            let message = format!("{} {:?} has `stdin` but no `command`", kind.word, step.name);
+            let help = "only a `command` has stdin; remove `stdin`";
             self.error("stdin-of-command", place, entry.key_span.clone(), message, help);
         }
     }

@@ -78,7 +78,7 @@ impl Reader {
                 place,
                 what,
                 "a whole number such as 3",
-                "write it without quotes, sign or point",
+                "write it without quotes, sign or decimal point",
             );
         }
         number
@@ -220,7 +220,7 @@ fn as_list(text: &str, key: &str) -> String {
     let short: String = text.chars().take(60).collect();
     match key {
         "command" => {
-            format!("[{}] (no shell reads it)", short.split_whitespace().collect::<Vec<_>>().join(", "))
+            format!("[{}] (there's no shell)", short.split_whitespace().collect::<Vec<_>>().join(", "))
         }
         _ => format!("[{short}]"),
     }

@@ -23,7 +23,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Diagnostic> {
     parser.space();
     match parser.peek() {
         None => Ok(node),
-        Some(_) => Err(parser.error("expected the end of the file", Some("a file holds one definition"))),
+        Some(_) => Err(parser.error("expected the end of the file", Some("a file has one definition"))),
     }
 }
 
@@ -119,7 +119,7 @@ impl Parser<'_> {
                     let raw = &self.text[start..self.at];
                     return serde_json::from_str(raw).map_err(|_| {
                         let message =
-                            "this string has a character or escape that JSON does not allow".to_owned();
+                            "this string has a character or escape that JSON doesn't allow".to_owned();
                         syntax(
                             "syntax",
                             message,
@@ -148,7 +148,7 @@ impl Parser<'_> {
             Ok(number) if number.is_f64() => raw.parse::<f64>().ok().and_then(Number::from_f64),
             other => other.ok(),
         };
-        parsed.ok_or_else(|| syntax("syntax", format!("{raw:?} is not a JSON number"), start..self.at, None))
+        parsed.ok_or_else(|| syntax("syntax", format!("{raw:?} isn't a JSON number"), start..self.at, None))
     }
 
     fn word(&mut self) -> Result<Value, Diagnostic> {
@@ -164,9 +164,9 @@ impl Parser<'_> {
             }
         }
         let help = match self.peek() {
-            Some('\'') => Some("JSON strings stand in double quotes"),
-            Some('/' | '#') => Some("JSON has no comments; use YAML or TOML to have them"),
-            Some(c) if c.is_alphabetic() => Some("text stands in double quotes"),
+            Some('\'') => Some("JSON strings need double quotes"),
+            Some('/' | '#') => Some("JSON has no comments; use YAML or TOML for that"),
+            Some(c) if c.is_alphabetic() => Some("text needs double quotes"),
             _ => None,
         };
         Err(self.error("expected a value", help))
@@ -175,7 +175,7 @@ impl Parser<'_> {
     fn error(&self, message: &str, help: Option<&str>) -> Diagnostic {
         let Some(found) = self.peek() else {
             let end = self.text.trim_end().len();
-            let help = help.or(Some("close what is still open"));
+            let help = help.or(Some("close the open brackets and quotes"));
             return syntax("syntax", format!("{message}, found the end of the file"), end..end, help);
         };
         syntax("syntax", format!("{message}, found {found:?}"), self.here(), help)
@@ -183,7 +183,7 @@ impl Parser<'_> {
 
     fn extra_comma(&self) -> Diagnostic {
         let comma = self.text[..self.at].rfind(',').unwrap_or(self.at);
-        let message = "nothing follows this comma, which JSON does not allow".to_owned();
+        let message = "JSON doesn't allow a trailing comma".to_owned();
         syntax("syntax", message, comma..comma + 1, Some("remove the comma"))
     }
 

@@ -18,11 +18,11 @@ pub(super) fn parse(text: &str) -> Result<Node, Diagnostic> {
     let table = DeTable::parse(text).map_err(|error| {
         let span = tidy(text, error.span().unwrap_or(0..0));
         if error.message() == "duplicate key" {
-            let message = format!("the key {:?} is there twice", &text[span.clone()]);
+            let message = format!("duplicate key {:?}", &text[span.clone()]);
             return syntax("duplicate-key", message, span, Some("remove or rename one of them"));
         }
         let help = "check the brackets and quotes here and on the lines just before";
-        syntax("syntax", format!("this is not TOML: {}", error.message()), span, Some(help))
+        syntax("syntax", format!("this isn't valid TOML: {}", error.message()), span, Some(help))
     })?;
     let map = map(text, table.get_ref(), 0)?;
     if map.entries().is_empty() {
@@ -62,8 +62,9 @@ fn node(text: &str, value: &Spanned<DeValue<'_>>, depth: usize) -> Result<Node, 
     if depth > limits::JSON_DEPTH {
         return Err(too_deep(span));
     }
-    let not_json =
-        |raw: &str| syntax("syntax", format!("{raw} is not a number that JSON can hold"), span.clone(), None);
+    let not_json = |raw: &str| {
+        syntax("syntax", format!("{raw} isn't a number that JSON can represent"), span.clone(), None)
+    };
     let value = match value.get_ref() {
         DeValue::String(s) => Value::String(s.to_string()),
         DeValue::Boolean(b) => Value::Bool(*b),

@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
                         "second-document",
                         message,
                         span,
-                        Some("put each flow in a file of its own"),
+                        Some("put each flow in its own file"),
                     ));
                 }
                 Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
             other => {
                 return Err(syntax(
                     "syntax",
-                    format!("this is not YAML that Flowline reads: {other:?}"),
+                    format!("Flowline doesn't support this YAML: {other:?}"),
                     span,
                     None,
                 ));
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
                         "syntax",
                         message,
                         at,
-                        Some("write the key out; quote it if it has special characters"),
+                        Some("write out the key; quote it if it has special characters"),
                     ));
                 }
             };
@@ -150,13 +150,13 @@ impl<'a> Reader<'a> {
 
     fn alias(&mut self, id: usize, span: Range<usize>, depth: usize) -> Result<(Node, usize), Diagnostic> {
         let Some((node, size)) = self.anchors.get(&id).cloned() else {
-            let message = "this alias stands inside the value that it names".to_owned();
-            return Err(syntax("syntax", message, span, Some("a value cannot hold itself; write it out")));
+            let message = "this alias is inside the value that it refers to".to_owned();
+            return Err(syntax("syntax", message, span, Some("a value can't contain itself; write it out")));
         };
         self.aliased += size;
         if self.aliased > ALIASED_NODES {
-            let message = format!("the aliases of this file unfold to more than {ALIASED_NODES} values");
-            return Err(syntax("too-large", message, span, Some("write fewer or smaller aliases")));
+            let message = format!("the aliases in this file expand to more than {ALIASED_NODES} values");
+            return Err(syntax("too-large", message, span, Some("use fewer or smaller aliases")));
         }
         if depth + height(&node) > limits::JSON_DEPTH {
             return Err(too_deep(span));
@@ -173,8 +173,8 @@ impl<'a> Reader<'a> {
 
     fn refuse_tag(&self, tag: Option<&Tag>, span: &Range<usize>) -> Result<(), Diagnostic> {
         let Some(tag) = tag else { return Ok(()) };
-        let message = format!("the tag {:?} is not read", tag.original());
-        Err(syntax("syntax", message, span.clone(), Some("remove the tag; quotes make a value text")))
+        let message = format!("the tag {:?} isn't supported", tag.original());
+        Err(syntax("syntax", message, span.clone(), Some("remove the tag; to make a value text, quote it")))
     }
 
     fn next(&mut self) -> Result<(Event<'a>, Range<usize>), Diagnostic> {
@@ -188,7 +188,7 @@ impl<'a> Reader<'a> {
                     .and_then(|rest| rest.chars().next())
                     .map_or(at, |c| at + c.len_utf8());
                 let help = "check the indentation, brackets and quotes here and on the lines just before";
-                let message = format!("this is not YAML: {}", error.info());
+                let message = format!("this isn't valid YAML: {}", error.info());
                 Err(syntax("syntax", message, tidy(self.text, at..end), Some(help)))
             }
             None => Ok((Event::StreamEnd, self.text.len()..self.text.len())),
@@ -217,8 +217,8 @@ fn plain(text: &str, span: &Range<usize>) -> Result<Value, Diagnostic> {
         _ => match number(text) {
             Some(Some(number)) => Value::Number(number),
             Some(None) => {
-                let message = format!("{text} is not a number that JSON can hold");
-                return Err(syntax("syntax", message, span.clone(), Some("quote it if it is meant as text")));
+                let message = format!("{text} isn't a number that JSON can represent");
+                return Err(syntax("syntax", message, span.clone(), Some("quote it if it's meant as text")));
             }
             None => Value::String(text.to_owned()),
         },
