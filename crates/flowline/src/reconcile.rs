@@ -68,7 +68,7 @@ pub(crate) async fn keep_true(
     let work = || async {
         match pass(&*store, &plans, None, how.mode, BREATH).await {
             Ok(done) => tell(&done, &meters, &instance),
-            Err(error) => tracing::warn!(instanceId = &*instance, %error, "reconciling broke off"),
+            Err(error) => tracing::warn!(instanceId = &*instance, %error, "reconciliation stopped early"),
         }
     };
     keep_pace(store.clone(), "reconcile", instance.clone(), how.every, work).await;
@@ -88,7 +88,7 @@ fn tell(done: &Reconciled, meters: &Meters, instance: &str) {
     for Finding { violation, repaired } in done.findings.iter().take(TOLD) {
         let run = violation.run_id.as_ref().map_or("", |run| run.as_str());
         let Violation { tenant, invariant, message, .. } = violation;
-        tracing::warn!(instanceId = instance, %tenant, runId = run, %invariant, repaired, "reconciling found: {message}");
+        tracing::warn!(instanceId = instance, %tenant, runId = run, %invariant, repaired, "reconciliation found: {message}");
     }
     let runs = done.runs;
     if found == repaired {
@@ -99,7 +99,7 @@ fn tell(done: &Reconciled, meters: &Meters, instance: &str) {
             runs,
             found,
             repaired,
-            "reconciled, and something is left: `flowline reconcile` lists it, --repair mends what can be mended"
+            "reconciliation left problems: `flowline reconcile` lists them, --repair fixes what it can"
         );
     }
 }

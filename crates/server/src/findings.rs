@@ -66,39 +66,37 @@ impl Page {
         if stuck.is_empty() {
             return Ok(());
         }
-        head("States that a run can be stuck in")?;
+        head("States where a run can get stuck")?;
         let lines = stuck.iter().map(|one| {
             let why = match &one.events[..] {
-                [] => "no event leads out of it, and its timers are over".to_owned(),
-                events => format!("no condition of {} holds", events.join(", ")),
+                [] => "no event leads out of it, and no timer is left".to_owned(),
+                events => format!("no condition of {} is true", events.join(", ")),
             };
             let (state, context) = (&one.state, output::clean(&one.context.to_string()).into_owned());
             self.seen(format!("{BOLD}{state}{RESET}: {why} {DIM}with context {context}{RESET}"), &one.sight)
         });
         few(lines.collect())?;
-        remedy(
-            "add a transition without `if` as the last choice, or a timer (`after`) that leads out of the state",
-        )
+        remedy("add a last transition without `if`, or a timer (`after`) that leaves the state")
     }
 
     fn lost(&self, lost: &[Lost]) -> io::Result<()> {
         if lost.is_empty() {
             return Ok(());
         }
-        head("Events that can be lost to a guard")?;
+        head("Events that a guard can reject")?;
         let lines = lost.iter().map(|one| {
             let (event, state) = (&one.event, &one.state);
             let context = output::clean(&one.context.to_string()).into_owned();
             self.seen(
                 format!(
-                    "{BOLD}{event}{RESET} in {state}: no condition holds {DIM}with context {context}{RESET}"
+                    "{BOLD}{event}{RESET} in {state}: no condition is true {DIM}with context {context}{RESET}"
                 ),
                 &one.sight,
             )
         });
         few(lines.collect())?;
         remedy(
-            "the sender gets 202, and the event is rejected in its turn: send with `wait`, or add a choice without `if`",
+            "the sender gets 202, and the event is rejected later: send with `wait`, or add a transition without `if`",
         )
     }
 
@@ -119,7 +117,7 @@ impl Page {
         if broken.is_empty() {
             return Ok(());
         }
-        head("Flowline broke a promise: please report this")?;
+        head("Flowline broke a guarantee: please report this")?;
         let lines = broken
             .iter()
             .map(|one| format!("{RED}seed {}{RESET}: {}", one.seed, output::clean(&one.message)));
@@ -130,7 +128,7 @@ impl Page {
         if joins.is_empty() {
             return Ok(());
         }
-        head("Joins that can stay unsatisfied")?;
+        head("Joins that may never be satisfied")?;
         let lines = joins.iter().map(|join| {
             let because: Vec<String> = join.because.iter().map(because).collect();
             let because =
@@ -138,13 +136,13 @@ impl Page {
             let end = match join.run {
                 Ending::Completed => format!("{YELLOW}the run completes without it{RESET}"),
                 Ending::Failed => "the run fails".to_owned(),
-                Ending::Waiting => "the run waits".to_owned(),
+                Ending::Waiting => "the run keeps waiting".to_owned(),
                 Ending::Cancelled | Ending::Unfinished | Ending::Unstarted => {
-                    "the run has not ended".to_owned()
+                    "the run hasn't ended".to_owned()
                 }
             };
             let (step, missing) = (&join.step, join.missing.join(", "));
-            self.seen(format!("{BOLD}{step}{RESET} lacks {missing}{because}; {end}"), &join.sight)
+            self.seen(format!("{BOLD}{step}{RESET} doesn't get {missing}{because}; {end}"), &join.sight)
         });
         few(lines.collect())?;
         // Only where the run goes on as if nothing had happened is there something to mend.
@@ -152,7 +150,7 @@ impl Page {
         let failed = silent.flat_map(|join| &join.because).find(|root| root.how == How::Failed);
         match failed {
             Some(Root { of, .. }) => remedy(&format!(
-                "wait for \"step:{of}\" instead, which its failure satisfies too, or give the join an {{any: […]}} alternative"
+                "wait for \"step:{of}\" instead, which is also satisfied if the step fails, or add an {{any: […]}} alternative to the join"
             )),
             None => Ok(()),
         }
@@ -162,12 +160,12 @@ impl Page {
         if failures.is_empty() {
             return Ok(());
         }
-        head("Ways to fail")?;
+        head("How runs can fail")?;
         let lines = failures.iter().map(|failure| self.seen(failure.path.join(" → "), &failure.sight));
         few(lines.collect())?;
         if failures.iter().any(|failure| failure.code.as_deref() == Some("lease_lost")) {
             remedy(
-                "lease_lost: whoever ran the step died six times in a row; does the step kill its process?",
+                "lease_lost: the process running the step died six times in a row; does the step kill it?",
             )?;
         }
         Ok(())
@@ -177,13 +175,13 @@ impl Page {
         if waits.is_empty() {
             return Ok(());
         }
-        head("Waits for ever")?;
+        head("Steps that may wait forever")?;
         let lines = waits.iter().map(|wait| {
             let (step, events) = (&wait.step, wait.events.join(", "));
-            self.seen(format!("{BOLD}{step}{RESET} waits until somebody sends {events}"), &wait.sight)
+            self.seen(format!("{BOLD}{step}{RESET} waits until someone sends {events}"), &wait.sight)
         });
         few(lines.collect())?;
-        remedy("give the flow a `timeout` if nobody may ever send it")
+        remedy("give the flow a `timeout` if the event might never be sent")
     }
 
     fn twice(&self, twice: &[Twice]) -> io::Result<()> {
@@ -194,21 +192,23 @@ impl Page {
         let width = twice.iter().map(|one| one.step.chars().count()).max().unwrap_or(0).min(40);
         let lines = twice.iter().map(|one| {
             let why = match one.why {
-                Why::Interrupted => "cut off after it had acted, then run again",
-                Why::Retried => "acted, failed, was retried",
+                Why::Interrupted => "interrupted after it took effect, then rerun",
+                Why::Retried => "took effect, failed, was retried",
             };
             let sight = if self.seeds == 1 { String::new() } else { self.sight(&one.sight) };
-            let line = format!("{BOLD}{:<width$}{RESET}  {why:<42}  {sight}", one.step);
+            let line = format!("{BOLD}{:<width$}{RESET}  {why:<44}  {sight}", one.step);
             line.trim_end().to_owned()
         });
         few(lines.collect())?;
-        remedy("every attempt of a step gets the same idempotencyKey: hand it to whatever must not act twice")
+        remedy(
+            "every attempt of a step gets the same idempotencyKey: pass it to anything that mustn't happen twice",
+        )
     }
 
     fn steps(&self, report: &Report) -> io::Result<()> {
         let never = report.never_run();
         if !never.is_empty() {
-            head("Never run in any seed")?;
+            head("Steps and actions that no seed ran")?;
             few(never)?;
         }
         let never = report.never_entered();
@@ -218,10 +218,10 @@ impl Page {
         }
         let guessed = report.guessed();
         if !guessed.is_empty() {
-            head("Conditions that made-up data could not settle")?;
+            head("Conditions that generated data couldn't decide")?;
             few(guessed)?;
             remedy(
-                "the data was made up; give --input, or schemas for the input and for what steps emit and events carry",
+                "the data was generated; pass --input, or add schemas for the input, emits and event payloads",
             )?;
         }
         Ok(())
@@ -238,13 +238,11 @@ impl Page {
         let (time, slowest) = (output::duration(path.time), arrows(&path.slowest));
         let open = names(&path.without_timeout);
         match (path.time.is_zero(), path.without_timeout.is_empty()) {
-            (_, true) => {
-                output::line(&format!("  {time} at most, if every try runs out of its time: {slowest}"))
-            }
+            (_, true) => output::line(&format!("  at most {time}, if every attempt times out: {slowest}")),
             (false, false) => output::line(&format!(
-                "  {time} in time-outs and pauses on {slowest}, and as long as {open} take (no time-out)"
+                "  {time} of timeouts and delays on {slowest}, plus however long {open} take (no timeout)"
             )),
-            (true, false) => output::line("  any time: no step on it has a time-out"),
+            (true, false) => output::line("  unlimited: no step on it has a timeout"),
         }
     }
 }
@@ -267,7 +265,7 @@ fn because(root: &Root) -> String {
         How::Skipped => format!("the `if` of {of} is false"),
         How::Silent { event } => format!("{of} completes without {event}"),
         How::Stopped => format!("fail_fast stops {of}"),
-        How::NeverSent => format!("nobody sends {of}"),
+        How::NeverSent => format!("no one sends {of}"),
         How::CutOff => format!("the run ends before {of} does"),
     }
 }

@@ -115,11 +115,11 @@ fn a_server_reports_damage_by_itself_and_mends_it_where_it_is_told_to() {
     drop(conn);
     let logged = serve_until(&here, "report", "flowline_reconcile_found_total");
     let lines: Vec<Value> = logged.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let found = |line: &&Value| line["message"].as_str().unwrap().starts_with("reconciling found: ");
+    let found = |line: &&Value| line["message"].as_str().unwrap().starts_with("reconciliation found: ");
     let findings: Vec<&Value> = lines.iter().filter(found).collect();
     assert!(findings.len() >= 2 && findings.iter().all(|line| line["repaired"] == false), "{logged}");
     assert!(findings.iter().all(|line| line["runId"].is_string() && line["tenant"] == "default"), "{logged}");
-    assert!(logged.contains("something is left: `flowline reconcile` lists it"), "{logged}");
+    assert!(logged.contains("reconciliation left problems: `flowline reconcile` lists them"), "{logged}");
     here.json(1, &["verify"]);
     serve_until(&here, "repair", "flowline_reconcile_repaired_total");
     assert_eq!(here.json(0, &["verify"])["violations"], json!([]));

@@ -217,9 +217,9 @@ impl Host {
                     let instance = &*self.name;
                     match &trouble {
                         Some(error) => {
-                            tracing::warn!(instanceId = instance, %error, "the store takes no writes")
+                            tracing::warn!(instanceId = instance, %error, "the store does not accept writes")
                         }
-                        None => tracing::info!(instanceId = instance, "the store takes writes again"),
+                        None => tracing::info!(instanceId = instance, "the store accepts writes again"),
                     }
                     drop(self.told_trouble.send_replace(trouble));
                 }

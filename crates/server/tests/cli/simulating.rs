@@ -35,7 +35,7 @@ fn a_join_that_a_failure_leaves_unsatisfied_is_reported_with_its_cause() {
     assert_eq!(silent["because"][0], serde_json::json!({ "of": "wrap", "how": "failed" }));
     let said = here().flowline(&["simulate", "gift.yaml", "--seeds", "150"]);
     assert!(
-        said.out.contains("ship lacks gift.wrapped when wrap fails; the run completes without it"),
+        said.out.contains("ship doesn't get gift.wrapped when wrap fails; the run completes without it"),
         "{said:?}"
     );
 }
@@ -105,7 +105,7 @@ fn a_machine_is_played_and_what_can_go_wrong_is_reported() {
     assert_eq!((&report["longestPath"], &report["violations"]), (&Value::Null, &serde_json::json!([])));
     let seed = report["stuckStates"][0]["seed"].to_string();
     let said = here.flowline(&["simulate", "claim.yaml", "--seeds", "60"]);
-    assert!(said.out.contains("review: no condition of approve holds"), "{said:?}");
+    assert!(said.out.contains("review: no condition of approve is true"), "{said:?}");
     let one = here.flowline(&["simulate", "claim.yaml", "--seed", &seed]);
-    assert!(one.out.contains("States that a run can be stuck in"), "{one:?}");
+    assert!(one.out.contains("States where a run can get stuck"), "{one:?}");
 }
