@@ -5,21 +5,21 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    #[error("{0:?} is no address of a server; write http://HOST:PORT or https://HOST:PORT")]
+    #[error("{0:?} isn't a server address; write http://HOST:PORT or https://HOST:PORT")]
     Address(String),
-    #[error("a token has printable ASCII characters only")]
+    #[error("a token can only have printable ASCII characters")]
     Token,
     #[error(
         "the header {0:?} cannot be sent: names are letters, digits and -, values printable ASCII characters"
     )]
     Header(String),
     /// Nobody was there, so nothing was asked.
-    #[error("{server} cannot be reached: {problem}")]
+    #[error("can't reach {server}: {problem}")]
     Unconnected { server: String, problem: String },
     /// No answer: whether the server did what it was asked is unknown.
-    #[error("{server} broke off: {problem}")]
+    #[error("the connection to {server} broke: {problem}")]
     Unreachable { server: String, problem: String },
-    #[error("{server} did not answer within {0}", flowline_core::time::show_duration(*.within))]
+    #[error("{server} didn't answer within {0}", flowline_core::time::show_duration(*.within))]
     Late { server: String, within: Duration },
     /// The server refused.
     #[error("{detail} ({status} {code})")]
@@ -30,9 +30,9 @@ pub enum ClientError {
         detail: String,
         retry_after: Option<Duration>,
     },
-    #[error("this machine has no random numbers: {0}")]
+    #[error("can't get random numbers from the system: {0}")]
     Randomness(String),
-    #[error("{server} answered with something that is not of this protocol: {problem}")]
+    #[error("{server} sent an unexpected response: {problem}")]
     Answer { server: String, problem: String },
 }
 

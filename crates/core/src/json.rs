@@ -20,7 +20,7 @@ pub enum JsonError {
     #[error("not JSON: {0}")]
     Syntax(String),
     /// JSON by its grammar, and yet nothing that it says: half of a character, a number beyond all bounds.
-    #[error("JSON that cannot be read: {0}")]
+    #[error("unreadable JSON: {0}")]
     Unreadable(String),
     #[error("nested deeper than {} levels", limits::JSON_DEPTH)]
     Depth,

@@ -117,9 +117,9 @@ fn what_could_never_be_accepted_is_refused_at_once() {
     let Came::Refused(refusal) = Scenario::started(unheard, "{}").event("e1", "hush", "null", &[]) else {
         panic!("no state answers it")
     };
-    assert_eq!(refusal.to_string(), r#""m" does not accept event "hush"; it accepts go"#);
+    assert_eq!(refusal.to_string(), r#""m" doesn't accept event "hush"; it accepts go"#);
     let Came::Refused(refusal) = run.event("e2", "approve", "{}", &["clerk"]) else { panic!("not refused") };
-    assert_eq!(refusal.to_string(), r#"event "approve" takes the role director or manager"#);
+    assert_eq!(refusal.to_string(), r#"event "approve" requires the role director or manager"#);
     assert!(matches!(
         run.event("e3", "approve", r#"{"note":1}"#, &["manager"]),
         Came::Refused(Refusal::Schema { .. })

@@ -37,7 +37,7 @@ pub enum EngineError {
     #[error("there is no run {0}")]
     NoSuchRun(String),
     /// What is asked for takes a run that has ended.
-    #[error("run {0} has not ended; wait for its end, or cancel it first: `flowline cancel {0}`")]
+    #[error("run {0} hasn't ended; wait until it does, or cancel it with `flowline cancel {0}`")]
     NotEnded(String),
     #[error("there is no flow {0:?}; register it first")]
     NoSuchFlow(String),
@@ -45,7 +45,7 @@ pub enum EngineError {
     NoSuchVersion { flow: String, hash: String },
     /// The flow takes no new runs.
     #[error(
-        "flow {0:?} is retired; register it again, or bring a version back: `flowline flows activate {0} HASH`"
+        "flow {0:?} is retired; register it again, or bring back a version with `flowline flows activate {0} HASH`"
     )]
     Retired(String),
     /// A machine's run that cannot be taken up where it ended, only retried from the start.

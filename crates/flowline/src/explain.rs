@@ -82,13 +82,21 @@ fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
+fn failed_after(attempts: u32) -> String {
+    if attempts == 1 {
+        "failed on its only attempt".to_owned()
+    } else {
+        format!("failed after {attempts} attempts")
+    }
+}
+
 impl Explanation {
     /// Names what waits for an instance that can run it, as the one that explains can't.
     pub fn note_unserved(&mut self, engine: &Engine) {
         for step in self.steps.iter_mut().filter(|step| step.state == "queued") {
             let need = step.job.as_ref().map(|job| &*job.need);
             if let Some(need) = need.filter(|need| *need != REMOTE && !engine.serves(need)) {
-                step.reason.push_str(&format!("; this instance runs no {need:?} steps"));
+                step.reason.push_str(&format!("; this instance doesn't run {need:?} steps"));
             }
         }
     }
@@ -163,7 +171,7 @@ impl View<'_> {
             };
             let others = current.map_or(&[][..], |current| &current.asked).iter().filter(before).filter(open);
             let names: Vec<&str> = others.map(|other| &*self.plan.step(other.action).name).collect();
-            explained.reason = format!("waits for {}", names.join(", "));
+            explained.reason = format!("waiting for {}", names.join(", "));
         }
         explained
     }
@@ -178,7 +186,7 @@ impl View<'_> {
             return self.summary(row, steps, &[]);
         };
         let ended = |how: String| format!("{how} in {state}");
-        let error = row.failure.as_ref().map_or("no reason kept", |failure| &failure.error);
+        let error = row.failure.as_ref().map_or("no reason recorded", |failure| &failure.error);
         match row.status {
             Status::Completed => return ended("completed".to_owned()),
             Status::Failed => return format!("{}: {error}", ended("failed".to_owned())),
@@ -187,11 +195,11 @@ impl View<'_> {
         }
         let mut parts = vec![format!("in {state}")];
         if row.status == Status::Paused {
-            parts.push(format!("paused (go on with: flowline resume {})", row.run_id));
+            parts.push(format!("paused (resume it with `flowline resume {}`)", row.run_id));
         }
         let accepts: Vec<String> = machine.accepts.iter().map(ToString::to_string).collect();
         parts.push(match &accepts[..] {
-            [] => "accepts no event".to_owned(),
+            [] => "accepts no events".to_owned(),
             names => format!("accepts {}", names.join(", ")),
         });
         parts.extend(machine.timers.iter().map(ToString::to_string));
@@ -210,9 +218,9 @@ impl View<'_> {
         let mut missing = Vec::new();
         let (name, reason) = match state.phase {
             Phase::Completed => ("completed", String::new()),
-            Phase::Failed => ("failed", format!("out of attempts after {}", state.attempt)),
+            Phase::Failed => ("failed", failed_after(state.attempt)),
             Phase::Skipped => ("skipped", String::new()),
-            Phase::Idle if self.state.ended.is_some() => ("idle", "the run ended before".to_owned()),
+            Phase::Idle if self.state.ended.is_some() => ("idle", "the run ended first".to_owned()),
             Phase::Idle => {
                 let lack =
                     self.plan.step_definition(step).subscribes.as_ref().and_then(|want| self.lack(want));
@@ -281,7 +289,7 @@ impl View<'_> {
             one => (std::slice::from_ref(one), ""),
         };
         let parts: Vec<String> = parts.iter().map(|part| self.lacks(part)).collect();
-        format!("waits for {}", parts.join(word))
+        format!("waiting for {}", parts.join(word))
     }
 
     /// What is lacking, in words; several things in parentheses.
@@ -292,11 +300,11 @@ impl View<'_> {
         };
         match lack {
             Lack::One(MissingEvent { event, external: true, .. }) => {
-                format!("{event} (from outside: flowline send)")
+                format!("{event} (external, send it with `flowline send`)")
             }
             Lack::One(MissingEvent { event, emitted_by, .. }) => {
                 let by: Vec<String> = emitted_by.iter().map(|name| self.with_phase(name)).collect();
-                format!("{event} (by {})", by.join(" or "))
+                format!("{event} (from {})", by.join(" or "))
             }
             Lack::All(parts) => joined(parts, " and "),
             Lack::Any(parts) => joined(parts, " or "),
@@ -310,8 +318,8 @@ impl View<'_> {
             Some(Phase::Failed) => ", which failed",
             Some(Phase::Skipped) => ", which was skipped",
             Some(Phase::Completed) => ", which completed without it",
-            Some(Phase::Idle) => ", which has not started",
-            Some(Phase::Queued | Phase::Delayed) => ", which is at work",
+            Some(Phase::Idle) => ", which hasn't started",
+            Some(Phase::Queued | Phase::Delayed) => ", which is still active",
             None => "",
         };
         format!("{name}{note}")
@@ -319,34 +327,34 @@ impl View<'_> {
 
     fn why_live(&self, job: Option<&JobRow>, step: u32) -> (&'static str, String) {
         let Some(job) = job else {
-            return ("lost", "its job is missing: run `flowline reconcile --repair`".to_owned());
+            return ("lost", "its job is missing; fix it with `flowline reconcile --repair`".to_owned());
         };
         let worker = job.worker.as_deref().unwrap_or("?");
         match job.state {
-            JobState::Held => ("held", "the run is paused: flowline resume".to_owned()),
+            JobState::Held => ("held", "the run is paused; resume it with `flowline resume`".to_owned()),
             JobState::Leased => {
                 let since = self.ago(job.leased_at.unwrap_or(self.now));
                 match job.expires {
                     Some(expires) if expires <= self.now => (
                         "lost",
                         format!(
-                            "{worker} took it {since} ago and its lease ran out; the next engine to look tries it again"
+                            "{worker} claimed it {since} ago, but its lease expired; the next engine that checks will retry it"
                         ),
                     ),
                     Some(expires) => (
                         "running",
                         format!(
-                            "leased by {worker} for {since}; lease until {expires}, renewed while it runs"
+                            "running on {worker} for {since}; its lease lasts until {expires} and is extended while it runs"
                         ),
                     ),
-                    None => ("running", format!("leased by {worker} for {since}")),
+                    None => ("running", format!("running on {worker} for {since}")),
                 }
             }
             JobState::Waiting if job.due > self.now => {
                 let left = show_duration(job.due.since(self.now));
                 let what = if self.state.step(step).tries > 0 { "retry" } else { "start" };
                 let stop = self.stop(job).map_or(String::new(), |stop| format!("; {stop}"));
-                ("delayed", format!("{what} at {}, in {left}{stop}", job.due))
+                ("delayed", format!("{what} due at {}, in {left}{stop}", job.due))
             }
             JobState::Waiting => {
                 let since = self.ago(job.due);
@@ -358,7 +366,10 @@ impl View<'_> {
                     REMOTE => format!("start a worker on queue {queue:?}"),
                     need => Unserved::remedy(need),
                 };
-                ("queued", format!("ready for {since} in queue {queue:?}, and nobody has taken it; {remedy}"))
+                (
+                    "queued",
+                    format!("ready for {since} in queue {queue:?}, but no worker has claimed it; {remedy}"),
+                )
             }
         }
     }
@@ -368,7 +379,7 @@ impl View<'_> {
         let queue = &job.queue;
         self.paused
             .contains(queue)
-            .then(|| format!("queue {queue:?} is paused: flowline queues resume {queue}"))
+            .then(|| format!("queue {queue:?} is paused; resume it with `flowline queues resume {queue}`"))
     }
 
     fn ago(&self, then: Time) -> String {
@@ -380,24 +391,26 @@ impl View<'_> {
             let names: Vec<&str> = steps.iter().filter(|s| s.state == state).map(|s| &*s.step).collect();
             names.join(", ")
         };
-        let error = row.failure.as_ref().map_or("no reason kept", |failure| &failure.error);
+        let error = row.failure.as_ref().map_or("no reason recorded", |failure| &failure.error);
         match row.status {
-            Status::Completed => "completed; there is nothing left to do".to_owned(),
+            Status::Completed => "completed; there's nothing left to do".to_owned(),
             Status::Failed => format!("failed: {error}"),
             Status::Cancelled => "cancelled".to_owned(),
-            Status::Paused => format!("paused; go on with: flowline resume {}", row.run_id),
+            Status::Paused => format!("paused; resume it with `flowline resume {}`", row.run_id),
             Status::Waiting if !in_state("delayed").is_empty() => {
-                format!("waits until {} is due", in_state("delayed"))
+                format!("waiting until {} is due", in_state("delayed"))
             }
             Status::Waiting if !accepts.is_empty() => {
                 format!(
-                    "waits for an event from outside: {} (flowline send {} EVENT)",
+                    "waiting for an external event: {} (send it with `flowline send {} EVENT`)",
                     accepts.join(", "),
                     row.run_id
                 )
             }
-            Status::Waiting => "waits, and nothing says for what: run `flowline verify`".to_owned(),
-            Status::Running if !in_state("running").is_empty() => format!("{} at work", in_state("running")),
+            Status::Waiting => {
+                "waiting, but for nothing that's known; check with `flowline verify`".to_owned()
+            }
+            Status::Running if !in_state("running").is_empty() => format!("running {}", in_state("running")),
             Status::Running if !in_state("queued").is_empty() => {
                 let queued = steps.iter().filter(|step| step.state == "queued");
                 let mut stops = queued.map(|step| self.stop(step.job.as_ref()?));
@@ -407,9 +420,9 @@ impl View<'_> {
                 {
                     return format!("{} ready, but {stop}", in_state("queued"));
                 }
-                format!("{} ready, and no worker has taken it: flowline work", in_state("queued"))
+                format!("no worker has claimed {}; run `flowline work`", in_state("queued"))
             }
-            Status::Running => "at work".to_owned(),
+            Status::Running => "running".to_owned(),
         }
     }
 }
@@ -445,21 +458,21 @@ mod tests {
         };
         let explained = view.step(plan.step_index("join").unwrap());
         let missing: Vec<String> = explained.missing.into_iter().map(|missing| missing.event).collect();
-        (explained.reason.replace(" (from outside: flowline send)", ""), missing.join(" "))
+        (explained.reason.replace(" (external, send it with `flowline send`)", ""), missing.join(" "))
     }
 
     #[test]
     fn a_nested_join_waits_for_the_parts_that_do_not_hold_yet() {
         for (subscribes, events, reason, missing) in [
-            ("[{any: [a, b]}, c]", &["a"][..], "waits for c", "c"),
-            ("[{any: [a, b]}, c]", &["c"], "waits for a or b", "a b"),
-            ("[{any: [a, b]}, c]", &[], "waits for (a or b), c", "a b c"),
-            ("{any: [[a, b], c]}", &["a"], "waits for b or c", "b c"),
-            ("{any: [[a, b], c]}", &[], "waits for (a and b) or c", "a b c"),
-            ("[a, {any: [b, [c, {any: [d, e]}]]}]", &["a", "c"], "waits for b or (d or e)", "b d e"),
-            ("[a, {any: [b, [c, {any: [d, e]}]]}]", &["a", "d"], "waits for b or c", "b c"),
-            ("[a, {any: [b, [c, {any: [d, e]}]]}]", &["b"], "waits for a", "a"),
-            ("[{any: [a, b]}, {any: [a, c]}]", &[], "waits for (a or b), (a or c)", "a b c"),
+            ("[{any: [a, b]}, c]", &["a"][..], "waiting for c", "c"),
+            ("[{any: [a, b]}, c]", &["c"], "waiting for a or b", "a b"),
+            ("[{any: [a, b]}, c]", &[], "waiting for (a or b), c", "a b c"),
+            ("{any: [[a, b], c]}", &["a"], "waiting for b or c", "b c"),
+            ("{any: [[a, b], c]}", &[], "waiting for (a and b) or c", "a b c"),
+            ("[a, {any: [b, [c, {any: [d, e]}]]}]", &["a", "c"], "waiting for b or (d or e)", "b d e"),
+            ("[a, {any: [b, [c, {any: [d, e]}]]}]", &["a", "d"], "waiting for b or c", "b c"),
+            ("[a, {any: [b, [c, {any: [d, e]}]]}]", &["b"], "waiting for a", "a"),
+            ("[{any: [a, b]}, {any: [a, c]}]", &[], "waiting for (a or b), (a or c)", "a b c"),
         ] {
             assert_eq!(
                 waits(subscribes, events),
@@ -472,7 +485,7 @@ mod tests {
     #[test]
     fn a_join_of_steps_waits_for_those_that_are_not_done() {
         let (reason, missing) = waits("[{any: ['step:s', a]}, b]", &["b"]);
-        assert_eq!(reason, "waits for step:s (by s, which is at work) or a");
+        assert_eq!(reason, "waiting for step:s (from s, which is still active) or a");
         assert_eq!(missing, "step:s a");
     }
 }

@@ -178,7 +178,9 @@ impl NamedLock {
         check_name("lock", self.name.strip_prefix(OWN).filter(|_| self.own).unwrap_or(&self.name))?;
         check_ttl(self.ttl)?;
         if self.owner.is_empty() || self.owner.len() > OWNER_BYTES {
-            return Err(LockError::Invalid(format!("the owner of a lock has 1 to {OWNER_BYTES} bytes")));
+            return Err(LockError::Invalid(format!(
+                "the owner of a lock must have 1 to {OWNER_BYTES} bytes"
+            )));
         }
         let request = LockRequest {
             tenant: self.tenant.clone(),
@@ -209,7 +211,7 @@ fn check_ttl(ttl: Duration) -> Result<(), LockError> {
     if (SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
         return Ok(());
     }
-    Err(LockError::Invalid("a lock lasts from 1 s to 24 h after it was last extended".to_owned()))
+    Err(LockError::Invalid("the TTL of a lock must be 1 s to 24 h".to_owned()))
 }
 
 /// A lock that is held. It extends itself, and is released when it is dropped or by [`LockGuard::release`].

@@ -80,7 +80,7 @@ impl Opening {
         let row = snapshot.row.clone();
         if !row.status.is_terminal() {
             let text = format!(
-                "run {} is {}; only an ended run can be retried (cancel it first)",
+                "run {} is {}; only a run that has ended can be retried (cancel it first)",
                 row.run_id, row.status
             );
             return Err(EngineError::Invalid(text));
@@ -104,7 +104,7 @@ impl Opening {
                 opening.standing = standing::of_ended(store, &opening.plan, &snapshot).await?;
             }
             RetryFrom::Step(_) if machine => {
-                let text = "a machine has no step to retry from: leave it out to apply the failed event again, or retry from the start";
+                let text = "a machine has no step to retry from: leave it out to handle the failed event again, or retry from the start";
                 return Err(EngineError::Invalid(text.to_owned()));
             }
             _ => {}
@@ -253,7 +253,7 @@ pub fn refused(outcome: Outcome, run: &RunKey) -> EngineError {
         Outcome::Refused(refusal) => EngineError::Refused(refusal),
         Outcome::NotFound => EngineError::NoSuchRun(run.run.to_string()),
         Outcome::Failed(error) => EngineError::Store(error),
-        other => EngineError::Invalid(format!("the run could not take the input: {other:?}")),
+        other => EngineError::Invalid(format!("the run couldn't take the input: {other:?}")),
     }
 }
 
@@ -274,19 +274,23 @@ pub fn check_start(key: Option<&str>, labels: &BTreeMap<String, String>) -> Resu
         && (key.is_empty() || key.len() > limits::KEY_BYTES)
     {
         return invalid(format!(
-            "an idempotency key has 1 to {} bytes; this one has {}",
+            "an idempotency key must have 1 to {} bytes; this one has {}",
             limits::KEY_BYTES,
             key.len()
         ));
     }
     if labels.len() > limits::LABELS {
-        return invalid(format!("a run takes up to {} labels; these are {}", limits::LABELS, labels.len()));
+        return invalid(format!(
+            "a run can have up to {} labels; these are {}",
+            limits::LABELS,
+            labels.len()
+        ));
     }
     for (name, value) in labels {
         check_name("label", name).map_err(|error| EngineError::Invalid(error.to_string()))?;
         if value.len() > limits::LABEL_BYTES || value.contains('\0') {
             return invalid(format!(
-                "label {name:?}: a value has up to {} bytes and no NUL",
+                "label {name:?}: a value can have up to {} bytes, without NUL",
                 limits::LABEL_BYTES
             ));
         }

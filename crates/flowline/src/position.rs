@@ -159,8 +159,8 @@ impl fmt::Display for Accepted {
 impl fmt::Display for Armed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.to {
-            Some(to) => write!(f, "times out at {}, to {to}", self.at),
-            None => write!(f, "times out at {}", self.at),
+            Some(to) => write!(f, "timer at {}, to {to}", self.at),
+            None => write!(f, "timer at {}", self.at),
         }
     }
 }
@@ -175,7 +175,7 @@ impl fmt::Display for Taken {
         }
         match &self.actions[..] {
             [] => Ok(()),
-            actions => write!(f, " has the turn with {}", actions.join(", ")),
+            actions => write!(f, " is being handled, running {}", actions.join(", ")),
         }
     }
 }

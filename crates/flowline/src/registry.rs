@@ -37,7 +37,7 @@ impl Unserved {
             "http" | "start" | "send" => {
                 "run `flowline work` or `flowline serve` on the same store".to_owned()
             }
-            need => format!("run the program that has {need:?} on the same store"),
+            need => format!("run the program that provides {need:?} on the same store"),
         }
     }
 }
@@ -46,7 +46,7 @@ impl fmt::Display for Unserved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps = if self.steps.len() == 1 { "step" } else { "steps" };
         let (names, need, remedy) = (self.steps.join(", "), &self.need, &self.remedy);
-        write!(f, "{steps} {names} can't run on this instance, which runs no {need:?} steps; {remedy}")
+        write!(f, "{steps} {names} can't run on this instance, which doesn't run {need:?} steps; {remedy}")
     }
 }
 
@@ -186,7 +186,7 @@ pub async fn activate(
         }
         [] => Err(EngineError::NoSuchVersion { flow: flow.to_owned(), hash: hash.to_owned() }),
         _ => Err(EngineError::Invalid(format!(
-            "{} versions of flow {flow:?} begin with {hash}; write more of the hash",
+            "{} versions of flow {flow:?} start with {hash}; give more of the hash",
             found.len()
         ))),
     }

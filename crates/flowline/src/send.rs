@@ -207,19 +207,19 @@ impl SendRequest {
         let Sender { user, roles, .. } = &self.sender;
         if self.event_id.as_deref().is_some_and(|id| !fits(id, limits::KEY_BYTES)) {
             return refuse(format!(
-                "an event id has 1 to {} bytes, without control characters",
+                "an event id must have 1 to {} bytes, without control characters",
                 limits::KEY_BYTES
             ));
         }
         if user.as_deref().is_some_and(|user| !fits(user, limits::KEY_BYTES)) {
             return refuse(format!(
-                "a user has 1 to {} bytes, without control characters",
+                "a user must have 1 to {} bytes, without control characters",
                 limits::KEY_BYTES
             ));
         }
         if roles.len() > ROLES || !roles.iter().all(|role| fits(role, limits::NAME_BYTES)) {
             return refuse(format!(
-                "a sender has at most {ROLES} roles of 1 to {} bytes each, without control characters",
+                "a sender can have up to {ROLES} roles of 1 to {} bytes each, without control characters",
                 limits::NAME_BYTES
             ));
         }
@@ -267,7 +267,7 @@ impl SendRequest {
     async fn reserve(&self, key: &str, status: Status) -> Result<String, EngineError> {
         if key.is_empty() || key.len() > limits::KEY_BYTES {
             let text = format!(
-                "an idempotency key has 1 to {} bytes; this one has {}",
+                "an idempotency key must have 1 to {} bytes; this one has {}",
                 limits::KEY_BYTES,
                 key.len()
             );

@@ -56,7 +56,7 @@ impl StateHandle {
     /// `None` where the key is not set, or its time is over.
     pub async fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, EngineError> {
         let Some(found) = self.find(key).await? else { return Ok(None) };
-        let unfit = |error| EngineError::Invalid(format!("state {key:?} is of another type: {error}"));
+        let unfit = |error| EngineError::Invalid(format!("state {key:?} has another type: {error}"));
         found.value.to().map(Some).map_err(unfit)
     }
 
@@ -93,7 +93,7 @@ impl StateHandle {
         let refused = |error: StoreError| EngineError::Invalid(error.to_string());
         self.owner.writable().map_err(refused)?;
         if ttl.is_some_and(|ttl| ttl.is_zero()) {
-            return Err(EngineError::Invalid("a time to live of zero keeps nothing".to_owned()));
+            return Err(EngineError::Invalid("a TTL must be above zero".to_owned()));
         }
         if let StateOwner::Flow(flow) = &self.owner
             && self.store.latest(&self.tenant, flow).await?.is_none()
@@ -113,7 +113,7 @@ impl StateHandle {
 /// Refuses what cannot be a key of state.
 pub fn check_key(key: &str) -> Result<(), String> {
     if key.is_empty() || key.len() > limits::KEY_BYTES || key.contains('\0') {
-        return Err(format!("a state key has 1 to {} bytes, and no NUL among them", limits::KEY_BYTES));
+        return Err(format!("a state key must have 1 to {} bytes, without NUL", limits::KEY_BYTES));
     }
     Ok(())
 }

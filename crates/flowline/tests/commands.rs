@@ -235,6 +235,6 @@ async fn a_result_that_nobody_could_read_fails_the_step_and_is_not_lost_in_the_l
         let told = say(&format!(r#"printf '%s\n' '{{"result": {result}}}'"#)).await;
         assert_eq!(told.outcome.status, Status::Failed, "{result}");
         assert_eq!(told.failure()["code"], json!("invalid_payload"), "{result}");
-        assert!(told.failure()["error"].as_str().unwrap().contains("cannot be read"), "{result}");
+        assert!(told.failure()["error"].as_str().unwrap().contains("unreadable JSON"), "{result}");
     }
 }

@@ -83,7 +83,7 @@ impl Fault {
     pub(crate) fn of_read(self) -> StoreError {
         let text = match &self {
             Fault::Store(error) => return error.clone(),
-            Fault::Late => "the server did not answer in time".to_owned(),
+            Fault::Late => "the server didn't answer in time".to_owned(),
             Fault::Postgres(error) => words(error),
         };
         let Some(code) = self.code() else { return StoreError::Unavailable(text) };
@@ -96,7 +96,7 @@ impl Fault {
             }
             SqlState::INSUFFICIENT_PRIVILEGE => {
                 return StoreError::CannotWrite(format!(
-                    "{text}; grant the role what it lacks (`flowline doctor` tells)"
+                    "{text}; grant the role the missing permissions (`flowline doctor` names them)"
                 ));
             }
             _ => {}
@@ -119,7 +119,7 @@ impl Fault {
             Fault::Store(error) => return error,
             Fault::Late => {
                 return StoreError::Unavailable(format!(
-                    "{place} did not answer in time; check host, port and firewall"
+                    "{place} didn't answer in time; check host, port and firewall"
                 ));
             }
             Fault::Postgres(error) => error,
@@ -136,14 +136,14 @@ impl Fault {
                 "{place} refused the password of user {user:?}; check user and password in the store URL"
             )),
             SqlState::INVALID_AUTHORIZATION_SPECIFICATION => StoreError::Incompatible(format!(
-                "{place} does not let user {user:?} in: {text}; check the user, `sslmode` and the server's pg_hba.conf"
+                "{place} rejected user {user:?}: {text}; check the user, `sslmode` and the server's pg_hba.conf"
             )),
             SqlState::INVALID_CATALOG_NAME => StoreError::Incompatible(format!(
-                "there is no database {:?} at {place}; make it (`createdb {0}`) or name another in the store URL",
+                "there is no database {:?} at {place}; create it (`createdb {0}`) or name another in the store URL",
                 target.database()
             )),
             SqlState::INSUFFICIENT_PRIVILEGE => StoreError::Incompatible(format!(
-                "user {user:?} may not use {place}: {text}; grant the role what it lacks, or name another user in the store URL"
+                "user {user:?} may not use {place}: {text}; grant the role the missing permissions, or name another user in the store URL"
             )),
             SqlState::READ_ONLY_SQL_TRANSACTION => {
                 StoreError::CannotWrite(format!("{place}: {text}; {READ_ONLY}"))
@@ -170,9 +170,9 @@ fn unanswered(place: &str, text: &str) -> String {
             "check `sslmode` and `sslrootcert`, and that the certificate names this host"
         }
         _ if text.contains("password missing") => "put the password in the store URL",
-        _ => "check host and port, and that the server runs",
+        _ => "check host and port, and that the server is running",
     };
-    format!("cannot connect to {place}: {text}; {remedy}")
+    format!("can't connect to {place}: {text}; {remedy}")
 }
 
 /// An error with its causes; the outermost alone says little.

@@ -52,7 +52,7 @@ impl Target {
         let mut config: Config = plain.parse().map_err(|error: tokio_postgres::Error| {
             let why = std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
             invalid(format!(
-                "the store URL cannot be read{why}; it is postgres://USER:PASSWORD@HOST:PORT/DATABASE"
+                "the store URL isn't valid{why}; write postgres://USER:PASSWORD@HOST:PORT/DATABASE"
             ))
         })?;
         let (ssl, trust) = match (mode, roots) {
@@ -63,7 +63,7 @@ impl Target {
             (None, roots) => (SslMode::Require, Trust::Roots(roots)),
             (Some(word), _) => {
                 return Err(invalid(format!(
-                    "sslmode={word} is not known; use disable, prefer, require or verify-full"
+                    "sslmode={word} isn't supported; use disable, prefer, require or verify-full"
                 )));
             }
         };
@@ -73,9 +73,7 @@ impl Target {
             config.host("localhost");
         }
         if config.get_user().is_none() {
-            return Err(invalid(
-                "the store URL names no user; it is postgres://USER@HOST/DATABASE".to_owned(),
-            ));
+            return Err(invalid("the store URL has no user; write postgres://USER@HOST/DATABASE".to_owned()));
         }
         Ok(Target { config, schema, trust })
     }

@@ -39,13 +39,13 @@ impl Link {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(error)) => Err(refused(address, &error)),
             Err(_) => Err(StoreError::Unavailable(format!(
-                "{} did not answer within {} s; check the address, the port and whether it {}",
+                "{} didn't answer within {} s; check the address, the port and whether it {}",
                 address.shown(),
                 CONNECT.as_secs_f32(),
                 if address.tls() {
-                    "speaks TLS: without it, write redis://"
+                    "supports TLS (if not, write redis://)"
                 } else {
-                    "wants TLS (rediss://)"
+                    "requires TLS (rediss://)"
                 }
             ))),
         }
@@ -117,15 +117,15 @@ fn not_now(error: &RedisError) -> bool {
 pub(crate) fn failed(error: &RedisError) -> StoreError {
     let text = error.to_string();
     let remedy = match error.code().unwrap_or_default() {
-        "OOM" => "it is at its maxmemory; give it more, or let `flowline retain` remove old runs",
-        "MISCONF" => "it cannot save to its disk; see its log",
+        "OOM" => "it has reached maxmemory; raise that, or remove old runs with `flowline retain`",
+        "MISCONF" => "it can't save to disk; see its log",
         "READONLY" => REPLICA,
         // A script that may not use a command says so without the code.
         code if code == "NOPERM" || text.contains("The user executing the script") => {
-            "the user lacks a right; docs/redis.md lists those that it needs"
+            "the user lacks a permission; docs/redis.md lists those it needs"
         }
         "NOREPLICAS" => "too few replicas are connected (min-replicas-to-write)",
-        "BUSY" => "a script of somebody else keeps it busy",
+        "BUSY" => "it's busy with someone else's script",
         _ => return StoreError::Unavailable(text),
     };
     StoreError::CannotWrite(format!("{text}; {remedy}"))
@@ -141,25 +141,25 @@ pub(crate) fn refused(address: &Address, error: &RedisError) -> StoreError {
             .any(|sign| text.contains(sign));
     if denied {
         return StoreError::Incompatible(format!(
-            "{shown} refuses the user name or password ({text}); write them into the URL: redis://user:password@host"
+            "{shown} rejected the user name or password ({text}); put them in the URL: redis://user:password@host"
         ));
     }
     if text.contains("NOPERM") || text.contains("no permissions") {
         return StoreError::Incompatible(format!(
-            "{shown} does not let this user do what a store needs ({text}); grant the rights that docs/redis.md lists"
+            "this user lacks permissions on {shown} ({text}); grant those that docs/redis.md lists"
         ));
     }
     if text.contains("DB index") || text.contains("SELECT") || text.contains("database") {
         return StoreError::Incompatible(format!(
-            "{shown} does not have that database ({text}); take a lower number after the last '/', or none"
+            "{shown} doesn't have that database ({text}); use a lower number after the last '/', or none"
         ));
     }
     let remedy = if error.is_connection_refusal() {
-        "nothing listens there; check the host and the port, and whether the server runs"
+        "nothing is listening there; check host and port, and that the server is running"
     } else if address.tls() {
-        "check that the server speaks TLS on this port (without it, write redis://) and that its certificate is trusted here"
+        "check that the server supports TLS on this port (if not, write redis://) and that its certificate is trusted here"
     } else {
-        "check the address, and whether the server wants TLS (rediss://)"
+        "check the address, and whether the server requires TLS (rediss://)"
     };
     StoreError::Unavailable(format!("{shown}: {text}; {remedy}"))
 }

@@ -261,9 +261,9 @@ async fn what_is_wrong_with_an_address_is_told_soon_and_clearly() {
         (format!("redis://:wrong@127.0.0.1:{port}"), "password"),
         (format!("redis://127.0.0.1:{port}"), "password"),
         (format!("redis://:secret@127.0.0.1:{port}/99"), "database"),
-        (format!("redis://127.0.0.1:{nobody}"), "nothing listens there"),
+        (format!("redis://127.0.0.1:{nobody}"), "nothing is listening there"),
         (format!("redis://127.0.0.1:{silent}"), "TLS"),
-        (format!("rediss://:secret@127.0.0.1:{port}"), "without it, write redis://"),
+        (format!("rediss://:secret@127.0.0.1:{port}"), "if not, write redis://"),
         ("redis://127.0.0.1:1700x".to_owned(), "a port that is not a number"),
         (format!("redis+cluster://:secret@127.0.0.1:{port}"), "cluster"),
     ] {

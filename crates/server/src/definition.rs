@@ -40,8 +40,8 @@ pub fn media_type(path: &Path) -> Result<&'static str, Failure> {
 fn format(path: &Path) -> Result<Format, Failure> {
     let name = path.display().to_string();
     Format::of_path(&name).ok_or_else(|| {
-        Failure::new(Exit::Usage, "definition", format!("{name} is no definition file"))
-            .help("definitions are written in YAML, TOML or JSON and end in .yaml, .yml, .toml or .json")
+        Failure::new(Exit::Usage, "definition", format!("{name} isn't a definition file"))
+            .help("a definition file ends in .yaml, .yml, .toml or .json")
     })
 }
 
@@ -62,22 +62,22 @@ pub fn origin(path: &Path) -> Result<String, Failure> {
         .canonicalize()
         .map_err(|error| Failure::environment(format!("{}: {error}", folder.display())))?;
     folder.into_os_string().into_string().map_err(|folder| {
-        Failure::usage(format!("the folder {folder:?} has a name that is not UTF-8"))
-            .help("move the definition")
+        Failure::usage(format!("the name of directory {folder:?} isn't UTF-8"))
+            .help("move the definition elsewhere")
     })
 }
 
 pub fn text(path: &Path) -> Result<String, Failure> {
     let cannot = |error: std::io::Error| {
-        Failure::new(Exit::Usage, "definition", format!("cannot read {}: {error}", path.display()))
-            .help("name a definition file that exists, relative to the working directory")
+        Failure::new(Exit::Usage, "definition", format!("can't read {}: {error}", path.display()))
+            .help("check the path; it's relative to the current directory")
     };
     let file = std::fs::File::open(path).map_err(cannot)?;
     let mut bytes = Vec::new();
     file.take(limits::DEFINITION_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
     if bytes.len() > limits::DEFINITION_BYTES {
         let text = format!(
-            "{} is over {} bytes, the limit of a definition",
+            "{} is larger than {} bytes, the limit for a definition",
             path.display(),
             limits::DEFINITION_BYTES
         );
@@ -85,6 +85,10 @@ pub fn text(path: &Path) -> Result<String, Failure> {
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Failure::new(Exit::Usage, "definition", format!("{} is not UTF-8 from byte {at} on", path.display()))
+        Failure::new(
+            Exit::Usage,
+            "definition",
+            format!("{} isn't UTF-8, starting at byte {at}", path.display()),
+        )
     })
 }

@@ -62,20 +62,18 @@ impl Failure {
         let failure = Failure::new(Exit::Usage, code, message);
         match code {
             "no-such-run" => {
-                failure.help("`flowline runs` lists the runs; check --tenant, and --store or --server")
+                failure.help("`flowline runs` lists them; check --tenant, and --store or --server")
             }
             "no-such-flow" => failure.help(
-                "`flowline flows` lists them; a file is taken by its path (`flowline start ./order.yaml`)",
+                "`flowline flows` lists them; to use a file, give its path (`flowline start ./order.yaml`)",
             ),
             "flow-retired" => failure.help("`flowline flows --versions` lists the hashes"),
             "no-such-token" => {
                 failure.help("`flowline token list` lists them; check --tenant, and --store or --server")
             }
-            "run-ended" => failure.help("`flowline retry RUN` repeats an ended run as a new one"),
-            "role" => {
-                failure.help("name a role with --role; at a server that asks for tokens, use one that has it")
-            }
-            "schema" => failure.help("change the JSON, or the schema in the definition"),
+            "run-ended" => failure.help("`flowline retry RUN` retries an ended run as a new one"),
+            "role" => failure.help("add --role; if the server requires tokens, use one that has the role"),
+            "schema" => failure.help("fix the JSON, or the schema in the definition"),
             _ => failure,
         }
     }
@@ -83,7 +81,7 @@ impl Failure {
     /// Not now, but soon.
     pub fn inbox_full(message: impl Into<String>) -> Failure {
         Failure::new(Exit::Store, "inbox-full", message)
-            .help("`flowline explain RUN` says what it waits for; send it again later")
+            .help("send it again later; `flowline explain RUN` shows what the run is waiting for")
     }
 
     pub fn help(mut self, help: impl Into<String>) -> Failure {
@@ -94,7 +92,7 @@ impl Failure {
     pub fn definition(diagnostics: Diagnostics) -> Failure {
         let errors = diagnostics.errors().count();
         let count = if errors == 1 { "1 error".to_owned() } else { format!("{errors} errors") };
-        let message = format!("{} cannot run: {count}", diagnostics.file);
+        let message = format!("{} can't run: {count}", diagnostics.file);
         let mut failure = Failure::new(Exit::Usage, "definition", message);
         failure.diagnostics = Some(Box::new(diagnostics));
         failure
@@ -117,7 +115,7 @@ impl From<io::Error> for Failure {
             failure.quiet = true;
             return failure;
         }
-        Failure::environment(format!("cannot write the output: {error}"))
+        Failure::environment(format!("can't write the output: {error}"))
     }
 }
 
@@ -127,24 +125,24 @@ impl From<StoreError> for Failure {
             StoreError::Unavailable(_) => (
                 Exit::Store,
                 "store-unavailable",
-                Some("check --store (`flowline config` shows where it comes from)"),
+                Some("check --store (`flowline config` shows where it's set)"),
             ),
             StoreError::CannotWrite(_) => (
                 Exit::Store,
                 "store-cannot-write",
-                Some("check the permissions and the free space there, or name another place with --store"),
+                Some("check the permissions and free space there, or name another store with --store"),
             ),
             StoreError::Missing(_) => (
                 Exit::Store,
                 "store-missing",
-                Some("`flowline run FILE` makes one; or name the right one with --store"),
+                Some("create one with `flowline run FILE`, or name an existing one with --store"),
             ),
             StoreError::InUse(_) => (
                 Exit::Store,
                 "store-in-use",
                 Some(
-                    "runs, show, events, explain, stats and other reading commands work meanwhile; where \
-                     `flowline serve` holds it, --server URL takes the others too",
+                    "commands that only read (runs, show, events, explain, stats) still work. If `flowline serve` holds \
+                     the store, use --server URL for all others",
                 ),
             ),
             StoreError::Incompatible(_) => {
@@ -152,7 +150,7 @@ impl From<StoreError> for Failure {
             }
             StoreError::HalfMoved(_) => (Exit::Store, "store-half-moved", None),
             StoreError::Damaged(_) => {
-                (Exit::Store, "store-damaged", Some("`flowline doctor` says more; restore a backup"))
+                (Exit::Store, "store-damaged", Some("run `flowline doctor` for details; restore a backup"))
             }
             StoreError::WentBack(_) => (Exit::Store, "store-went-back", None),
             StoreError::Invalid(_) => (Exit::Usage, "invalid", None),

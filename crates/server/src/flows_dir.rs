@@ -80,7 +80,7 @@ impl FlowFolder {
                     if let Some(diagnostics) = &failure.diagnostics {
                         output::note(&diagnostics.render(output::stderr_has_color()));
                     }
-                    output::note(&format!("{}; the definition from before stays", failure.message));
+                    output::note(&format!("{}; keeping the previous definition", failure.message));
                 }
             }
         }
@@ -108,10 +108,10 @@ impl FlowFolder {
             false => format!("{} is gone", path.display()),
         };
         match engine.retire(flow).await {
-            Ok(()) => {
-                output::note(&format!("{why}: flow {flow} is retired; its runs go on, and no new one starts"))
-            }
-            Err(error) => output::note(&format!("{why}, but flow {flow} could not be retired: {error}")),
+            Ok(()) => output::note(&format!(
+                "{why}: flow {flow} is retired: existing runs continue, and no new ones start"
+            )),
+            Err(error) => output::note(&format!("{why}, but flow {flow} couldn't be retired: {error}")),
         }
     }
 }
@@ -135,8 +135,8 @@ async fn say_if_old(engine: &Engine, path: &Path, plan: &Plan) -> Result<(), Fai
     match registry::latest(engine.store(), engine.tenant(), flow).await {
         Ok(latest) if latest.hash == plan.hash => {}
         Ok(_) => output::note(&format!(
-            "warning: {path}: the store has a later definition of flow {flow}, and new runs use that; \
-             `flowline flows activate {flow} {hash}` goes back to this one"
+            "warning: {path}: the store has a newer version of flow {flow}, which new runs use; \
+             `flowline flows activate {flow} {hash}` switches back to this one"
         )),
         Err(EngineError::Retired(_)) => output::note(&format!(
             "warning: {path}: flow {flow} is retired; `flowline flows activate {flow} {hash}` brings it back"
@@ -155,12 +155,8 @@ fn say_unserved(engine: &Engine, path: &Path, plan: &Plan) {
 /// The definition files of a folder, not of folders in it.
 fn files(folder: &Path) -> Result<Files, Failure> {
     let cannot = |error: std::io::Error| {
-        Failure::new(
-            Exit::Usage,
-            "definition",
-            format!("cannot read the folder {}: {error}", folder.display()),
-        )
-        .help("--flows names a folder with definition files")
+        Failure::new(Exit::Usage, "definition", format!("can't read directory {}: {error}", folder.display()))
+            .help("--flows takes a directory of definition files")
     };
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).map_err(cannot)? {

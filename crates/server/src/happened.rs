@@ -39,9 +39,9 @@ pub fn words(event: &Event) -> Option<String> {
         EventType::TimerSet => format!("in {}, for {}", said.state, said.at.unwrap_or_default()),
         EventType::TimerFired => format!("in {}", said.state),
         EventType::TimerCancelled => match said.reason.as_deref() {
-            Some("left") => format!("of {}, which is left", said.state),
-            Some("guard") => format!("of {}, whose condition does not hold", said.state),
-            Some("missed") => format!("of {}, whose time was missed", said.state),
+            Some("left") => format!("of {}, because the run left that state", said.state),
+            Some("guard") => format!("of {}, because its condition is false", said.state),
+            Some("missed") => format!("of {}, because its time was missed", said.state),
             _ => format!("of {}", said.state),
         },
         _ => return None,
@@ -57,21 +57,21 @@ fn received(said: &Said) -> String {
         Some(user) => format!(" by {user}{roles}"),
         None => roles,
     };
-    let before = if said.inherited { ", by the run that it repeats" } else { "" };
+    let before = if said.inherited { ", in the run that this one retries" } else { "" };
     format!("{}{payload}{by}{before}", said.name)
 }
 
 fn moved(said: &Said) -> String {
     let by = match (&said.event, said.timer, &said.action) {
-        (Some(event), ..) => format!(" by {event}"),
-        (None, Some(_), _) => " by a timer".to_owned(),
+        (Some(event), ..) => format!(" on {event}"),
+        (None, Some(_), _) => " on a timer".to_owned(),
         (None, None, Some(action)) => format!(" because {action} failed"),
         (None, None, None) => String::new(),
     };
     match &said.from {
         Some(_) if said.stays => format!("stays in {}{by}", said.to),
         Some(from) => format!("{from} → {}{by}", said.to),
-        None if said.inherited => format!("→ {}, as in the run that it repeats", said.to),
+        None if said.inherited => format!("→ {}, from the run that this one retries", said.to),
         None => format!("→ {}{by}", said.to),
     }
 }
@@ -102,25 +102,29 @@ mod tests {
         shown(
             "state.changed",
             r#"{"to":"draft","transition":3,"context":{},"inherited":true}"#,
-            "→ draft, as in the run that it repeats",
+            "→ draft, from the run that this one retries",
         );
         shown(
             "state.changed",
             r#"{"from":"draft","to":"review","event":"submit"}"#,
-            "draft → review by submit",
+            "draft → review on submit",
         );
         shown(
             "state.changed",
             r#"{"from":"draft","to":"draft","event":"edit","stays":true}"#,
-            "stays in draft by edit",
+            "stays in draft on edit",
         );
-        shown("state.changed", r#"{"from":"a","to":"b","timer":0}"#, "a → b by a timer");
+        shown("state.changed", r#"{"from":"a","to":"b","timer":0}"#, "a → b on a timer");
         shown("state.changed", r#"{"from":"a","to":"b","action":"pay"}"#, "a → b because pay failed");
         shown(
             "timer.set",
             r#"{"timer":0,"state":"a","at":"2026-01-03T00:00:00.000Z"}"#,
             "in a, for 2026-01-03T00:00:00.000Z",
         );
-        shown("timer.cancelled", r#"{"timer":0,"state":"a","reason":"left"}"#, "of a, which is left");
+        shown(
+            "timer.cancelled",
+            r#"{"timer":0,"state":"a","reason":"left"}"#,
+            "of a, because the run left that state",
+        );
     }
 }

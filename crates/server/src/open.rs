@@ -49,14 +49,13 @@ impl Place {
     pub fn read(url: &str) -> Result<Place, Failure> {
         let refuse = |message: String| {
             Err(Failure::usage(message).help(
-                "this build has sqlite:PATH (the default, one file), postgres://USER:PASSWORD@HOST/DATABASE, \
-                 redis://HOST:PORT, rediss://, redis+cluster://HOST:PORT,HOST:PORT and \
-                 memory: (gone when the command ends)",
+                "use sqlite:PATH (one file, the default), postgres://USER:PASSWORD@HOST/DATABASE, redis://HOST:PORT, \
+                 rediss://, redis+cluster://HOST:PORT,HOST:PORT or memory: (gone when the command ends)",
             ))
         };
         match url.split_once(':') {
             Some(("sqlite", path)) => match path.strip_prefix("//").unwrap_or(path) {
-                "" => refuse("the store \"sqlite:\" names no file".to_owned()),
+                "" => refuse("the store \"sqlite:\" doesn't name a file".to_owned()),
                 path => Ok(Place::File(path.into())),
             },
             Some(("memory", "")) => Ok(Place::Memory),
@@ -65,9 +64,9 @@ impl Place {
                 Ok(Place::Redis(url.to_owned()))
             }
             Some((scheme, _)) => {
-                refuse(format!("store {:?}: this build has no store for {scheme:?}", shown(url)))
+                refuse(format!("store {:?}: {scheme:?} stores aren't supported", shown(url)))
             }
-            None => refuse(format!("store {url:?} has no scheme")),
+            None => refuse(format!("store {url:?} isn't a store URL")),
         }
     }
 
@@ -129,7 +128,7 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
             "store-missing",
             format!("there is no store at {} yet", path.display()),
         )
-        .help("`flowline run FILE` makes one; or name the right one with --store sqlite:PATH"));
+        .help("create one with `flowline run FILE`, or name an existing one with --store sqlite:PATH"));
     }
     let mode = match access {
         Access::Engine | Access::Existing => Mode::Engine,
@@ -148,7 +147,7 @@ pub async fn wait(url: &str, access: Access, patience: Duration) -> Result<Arc<d
         let failure = match open(url, access).await {
             Ok(store) => {
                 if !told.is_empty() {
-                    output::note("the store is there");
+                    output::note("connected to the store");
                 }
                 return Ok(store);
             }
@@ -159,7 +158,7 @@ pub async fn wait(url: &str, access: Access, patience: Duration) -> Result<Arc<d
             return Err(failure);
         }
         if failure.message != told {
-            let why = failure.message.trim_start_matches("the store is not available: ");
+            let why = failure.message.trim_start_matches("the store is unavailable: ");
             output::note(&format!("waiting up to {} for the store: {why}", format_duration(patience)));
             told = failure.message;
         }

@@ -74,11 +74,11 @@ impl std::str::FromStr for Endpoint {
 
     fn from_str(text: &str) -> Result<Endpoint, String> {
         let wrong =
-            || format!("{text:?} is not http://HOST:PORT or https://HOST:PORT (http://127.0.0.1:4318)");
+            || format!("{text:?} isn't http://HOST:PORT or https://HOST:PORT (http://127.0.0.1:4318)");
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let authority = uri.authority().ok_or_else(wrong)?;
         if authority.as_str().contains('@') {
-            return Err(format!("the URL holds a user name; send credentials with {HEADERS}"));
+            return Err(format!("the URL contains a user name; send credentials with {HEADERS}"));
         }
         let server = match (uri.scheme_str(), authority.port_u16()) {
             // Where collectors listen.
@@ -127,7 +127,7 @@ impl std::str::FromStr for Headers {
             let (name, value) = part.split_once('=').unwrap_or_default();
             let (name, value) = (name.trim(), value.trim());
             let fits = HeaderName::try_from(name).is_ok() && HeaderValue::try_from(value).is_ok();
-            let wrong = || format!("part {} is not NAME=VALUE (x-api-key=KEY,x-team=flows)", at + 1);
+            let wrong = || format!("part {} isn't NAME=VALUE (x-api-key=KEY,x-team=flows)", at + 1);
             fits.then(|| (name.to_owned(), value.to_owned())).ok_or_else(wrong)
         };
         let parts = text.split(',').filter(|part| !part.trim().is_empty()).enumerate();
@@ -153,12 +153,16 @@ impl Export {
     }
 
     pub fn write(&self, page: &mut Exposition) {
-        page.counter("flowline_spans_exported_total", "Spans that the collector took.", &self.told.exported);
+        page.counter(
+            "flowline_spans_exported_total",
+            "Spans that the collector accepted.",
+            &self.told.exported,
+        );
         let dropped = self.spans.dropped() + self.told.failed.load(Ordering::Relaxed);
         page.family(
             "flowline_spans_dropped_total",
             "counter",
-            "Spans that found no room or that the collector did not take.",
+            "Spans dropped because the buffer was full or the collector didn't accept them.",
             &[(&[], dropped)],
         );
     }
@@ -186,15 +190,17 @@ async fn send(
             let failed = match tokio::time::timeout(PATIENCE, post).await {
                 Ok(Ok(_)) => None,
                 Ok(Err(error)) => Some(error.to_string()),
-                Err(_) => Some(format!("no answer within {}s", PATIENCE.as_secs())),
+                Err(_) => Some(format!("no response within {}s", PATIENCE.as_secs())),
             };
             let meter = if failed.is_none() { &told.exported } else { &told.failed };
             meter.fetch_add(spans.len() as u64, Ordering::Relaxed);
             match (&failed, away) {
                 (Some(why), false) => {
-                    tracing::warn!(instanceId = instance, %endpoint, why, "spans are not taken, and dropped");
+                    tracing::warn!(instanceId = instance, %endpoint, why, "collector does not accept spans; dropping them");
                 }
-                (None, true) => tracing::info!(instanceId = instance, %endpoint, "spans are taken again"),
+                (None, true) => {
+                    tracing::info!(instanceId = instance, %endpoint, "collector accepts spans again")
+                }
                 _ => {}
             }
             // A collector that is away is asked again after a while; the queue bounds what waits for it.

@@ -79,7 +79,7 @@ pub fn fault(message: &str, help: Option<&str>) {
 /// One JSON value on a line of stdout.
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value)
-        .map_err(|error| Failure::environment(format!("cannot write JSON: {error}")))?;
+        .map_err(|error| Failure::environment(format!("can't write JSON: {error}")))?;
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.write_all(b"\n")?;

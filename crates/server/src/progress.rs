@@ -109,12 +109,12 @@ impl Progress {
             EventType::StepRetry => {
                 self.end(&key, event.ts);
                 let after = match data.delay_ms.unwrap_or(0) {
-                    0 => "again now".to_owned(),
-                    ms => format!("again in {}", output::millis(ms)),
+                    0 => "retrying now".to_owned(),
+                    ms => format!("retrying in {}", output::millis(ms)),
                 };
                 let attempt = event.attempt.unwrap_or(0);
                 match data.code.as_deref() {
-                    Some(RELEASED) => format!("{YELLOW}attempt {attempt} was given back{RESET}, {after}"),
+                    Some(RELEASED) => format!("{YELLOW}attempt {attempt} was released{RESET}, {after}"),
                     _ => format!("{YELLOW}attempt {attempt} failed{RESET}, {after}: {}", said(data.error)),
                 }
             }
@@ -145,11 +145,11 @@ impl Progress {
         let text = match event.kind {
             EventType::Emit => format!("{CYAN}received{RESET} {}", said(data.name)),
             EventType::EventReceived => format!("{CYAN}received{RESET} {}", happened(event)),
-            EventType::EventRejected => format!("{YELLOW}turned down{RESET} {}", happened(event)),
+            EventType::EventRejected => format!("{YELLOW}rejected{RESET} {}", happened(event)),
             EventType::StateChanged => format!("{GREEN}state{RESET} {}", happened(event)),
             EventType::TimerSet => format!("{DIM}timer set {}{RESET}", happened(event)),
             EventType::TimerFired => format!("{CYAN}timer fired{RESET} {}", happened(event)),
-            EventType::TimerCancelled => format!("{DIM}timer dropped {}{RESET}", happened(event)),
+            EventType::TimerCancelled => format!("{DIM}timer cancelled {}{RESET}", happened(event)),
             EventType::FlowPaused => format!("{YELLOW}paused{RESET}"),
             EventType::FlowResumed => format!("{CYAN}resumed{RESET}"),
             _ if self.names == Names::Step => return,
@@ -167,7 +167,7 @@ impl Progress {
     fn completed(&mut self, key: &(RunId, Arc<str>), event: &Event, data: &Data) -> String {
         let (took, emits) = self.end(key, event.ts);
         let took = match took {
-            _ if data.inherited => " before, kept".to_owned(),
+            _ if data.inherited => " in an earlier run".to_owned(),
             // The log dates a short attempt once, when it is written.
             Some(Duration::ZERO) => format!(" in under {}", output::duration(UNDATED)),
             Some(took) => format!(" in {}", output::duration(took)),

@@ -137,16 +137,16 @@ impl ReceiptView {
             }
         });
         let moved = moved.unwrap_or_default();
-        let error = self.error.as_deref().unwrap_or("no reason kept");
+        let error = self.error.as_deref().unwrap_or("no reason recorded");
         match (self.status, self.code.as_deref()) {
-            (ReceiptStatus::Pending, _) => "waits for its turn".to_owned(),
+            (ReceiptStatus::Pending, _) => "pending".to_owned(),
             (ReceiptStatus::Processing, _) => match self.locked_until {
-                Some(until) => format!("at work: {moved}; lease until {until}"),
-                None => format!("at work: {moved}"),
+                Some(until) => format!("processing: {moved}; lease until {until}"),
+                None => format!("processing: {moved}"),
             },
-            (ReceiptStatus::Completed, _) => format!("done: {moved}"),
+            (ReceiptStatus::Completed, _) => format!("completed: {moved}"),
             (ReceiptStatus::Failed, Some("action_failed")) => format!("failed: {error} ({moved})"),
-            (ReceiptStatus::Failed, _) => format!("turned down: {error}"),
+            (ReceiptStatus::Failed, _) => format!("rejected: {error}"),
         }
     }
 

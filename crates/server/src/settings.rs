@@ -234,8 +234,8 @@ struct FileSettings {
 impl Settings {
     pub fn read(flags: Flags) -> Result<Settings, Failure> {
         if flags.store.is_some() && flags.server.is_some() {
-            return Err(Failure::usage("--store and --server name two places to look for runs")
-                .help("leave one of them out: a server has a store of its own"));
+            return Err(Failure::usage("--store and --server can't be combined")
+                .help("drop one of them: a server has its own store"));
         }
         let (path, file) = read_file(flags.config.as_deref())?;
         let lookup = Lookup { path };
@@ -248,9 +248,9 @@ impl Settings {
         let keep_runs = lookup.find("keep-runs", flags.keep_runs, file.keep_runs, KEEP_RUNS, duration)?;
         if keep_events.value > keep_runs.value {
             if keep_events.source != Source::Default {
-                let what = "keep-events (--events of retain) is longer than keep-runs (--runs)";
-                return Err(Failure::usage(format!("{what}: the events of a run go with it"))
-                    .help("keep runs for at least as long as their events"));
+                let what = "keep-events (--events) is longer than keep-runs (--runs)";
+                return Err(Failure::usage(format!("{what}, but a run's events can't outlive the run"))
+                    .help("keep runs at least as long as their events"));
             }
             keep_events.value = keep_runs.value;
         }
@@ -429,8 +429,8 @@ fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, FileSettings), Fa
             return Ok((None, FileSettings::default()));
         }
         Err(error) => {
-            return Err(Failure::usage(format!("cannot read {}: {error}", path.display()))
-                .help("name a settings file with --config, or leave it out"));
+            return Err(Failure::usage(format!("can't read {}: {error}", path.display()))
+                .help("name an existing settings file with --config, or drop --config"));
         }
     };
     let file = toml::from_str(&text).map_err(|error| {
@@ -447,7 +447,9 @@ fn if_any(text: &str) -> Result<Option<String>, String> {
 /// It goes into leases and labels, and gets a suffix.
 fn instance_name(text: &str) -> Result<Option<String>, String> {
     if text.len() > LONGEST_INSTANCE_NAME {
-        return Err(format!("{text:?} is too long; a name has up to {LONGEST_INSTANCE_NAME} characters"));
+        return Err(format!(
+            "{text:?} is too long; a name can have up to {LONGEST_INSTANCE_NAME} characters"
+        ));
     }
     let name = if_any(text)?;
     name.as_deref().map_or(Ok(()), |name| check_name("instance", name)).map_err(|error| error.to_string())?;
@@ -456,17 +458,17 @@ fn instance_name(text: &str) -> Result<Option<String>, String> {
 
 fn color(text: &str) -> Result<Color, String> {
     <Color as clap::ValueEnum>::from_str(text, true)
-        .map_err(|_| format!("{text:?} is none of auto, always, never"))
+        .map_err(|_| format!("{text:?} isn't valid; use auto, always or never"))
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
-        .map_err(|_| format!("{text:?} is not ADDRESS:PORT (127.0.0.1:7400, 0.0.0.0:7400, [::1]:7400)"))
+        .map_err(|_| format!("{text:?} isn't ADDRESS:PORT (127.0.0.1:7400, 0.0.0.0:7400, [::1]:7400)"))
 }
 
 fn auth(text: &str) -> Result<Auth, String> {
     <Auth as clap::ValueEnum>::from_str(text, true)
-        .map_err(|_| format!("{text:?} is none of auto, none, tokens"))
+        .map_err(|_| format!("{text:?} isn't valid; use auto, none or tokens"))
 }
 
 /// A level, or levels by part of the program: `info,flowline::drive=debug`.
@@ -474,7 +476,7 @@ fn log_filter(text: &str) -> Result<Targets, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let wrong = || {
         format!(
-            "{text:?} is not a level ({}), or a list of levels by part (info,flowline::drive=debug)",
+            "{text:?} isn't a log level ({}) or a list of levels per module (info,flowline::drive=debug)",
             LEVELS.join(", ")
         )
     };
@@ -488,23 +490,23 @@ fn log_filter(text: &str) -> Result<Targets, String> {
 
 fn log_format(text: &str) -> Result<LogFormat, String> {
     <LogFormat as clap::ValueEnum>::from_str(text, true)
-        .map_err(|_| format!("{text:?} is none of auto, pretty, json"))
+        .map_err(|_| format!("{text:?} isn't valid; use auto, pretty or json"))
 }
 
 fn public_url(text: &str) -> Result<Option<String>, String> {
     match text.starts_with("http://") || text.starts_with("https://") {
         true => Ok(Some(text.to_owned())),
         false if text.is_empty() => Ok(None),
-        false => Err(format!("{text:?} is not a URL (https://flows.example)")),
+        false => Err(format!("{text:?} isn't a URL (https://flows.example)")),
     }
 }
 
 fn slots(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("{text:?} is not a number from 1 on"))
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("{text:?} isn't a number above 0"))
 }
 
 fn size(text: &str) -> Result<usize, String> {
-    parse_bytes(text).ok_or_else(|| format!("{text:?} is not a size (65536, 512KiB, 4MiB)"))
+    parse_bytes(text).ok_or_else(|| format!("{text:?} isn't a size (65536, 512KiB, 4MiB)"))
 }
 
 fn file_name(text: &str) -> Result<Option<PathBuf>, String> {
@@ -515,9 +517,9 @@ fn file_name(text: &str) -> Result<Option<PathBuf>, String> {
 fn read_queues(text: &str) -> Result<BTreeMap<String, usize>, String> {
     let one = |part: &str| {
         let (queue, slots) =
-            part.split_once('=').ok_or_else(|| format!("{part:?} is not QUEUE=SLOTS (mail=2)"))?;
+            part.split_once('=').ok_or_else(|| format!("{part:?} isn't QUEUE=SLOTS (mail=2)"))?;
         check_name("queue", queue).map_err(|error| error.to_string())?;
-        let slots = slots.parse().map_err(|_| format!("{slots:?} is not a number of slots"))?;
+        let slots = slots.parse().map_err(|_| format!("{slots:?} isn't a number of slots"))?;
         Ok((queue.to_owned(), slots))
     };
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(one).collect()
@@ -528,27 +530,27 @@ fn reconcile(text: &str) -> Result<Option<Mode>, String> {
         "off" => Ok(None),
         "report" => Ok(Some(Mode::Report)),
         "repair" => Ok(Some(Mode::Repair)),
-        _ => Err(format!("{text:?} is none of off, report, repair")),
+        _ => Err(format!("{text:?} isn't valid; use off, report or repair")),
     }
 }
 
 fn reconcile_every(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        short if short < SHORTEST_LEASE => Err(format!("{text} is too short; it is 1s or more")),
+        short if short < SHORTEST_LEASE => Err(format!("{text} is too short; the minimum is 1s")),
         every => Ok(every),
     }
 }
 
 fn lease(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        short if short < SHORTEST_LEASE => Err(format!("{text} is too short; a lease lasts 1s or more")),
+        short if short < SHORTEST_LEASE => Err(format!("{text} is too short; the minimum is 1s")),
         lease => Ok(lease),
     }
 }
 
 /// Reads a duration of a flag; the message shows how one looks.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| format!("{text:?} is not a duration (250ms, 30s, 5m, 1h, 7d, 1h30m)"))
+    parse_duration(text).ok_or_else(|| format!("{text:?} isn't a duration (250ms, 30s, 5m, 1h, 7d, 1h30m)"))
 }
 
 fn text_of(duration: Duration) -> String {

@@ -48,7 +48,7 @@ impl Signals {
     pub async fn stop(&mut self, engine: &Engine) {
         let drain = engine.config().drain;
         output::note(&format!(
-            "stopping: running steps have {} to finish; a second signal ends at once",
+            "stopping: running steps have {} to finish; a second signal stops at once",
             output::duration(drain)
         ));
         tokio::select! {

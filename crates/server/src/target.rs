@@ -95,7 +95,7 @@ impl Server {
 
 /// An answer that is not what this build would have given.
 pub fn misread(path: &str, error: &serde_json::Error) -> Failure {
-    no_server(format!("the answer of {path} cannot be read: {error}"))
+    no_server(format!("can't read the response of {path}: {error}"))
 }
 
 /// A part of a path, whatever is in it.
@@ -111,12 +111,12 @@ impl From<ClientError> for Failure {
         match error {
             ClientError::Address(_) | ClientError::Token => Failure::usage(text),
             ClientError::Refused { status, code, detail, .. } => refused(status, &code, detail),
-            ClientError::Unconnected { .. } => {
-                unreachable("check --server (`flowline config` shows where it comes from), and that it runs")
-            }
-            ClientError::Unreachable { .. } | ClientError::Late { .. } => {
-                unreachable("whether it did what it was asked is unknown: look before you ask again")
-            }
+            ClientError::Unconnected { .. } => unreachable(
+                "check --server (`flowline config` shows where it's set), and that the server is running",
+            ),
+            ClientError::Unreachable { .. } | ClientError::Late { .. } => unreachable(
+                "it's unknown whether the server carried out the request: check before you repeat it",
+            ),
             _ => no_server(text),
         }
     }
@@ -127,7 +127,7 @@ fn refused(status: u16, code: &str, detail: String) -> Failure {
     let known = Code::find(code).map_or("", |known| known.code);
     match known {
         "unauthorized" | "forbidden" => Failure::new(Exit::Store, known, detail).help(
-            "name a token that allows it by FLOWLINE_TOKEN or --token; `flowline token create` makes one",
+            "set FLOWLINE_TOKEN or --token to a token that allows this; `flowline token create` creates one",
         ),
         "no-such-event" => Failure::refusal("not-accepted", detail),
         "inbox-full" => Failure::inbox_full(detail),
@@ -141,7 +141,7 @@ fn refused(status: u16, code: &str, detail: String) -> Failure {
             Failure::refusal(known, detail)
         }
         "unavailable" => Failure::new(Exit::Store, "store-unavailable", detail)
-            .help("the server cannot reach its store; ask again in a moment"),
+            .help("the server can't reach its store; try again in a moment"),
         "store" => Failure::new(Exit::Store, "store", detail),
         "stopping" | "too-many-requests" | "timeout" | "internal" | "request-timeout" => {
             Failure::new(Exit::Store, "server", format!("{detail} ({status} {known})"))
@@ -152,7 +152,7 @@ fn refused(status: u16, code: &str, detail: String) -> Failure {
 
 fn no_server(text: String) -> Failure {
     Failure::new(Exit::Store, "server", text)
-        .help("check that --server is the address of a Flowline server of this version, without a path")
+        .help("check that --server is the address of a Flowline server of the same version, without a path")
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ impl NewToken {
         {
             return Err((
                 "subject",
-                format!("a subject has 1 to {LONGEST_SUBJECT} bytes and no control characters"),
+                format!("a subject must have 1 to {LONGEST_SUBJECT} bytes and no control characters"),
             ));
         }
         if self.scopes.is_empty() {
@@ -92,7 +92,7 @@ impl NewToken {
             if lasts.is_zero() {
                 return Err((
                     "expires",
-                    "a token that lasts no time is of no use; leave this out for one that stays".to_owned(),
+                    "a token can't expire at once; leave this out for one that never expires".to_owned(),
                 ));
             }
         }
@@ -103,8 +103,9 @@ impl NewToken {
 /// Makes a token and gives its secret, this once.
 pub async fn create(store: &dyn Store, tenant: &Tenant, new: NewToken) -> Result<MadeToken, StoreError> {
     let mut bytes = [0u8; 32];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| StoreError::Unavailable(format!("no randomness: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        StoreError::Unavailable(format!("can't get random numbers from the system: {error}"))
+    })?;
     let secret = format!("{PREFIX}{}", hex(&bytes));
     let hash = hash(&secret);
     let ttl = new.expires.as_deref().and_then(|text| crate::settings::duration(text).ok());

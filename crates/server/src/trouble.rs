@@ -11,7 +11,7 @@ pub async fn tell(trouble: &mut watch::Receiver<Option<StoreError>>) {
         return std::future::pending().await;
     }
     match &*trouble.borrow_and_update() {
-        Some(error) => output::note(&format!("warning: {error}; work goes on when it can, a signal ends it")),
-        None => output::note("the store takes writes again"),
+        Some(error) => output::note(&format!("warning: {error}; waiting until it's back, stop with Ctrl-C")),
+        None => output::note("the store accepts writes again"),
     }
 }

@@ -138,7 +138,7 @@ fn a_wrong_redis_url_is_told_by_what_is_wrong() {
     refused(&format!("rediss://:{SECRET}@{at}"), &[&at, "write redis://"]);
     Here::new().json(2, &["runs", "--store", "redis://127.0.0.1:1700x"]);
     refused(&format!("redis+cluster://:{SECRET}@{at}"), &[&at, "cluster"]);
-    refused(&format!("redis://:{SECRET}@127.0.0.1:{}", nobody()), &["nothing listens there"]);
+    refused(&format!("redis://:{SECRET}@127.0.0.1:{}", nobody()), &["nothing is listening there"]);
     let (exit, findings) = examined(&format!("redis://:{SECRET}@{at}"));
     assert_eq!(exit, 0, "the right one is fine: {findings:?}");
 }

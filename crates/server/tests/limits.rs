@@ -213,7 +213,10 @@ fn a_body_grows_with_the_limit_of_payloads_and_is_refused_with_the_setting_named
     assert_eq!(answer["detail"], detail, "the body itself is taken");
     let (status, answer) = server.post("/v1/flows/large/runs", &input(3 * MIB));
     assert_eq!(status, 413);
-    assert_eq!(answer["detail"], "the body is over 3145728 bytes, the limit here (setting max-payload)");
+    assert_eq!(
+        answer["detail"],
+        "the body is larger than 3145728 bytes, the limit here (setting max-payload)"
+    );
 }
 
 #[test]
@@ -235,7 +238,7 @@ fn limits_are_settings_by_flag_environment_and_file_and_bad_ones_are_refused() {
         let mut command = here.command(&["start", "slow.yaml", "--input-file", "big.json"]);
         place::Said::of(command.env("FLOWLINE_MAX_PAYLOAD", size).output().unwrap())
     };
-    with("1MiB").refused(2, &["big.json is over 2097152 bytes", "1048576 (setting max-payload)"]);
+    with("1MiB").refused(2, &["big.json is larger than 2097152 bytes", "1048576 (setting max-payload)"]);
     with("1536KiB").refused(2, &["big.json is 2097154 bytes; the limit is 1572864 (setting max-payload)"]);
     for (size, texts) in [
         ("2MB", &["max-payload (from environment FLOWLINE_MAX_PAYLOAD)", "4MiB"][..]),

@@ -303,7 +303,7 @@ fn a_damaged_source_is_not_moved() {
     assert_eq!(conn.execute("update progress set retries = 9", []).unwrap(), 1);
     drop(conn);
     let refused = here.flowline(&["move", "--from", "sqlite:.flowline/flowline.db", "--to", "sqlite:new.db"]);
-    refused.refused(1, &["the source does not verify", "I6", "reconcile --repair"]);
+    refused.refused(1, &["the source failed verification", "I6", "reconcile --repair"]);
     assert!(!here.path("new.db").exists());
 }
 
@@ -360,7 +360,10 @@ fn an_engine_without_work_keeps_a_move_away_until_it_stops_or_its_sign_ends() {
         let said = moving();
         let error = serde_json::from_str::<Value>(&said.out).unwrap()["error"].clone();
         assert_eq!((said.exit, error["code"].as_str()), (3, Some("store-in-use")), "{said:?}");
-        assert!(error["message"].as_str().unwrap().contains("works on the source, last seen at"), "{error}");
+        assert!(
+            error["message"].as_str().unwrap().contains("is working on the source, last seen at"),
+            "{error}"
+        );
         assert!(error["help"].as_str().unwrap().contains("stop every engine"), "{error}");
         // One that was killed is forgotten after a while, one that stops at once.
         if name == "redis" {
@@ -375,7 +378,7 @@ fn an_engine_without_work_keeps_a_move_away_until_it_stops_or_its_sign_ends() {
         // Nor may one be there where the move goes to.
         let served = serve();
         let said = here.flowline(&["move", "--from", &to, "--to", &store, "--json"]);
-        assert!(said.exit == 3 && said.out.contains("works on the target"), "{said:?}");
+        assert!(said.exit == 3 && said.out.contains("is working on the target"), "{said:?}");
         served.stop();
     }
 }

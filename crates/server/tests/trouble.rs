@@ -305,7 +305,7 @@ fn a_truncated_store_is_refused_and_never_mistaken() {
         for command in [&["runs"][..], &["verify"], &["run", "approve.yaml"], &["doctor"]] {
             let said = here.flowline(&[command, &["--store", &store]].concat());
             let text = format!("{}{}", said.out, said.err);
-            let clear = ["damaged", "malformed", "not a SQLite file", "of another program"];
+            let clear = ["damaged", "malformed", "isn't a SQLite file", "of another program"];
             let told = clear.iter().any(|words| text.contains(words)) && text.contains("cut.db");
             let expected = if command == ["doctor"] { 1 } else { 3 };
             assert!(said.exit == expected && told, "{length} of {full}, {command:?}: {said:?}");

@@ -25,7 +25,7 @@ impl Fault {
         match (error.sqlite_error_code(), error.sqlite_extended_error_code()) {
             // The bytes were handed over and may be found again after a crash of the machine.
             (_, Some(ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC)) => {
-                StoreError::Unavailable(format!("the disk did not confirm a write: {error}"))
+                StoreError::Unavailable(format!("the disk didn't confirm a write: {error}"))
             }
             (Some(code), _) => of_code(code, &error)
                 .unwrap_or_else(|| StoreError::CannotWrite(format!("{error}; {}", remedy(code)))),
@@ -62,14 +62,14 @@ fn of_code(code: ErrorCode, error: &rusqlite::Error) -> Option<StoreError> {
 
 fn remedy(code: ErrorCode) -> &'static str {
     match code {
-        ErrorCode::DiskFull => "free some space, then it goes on by itself",
+        ErrorCode::DiskFull => "free some space; it then continues by itself",
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen => {
-            "make the file and its folder writable for this user"
+            "make the file and its directory writable for this user"
         }
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
             "another program holds a write lock on the file"
         }
-        _ => "look at the disk and the system log",
+        _ => "check the disk and the system log",
     }
 }
 

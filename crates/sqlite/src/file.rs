@@ -131,7 +131,7 @@ pub(crate) fn identify(path: &Path) -> Result<bool, StoreError> {
     }
     if head.len() < HEADER || !head.starts_with(b"SQLite format 3\0") {
         return Err(StoreError::Incompatible(format!(
-            "{} is not a SQLite file; name another file",
+            "{} isn't a SQLite file; name another file",
             path.display()
         )));
     }
@@ -160,7 +160,7 @@ fn cut_off(path: &Path, head: &[u8]) -> Option<String> {
         return None;
     }
     let path = path.display();
-    Some(format!("{path} is cut off: {} of {told} bytes are there; restore a backup", bytes()))
+    Some(format!("{path} is truncated: it has {} of {told} bytes; restore a backup", bytes()))
 }
 
 /// Makes the file beside its place and moves it there whole: no crash leaves a half-made one.
@@ -211,7 +211,7 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> StoreError {
-    StoreError::Unavailable(format!("{} cannot be read: {error}", path.display()))
+    StoreError::Unavailable(format!("can't read {}: {error}", path.display()))
 }
 
 /// A name that SQLite takes for nothing but a file: `file:x` would be a URI to it, and `:memory:` no file at all.

@@ -34,7 +34,7 @@ impl EngineLock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(in_use(database, &mut file)),
             Err(TryLockError::Error(error)) => {
-                return Err(StoreError::CannotWrite(format!("{} cannot be locked: {error}", path.display())));
+                return Err(StoreError::CannotWrite(format!("can't lock {}: {error}", path.display())));
             }
         }
         sign(&mut file).map_err(|error| StoreError::CannotWrite(format!("{}: {error}", path.display())))?;
@@ -79,8 +79,8 @@ fn in_use(database: &Path, file: &mut File) -> StoreError {
         _ => "another process".to_owned(),
     };
     StoreError::InUse(format!(
-        "{} is in use by the engine of {holder}; stop that one first, or name another file \
-         (whatever only reads works beside it)",
+        "{} is in use by {holder}; stop it first, or name another file \
+         (commands that only read still work)",
         database.display()
     ))
 }

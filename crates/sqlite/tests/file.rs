@@ -181,7 +181,7 @@ async fn a_second_engine_is_refused_and_told_who_holds_the_file() {
     let first = engine(&path);
     let error = SqliteStore::open(&path, Options::default()).expect_err("the file is in use");
     let StoreError::InUse(text) = error else { panic!("{error:?}") };
-    assert!(text.contains(&std::process::id().to_string()) && text.contains("stop that one first"), "{text}");
+    assert!(text.contains(&std::process::id().to_string()) && text.contains("stop it first"), "{text}");
     drop(first);
     engine(&path);
 }

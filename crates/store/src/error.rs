@@ -5,10 +5,10 @@
 #[non_exhaustive]
 pub enum StoreError {
     /// The store cannot be reached or answered too late: the outcome is unknown.
-    #[error("the store is not available: {0}")]
+    #[error("the store is unavailable: {0}")]
     Unavailable(String),
     /// The store refused to write: disk full, read-only, out of memory. Nothing was written.
-    #[error("the store cannot write: {0}")]
+    #[error("the store can't write: {0}")]
     CannotWrite(String),
     /// The server is there, and no store on it: nobody has made one at this place yet.
     #[error("{0}")]

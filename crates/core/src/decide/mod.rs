@@ -280,31 +280,31 @@ pub enum Missing {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    #[error("the run has not started")]
+    #[error("the run hasn't started")]
     NotStarted,
     #[error("the run has ended ({0})")]
     Ended(crate::run::Status),
-    #[error("attempt {attempt} of step {step:?} is not the current one")]
+    #[error("attempt {attempt} of step {step:?} isn't the current one")]
     StaleAttempt { step: Arc<str>, attempt: u32 },
     /// The attempt is over, and was reported in another way.
-    #[error("attempt {attempt} of step {step:?} was reported before, with another outcome: it {recorded}")]
+    #[error("attempt {attempt} of step {step:?} was already reported with another outcome: it {recorded}")]
     OtherOutcome { step: Arc<str>, attempt: u32, recorded: String },
     /// Nobody can say any more whether the attempt was reported in this way.
-    #[error("attempt {attempt} of step {step:?} is over, and retention has removed what it reported")]
+    #[error("attempt {attempt} of step {step:?} is over, and retention has removed its report")]
     ReportsTrimmed { step: Arc<str>, attempt: u32 },
-    #[error("{flow:?} does not accept event {event:?}{}", accepted_list(.accepts))]
+    #[error("{flow:?} doesn't accept event {event:?}{}", accepted_list(.accepts))]
     NotAccepted { flow: Arc<str>, event: String, accepts: Vec<String> },
-    #[error("event {event:?} takes the role {}", roles.join(" or "))]
+    #[error("event {event:?} requires the role {}", roles.join(" or "))]
     Forbidden { event: String, roles: Vec<String> },
-    #[error("the inbox of the run is full ({} events wait); send it again later", limits::INBOX)]
+    #[error("the run's inbox is full ({} events are pending); send it again later", limits::INBOX)]
     InboxFull,
     #[error("{problem}")]
     Expression { problem: String },
     #[error("an event for a machine needs an id")]
     Unnamed,
-    #[error("{what} does not match its schema at {problem}")]
+    #[error("{what} doesn't match its schema at {problem}")]
     Schema { what: String, problem: String },
-    #[error("step {step:?} does not declare the emit {event:?}; list it under `emits`")]
+    #[error("step {step:?} doesn't declare that it emits {event:?}; add it to `emits`")]
     Undeclared { step: Arc<str>, event: String },
     #[error(transparent)]
     Payload(#[from] crate::json::JsonError),
@@ -312,7 +312,7 @@ pub enum Refusal {
 
 fn accepted_list(accepts: &[String]) -> String {
     match accepts {
-        [] => "; its definition lists none".to_owned(),
+        [] => "; its definition accepts no events".to_owned(),
         names => format!("; it accepts {}", names.join(", ")),
     }
 }

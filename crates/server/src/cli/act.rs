@@ -17,62 +17,69 @@ use crate::target::Target;
 
 /// Cancel a run
 ///
-/// What waits is dropped, what runs is stopped at its next heartbeat and can commit nothing more.
+/// Drops queued steps. Running steps are told to stop at their next heartbeat, and can't write anything more.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline cancel RUN --reason 'ordered twice'")]
 pub struct Cancel {
+    /// The run's id
     run: String,
-    /// Why, for whoever reads the log
+    /// Reason to record in the run's log
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
-/// Hold what waits in a run; what runs goes on to its end
+/// Pause a run: running steps finish, but no more start
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline pause RUN")]
 pub struct Pause {
+    /// The run's id
     run: String,
 }
 
-/// Let a paused run go on
+/// Resume a paused run
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline resume RUN")]
 pub struct Resume {
+    /// The run's id
     run: String,
 }
 
-/// End a run by hand as completed
+/// End a run as completed
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline complete RUN --result '{\"shipped\": true}'")]
 pub struct Complete {
+    /// The run's id
     run: String,
     /// The run's result
     #[arg(long, value_name = "JSON", default_value = "null")]
     result: String,
 }
 
-/// End a run by hand as failed
+/// End a run as failed
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  flowline fail RUN --error 'the depot burnt down'")]
+#[command(after_help = "Example:\n  flowline fail RUN --error 'supplier went out of business'")]
 pub struct Fail {
+    /// The run's id
     run: String,
-    /// Why
+    /// Error to record
     #[arg(long, value_name = "TEXT")]
     error: String,
 }
 
-/// Repeat an ended run as a new one, from where it failed
+/// Retry an ended run from where it failed, as a new run
 ///
-/// A flow keeps the steps that it had completed. A machine goes back to where it stood before the event that failed, with its
-/// context, receipts and timers, and applies that event again. Prints the id of the new run; `flowline work` runs its steps.
+/// A flow keeps its completed steps. A machine returns to where it was before the event that failed, with its context,
+/// receipts and timers, and handles that event again. Prints the new run's id. The steps run in `flowline work`, or with
+/// --server on the server.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline retry RUN --from ship\n  flowline retry RUN --from-start")]
 pub struct Retry {
+    /// The run's id
     run: String,
-    /// Do this step and everything after it again too (flows)
+    /// Also repeat this step and every step after it (flows only)
     #[arg(long, value_name = "STEP")]
     from: Option<String>,
-    /// Begin anew with the same input
+    /// Start over with the same input
     #[arg(long, conflicts_with = "from")]
     from_start: bool,
 }
@@ -139,7 +146,7 @@ pub async fn retry(context: &Context, args: Retry) -> Outcome {
             Some(state) => format!("in state {state}"),
             None => format!("{} kept", output::count(u64::from(*completed_steps), "step")),
         };
-        output::note(&format!("run {run_id} repeats {retry_of}, {kept}; {}", context.who_works("the rest")));
+        output::note(&format!("run {run_id} retries {retry_of}, {kept}; {}", context.who_works("the rest")));
     }
     Ok(Exit::Fine)
 }
@@ -174,7 +181,7 @@ async fn apply(context: &Context, id: &str, act: Act) -> Outcome {
         output::json(&json!({ "runId": run.run, "changed": changed, "status": status }))?;
     } else {
         let done = act.done;
-        let done = if changed { done.to_owned() } else { format!("{done} before; nothing changed") };
+        let done = if changed { done.to_owned() } else { format!("already {done}; nothing changed") };
         output::line(&format!("run {}: {done} (now {})", run.run, output::status(status)))?;
     }
     Ok(Exit::Fine)

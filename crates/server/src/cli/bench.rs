@@ -16,42 +16,43 @@ use crate::{bench_events, bench_http};
 
 /// Measure how fast this machine runs flows
 ///
-/// Runs flows of trivial steps on a database of its own, or, with --store and a server's URL, there, and in the same run
-/// what the disk or the server gives without Flowline. Use a release build on a quiet machine, and compare ratios. The
-/// runs stay in a server's store: give it a prefix or schema of its own.
+/// Runs flows of trivial steps on a temporary database, or with --store on a Postgres or Redis server, and measures what the
+/// disk or the server can do without Flowline for comparison. Use a release build on a quiet machine, and compare ratios.
+/// On a server the runs stay in the store, so give it a separate schema or prefix.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline bench --flow diamond --runs 20000 --in-flight 256 --json")]
 pub struct Args {
-    /// diamond (4 steps), chain (10) or fanout (22)
+    /// Flow to run: diamond (4 steps), chain (10) or fanout (22)
     #[arg(long, value_name = "SHAPE", value_parser = shape, default_value = "diamond")]
     flow: Shape,
+    /// How many runs to start
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 20_000)]
     runs: u64,
-    /// Runs at once
+    /// Runs in progress at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000), default_value_t = 256)]
     in_flight: u64,
-    /// Bytes of payload that each run carries
+    /// Payload bytes per run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000), default_value_t = 100)]
     payload: u32,
-    /// Processes that share a server's store
+    /// Processes sharing the store (Postgres and Redis only)
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=64), default_value_t = 1)]
     instances: u64,
-    /// Start this many runs a second, evenly, instead of as many as are done: latency at a load that you expect
+    /// Start this many runs per second at a steady pace, to measure latency at a given load
     #[arg(long, value_name = "N", value_parser = rate)]
     rate: Option<f64>,
     /// One of several instances: print what it measured
     #[arg(long, hide = true)]
     part: bool,
-    /// Measure the HTTP API instead: starts over loopback beside the same starts without HTTP, and lists meanwhile
+    /// Measure the HTTP API instead: starting runs with and without HTTP, and listing runs under load
     #[arg(long, conflicts_with_all = ["flow", "instances", "keep", "payload", "rate"])]
     http: bool,
-    /// Measure machines instead: as many events as --runs says, beside a commit of the store and steps of flows
+    /// Measure machines instead: --runs events, compared with store commits and steps of flows
     #[arg(long, conflicts_with_all = ["flow", "instances", "keep", "payload", "rate", "http"])]
     events: bool,
-    /// Where the database is made; its disk is what is measured
+    /// Directory for the temporary database, on the disk to measure
     #[arg(long, value_name = "DIR", default_value = ".flowline")]
     dir: PathBuf,
-    /// Keep the database under this name, on the same disk
+    /// Keep the database as this file, on the same disk
     #[arg(long, value_name = "FILE")]
     keep: Option<PathBuf>,
 }
@@ -61,13 +62,13 @@ fn shape(text: &str) -> Result<Shape, String> {
         "diamond" => Ok(Shape::Diamond),
         "chain" => Ok(Shape::Chain),
         "fanout" => Ok(Shape::Fanout),
-        _ => Err("it is one of diamond, chain, fanout".to_owned()),
+        _ => Err("use diamond, chain or fanout".to_owned()),
     }
 }
 
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.001..=1e6).contains(rate));
-    rate.ok_or_else(|| "it is a number of runs per second".to_owned())
+    rate.ok_or_else(|| "use a number of runs per second above 0".to_owned())
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
@@ -109,7 +110,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 
 fn warn_of_debug() {
     if cfg!(debug_assertions) {
-        output::note("this is a debug build: its figures say little; use `cargo run --release -- bench`");
+        output::note("this is a debug build, so its figures mean little; use `cargo run --release -- bench`");
     }
 }
 

@@ -11,13 +11,13 @@ use crate::open::shown;
 use crate::output;
 use crate::settings::{Auth, Color, LogFormat, Source};
 
-/// Show the settings in force and where each comes from
+/// Show all settings and where each comes from
 ///
-/// A setting is taken from its flag, its environment variable (FLOWLINE_NAME), the settings file, or its default, in
-/// this order.
+/// A flag wins over its environment variable (FLOWLINE_NAME), which wins over the settings file, which wins over the
+/// default.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  FLOWLINE_SLOTS=8 flowline config\n\n\
-                        A settings file, flowline.toml:\n  store = \"sqlite:/var/lib/flowline/flowline.db\"\n  \
+                        Example of a settings file, flowline.toml:\n  store = \"sqlite:/var/lib/flowline/flowline.db\"\n  \
                         tenant = \"default\"\n  slots = 64\n  lease = \"30s\"\n  drain = \"10s\"\n  color = \"auto\"\n  listen = \"127.0.0.1:7400\"\n  flows = \"flows\"\n  http-allow = \"private\"\n\n  \
                         [queues]\n  reports = 1")]
 pub struct Args {}

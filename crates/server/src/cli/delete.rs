@@ -14,24 +14,24 @@ use crate::open::Access;
 use crate::output;
 use crate::target::{Server, Target};
 
-/// Remove runs that have ended
+/// Delete runs that have ended
 ///
-/// A run goes with its events, state and receipts, whatever retention would keep; its idempotency key is free again. Runs
-/// that haven't ended are refused, or passed over where a filter chooses: cancel them first.
+/// Deletes each run with its events, state and receipts, even if retention would keep it, and frees its idempotency key. A
+/// run that hasn't ended can't be deleted, and filters skip it: cancel it first.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline delete RUN\n  flowline delete --flow import --status failed --until 7d --dry-run"
 )]
 pub struct Args {
-    /// The run to remove
+    /// Run to delete
     #[arg(conflicts_with_all = ["flow", "status", "label", "since", "until", "all", "dry_run"])]
     run: Option<String>,
     #[command(flatten)]
     filter: FilterFlags,
-    /// Remove every run that has ended
+    /// Delete every run that has ended
     #[arg(long)]
     all: bool,
-    /// Only show which runs would be removed
+    /// Only show which runs would be deleted
     #[arg(long)]
     dry_run: bool,
 }
@@ -55,7 +55,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     match &args.run {
         Some(run) => one(context, &context.run_key(run)?).await,
         None if args.all || args.filter.narrows() => many(context, &args).await,
-        None => Err(Failure::usage("nothing says which runs to delete").help(
+        None => Err(Failure::usage("no runs to delete were named").help(
             "name a run, or filters such as --flow and --status, or --all for every run that has ended",
         )),
     }

@@ -21,9 +21,10 @@ const CLOCK_SLACK_MS: i64 = 2_000;
 /// 2024-01-01: before this a clock was never set.
 const SANE: Time = Time::from_millis(1_704_067_200_000);
 
-/// Check the store and its surroundings
+/// Check the store for problems
 ///
-/// Looks at the file, the disk, the clock, who holds the store, and reads the whole store for damage. Changes nothing.
+/// Checks the file, the disk, the clock and which process holds the store, and reads the whole store to find damage.
+/// Changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline doctor --store sqlite:/var/lib/flowline/flowline.db")]
 pub struct Args {}
@@ -74,7 +75,7 @@ pub async fn run(context: &Context) -> Outcome {
         match look(&context.settings.store.value).await {
             Ok(store) => examine(context, &place, &*store, &mut findings).await,
             Err(failure) => {
-                findings.bad("open", failure.message, "name another store with --store, or mend this one")
+                findings.bad("open", failure.message, "fix the store, or name another one with --store")
             }
         }
     }
@@ -110,26 +111,26 @@ fn surroundings(path: &Path, findings: &mut Findings) -> bool {
     };
     let there = match File::open(path) {
         Ok(_) => {
-            findings.ok("file", format!("{shown} is there and readable"));
+            findings.ok("file", format!("{shown} exists and is readable"));
             match OpenOptions::new().write(true).open(path) {
                 Ok(_) => findings.ok("writable", format!("{shown} is writable")),
                 Err(error) => findings.bad(
                     "writable",
                     format!("{shown}: {error}"),
-                    "give this user the right to write it, or run as its owner",
+                    "give this user write permission, or run as its owner",
                 ),
             }
             true
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            findings.warn("file", format!("{shown} is not there yet"), "`flowline run FILE` makes it");
+            findings.warn("file", format!("{shown} doesn't exist yet"), "create it with `flowline run FILE`");
             false
         }
         Err(error) => {
             findings.bad(
                 "file",
                 format!("{shown}: {error}"),
-                "give this user the right to read it, or name another file",
+                "give this user read permission, or name another file",
             );
             false
         }
@@ -154,21 +155,21 @@ fn disk(folder: &Path, findings: &mut Findings) {
             return findings.warn(
                 "disk",
                 format!("{}: {error}", folder.display()),
-                "look at the disk by hand",
+                "check the disk yourself",
             );
         }
     };
     if stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
         findings.bad(
             "disk",
-            format!("{} is on a disk mounted for reading only", folder.display()),
-            "mount it for writing, or name another place with --store",
+            format!("{} is on a read-only file system", folder.display()),
+            "remount it read-write, or name another store with --store",
         );
     }
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     let text = format!("{} MiB free", free >> 20);
     match free {
-        ..NO_DISK => findings.bad("disk", text, "free some space: writes fail when it is gone"),
+        ..NO_DISK => findings.bad("disk", text, "free some space: writes fail when the disk is full"),
         NO_DISK..LITTLE_DISK => {
             findings.warn("disk", text, "free some space, or keep runs for a shorter time")
         }
@@ -181,8 +182,8 @@ fn disk(folder: &Path, findings: &mut Findings) {
     let folder = existing(folder);
     findings.warn(
         "disk",
-        format!("{}: free space is not known here", folder.display()),
-        "look at it by hand",
+        format!("{}: can't measure free space on this system", folder.display()),
+        "check it yourself",
     );
 }
 
@@ -200,9 +201,12 @@ fn holder(path: &Path, findings: &mut Findings) {
             .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
     match pid {
         Some(pid) if held => {
-            findings.ok("engine", format!("process {pid} works on this store; it alone writes, others read"));
+            findings.ok(
+                "engine",
+                format!("process {pid} is working on this store; other processes can only read"),
+            );
         }
-        _ => findings.ok("engine", "no engine works on this store now"),
+        _ => findings.ok("engine", "no engine is working on this store"),
     }
 }
 
@@ -212,7 +216,7 @@ fn system_clock(findings: &mut Findings) {
         findings.bad(
             "clock",
             format!("the system clock shows {now}"),
-            "set the clock; dates and delays depend on it",
+            "set the clock; timestamps and delays depend on it",
         );
     } else {
         findings.ok("clock", format!("the system clock shows {now}"));
@@ -236,7 +240,7 @@ async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: 
                 findings.bad(
                     "writable",
                     why,
-                    "engines need a store that they can write to; commands that only read work",
+                    "engines need write access to the store; commands that only read still work",
                 );
             }
             if made && health.problems.is_empty() {
@@ -244,16 +248,12 @@ async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: 
             }
             for problem in health.problems {
                 match place.file() {
-                    Some(_) => findings.bad(
-                        "content",
-                        problem,
-                        "stop the engine and keep a copy of the file before anything else",
-                    ),
+                    Some(_) => findings.bad("content", problem, "first stop the engine and copy the file"),
                     // How a server is set is for its operator to weigh; the words say what to do.
                     None => {
                         let page = match place {
-                            Place::Postgres(_) => "see docs/postgres.md for what the server must be like",
-                            _ => "see docs/redis.md for what the server must be like",
+                            Place::Postgres(_) => "see docs/postgres.md for what the server needs",
+                            _ => "see docs/redis.md for what the server needs",
                         };
                         findings.warn("server", problem, page);
                     }
@@ -263,15 +263,17 @@ async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: 
         Err(error) => findings.bad("content", error.to_string(), remedy(&error)),
     }
     if !made {
-        return findings.warn("store", "there is no store here yet", "`flowline run FILE` makes it");
+        return findings.warn("store", "there is no store here yet", "create it with `flowline run FILE`");
     }
     match last_event(context, store).await {
         Ok(Some((last, now))) if last.millis() > now.millis() + CLOCK_SLACK_MS => findings.bad(
             "time",
-            format!("the last event is of {last}, ahead of the clock's {now}"),
-            "the clock went back; set it right, or delayed work starts late",
+            format!("the last event has the timestamp {last}, ahead of the clock ({now})"),
+            "the clock went backwards; set it right, or delayed work will start late",
         ),
-        Ok(Some((last, _))) => findings.ok("time", format!("the newest run's last event is of {last}")),
+        Ok(Some((last, _))) => {
+            findings.ok("time", format!("the last event of the newest run has the timestamp {last}"))
+        }
         Ok(None) => findings.ok("time", "there are no events yet"),
         Err(error) => findings.bad("time", error.to_string(), remedy(&error)),
     }
@@ -281,9 +283,9 @@ async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: 
 fn remedy(error: &StoreError) -> &'static str {
     match error {
         StoreError::Damaged(_) => "restore a backup",
-        StoreError::CannotWrite(_) => "give the user of the store URL the rights that it lacks",
-        StoreError::Unavailable(_) => "see whether the server runs and answers, then ask again",
-        _ => "name another store with --store, or mend this one",
+        StoreError::CannotWrite(_) => "grant the missing permissions to the user in the store URL",
+        StoreError::Unavailable(_) => "check that the server is running and reachable, then try again",
+        _ => "fix the store, or name another one with --store",
     }
 }
 

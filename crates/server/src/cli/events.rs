@@ -16,15 +16,16 @@ use crate::view::Data;
 /// Characters of a payload on a line for people; --json has it whole.
 const TEXT: usize = 160;
 
-/// Show the events of a run
+/// Show a run's event log
 ///
-/// One line each; with --json one JSON object a line. Reads beside a working engine.
+/// Prints one line per event, or one JSON object per line with --json. Works while engines are running.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline events RUN --type step.failed --type step.retry\n  \
                         flowline events RUN --follow --json")]
 pub struct Args {
+    /// The run's id
     run: String,
-    /// Only events of this type; may be repeated
+    /// Only events of this type; repeatable
     #[arg(long = "type", value_name = "TYPE", value_parser = kind)]
     kinds: Vec<EventType>,
     /// Only events of this step
@@ -33,13 +34,13 @@ pub struct Args {
     /// Only events of this attempt
     #[arg(long, value_name = "N")]
     attempt: Option<u32>,
-    /// Only events after this one
+    /// Only events after this one: an event id or its number
     #[arg(long, value_name = "ID", value_parser = after)]
     after: Option<u64>,
-    /// Go on until the run ends
+    /// Keep printing new events until the run ends
     #[arg(long)]
     follow: bool,
-    /// At most this many
+    /// Show at most this many events
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 }
@@ -106,7 +107,7 @@ fn said(event: &Event) -> String {
         EventType::FlowCompleted | EventType::StepCompleted => payload(data.result),
         EventType::FlowFailed | EventType::StepFailed => text(data.error),
         EventType::StepRetry => {
-            format!(" again in {}{}", output::millis(data.delay_ms.unwrap_or(0)), text(data.error))
+            format!(" retry in {}{}", output::millis(data.delay_ms.unwrap_or(0)), text(data.error))
         }
         EventType::FlowCancelled | EventType::StepSkipped => text(data.reason),
         EventType::Emit => {
@@ -132,5 +133,5 @@ fn kind(text: &str) -> Result<EventType, String> {
 fn after(text: &str) -> Result<u64, String> {
     seq_of_id(text)
         .or_else(|| text.parse().ok())
-        .ok_or_else(|| "it is no event id (1761754554834-7), nor a number".to_owned())
+        .ok_or_else(|| "write an event id (1761754554834-7) or its number (7)".to_owned())
 }

@@ -9,10 +9,10 @@ use crate::open::Access;
 use crate::output;
 use crate::target::Target;
 
-/// Say why a run is not further
+/// Explain why a run isn't progressing
 ///
-/// For every step: what it waits for and who would emit it, until when a retry is delayed, who holds its lease, or that
-/// no worker has taken it.
+/// Shows for every step which events it's waiting for and which steps emit them, when its next attempt is due, who holds
+/// its lease, or that no worker has claimed it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline explain 01890a5d-ac96-774b-bcce-b302099a8057")]
 pub struct Args {

@@ -18,14 +18,14 @@ use crate::view::{FlowView, Versions};
 /// Characters of a hash that tell definitions apart for people.
 const HASH: usize = 12;
 
-/// List the flows with their runs by status, go back to a version, or retire a flow
+/// List flows, roll back to a version, or retire a flow
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline flows --versions\n  flowline flows activate fulfil-order 3f2a91c04d7e"
 )]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// List every definition ever stored, not only the latest of each flow
+    /// List every registered version, not only the latest of each flow
     #[arg(long)]
     versions: bool,
     #[command(subcommand)]
@@ -34,18 +34,18 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Change {
-    /// Make a version the one that new runs use; brings a retired flow back
+    /// Choose the version that new runs use
     ///
-    /// Runs under way keep the version they started with.
+    /// Runs that have started keep their version. Also brings back a retired flow.
     #[command(after_help = "Example:\n  flowline flows activate fulfil-order 3f2a91c04d7e")]
     Activate {
         flow: String,
-        /// The version's hash, or its first characters, as `flowline flows --versions` shows them
+        /// The version's hash or its first characters, as in `flowline flows --versions`
         hash: String,
     },
-    /// Start no new runs of a flow; those under way go on
+    /// Stop starting new runs of a flow; existing runs continue
     ///
-    /// Registering the flow again or activating a version brings it back.
+    /// To bring it back, register the flow again or activate a version.
     #[command(after_help = "Example:\n  flowline flows retire fulfil-order")]
     Retire { flow: String },
 }
@@ -93,7 +93,7 @@ async fn retire(context: &Context, flow: &str) -> Outcome {
             server.post(&format!("/v1/flows/{}/retire", part(flow)), &json!({})).await?
         }
     };
-    tell(context, &changed, &format!("flow {flow} is retired; its runs go on, and no new one starts"))
+    tell(context, &changed, &format!("flow {flow} is retired: existing runs continue, and no new ones start"))
 }
 
 fn tell(context: &Context, changed: &Changed, text: &str) -> Outcome {
@@ -122,7 +122,9 @@ async fn list(context: &Context, args: Args) -> Outcome {
         return Ok(Exit::Fine);
     }
     if items.is_empty() {
-        output::note("there are no flows yet; `flowline run FILE` or `flowline start FILE` brings one in");
+        output::note(
+            "there are no flows yet; register one with `flowline run FILE` or `flowline start FILE`",
+        );
         return Ok(Exit::Fine);
     }
     let cells = |item: &FlowView| {

@@ -14,9 +14,9 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline graph order.yaml --format dot | dot -Tsvg > order.svg")]
 pub struct Args {
-    /// A definition in YAML, TOML or JSON
+    /// Definition file: YAML, TOML or JSON
     file: PathBuf,
-    /// What to write; --json is --format json
+    /// Output format; --json is short for --format json
     #[arg(long, value_enum, default_value_t = Format::Mermaid)]
     format: Format,
 }

@@ -19,10 +19,10 @@ use crate::output;
 use crate::signals::Signals;
 use crate::target::{Items, Target};
 
-/// List named locks, take or release one, or run a command under one
+/// List named locks, acquire or release one, or run a command under one
 ///
-/// A lock has one holder at a time among all instances, workers and commands of a tenant. It ends by itself when its
-/// holder stops extending it, so pass the fence on to whatever must not be written by a holder that is late.
+/// A lock has one holder at a time across all instances, workers and commands of a tenant. It expires when its holder stops
+/// extending it. Pass the fence to whatever you write to, so that it can turn away a holder whose lock has expired.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline locks\n  flowline locks run nightly-report -- ./report.sh")]
 pub struct Args {
@@ -32,37 +32,37 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum LockCommand {
-    /// Take a lock, and print the token that extends and releases it
+    /// Acquire a lock and print the token that extends and releases it
     #[command(after_help = "Example:\n  flowline locks acquire nightly-report --ttl 10m --wait 1m")]
     Acquire {
         name: String,
         #[command(flatten)]
         how: How,
     },
-    /// Move the end of a lock to now + TTL
+    /// Extend a lock, so that it expires TTL from now
     #[command(after_help = "Example:\n  flowline locks extend nightly-report --lock-token TOKEN --ttl 10m")]
     Extend {
         name: String,
-        /// What `acquire` printed [env: FLOWLINE_LOCK_TOKEN]
+        /// Token that `acquire` printed [env: FLOWLINE_LOCK_TOKEN]
         #[arg(long, value_name = "TOKEN")]
         lock_token: Option<String>,
-        /// How long it lasts from now, from 1s to 24h
+        /// How long it lasts from now, 1s to 24h
         #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span)]
         ttl: Duration,
     },
-    /// Give a lock back
+    /// Release a lock
     #[command(after_help = "Example:\n  flowline locks release nightly-report --lock-token TOKEN")]
     Release {
         name: String,
-        /// What `acquire` printed [env: FLOWLINE_LOCK_TOKEN]
+        /// Token that `acquire` printed [env: FLOWLINE_LOCK_TOKEN]
         #[arg(long, value_name = "TOKEN")]
         lock_token: Option<String>,
     },
-    /// Run a command while holding a lock; it is killed if the lock is lost
+    /// Run a command while holding a lock
     ///
-    /// The lock is extended while the command runs and released when it ends. The command finds FLOWLINE_LOCK_NAME and
-    /// FLOWLINE_LOCK_FENCE in its environment. Exits with 0 if the command did, with 1 if it failed or the lock is held by
-    /// another.
+    /// Extends the lock while the command runs, and releases it afterwards. Kills the command if the lock is lost. The command
+    /// finds FLOWLINE_LOCK_NAME and FLOWLINE_LOCK_FENCE in its environment. Exits with 0 if the command did, and with 1 if it
+    /// failed or someone else holds the lock.
     #[command(after_help = "Example:\n  flowline locks run nightly-report --wait 1m -- ./report.sh --all")]
     Run {
         name: String,
@@ -75,13 +75,13 @@ enum LockCommand {
 
 #[derive(Debug, clap::Args)]
 struct How {
-    /// How long the lock lasts after it was last extended, from 1s to 24h
+    /// How long the lock lasts unless it's extended, 1s to 24h
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span)]
     ttl: Duration,
-    /// How long to wait for a lock that another holds
+    /// How long to wait if someone else holds the lock
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = span)]
     wait: Duration,
-    /// Who holds it, as others are told [default: user and process id]
+    /// Name to show as the holder [default: user and process id]
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
 }
@@ -130,7 +130,7 @@ async fn list(context: &Context) -> Outcome {
     if context.json {
         output::json(&Items { items })?;
     } else if items.is_empty() {
-        output::note("nobody holds a lock");
+        output::note("no locks are held");
     } else {
         let cells = |lock: &HeldLock| {
             let left = output::millis(lock.remaining_ms);
@@ -212,8 +212,7 @@ async fn release(context: &Context, name: &str, token: &str) -> Outcome {
 }
 
 async fn run_under(context: &Context, name: &str, how: How, command: Vec<String>) -> Outcome {
-    let cannot =
-        |error: std::io::Error| Failure::environment(format!("cannot run {:?}: {error}", command[0]));
+    let cannot = |error: std::io::Error| Failure::environment(format!("can't run {:?}: {error}", command[0]));
     let mut signals = Signals::listen().map_err(cannot)?;
     let lock = lock(context, name, how.ttl).await?.owner(&how.owner());
     let guard = tokio::select! {
@@ -339,19 +338,20 @@ impl Guard {
 fn given_token(flag: Option<String>) -> Result<String, Failure> {
     let from_env = || std::env::var("FLOWLINE_LOCK_TOKEN").ok().filter(|token| !token.is_empty());
     flag.or_else(from_env).ok_or_else(|| {
-        Failure::usage("which lock token?").help("name what `flowline locks acquire` printed by --lock-token")
+        Failure::usage("the lock token is missing")
+            .help("pass the token that `flowline locks acquire` printed with --lock-token")
     })
 }
 
 fn read_token(text: &str) -> Result<Token, Failure> {
     let token = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
     token.map(Token).ok_or_else(|| {
-        Failure::usage("--lock-token takes the 32 hexadecimal digits that `flowline locks acquire` printed")
+        Failure::usage("--lock-token must be the 32 hex digits that `flowline locks acquire` printed")
     })
 }
 
 fn lost(name: &str) -> Failure {
-    Failure::new(Exit::Found, "lock-lost", format!("lock {name:?} is not held by this lock token any more"))
+    Failure::new(Exit::Found, "lock-lost", format!("this token doesn't hold lock {name:?} any more"))
 }
 
 impl From<LockError> for Failure {

@@ -52,7 +52,7 @@ use crate::settings::{Flags, Settings, Source};
 use crate::signals::Signals;
 use crate::target::{Server, Target};
 
-/// Durable flows: steps wired by events, run from one file.
+/// Run durable workflows: flows (steps wired by events) and state machines.
 #[derive(Debug, Parser)]
 #[command(
     name = "flowline",
@@ -60,8 +60,8 @@ use crate::target::{Server, Target};
     propagate_version = true,
     max_term_width = 110,
     after_help = "Example:\n  flowline run order.yaml --input '{\"total\": 19}'\n\n\
-                  Exit codes: 0 fine or completed, 1 the run failed or a check found something,\n\
-                  2 usage, definition or input, 3 store or environment, 130 interrupted."
+                  Exit codes: 0 success, 1 the run failed or a check found a problem,\n\
+                  2 bad usage, definition or input, 3 store, server or environment problem, 130 interrupted."
 )]
 pub struct Cli {
     #[command(flatten)]
@@ -72,25 +72,25 @@ pub struct Cli {
 
 #[derive(Debug, Clone, Args)]
 pub struct Global {
-    /// Where runs are kept: sqlite:PATH, postgres://…, redis://…, memory: [env: FLOWLINE_STORE] [default: sqlite:.flowline/flowline.db]
+    /// Store to use: sqlite:PATH, postgres://…, redis://… or memory: [env: FLOWLINE_STORE] [default: sqlite:.flowline/flowline.db]
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     store: Option<String>,
-    /// Ask this server in place of a store: http://HOST:PORT; several, with commas, are instances on one store [env: FLOWLINE_SERVER]
+    /// Use this server instead of a store: http://HOST:PORT. Separate several instances of one store with commas [env: FLOWLINE_SERVER]
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     server: Option<String>,
-    /// What the server knows you by; better in the environment, where others do not see it [env: FLOWLINE_TOKEN]
+    /// API token for the server. Prefer FLOWLINE_TOKEN: arguments are visible to other users [env: FLOWLINE_TOKEN]
     #[arg(long, global = true, value_name = "TOKEN", help_heading = "Global options")]
     token: Option<String>,
-    /// Whose runs [env: FLOWLINE_TENANT] [default: default]
+    /// Tenant to work in [env: FLOWLINE_TENANT] [default: default]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Global options")]
     tenant: Option<String>,
-    /// Answer in JSON on stdout, and nothing else there
+    /// Print JSON to stdout, and nothing else
     #[arg(long, global = true, help_heading = "Global options")]
     json: bool,
     /// When to use colours: auto, always or never [env: FLOWLINE_COLOR, NO_COLOR] [default: auto]
     #[arg(long, global = true, value_name = "WHEN", help_heading = "Global options")]
     color: Option<String>,
-    /// A settings file [default: flowline.toml, where there is one]
+    /// Settings file [default: flowline.toml, if it exists]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     config: Option<PathBuf>,
 }
@@ -139,51 +139,51 @@ enum Command {
 /// How an instance works; the flags of commands that run steps.
 #[derive(Debug, Clone, Default, Args)]
 pub struct WorkFlags {
-    /// Attempts that run at once in each queue [env: FLOWLINE_SLOTS] [default: 256]
+    /// Attempts to run at once in each queue [env: FLOWLINE_SLOTS] [default: 256]
     #[arg(long, value_name = "N")]
     slots: Option<String>,
-    /// Attempts that run at once in this queue, 0 for none; may be repeated [env: FLOWLINE_QUEUES, with commas]
+    /// Attempts to run at once in this queue, 0 for none; repeatable [env: FLOWLINE_QUEUES, comma-separated]
     #[arg(long = "queue", value_name = "QUEUE=N")]
     queues: Vec<String>,
-    /// Pass this environment variable on to commands; may be repeated
+    /// Pass this environment variable to commands; repeatable
     #[arg(long, value_name = "NAME")]
     env: Vec<String>,
     /// How long a lease lasts without a heartbeat [env: FLOWLINE_LEASE] [default: 30s]
     #[arg(long, value_name = "DURATION")]
     lease: Option<String>,
-    /// How long running steps may finish after a signal [env: FLOWLINE_DRAIN] [default: 10s]
+    /// How long running steps get to finish after a signal [env: FLOWLINE_DRAIN] [default: 10s]
     #[arg(long, value_name = "DURATION")]
     drain: Option<String>,
-    /// How long the events of a run are kept after its end [env: FLOWLINE_KEEP_EVENTS] [default: 7d]
+    /// How long to keep a run's events after it ends [env: FLOWLINE_KEEP_EVENTS] [default: 7d]
     #[arg(long, value_name = "DURATION")]
     keep_events: Option<String>,
-    /// How long a run is kept after its end [env: FLOWLINE_KEEP_RUNS] [default: 30d]
+    /// How long to keep a run after it ends [env: FLOWLINE_KEEP_RUNS] [default: 30d]
     #[arg(long, value_name = "DURATION")]
     keep_runs: Option<String>,
-    /// What to call this instance in leases, events, logs and metrics; a few random characters are added
+    /// Name of this instance in leases, events, logs and metrics; a random suffix is added
     /// [env: FLOWLINE_INSTANCE_NAME] [default: host name and process id]
     #[arg(long, value_name = "NAME")]
     instance_name: Option<String>,
-    /// Check every run against its log by itself, one instance at a time: off, report (in log and metrics) or repair
+    /// Check all runs against their logs in the background, on one instance at a time: off, report (in logs and metrics) or repair
     /// [env: FLOWLINE_RECONCILE] [default: off]
     #[arg(long, value_name = "MODE")]
     reconcile: Option<String>,
-    /// How often to do so [env: FLOWLINE_RECONCILE_EVERY] [default: 1h]
+    /// How often --reconcile checks [env: FLOWLINE_RECONCILE_EVERY] [default: 1h]
     #[arg(long, value_name = "DURATION")]
     reconcile_every: Option<String>,
-    /// Largest input, event, emit, result or state value [env: FLOWLINE_MAX_PAYLOAD] [default: 1MiB]
+    /// Largest allowed input, event payload, emit, result or state value [env: FLOWLINE_MAX_PAYLOAD] [default: 1MiB]
     #[arg(long, value_name = "SIZE")]
     max_payload: Option<String>,
-    /// Largest input that a step gets from several events, and largest sum of results that a run ends with
+    /// Largest allowed input of a step that joins several events, and largest total of a run's results
     /// [env: FLOWLINE_MAX_JOIN] [default: 16MiB, or twice --max-payload if that's more]
     #[arg(long, value_name = "SIZE")]
     max_join: Option<String>,
-    /// Largest context of a machine's run [env: FLOWLINE_MAX_CONTEXT] [default: 64KiB, or --max-payload if that's less]
+    /// Largest allowed context of a machine's run [env: FLOWLINE_MAX_CONTEXT] [default: 64KiB, or --max-payload if that's less]
     #[arg(long, value_name = "SIZE")]
     max_context: Option<String>,
-    /// Whom http steps may call beside public addresses: none, private (loopback and private networks), or a list of
+    /// What http steps may call besides public addresses: none, private (loopback and private networks), or a list of
     /// networks and host names [env: FLOWLINE_HTTP_ALLOW] [default: private; none for serve]
-    #[arg(long, value_name = "WHOM")]
+    #[arg(long, value_name = "HOSTS")]
     http_allow: Option<String>,
 }
 
@@ -213,8 +213,10 @@ impl Context {
         let client = Client::new(server)?;
         Ok(match &token.value {
             Some(_) if tenant.source == Source::Flag => {
-                return Err(Failure::usage("a token is for one tenant, so --tenant has no say beside it")
-                    .help("leave --tenant out, or use a token of that tenant"));
+                return Err(Failure::usage(
+                    "--tenant can't be combined with a token, which already belongs to one tenant",
+                )
+                .help("drop --tenant, or use a token of that tenant"));
             }
             Some(token) => client.token(token)?,
             None if tenant.source == Source::Default => client,
@@ -383,17 +385,16 @@ impl Command {
                 if settings.server().is_some() =>
             {
                 refuse(
-                    "this command works on a store itself, and no server does it for it",
-                    "name the store with --store; a server is asked by start, the commands that steer runs and those \
-                     that look, and runs steps for `flowline worker`",
+                    "this command needs direct access to the store and doesn't work with --server",
+                    "name the store with --store. To run steps next to a server, use `flowline worker`",
                 )
             }
             Command::Serve(_) | Command::Dev(_) | Command::Bench(_) if flag => refuse(
-                "this command asks no other server",
-                "leave --server out, and name the store with --store",
+                "this command doesn't work with --server",
+                "drop --server, and name the store with --store",
             ),
             Command::Move(_) if flag => {
-                refuse("stores are moved, not servers", "leave --server out: --from and --to name the stores")
+                refuse("move works on stores, not servers", "drop --server: --from and --to name the stores")
             }
             _ => Ok(()),
         }
@@ -455,7 +456,7 @@ fn work_on(command: impl Future<Output = Outcome>) -> Outcome {
 }
 
 fn no_runtime(error: std::io::Error) -> Failure {
-    Failure::environment(format!("cannot start threads: {error}"))
+    Failure::environment(format!("can't start threads: {error}"))
 }
 
 /// Says what went wrong: to people on stderr, with `--json` to machines on stdout too.
@@ -480,7 +481,7 @@ fn misused(error: &clap::Error) -> ExitCode {
     if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
         let text = error.render().to_string();
         let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        let failure = Failure::usage(message).help("`flowline --help` shows the commands");
+        let failure = Failure::usage(message).help("`flowline --help` lists the commands");
         let _ = output::json(&failure.to_json());
     }
     ExitCode::from(if error.use_stderr() { Exit::Usage as u8 } else { Exit::Fine as u8 })

@@ -13,7 +13,7 @@ use crate::open::Access;
 use crate::output;
 use crate::target::{Items, Target};
 
-/// Show the depths of queues, or stop and open one
+/// Show queues and their jobs, or pause and resume one
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline queues\n  flowline queues pause reports")]
 pub struct Args {
@@ -23,10 +23,10 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Change {
-    /// Claim no more jobs of a queue; leased ones run on
+    /// Stop claiming jobs from a queue; running ones finish
     #[command(after_help = "Example:\n  flowline queues pause reports")]
     Pause { queue: String },
-    /// Claim the jobs of a queue again
+    /// Claim jobs from a paused queue again
     #[command(after_help = "Example:\n  flowline queues resume reports")]
     Resume { queue: String },
 }
@@ -47,7 +47,7 @@ async fn list(context: &Context) -> Outcome {
     if context.json {
         output::json(&Items { items })?;
     } else if items.is_empty() {
-        output::note("no queue holds a job or is paused");
+        output::note("all queues are empty, and none is paused");
     } else {
         let head = ["queue", "needs", "ready", "delayed", "held", "leased", "oldest", "paused"];
         output::table(&head, items.iter().map(cells).collect())?;
@@ -79,7 +79,7 @@ async fn change(context: &Context, queue: &str, pause: Pause) -> Outcome {
     if context.json {
         output::json(&json!({ "queue": queue, "paused": paused }))?;
     } else {
-        output::line(&format!("queue {queue} is {}", if paused { "paused" } else { "open" }))?;
+        output::line(&format!("queue {queue} is {}", if paused { "paused" } else { "active" }))?;
     }
     Ok(Exit::Fine)
 }

@@ -10,26 +10,26 @@ use crate::output;
 use crate::receipts::{ReceiptList, ReceiptView};
 use crate::target::{Server, Target};
 
-/// List what became of the events that machines took in, newest first
+/// List receipts: what happened to the events sent to machines, newest first
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline receipts --status failed\n  flowline receipts --run RUN --json")]
 pub struct Args {
-    /// Only those of this run
+    /// Only receipts of this run
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
-    /// pending, processing, completed or failed
+    /// Only receipts with this status: pending, processing, completed or failed
     #[arg(long, value_name = "STATUS", value_parser = status)]
     status: Option<ReceiptStatus>,
-    /// Only those of which this instance wrote what became of them; with --status processing, those whose actions it holds
+    /// Only receipts that this instance wrote; with --status processing, those whose actions it's running
     #[arg(long, value_name = "INSTANCE")]
     worker: Option<String>,
-    /// Receipts on a page, up to 1000
+    /// Receipts per page, up to 1000
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
-    /// Where the page before ended (its `next`)
+    /// Continue after an earlier page: the cursor it ended with
     #[arg(long, value_name = "CURSOR", conflicts_with = "all")]
     cursor: Option<String>,
-    /// All pages
+    /// Fetch all pages
     #[arg(long)]
     all: bool,
 }
@@ -44,10 +44,10 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         return Ok(Exit::Fine);
     }
     if page.items.is_empty() {
-        output::note("there are no such receipts");
+        output::note("no receipts found");
         return Ok(Exit::Fine);
     }
-    let head = ["event", "run", "name", "status", "received", "worker", "tries", "said"];
+    let head = ["event", "run", "name", "status", "received", "worker", "tries", "outcome"];
     output::table(&head, page.items.iter().map(cells).collect())?;
     let more = page.next.map_or(String::new(), |next| format!("; more with --cursor {next} or --all"));
     output::note(&format!("{}{more}", output::count(page.items.len() as u64, "receipt")));
@@ -117,6 +117,5 @@ fn cells(receipt: &ReceiptView) -> Vec<String> {
 }
 
 fn status(text: &str) -> Result<ReceiptStatus, String> {
-    ReceiptStatus::parse(text)
-        .ok_or_else(|| "it is none of pending, processing, completed, failed".to_owned())
+    ReceiptStatus::parse(text).ok_or_else(|| "use pending, processing, completed or failed".to_owned())
 }

@@ -8,17 +8,17 @@ use crate::failure::{Exit, Outcome};
 use crate::open::Access;
 use crate::output;
 
-/// Report what logs contradict, and mend it with --repair
+/// Find what doesn't match the event logs, and fix it with --repair
 ///
-/// The log is the truth: rows, counters, missing jobs and missing terminal events are derived from it again. Damage in a
-/// log itself is only reported.
+/// The log is the source of truth: --repair rewrites rows and counters from it, and adds missing jobs and terminal events.
+/// Damage in a log itself is only reported.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline reconcile\n  flowline reconcile --repair")]
 pub struct Args {
-    /// Mend what can be mended
+    /// Fix what can be fixed
     #[arg(long)]
     repair: bool,
-    /// Every tenant, not only one
+    /// Check all tenants, not only one
     #[arg(long)]
     all_tenants: bool,
 }
@@ -45,7 +45,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         let repaired = done.findings.len() - left;
         output::line(&format!("{runs}: {} found, {repaired} repaired", done.findings.len()))?;
         if left > 0 && mode == Mode::Report {
-            output::note("help: mend with `flowline reconcile --repair`, after a backup");
+            output::note("help: take a backup, then fix this with `flowline reconcile --repair`");
         }
     }
     Ok(if left == 0 { Exit::Fine } else { Exit::Found })

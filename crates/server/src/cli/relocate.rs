@@ -15,21 +15,21 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::open::{self, Access, Place};
 use crate::output;
 
-/// Carry everything that a store holds into an empty one
+/// Move everything from one store into another, empty one
 ///
-/// Definitions, runs with their history, jobs, timers and key-value state arrive as they are; what was under way goes on
-/// over there. No engine may work on either store meanwhile. The source is only read, and both are verified. A move that
-/// is broken off leaves a target that nothing else will open; repeat the command, and it begins anew. Named locks and the
-/// settings of the server are not carried.
+/// Copies definitions, runs with their logs, jobs, timers and key-value state; unfinished runs continue in the new store.
+/// Stop every engine on both stores first. The source isn't changed, and both stores are verified. If a move is
+/// interrupted, nothing can open the target until you repeat the command, which starts over. Named locks and server
+/// settings aren't moved.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline move --from sqlite:.flowline/flowline.db --to \
                         postgres://me:secret@db/flows\n  \
                         flowline move --from redis://cache:6379 --to redis+cluster://a:6379,b:6379")]
 pub struct Args {
-    /// The store to read: sqlite:PATH, postgres://…, redis://…, redis+cluster://…
+    /// Store to read from: sqlite:PATH, postgres://…, redis://…, redis+cluster://…
     #[arg(long, value_name = "URL")]
     from: String,
-    /// The store to fill; made where it is missing
+    /// Store to copy into; created if it doesn't exist
     #[arg(long, value_name = "URL")]
     to: String,
 }
@@ -38,16 +38,16 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let begun = Instant::now();
     let (from, to) = (Place::read(&args.from)?, Place::read(&args.to)?);
     if from == Place::Memory || to == Place::Memory {
-        return Err(Failure::usage("memory: is gone when the command ends; there is nothing to move")
-            .help("name a file or a server in --from and --to"));
+        return Err(Failure::usage("memory: exists only inside one process, so there's nothing to move")
+            .help("name a file or a database server in --from and --to"));
     }
     if same(&from, &to) {
-        return Err(Failure::usage("--from and --to name the same store").help("name another one in --to"));
+        return Err(Failure::usage("--from and --to name the same store").help("name another store in --to"));
     }
     let source = open::open(&args.from, Access::Still).await?;
     let spinner = ProgressBar::new_spinner();
     spinner.enable_steady_tick(Duration::from_millis(120));
-    spinner.set_message("looking through the source");
+    spinner.set_message("reading the source");
     let survey = survey(&*source).await?;
     alone(&from, &*source, survey.leased_until).await?;
     unattended(&*source, "source").await?;
@@ -94,7 +94,7 @@ fn report(context: &Context, args: &Args, moved: &Moved, took: Duration) -> Outc
     ];
     output::line(&format!("{from} → {to}: {} in {}", parts.join(", "), output::duration(took)))?;
     output::note(
-        "Both are verified. Point FLOWLINE_STORE or --store at the new one; the old one is as it was.",
+        "Both stores are verified. Point FLOWLINE_STORE or --store at the new one; the old one is unchanged.",
     );
     Ok(Exit::Fine)
 }
@@ -111,9 +111,9 @@ async fn alone(
         Some(until) => Err(Failure::new(
             Exit::Store,
             "store-in-use",
-            format!("a step of the source is leased until {}: an engine works on it, or died just now", output::date(until)),
+            format!("a step in the source is leased until {}: an engine is working on it, or has just died", output::date(until)),
         )
-        .help("stop every engine on both stores (SIGTERM lets them give their steps back), then repeat the move")),
+        .help("stop every engine on both stores (with SIGTERM, so that they release their steps), then repeat the move")),
     }
 }
 
@@ -126,7 +126,7 @@ async fn unattended(store: &dyn Store, which: &str) -> Result<(), Failure> {
         more => format!(" and {more} more"),
     };
     let (name, seen) = (output::clean(&first.instance), output::date(first.seen_at));
-    let message = format!("engine {name}{others} works on the {which}, last seen at {seen}");
+    let message = format!("engine {name}{others} is working on the {which}, last seen at {seen}");
     Err(Failure::new(Exit::Store, "store-in-use", message)
         .help("stop every engine on both stores with SIGTERM, then repeat the move; one that was killed is forgotten after 30 s"))
 }
@@ -136,10 +136,12 @@ async fn sound(store: &dyn Store, which: &str) -> Result<(), Failure> {
     let Some(first) = report.violations.first() else { return Ok(()) };
     let found = output::count(report.violations.len() as u64, "violation");
     let run = first.run_id.as_ref().map_or(String::new(), |run| format!("run {run}: "));
-    let message =
-        format!("{which} does not verify: {found}, the first one {} {run}{}", first.invariant, first.message);
+    let message = format!(
+        "{which} failed verification: {found}; the first is {} {run}{}",
+        first.invariant, first.message
+    );
     Err(Failure::new(Exit::Found, "violations", message)
-        .help("`flowline verify --all-tenants` lists them, `flowline reconcile --repair` mends the source; then repeat"))
+        .help("list them with `flowline verify --all-tenants`, fix the source with `flowline reconcile --repair`, then repeat the move"))
 }
 
 fn same(from: &Place, to: &Place) -> bool {
@@ -157,7 +159,7 @@ impl From<MoveError> for Failure {
                     .help("name another file, database, schema (?schema=) or prefix (?prefix=) in --to")
             }
             MoveError::Refused(_) => Failure::new(Exit::Store, "target-in-use", text)
-                .help("something else writes to the target; stop it and repeat the move"),
+                .help("something else is writing to the target; stop it, then repeat the move"),
             _ => Failure::new(Exit::Store, "moved-meanwhile", text),
         }
     }

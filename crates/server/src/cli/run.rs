@@ -34,23 +34,23 @@ const LONG: Duration = Duration::from_secs(60);
 /// How long the rest of the log is read after the end.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 
-/// Start a run of a definition file and work until it ends
+/// Run a definition file and wait for the result
 ///
-/// Every step that ends is kept in the store: an interrupted run goes on with `flowline work`, or with the same command
-/// and idempotency key. The result goes to stdout, progress to stderr. A run that comes to wait for events from outside
-/// is left waiting, with exit code 0. Steps for remote workers need a server: on a store that nobody else can open
-/// meanwhile, the run is left unfinished, with exit code 3.
+/// Prints the result to stdout and progress to stderr. Every finished step is saved in the store, so you can continue an
+/// interrupted run with `flowline work`, or by repeating the command with the same idempotency key. If the run has to wait
+/// for an external event, the command leaves it waiting and exits with 0. Steps for remote workers need a server: if the
+/// store is one that only a single process can open, the command leaves the run unfinished and exits with 3.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline run order.yaml --input '{\"total\": 19}'\n  \
                         flowline run order.yaml --input-file order.json --idempotency-key order-42 --json")]
 pub struct Args {
-    /// A definition in YAML, TOML or JSON
+    /// Definition file: YAML, TOML or JSON
     file: PathBuf,
     #[command(flatten)]
     start: StartFlags,
     #[command(flatten)]
     pub work: WorkFlags,
-    /// Show no progress
+    /// Don't show progress
     #[arg(long)]
     no_progress: bool,
 }
@@ -98,7 +98,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         }
     };
     if handle.existed() && !args.no_progress {
-        output::note(&format!("{DIM}run {} was started before{RESET}", handle.id()));
+        output::note(&format!("{DIM}run {} already exists{RESET}", handle.id()));
     }
     let ending = work(context, &engine, &store, &handle, &mut progress, &mut signals).await;
     progress.finish();
@@ -174,7 +174,7 @@ async fn stands(
         }
         if status == Status::Paused {
             return stand(format!(
-                "is paused; go on with `flowline resume {0}`, then `flowline work --until-idle`",
+                "is paused; continue with `flowline resume {0}`, then `flowline work --until-idle`",
                 run.run
             ));
         }
@@ -183,7 +183,7 @@ async fn stands(
             match paused {
                 Some(queue) => {
                     return stand(format!(
-                        "waits in the paused queue {queue:?}; `flowline queues resume {queue}` lets it go on"
+                        "is waiting in the paused queue {queue:?}; continue with `flowline queues resume {queue}`"
                     ));
                 }
                 None => {
@@ -226,7 +226,7 @@ async fn stands(
             accepts.filter(|accepted| accepted.event == *event).find_map(|accepted| accepted.roles.first());
         let role = role.map_or(String::new(), |role| format!(" --role {role}"));
         return stand(format!(
-            "waits{place} for {}; go on with `flowline send {} {event}{role} --payload JSON`, then `flowline work --until-idle`",
+            "is waiting{place} for {}; continue with `flowline send {} {event}{role} --payload JSON`, then `flowline work --until-idle`",
             awaited.join(", "),
             run.run
         ));
@@ -243,17 +243,17 @@ fn missing_workers(context: &Context, steps: &[&JobRow]) -> String {
     let queues: BTreeSet<&str> =
         steps.iter().filter(|job| *job.need == *REMOTE).map(|job| &*job.queue).collect();
     let word = if names.len() == 1 { "step" } else { "steps" };
-    let waits = format!("waits at {word} {}", names.join(", "));
+    let waits = format!("is waiting at {word} {}", names.join(", "));
     if queues.is_empty() {
         let needs: BTreeSet<&str> = steps.iter().map(|job| &*job.need).collect();
         let needs: Vec<&str> = needs.into_iter().collect();
-        return format!("{waits} for a program that has {}, on the same store", needs.join(", "));
+        return format!("{waits} for a program that runs {}, on the same store", needs.join(", "));
     }
     let flags: String = queues.iter().map(|queue| format!(" --queue {queue}")).collect();
     let queues: Vec<&str> = queues.into_iter().collect();
     let store = shown(&context.settings.store.value);
     format!(
-        "{waits} for a worker on queue {}; start a server, `flowline serve --store {store}`, and a worker, \
+        "{waits} for a worker on queue {}; start a server with `flowline serve --store {store}` and a worker with \
          `flowline worker --server http://127.0.0.1:7400{flags} -- COMMAND`",
         queues.join(", ")
     )
@@ -261,8 +261,8 @@ fn missing_workers(context: &Context, steps: &[&JobRow]) -> String {
 
 fn long_wait(run: &RunKey, due: Time, left: Duration) -> String {
     format!(
-        "run {} waits: its next step is due at {due}, in {}; this command waits for it, or stop it with Ctrl-C and go \
-         on with `flowline work` by then",
+        "run {} is waiting: its next step is due at {due}, in {}. Leave this command running, or stop it with Ctrl-C and \
+         run `flowline work` by then",
         run.run,
         show_duration(left)
     )
@@ -338,7 +338,7 @@ fn summary(view: &RunView, ending: &Ending, now: Time) {
             let step = step.map_or(String::new(), |step| format!(" at step {step:?}"));
             output::note(&format!("run {run} {status}{took}{step}{why}"));
             output::note(&format!(
-                "help: `flowline events {run}` shows what happened; `flowline retry {run}` keeps what was done"
+                "help: `flowline events {run}` shows what happened; `flowline retry {run}` continues from where it failed"
             ));
         }
         (_, Ending::Interrupted) => {
@@ -356,7 +356,7 @@ fn summary(view: &RunView, ending: &Ending, now: Time) {
                 }
                 _ => "`flowline work --until-idle`".to_owned(),
             };
-            output::note(&format!("run {run} interrupted, {steps} done; go on with {how}"));
+            output::note(&format!("run {run} interrupted, {steps} done; continue with {how}"));
         }
         (_, Ending::Stands(why) | Ending::NeedsWorker(why)) => output::note(&format!("run {run} {why}")),
         (_, Ending::Ended) => output::note(&format!("run {run} is {status}")),

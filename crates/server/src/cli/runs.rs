@@ -19,16 +19,16 @@ use crate::view::RunList;
 pub struct Args {
     #[command(flatten)]
     filter: FilterFlags,
-    /// Only machines in this state
+    /// Only runs of a machine in this state
     #[arg(long, value_name = "STATE", requires = "flow")]
     state: Option<String>,
-    /// Runs on a page, up to 1000
+    /// Runs per page, up to 1000
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
-    /// Where the page before ended (its `next`)
+    /// Continue after an earlier page: the cursor it ended with
     #[arg(long, value_name = "CURSOR", conflicts_with = "all")]
     cursor: Option<String>,
-    /// All pages
+    /// Fetch all pages
     #[arg(long)]
     all: bool,
 }
@@ -39,7 +39,7 @@ pub struct FilterFlags {
     /// Only runs of this flow
     #[arg(long, value_name = "FLOW")]
     pub flow: Option<String>,
-    /// running, waiting, paused, completed, failed or cancelled
+    /// Only runs with this status: running, waiting, paused, completed, failed or cancelled
     #[arg(long, value_name = "STATUS", value_parser = status)]
     pub status: Option<Status>,
     /// Only runs with this label
@@ -104,7 +104,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         return Ok(Exit::Fine);
     }
     if page.items.is_empty() {
-        output::note("there are no such runs");
+        output::note("no runs found");
         return Ok(Exit::Fine);
     }
     output::table(
@@ -184,12 +184,12 @@ fn cells(row: &RunRow) -> Vec<String> {
 /// A time as it is, or a duration before now.
 fn moment(flag: &str, text: &str, now: Time) -> Result<Time, Failure> {
     crate::http::request::moment(text, now).ok_or_else(|| {
-        Failure::usage(format!("{flag} {text:?} is neither a time nor a duration"))
-            .help("write 2026-01-31T12:00:00Z, or 24h for a day ago")
+        Failure::usage(format!("{flag} {text:?} is neither a timestamp nor an age"))
+            .help("write a timestamp such as 2026-01-31T12:00:00Z, or an age such as 24h")
     })
 }
 
 fn status(text: &str) -> Result<Status, String> {
     Status::parse(text)
-        .ok_or_else(|| "it is none of running, waiting, paused, completed, failed, cancelled".to_owned())
+        .ok_or_else(|| "use running, waiting, paused, completed, failed or cancelled".to_owned())
 }

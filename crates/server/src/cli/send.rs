@@ -21,11 +21,11 @@ use crate::receipts::{ReceiptView, SentView};
 use crate::settings;
 use crate::target::{Server, Target, part};
 
-/// Send an event from outside into a run
+/// Send an event to a run
 ///
-/// A flow must list it under `accepts`, and takes it once. A machine takes it into its inbox, in order; with --wait this
-/// waits until the machine is done with it, and ends with 1 where it was turned down or an action of it failed. With --flow
-/// and --business-key the run is found by its key, and started first where there is none.
+/// A flow accepts the events that it lists under `accepts`, each once. A machine puts events into its inbox and handles them
+/// in order; --wait waits for that, and exits with 1 if the event was rejected or one of its actions failed. With --flow and
+/// --business-key, the event goes to the run with that key, which is started if it doesn't exist.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "flowline send [OPTIONS] RUN EVENT\n       flowline send [OPTIONS] --flow FLOW --business-key KEY EVENT",
@@ -33,31 +33,31 @@ use crate::target::{Server, Target, part};
                   flowline send --flow expense --business-key 2026-117 --input '{\"amount\": 90}' submit"
 )]
 pub struct Args {
-    /// The run and the event; with --flow the event alone
+    /// The run and the event's name; with --flow, only the event's name
     #[arg(value_name = "RUN|EVENT", required = true, num_args = 1..=2)]
     words: Vec<String>,
-    /// What comes with the event [default: no payload]
+    /// The event's payload [default: none]
     #[arg(long, value_name = "JSON")]
     payload: Option<String>,
-    /// Who sends it, as guards and actions see it; at a server that asks for tokens, with one of scope on_behalf
+    /// Send it as this user, which guards and actions can see. If the server requires tokens, needs scope on_behalf
     #[arg(long, value_name = "USER")]
     user: Option<String>,
-    /// A role of --user; may be repeated. At a server that asks for tokens, one of the token's own roles
+    /// Role of the sender; repeatable. If the server requires tokens, it must be one of the token's roles
     #[arg(long = "role", value_name = "ROLE")]
     roles: Vec<String>,
-    /// An idempotency key: one key, one event; sent again it is taken once
+    /// Idempotency key: an event sent again with the same key is accepted only once
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Wait until a machine is done with it, at most this long; 30s where no duration is given
+    /// Wait until a machine has handled it, for up to this long (30s if you give no duration)
     #[arg(long, value_name = "DURATION", value_parser = settings::duration, num_args = 0..=1, default_missing_value = "30s")]
     wait: Option<Duration>,
-    /// Send it to the run of a business key of this flow or machine
+    /// Send it to a run of this flow or machine, found by --business-key
     #[arg(long, value_name = "FLOW", requires = "business_key")]
     flow: Option<String>,
-    /// The key that the run was, or will be, started under
+    /// Business key of the run
     #[arg(long, value_name = "KEY", requires = "flow")]
     business_key: Option<String>,
-    /// The input of the run, where it is started
+    /// Input for the run, if it has to be started
     #[arg(long, value_name = "JSON", requires = "flow", default_value = "null")]
     input: String,
 }
@@ -105,14 +105,14 @@ impl Event {
             (None, None, Some(run), Some(name)) => (To::Run(context.run_key(&run)?), name),
             (Some(_), ..) => {
                 return usage(
-                    "with --flow the run is that of the business key",
-                    "leave RUN out: send --flow … EVENT",
+                    "--flow finds the run by its business key, so RUN can't be given too",
+                    "drop RUN: `flowline send --flow FLOW --business-key KEY EVENT`",
                 );
             }
             _ => {
                 return usage(
-                    "the event is missing",
-                    "write flowline send RUN EVENT, or name the run by --flow and --business-key",
+                    "the event's name is missing",
+                    "write `flowline send RUN EVENT`, or name the run with --flow and --business-key",
                 );
             }
         };
@@ -204,8 +204,8 @@ fn tell(context: &Context, sent: &SentView) -> Result<(), Failure> {
     }
     let done = match (&sent.receipt, sent.changed) {
         (Some(receipt), _) => format!("{} {}", receipt.name, receipt.said()),
-        (None, true) => "taken".to_owned(),
-        (None, false) => "taken before; nothing changed".to_owned(),
+        (None, true) => "accepted".to_owned(),
+        (None, false) => "already accepted; nothing changed".to_owned(),
     };
     let line = format!("run {}: {} (now {})", sent.run_id, output::clean(&done), output::status(sent.status));
     Ok(output::line(&line)?)

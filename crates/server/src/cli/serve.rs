@@ -28,8 +28,8 @@ use crate::token;
 
 /// Serve the HTTP API and run steps
 ///
-/// On this machine's own addresses it asks for no tokens, unless told to. On any other it does, and refuses to start before
-/// there is one. Steps that are commands of this machine run only with --allow-commands.
+/// On a loopback address it doesn't require API tokens, unless you set --auth. On any other address it does, and it won't
+/// start until one exists. `command` steps run only with --allow-commands.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline serve --store postgres://flowline@db/flowline --listen 0.0.0.0:7400"
@@ -37,14 +37,14 @@ use crate::token;
 pub struct Args {
     #[command(flatten)]
     pub serve: ServeFlags,
-    /// Run steps that are commands of this machine
+    /// Run `command` steps on this machine
     #[arg(long)]
     allow_commands: bool,
 }
 
-/// Serve on this machine while working on flows
+/// Run a local server for developing flows
 ///
-/// As `serve`, with commands allowed and a folder of definitions that are registered again whenever a file changes.
+/// Like `serve`, with `command` steps allowed. With --flows, it registers definitions again whenever a file changes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline dev --flows examples")]
 pub struct Dev {
@@ -54,49 +54,49 @@ pub struct Dev {
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServeFlags {
-    /// Where to listen [env: FLOWLINE_LISTEN] [default: 127.0.0.1:7400]
+    /// Address to listen on [env: FLOWLINE_LISTEN] [default: 127.0.0.1:7400]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
-    /// Whether tokens are asked for: auto, none or tokens [env: FLOWLINE_AUTH] [default: auto]
+    /// Whether to require API tokens: auto (not on loopback), none or tokens [env: FLOWLINE_AUTH] [default: auto]
     #[arg(long, value_name = "HOW")]
     pub auth: Option<String>,
-    /// If the store can't be reached at the start, wait this long for it, then exit with 3 [env: FLOWLINE_STORE_PATIENCE]
+    /// If the store isn't reachable at startup, wait this long for it, then exit with 3 [env: FLOWLINE_STORE_PATIENCE]
     /// [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub store_patience: Option<String>,
-    /// After how long without progress a run counts as stuck in the metrics [env: FLOWLINE_STUCK_AFTER] [default: 15m]
+    /// How long without progress before the metrics count a run as stuck [env: FLOWLINE_STUCK_AFTER] [default: 15m]
     #[arg(long, value_name = "DURATION")]
     pub stuck_after: Option<String>,
-    /// What is logged: error, warn, info, debug or trace, or levels by part (info,flowline::drive=debug) [env: FLOWLINE_LOG] [default: info]
+    /// Log level: error, warn, info, debug or trace, optionally per module (info,flowline::drive=debug) [env: FLOWLINE_LOG] [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,
-    /// How it is logged: pretty or json; pretty on a terminal and in `dev` where it is left out [env: FLOWLINE_LOG_FORMAT]
+    /// Log format: pretty or json [env: FLOWLINE_LOG_FORMAT] [default: pretty on a terminal and in `dev`, otherwise json]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
-    /// Send spans to this OpenTelemetry collector, by OTLP over HTTP (http://127.0.0.1:4318) [env: FLOWLINE_OTLP_ENDPOINT]
+    /// Send spans to this OpenTelemetry collector with OTLP over HTTP (http://127.0.0.1:4318) [env: FLOWLINE_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     pub otlp_endpoint: Option<String>,
-    /// Show the collector these headers, NAME=VALUE separated by commas; secrets are better in the variable [env:
+    /// Headers to send to the collector: NAME=VALUE, comma-separated. Set secrets in the environment [env:
     /// FLOWLINE_OTLP_HEADERS]
     #[arg(long, value_name = "HEADERS")]
     pub otlp_headers: Option<String>,
-    /// A folder with definitions to register [env: FLOWLINE_FLOWS]
+    /// Directory of definitions to register [env: FLOWLINE_FLOWS]
     #[arg(long, value_name = "DIR")]
     pub flows: Option<PathBuf>,
-    /// Speak TLS with this certificate and those that lead to it, in PEM [env: FLOWLINE_TLS_CERT]
+    /// Serve TLS with this certificate chain (PEM) [env: FLOWLINE_TLS_CERT]
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<String>,
-    /// The private key of the certificate, in PEM [env: FLOWLINE_TLS_KEY]
+    /// Private key of the certificate (PEM) [env: FLOWLINE_TLS_KEY]
     #[arg(long, value_name = "FILE")]
     tls_key: Option<String>,
-    /// Connections taken at once; more wait [env: FLOWLINE_MAX_CONNECTIONS] [default: 10000]
+    /// Connections to accept at once; others wait [env: FLOWLINE_MAX_CONNECTIONS] [default: 10000]
     #[arg(long, value_name = "N")]
     max_connections: Option<String>,
-    /// Where this server is reached from outside, for callbacks of http steps [env: FLOWLINE_PUBLIC_URL] [default: the
+    /// URL under which others reach this server, for callbacks of http steps [env: FLOWLINE_PUBLIC_URL] [default: the
     /// address it listens on]
     #[arg(long, value_name = "URL")]
     pub public_url: Option<String>,
-    /// Let web pages of these origins use the API, separated by commas (https://HOST) [env:
+    /// Origins whose web pages may use the API, comma-separated (https://HOST) [env:
     /// FLOWLINE_CORS_ORIGINS] [default: none]
     #[arg(long, value_name = "ORIGINS")]
     pub cors_origins: Option<String>,
@@ -147,12 +147,12 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     let tls = match (&settings.tls_cert.value, &settings.tls_key.value) {
         (Some(cert), Some(key)) => Some(tls::acceptor(cert, key).map_err(Failure::usage)?),
         (None, None) => None,
-        _ => return Err(Failure::usage("TLS needs both tls-cert and tls-key; one is missing")),
+        _ => return Err(Failure::usage("TLS needs both --tls-cert and --tls-key")),
     };
     allow_files();
     let listener = listen::bind(settings.listen.value).map_err(|error| {
-        Failure::environment(format!("cannot listen on {}: {error}", settings.listen.value))
-            .help("another server may run there; name another address with --listen")
+        Failure::environment(format!("can't listen on {}: {error}", settings.listen.value))
+            .help("another server may be running there; choose another address with --listen")
     })?;
     let address = listener.local_addr().map_err(|error| Failure::environment(error.to_string()))?;
     let Some(store) = context.await_store(&mut signals).await? else { return Ok(Exit::Interrupted) };
@@ -237,15 +237,15 @@ async fn door(context: &Context, store: &dyn Store, loopback: bool) -> Result<Do
     };
     if open {
         if !loopback {
-            output::note("warning: no tokens are asked for, and others can reach this address");
+            output::note("warning: no API token is required, and other machines can reach this address");
         }
         let anyone = Principal::anyone(context.settings.tenant.value.clone());
         return Ok(Door::Open { anyone, loopback });
     }
     if token::list(store, None).await?.is_empty() {
-        return Err(Failure::new(Exit::Usage, "no-token", "tokens are asked for, and there is none yet").help(
-            "`flowline token create --subject me --scope admin` makes one; --auth none lets anybody in, and \
-             --listen 127.0.0.1:7400 only this machine",
+        return Err(Failure::new(Exit::Usage, "no-token", "this server requires API tokens, and there are none yet").help(
+            "create one with `flowline token create --subject me --scope admin`. Or listen on 127.0.0.1:7400 to serve \
+             this machine only, or let anyone in with --auth none",
         ));
     }
     Ok(Door::Tokens(Remembered::default()))

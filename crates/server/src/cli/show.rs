@@ -15,10 +15,11 @@ use crate::output::{self, BOLD, RESET};
 use crate::target::{Target, misread};
 use crate::view::{RunView, StepView};
 
-/// Show a run: its steps, jobs, labels, emitted events and how it ended
+/// Show a run: status, steps, jobs, emitted events and result
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline show RUN --json")]
 pub struct Args {
+    /// The run's id
     run: String,
 }
 
@@ -76,7 +77,7 @@ fn print(view: &RunView) -> Result<(), Failure> {
     field("result", parts.result.as_ref().map_or(String::new(), |result| output::clip(result.get(), 2000)))?;
     output::line("")?;
     output::table(
-        &["step", "status", "attempts", "duration", "said"],
+        &["step", "status", "attempts", "duration", "error"],
         parts.steps.iter().map(step).collect(),
     )?;
     if !parts.jobs.is_empty() {

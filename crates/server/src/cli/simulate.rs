@@ -22,27 +22,27 @@ use crate::definition;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::{findings, output};
 
-/// Play a flow or a machine under crashes, lost leases, failing steps and slow stores, and report what can go wrong
+/// Test a flow or a machine against crashes, lost leases, failing steps and slow stores
 ///
-/// The engine is the real one, on virtual time. The programs of steps and actions don't run: each is a stub that takes some
-/// time, then succeeds with what it declares under `emits` and `returns`, or fails. A machine is sent random events that its
-/// present state answers. A seed always plays the same story. Findings don't change the exit code, unless Flowline itself broke
-/// a promise.
+/// Runs the real engine on virtual time and reports what can go wrong. Your programs don't run: each step and action is a
+/// stub that takes some time, then succeeds with what it declares under `emits` and `returns`, or fails. A machine gets
+/// random events that its current state handles. The same seed always gives the same run. Findings don't change the exit
+/// code, unless Flowline itself broke a guarantee.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline simulate order.yaml --seeds 2000\n  flowline simulate order.yaml --seed 17"
 )]
 pub struct Args {
-    /// A definition in YAML, TOML or JSON
+    /// Definition file: YAML, TOML or JSON
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// How many seeds to play, from 0 on
+    /// How many seeds to run, starting at 0
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 1_000)]
     seeds: u64,
-    /// Play this seed alone and tell its whole story
+    /// Run only this seed, and show everything that happens
     #[arg(long, value_name = "S", conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// The input of every run; made up from the schema by default
+    /// Input of every run [default: generated from the schema]
     #[arg(long, value_name = "JSON")]
     input: Option<String>,
 }

@@ -22,17 +22,17 @@ use crate::output;
 use crate::settings;
 use crate::target::{Server, Target, part};
 
-/// Start a run without working on it
+/// Start a run and return at once
 ///
-/// Takes a definition file, which is stored first, or the name of a flow that is in the store already. Prints the id
-/// of the run. Steps are run by `flowline work`. With --server the file is registered there; the folder that it is in does
-/// not travel, so its commands are looked for in the server's own.
+/// Takes a definition file, which is registered first, or the name of a registered flow. Prints the run's id. The steps run
+/// in `flowline work`, or with --server on the server. A server looks for the file's commands in its own working directory,
+/// not in the directory of your file.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline start fulfil-order --input '{\"total\": 19}' --idempotency-key order-42"
 )]
 pub struct Args {
-    /// The name of a flow, or a definition file
+    /// Name of a flow, or a definition file
     #[arg(value_name = "FLOW|FILE")]
     flow: String,
     #[command(flatten)]
@@ -45,19 +45,19 @@ pub struct StartFlags {
     /// The run's input [default: null]
     #[arg(long, value_name = "JSON", conflicts_with = "input_file")]
     input: Option<String>,
-    /// A file with the run's input; - reads stdin
+    /// Read the run's input from this file, or from stdin with -
     #[arg(long, value_name = "FILE")]
     input_file: Option<PathBuf>,
-    /// One key makes one run: started again with the same input it is the same run
+    /// Start one run per key: repeating the command with the same key and input returns the same run
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
-    /// A label to find the run by; may be repeated
+    /// Label to find the run by; repeatable
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// low, normal, high or urgent
+    /// Priority of the run's jobs: low, normal, high or urgent [default: normal]
     #[arg(long, value_name = "PRIORITY", value_parser = priority)]
     priority: Option<Priority>,
-    /// Start the first steps no sooner than this from now
+    /// Wait this long before the first steps start
     #[arg(long, value_name = "DURATION", value_parser = settings::duration)]
     delay: Option<Duration>,
 }
@@ -103,7 +103,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         output::json(&json!({ "runId": run, "flowName": flow, "status": status, "existed": existed }))?;
     } else {
         output::line(run.as_str())?;
-        let text = if existed { "was started before" } else { "started" };
+        let text = if existed { "already exists" } else { "started" };
         output::note(&format!("run {run} of {flow} {text}; {}", context.who_works("its steps")));
     }
     Ok(Exit::Fine)
@@ -177,8 +177,8 @@ pub fn parse_json(context: &Context, from: &str, text: &str) -> Result<Json, Fai
 
 fn read_input(path: &Path, limits: Limits) -> Result<String, Failure> {
     let cannot = |error: std::io::Error| {
-        Failure::input(format!("cannot read {}: {error}", path.display()))
-            .help("--input-file takes a file with JSON, or - for stdin")
+        Failure::input(format!("can't read {}: {error}", path.display()))
+            .help("--input-file takes a JSON file, or - for stdin")
     };
     // With room for white space.
     let (limit, mut bytes) = (limits.payload(), Vec::new());
@@ -191,18 +191,19 @@ fn read_input(path: &Path, limits: Limits) -> Result<String, Failure> {
     }
     if bytes.len() > most {
         let (path, Limit { bytes, setting }) = (path.display(), limit);
-        let text =
-            format!("{path} is over {most} bytes; the limit of an input is {bytes} (setting {setting})");
+        let text = format!(
+            "{path} is larger than {most} bytes; an input can have up to {bytes} (setting {setting})"
+        );
         return Err(Failure::new(Exit::Usage, "limit", text));
     }
     String::from_utf8(bytes).map_err(|error| cannot(std::io::Error::other(error)))
 }
 
 pub fn label(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("a label is NAME=VALUE (team=billing)")?;
+    let (name, value) = text.split_once('=').ok_or("write a label as NAME=VALUE (team=billing)")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
 fn priority(text: &str) -> Result<Priority, String> {
-    Priority::parse(text).ok_or_else(|| "it is none of low, normal, high, urgent".to_owned())
+    Priority::parse(text).ok_or_else(|| "use low, normal, high or urgent".to_owned())
 }

@@ -22,8 +22,8 @@ use crate::target::{Server, Target, part};
 
 /// Read and write key-value state
 ///
-/// A SCOPE is `tenant`, `flow:FLOW`, `run:RUN`, or any other name, such as `orders`, which all flows of the tenant share. The
-/// state of a run can be read here; its steps alone write it.
+/// SCOPE is `tenant`, `flow:FLOW`, `run:RUN`, or any name of your own, such as `orders`, which all flows of the tenant share.
+/// You can read a run's state here, but only its steps can write it.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline state set orders order-123 '{\"status\": \"paid\"}' --ttl 30d\n  flowline state get orders order-123\n  \
@@ -36,33 +36,33 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Print a value as JSON; ends with 1 where the key is not set
+    /// Print a value as JSON; exits with 1 if the key isn't set
     #[command(after_help = "Example:\n  flowline state get orders order-123")]
     Get { scope: String, key: String },
-    /// Write a value
+    /// Set a value
     #[command(
         after_help = "Example:\n  flowline state set orders order-123 '{\"status\": \"paid\"}' --ttl 30d"
     )]
     Set {
         scope: String,
         key: String,
-        /// JSON
+        /// Value as JSON
         value: String,
-        /// The value is gone after this time
+        /// Delete the value after this time
         #[arg(long, value_name = "DURATION", value_parser = settings::duration)]
         ttl: Option<Duration>,
     },
-    /// List the keys of a scope with their values, or without SCOPE the scopes that hold any
+    /// List the keys and values of a scope; without SCOPE, list the scopes
     #[command(after_help = "Example:\n  flowline state list\n  flowline state list orders --limit 100")]
     List {
         scope: Option<String>,
-        /// Keys on a page, up to 1000
+        /// Keys per page, up to 1000
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
         limit: u16,
-        /// Where the page before ended (its `next`)
+        /// Continue after an earlier page: the cursor it ended with
         #[arg(long, value_name = "KEY", requires = "scope", conflicts_with = "all")]
         cursor: Option<String>,
-        /// All pages
+        /// Fetch all pages
         #[arg(long, requires = "scope")]
         all: bool,
     },
@@ -88,7 +88,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 
 fn owner(scope: &str) -> Result<StateOwner, Failure> {
     StateOwner::parse(scope).map_err(|error| {
-        Failure::usage(error).help("a scope is tenant, flow:FLOW, run:RUN, or any other name")
+        Failure::usage(error).help("a scope is tenant, flow:FLOW, run:RUN, or any name of your own")
     })
 }
 
@@ -191,7 +191,7 @@ async fn scopes(context: &Context) -> Outcome {
     if context.json {
         output::json(&found)?;
     } else if found.items.is_empty() {
-        output::note("no scope of the tenant holds a value; flow:FLOW and run:RUN are not listed");
+        output::note("no scopes found; flow:FLOW and run:RUN scopes aren't listed");
     } else {
         output::table(&["scope"], found.items.into_iter().map(|found| vec![found.scope]).collect())?;
     }
@@ -211,7 +211,7 @@ async fn list(context: &Context, owner: &StateOwner, query: StateQuery, all: boo
         return Ok(Exit::Fine);
     }
     if page.items.is_empty() {
-        output::note(&format!("scope {owner} holds no value"));
+        output::note(&format!("scope {owner} is empty"));
         return Ok(Exit::Fine);
     }
     output::table(&["key", "value", "expires"], page.items.iter().map(cells).collect())?;

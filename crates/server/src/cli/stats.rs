@@ -13,7 +13,7 @@ use crate::output;
 use crate::settings;
 use crate::target::{Server, Target};
 
-/// Count runs by status and show how long they took
+/// Show run counts by status, and durations
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline stats --since 24h --bucket 1h\n  flowline stats --flow fulfil-order --steps"
@@ -22,13 +22,13 @@ pub struct Args {
     /// Only runs of this flow
     #[arg(long, value_name = "FLOW")]
     flow: Option<String>,
-    /// Only runs created in the last while
+    /// Only runs created in the last DURATION, such as 24h
     #[arg(long, value_name = "DURATION", value_parser = settings::duration)]
     since: Option<Duration>,
     /// Width of the time buckets
     #[arg(long, value_name = "DURATION", value_parser = bucket, default_value = "1h")]
     bucket: Duration,
-    /// Also the durations of steps, from the logs of the newest runs
+    /// Also show durations of steps, computed from the logs of the newest runs
     #[arg(long)]
     steps: bool,
 }
@@ -112,7 +112,7 @@ fn tell(stats: &Stats) -> std::io::Result<()> {
         output::table(&["step", "completed", "retried", "failed", "p50", "p95 / p99"], rows.collect())?;
     }
     if stats.steps_sampled {
-        output::note("the step figures come from the newest runs only");
+        output::note("step figures cover the newest runs only");
     }
     Ok(())
 }

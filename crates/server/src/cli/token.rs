@@ -11,9 +11,10 @@ use crate::output;
 use crate::target::{Items, Target, part};
 use crate::token::{self, MadeToken, NewToken, TokenRow};
 
-/// Make, list and revoke tokens of the HTTP API
+/// Create, list and revoke API tokens
 ///
-/// A token is bound to the tenant that --tenant names, or with --server to that of the token shown there. Its secret is printed once; the store keeps only a hash.
+/// A token belongs to one tenant: the one in --tenant, or with --server, the tenant of the token you use there. Its secret is
+/// printed once; the store keeps only a hash.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline token create --subject ci --scope start --scope read --expires 90d"
@@ -25,37 +26,37 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Change {
-    /// Make a token and print its secret
+    /// Create a token and print its secret
     #[command(
         after_help = "Example:\n  flowline token create --subject depot --scope work --bind-queue depot"
     )]
     Create(Create),
-    /// List the live tokens, without their secrets
+    /// List valid tokens, without their secrets
     #[command(after_help = "Example:\n  flowline token list --json")]
     List,
-    /// Take a token away
+    /// Revoke a token
     #[command(after_help = "Example:\n  flowline token revoke 0f3a9c2d4b5e6f70")]
     Revoke { id: String },
 }
 
 #[derive(Debug, clap::Args)]
 struct Create {
-    /// Who will use it
+    /// Who the token is for
     #[arg(long, value_name = "NAME")]
     subject: String,
-    /// read, start, work, operate, on_behalf or admin; may be repeated
+    /// What it allows: read, start, work, operate, on_behalf or admin; repeatable
     #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = scope)]
     scopes: Vec<Scope>,
-    /// A role of the subject; may be repeated
+    /// Role of the subject; repeatable
     #[arg(long = "role", value_name = "ROLE")]
     roles: Vec<String>,
-    /// Only this flow; may be repeated
+    /// Limit it to this flow; repeatable
     #[arg(long = "bind-flow", value_name = "FLOW")]
     flows: Vec<String>,
-    /// Only this queue; may be repeated
+    /// Limit it to this queue; repeatable
     #[arg(long = "bind-queue", value_name = "QUEUE")]
     queues: Vec<String>,
-    /// How long it lasts; until it is revoked, unless given
+    /// Expire after this time [default: never]
     #[arg(long, value_name = "DURATION")]
     expires: Option<String>,
 }
@@ -93,7 +94,7 @@ async fn make(context: &Context, create: Create) -> Outcome {
         let MadeToken { row, token } = made;
         output::line(&token)?;
         output::note(&format!(
-            "token {} of {} for tenant {}; it is not shown again",
+            "token {} for {} in tenant {}; it won't be shown again",
             row.id, row.subject, row.tenant
         ));
     }
@@ -111,7 +112,7 @@ async fn list(context: &Context) -> Outcome {
     if context.json {
         output::json(&Items { items })?;
     } else if items.is_empty() {
-        output::note("there are no tokens; `flowline token create` makes one");
+        output::note("there are no tokens; create one with `flowline token create`");
     } else {
         let words =
             |names: &Option<Vec<String>>| names.as_ref().map_or("all".to_owned(), |names| names.join(" "));
@@ -154,5 +155,5 @@ async fn revoke(context: &Context, id: &str) -> Outcome {
 }
 
 fn scope(text: &str) -> Result<Scope, String> {
-    Scope::parse(text).ok_or_else(|| "it is none of read, start, work, operate, on_behalf, admin".to_owned())
+    Scope::parse(text).ok_or_else(|| "use read, start, work, operate, on_behalf or admin".to_owned())
 }

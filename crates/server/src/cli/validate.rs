@@ -13,14 +13,14 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::flows_dir;
 use crate::output;
 
-/// Check definition files and show everything that is wrong with them
+/// Check definition files and report every problem
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline validate flows/*.yaml --strict")]
 pub struct Args {
-    /// Definitions in YAML, TOML or JSON
+    /// Definition files: YAML, TOML or JSON
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Warnings count as errors
+    /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
 }

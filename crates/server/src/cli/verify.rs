@@ -10,13 +10,14 @@ use crate::open::Access;
 use crate::output;
 use crate::target::Target;
 
-/// Fold every log again and compare it with rows, counters and jobs
+/// Check every run in the store against its event log
 ///
-/// Changes nothing. Ends with exit code 1 where something does not hold; `flowline reconcile --repair` mends it.
+/// Recomputes runs, counters and jobs from the logs and compares them with the store. Changes nothing. Exits with 1 if
+/// something doesn't match; `flowline reconcile --repair` fixes it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline verify --json")]
 pub struct Args {
-    /// Every tenant, not only one
+    /// Check all tenants, not only one
     #[arg(long)]
     all_tenants: bool,
 }
@@ -29,8 +30,8 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
             verify(&*store, &Plans::default(), only).await?
         }
         Target::Server(_) if args.all_tenants => {
-            return Err(Failure::usage("a server answers for one tenant")
-                .help("leave --all-tenants out, or name the store with --store"));
+            return Err(Failure::usage("a server checks one tenant only")
+                .help("drop --all-tenants, or name the store with --store"));
         }
         Target::Server(server) => server.post::<Report>("/v1/verify", &json!({})).await?,
     };

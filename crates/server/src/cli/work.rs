@@ -27,22 +27,22 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Of the step column; steps of any flow come by.
 const WIDTH: usize = 16;
 
-/// Claim and run what is due: how started and interrupted runs go on
+/// Run the steps of started and interrupted runs
 ///
-/// Runs until a signal comes. With --until-idle it stops once nothing is ready or running, no dead instance holds a job
-/// and no job or timer becomes due soon. The exit code doesn't tell how the runs ended: `flowline runs` does.
+/// Works until it gets a signal. With --until-idle it stops once nothing is ready or running, no dead instance holds a job
+/// and no job or timer is due soon. The exit code doesn't depend on how runs end; check that with `flowline runs`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline work --until-idle\n  flowline work --slots 8 --queue reports=1 --env API_TOKEN"
 )]
 pub struct Args {
-    /// Stop when there is nothing left to do
+    /// Stop when there's nothing left to do
     #[arg(long)]
     until_idle: bool,
-    /// With --until-idle: wait for jobs and timers that become due within this time [default: 10s]
+    /// With --until-idle: still wait for jobs and timers that are due within this time [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = settings::duration)]
     patience: Option<Duration>,
-    /// If the store can't be reached at the start, wait this long for it, then exit with 3 [env: FLOWLINE_STORE_PATIENCE]
+    /// If the store isn't reachable at startup, wait this long for it, then exit with 3 [env: FLOWLINE_STORE_PATIENCE]
     /// [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub store_patience: Option<String>,
@@ -66,7 +66,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let from_now = FeedFilter { tenant: tenant.clone(), from_now: true, ..FeedFilter::default() };
     let cursor = store.feed(from_now, "", 1).await?.cursor;
     if !args.until_idle {
-        output::note(&format!("working on {}; a signal stops it", shown(&context.settings.store.value)));
+        output::note(&format!("working on {}; stop with Ctrl-C", shown(&context.settings.store.value)));
     }
     let mut progress = Progress::new(Names::RunAndStep, WIDTH);
     let mut tally = Tally::default();

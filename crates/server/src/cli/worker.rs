@@ -19,32 +19,32 @@ use crate::open::shown;
 use crate::signals::Signals;
 use crate::{output, settings};
 
-/// Take jobs from a server and run a program for each
+/// Get jobs from a server and run a program for each
 ///
-/// The program is spoken to as one of a `command` step is: one JSON object on stdin, messages on stdout (see
-/// docs/command-protocol.md). Steps say `worker: QUEUE` to be run like this. The server needs no access to this machine;
-/// one that asks for tokens wants one with scope `work`.
+/// Runs the steps that say `worker: QUEUE`. The program gets one JSON object on stdin and writes messages to stdout, as in
+/// a `command` step (see docs/command-protocol.md). The worker connects to the server, never the other way round. If the
+/// server requires tokens, use one with scope `work`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline worker --server http://127.0.0.1:7400 --queue depot --slots 4 -- ./pack.py --fast"
 )]
 pub struct Args {
-    /// Take jobs of this queue; may be repeated
+    /// Queue to get jobs from; repeatable
     #[arg(long = "queue", value_name = "QUEUE", required = true)]
     queues: Vec<String>,
-    /// Programs that run at once
+    /// Programs to run at once
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     slots: u16,
-    /// The name of this worker in leases and events [default: made up]
+    /// Name of this worker in leases and events [default: generated]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Pass this environment variable on to the program; may be repeated
+    /// Pass this environment variable to the program; repeatable
     #[arg(long, value_name = "NAME")]
     env: Vec<String>,
-    /// Whether the program's stdin stays open after the input, for replies to `state` messages with `get`
+    /// Whether stdin stays open after the input, so that the program can read replies to `state` messages with `get`
     #[arg(long, value_name = "open|closed", value_parser = ["open", "closed"], default_value = "closed", hide_possible_values = true)]
     stdin: String,
-    /// How long running programs may finish after a signal
+    /// How long running programs get to finish after a signal
     #[arg(long, value_name = "DURATION", value_parser = settings::duration, default_value = "10s")]
     drain: Duration,
     /// The program and its arguments
@@ -55,7 +55,7 @@ pub struct Args {
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
     let Some(server) = &context.settings.server.value else {
-        return Err(Failure::usage("a worker takes its jobs from a server, and none is named")
+        return Err(Failure::usage("a worker needs a server to get jobs from")
             .help("name it with --server http://HOST:PORT or FLOWLINE_SERVER"));
     };
     let client = context.client(server)?;
@@ -68,7 +68,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         .handler(move |job| attempt(job, command.clone(), env.clone(), stdin))
         .until(async move {
             signals.next().await;
-            output::note("stopping: running programs may finish; a second signal ends at once");
+            output::note("stopping: waiting for running programs; a second signal stops at once");
             tokio::spawn(async move {
                 signals.next().await;
                 std::process::exit(Exit::Interrupted as i32);
@@ -80,7 +80,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     for queue in &args.queues {
         worker = worker.queue(queue);
     }
-    output::note(&format!("working on {} of {}; a signal stops it", args.queues.join(", "), shown(server)));
+    output::note(&format!("working on {} of {}; stop with Ctrl-C", args.queues.join(", "), shown(server)));
     worker.run().await?;
     Ok(Exit::Fine)
 }

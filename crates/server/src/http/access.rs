@@ -175,7 +175,7 @@ pub async fn check(
             Some(token) => while_good(app, scope, token, answer).await,
         }
     } else {
-        let unbound = if scopes == [Scope::Admin] { " that is bound to no flows or queues" } else { "" };
+        let unbound = if scopes == [Scope::Admin] { " that isn't bound to flows or queues" } else { "" };
         let names: Vec<String> = scopes.iter().map(|scope| format!("`{}`", scope.as_str())).collect();
         let detail = format!("this needs a token with scope {}{unbound}", names.join(" or "));
         Problem::new(&codes::FORBIDDEN, detail).into_response()
@@ -254,16 +254,19 @@ async fn identify(app: &App, headers: &HeaderMap) -> Result<(Principal, Option<S
 fn is_meant_for_here(headers: &HeaderMap, let_in: &Origins) -> Result<(), Problem> {
     let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
     let refuse = |what: &str| {
-        Err(Problem::new(&codes::FORBIDDEN, format!("without tokens this server takes no requests {what}")))
+        Err(Problem::new(
+            &codes::FORBIDDEN,
+            format!("unless it requires tokens, this server refuses requests {what}"),
+        ))
     };
     let host = text(header::HOST).unwrap_or_default();
     if !is_local(host) {
-        return refuse("under another name than localhost");
+        return refuse("for a host name other than localhost");
     }
     match text(header::ORIGIN) {
         Some(origin) if let_in.has(origin) => Ok(()),
         Some(origin) if origin.split_once("://").is_none_or(|(_, origin)| !is_local(origin)) => {
-            refuse("from web pages of elsewhere")
+            refuse("from web pages of other origins")
         }
         _ => Ok(()),
     }

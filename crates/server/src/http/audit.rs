@@ -49,6 +49,6 @@ pub async fn write(store: &dyn Store, principal: &Principal, act: Act<'_>) {
     }
     let written = store.put_document(&collection(&principal.tenant), &id, Json::from(line), Some(KEPT)).await;
     if let Err(error) = written {
-        tracing::warn!(%error, path, "a line of the audit log could not be written");
+        tracing::warn!(%error, path, "could not write to the audit log");
     }
 }

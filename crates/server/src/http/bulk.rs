@@ -22,7 +22,7 @@ pub const ROUTES: &[Route] = &[Route {
     path: "/v1/runs/bulk",
     access: Access::Needs(Scope::Operate),
     summary: "Cancel, pause, resume, retry or delete many runs",
-    about: "Takes up to `limit` of the runs that the filter lets through, the newest first. With `dryRun` it only says which. A run that cannot take the act is reported and does not stop the others. While `next` is not null there are more: ask again with it as `cursor`. Retries have a key derived from their run, so a repeated request retries none twice. A machine that an event or timer brought to a final state has nothing to try again: it gets an `error` unless `fromStart` is set. A delete passes over runs that have not ended.",
+    about: "Applies the action to up to `limit` runs that match the filter, newest first. With `dryRun` it only lists them. If it fails for one run, that run gets an `error` and the others continue. If `next` isn't null, there are more: repeat the request with it as `cursor`. Retries use a key derived from the run, so repeating a request doesn't retry a run twice. A machine that an event or a timer took to a final state has no failed event to retry, and gets an `error` unless you set `fromStart`. A delete skips runs that haven't ended.",
     query: &[],
     body: Some(Body {
         schema: "Bulk",
@@ -30,7 +30,7 @@ pub const ROUTES: &[Route] = &[Route {
         required: Required::Yes,
         also: &[],
     }),
-    answers: &[Answer::json(200, "BulkDone", "What became of each.")],
+    answers: &[Answer::json(200, "BulkDone", "The outcome for each run.")],
     problems: &[],
     handler: |request, app| bulk.call(request, app),
 }];
@@ -76,27 +76,25 @@ impl Filter {
         let time = |name: &str, text: Option<String>| match text.map(|text| moment(&text, now)) {
             None => Ok(None),
             Some(Some(time)) => Ok(Some(time)),
-            Some(None) => {
-                Err(wrong(name, "neither a time (2026-01-31T12:00:00Z) nor a duration before now (24h)"))
-            }
+            Some(None) => Err(wrong(name, "neither a timestamp (2026-01-31T12:00:00Z) nor an age (24h)")),
         };
         let status = match self.status.as_deref().map(Status::parse) {
             Some(None) => {
                 return Err(wrong(
                     "status",
-                    "none of running, waiting, paused, completed, failed, cancelled",
+                    "not one of running, waiting, paused, completed, failed, cancelled",
                 ));
             }
             status => status.flatten(),
         };
         let label = match self.label.as_deref().map(|label| label.split_once('=')) {
-            Some(None) => return Err(wrong("label", "a label is NAME=VALUE")),
+            Some(None) => return Err(wrong("label", "a label must be NAME=VALUE")),
             label => label.flatten().map(|(name, value)| (name.to_owned(), value.to_owned())),
         };
         if let Some(flow) = &self.flow {
             caller.check_flow(flow)?;
         } else if caller.principal.flows.is_some() {
-            return Err(wrong("flow", "this token is bound to flows: name one of them"));
+            return Err(wrong("flow", "this token is bound to flows, so name one of them"));
         }
         Ok(RunQuery {
             flow: self.flow,
@@ -112,12 +110,12 @@ impl Filter {
 async fn bulk(caller: Caller, _: Params, Given(bulk): Given<Bulk>) -> Result<Json<Value>, Problem> {
     let limit = bulk.limit.unwrap_or(MAX_PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(Problem::new(&codes::BAD_BODY, format!("a limit is from 1 to {MAX_PAGE}")).at("/limit"));
+        return Err(Problem::new(&codes::BAD_BODY, format!("the limit must be 1 to {MAX_PAGE}")).at("/limit"));
     }
     let from = match (bulk.action, bulk.from_start) {
         (_, false) => RetryFrom::Failure,
         (Action::Retry, true) => RetryFrom::Start,
-        _ => return Err(Problem::new(&codes::BAD_BODY, "only a retry has `fromStart`").at("/fromStart")),
+        _ => return Err(Problem::new(&codes::BAD_BODY, "only a retry can have `fromStart`").at("/fromStart")),
     };
     let now = caller.engine.store().now().await?;
     let query =

@@ -22,11 +22,11 @@ pub const ROUTES: &[Route] = &[Route {
     verb: Verb::Post,
     path: "/v1/callbacks/{reference}",
     access: Access::Open,
-    summary: "Bring the outcome of a step",
-    about: "The whole URL came with the step's request, in `flowline-callback-url`. The reference in it is the credential: it works once, while the attempt waits.",
+    summary: "Report the outcome of a step",
+    about: "Use the URL from the header `flowline-callback-url` of the step's request as it is. The reference in it is the credential: it works once, while the attempt is waiting.",
     query: &[],
     body: Some(Body { schema: "Callback", limit: BodyLimit::Payloads(2), required: Required::No, also: &[] }),
-    answers: &[Answer::json(200, "Applied", "The run has it; `changed` is false where it had it before.")],
+    answers: &[Answer::json(200, "Applied", "Recorded; `changed` is false if it already was.")],
     problems: &[
         &codes::NOT_FOUND,
         &codes::NO_SUCH_RUN,
@@ -86,12 +86,12 @@ impl Callback {
                 let error = coded(StepError::new(error), code);
                 let Some(after) = after else { return Ok(Err(error)) };
                 let wait = parse_duration(&after).ok_or_else(|| {
-                    Problem::new(&codes::BAD_BODY, format!("{after:?} is not a duration (30s, 5m)"))
+                    Problem::new(&codes::BAD_BODY, format!("{after:?} isn't a duration (30s, 5m)"))
                         .at("/retry/after")
                 })?;
                 Ok(Err(error.retry_after(wait)))
             }
-            _ => Err(Problem::new(&codes::BAD_BODY, "give one of `result`, `fail` and `retry`").at("")),
+            _ => Err(Problem::new(&codes::BAD_BODY, "send one of `result`, `fail` and `retry`").at("")),
         }
     }
 }

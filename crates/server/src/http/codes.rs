@@ -20,88 +20,88 @@ macro_rules! codes {
 }
 
 codes! {
-    BAD_REQUEST = 400 "bad-request" "The request cannot be understood"
-        "The request is not what HTTP or the API's description allows, beyond its body and its parameters. `detail` says what is wrong.";
-    BAD_BODY = 400 "bad-body" "The body is not what is expected"
-        "The body is not JSON, misses a field, has one too many or one of another type. `errors` names each place by its JSON pointer. The OpenAPI document at /openapi.json has the schema.";
-    BAD_PARAMETER = 400 "bad-parameter" "A parameter is not what is expected"
-        "A parameter of the path or of the query is unknown, given twice or has a value that makes no sense. `errors` names it.";
-    SCHEMA = 400 "schema" "The JSON does not fit the schema of the flow"
-        "The flow's definition gives a schema for this input or event, and what was sent does not fit it. `errors` names the place. Change the JSON, or register a definition with another schema.";
+    BAD_REQUEST = 400 "bad-request" "The request is malformed"
+        "Something other than the body or the parameters isn't valid. `detail` says what.";
+    BAD_BODY = 400 "bad-body" "The body isn't valid"
+        "The body isn't JSON, or a field is missing, unknown or of the wrong type. `errors` has a JSON pointer to each. The OpenAPI document at /openapi.json has the schema.";
+    BAD_PARAMETER = 400 "bad-parameter" "A parameter isn't valid"
+        "A path or query parameter is unknown, given twice, or has an invalid value. `errors` names it.";
+    SCHEMA = 400 "schema" "The JSON doesn't match the flow's schema"
+        "The definition has a schema for this input or event, and what you sent doesn't match it. `errors` names the place. Fix the JSON, or register a definition with another schema.";
     DEFINITION = 400 "definition" "The definition has errors"
-        "The definition was not stored. `diagnostics` lists each error with its line and a remedy. POST /v1/flows/validate checks without storing.";
-    INVALID = 400 "invalid" "The request asks for something that makes no sense"
-        "For instance a label that is too long, an empty idempotency key, or a cursor that no page gave. `detail` says what is wrong.";
-    UNAUTHORIZED = 401 "unauthorized" "A token is needed"
-        "This server asks for `Authorization: Bearer TOKEN`. The token is missing, unknown, revoked or expired. `flowline token create` makes one.";
-    FORBIDDEN = 403 "forbidden" "The token does not allow this"
-        "The token is good, but lacks the scope that the route needs; `detail` names it. Use another token, or make one with that scope.";
-    ROLE = 403 "role" "The event takes another role"
-        "The machine takes this event only from somebody with a certain role: in none of its states from this sender, or not in the state that it was in. `detail` names the roles. Send it with a token that has one of them; without tokens, with `roles` in the body.";
-    NOT_FOUND = 404 "not-found" "There is nothing at this address"
-        "No route has this path. GET /openapi.json lists them all.";
-    NO_SUCH_RUN = 404 "no-such-run" "There is no such run"
-        "The tenant of the token has no run with this id: it never was, retention has removed it, or it belongs to another tenant.";
-    NO_SUCH_FLOW = 404 "no-such-flow" "There is no such flow"
-        "The tenant of the token has no flow with this name, or no such version of it. GET /v1/flows lists them; POST /v1/flows registers one.";
-    NO_SUCH_STEP = 404 "no-such-step" "There is no such step"
-        "The definition that the run is pinned to has no step with this name.";
-    NO_SUCH_EVENT = 404 "no-such-event" "The flow accepts no such event"
-        "The definition that the run is pinned to does not list this event: a flow under `accepts`, a machine under `events` or in a state.";
-    NO_SUCH_RECEIPT = 404 "no-such-receipt" "There is no receipt of such an event"
-        "The run has taken in no event with this id. Only machines keep receipts: what a flow was sent is in its log.";
-    NO_SUCH_QUEUE = 404 "no-such-queue" "There is no such queue"
-        "No job waits in a queue of this name, none is leased and it is not paused.";
-    NO_SUCH_LOCK = 404 "no-such-lock" "Nobody holds this lock"
-        "No lock of this name is held in the tenant of the token: it never was, it was released, or its time is over.";
-    NO_SUCH_KEY = 404 "no-such-key" "There is no such key"
-        "The scope of key-value state has no value under this key, or its time is over. GET /v1/state/{scope} lists the keys.";
-    NO_SUCH_TOKEN = 404 "no-such-token" "There is no such token"
-        "No token of this tenant has this id.";
-    METHOD_NOT_ALLOWED = 405 "method-not-allowed" "This address does not take that method"
-        "The `Allow` header lists the methods that it takes.";
-    NOT_ACCEPTABLE = 406 "not-acceptable" "There is no answer in that form"
-        "The `Accept` header asks for a media type that this route does not give.";
-    REQUEST_TIMEOUT = 408 "request-timeout" "The request came too slowly"
-        "The body was not there in time. Send it again; make it smaller if it was large.";
+        "The definition wasn't registered. `diagnostics` lists each error with its line and how to fix it. To check a definition without registering it, use POST /v1/flows/validate.";
+    INVALID = 400 "invalid" "The request isn't valid"
+        "For example, a label is too long, an idempotency key is empty, or a cursor didn't come from an earlier page. `detail` says what's wrong.";
+    UNAUTHORIZED = 401 "unauthorized" "An API token is required"
+        "This server requires `Authorization: Bearer TOKEN`, and the token is missing, unknown, revoked or expired. Create one with `flowline token create`.";
+    FORBIDDEN = 403 "forbidden" "The token doesn't allow this"
+        "The token is valid but lacks the scope this needs; `detail` names it. Use another token, or create one with that scope.";
+    ROLE = 403 "role" "The event requires another role"
+        "The machine accepts this event only from certain roles, in any of its states or in its current one; `detail` names them. Send it with a token that has one of these roles. If the server doesn't require tokens, send `roles` in the body.";
+    NOT_FOUND = 404 "not-found" "Not found"
+        "There's no route with this path. GET /openapi.json lists all routes.";
+    NO_SUCH_RUN = 404 "no-such-run" "No such run"
+        "The token's tenant has no run with this id: it never existed, was deleted or removed by retention, or belongs to another tenant.";
+    NO_SUCH_FLOW = 404 "no-such-flow" "No such flow"
+        "The token's tenant has no flow with this name, or no such version of it. GET /v1/flows lists the flows; POST /v1/flows registers one.";
+    NO_SUCH_STEP = 404 "no-such-step" "No such step"
+        "The run's version of the definition has no step with this name.";
+    NO_SUCH_EVENT = 404 "no-such-event" "The flow doesn't accept this event"
+        "The run's version of the definition doesn't list this event. A flow lists events under `accepts`, a machine under `events` or in a state.";
+    NO_SUCH_RECEIPT = 404 "no-such-receipt" "No such receipt"
+        "The run hasn't received an event with this id. Only machines keep receipts; for a flow, see its log.";
+    NO_SUCH_QUEUE = 404 "no-such-queue" "No such queue"
+        "The queue has no jobs and isn't paused.";
+    NO_SUCH_LOCK = 404 "no-such-lock" "This lock isn't held"
+        "No one holds a lock with this name in the token's tenant: it was never acquired, was released, or has expired.";
+    NO_SUCH_KEY = 404 "no-such-key" "No such key"
+        "This scope of key-value state has no such key, or it has expired. GET /v1/state/{scope} lists the keys.";
+    NO_SUCH_TOKEN = 404 "no-such-token" "No such token"
+        "The tenant has no token with this id.";
+    METHOD_NOT_ALLOWED = 405 "method-not-allowed" "Method not allowed"
+        "This path doesn't support the request's method. The `Allow` header lists those it does.";
+    NOT_ACCEPTABLE = 406 "not-acceptable" "Not acceptable"
+        "This route can't respond with a media type that the `Accept` header asks for.";
+    REQUEST_TIMEOUT = 408 "request-timeout" "The request took too long to arrive"
+        "The body didn't arrive in time. Send it again, and make it smaller if it was large.";
     RUN_ENDED = 409 "run-ended" "The run has ended"
-        "An ended run takes no more input. POST /v1/runs/{run}/retry repeats it as a new run.";
-    RUN_NOT_ENDED = 409 "run-not-ended" "The run has not ended"
-        "Only an ended run can be retried or deleted. Cancel it first, or wait for its end.";
+        "A run that has ended accepts nothing more. To retry it as a new run, use POST /v1/runs/{run}/retry.";
+    RUN_NOT_ENDED = 409 "run-not-ended" "The run hasn't ended"
+        "Only a run that has ended can be retried or deleted. Cancel it, or wait until it ends.";
     FLOW_RETIRED = 409 "flow-retired" "The flow is retired"
-        "No new run of the flow starts; those under way go on. Register a definition of it, or bring a version back with POST /v1/flows/{flow}/activate. GET /v1/flows/{flow}/versions lists them.";
-    REFUSED = 409 "refused" "The run cannot take this input"
-        "The run is in a state that rules the request out. `detail` says why; GET /v1/runs/{run}/explain says what the run waits for.";
-    KEY_CONFLICT = 409 "key-conflict" "The idempotency key stands for another request"
-        "A run was started with this key and another input, or an event was sent with this key, another name or payload, or to another run. Send the same to get the same, or use another key.";
-    EVENT_REJECTED = 409 "event-rejected" "The machine turned the event down"
-        "The event is in the log, and moved nothing: the state that the machine was in when its turn came does not take it, no condition held, or an expression failed. `detail` says which; `accepts` lists what that state takes. The receipt of `eventId` says the same.";
+        "No new runs of the flow start; existing ones continue. To bring it back, register a definition, or activate a version with POST /v1/flows/{flow}/activate. GET /v1/flows/{flow}/versions lists the versions.";
+    REFUSED = 409 "refused" "The run can't do this now"
+        "The run is in a state that doesn't allow the request. `detail` says why; GET /v1/runs/{run}/explain shows what the run is waiting for.";
+    KEY_CONFLICT = 409 "key-conflict" "The idempotency key was used for another request"
+        "The key was used to start a run with another input, or to send an event with another name or payload or to another run. Repeat the original request exactly, or use another key.";
+    EVENT_REJECTED = 409 "event-rejected" "The machine rejected the event"
+        "The event is in the log but changed nothing: when its turn came, the machine's state didn't accept it, no condition was true, or an expression failed. `detail` says which, and `accepts` lists what that state accepts. The receipt of `eventId` says the same.";
     STALE_LEASE = 409 "stale-lease" "The lease is gone"
-        "The attempt no longer belongs to this worker: its lease expired or was given back, its time was up, or its run has ended. Nothing was written. Stop the work and claim again. (A report that was recorded is answered with 200 and `applied: false`, not with this.)";
-    OUTCOME_CONFLICT = 409 "outcome-conflict" "The attempt was reported with another outcome"
-        "An attempt has one outcome, and this one was reported before with another result or error; `detail` says how it ended. The first report counts and nothing was written. Sending the same report again is fine: it is answered with `applied: false`.";
-    LOCK_HELD = 409 "lock-held" "Another holds the lock"
-        "`owner` says who, and `until` when it ends unless it is extended. Try again later.";
-    LOCK_LOST = 409 "lock-lost" "The lock is not yours any more"
-        "This `lockToken` does not hold the lock: it was released, or its time was over before it was extended, and another may hold it now. Stop what it was meant to guard, and acquire it anew.";
+        "The attempt no longer belongs to this worker: its lease expired or was released, it timed out, or its run has ended. Nothing was written. Stop the work and claim another job. (A report that was already recorded gets 200 and `applied: false` instead.)";
+    OUTCOME_CONFLICT = 409 "outcome-conflict" "The attempt was already reported with another outcome"
+        "This attempt was already reported with another result or error; `detail` says how it ended. The first report counts, and nothing was written. Sending the same report again is fine: it gets `applied: false`.";
+    LOCK_HELD = 409 "lock-held" "Someone else holds the lock"
+        "`owner` says who, and `until` when it expires unless it's extended. Try again later.";
+    LOCK_LOST = 409 "lock-lost" "You no longer hold the lock"
+        "This `lockToken` doesn't hold the lock: it was released, or it expired before it was extended, and someone else may hold it now. Stop the work that it protects, and acquire it again.";
     TOO_LARGE = 413 "too-large" "The request is too large"
-        "The body is over the limit of the route, or a value in it is over the limit of its kind. `detail` has the figures.";
-    UNSUPPORTED_MEDIA_TYPE = 415 "unsupported-media-type" "The body has a media type that is not taken"
-        "Send `Content-Type: application/json`, or one of the types that the OpenAPI document lists for the route.";
+        "The body, or a value in it, is larger than allowed. `detail` has the numbers.";
+    UNSUPPORTED_MEDIA_TYPE = 415 "unsupported-media-type" "Unsupported media type"
+        "Send `Content-Type: application/json`, or another type that the OpenAPI document lists for the route.";
     TOO_MANY = 429 "too-many-requests" "Too many requests at once"
-        "The server has as much to do as it takes on. Try again after the time in `Retry-After`.";
-    INBOX_FULL = 429 "inbox-full" "Too many events wait in the run"
-        "The machine has as many events in its inbox as it keeps: the actions of one before them are still at work. The event was not taken in. Send it again after the time in `Retry-After`.";
-    INTERNAL = 500 "internal" "Something is wrong with this server"
-        "A fault of Flowline, not of the request. The server's log has more under the request's id.";
-    STORE = 500 "store" "The store has a fault"
-        "The store answered with something that cannot be. `flowline doctor` and `flowline verify` say more.";
-    UNAVAILABLE = 503 "unavailable" "The store cannot be reached or takes no writes"
-        "Whether a write happened may be unknown: repeat it with the same idempotency key. Try again after the time in `Retry-After`; /readyz tells when it is over.";
+        "The server is at its limit. Try again after the time in `Retry-After`.";
+    INBOX_FULL = 429 "inbox-full" "The run's inbox is full"
+        "The machine has too many pending events, because the actions of an earlier one are still running. The event wasn't accepted. Send it again after the time in `Retry-After`.";
+    INTERNAL = 500 "internal" "Internal error"
+        "A bug in Flowline, not a problem with the request. The server's log has details under the request's id.";
+    STORE = 500 "store" "The store is faulty"
+        "The store returned something that can't be right. Check it with `flowline doctor` and `flowline verify`.";
+    UNAVAILABLE = 503 "unavailable" "The store is unavailable"
+        "The store can't be reached or doesn't accept writes. A write may or may not have happened: repeat it with the same idempotency key, after the time in `Retry-After`. /readyz shows when the store is back.";
     STOPPING = 503 "stopping" "This server is stopping"
-        "Another instance, or this one after its restart, will take the request.";
-    TIMEOUT = 504 "timeout" "The answer took too long"
-        "The server gave up after its time limit. Whether a write happened may be unknown: repeat it with the same idempotency key.";
+        "Send the request to another instance, or to this one after it has restarted.";
+    TIMEOUT = 504 "timeout" "The response took too long"
+        "The server gave up at its time limit. A write may or may not have happened: repeat it with the same idempotency key.";
 }
 
 impl Code {

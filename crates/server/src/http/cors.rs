@@ -23,7 +23,7 @@ impl Origins {
         let origins: Vec<String> = names.map(|name| name.to_ascii_lowercase()).collect();
         match origins.iter().find(|origin| !is_origin(origin)) {
             Some(wrong) => {
-                Err(format!("{wrong:?} is not an origin (https://flows.example, http://localhost:5173)"))
+                Err(format!("{wrong:?} isn't an origin (https://flows.example, http://localhost:5173)"))
             }
             None => Ok(Origins(origins)),
         }

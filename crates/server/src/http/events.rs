@@ -26,16 +26,16 @@ pub const RECEIPT_STATUSES: &[&str] = &["pending", "processing", "completed", "f
 const WAIT: Query = Query {
     name: "wait",
     kind: Kind::Duration,
-    about: "How long to wait until a machine is done with the event, at most 60s.",
+    about: "How long to wait until a machine has handled the event, up to 60s.",
 };
 
 const SENT: &[Answer] = &[
     Answer::json(
         200,
         "Sent",
-        "A flow has it, or a machine is done with it; `changed` is false where the run had it before.",
+        "The flow has accepted it, or the machine has handled it; `changed` is false if the run already had it.",
     ),
-    Answer::json(202, "Sent", "A machine has it in its inbox."),
+    Answer::json(202, "Sent", "It's in the machine's inbox."),
 ];
 
 const fn sending(
@@ -68,28 +68,28 @@ const fn sending(
 }
 
 const FILTERS: &[Query] = &[
-    Query { name: "status", kind: Kind::OneOf(RECEIPT_STATUSES), about: "Only those that have come so far." },
+    Query { name: "status", kind: Kind::OneOf(RECEIPT_STATUSES), about: "Only receipts with this status." },
     Query {
         name: "worker",
         kind: Kind::Text,
-        about: "Only those of which this instance wrote what became of them; with `status=processing` those whose actions it holds.",
+        about: "Only receipts that this instance wrote; with `status=processing`, those whose actions it's running.",
     },
-    Query { name: "cursor", kind: Kind::Text, about: "`next` of the page before." },
+    Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." },
     LIMIT,
 ];
 
 pub const ROUTES: &[Route] = &[
     sending(
         "/v1/runs/{run}/events",
-        "Send an event from outside into a run",
-        "The event is durable when this answers. An idempotency key (in the body or as `Idempotency-Key`) stands for one event of the tenant, an `eventId` for one of the run: repeated it does nothing. A machine takes events in one at a time; with `wait` this answers when it is done with this one. Who sends it is the subject of the token, in its roles; without tokens, who the body says. A token with scope `on_behalf` may name another user, in roles that it has itself.",
+        "Send an event to a run",
+        "The event is stored durably before the response. With an idempotency key (in the body or as `Idempotency-Key`, unique in the tenant) or an `eventId` (unique in the run), repeating the request does nothing. A machine handles events one at a time; with `wait`, the response comes once it has handled this one. The sender is the token's subject with the token's roles, or, if the server doesn't require tokens, the user in the body. A token with scope `on_behalf` can name another user, with roles that the token has itself.",
         "Send",
         |request, app| send.call(request, app),
     ),
     sending(
         "/v1/flows/{flow}/events",
-        "Send an event into the run of a business key, and start that first where there is none",
-        "As an event into a run. An event that no run of the flow could take starts none.",
+        "Send an event to the run with a business key, starting it if needed",
+        "Like sending an event to a run. An event that no run of the flow could accept doesn't start one.",
         "StartOrSend",
         |request, app| start_or_send.call(request, app),
     ),
@@ -97,8 +97,8 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Get,
         path: "/v1/runs/{run}/receipts",
         access: Access::Needs(Scope::Read),
-        summary: "List what became of the events that a machine's run took in",
-        about: "The newest first.",
+        summary: "List the receipts of a machine's run",
+        about: "What happened to the events that the run received, newest first.",
         query: FILTERS,
         body: None,
         answers: &[Answer::json(200, "ReceiptPage", "A page of receipts.")],
@@ -109,8 +109,8 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Get,
         path: "/v1/runs/{run}/receipts/{event}",
         access: Access::Needs(Scope::Read),
-        summary: "Tell what became of an event",
-        about: "With `wait` as soon as the machine is done with it, or as it is then.",
+        summary: "Show the receipt of an event",
+        about: "With `wait`, the response comes once the machine has handled the event, or after that time with the receipt as it is then.",
         query: &[WAIT],
         body: None,
         answers: &[Answer::json(200, "Receipt", "The receipt.")],
@@ -121,8 +121,8 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Get,
         path: "/v1/receipts",
         access: Access::Needs(Scope::Read),
-        summary: "List what became of events, of all runs",
-        about: "The newest first. A token that is bound to flows gets those of its flows; those and what one worker holds may be fewer than fit on a page.",
+        summary: "List the receipts of all runs",
+        about: "Newest first. A token that's bound to flows gets only the receipts of those flows. With such a token, or with `worker`, a page can have fewer items than `limit`.",
         query: FILTERS,
         body: None,
         answers: &[Answer::json(200, "ReceiptPage", "A page of receipts.")],
@@ -172,17 +172,17 @@ impl Send {
         let header = key_header(headers)?;
         match (self.idempotency_key.as_deref(), header) {
             (Some(key), Some(header)) if key != header => {
-                return bad("the header has another idempotency key", "/idempotencyKey");
+                return bad("the Idempotency-Key header has another key", "/idempotencyKey");
             }
             (None, None) => {}
             _ if self.event_id.is_some() => {
-                return bad("an event has an id of its own or an idempotency key, not both", "/eventId");
+                return bad("send either an `eventId` or an idempotency key, not both", "/eventId");
             }
             (Some(key), _) | (None, Some(key)) => request = request.key(key),
         }
         match self.event_id {
             Some(id) if id.is_empty() || id.len() > limits::KEY_BYTES => {
-                bad(&format!("an event id has 1 to {} bytes", limits::KEY_BYTES), "/eventId")
+                bad(&format!("an event id must have 1 to {} bytes", limits::KEY_BYTES), "/eventId")
             }
             Some(id) => Ok(request.event_id(id)),
             None => Ok(request),
@@ -206,17 +206,17 @@ impl Send {
             (user, _) if !principal.has(Scope::OnBehalf) => {
                 let pointer = if user.is_some() { "/userId" } else { "/roles" };
                 return refuse(
-                    "the token says who sends it, and in which roles; one with scope `on_behalf` may name a user",
+                    "the token determines the sender and its roles; only a token with scope `on_behalf` can name a user",
                     pointer,
                 );
             }
-            (None, Some(_)) => return refuse("roles are those of a user; name it as `userId`", "/roles"),
+            (None, Some(_)) => return refuse("`roles` needs a `userId`", "/roles"),
             (Some(user), roles) => (user.clone(), roles.clone().unwrap_or_default()),
         };
         // Said before anything can fail: who is refused has tried.
         let _ = caller.acted_for.set(user.chars().take(limits::KEY_BYTES).collect());
         if let Some(role) = roles.iter().find(|role| !principal.roles.contains(role)) {
-            let detail = format!("the token cannot give role {role:?}, which it does not have itself");
+            let detail = format!("the token can't grant role {role:?}, which it doesn't have itself");
             return Err(Problem::new(&codes::FORBIDDEN, detail));
         }
         Ok(Sender { user: Some(user), roles, sent_by: Some(subject) })
@@ -340,7 +340,7 @@ async fn one(caller: Caller, params: Params) -> Result<Json<ReceiptView>, Proble
     let event_id = params.path("event");
     let until = Instant::now() + params.duration("wait").unwrap_or(Duration::ZERO);
     let missing = || {
-        let detail = format!("run {} has taken in no event {event_id:?}", row.run_id);
+        let detail = format!("run {} hasn't received an event {event_id:?}", row.run_id);
         Problem::new(&codes::NO_SUCH_RECEIPT, detail)
     };
     // No event has such an id, and not every store could be asked for it.

@@ -26,11 +26,8 @@ const DEFINITION: Body = Body {
     required: Required::Yes,
     also: &["application/yaml", "application/toml"],
 };
-const VERSION: Query = Query {
-    name: "version",
-    kind: Kind::Text,
-    about: "A hash of a definition; the latest where it is left out.",
-};
+const VERSION: Query =
+    Query { name: "version", kind: Kind::Text, about: "Hash of a version; the latest by default." };
 
 pub const ROUTES: &[Route] = &[
     Route {
@@ -38,12 +35,12 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/flows",
         access: Access::Needs(Scope::Operate),
         summary: "Register a definition",
-        about: "As JSON, YAML or TOML, told apart by Content-Type. A definition is known by its content: registering it makes it the latest of its flow, also where it was registered before; a retired flow is back with that. `warnings` names steps that this server can't run.",
+        about: "Send JSON, YAML or TOML, as Content-Type says. A version is identified by the hash of its content. Registering one makes it the latest of its flow, even if it was registered before, and brings back a retired flow. `warnings` names steps that this server can't run.",
         query: &[],
         body: Some(DEFINITION),
         answers: &[
-            Answer::json(200, "Registered", "It was there already, and is the latest of its flow now."),
-            Answer::json(201, "Registered", "It is stored, and the latest of its flow."),
+            Answer::json(200, "Registered", "It was registered before, and is now the latest."),
+            Answer::json(201, "Registered", "Registered, and now the latest."),
         ],
         problems: &[&codes::DEFINITION, &codes::TOO_LARGE],
         handler: |request, app| register.call(request, app),
@@ -52,11 +49,11 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/v1/flows/validate",
         access: Access::Needs(Scope::Read),
-        summary: "Check a definition without storing it",
+        summary: "Check a definition without registering it",
         about: "",
         query: &[],
         body: Some(DEFINITION),
-        answers: &[Answer::json(200, "Validated", "What is right and wrong with it.")],
+        answers: &[Answer::json(200, "Validated", "Whether it's valid, and what's wrong with it.")],
         problems: &[&codes::TOO_LARGE],
         handler: |request, app| validate.call(request, app),
     },
@@ -64,15 +61,15 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Get,
         path: "/v1/flows",
         access: Access::Needs(Scope::Read),
-        summary: "List the flows, each by its latest definition",
-        about: "A retired flow is listed with `retired`, by its newest definition. `notRunHere` names steps that this server can't run, and what to do about it.",
+        summary: "List flows with their latest version",
+        about: "A retired flow has `retired` and shows its newest version. `notRunHere` names steps that this server can't run, and what to do about it.",
         query: &[Query {
             name: "versions",
             kind: Kind::Flag,
-            about: "Every definition ever registered, not only the latest of each flow.",
+            about: "List every version, not only the latest of each flow.",
         }],
         body: None,
-        answers: &[Answer::json(200, "FlowList", "By name, with their runs by status.")],
+        answers: &[Answer::json(200, "FlowList", "Flows by name, with the number of runs by status.")],
         problems: &[],
         handler: |request, app| list.call(request, app),
     },
@@ -80,16 +77,16 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Get,
         path: "/v1/flows/{flow}",
         access: Access::Needs(Scope::Read),
-        summary: "Show a definition of a flow",
+        summary: "Show a flow's definition",
         about: "",
         query: &[VERSION],
         body: None,
-        answers: &[Answer::json(200, "Flow", "The definition, whole."), UNCHANGED],
+        answers: &[Answer::json(200, "Flow", "The complete definition."), UNCHANGED],
         problems: &[&codes::NO_SUCH_FLOW],
         handler: |request, app| show.call(request, app),
     },
     Route {
-        about: "New runs use it, whatever was registered after it; runs under way keep theirs. A retired flow is back with that.",
+        about: "New runs use this version, even if others were registered after it; existing runs keep theirs. Brings back a retired flow.",
         body: Some(Body {
             schema: "Activate",
             limit: BodyLimit::Bytes(64 << 10),
@@ -102,12 +99,12 @@ pub const ROUTES: &[Route] = &[
             Verb::Post,
             "/v1/flows/{flow}/activate",
             Scope::Operate,
-            "Make a version the latest of its flow",
+            "Choose the version that new runs use",
             |request, app| activate.call(request, app),
         )
     },
     Route {
-        about: "No new run of it starts. Those under way go on, and its definitions are kept. Registering or activating one brings it back.",
+        about: "No new runs start. Existing ones continue, and the versions are kept. To bring it back, register the flow again or activate a version.",
         answers: CHANGED,
         problems: &[&codes::NO_SUCH_FLOW],
         ..Route::new(
@@ -122,11 +119,11 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Get,
         path: "/v1/flows/{flow}/versions",
         access: Access::Needs(Scope::Read),
-        summary: "List all definitions of a flow",
+        summary: "List all versions of a flow",
         about: "",
         query: &[],
         body: None,
-        answers: &[Answer::json(200, "FlowList", "The newest first.")],
+        answers: &[Answer::json(200, "FlowList", "Versions, newest first.")],
         problems: &[&codes::NO_SUCH_FLOW],
         handler: |request, app| versions.call(request, app),
     },
@@ -135,13 +132,13 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/flows/{flow}/graph",
         access: Access::Needs(Scope::Read),
         summary: "Draw a flow",
-        about: "As nodes and edges in JSON, or as text for Mermaid or Graphviz.",
+        about: "Returns nodes and edges as JSON, or text for Mermaid or Graphviz.",
         query: &[
             VERSION,
             Query {
                 name: "format",
                 kind: Kind::OneOf(&["json", "mermaid", "dot"]),
-                about: "`json` where it is left out.",
+                about: "Output format; `json` by default.",
             },
         ],
         body: None,
@@ -163,7 +160,7 @@ fn parse(body: &Text) -> Result<Result<Read, Diagnostics>, Problem> {
         "application/toml" | "text/toml" => ("definition.toml", Format::Toml),
         other => {
             let detail = format!(
-                "{other:?} is not taken here; send application/json, application/yaml or application/toml"
+                "{other:?} isn't supported here; send application/json, application/yaml or application/toml"
             );
             return Err(Problem::new(&codes::UNSUPPORTED_MEDIA_TYPE, detail));
         }

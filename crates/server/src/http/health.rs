@@ -20,8 +20,8 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Get,
         path: "/livez",
         access: Access::Open,
-        summary: "Tell whether the process lives",
-        about: "It answers for as long as the process can answer at all, whatever the store does.",
+        summary: "Check that the process is alive",
+        about: "Responds as long as the process runs, whatever the state of the store.",
         query: &[],
         body: None,
         answers: &[Answer::json(200, "Health", "It lives.")],
@@ -32,11 +32,11 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Get,
         path: "/readyz",
         access: Access::Open,
-        summary: "Tell whether the store can be reached",
-        about: "For load balancers: an instance that is not ready refuses what needs the store.",
+        summary: "Check that the store is available",
+        about: "For load balancers: an instance that isn't ready refuses requests that need the store.",
         query: &[],
         body: None,
-        answers: &[Answer::json(200, "Health", "The store answers and takes writes.")],
+        answers: &[Answer::json(200, "Health", "The store responds and accepts writes.")],
         problems: &[&codes::UNAVAILABLE],
         handler: |request, app| ready.call(request, app),
     },
@@ -53,6 +53,6 @@ async fn ready(State(app): State<App>) -> Result<Json<Value>, Problem> {
     match tokio::time::timeout(PATIENCE, app.engine.store().now()).await {
         Ok(Ok(_)) => Ok(Json(json!({ "status": "ok", "instance": &*app.engine.config().instance }))),
         Ok(Err(error)) => Err(Problem::new(&codes::UNAVAILABLE, error.to_string())),
-        Err(_) => Err(Problem::new(&codes::UNAVAILABLE, "the store did not answer within 1.5s")),
+        Err(_) => Err(Problem::new(&codes::UNAVAILABLE, "the store didn't respond within 1.5s")),
     }
 }

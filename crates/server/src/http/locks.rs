@@ -29,7 +29,7 @@ const BODY_BYTES: usize = 64 * 1024;
 
 pub const ROUTES: &[Route] = &[
     Route {
-        about: "Those that somebody holds, by name.",
+        about: "Locks that are held, by name.",
         answers: &[Answer::json(200, "LockList", "")],
         ..Route::new(Verb::Get, "/v1/locks", Scope::Read, "List the locks", |request, app| {
             list.call(request, app)
@@ -44,7 +44,7 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         access: HOLDERS,
-        about: "Granted if nobody holds it. Asked again with the same `lockToken` it is granted again, so the request can be repeated. Extend it before its time is over; `fence` is higher than that of every earlier holder.",
+        about: "Succeeds if no one holds the lock, or if you repeat the request with the same `lockToken`, so it's safe to repeat. Extend the lock before it expires. `fence` is higher than that of every earlier holder.",
         body: Some(Body {
             schema: "AcquireLock",
             limit: BodyLimit::Bytes(BODY_BYTES),
@@ -59,7 +59,7 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         access: HOLDERS,
-        about: "Moves its end to now + `ttlMs`. Not in the audit log: a holder does this all the time.",
+        about: "The lock then expires `ttlMs` from now. Not in the audit log, since holders do this all the time.",
         body: Some(Body {
             schema: "ExtendLock",
             limit: BodyLimit::Bytes(BODY_BYTES),
@@ -109,7 +109,7 @@ async fn list(caller: Caller, _: Params) -> Result<Json<LockList>, Problem> {
 async fn show(caller: Caller, params: Params) -> Result<Json<HeldLock>, Problem> {
     let name = params.path("name");
     let found = rows(&caller).await?.into_iter().find(|lock| lock.name == name);
-    let missing = || Problem::new(&codes::NO_SUCH_LOCK, format!("nobody holds a lock {name:?}"));
+    let missing = || Problem::new(&codes::NO_SUCH_LOCK, format!("no one holds a lock {name:?}"));
     found.map(Json).ok_or_else(missing)
 }
 
@@ -139,7 +139,7 @@ async fn extend(
     let name = params.path("name").to_owned();
     let until = named(&caller, &params, given.ttl_ms).extend(read_token(&given.lock_token)?).await?;
     let Some(until) = until else {
-        let detail = format!("lock {name:?} is not held by this lock token any more");
+        let detail = format!("this token doesn't hold lock {name:?} any more");
         return Err(Problem::new(&codes::LOCK_LOST, detail));
     };
     let remaining_ms = left(until, caller.engine.store().now().await?);
@@ -163,7 +163,7 @@ fn named(caller: &Caller, params: &Params, ttl_ms: Option<u64>) -> NamedLock {
 fn read_token(text: &str) -> Result<Token, Problem> {
     let whole = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let token = whole.then(|| u128::from_str_radix(text, 16).ok()).flatten();
-    let detail = "a lockToken is 32 hexadecimal digits, as the lock was acquired with";
+    let detail = "a lockToken must be 32 hex digits";
     token.map(Token).ok_or_else(|| Problem::new(&codes::BAD_BODY, detail).at("/lockToken"))
 }
 

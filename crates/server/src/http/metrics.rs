@@ -36,8 +36,8 @@ pub const ROUTES: &[Route] = &[Route {
     verb: Verb::Get,
     path: "/metrics",
     access: Access::Needs(Scope::Read),
-    summary: "Get the metrics of this instance",
-    about: "In the text format of Prometheus. Counters are of this instance; queues, runs and stuck runs are of the token's tenant, or of all where no tokens are asked for.",
+    summary: "Get metrics",
+    about: "Prometheus text format. Counters cover this instance; queues, runs and stuck runs cover the token's tenant, or all tenants if the server doesn't require tokens.",
     query: &[],
     body: None,
     answers: &[Answer { status: 200, about: "Metrics.", content: Content::Other("text/plain") }],
@@ -71,8 +71,12 @@ async fn metrics(State(app): State<App>, caller: Caller, _: Params) -> impl Into
     let mut page = Exposition::new(&app.engine.config().instance);
     let since = app.watched.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let version: Labels<'_> = &[("version", env!("CARGO_PKG_VERSION"))];
-    page.family("flowline_build_info", "gauge", "The version that runs.", &[(version, 1)]);
-    page.gauge("flowline_start_time_seconds", "When the instance started, Unix time.", since.as_secs_f64());
+    page.family("flowline_build_info", "gauge", "Version of this instance; always 1.", &[(version, 1)]);
+    page.gauge(
+        "flowline_start_time_seconds",
+        "When the instance started, as Unix time.",
+        since.as_secs_f64(),
+    );
     write_meters(&mut page, app.engine.meters());
     app.watched.requests.write(&mut page);
     if let Some(export) = &app.watched.export {
@@ -83,49 +87,49 @@ async fn metrics(State(app): State<App>, caller: Caller, _: Params) -> impl Into
 }
 
 fn write_meters(page: &mut Exposition, meters: &Meters) {
-    page.counter("flowline_commits_total", "Commits that landed.", &meters.commits);
+    page.counter("flowline_commits_total", "Commits that succeeded.", &meters.commits);
     page.counter(
         "flowline_commit_conflicts_total",
-        "Commits that another's came before; each is decided again.",
+        "Commits that lost a race and were retried.",
         &meters.conflicts,
     );
-    page.counter(
-        "flowline_commit_batches_total",
-        "Batches of commits that the store answered.",
-        &meters.batches,
-    );
+    page.counter("flowline_commit_batches_total", "Batches of commits sent to the store.", &meters.batches);
     page.histogram(
         "flowline_commit_seconds",
-        "From a batch of commits sent to the store until its answer.",
+        "Time from sending a batch of commits to the store until its answer.",
         &[(&[], &meters.commit)],
     );
     page.histogram(
         "flowline_decide_seconds",
-        "Deciding what a batch of commits says.",
+        "Time to decide the commits of a batch.",
         &[(&[], &meters.decide)],
     );
     page.histogram(
         "flowline_queue_wait_seconds",
-        "From the moment that a job was due until it was leased.",
+        "Time from when a job was due until it was leased.",
         &[(&[], &meters.queue_wait)],
     );
     page.histogram(
         "flowline_attempt_seconds",
-        "Attempts at work in this process, by outcome.",
+        "Duration of attempts that ran in this process, by outcome.",
         &[(&[("outcome", "completed")], &meters.completed), (&[("outcome", "failed")], &meters.failed)],
     );
-    page.counter("flowline_claims_total", "Times that jobs were asked for.", &meters.claims);
+    page.counter("flowline_claims_total", "Times this instance asked the store for jobs.", &meters.claims);
     page.counter(
         "flowline_leases_expired_total",
-        "Leases, of whomever, found to have run out.",
+        "Expired leases, of any worker, found by this instance.",
         &meters.expired,
     );
-    page.counter("flowline_leases_lost_total", "Attempts at work here whose lease was gone.", &meters.lost);
+    page.counter(
+        "flowline_leases_lost_total",
+        "Attempts on this instance that lost their lease.",
+        &meters.lost,
+    );
     let of = |meter: &std::sync::atomic::AtomicU64| meter.load(std::sync::atomic::Ordering::Relaxed);
     page.family(
         "flowline_duplicates_refused_total",
         "counter",
-        "Inputs that changed nothing: applied before, a start whose run exists, a lease not held any more.",
+        "Inputs that changed nothing: already recorded, a start whose run exists, or a lease that is gone.",
         &[
             (&[("kind", "applied")], of(&meters.repeated)),
             (&[("kind", "exists")], of(&meters.existed)),
@@ -134,36 +138,32 @@ fn write_meters(page: &mut Exposition, meters: &Meters) {
     );
     page.counter(
         "flowline_events_received_total",
-        "Events from outside that machines took in.",
+        "External events that machines received.",
         &meters.received,
     );
     page.counter("flowline_events_applied_total", "Events that moved a machine.", &meters.applied);
     page.counter(
         "flowline_events_rejected_total",
-        "Events that a machine turned down when their turn came.",
+        "Events that a machine rejected when their turn came.",
         &meters.rejected,
     );
     let reconciled = &meters.reconciled;
     page.counter(
         "flowline_reconcile_passes_total",
-        "Times that this instance checked every run against its log.",
+        "Times this instance checked every run against its log.",
         &reconciled.passes,
     );
-    page.counter(
-        "flowline_reconcile_runs_total",
-        "Runs that it looked at in those passes.",
-        &reconciled.runs,
-    );
+    page.counter("flowline_reconcile_runs_total", "Runs checked in those passes.", &reconciled.runs);
     page.counter(
         "flowline_reconcile_found_total",
-        "What it found wrong, anew in each pass.",
+        "Problems found; counted again in every pass.",
         &reconciled.found,
     );
-    page.counter("flowline_reconcile_repaired_total", "What it mended of that.", &reconciled.repaired);
+    page.counter("flowline_reconcile_repaired_total", "Problems repaired.", &reconciled.repaired);
     page.family(
         "flowline_runs_ended_total",
         "counter",
-        "Terminal events that this instance wrote, by status.",
+        "Terminal events written by this instance, by status.",
         &[
             (&[("status", "completed")], of(&meters.ended.completed)),
             (&[("status", "failed")], of(&meters.ended.failed)),
@@ -175,9 +175,9 @@ fn write_meters(page: &mut Exposition, meters: &Meters) {
 /// What only the store knows. Gauges that could not be read are left out.
 async fn write_store(page: &mut Exposition, app: &App, caller: &Caller) {
     let answered = within(read(app, caller)).await;
-    page.gauge("flowline_store_up", "Whether the store answered this scrape.", u8::from(answered.is_some()));
+    page.gauge("flowline_store_up", "1 if the store answered this scrape.", u8::from(answered.is_some()));
     let trouble = app.engine.trouble().borrow().is_some();
-    page.gauge("flowline_store_trouble", "Whether the store takes no writes.", u8::from(trouble));
+    page.gauge("flowline_store_trouble", "1 if the store doesn't accept writes.", u8::from(trouble));
     let Some(read) = answered else { return };
     let runs: Vec<([(&str, &str); 1], u64)> = Status::ALL
         .into_iter()
@@ -281,10 +281,14 @@ async fn write_stuck(page: &mut Exposition, app: &App, caller: &Caller, tenants:
     );
     page.gauge(
         "flowline_stuck_runs_capped",
-        "Whether there were more runs than were looked at.",
+        "1 if there were too many runs to check them all.",
         u8::from(found.capped),
     );
-    page.gauge("flowline_stuck_after_seconds", "The setting.", app.watched.stuck_after.as_secs_f64());
+    page.gauge(
+        "flowline_stuck_after_seconds",
+        "The setting stuck-after.",
+        app.watched.stuck_after.as_secs_f64(),
+    );
 }
 
 /// Stuck runs as they were found lately. Whoever comes while another looks waits for what that finds.

@@ -15,7 +15,7 @@ pub const ROUTES: &[Route] = &[Route {
     verb: Verb::Get,
     path: "/openapi.json",
     access: Access::Open,
-    summary: "Get this description of the API",
+    summary: "Get this API description",
     about: "",
     query: &[],
     body: None,
@@ -53,7 +53,7 @@ pub fn document() -> Value {
         "info": {
             "title": "Flowline",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Durable flows: register definitions, start and steer runs, follow their events, work on their jobs.",
+            "description": "Durable workflows: register definitions, start and control runs, follow their events, and run their jobs.",
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/", "description": "This server" }],

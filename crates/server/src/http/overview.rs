@@ -20,24 +20,24 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Get,
         path: "/v1/stats",
         access: Access::Needs(Scope::Read),
-        summary: "Count runs and steps and how long they took",
-        about: "Its cost grows with the runs that it covers: by default those of the last day.",
+        summary: "Show counts and durations of runs and steps",
+        about: "The cost grows with the number of runs covered: by default, those of the last day.",
         query: &[
             Query { name: "flow", kind: Kind::Text, about: "Only runs of this flow." },
             Query {
                 name: "since",
                 kind: Kind::Moment,
-                about: "Created at or after: a time, or so long ago; 24h where it is left out.",
+                about: "Only runs created at or after this: a timestamp or an age; 24h by default.",
             },
             Query {
                 name: "bucket",
                 kind: Kind::Span,
-                about: "Width of the time buckets; 1h where it is left out. An answer has at most 1,000, of those that hold a run.",
+                about: "Width of the time buckets; 1h by default. Empty buckets are left out; a response has at most 1,000.",
             },
             Query {
                 name: "steps",
                 kind: Kind::Flag,
-                about: "Also look into the logs, for the durations of steps.",
+                about: "Also compute durations of steps, from the logs.",
             },
         ],
         body: None,
@@ -50,10 +50,10 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/verify",
         access: Access::Needs(Scope::Operate),
         summary: "Check all runs of the tenant against their logs",
-        about: "Reads every log: on a large store use `flowline verify`, which has no time limit.",
+        about: "Reads every log. On a large store use `flowline verify`, which has no time limit.",
         query: &[],
         body: None,
-        answers: &[Answer::json(200, "Report", "What does not hold; nothing, of a sound store.")],
+        answers: &[Answer::json(200, "Report", "What doesn't match; empty if all is well.")],
         problems: &[],
         handler: |request, app| check.call(request, app),
     },
@@ -71,7 +71,7 @@ async fn count(caller: Caller, params: Params) -> Result<Json<Stats>, Problem> {
     match flow {
         Some(flow) => caller.check_flow(flow)?,
         None if caller.principal.flows.is_some() => {
-            return Err(Problem::parameter("flow", "this token is bound to flows: name one of them"));
+            return Err(Problem::parameter("flow", "this token is bound to flows, so name one of them"));
         }
         None => {}
     }
@@ -88,8 +88,7 @@ async fn count(caller: Caller, params: Params) -> Result<Json<Stats>, Problem> {
 
 async fn check(caller: Caller, _: Params) -> Result<Json<Report>, Problem> {
     if caller.principal.flows.is_some() {
-        let detail =
-            "this token is bound to flows, and this is about all; verify a run: GET /v1/runs/{run}/verify";
+        let detail = "this token is bound to flows, and this covers all of them; check a single run with GET /v1/runs/{run}/verify";
         return Err(Problem::new(&codes::FORBIDDEN, detail));
     }
     Ok(Json(verify(caller.engine.store(), caller.engine.plans(), Some(caller.engine.tenant())).await?))

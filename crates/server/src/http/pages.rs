@@ -45,14 +45,14 @@ const ELSEWHERE: &[Answer] = &[Answer { status: 307, about: "To /docs.", content
 
 pub const ROUTES: &[Route] = &[
     page("/", "Go to the documentation", ELSEWHERE, |request, app| to_docs.call(request, app)),
-    page("/docs", "Read about the API", HTML, |request, app| docs.call(request, app)),
-    page("/docs/style.css", "Get the style sheet of the pages", CSS, |request, app| style.call(request, app)),
-    page("/errors", "List the codes of problems", HTML, |request, app| errors.call(request, app)),
+    page("/docs", "Read the API documentation", HTML, |request, app| docs.call(request, app)),
+    page("/docs/style.css", "Get the style sheet of the documentation", CSS, |request, app| {
+        style.call(request, app)
+    }),
+    page("/errors", "List the problem codes", HTML, |request, app| errors.call(request, app)),
     Route {
         problems: &[&codes::NOT_FOUND],
-        ..page("/errors/{code}", "Read about a code of a problem", HTML, |request, app| {
-            problem.call(request, app)
-        })
+        ..page("/errors/{code}", "Read about a problem code", HTML, |request, app| problem.call(request, app))
     },
 ];
 
@@ -92,14 +92,14 @@ fn html(title: &str, body: &str) -> Response {
 /// The API, a section per route.
 fn api() -> String {
     let mut page = String::from(
-        "<h1>Flowline API</h1><p>The same as a document for machines: <a href=\"/openapi.json\">OpenAPI 3.1</a>. \
-         What can go wrong: <a href=\"/errors\">problems</a>.</p>",
+        "<h1>Flowline API</h1><p>Also available as <a href=\"/openapi.json\">OpenAPI 3.1</a>. \
+         For errors, see <a href=\"/errors\">problem codes</a>.</p>",
     );
     for route in routes() {
         let scopes: Vec<String> =
             route.access.scopes().iter().map(|scope| format!("<code>{}</code>", scope.as_str())).collect();
         let scope = match route.access {
-            Access::Open => "open to all".to_owned(),
+            Access::Open => "no token needed".to_owned(),
             _ => format!("scope {}", scopes.join(" or ")),
         };
         let _ = write!(
@@ -156,7 +156,7 @@ fn problems() -> String {
 
 fn about(code: &Code) -> String {
     format!(
-        "<h1>{}</h1><p>Status {}, code <code>{}</code>.</p><p>{}</p><p><a href=\"/errors\">All problems</a></p>",
+        "<h1>{}</h1><p>Status {}, code <code>{}</code>.</p><p>{}</p><p><a href=\"/errors\">All problem codes</a></p>",
         escape(code.title),
         code.status,
         code.code,

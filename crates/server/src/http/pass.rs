@@ -28,14 +28,14 @@ pub async fn through(app: &App, paths: &Paths, request: Request<Incoming>) -> Re
         Found::Route(route, values) => {
             let answered = access::check(app, route, values, request);
             let answered = tokio::time::timeout(HANDLER_TIME, answered).await;
-            let late = |_| Problem::new(&codes::TIMEOUT, "no answer within 90s").into_response();
+            let late = |_| Problem::new(&codes::TIMEOUT, "no response within 90s").into_response();
             (route.path, answered.unwrap_or_else(late))
         }
         Found::OtherMethod(routes) => {
             (routes.first().map_or(UNMATCHED, |route| route.path), other_method(app, &routes, &request))
         }
         Found::Nothing => {
-            let detail = format!("nothing is at {}", request.uri().path());
+            let detail = format!("there is no route {}", request.uri().path());
             (UNMATCHED, Problem::new(&codes::NOT_FOUND, detail).into_response())
         }
     };

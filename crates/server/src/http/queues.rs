@@ -29,7 +29,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/queues",
         access: Access::Needs(Scope::Read),
         summary: "List the queues",
-        about: "Those that hold a job or are paused, by name and by what a worker must be able to run.",
+        about: "Queues that have jobs or are paused, by name and by what a worker has to be able to run.",
         query: &[],
         body: None,
         answers: &[Answer::json(200, "QueueList", "")],
@@ -44,14 +44,14 @@ pub const ROUTES: &[Route] = &[
         about: "",
         query: &[],
         body: None,
-        answers: &[Answer::json(200, "QueueList", "A row for each thing that a worker must be able to run.")],
+        answers: &[Answer::json(200, "QueueList", "One row per kind of step in the queue.")],
         problems: &[&codes::NO_SUCH_QUEUE],
         handler: |request, app| show.call(request, app),
     },
     change(
         "/v1/queues/{queue}/pause",
         "Pause a queue",
-        "No more of its jobs are claimed; leased ones run on.",
+        "No more of its jobs are claimed; running ones finish.",
         |request, app| pause.call(request, app),
     ),
     change("/v1/queues/{queue}/resume", "Resume a queue", "", |request, app| resume.call(request, app)),
@@ -60,8 +60,8 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/queues/{queue}/dead",
         access: Access::Needs(Scope::Read),
         summary: "List the dead letters of a queue",
-        about: "Runs that failed at a step of this queue and were not driven again, the newest first. A page may hold fewer than asked for, or none, and still have a `next`: failed runs of other queues were passed over.",
-        query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the page before." }],
+        about: "Runs that failed at a step of this queue and haven't been redriven, newest first. A page can have fewer items than `limit`, or none, and still have a `next`, because failed runs of other queues are skipped.",
+        query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." }],
         body: None,
         answers: &[Answer::json(200, "DeadLetters", "")],
         problems: &[&codes::NO_SUCH_QUEUE],
@@ -71,8 +71,8 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/v1/queues/{queue}/redrive",
         access: Access::Needs(Scope::Operate),
-        summary: "Drive the dead letters of a queue again",
-        about: "Each becomes a new run with what it had completed. Asked again it finds only those that are left, so it can be repeated until `next` is null.",
+        summary: "Redrive the dead letters of a queue",
+        about: "Retries each as a new run that keeps its completed steps. Dead letters that were redriven are gone from the list, so you can repeat the request until `next` is null.",
         query: &[],
         body: Some(Body {
             schema: "Redrive",
@@ -122,7 +122,7 @@ async fn show(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
     if rows.is_empty() {
         return Err(Problem::new(
             &codes::NO_SUCH_QUEUE,
-            format!("no job is in queue {queue:?}, and it is not paused"),
+            format!("queue {queue:?} has no jobs and isn't paused"),
         ));
     }
     Ok(Json(json!({ "items": rows })))
@@ -228,7 +228,7 @@ async fn redrive(
     let queue = queue(&caller, &params)?;
     let limit = given.limit.unwrap_or(PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(Problem::new(&codes::BAD_BODY, format!("a limit is from 1 to {MAX_PAGE}")).at("/limit"));
+        return Err(Problem::new(&codes::BAD_BODY, format!("the limit must be 1 to {MAX_PAGE}")).at("/limit"));
     }
     let dead = find_dead(&caller, queue, given.cursor.as_deref(), limit).await?;
     let mut items = Vec::new();

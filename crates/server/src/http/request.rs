@@ -128,8 +128,7 @@ impl FromRequestParts<App> for Params {
         let path = names
             .zip(std::mem::take(&mut arrived.values))
             .map(|(name, value)| {
-                let no_text =
-                    || Problem::new(&codes::BAD_REQUEST, format!("{name} in the path is not UTF-8"));
+                let no_text = || Problem::new(&codes::BAD_REQUEST, format!("{name} in the path isn't UTF-8"));
                 Ok((name, value.ok_or_else(no_text)?))
             })
             .collect::<Result<_, Problem>>()?;
@@ -151,14 +150,14 @@ impl Params {
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
                 return Err(Problem::parameter(
                     name,
-                    format!("{name:?} is no parameter of this route; it has {known}"),
+                    format!("this route has no parameter {name:?}; it has {known}"),
                 ));
             };
             if self.query[..at].iter().any(|(other, _)| other == name) {
                 return Err(Problem::parameter(name, format!("{name} is given twice")));
             }
             if let Err(expected) = fits(query.kind, value) {
-                return Err(Problem::parameter(name, format!("{name}: {value:?} is not {expected}")));
+                return Err(Problem::parameter(name, format!("{name}: {value:?} isn't {expected}")));
             }
         }
         Ok(())
@@ -171,7 +170,7 @@ fn fits(kind: Kind, value: &str) -> Result<(), String> {
         if words.contains(&value) { Ok(()) } else { Err(format!("one of {}", words.join(", "))) }
     };
     match kind {
-        Kind::Text if value.contains('\0') => Err("a text without NUL".to_owned()),
+        Kind::Text if value.contains('\0') => Err("text without NUL".to_owned()),
         Kind::Text => Ok(()),
         Kind::Number(from, to) => match value.parse::<u64>() {
             Ok(number) if (from..=to).contains(&number) => Ok(()),
@@ -180,7 +179,7 @@ fn fits(kind: Kind, value: &str) -> Result<(), String> {
         Kind::Flag => known(&["true", "false"], value),
         Kind::Duration => match parse_duration(value) {
             Some(duration) if duration <= LONGEST_WAIT => Ok(()),
-            _ => Err("a duration (500ms, 30s) of at most 60s".to_owned()),
+            _ => Err("a duration (500ms, 30s) of up to 60s".to_owned()),
         },
         Kind::Span => match parse_duration(value) {
             Some(duration) if !duration.is_zero() => Ok(()),
@@ -188,7 +187,7 @@ fn fits(kind: Kind, value: &str) -> Result<(), String> {
         },
         Kind::Moment => match moment(value, Time::default()) {
             Some(_) => Ok(()),
-            None => Err("a time (2026-01-31T12:00:00Z) or a duration before now (24h)".to_owned()),
+            None => Err("a timestamp (2026-01-31T12:00:00Z) or an age (24h)".to_owned()),
         },
         Kind::Label => match value.split_once('=') {
             Some((name, _)) if !name.is_empty() => Ok(()),
@@ -218,7 +217,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Given<T> {
         if !is_json(&kind) {
             return Err(Problem::new(
                 &codes::UNSUPPORTED_MEDIA_TYPE,
-                format!("{kind:?} is not taken here; send application/json"),
+                format!("{kind:?} isn't supported here; send application/json"),
             ));
         }
         from_json(&text).map(Given)
@@ -264,12 +263,12 @@ fn misfit<T: DeserializeOwned>(text: &str) -> Problem {
         return error.into();
     }
     if !text.trim_start().starts_with('{') {
-        return Problem::new(&codes::BAD_BODY, "the body is not an object").at("");
+        return Problem::new(&codes::BAD_BODY, "the body isn't an object").at("");
     }
     let mut reader = serde_json::Deserializer::from_str(text);
     let read: Result<T, _> = serde_path_to_error::deserialize(&mut reader);
     let Err(error) = read else {
-        return Problem::new(&codes::BAD_BODY, "the body is not what is expected").at("");
+        return Problem::new(&codes::BAD_BODY, "the body isn't valid").at("");
     };
     let detail = error.inner().to_string();
     let detail = detail.split(" at line ").next().unwrap_or_default();
@@ -297,7 +296,10 @@ async fn read_text(request: Request<Body>, app: &App) -> Result<(String, String)
         kind.and_then(|kind| kind.split(';').next()).map_or(String::new(), |kind| kind.trim().to_lowercase());
     let too_large = || {
         let setting = taken.setting().map_or_else(String::new, |name| format!(" (setting {name})"));
-        Problem::new(&codes::TOO_LARGE, format!("the body is over {limit} bytes, the limit here{setting}"))
+        Problem::new(
+            &codes::TOO_LARGE,
+            format!("the body is larger than {limit} bytes, the limit here{setting}"),
+        )
     };
     let length =
         request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
@@ -319,7 +321,7 @@ async fn read_text(request: Request<Body>, app: &App) -> Result<(String, String)
         };
     }
     let text = String::from_utf8(bytes.into())
-        .map_err(|error| Problem::new(&codes::BAD_BODY, format!("the body is not UTF-8: {error}")))?;
+        .map_err(|error| Problem::new(&codes::BAD_BODY, format!("the body isn't UTF-8: {error}")))?;
     Ok((kind, text))
 }
 

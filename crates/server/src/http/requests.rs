@@ -95,12 +95,12 @@ impl Requests {
             .collect();
         let samples: Vec<(Labels<'_>, &Histogram)> =
             took.iter().map(|(labels, took)| (&labels[..], *took)).collect();
-        page.histogram("flowline_http_request_seconds", "From a request until its answer begins.", &samples);
-        page.gauge(
-            "flowline_sse_clients",
-            "Event streams that are open.",
-            self.streams.load(Ordering::Relaxed),
+        page.histogram(
+            "flowline_http_request_seconds",
+            "Time from a request until its response starts.",
+            &samples,
         );
+        page.gauge("flowline_sse_clients", "Open event streams.", self.streams.load(Ordering::Relaxed));
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, &'static str), Route>> {

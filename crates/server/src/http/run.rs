@@ -33,7 +33,7 @@ use crate::view::RunView;
 const SMALL: usize = 64 * 1024;
 
 const APPLIED: &[Answer] =
-    &[Answer::json(200, "Applied", "The run has it; `changed` is false where it had it before.")];
+    &[Answer::json(200, "Applied", "Done; `changed` is false if there was nothing to change.")];
 
 /// A route that carries an input into a run.
 const fn act(
@@ -80,8 +80,8 @@ pub const ROUTES: &[Route] = &[
         |request, app| show.call(request, app),
     ),
     Route {
-        about: "With its events, state and receipts, whatever retention would keep. Its idempotency key is free again. Only a run that has ended can be deleted.",
-        answers: &[Answer { status: 204, about: "It is deleted.", content: Content::None }],
+        about: "Also deletes its events, state and receipts, even if retention would keep them, and frees its idempotency key. Only a run that has ended can be deleted.",
+        answers: &[Answer { status: 204, about: "Deleted.", content: Content::None }],
         problems: &[&codes::NO_SUCH_RUN, &codes::RUN_NOT_ENDED],
         ..Route::new(Verb::Delete, "/v1/runs/{run}", Scope::Operate, "Delete a run", |request, app| {
             delete.call(request, app)
@@ -94,7 +94,7 @@ pub const ROUTES: &[Route] = &[
             Query {
                 name: "after",
                 kind: Kind::Number(0, u64::MAX),
-                about: "Only events with a greater `seq`.",
+                about: "Only events with a higher `seq`.",
             },
             Query { name: "type", kind: Kind::SomeOf(EVENT_TYPES), about: "Only these types." },
             Query { name: "step", kind: Kind::Text, about: "Only events of this step." },
@@ -105,7 +105,7 @@ pub const ROUTES: &[Route] = &[
             },
             LIMIT,
         ],
-        &[Answer::json(200, "EventPage", "In order. The log of a run that retention has trimmed is empty.")],
+        &[Answer::json(200, "EventPage", "Events in order; empty if retention has removed the log.")],
         |request, app| events.call(request, app),
     ),
     look(
@@ -113,8 +113,8 @@ pub const ROUTES: &[Route] = &[
         "Get the outcome of a run",
         &[WAIT],
         &[
-            Answer::json(200, "Outcome", "It has ended."),
-            Answer::json(202, "Outcome", "It has not ended yet."),
+            Answer::json(200, "Outcome", "The run has ended."),
+            Answer::json(202, "Outcome", "The run hasn't ended yet."),
         ],
         |request, app| result.call(request, app),
     ),
@@ -124,12 +124,12 @@ pub const ROUTES: &[Route] = &[
         &[Query {
             name: "scope",
             kind: Kind::Text,
-            about: "`run`, `flow`, `tenant` or any other name; the run's own where it is left out.",
+            about: "`run`, `flow`, `tenant` or any other name; `run` by default.",
         }],
         &[Answer::json(
             200,
             "State",
-            "The first 1,000 keys with their values; GET /v1/state/{scope} gives them page by page.",
+            "The first 1,000 keys with their values; GET /v1/state/{scope} lists all, page by page.",
         )],
         |request, app| state.call(request, app),
     ),
@@ -137,55 +137,51 @@ pub const ROUTES: &[Route] = &[
         "/v1/runs/{run}/verify",
         "Check a run against its log",
         &[],
-        &[Answer::json(200, "Report", "What does not hold; nothing, of a sound run.")],
+        &[Answer::json(200, "Report", "What doesn't match; empty if all is well.")],
         |request, app| verify.call(request, app),
     ),
     look(
         "/v1/runs/{run}/explain",
-        "Tell why a run does what it does",
+        "Explain why a run isn't progressing",
         &[],
-        &[Answer::json(200, "Explanation", "What each step waits for.")],
+        &[Answer::json(200, "Explanation", "What each step is waiting for.")],
         |request, app| explanation.call(request, app),
     ),
     act(
         "/v1/runs/{run}/cancel",
         "Cancel a run",
-        "What runs is told to stop.",
+        "Running steps are told to stop.",
         small("Cancel", Required::No),
         |request, app| cancel.call(request, app),
     ),
     act(
         "/v1/runs/{run}/pause",
         "Pause a run",
-        "What runs goes on to its end; nothing new starts.",
+        "Running steps finish; no more start.",
         None,
         |request, app| pause.call(request, app),
     ),
     act("/v1/runs/{run}/resume", "Resume a paused run", "", None, |request, app| resume.call(request, app)),
     act(
         "/v1/runs/{run}/complete",
-        "End a run by hand as completed",
+        "End a run as completed",
         "",
         Some(Body { schema: "Complete", limit: BodyLimit::Payloads(2), required: Required::No, also: &[] }),
         |request, app| complete.call(request, app),
     ),
-    act(
-        "/v1/runs/{run}/fail",
-        "End a run by hand as failed",
-        "",
-        small("Fail", Required::Yes),
-        |request, app| fail.call(request, app),
-    ),
+    act("/v1/runs/{run}/fail", "End a run as failed", "", small("Fail", Required::Yes), |request, app| {
+        fail.call(request, app)
+    }),
     Route {
         verb: Verb::Post,
         path: "/v1/runs/{run}/retry",
         access: Access::Needs(Scope::Operate),
-        summary: "Repeat an ended run as a new one",
-        about: "A flow's new run keeps what the old one completed, and does the rest; with `from`, that step and all that follow from it are done again too. A machine's new run stands where the old one stood before the event that failed, with its context, receipts and timers, and applies that event again. With `fromStart` either begins anew with the same input. With an `Idempotency-Key` it is repeated once, however often this is asked.",
+        summary: "Retry an ended run as a new run",
+        about: "The new run of a flow keeps the completed steps and runs the rest; with `from`, it also repeats that step and every step after it. The new run of a machine starts where the old one was before the event that failed, with its context, receipts and timers, and handles that event again. With `fromStart`, either starts over with the same input. With an `Idempotency-Key`, repeating the request returns the same new run.",
         query: &[],
         body: small("Retry", Required::No),
         answers: &[
-            Answer::json(200, "Retried", "The key named a run that was there."),
+            Answer::json(200, "Retried", "A run with this key already exists."),
             Answer::json(201, "Retried", "The new run."),
         ],
         problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_STEP, &codes::RUN_NOT_ENDED, &codes::KEY_CONFLICT],
@@ -403,7 +399,8 @@ impl Retry {
     fn place(&self) -> Result<RetryFrom<'_>, Problem> {
         match (self.from.as_deref(), self.from_start) {
             (Some(_), true) => {
-                Err(Problem::new(&codes::BAD_BODY, "give `from` or `fromStart`, not both").at("/fromStart"))
+                Err(Problem::new(&codes::BAD_BODY, "send either `from` or `fromStart`, not both")
+                    .at("/fromStart"))
             }
             (from, false) => Ok(from.into()),
             (None, true) => Ok(RetryFrom::Start),
@@ -462,7 +459,7 @@ async fn check_retry(caller: &Caller, row: &RunRow, from: Option<&str>) -> Resul
         return Err(Problem::new(
             &codes::RUN_NOT_ENDED,
             format!(
-                "run {} is {}; only an ended run can be retried (cancel it first)",
+                "run {} is {}; only a run that has ended can be retried (cancel it first)",
                 row.run_id, row.status
             ),
         ));

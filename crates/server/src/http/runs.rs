@@ -36,7 +36,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/flows/{flow}/runs",
         access: Access::Needs(Scope::Start),
         summary: "Start a run",
-        about: "The run is durable when this answers. With an idempotency key (in the body or as `Idempotency-Key`) it can be repeated without harm: the same key and input give the same run. With `wait` it answers when the run has ended, or after that time with the run as it is then. A `traceparent` header (W3C Trace Context) makes the run part of that trace.",
+        about: "The run is stored durably before the response. With an idempotency key (in the body or as `Idempotency-Key`) the request is safe to repeat: the same key and input return the same run. With `wait`, the response comes when the run has ended, or after that time with the run as it is then. A `traceparent` header (W3C Trace Context) makes the run part of that trace.",
         query: &[WAIT],
         body: Some(Body {
             schema: "Start",
@@ -48,9 +48,9 @@ pub const ROUTES: &[Route] = &[
             Answer::json(
                 200,
                 "Started",
-                "The key named a run that was there, or the run has ended within `wait`.",
+                "A run with this key already exists, or the run ended within `wait`.",
             ),
-            Answer::json(201, "Started", "It is started."),
+            Answer::json(201, "Started", "Started."),
         ],
         problems: &[&codes::NO_SUCH_FLOW, &codes::SCHEMA, &codes::KEY_CONFLICT, &codes::TOO_LARGE],
         handler: |request, app| start.call(request, app),
@@ -60,7 +60,7 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/runs/batch",
         access: Access::Needs(Scope::Start),
         summary: "Start many runs",
-        about: "Each stands for itself: one that is refused does not keep the others from starting. Answers come in the order of the request.",
+        about: "Each run is independent: if one is refused, the others still start. Results are in the order of the request.",
         query: &[],
         body: Some(Body {
             schema: "BatchStart",
@@ -68,7 +68,7 @@ pub const ROUTES: &[Route] = &[
             required: Required::Yes,
             also: &[],
         }),
-        answers: &[Answer::json(200, "BatchStarted", "What became of each.")],
+        answers: &[Answer::json(200, "BatchStarted", "The outcome for each run.")],
         problems: &[&codes::INVALID],
         handler: |request, app| batch.call(request, app),
     },
@@ -76,8 +76,8 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Get,
         path: "/v1/runs",
         access: Access::Needs(Scope::Read),
-        summary: "List runs, the newest first",
-        about: "Every filter narrows. `total` is exact where only `flow`, `status` and `state` are given, and otherwise up to 10,000; beyond that there is `totalAtLeast`.",
+        summary: "List runs, newest first",
+        about: "Lists the runs that match all filters. `total` is exact if you filter only by `flow`, `status` and `state`; otherwise it's exact up to 10,000, and above that you get `totalAtLeast` instead.",
         query: FILTERS,
         body: None,
         answers: &[Answer::json(200, "RunPage", "A page of runs.")],
@@ -88,8 +88,8 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Get,
         path: "/v1/flows/{flow}/runs",
         access: Access::Needs(Scope::Read),
-        summary: "List the runs of a flow, the newest first",
-        about: "As `GET /v1/runs?flow=…`, with the same filters. A flow that was never registered is not found.",
+        summary: "List runs of a flow, newest first",
+        about: "Like `GET /v1/runs?flow=…`, with the same filters, but returns 404 for a flow that was never registered.",
         query: FILTERS.split_at(1).1,
         body: None,
         answers: &[Answer::json(200, "RunPage", "A page of runs.")],
@@ -105,30 +105,32 @@ const FILTERS: &[Query] = &[
     Query {
         name: "state",
         kind: Kind::Text,
-        about: "Only machines in this state. Together with `flow` alone.",
+        about: "Only runs of a machine in this state; requires `flow`.",
     },
     Query { name: "label", kind: Kind::Label, about: "Only runs with this label: NAME=VALUE." },
-    Query { name: "since", kind: Kind::Moment, about: "Created at or after: a time, or so long ago." },
-    Query { name: "until", kind: Kind::Moment, about: "Created before: a time, or so long ago." },
-    Query { name: "cursor", kind: Kind::Text, about: "`next` of the page before." },
+    Query {
+        name: "since",
+        kind: Kind::Moment,
+        about: "Only runs created at or after this: a timestamp or an age.",
+    },
+    Query {
+        name: "until",
+        kind: Kind::Moment,
+        about: "Only runs created before this: a timestamp or an age.",
+    },
+    Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." },
     LIMIT,
     Query {
         name: "total",
         kind: Kind::Flag,
-        about: "`false` leaves the total out, which costs a count under some filters.",
+        about: "`false` leaves out the total, which some filters make expensive.",
     },
 ];
 
-pub const WAIT: Query = Query {
-    name: "wait",
-    kind: Kind::Duration,
-    about: "How long to wait for the end of the run, at most 60s.",
-};
-pub const LIMIT: Query = Query {
-    name: "limit",
-    kind: Kind::Number(1, MAX_PAGE as u64),
-    about: "Items on a page; 50 where it is left out.",
-};
+pub const WAIT: Query =
+    Query { name: "wait", kind: Kind::Duration, about: "How long to wait for the run to end, up to 60s." };
+pub const LIMIT: Query =
+    Query { name: "limit", kind: Kind::Number(1, MAX_PAGE as u64), about: "Items per page; 50 by default." };
 
 /// How a run starts.
 #[derive(Debug, Serialize, Deserialize)]
@@ -170,7 +172,7 @@ enum Became {
 fn delay<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let Some(text) = Option::<String>::deserialize(from)? else { return Ok(Duration::ZERO) };
     parse_duration(&text)
-        .ok_or_else(|| D::Error::custom(format!("{text:?} is not a duration (30s, 5m, 1h30m)")))
+        .ok_or_else(|| D::Error::custom(format!("{text:?} isn't a duration (30s, 5m, 1h30m)")))
 }
 
 fn delay_text<S: Serializer>(delay: &Duration, to: S) -> Result<S::Ok, S::Error> {
@@ -179,7 +181,7 @@ fn delay_text<S: Serializer>(delay: &Duration, to: S) -> Result<S::Ok, S::Error>
 
 fn priority<'de, D: Deserializer<'de>>(from: D) -> Result<Priority, D::Error> {
     let Some(text) = Option::<String>::deserialize(from)? else { return Ok(Priority::default()) };
-    Priority::parse(&text).ok_or_else(|| D::Error::custom("a priority is low, normal, high or urgent"))
+    Priority::parse(&text).ok_or_else(|| D::Error::custom("a priority must be low, normal, high or urgent"))
 }
 
 /// A run that was started, and how it ended where that was waited for. Payloads pass through as they are.
@@ -245,7 +247,7 @@ async fn start(
 ) -> Result<Response, Problem> {
     if let Some(key) = key_header(&headers)? {
         if start.idempotency_key.as_deref().is_some_and(|other| other != key) {
-            return Err(Problem::new(&codes::BAD_BODY, "the header has another idempotency key")
+            return Err(Problem::new(&codes::BAD_BODY, "the Idempotency-Key header has another key")
                 .at("/idempotencyKey"));
         }
         start.idempotency_key = Some(key.to_owned());
@@ -273,7 +275,7 @@ async fn start(
 /// The idempotency key that a request names in its headers.
 pub fn key_header(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let key = headers.get(KEY_HEADER).map(|key| key.to_str());
-    key.transpose().map_err(|_| Problem::parameter(KEY_HEADER, "an idempotency key is plain text"))
+    key.transpose().map_err(|_| Problem::parameter(KEY_HEADER, "an idempotency key must be plain text"))
 }
 
 /// What no flow could take is refused before the flow is looked for.
@@ -297,11 +299,11 @@ async fn batch(
     Given(mut batch): Given<BatchStart>,
 ) -> Result<Json<BatchStarted>, Problem> {
     if key_header(&headers)?.is_some() {
-        let detail = "a batch has a key for each of its runs: `idempotencyKey` in `runs`";
+        let detail = "each run of a batch has its own key: set `idempotencyKey` in `runs`";
         return Err(Problem::parameter(KEY_HEADER, detail));
     }
     if batch.runs.len() > BATCH {
-        let detail = format!("a batch starts at most {BATCH} runs, and this one has {}", batch.runs.len());
+        let detail = format!("a batch can start up to {BATCH} runs; this one has {}", batch.runs.len());
         return Err(Problem::new(&codes::BAD_BODY, detail).at("/runs"));
     }
     if let Some(at) = batch.runs.iter().position(|start| start.flow.is_none()) {
@@ -367,7 +369,7 @@ async fn list(caller: Caller, params: Params) -> Result<Json<RunList>, Problem> 
             _ => {
                 return Err(Problem::parameter(
                     "flow",
-                    format!("this token is bound to flows: name one of {}", flows.join(", ")),
+                    format!("this token is bound to flows, so name one of {}", flows.join(", ")),
                 ));
             }
         },

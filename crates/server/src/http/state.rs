@@ -16,50 +16,38 @@ use super::request::{Caller, Given, Params};
 use super::route::{Answer, Body, BodyLimit, Kind, Query, Required, Route, Scope, Verb};
 use super::runs::LIMIT;
 
-const CHANGED: &[Answer] =
-    &[Answer::json(200, "StateChanged", "`changed` is false where there was nothing to delete.")];
+const CHANGED: &[Answer] = &[Answer::json(200, "StateChanged", "`changed` is false if the key wasn't set.")];
 
 pub const ROUTES: &[Route] = &[
     Route {
-        about: "The scopes of the tenant that hold a value: `tenant`, and those with a name. Those of flows and runs are found by their flow or run.",
+        about: "Scopes that have values: `tenant`, and scopes with a name of your own. Scopes of flows and runs aren't listed; use their flow or run.",
         answers: &[Answer::json(200, "StateScopes", "")],
-        ..Route::new(
-            Verb::Get,
-            "/v1/state",
-            Scope::Read,
-            "List the scopes of key-value state",
-            |request, app| scopes.call(request, app),
-        )
+        ..Route::new(Verb::Get, "/v1/state", Scope::Read, "List scopes of key-value state", |request, app| {
+            scopes.call(request, app)
+        })
     },
     Route {
-        about: "By key. A scope is `tenant`, `flow:FLOW`, `run:RUN`, or any other name, such as `orders`, that all flows of the tenant share. A token that is bound to flows gets the state of those flows and their runs alone.",
-        query: &[
-            LIMIT,
-            Query {
-                name: "cursor",
-                kind: Kind::Text,
-                about: "`next` of the page before: keys after this one.",
-            },
-        ],
+        about: "Sorted by key. A scope is `tenant`, `flow:FLOW`, `run:RUN`, or any name of your own, such as `orders`, which all flows of the tenant share. A token that's bound to flows can only read the state of those flows and their runs.",
+        query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." }],
         answers: &[Answer::json(200, "StateList", "A page of values.")],
         problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW],
         ..Route::new(
             Verb::Get,
             "/v1/state/{scope}",
             Scope::Read,
-            "List the key-values of a scope",
+            "List keys and values of a scope",
             |request, app| list.call(request, app),
         )
     },
     Route {
         answers: &[Answer::json(200, "StateEntry", "")],
         problems: &[&codes::NO_SUCH_KEY, &codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID],
-        ..Route::new(Verb::Get, "/v1/state/{scope}/{key}", Scope::Read, "Read a key-value", |request, app| {
+        ..Route::new(Verb::Get, "/v1/state/{scope}/{key}", Scope::Read, "Get a value", |request, app| {
             get.call(request, app)
         })
     },
     Route {
-        about: "In place of the value that is there. With `ttl` the value is gone after that time. The state of a run is written by its steps alone.",
+        about: "Replaces the current value. With `ttl`, the value is deleted after that time. Only a run's steps can write its state.",
         body: Some(Body {
             schema: "StateWrite",
             limit: BodyLimit::Payloads(2),
@@ -68,13 +56,9 @@ pub const ROUTES: &[Route] = &[
         }),
         answers: CHANGED,
         problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID, &codes::TOO_LARGE],
-        ..Route::new(
-            Verb::Put,
-            "/v1/state/{scope}/{key}",
-            Scope::Operate,
-            "Write a key-value",
-            |request, app| set.call(request, app),
-        )
+        ..Route::new(Verb::Put, "/v1/state/{scope}/{key}", Scope::Operate, "Set a value", |request, app| {
+            set.call(request, app)
+        })
     },
     Route {
         answers: CHANGED,
@@ -83,7 +67,7 @@ pub const ROUTES: &[Route] = &[
             Verb::Delete,
             "/v1/state/{scope}/{key}",
             Scope::Operate,
-            "Delete a key-value",
+            "Delete a value",
             |request, app| delete.call(request, app),
         )
     },
@@ -170,7 +154,7 @@ impl Caller {
             None => Ok(()),
             Some(_) => Err(Problem::new(
                 &codes::FORBIDDEN,
-                "this state is shared by all flows; it needs a token that is bound to no flows",
+                "all flows share this state, so it needs a token that isn't bound to flows",
             )),
         }
     }
@@ -223,7 +207,7 @@ async fn set(
         None => None,
         Some((_, Some(ttl))) if ttl >= Duration::from_millis(1) => Some(ttl),
         Some((text, _)) => {
-            let detail = format!("{text:?} is no time to live; write 30s, 5m, 1h or 7d");
+            let detail = format!("{text:?} isn't a valid TTL; write 30s, 5m, 1h or 7d");
             return Err(Problem::new(&codes::BAD_BODY, detail).at("/ttl"));
         }
     };

@@ -41,11 +41,11 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/v1/work/claim",
         access: Access::Needs(Scope::Work),
-        summary: "Take jobs",
-        about: "Answers at once with the jobs that are there, else waits for the first. A job is leased for a few seconds only, until a heartbeat acknowledges it or its outcome is reported.",
+        summary: "Claim jobs",
+        about: "Returns at once if there are jobs, otherwise waits for the first. A job is leased for only a few seconds until a heartbeat acknowledges it or its outcome is reported.",
         query: &[],
         body: body("WorkClaim", BodyLimit::Bytes(64 << 10)),
-        answers: &[Answer::json(200, "WorkClaimed", "The jobs; none where the time was up.")],
+        answers: &[Answer::json(200, "WorkClaimed", "The jobs; empty if none came in time.")],
         problems: &[&codes::INVALID],
         handler: |request, app| claim.call(request, app),
     },
@@ -53,11 +53,11 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/v1/work/heartbeat",
         access: Access::Needs(Scope::Work),
-        summary: "Keep leases alive",
-        about: "Acknowledges leases that are new, extends all, and tells which are gone and why.",
+        summary: "Extend leases",
+        about: "Acknowledges new leases, extends all of them, and reports which are gone and why.",
         query: &[],
         body: body("WorkHeartbeat", BodyLimit::Bytes(2 << 20)),
-        answers: &[Answer::json(200, "WorkBeaten", "What became of each, in the order of the request.")],
+        answers: &[Answer::json(200, "WorkBeaten", "The state of each lease, in the order of the request.")],
         problems: &[&codes::INVALID],
         handler: |request, app| heartbeat.call(request, app),
     },
@@ -66,13 +66,13 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/work/complete",
         access: Access::Needs(Scope::Work),
         summary: "Report how attempts ended",
-        about: "Each outcome is committed when this answers. Repeating a report changes nothing and is answered with `applied: false` for as long as the run is kept; another outcome for the same attempt is refused. With several outcomes the answer is 200 and each result has a status of its own; a single one that is refused is the answer.",
+        about: "Each outcome is committed before the response. Repeating a report changes nothing and returns `applied: false`, as long as the run is kept; another outcome for the same attempt is refused. With several outcomes the response is 200, and each result has its own status; with one, a refusal is the response itself.",
         query: &[],
         body: body("WorkComplete", BodyLimit::Batch),
         answers: &[Answer::json(
             200,
             "WorkCompleted",
-            "What became of each, in the order of the request, and the next jobs.",
+            "The result for each, in the order of the request, and the next jobs.",
         )],
         problems: &[&codes::INVALID, &codes::STALE_LEASE, &codes::OUTCOME_CONFLICT],
         handler: |request, app| complete.call(request, app),
@@ -82,10 +82,10 @@ pub const ROUTES: &[Route] = &[
         path: "/v1/work/append",
         access: Access::Needs(Scope::Work),
         summary: "Add lines to the log of an attempt",
-        about: "Log lines and changes of key-value state. `fromLine` is how many lines of the attempt the worker knows to be there, so that lines sent again are skipped.",
+        about: "Takes log lines and changes of key-value state. `fromLine` is the number of lines that the worker knows are in the log, so that repeated lines are skipped.",
         query: &[],
         body: body("WorkAppend", BodyLimit::Payloads(4)),
-        answers: &[Answer::json(200, "WorkAppended", "They are in the log.")],
+        answers: &[Answer::json(200, "WorkAppended", "The lines are in the log.")],
         problems: &[&codes::INVALID, &codes::STALE_LEASE],
         handler: |request, app| append.call(request, app),
     },
@@ -93,11 +93,11 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/v1/work/emit",
         access: Access::Needs(Scope::Work),
-        summary: "Publish an event in the middle of an attempt",
-        about: "It stays published if the attempt fails. Repeating it changes nothing.",
+        summary: "Emit an event during an attempt",
+        about: "The event stays emitted even if the attempt fails. Repeating the request changes nothing.",
         query: &[],
         body: body("WorkEmit", BodyLimit::Payloads(2)),
-        answers: &[Answer::json(200, "WorkEmitted", "It is published.")],
+        answers: &[Answer::json(200, "WorkEmitted", "Emitted.")],
         problems: &[&codes::REFUSED, &codes::SCHEMA, &codes::STALE_LEASE],
         handler: |request, app| emit.call(request, app),
     },
@@ -105,11 +105,11 @@ pub const ROUTES: &[Route] = &[
         verb: Verb::Post,
         path: "/v1/work/release",
         access: Access::Needs(Scope::Work),
-        summary: "Give attempts back",
-        about: "The next attempt of each can start elsewhere; it counts neither as failed nor as lost. Leases that are gone are passed over.",
+        summary: "Release attempts",
+        about: "The next attempt of each can start elsewhere; the released one counts neither as failed nor as lost. Leases that are gone are skipped.",
         query: &[],
         body: body("WorkHeartbeat", BodyLimit::Bytes(2 << 20)),
-        answers: &[Answer { status: 204, about: "They are given back.", content: Content::None }],
+        answers: &[Answer { status: 204, about: "Released.", content: Content::None }],
         problems: &[&codes::INVALID],
         handler: |request, app| release.call(request, app),
     },
@@ -145,11 +145,11 @@ async fn claim(
 fn request(caller: &Caller, asked: wire::ClaimRequest) -> Result<WorkRequest, Problem> {
     let principal = &caller.principal;
     if principal.flows.is_some() {
-        let detail = "this token is bound to flows, and a queue can hold jobs of any; use one that is bound to queues alone";
+        let detail = "this token is bound to flows, but a queue can have jobs of any flow; use a token that's bound only to queues";
         return Err(Problem::new(&codes::FORBIDDEN, detail));
     }
     if let Some(queue) = asked.queues.iter().find(|queue| !principal.may_see_queue(queue)) {
-        let detail = format!("this token is bound to queues, and {queue:?} is none of them");
+        let detail = format!("this token isn't bound to queue {queue:?}");
         return Err(Problem::new(&codes::FORBIDDEN, detail));
     }
     Ok(WorkRequest {
@@ -221,7 +221,7 @@ fn ending((at, outcome): (usize, wire::Outcome)) -> Result<Ending, Problem> {
             Ok(Ending { lease, outcome: Ok(result), emits })
         }
         (None, Some(failed)) => Ok(Ending { lease, outcome: Err(failure(failed)), emits: Vec::new() }),
-        _ => Err(Problem::new(&codes::BAD_BODY, "an outcome has one of `complete` and `fail`")
+        _ => Err(Problem::new(&codes::BAD_BODY, "an outcome must have one of `complete` and `fail`")
             .at(&format!("/outcomes/{at}"))),
     }
 }
@@ -291,7 +291,7 @@ fn said((at, line): (usize, wire::Line)) -> Result<Said, Problem> {
                 Some(level) => match level.as_str().and_then(Level::parse) {
                     Some(level) => level,
                     None => {
-                        return wrong("/log/level", format!("{level} is none of debug, info, warn, error"));
+                        return wrong("/log/level", format!("{level} isn't one of debug, info, warn, error"));
                     }
                 },
             };
@@ -308,7 +308,7 @@ fn said((at, line): (usize, wire::Line)) -> Result<Said, Problem> {
                 return wrong("/state/scope", error.to_string());
             }
             if ttl_ms == Some(0) {
-                return wrong("/state/ttlMs", "a time to live of zero keeps nothing".to_owned());
+                return wrong("/state/ttlMs", "a TTL must be above zero".to_owned());
             }
             match (set, delete, get, value) {
                 (Some(key), None, None, value) => {
@@ -319,12 +319,12 @@ fn said((at, line): (usize, wire::Line)) -> Result<Said, Problem> {
                 (None, None, Some(key), None) if ttl_ms.is_none() => Ok(Said::Get { scope, key }),
                 _ => wrong(
                     "/state",
-                    "`state` has one of `set` (with `value`, and `ttlMs` if it ends), `delete` and `get`"
+                    "`state` must have one of `set` (with `value`, and `ttlMs` if it should expire), `delete` and `get`"
                         .to_owned(),
                 ),
             }
         }
-        _ => wrong("", "a line has one of `log` and `state`".to_owned()),
+        _ => wrong("", "a line must have one of `log` and `state`".to_owned()),
     }
 }
 
@@ -362,6 +362,5 @@ fn at_most(place: &str, count: usize, most: usize) -> Result<(), Problem> {
     if count <= most {
         return Ok(());
     }
-    Err(Problem::new(&codes::BAD_BODY, format!("{count} are too many at once; up to {most} are taken"))
-        .at(place))
+    Err(Problem::new(&codes::BAD_BODY, format!("{count} is too many; the limit is {most}")).at(place))
 }

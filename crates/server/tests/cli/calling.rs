@@ -63,7 +63,7 @@ fn a_waiting_request_is_said_to_need_a_worker_and_gets_one() {
     let started = here.json(0, &["start", "call.yaml", "--input", &url]);
     let run = started["runId"].as_str().unwrap();
     let why = here.json(0, &["explain", run])["steps"][0]["reason"].as_str().unwrap().to_owned();
-    assert!(why.contains("nobody has taken it; run `flowline work`"), "{why}");
+    assert!(why.contains("no worker has claimed it; run `flowline work`"), "{why}");
     here.json(0, &["work", "--until-idle"]);
     assert_eq!(here.json(0, &["show", run])["status"], "completed");
 }

@@ -21,8 +21,7 @@ fn an_ended_run_is_deleted_and_its_key_is_free_and_one_at_work_is_refused() {
     let run = ["run", "order.yaml", "--input", r#"{"total": 1}"#, "--idempotency-key", "k"];
     let first = here.json(0, &run)["runId"].as_str().unwrap().to_owned();
     let waiting = here.json(0, &["run", "approve.yaml"])["runId"].as_str().unwrap().to_owned();
-    here.flowline(&["delete", &waiting])
-        .refused(2, &["has not ended", &format!("flowline cancel {waiting}")]);
+    here.flowline(&["delete", &waiting]).refused(2, &["hasn't ended", &format!("flowline cancel {waiting}")]);
     assert_eq!(here.json(0, &["delete", &first]), json!({ "runId": first, "deleted": true }));
     here.flowline(&["show", &first]).refused(2, &["there is no run"]);
     here.flowline(&["delete", &first]).refused(2, &["there is no run"]);

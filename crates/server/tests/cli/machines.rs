@@ -41,7 +41,7 @@ fn an_event_is_sent_worked_on_and_told_of() {
     let told = here.flowline(&["explain", run]).out;
     for text in [
         "in review; accepts approve (manager), reject (manager, director)",
-        "times out at",
+        "timer at",
         ", to escalated",
         "1 in the inbox",
         "action notify queued",
@@ -53,7 +53,7 @@ fn an_event_is_sent_worked_on_and_told_of() {
         "state",
         "review",
         r#"{"amount":5}"#,
-        "submit has the turn with notify",
+        "submit is being handled, running notify",
         "1 waiting",
         ", to escalated",
     ] {
@@ -62,7 +62,7 @@ fn an_event_is_sent_worked_on_and_told_of() {
     let processing = here.json(0, &["receipts", "--status", "processing"]);
     assert_eq!(processing["items"][0]["userId"], "ada", "{processing}");
     let worked = here.flowline(&["work", "--until-idle"]);
-    for text in ["state review → draft by reject", "timer dropped"] {
+    for text in ["state review → draft on reject", "timer cancelled"] {
         assert!(worked.err.contains(text), "{text:?} is missing: {}", worked.err);
     }
     let receipts = here.json(0, &["receipts", "--run", run]);
@@ -72,8 +72,8 @@ fn an_event_is_sent_worked_on_and_told_of() {
     let log = here.flowline(&["events", run]).out;
     for text in [
         "event.received submit by ada",
-        "state.changed  draft → review by submit",
-        "timer.cancelled of review, which is left",
+        "state.changed  draft → review on submit",
+        "timer.cancelled of review, because the run left that state",
     ] {
         assert!(log.contains(text), "{text:?} is missing: {log}");
     }
@@ -99,10 +99,10 @@ fn an_event_that_is_turned_down_or_whose_action_fails_ends_with_1_for_whoever_wa
     );
     let said = here.flowline(&["send", &run, "submit", "--wait", "10s"]);
     assert_eq!(said.exit, 1);
-    assert!(said.out.contains("submit turned down: no condition"), "{said:?}");
+    assert!(said.out.contains("submit rejected: no condition"), "{said:?}");
     let edit = ["send", &run, "edit", "--payload", r#"{"amount": 2}"#, "--key", "k1", "--wait", "10s"];
     let said = here.flowline(&edit);
-    assert!(said.exit == 0 && said.out.contains("edit done: draft → draft"), "{said:?}");
+    assert!(said.exit == 0 && said.out.contains("edit completed: draft → draft"), "{said:?}");
     assert_eq!(here.json(0, &edit)["changed"], false, "one key, one event");
     assert_eq!(
         here.json(2, &["send", &run, "edit", "--payload", r#"{"amount": 3}"#, "--key", "k1"])["error"]["code"],
@@ -133,8 +133,8 @@ fn a_run_is_started_by_its_first_event() {
     let shown = here.json(0, &["show", run]);
     assert_eq!((&shown["state"], &shown["context"]), (&json!("review"), &json!({ "amount": 91 })));
     here.flowline(&["send", "--flow", "expense", "submit"]).refused(2, &["--business-key"]);
-    here.flowline(&["send", run]).refused(2, &["the event is missing"]);
-    here.flowline(&[&to[..], &[run, "submit"]].concat()).refused(2, &["leave RUN out"]);
+    here.flowline(&["send", run]).refused(2, &["the event's name is missing"]);
+    here.flowline(&[&to[..], &[run, "submit"]].concat()).refused(2, &["drop RUN"]);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_machine_that_waits_for_events_is_left_waiting() {
     let here = here();
     let said = here.flowline(&["run", "expense.yaml", "--input", r#"{"amount": 1}"#]);
     assert_eq!(said.exit, 0, "{said:?}");
-    for text in ["→ draft", "waits in draft for edit, submit; go on with `flowline send"] {
+    for text in ["→ draft", "is waiting in draft for edit, submit; continue with `flowline send"] {
         assert!(said.err.contains(text), "{text:?} is missing: {said:?}");
     }
     let run = here.json(0, &["runs"])["items"][0]["runId"].as_str().unwrap().to_owned();

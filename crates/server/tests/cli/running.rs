@@ -91,7 +91,7 @@ fn a_run_that_needs_workers_is_not_called_fine_and_says_how_to_start_them() {
     let said = here.flowline(&["run", "remote.yaml"]);
     assert_eq!(said.exit, 3, "{said:?}");
     for text in [
-        "waits at steps a, b for a worker on queue depot, docks",
+        "is waiting at steps a, b for a worker on queue depot, docks",
         "flowline serve --store sqlite:.flowline/flowline.db",
         "flowline worker --server http://127.0.0.1:7400 --queue depot --queue docks -- COMMAND",
     ] {
@@ -136,7 +136,7 @@ fn a_long_wait_is_told_and_can_be_left() {
     assert!(told.contains("flowline work"), "{told}");
     signal(&child, "INT");
     let last = lines.last().unwrap();
-    assert!(last.contains("go on with `flowline work`; its next step is due at"), "{last}");
+    assert!(last.contains("continue with `flowline work`; its next step is due at"), "{last}");
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
@@ -157,13 +157,13 @@ fn a_second_engine_on_the_file_is_refused_while_readers_read() {
     let mut child = here.spawn(&["run", "slow.yaml"]);
     wait_for(&mut child, "| here");
     here.flowline(&["run", "order.yaml", "--input", r#"{"total": 1}"#])
-        .refused(3, &["is in use", "stop that one", "help"]);
+        .refused(3, &["is in use", "stop it first", "help"]);
     assert_eq!(here.json(3, &["start", "approve.yaml"])["error"]["code"], "store-in-use");
     let runs = here.json(0, &["runs", "--status", "running"]);
     assert_eq!(runs["total"], 1);
     let run = runs["items"][0]["runId"].as_str().unwrap();
     assert_eq!(here.json(0, &["show", run])["jobs"][0]["state"], "leased");
-    assert!(here.flowline(&["doctor"]).out.contains("works on this store"));
+    assert!(here.flowline(&["doctor"]).out.contains("is working on this store"));
     let mut follower = here.spawn(&["events", run, "--follow", "--json"]);
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
     assert!(lines.next().unwrap().unwrap().contains("flow.start"));

@@ -35,7 +35,7 @@ fn a_delayed_run_waits() {
     assert_eq!(here.json(0, &["show", &run])["status"], "waiting");
     assert_eq!(here.json(0, &["queues"])["items"][0]["delayed"], 1);
     let told = here.flowline(&["explain", &run]).out;
-    assert!(told.contains("start at ") && !told.contains("ms"), "{told}");
+    assert!(told.contains("start due at ") && !told.contains("ms"), "{told}");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_paused_queue_is_not_worked_on_until_it_is_opened() {
     assert_eq!(here.json(0, &["queues", "pause", "default"])["paused"], true);
     let told = here.flowline(&["explain", &run]).out;
     assert_eq!(
-        told.matches("queue \"default\" is paused: flowline queues resume default").count(),
+        told.matches("queue \"default\" is paused; resume it with `flowline queues resume default`").count(),
         2,
         "of the run and of its step: {told}"
     );

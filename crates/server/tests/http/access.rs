@@ -302,7 +302,7 @@ fn a_revoked_token_is_refused_soon_and_an_expired_one_at_once() {
     let log = as_(&served, &admin, "GET", "/v1/audit", &json!({})).json();
     let actions: Vec<&str> =
         log["items"].as_array().unwrap().iter().map(|line| line["action"].as_str().unwrap()).collect();
-    assert_eq!(actions, ["Revoke a token", "Revoke a token", "Make a token", "Make a token"]);
+    assert_eq!(actions, ["Revoke a token", "Revoke a token", "Create a token", "Create a token"]);
 }
 
 /// Whoever waits, by a request that is under way: what came until the server ended it.
@@ -415,7 +415,7 @@ fn web_pages_of_the_origins_in_the_settings_get_in_and_no_others() {
     let evil = served.send("GET", "/v1/runs", &[("origin", "https://evil.example")], "");
     assert_eq!((evil.code().as_str(), evil.header("access-control-allow-origin")), ("forbidden", None));
     let wrong = Served::command(folder.path(), &["serve", "--listen", "127.0.0.1:0", "--cors-origins", "*"]);
-    assert!(wrong.err().expect("it is refused").contains("not an origin"));
+    assert!(wrong.err().expect("it is refused").contains("isn't an origin"));
 }
 
 #[test]
@@ -439,7 +439,10 @@ fn commands_run_only_where_they_are_allowed() {
     let run = served.post("/v1/flows/shell/runs?wait=500ms", &json!({})).json();
     assert_eq!(run["status"], "running");
     let explained = served.get(&format!("/v1/runs/{}/explain", run["runId"].as_str().unwrap())).json();
-    assert!(explained["steps"][0]["reason"].as_str().unwrap().contains("nobody has taken it"), "{explained}");
+    assert!(
+        explained["steps"][0]["reason"].as_str().unwrap().contains("no worker has claimed it"),
+        "{explained}"
+    );
     drop(served);
     let allowed = Served::start(folder.path(), &["--allow-commands"]);
     let ended = allowed.get(&format!("/v1/runs/{}/result?wait=30s", run["runId"].as_str().unwrap())).json();

@@ -108,7 +108,7 @@ fn an_event_is_taken_at_once_and_its_result_is_waited_for() {
     );
     let why = api.get(&format!("/v1/runs/{run}/explain")).json();
     let summary = why["summary"].as_str().unwrap();
-    let begins = "in review; accepts approve (manager), reject (manager, director), shelve; times out at ";
+    let begins = "in review; accepts approve (manager), reject (manager, director), shelve; timer at ";
     assert!(summary.starts_with(begins), "{summary}");
     assert_eq!(why["accepts"], json!(["approve", "reject", "shelve"]));
     let listed = api.get("/v1/runs?flow=expense&state=review").json();
@@ -214,7 +214,7 @@ fn an_event_whose_actions_are_at_work_is_told_with_their_lease() {
     let why = api.get(&format!("/v1/runs/{run}/explain")).json();
     let summary = why["summary"].as_str().unwrap();
     assert!(
-        summary.contains("shelve has the turn with archive; 1 in the inbox; action archive running"),
+        summary.contains("shelve is being handled, running archive; 1 in the inbox; action archive running"),
         "{summary}"
     );
     assert_eq!(why["machine"]["turn"]["eventId"], receipt["eventId"]);

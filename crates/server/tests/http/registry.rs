@@ -116,7 +116,7 @@ fn an_instance_that_starts_with_an_older_file_does_not_turn_the_flow_back() {
     let second = serve(2).get("/v1/flows/order").json()["hash"].clone();
     let served = serve(1);
     assert_eq!(served.get("/v1/flows/order").json()["hash"], second);
-    assert!(served.began.contains("the store has a later definition of flow order"), "{}", served.began);
+    assert!(served.began.contains("the store has a newer version of flow order"), "{}", served.began);
     assert!(served.began.contains("flowline flows activate order "), "{}", served.began);
     served.post("/v1/flows/order/retire", &json!({}));
     drop(served);
@@ -225,7 +225,7 @@ fn a_server_says_which_steps_it_cannot_run_and_what_to_do() {
     let steps = explained["steps"].as_array().unwrap();
     let reason = steps.iter().find(|step| step["step"] == "say").unwrap()["reason"].as_str().unwrap();
     assert!(
-        reason.contains(remedy) && reason.contains("this instance runs no \"command\" steps"),
+        reason.contains(remedy) && reason.contains("this instance doesn't run \"command\" steps"),
         "{reason}"
     );
     drop(served);

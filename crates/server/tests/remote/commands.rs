@@ -144,7 +144,7 @@ fn a_run_on_a_redis_cluster_says_which_workers_it_waits_for_and_ends_when_they_c
 fn a_worker_that_is_told_nonsense_says_what_is_wrong() {
     let here = Here::new();
     let said = here.flowline(&["worker", "--server", "localhost", "--queue", "depot", "--", "true"]);
-    said.refused(2, &["no address of a server", "http://HOST:PORT"]);
+    said.refused(2, &["isn't a server address", "http://HOST:PORT"]);
     let said = here.flowline(&["worker", "--server", "http://localhost:1", "--", "true"]);
     assert_eq!(said.exit, 2, "{said:?}");
     assert!(said.err.contains("--queue"), "{said:?}");

@@ -20,7 +20,7 @@ pub struct Twins {
 
 /// What a server adds to the reason of a step that waits for an instance that can run it: its own can't. A command that opens a
 /// store has no instance, and nothing to add.
-pub const NOT_HERE: &str = "; this instance runs no \"command\" steps";
+pub const NOT_HERE: &str = "; this instance doesn't run \"command\" steps";
 
 /// Takes away what a server says of its own instance, and nothing else.
 fn take_notes(value: &mut Value) {

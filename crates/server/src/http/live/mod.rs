@@ -53,32 +53,32 @@ const TYPE: Query = Query { name: "type", kind: Kind::SomeOf(EVENT_TYPES), about
 const FROM: Query = Query {
     name: "from",
     kind: Kind::OneOf(&["start", "now"]),
-    about: "Where to begin without an id: `start` is the oldest event kept, `now` what comes from here on, as when it is left out.",
+    about: "Where to start if there's no id: `start` is the oldest event kept, `now` only new events (the default).",
 };
 const CURSOR: Query = Query {
     name: "cursor",
     kind: Kind::Text,
-    about: "The id of a message: only what came after it. The header `Last-Event-ID` goes before it.",
+    about: "Id of a message: sends only what came after it. The header `Last-Event-ID` takes precedence.",
 };
 const STREAM: Answer = Answer {
     status: 200,
-    about: "Server-sent events. `id` is what to come back with, `event` the type, `data` the event as JSON.",
+    about: "Server-sent events. `id` is for resuming, `event` is the type, `data` is the event as JSON.",
     content: Content::Other("text/event-stream"),
 };
-const RESUMED: &str = "With `Last-Event-ID` it goes on right after that message, on any instance, and misses none. A comment comes every 15 s where nothing else does.";
+const RESUMED: &str = "With `Last-Event-ID` it resumes right after that message, on any instance, without gaps. If nothing happens, it sends a comment every 15 s.";
 
 pub const ROUTES: &[Route] = &[
     Route {
         verb: Verb::Get,
         path: "/v1/runs/{run}/stream",
         access: Access::Needs(Scope::Read),
-        summary: "Follow the log of a run",
-        about: "From its first event, or with `Last-Event-ID` (or `after`) from the one after that. After the event that ends the run comes a message `end`, and the stream closes. A comment comes every 15 s where nothing else does.",
+        summary: "Follow a run's log",
+        about: "Starts at the first event, or with `Last-Event-ID` (or `after`) right after that one. After the event that ends the run, it sends a message `end` and closes. If nothing happens, it sends a comment every 15 s.",
         query: &[
             Query {
                 name: "after",
                 kind: Kind::Text,
-                about: "The id or the `seq` of an event: only later ones. The header `Last-Event-ID` goes before it.",
+                about: "Id or `seq` of an event: sends only later ones. The header `Last-Event-ID` takes precedence.",
             },
             TYPE,
         ],
@@ -87,7 +87,7 @@ pub const ROUTES: &[Route] = &[
             STREAM,
             Answer {
                 status: 204,
-                about: "The run has ended, and nothing came after that id: a browser does not try again.",
+                about: "The run has ended and there's nothing after that id; browsers don't reconnect.",
                 content: Content::None,
             },
         ],
@@ -341,14 +341,14 @@ fn given<'a>(
 ) -> Result<Option<&'a str>, Problem> {
     let header = headers.get(LAST_EVENT_ID).map(|id| id.to_str()).transpose();
     let header =
-        header.map_err(|_| Problem::new(&codes::INVALID, "Last-Event-ID is not an id of a message"))?;
+        header.map_err(|_| Problem::new(&codes::INVALID, "Last-Event-ID isn't the id of a message"))?;
     Ok(header.or(params.text(parameter)).filter(|id| !id.is_empty()))
 }
 
 /// The number of the event with this id. One that the run does not have is refused: to go on after it could skip others.
 async fn seen(caller: &Caller, row: &RunRow, id: &str) -> Result<u64, Problem> {
     let unknown = || {
-        let detail = format!("run {} has no event {id:?}; begin without an id", row.run_id);
+        let detail = format!("run {} has no event {id:?}; start without an id", row.run_id);
         Problem::new(&codes::INVALID, detail)
     };
     if let Ok(seq) = id.parse::<u64>() {

@@ -6,16 +6,16 @@ use super::{LEASES, LINES, OUTCOMES};
 use crate::http::schemas::{any, count, flag, list, map, maybe, object, one_of, status, text, time};
 
 pub fn schemas() -> Value {
-    let lease = || text("As the claim gave it.");
+    let lease = || text("Lease, as the claim returned it.");
     let claim = || {
         object(
-            "What a worker would take.",
+            "What a worker can run.",
             json!({
-                "worker": text("Its own name."),
+                "worker": text("Name of the worker."),
                 "queues": { "type": "array", "minItems": 1, "maxItems": 100, "items": { "type": "string" } },
-                "limit?": { "type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "At most so many jobs, up to 100; 1 where it is left out." },
-                "waitMs?": { "type": "integer", "minimum": 0, "description": "How long to wait for the first, up to 25000; 20000 where it is left out." },
-                "withState?": flag("Whether jobs come with the key-value state of their runs."),
+                "limit?": { "type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "Maximum number of jobs, up to 100; 1 by default." },
+                "waitMs?": { "type": "integer", "minimum": 0, "description": "How long to wait for the first job, in milliseconds, up to 25000; 20000 by default." },
+                "withState?": flag("Whether to include the key-value state of the runs."),
             }),
         )
     };
@@ -30,16 +30,16 @@ pub fn schemas() -> Value {
     };
     let job = || {
         object(
-            "An attempt that a worker was given.",
+            "An attempt for a worker to run.",
             json!({
-                "lease": text("By which the worker names it in all that it reports."), "runId": text(""), "flowName": text(""),
+                "lease": text("Identifies the attempt in everything that the worker reports."), "runId": text(""), "flowName": text(""),
                 "tenant": text(""), "stepName": text(""), "stepId": text(""), "attempt": count("1, 2, 3 …"),
                 "idempotencyKey": text("The same for every attempt of this step in this run."), "queue": text(""),
-                "expires": time("The lease ends then, unless it is acknowledged."),
-                "deadline?": time("The attempt fails then with `timeout`."), "timeoutMs?": count("From the claim to the deadline."),
-                "state?": map("Key-value state of the run, where it was asked for.", any("")),
-                "stateOmitted?": flag("It was too large to come along."),
-                "traceparent": text("W3C Trace Context."), "input": any("As the step subscribes to it."),
+                "expires": time("When the lease expires unless it's acknowledged."),
+                "deadline?": time("When the attempt fails with `timeout`."), "timeoutMs?": count("Time from the claim to the deadline."),
+                "state?": map("Key-value state of the run, if requested.", any("")),
+                "stateOmitted?": flag("Whether the state was left out because it's too large."),
+                "traceparent": text("W3C Trace Context."), "input": any("Input of the step."),
             }),
         )
     };
@@ -49,32 +49,32 @@ pub fn schemas() -> Value {
             "lease": lease(),
             "complete?": { "oneOf": [{ "type": "null" }, object("It succeeded.", json!({
                 "result?": any(""),
-                "emits?": list("Published with it.", object("", json!({ "name": text(""), "payload?": any("") }))),
+                "emits?": list("Events to emit with it.", object("", json!({ "name": text(""), "payload?": any("") }))),
             }))] },
             "fail?": { "oneOf": [{ "type": "null" }, object("It failed.", json!({
-                "error": text(""), "code?": maybe(text("For `only` and `except` of the step's retry policy.")), "stack?": maybe(text("")),
-                "retry?": one_of("`policy` where it is left out.", &["policy", "never"]),
-                "afterMs?": maybe(count("The next try after this long, within the step's policy.")),
+                "error": text(""), "code?": maybe(text("Error code, for `only` and `except` of the step's retry policy.")), "stack?": maybe(text("")),
+                "retry?": one_of("`policy` by default.", &["policy", "never"]),
+                "afterMs?": maybe(count("Delay before the next attempt, within the step's retry policy.")),
             }))] },
         }),
     );
     let reported = object(
-        "What became of an outcome.",
+        "Result for one outcome.",
         json!({
-            "status": json!({ "type": "integer", "description": "As the answer would have for this outcome alone." }),
-            "applied?": flag("Of 200: false where it was in the log already."), "runStatus?": status(),
-            "code?": text("Of anything else."), "detail?": text(""),
+            "status": json!({ "type": "integer", "description": "HTTP status that this outcome alone would get." }),
+            "applied?": flag("With 200: false if it was already in the log."), "runStatus?": status(),
+            "code?": text("With any other status: the problem code."), "detail?": text(""),
         }),
     );
     let line = object(
         "One of `log` and `state`.",
         json!({
-            "log?": { "type": ["object", "null"], "description": "`level`, `message`, and whatever else is to be kept." },
+            "log?": { "type": ["object", "null"], "description": "`level`, `message`, and any other fields to keep." },
             "state?": { "oneOf": [{ "type": "null" }, object("One of `set`, `delete` and `get`, on key-value state.", json!({
-                "set?": maybe(text("The key to write.")), "delete?": maybe(text("The key to remove.")),
-                "get?": maybe(text("The key to read; up to 16 in a request.")), "value?": any("Of `set`; null where it is left out."),
-                "ttlMs?": { "type": ["integer", "null"], "minimum": 1, "description": "Of `set`: the value is gone after this long." },
-                "scope?": maybe(text("`run`, `flow`, `tenant` or any other name; `run` where it is left out.")),
+                "set?": maybe(text("Key to write.")), "delete?": maybe(text("Key to delete.")),
+                "get?": maybe(text("Key to read; up to 16 per request.")), "value?": any("Value for `set`; null by default."),
+                "ttlMs?": { "type": ["integer", "null"], "minimum": 1, "description": "For `set`: delete the value after this time." },
+                "scope?": maybe(text("`run`, `flow`, `tenant` or any other name; `run` by default.")),
             }))] },
         }),
     );
@@ -84,7 +84,7 @@ pub fn schemas() -> Value {
         "WorkHeartbeat": object("Leases of a worker.", json!({
             "leases": { "type": "array", "maxItems": LEASES, "items": { "type": "string" } },
         })),
-        "WorkBeaten": object("What became of leases.", json!({
+        "WorkBeaten": object("State of the leases.", json!({
             "leases": list("", object("", json!({ "lease": lease(), "state": one_of("", &["held", "cancelled", "lost", "timedOut"]) }))),
             "times": times(),
         })),
@@ -92,20 +92,20 @@ pub fn schemas() -> Value {
             "outcomes": { "type": "array", "maxItems": OUTCOMES, "items": outcome },
             "claim?": { "oneOf": [{ "type": "null" }, claim()] },
         })),
-        "WorkCompleted": object("What became of outcomes, and the next jobs.", json!({
+        "WorkCompleted": object("Results of the outcomes, and the next jobs.", json!({
             "results": list("", reported), "jobs": list("", job()), "times": times(),
         })),
         "WorkAppend": object("Lines of an attempt.", json!({
-            "lease": lease(), "fromLine?": { "type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "0 where it is left out." },
+            "lease": lease(), "fromLine?": { "type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "0 by default." },
             "lines": { "type": "array", "maxItems": LINES, "items": line },
         })),
         "WorkAppended": object("", json!({
-            "lines": count("Lines of the attempt that are in the log now."),
+            "lines": count("Number of the attempt's lines in the log."),
             "found?": list("What each `get` found, in order.", object("", json!({
-                "get": text("The key."), "scope": text(""), "value?": any("Not there where the key is not set."),
+                "get": text("The key."), "scope": text(""), "value?": any("Absent if the key isn't set."),
             }))),
         })),
         "WorkEmit": object("An event.", json!({ "lease": lease(), "name": text(""), "payload?": any("") })),
-        "WorkEmitted": object("", json!({ "applied": flag("False where it was published already."), "runStatus": status() })),
+        "WorkEmitted": object("", json!({ "applied": flag("False if it was already emitted."), "runStatus": status() })),
     })
 }
