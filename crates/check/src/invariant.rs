@@ -75,7 +75,7 @@ invariants! {
     I18 = "no action dropped",
     /// A step's input is fixed when it is triggered: every attempt gets the same.
     I19 = "fixed inputs",
-    /// A report that was recorded is answered as recorded for as long as its run is kept, and no other is.
+    /// A report that was recorded is answered as recorded for as long as its log is kept, and no other is.
     I20 = "reports",
 }
 

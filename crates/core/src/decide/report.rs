@@ -11,7 +11,6 @@ use super::draft::Draft;
 use super::{AttemptLog, Failure, Halt, Missing, Refusal};
 use crate::event::{AttemptOf, EventType};
 use crate::json::Json;
-use crate::run::Phase;
 
 /// The code of an attempt whose time was up.
 const TIMEOUT: &str = "timeout";
@@ -42,7 +41,6 @@ impl Draft<'_> {
     /// report, which was applied then; another report is refused.
     pub(super) fn reported(&self, step: u32, attempt: u32, report: Report<'_>) -> Result<(), Halt> {
         let Err(stale) = self.current(step, attempt) else { return Ok(()) };
-        let now = self.state.step(step);
         let name = self.plan.step(step).name.clone();
         let of = AttemptOf { step: name.clone(), attempt };
         Err(match &self.known.attempt {
@@ -51,12 +49,9 @@ impl Draft<'_> {
                 Found::Nothing => stale,
                 Found::Other(recorded) => Refusal::OtherOutcome { step: name, attempt, recorded }.into(),
             },
-            // The state still has how the last attempt ended, if not what it said.
+            // The state has how the last attempt ended, but not what it said: another report must not pass for that one.
             Some((known, AttemptLog::Trimmed)) if *known == of => {
-                match now.attempt == attempt && Some(now.phase) == report.phase() {
-                    true => Halt::Applied,
-                    false => Refusal::ReportsTrimmed { step: name, attempt }.into(),
-                }
+                Refusal::ReportsTrimmed { step: name, attempt }.into()
             }
             _ => Halt::Missing(Missing::Attempt(of)),
         })
@@ -72,15 +67,6 @@ enum Found {
 }
 
 impl Report<'_> {
-    /// How a step stands after it.
-    fn phase(&self) -> Option<Phase> {
-        match self {
-            Report::Done(_) => Some(Phase::Completed),
-            Report::Failed(_) => Some(Phase::Failed),
-            Report::Emit(..) => None,
-        }
-    }
-
     fn find(&self, events: &[(EventType, Json)]) -> Found {
         let (emits, outcomes): (Vec<_>, Vec<_>) =
             events.iter().partition(|(kind, _)| *kind == EventType::Emit);

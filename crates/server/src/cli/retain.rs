@@ -7,7 +7,7 @@ use crate::failure::{Exit, Outcome};
 use crate::open::Access;
 use crate::output;
 
-/// Remove ended runs that are over their time
+/// Delete ended runs whose retention time has passed
 ///
 /// Counted from the end of each run: first its events go, then the run itself. Runs that have not ended are never
 /// touched. Where a definition has a `retain`, its runs are kept as long as that says. A working engine does this by
