@@ -111,6 +111,9 @@ fn save(root: &Path) -> Result<()> {
         .output()
         .context("git could not be started")?;
     let text = String::from_utf8(output.stdout).context("git's answer is not text")?;
+    if text.is_empty() {
+        bail!("{COPY} has no planted bugs; make it with `cargo xtask mutants --plant`");
+    }
     let lines = text.lines().filter(|line| !line.starts_with("index ")).map(|line| {
         let header = ["diff --git ", "+++ "].iter().any(|start| line.starts_with(start));
         let line = if header { line.replace(&format!("b/{COPY}/"), "b/") } else { line.to_owned() };

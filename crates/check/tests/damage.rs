@@ -345,8 +345,8 @@ fn set(scene: Scene, key: &str, value: u32) -> Scene {
     scene.step(State, "a", 1, json!({"operation": "set", "scope": "run", "key": key, "value": value}))
 }
 
-fn value(key: &str, value: u32, expires: Option<i64>) -> StateValue {
-    let value = Json::from(json!(value));
+fn value(key: &str, value: impl Into<Option<u32>>, expires: Option<i64>) -> StateValue {
+    let value = Json::from(json!(value.into()));
     StateValue { key: key.to_owned(), value, expires: expires.map(Time::from_millis) }
 }
 
@@ -372,6 +372,10 @@ fn key_values_of_a_run_are_what_its_log_set_them_to() {
     state_breaks(&scene, &[value("k", 2, None)], r#"state "l" is set by the log, and is not there"#);
     let more = [value("k", 2, None), value("l", 3, None), value("m", 1, None)];
     state_breaks(&scene, &more, r#"state "m" is set, and no line of the log set it"#);
+    let null = json!({"operation": "set", "scope": "run", "key": "k", "value": null});
+    let scene = working(twice().step(State, "a", 1, null));
+    assert_eq!(scene.found_with_state(&[value("k", None, None), value("l", 3, None)]), []);
+    state_breaks(&scene, &more[..2], r#"state "k" is not what the log set it to"#);
     let gone = json!({"operation": "delete", "scope": "run", "key": "k"});
     let read = json!({"operation": "get", "scope": "run", "key": "l"});
     let scene = working(twice().step(State, "a", 1, gone).step(State, "a", 1, read));

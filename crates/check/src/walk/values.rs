@@ -50,7 +50,9 @@ impl Walk {
         let line = event.data.as_ref().and_then(|data| data.to::<Line>().ok());
         let Some(line) = line.filter(|line| line.scope == "run") else { return };
         match (line.operation.as_str(), line.value) {
-            ("set", Some(value)) => {
+            ("set", value) => {
+                // Null is a value, and reads as none.
+                let value = value.unwrap_or_else(Json::null);
                 // Older builds left out of the line what the definition says.
                 let ttl = line.ttl_ms.map(Duration::from_millis).or(flow.time_to_live());
                 let value = KnownValue::new(&value, ttl.map(|ttl| event.ts + ttl));

@@ -12,7 +12,6 @@ use flowline_core::definition::nearest;
 use flowline_core::json::Json;
 use flowline_core::time::parse_duration;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::step::{Level, StepError};
@@ -169,18 +168,16 @@ fn odd(json: &Json, error: &serde_json::Error) -> Odd {
     let says = |key: &str, reads: fn(&Json) -> bool| {
         parts.get(key).is_some_and(|part| other.is_none() || reads(part))
     };
+    // Beside keys that are not ours it may be a count of a report: a failure is one that says what failed.
+    let told = |part: &Json| part.to::<String>().is_ok() || part.value().get("error").is_some();
     let text = format!("the program said that it failed, in a message that cannot be read: {why}");
-    let failure = match (says("fail", reads_as::<Fail>), says("retry", reads_as::<Again>)) {
+    let failure = match (says("fail", told), says("retry", told)) {
         (false, false) => None,
         (_, true) => Some(StepError::new(text)),
         (true, false) => Some(StepError::fatal(text)),
     };
     let of_state = says("state", |part| part.to::<State>().is_ok_and(|state| state.asks()));
     Odd::new(why, failure.map(|failure| failure.code("protocol")), of_state)
-}
-
-fn reads_as<T: DeserializeOwned>(part: &Json) -> bool {
-    part.to::<T>().is_ok()
 }
 
 /// The remedy for a slip.
@@ -225,6 +222,8 @@ mod tests {
         assert!(failed(r#"{"fail": "boom"}"#));
         assert!(failed(r#"{"retry": {"error": "e", "after": "soon"}}"#));
         assert!(failed(r#"{"attempt": 1, "fail": {"error": "e"}}"#));
+        assert!(failed(r#"{"fail": "card declined", "code": "declined"}"#));
+        assert!(failed(r#"{"retry": {"error": "busy", "cod": "x"}, "step": "ship"}"#));
         assert!(!failed(r#"{"emit": "a"}"#));
         assert!(!failed(r#"{"passed": 3, "fail": 0}"#), "what a test runner reports");
     }
