@@ -51,6 +51,8 @@ pub struct RunOutcome {
     pub result: Option<Json>,
     /// Of a failed run.
     pub error: Option<String>,
+    /// Retention has removed the run's log, and the result with it.
+    pub trimmed: bool,
 }
 
 impl RunHandle {
@@ -244,7 +246,8 @@ impl Engine {
     pub async fn outcome(&self, run: &RunKey, row: &RunRow) -> Result<RunOutcome, EngineError> {
         let query = EventQuery { after: row.events.saturating_sub(1), ..EventQuery::default() };
         let last = self.shared.store.events(run, query).await?.events.pop();
-        Ok(outcome(row.status, last.and_then(|event| event.data).as_ref()))
+        let found = outcome(row.status, last.and_then(|event| event.data).as_ref());
+        Ok(RunOutcome { trimmed: row.events_trimmed, ..found })
     }
 
     /// Carries an input into a run.
@@ -311,5 +314,5 @@ fn outcome(status: Status, data: Option<&Json>) -> RunOutcome {
         error: Option<String>,
     }
     let Data { result, error } = data.and_then(|data| data.to().ok()).unwrap_or_default();
-    RunOutcome { status, result, error }
+    RunOutcome { status, result, error, trimmed: false }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::core::{Json, RunKey, Time, definition};
+use flowline::core::ids::digest;
+use flowline::core::{Json, RunKey, Status, Time, definition};
 use flowline::machine::to;
 use flowline::retain::retain_all;
 use flowline::store::RunStore;
@@ -114,4 +115,34 @@ fn the_times_are_part_of_what_a_definition_is_known_by() {
         .map(|retain| read(retain).definition.hash());
     assert!(hashes[0] != hashes[1] && hashes[1] != hashes[2] && hashes[0] != hashes[2]);
     assert_eq!(hashes[2], hashes[3]);
+}
+
+#[tokio::test]
+async fn a_step_that_waits_for_a_run_whose_result_is_gone_fails_instead_of_getting_null() {
+    let store = memory();
+    let child = Flow::new("child").step("a", pass).retain(Retain::events(HOUR)).build().unwrap();
+    let text = "flow: parent\nsteps:\n  call: { start: { flow: child } }\n";
+    let parent = definition::read("parent.yaml", text, definition::Format::Yaml).unwrap().definition;
+    let config = Config { retention: None, ..Config::default() };
+    let engine =
+        Engine::on(store.clone()).config(config).flow(&child).definition(parent, None).start().await.unwrap();
+    let waits = engine.run_named("parent", Json::null()).await.unwrap().delay(HOUR * 3).await.unwrap();
+    let key = digest(format!("{}__call", waits.id()).as_bytes());
+    let done = engine
+        .run_named("child", Json::null())
+        .await
+        .unwrap()
+        .idempotency_key(format!("step:{key}"))
+        .await
+        .unwrap();
+    assert!(!done.wait().await.unwrap().trimmed);
+    store.clock().advance(HOUR * 2);
+    let policy = Retention { events: HOUR * 24, runs: HOUR * 48 };
+    assert_eq!(retain_all(&*store, policy).await.unwrap().trimmed, 1);
+    assert!(done.wait().await.unwrap().trimmed);
+    store.clock().advance(HOUR * 2);
+    let ended = waits.wait().await.unwrap();
+    assert_eq!(ended.status, Status::Failed);
+    assert!(ended.error.unwrap().contains("retention has removed its result"));
+    engine.stop().await;
 }

@@ -50,6 +50,10 @@ async fn start(engine: &Engine, step: &Step, flow: &str, input: Json) -> Result<
     let run = run.await.map_err(failed)?;
     let outcome = run.wait().await.map_err(failed)?;
     match outcome.status {
+        Status::Completed if outcome.trimmed => {
+            let why = "completed, but retention has removed its result; keep its events for longer than this step may wait";
+            Err(StepError::fatal(format!("run {} of {flow:?} {why}", run.id())).code("result_gone"))
+        }
         Status::Completed => Ok(outcome.result.unwrap_or_else(Json::null)),
         status => {
             let why = outcome.error.map(|error| format!(": {error}")).unwrap_or_default();

@@ -248,6 +248,8 @@ pub struct Outcome {
     pub status: Status,
     result: Option<Raw>,
     error: Option<String>,
+    #[serde(default)]
+    events_trimmed: bool,
 }
 
 async fn events(caller: Caller, params: Params) -> Result<Json<Events>, Problem> {
@@ -289,12 +291,13 @@ async fn result(caller: Caller, params: Params) -> Result<Response, Problem> {
         false => tokio::time::timeout(wait, caller.engine.wait(&row.key())).await.ok().transpose()?,
     };
     Ok(match ended {
-        Some(RunOutcome { status, result, error }) => {
-            Json(Outcome { run_id: row.run_id, status, result, error }).into_response()
+        Some(RunOutcome { status, result, error, trimmed: events_trimmed }) => {
+            Json(Outcome { run_id: row.run_id, status, result, error, events_trimmed }).into_response()
         }
         None => {
             let row = caller.row(params.path("run")).await?;
-            let answer = Outcome { run_id: row.run_id, status: row.status, result: None, error: None };
+            let RunRow { run_id, status, events_trimmed, .. } = row;
+            let answer = Outcome { run_id, status, result: None, error: None, events_trimmed };
             (StatusCode::ACCEPTED, Json(answer)).into_response()
         }
     })

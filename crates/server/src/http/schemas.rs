@@ -314,6 +314,7 @@ fn runs() -> Value {
         })),
         "Outcome": object("How a run ended, if it has.", json!({
             "runId": text(""), "status": status(), "result": any("Result of a completed run."), "error": maybe(text("Error of a failed run.")),
+            "eventsTrimmed": flag("Whether retention has removed the log, and the result with it."),
         })),
         "State": object("Key-value state, as a run sees it.", json!({
             "scope": text("`run`, `flow`, `tenant` or any other name."), "values": map("", any("")),
