@@ -11,7 +11,7 @@ use flowline::store::RunStore;
 use flowline::store::clock::Clock;
 use flowline::store::memory::MemoryStore;
 use flowline::store::row::{Retained, Retention};
-use flowline::{Config, Engine, Flow, Machine, Retain, Step, StepError};
+use flowline::{Config, Engine, Flow, Machine, Retain, RunHandle, RunOutcome, Step, StepError};
 use serde_json::{Value, json};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -39,6 +39,12 @@ fn memory() -> Arc<MemoryStore> {
     Arc::new(MemoryStore::new(Clock::manual(Time::from_millis(1_000_000))))
 }
 
+/// Waits for the end of a run. The engine's clock goes on, and a job may be due a moment after where the store's stands.
+async fn ended(store: &MemoryStore, run: &RunHandle) -> RunOutcome {
+    store.clock().advance(Duration::from_secs(1));
+    run.wait().await.unwrap()
+}
+
 /// What is left of a run: its row, and whether its events are.
 async fn left(store: &MemoryStore, run: &RunKey) -> Option<bool> {
     let found = store.load(std::slice::from_ref(run)).await.unwrap().remove(0)?;
@@ -55,7 +61,7 @@ async fn a_run_is_kept_as_the_version_that_it_runs_under_says() {
         let flow = flow(version, retain);
         let engine = engine(&store, &flow).await;
         let run = engine.run(&flow, json!(version)).await.unwrap();
-        run.wait().await.unwrap();
+        ended(&store, &run).await;
         runs.push(run.key().clone());
         engine.stop().await;
     }
@@ -86,7 +92,7 @@ async fn a_machine_says_how_long_its_runs_are_kept_too() {
     let run = engine.run(&machine, json!({})).await.unwrap();
     let open = engine.run(&machine, json!({})).await.unwrap();
     engine.send(run.key(), "close", Json::from(json!(null))).await.unwrap();
-    run.wait().await.unwrap();
+    ended(&store, &run).await;
     store.clock().advance(HOUR * 2);
     let done = retain_all(&*store, Retention::default()).await.unwrap();
     assert_eq!(done, Retained { trimmed: 1, removed: 0 });
@@ -135,14 +141,14 @@ async fn a_step_that_waits_for_a_run_whose_result_is_gone_fails_instead_of_getti
         .idempotency_key(format!("step:{key}"))
         .await
         .unwrap();
-    assert!(!done.wait().await.unwrap().trimmed);
+    assert!(!ended(&store, &done).await.trimmed);
     store.clock().advance(HOUR * 2);
     let policy = Retention { events: HOUR * 24, runs: HOUR * 48 };
     assert_eq!(retain_all(&*store, policy).await.unwrap().trimmed, 1);
     assert!(done.wait().await.unwrap().trimmed);
     store.clock().advance(HOUR * 2);
-    let ended = waits.wait().await.unwrap();
-    assert_eq!(ended.status, Status::Failed);
-    assert!(ended.error.unwrap().contains("retention has removed its result"));
+    let outcome = ended(&store, &waits).await;
+    assert_eq!(outcome.status, Status::Failed);
+    assert!(outcome.error.unwrap().contains("retention has removed its result"));
     engine.stop().await;
 }
