@@ -97,7 +97,7 @@ fn a_run_says_which_workers_it_waits_for_and_ends_when_they_come(variable: &str,
     let mut run = here.spawn(&["run", "parcel.yaml", "--store", &store, "--json"]);
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
     let told =
-        |line: &String| line.contains("waits at step weigh for a worker on queue scales; start a server");
+        |line: &String| line.contains("is waiting at step weigh for a worker on queue scales; start a server");
     let told = lines.find(told).expect("it says what it waits for");
     assert!(
         told.contains("`flowline serve --store ") && told.contains("--queue scales -- COMMAND`"),
@@ -111,7 +111,7 @@ fn a_run_says_which_workers_it_waits_for_and_ends_when_they_come(variable: &str,
         Running::start(&here, queue, &["worker", "--server", &url, "--queue", queue, "--", "sh", "-c", say])
     };
     let _scales = worker("scales");
-    let next = lines.find(|line| line.contains("waits at step pack for a worker on queue depot"));
+    let next = lines.find(|line| line.contains("is waiting at step pack for a worker on queue depot"));
     assert!(next.is_some(), "it says what it waits for next");
     let _depot = worker("depot");
     drop(lines);
