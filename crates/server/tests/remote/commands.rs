@@ -96,8 +96,9 @@ fn a_run_says_which_workers_it_waits_for_and_ends_when_they_come(variable: &str,
     here.write("parcel.yaml", flow);
     let mut run = here.spawn(&["run", "parcel.yaml", "--store", &store, "--json"]);
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let told =
-        |line: &String| line.contains("is waiting at step weigh for a worker on queue scales; start a server");
+    let told = |line: &String| {
+        line.contains("is waiting at step weigh for a worker on queue scales; start a server")
+    };
     let told = lines.find(told).expect("it says what it waits for");
     assert!(
         told.contains("`flowline serve --store ") && told.contains("--queue scales -- COMMAND`"),
