@@ -9,5 +9,5 @@ flowline_store::conformance!(fixture);
 
 #[tokio::test]
 async fn payloads_of_the_largest_size_are_kept() {
-    flowline_store::conformance::events::payloads_of_the_largest_size_are_kept(fixture().await).await;
+    flowline_store::conformance::payloads_of_the_largest_size_are_kept(fixture().await).await;
 }

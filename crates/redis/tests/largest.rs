@@ -3,7 +3,7 @@
 #[allow(dead_code)]
 mod place;
 
-use flowline_store::conformance::events::payloads_of_the_largest_size_are_kept;
+use flowline_store::conformance::payloads_of_the_largest_size_are_kept;
 
 #[tokio::test]
 async fn a_server_keeps_payloads_of_the_largest_size() {

@@ -17,5 +17,5 @@ flowline_store::conformance!(open);
 
 #[tokio::test]
 async fn payloads_of_the_largest_size_are_kept() {
-    flowline_store::conformance::events::payloads_of_the_largest_size_are_kept(open().await).await;
+    flowline_store::conformance::payloads_of_the_largest_size_are_kept(open().await).await;
 }

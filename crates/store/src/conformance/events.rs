@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use flowline_core::event::Slot;
-use flowline_core::limits::Limits;
 use flowline_core::{Event, EventType, Json, NewEvent};
 
 use super::{Fixture, given};
 use crate::{
     Append, AppendError, Commit, EventPage, EventQuery, JobKey, Line, Opened, ReceiptChange, ReceiptStatus,
-    RunRow, Snapshot, StateOwner, Token, Total,
+    RunRow, Snapshot, Token, Total,
 };
 
 const STALE: AppendError = AppendError::StaleLease(JobKey::Step(0));
@@ -166,26 +165,6 @@ pub async fn strange_text_in_payloads_comes_back_byte_for_byte(f: Fixture) {
 }
 
 /// As large as the settings can make them.
-/// Not among the cases of the suite: it keeps a server too busy for tests beside it. An adapter calls it by itself.
-pub async fn payloads_of_the_largest_size_are_kept(f: Fixture) {
-    let run = f.started("r", vec![]).await;
-    let text = |bytes: usize| Json::composed(format!("\"{}\"", "x".repeat(bytes - 2)));
-    let (payload, joined) = (text(Limits::MOST.payload), text(Limits::MOST.join));
-    let emit = NewEvent::run(EventType::Emit, Some(payload.clone())).at(Slot::Emit(0));
-    let result = NewEvent::run(EventType::StepCompleted, Some(payload.clone())).at(Slot::Result(0));
-    f.commit(Commit { events: vec![emit, result], ..given::next(&run, 1) }).await;
-    let end = NewEvent::run(EventType::Log, Some(joined.clone()));
-    f.commit(Commit { events: vec![end], ..given::next(&run, 2) }).await;
-    let found = f.store.payloads(&run, &[Slot::Result(0), Slot::Emit(0)]).await.expect("finds");
-    assert!(found == [Some(payload.clone()), Some(payload.clone())]);
-    let log = f.log(&run).await;
-    assert!(log.last().expect("events").data.as_ref() == Some(&joined));
-    let (tenant, owner) = (&run.tenant, StateOwner::Tenant);
-    f.store.change_state(tenant, &owner, "large", Some(payload.clone()), None).await.expect("writes");
-    let value = f.store.state(tenant, &owner, "large").await.expect("reads").expect("is there").value;
-    assert!(value == payload);
-}
-
 pub async fn every_type_of_event_is_stored(f: Fixture) {
     let run = f.started("r", vec![]).await;
     let events = EventType::ALL.iter().map(|kind| NewEvent::run(*kind, None)).collect();

@@ -21,6 +21,7 @@ pub mod events;
 pub mod feed;
 mod fixture;
 pub mod given;
+mod largest;
 pub mod leases;
 pub mod locks;
 mod ops;
@@ -35,6 +36,7 @@ pub mod transfer;
 pub use busy::{Busy, Failure, keep_busy};
 pub use differ::{Mismatch, compare, differential};
 pub use fixture::Fixture;
+pub use largest::payloads_of_the_largest_size_are_kept;
 
 /// One `#[tokio::test]` per case of the suite. `$open` names an async function without arguments that opens a fresh,
 /// empty store as a [`Fixture`].
