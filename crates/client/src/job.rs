@@ -126,7 +126,7 @@ impl Job {
     pub async fn get<T: DeserializeOwned>(&self, scope: &str, key: &str) -> Result<Option<T>, Failure> {
         let order = self.0.sending.lock().await;
         self.send_lines(&order).await?;
-        // Before what was said meanwhile, and alone: whoever sends a line hears the answer to it.
+        // Ahead of lines that were added meanwhile, and on its own, so that this call gets its answer.
         let get = wire::State {
             get: Some(key.to_owned()),
             scope: Some(scope.to_owned()),

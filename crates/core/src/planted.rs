@@ -176,7 +176,7 @@ bugs! {
     StateChangedAgain,
     /// The key-value state of a run outlives its end where the definition clears it.
     StateLeftAtEnd,
-    /// A terminal event says how long its run took by the clock of whoever decided it.
+    /// The duration in a terminal event comes from the engine's clock, not the store's.
     DurationGuessed,
 }
 

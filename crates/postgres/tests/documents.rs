@@ -36,6 +36,16 @@ const WITHOUT_MACHINES: &str = "
             labels::json, definition, idempotency_key, retry_of, version, seq as events, events_trimmed, id
         from flow_runs r";
 
+/// Puts a schema back to an earlier format, by taking away what came after it.
+async fn put_back(schema: &place::Schema, undo: &str, format: u32) -> tokio_postgres::Client {
+    let client = place::connect(&schema.url).await;
+    let name = &schema.name;
+    let back =
+        format!("set search_path to {name}; {undo}; update cells set value = {format} where name = 'format'");
+    client.batch_execute(&back).await.expect("goes back");
+    client
+}
+
 #[tokio::test]
 async fn runs_of_the_format_before_are_counted_and_go_on() {
     let (url, schema) = place::fresh();
@@ -48,12 +58,7 @@ async fn runs_of_the_format_before_are_counted_and_go_on() {
     };
     land(&store, given::start(&run)).await;
     drop(store);
-    let client = place::connect(&schema.url).await;
-    let name = &schema.name;
-    let back = format!(
-        "set search_path to {name}; {WITHOUT_TURNS}; {WITHOUT_MACHINES}; update cells set value = 2 where name = 'format'"
-    );
-    client.batch_execute(&back).await.expect("goes back");
+    let client = put_back(&schema, &format!("{WITHOUT_TURNS}; {WITHOUT_MACHINES}"), 2).await;
 
     let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
     let shown = |counters: Vec<Counter>| {
@@ -72,13 +77,7 @@ async fn runs_of_the_format_before_are_counted_and_go_on() {
 async fn a_schema_of_the_format_before_is_brought_up_to_date_by_an_engine_alone() {
     let (url, schema) = place::fresh();
     drop(PostgresStore::open(&url, IfMissing::Make).await.expect("opens"));
-    let client = place::connect(&schema.url).await;
-    let name = &schema.name;
-    let back = format!(
-        "set search_path to {name}; drop table documents; {WITHOUT_TURNS}; {WITHOUT_MACHINES};
-         update cells set value = 1 where name = 'format'"
-    );
-    client.batch_execute(&back).await.expect("goes back");
+    put_back(&schema, &format!("drop table documents; {WITHOUT_TURNS}; {WITHOUT_MACHINES}"), 1).await;
 
     let error = PostgresStore::open(&url, IfMissing::Refuse).await.expect_err("refused");
     let StoreError::Unavailable(text) = &error else { panic!("{error:?}") };
@@ -98,12 +97,7 @@ async fn the_newest_definition_of_the_format_before_is_the_latest_until_another_
         store.put_definition(given::definition(&tenant, "x", hash)).await.expect("is stored");
     }
     drop(store);
-    let client = place::connect(&schema.url).await;
-    let name = &schema.name;
-    let back = format!(
-        "set search_path to {name}; {WITHOUT_TURNS}; update cells set value = 4 where name = 'format'"
-    );
-    client.batch_execute(&back).await.expect("goes back");
+    put_back(&schema, WITHOUT_TURNS, 4).await;
 
     let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
     let latest =
@@ -126,12 +120,7 @@ async fn ended_runs_of_the_format_before_are_kept_as_the_policy_says() {
         store.commit(vec![commit]).await.expect("answers").remove(0).expect("lands");
     }
     drop(store);
-    let client = place::connect(&schema.url).await;
-    let name = &schema.name;
-    let back = format!(
-        "set search_path to {name}; {WITHOUT_TURNS}; update cells set value = 4 where name = 'format'"
-    );
-    client.batch_execute(&back).await.expect("goes back");
+    put_back(&schema, WITHOUT_TURNS, 4).await;
 
     let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
     let found = store.load(std::slice::from_ref(&run)).await.expect("loads").remove(0);

@@ -105,7 +105,7 @@ impl RedisStore {
         Ok(kept)
     }
 
-    /// Forgets runs of these lists, each of which ended at or before a date, those that ended first before others.
+    /// Forgets runs that ended at or before the date given with their list, starting with those that ended first.
     async fn forget(&self, verb: Verb, lists: &[(&str, i64)], limit: usize) -> Result<usize, StoreError> {
         let mut done = 0;
         while done < limit {

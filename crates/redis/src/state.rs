@@ -1,5 +1,5 @@
-//! Key-value state. That of a run lives in the run's shard. What runs share lives in the shard of whoever wrote it, and of
-//! several values under a key the newest counts.
+//! Key-value state. That of a run lives in the run's shard. What runs share lives in the shard of the run that wrote
+//! it, or in one picked by its scope if it was written from outside; if several shards have a key, the newest value counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -128,7 +128,7 @@ fn a_server_reports_damage_by_itself_and_mends_it_where_it_is_told_to() {
     }
 }
 
-/// A store of each kind, none of which is there yet.
+/// A store of each kind. None of them exists yet.
 fn stores(here: &Here) -> [String; 4] {
     let server = |variable: &str| std::env::var(variable).expect("`cargo xtask services start` names it");
     let id = std::process::id();

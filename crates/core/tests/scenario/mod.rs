@@ -43,7 +43,7 @@ pub struct Scenario {
     pub receipts: BTreeMap<u32, ReceiptChange>,
     pub leased: BTreeSet<u32>,
     pub now: Time,
-    /// Those of whoever decides next.
+    /// What the next decision goes by.
     pub limits: Limits,
     /// Everything that decisions asked for, in order.
     pub asked: Vec<Missing>,

@@ -144,7 +144,7 @@ local function drop_document(collection, id)
 end
 
 -- A value of key-value state as its field has it: its end, its order among shards, itself. That of a run lives in the run's
--- shard; what runs share lives in the shard of whoever wrote it, and the newest counts. `keys` has an owner's keys in order, and
+-- shard; what runs share lives in the shard that it was written from, and the newest counts. `keys` has an owner's keys in order, and
 -- `scopes` the owners that no run and no flow leads to.
 local function put_value(owner, field, expires, order, value)
   call('HSET', base .. ':state:' .. owner, field, expires .. ' ' .. order .. ' ' .. value)
