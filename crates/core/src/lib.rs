@@ -11,28 +11,22 @@ pub mod call;
 pub mod decide;
 pub mod definition;
 pub mod encode;
-pub mod event;
 pub mod expr;
-pub mod ids;
-pub mod json;
-pub mod limits;
 pub mod machine;
 pub mod plan;
 #[cfg(feature = "planted")]
 pub mod planted;
-pub mod receipt;
 pub mod request;
 pub mod run;
 pub mod schema;
 mod shape;
 pub mod template;
-pub mod time;
 
 pub use decide::{Decided, Decision, Input, decide};
 pub use definition::Definition;
-pub use event::{Event, EventType, NewEvent};
-pub use ids::{RunId, RunKey, Tenant};
-pub use json::Json;
+pub use flowline_types::{
+    Event, EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time, event, ids, json, limits, receipt,
+    time,
+};
 pub use plan::Plan;
-pub use run::{RunState, Status};
-pub use time::Time;
+pub use run::RunState;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::rules::{self, CORE, CORE_MAY_USE, CRATES, Crate};
+use super::rules::{self, CORE_MAY_USE, CRATES, Crate};
 use super::rust::{self, Use, word_positions};
 use super::tree::Rust;
 use super::{Finding, Tree};
@@ -22,8 +22,8 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     for file in tree.rust() {
         if let Some(krate) = rules::of_file(file.path) {
             inner_crates(file, krate, &mut findings);
-            if krate.name == CORE && !file.test && file.path.starts_with("crates/core/src/") {
-                outer_crates(file, &mut findings);
+            if !file.test && rules::is_pure(file.path) {
+                outer_crates(file, krate, &mut findings);
             }
         }
     }
@@ -52,10 +52,11 @@ fn inner_crates(file: Rust<'_>, krate: &Crate, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Crates from outside that core's code names without leave.
-fn outer_crates(file: Rust<'_>, findings: &mut Vec<Finding>) {
+/// Crates that pure code names without leave.
+fn outer_crates(file: Rust<'_>, krate: &Crate, findings: &mut Vec<Finding>) {
     let uses: Vec<Use> = rust::uses(file.lines).into_iter().filter(|u| !u.test).collect();
-    let allowed: BTreeSet<String> = CORE_MAY_USE.iter().map(|package| rules::in_code(package)).collect();
+    let allowed: BTreeSet<String> =
+        CORE_MAY_USE.iter().chain(krate.may_use).map(|package| rules::in_code(package)).collect();
     let modules = file.lines.iter().filter_map(|line| module_named(&line.code));
     let in_scope: BTreeSet<&str> = uses.iter().map(|u| u.name.as_str()).chain(modules).collect();
     let known = |name: &str| {
@@ -81,7 +82,7 @@ fn outer_crates(file: Rust<'_>, findings: &mut Vec<Finding>) {
         findings.push(Finding::new(
             file.path,
             line,
-            format!("`{CORE}` may not use crate `{name}`: core is pure"),
+            format!("`{}` may not use crate `{name}`: it is pure", krate.name),
             "hand in what it gives as an argument, or add it to CORE_MAY_USE in xtask/src/tidy/rules.rs",
         ));
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
-use super::rules::{CORE, CORE_FEATURES, CORE_MAY_USE, CORE_TESTS_MAY_USE, CRATES, Crate};
+use super::rules::{CORE_FEATURES, CORE_MAY_USE, CORE_TESTS_MAY_USE, CRATES, Crate, PURE};
 use super::{Finding, Tree};
 
 const ROOT: &str = "Cargo.toml";
@@ -131,13 +131,13 @@ impl Manifest<'_> {
                     ),
                 ));
             }
-        } else if user == CORE {
+        } else if PURE.contains(&user) {
             let in_tests = section == "dev-dependencies" && CORE_TESTS_MAY_USE.contains(&package.as_str());
             if section == "build-dependencies" || !(in_tests || CORE_MAY_USE.contains(&package.as_str())) {
                 findings.push(Finding::new(
                     self.path,
                     line,
-                    format!("`{user}` may not have `{package}` in [{section}]: core is pure"),
+                    format!("`{user}` may not have `{package}` in [{section}]: it is pure"),
                     format!("hand in what it gives as an argument, or show that it does no I/O and add it to {RULES}"),
                 ));
             }

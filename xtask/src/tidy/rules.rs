@@ -14,7 +14,8 @@ pub(super) struct Crate {
 }
 
 pub(super) const CRATES: &[Crate] = &[
-    Crate { folder: "crates/core", name: CORE, may_use: &[] },
+    Crate { folder: "crates/types", name: TYPES, may_use: &[] },
+    Crate { folder: "crates/core", name: CORE, may_use: &[TYPES] },
     Crate { folder: "crates/store", name: "flowline-store", may_use: &[CORE] },
     Crate { folder: "crates/sqlite", name: "flowline-sqlite", may_use: &[CORE, "flowline-store"] },
     Crate { folder: "crates/postgres", name: "flowline-postgres", may_use: &[CORE, "flowline-store"] },
@@ -50,9 +51,13 @@ pub(super) const CRATES: &[Crate] = &[
     Crate { folder: "xtask", name: "xtask", may_use: &[] },
 ];
 
+pub(super) const TYPES: &str = "flowline-types";
 pub(super) const CORE: &str = "flowline-core";
 
-/// The outside crates that core may use. None of them does I/O, reads a clock or draws random numbers with the
+/// The crates that are pure.
+pub(super) const PURE: &[&str] = &[TYPES, CORE];
+
+/// The outside crates that these may use. None of them does I/O, reads a clock or draws random numbers with the
 /// features listed in [`CORE_FEATURES`].
 pub(super) const CORE_MAY_USE: &[&str] = &[
     "annotate-snippets",
@@ -68,7 +73,7 @@ pub(super) const CORE_MAY_USE: &[&str] = &[
     "toml",
 ];
 
-/// What core's tests may use on top.
+/// What their tests may use on top.
 pub(super) const CORE_TESTS_MAY_USE: &[&str] = &["insta", "proptest"];
 
 /// Crates that are pure only without their default features, and the features that keep them so.
@@ -78,6 +83,12 @@ pub(super) const CORE_FEATURES: &[(&str, &[&str])] =
 /// The rule for the crate that holds the file at `path`.
 pub(super) fn of_file(path: &str) -> Option<&'static Crate> {
     CRATES.iter().find(|krate| path.strip_prefix(krate.folder).is_some_and(|rest| rest.starts_with('/')))
+}
+
+/// Whether the file at `path` is code of a crate that is pure.
+pub(super) fn is_pure(path: &str) -> bool {
+    of_file(path)
+        .is_some_and(|krate| PURE.contains(&krate.name) && path[krate.folder.len()..].starts_with("/src/"))
 }
 
 /// The name a package has in Rust code.

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::ser::SerializeMap;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
 use crate::ids::digest;
 use crate::time::format_duration;
@@ -27,6 +27,7 @@ use crate::time::format_duration;
 pub use check::{Finding, check};
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use file_schema::file_schema;
+pub use flowline_types::Priority;
 pub use graph::{Graph, GraphEdge, GraphNode, Join, NodeKind, dot, graph, mermaid};
 pub use machine::{Ends, Machine, Missed, StateDefinition, TimerDefinition, Transition, When};
 pub use place::Place;
@@ -424,34 +425,6 @@ pub enum OnFailure {
     Fail,
     /// The run goes on as if the step had emitted nothing.
     Continue,
-}
-
-/// Which of the jobs in a lane goes first. The order is the rank: urgent jobs sort last and are claimed first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Priority {
-    Low,
-    #[default]
-    Normal,
-    High,
-    Urgent,
-}
-
-impl Priority {
-    pub const ALL: [Priority; 4] = [Priority::Low, Priority::Normal, Priority::High, Priority::Urgent];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Priority::Low => "low",
-            Priority::Normal => "normal",
-            Priority::High => "high",
-            Priority::Urgent => "urgent",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Priority> {
-        Priority::ALL.into_iter().find(|p| p.as_str() == text)
-    }
 }
 
 /// When a run's key-value state is removed.

@@ -1,0 +1,20 @@
+//! Flowline's vocabulary as plain data: names, times, payloads, events, limits.
+//!
+//! The engine, the stores, the API and its clients all speak it. Nothing here knows what a definition means or how a run
+//! moves on, so a client that only needs the words doesn't build the engine. It's as pure as core, which re-exports it
+//! under its own paths.
+
+pub mod event;
+pub mod ids;
+pub mod json;
+pub mod limits;
+pub mod receipt;
+pub mod status;
+pub mod time;
+
+pub use event::{Event, EventType, NewEvent};
+pub use ids::{RunId, RunKey, Tenant};
+pub use json::Json;
+pub use receipt::ReceiptStatus;
+pub use status::{Priority, Status};
+pub use time::Time;
