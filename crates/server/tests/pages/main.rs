@@ -73,6 +73,7 @@ pages! {
     metrics: "docs/metrics.md",
     operations: "docs/operations.md",
     postgres: "docs/postgres.md",
+    recipes: "docs/recipes.md",
     redis: "docs/redis.md",
     rust: "docs/rust.md",
     server: "docs/server.md",
