@@ -9,7 +9,7 @@ use clap::Args;
 
 /// The release that the configuration is written for.
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
-const CONFIG: &str = "crates/server/tests/http/schemathesis.toml";
+const CONFIG: &str = "crates/cli/tests/http/schemathesis.toml";
 /// Something to be found.
 const FLOW: &str = "flow: order\naccepts: { go: {} }\nsteps:\n  wait: { worker: depot, subscribes: [go] }\n";
 const MACHINE: &str = "machine: door\nevents: { push: , lock: { type: object } }\nstates:\n  open: { on: { push: shut, lock: { role: [porter] } } }\n  shut: { on: { push: { to: open, actions: [creak] } }, after: { in: 1h, to: open } }\nactions:\n  creak: { worker: depot }\n";

@@ -10,6 +10,7 @@ use flowline::store::{DocumentQuery, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::filter::duration;
 use crate::http::route::Scope;
 
 /// The collection of the store that tokens are in.
@@ -88,7 +89,7 @@ impl NewToken {
         names("flows", "flow", self.flows.as_deref().unwrap_or_default())?;
         names("queues", "queue", self.queues.as_deref().unwrap_or_default())?;
         if let Some(expires) = &self.expires {
-            let lasts = crate::settings::duration(expires).map_err(|problem| ("expires", problem))?;
+            let lasts = duration(expires).map_err(|problem| ("expires", problem))?;
             if lasts.is_zero() {
                 return Err((
                     "expires",
@@ -108,7 +109,7 @@ pub async fn create(store: &dyn Store, tenant: &Tenant, new: NewToken) -> Result
     })?;
     let secret = format!("{PREFIX}{}", hex(&bytes));
     let hash = hash(&secret);
-    let ttl = new.expires.as_deref().and_then(|text| crate::settings::duration(text).ok());
+    let ttl = new.expires.as_deref().and_then(|text| duration(text).ok());
     let now = store.now().await?;
     let row = TokenRow {
         // Of the hash, so that the same id is never given twice.

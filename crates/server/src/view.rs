@@ -20,6 +20,12 @@ use serde::{Deserialize, Serialize};
 /// Events read at a time: `step.completed` carries results.
 const PAGE: usize = 200;
 
+/// A list as the API writes it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Items<T> {
+    pub items: Vec<T>,
+}
+
 /// A page of runs. Its JSON is the same in the API and on the command line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -35,6 +35,11 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         folder: "crates/server",
         name: "flowline-server",
+        may_use: &["flowline", "flowline-client", CORE, "flowline-store"],
+    },
+    Crate {
+        folder: "crates/cli",
+        name: "flowline-cli",
         may_use: &[
             "flowline",
             "flowline-check",
@@ -42,6 +47,7 @@ pub(super) const CRATES: &[Crate] = &[
             CORE,
             "flowline-postgres",
             "flowline-redis",
+            "flowline-server",
             "flowline-sim",
             "flowline-sqlite",
             "flowline-store",

@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 
 use super::codes;
 use super::problem::Problem;
-use super::request::{Caller, Given, Params, moment};
+use super::request::{Caller, Given, Params};
 use super::route::{Access, Answer, Body, BodyLimit, Required, Route, Scope, Verb};
 use super::runs::total_json;
+use crate::filter::moment;
 
 pub const ACTS: &[&str] = &["cancel", "pause", "resume", "retry", "delete"];
 

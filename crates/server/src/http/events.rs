@@ -267,7 +267,7 @@ async fn answer(
         None => caller.engine.row(&run).await?,
     };
     let (store, plans) = (caller.engine.store(), caller.engine.plans());
-    let location = format!("/v1/runs/{}/receipts/{}", row.run_id, crate::target::part(&sent.event_id));
+    let location = format!("/v1/runs/{}/receipts/{}", row.run_id, super::paths::part(&sent.event_id));
     let is_machine = plans.get(store, &row.tenant, &row.definition).await?.machine.is_some();
     let receipt = match until {
         Some(until) if is_machine => caller.engine.wait_for_receipt(&run, &sent.event_id, until).await?,

@@ -17,8 +17,7 @@ use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
 use super::request::{Caller, Given, Params, Text, is_json};
 use super::route::{Access, Answer, Body, BodyLimit, Content, Kind, Query, Required, Route, Scope, Verb};
-use crate::target::Items;
-use crate::view::{FlowView, Versions};
+use crate::view::{FlowView, Items, Versions};
 
 const DEFINITION: Body = Body {
     schema: "Definition",

@@ -62,9 +62,20 @@ fn unescape(raw: &str) -> Value {
     percent_decode_str(raw).decode_utf8().ok().map(Cow::into_owned)
 }
 
+/// A part of a path, whatever is in it.
+pub fn part(text: &str) -> String {
+    form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_a_path_stays_one_part() {
+        assert_eq!(part("a b/c?d+e"), "a%20b%2Fc%3Fd%2Be");
+        assert_eq!(part("fulfil-order_1.x"), "fulfil-order_1.x");
+    }
 
     fn found(method: Method, path: &str) -> (&'static str, Vec<Value>) {
         match Paths::new().unwrap().find(&method, path) {

@@ -19,6 +19,7 @@ use super::codes;
 use super::paths::Value;
 use super::problem::Problem;
 use super::route::{BodyLimit, Kind, Query, Required, Route, path_parameters};
+use crate::filter::moment;
 
 /// How long a body may take to arrive.
 const BODY_TIME: Duration = Duration::from_secs(30);
@@ -198,11 +199,6 @@ fn fits(kind: Kind, value: &str) -> Result<(), String> {
             value.split(',').filter(|part| !part.is_empty()).try_for_each(|part| known(words, part))
         }
     }
-}
-
-/// A time as it is, or a duration before now.
-pub fn moment(text: &str, now: Time) -> Option<Time> {
-    parse_duration(text).map(|ago| now.before(ago)).or_else(|| Time::parse(text))
 }
 
 /// A body as JSON of a type.

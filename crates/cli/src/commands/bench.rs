@@ -1,0 +1,226 @@
+//! `flowline bench`: how fast this machine runs flows.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::Context;
+use crate::bench::{Answer, Question, Shape, bench, events, http, part};
+use crate::failure::{Exit, Failure, Outcome};
+use crate::open::{self, Access, Place};
+use crate::output;
+
+/// Measure how fast this machine runs flows
+///
+/// Runs flows of trivial steps on a temporary database, or with --store on a Postgres or Redis server, and measures what the
+/// disk or the server can do without Flowline for comparison. Use a release build on a quiet machine, and compare ratios.
+/// On a server the runs stay in the store, so give it a separate schema or prefix.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flowline bench --flow diamond --runs 20000 --in-flight 256 --json")]
+pub struct Args {
+    /// Flow to run: diamond (4 steps), chain (10) or fanout (22)
+    #[arg(long, value_name = "SHAPE", value_parser = shape, default_value = "diamond")]
+    flow: Shape,
+    /// How many runs to start
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 20_000)]
+    runs: u64,
+    /// Runs in progress at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000), default_value_t = 256)]
+    in_flight: u64,
+    /// Payload bytes per run
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000), default_value_t = 100)]
+    payload: u32,
+    /// Processes sharing the store (Postgres and Redis only)
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=64), default_value_t = 1)]
+    instances: u64,
+    /// Start this many runs per second at a steady pace, to measure latency at a given load
+    #[arg(long, value_name = "N", value_parser = rate)]
+    rate: Option<f64>,
+    /// One of several instances: print what it measured
+    #[arg(long, hide = true)]
+    part: bool,
+    /// Measure the HTTP API instead: starting runs with and without HTTP, and listing runs under load
+    #[arg(long, conflicts_with_all = ["flow", "instances", "keep", "payload", "rate"])]
+    http: bool,
+    /// Measure machines instead: --runs events, compared with store commits and steps of flows
+    #[arg(long, conflicts_with_all = ["flow", "instances", "keep", "payload", "rate", "http"])]
+    events: bool,
+    /// Directory for the temporary database, on the disk to measure
+    #[arg(long, value_name = "DIR", default_value = ".flowline")]
+    dir: PathBuf,
+    /// Keep the database as this file, on the same disk
+    #[arg(long, value_name = "FILE")]
+    keep: Option<PathBuf>,
+}
+
+fn shape(text: &str) -> Result<Shape, String> {
+    match text {
+        "diamond" => Ok(Shape::Diamond),
+        "chain" => Ok(Shape::Chain),
+        "fanout" => Ok(Shape::Fanout),
+        _ => Err("use diamond, chain or fanout".to_owned()),
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.001..=1e6).contains(rate));
+    rate.ok_or_else(|| "use a number of runs per second above 0".to_owned())
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    if args.http {
+        return over_http(context, &args).await;
+    }
+    let question = Question {
+        shape: args.flow,
+        runs: args.runs,
+        in_flight: args.in_flight,
+        dir: args.dir,
+        payload: args.payload as usize,
+        keep: args.keep,
+        server: server(context)?,
+        instances: args.instances,
+        rate: args.rate,
+    };
+    if args.events {
+        return of_events(context, &question).await;
+    }
+    if args.part {
+        let part = part(&question).await.map_err(|error| Failure::environment(format!("{error:#}")))?;
+        output::json(&part)?;
+        return Ok(Exit::Fine);
+    }
+    warn_of_debug();
+    let done = Arc::new(AtomicU64::new(0));
+    let bar = tokio::spawn(show(done.clone(), question.runs));
+    let answer = bench(&question, done).await;
+    bar.abort();
+    let answer = answer.map_err(|error| Failure::environment(format!("{error:#}")))?;
+    if context.json {
+        output::json(&answer)?;
+    } else {
+        tell(&answer)?;
+    }
+    Ok(Exit::Fine)
+}
+
+fn warn_of_debug() {
+    if cfg!(debug_assertions) {
+        output::note("this is a debug build, so its figures mean little; use `cargo run --release -- bench`");
+    }
+}
+
+async fn over_http(context: &Context, args: &Args) -> Outcome {
+    warn_of_debug();
+    let store = match server(context)? {
+        Some(url) => Some(open::open(&url, Access::Engine).await?),
+        None => None,
+    };
+    let answer = http::bench(store, &args.dir, args.runs, args.in_flight).await;
+    let answer = answer.map_err(|error| Failure::environment(format!("{error:#}")))?;
+    if context.json {
+        output::json(&answer)?;
+        return Ok(Exit::Fine);
+    }
+    output::line(&format!("{} starts, {} in flight", answer.runs, answer.in_flight))?;
+    for (name, value) in [
+        ("starts per second", format!("{:.0}", answer.starts_per_second)),
+        ("over HTTP", format!("{:.0}", answer.http_starts_per_second)),
+        ("share of HTTP", format!("{:.2}", answer.http_share)),
+        ("in a batch of 1000", format!("{:.0}", answer.batch_starts_per_second)),
+        ("list of 50, p99", format!("{:.2} ms", answer.list_p99_ms)),
+        ("at half that load", format!("{:.2} ms", answer.list_p99_under_load_ms)),
+        ("at all of it", format!("{:.2} ms", answer.list_p99_saturated_ms)),
+    ] {
+        output::line(&format!("  {name:<24}{value}"))?;
+    }
+    Ok(Exit::Fine)
+}
+
+async fn of_events(context: &Context, question: &Question) -> Outcome {
+    warn_of_debug();
+    let answer = events::bench(question).await;
+    let answer = answer.map_err(|error| Failure::environment(format!("{error:#}")))?;
+    if context.json {
+        output::json(&answer)?;
+        return Ok(Exit::Fine);
+    }
+    output::line(&format!("{} events, {} in flight", answer.events, answer.in_flight))?;
+    for (name, value) in [
+        ("one commit, p50", format!("{:.3} ms", answer.commit_ms.p50)),
+        ("taking an event in, p50", format!("{:.3} ms", answer.accept_ms.p50)),
+        ("event per commit", format!("{:.2}", answer.accept_per_commit)),
+        ("events per second", format!("{:.0}", answer.events_per_second)),
+        ("with an action each", format!("{:.0}", answer.events_with_action_per_second)),
+        ("steps per second", format!("{:.0}", answer.steps_per_second)),
+        ("events per step", format!("{:.2}", answer.events_per_step)),
+    ] {
+        output::line(&format!("  {name:<24}{value}"))?;
+    }
+    Ok(Exit::Fine)
+}
+
+/// The store to run on where the settings name a server's.
+fn server(context: &Context) -> Result<Option<String>, Failure> {
+    let url = &context.settings.store.value;
+    Ok(match Place::read(url)? {
+        Place::File(_) | Place::Memory => None,
+        _ => Some(url.clone()),
+    })
+}
+
+async fn show(done: Arc<AtomicU64>, runs: u64) {
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs");
+    let bar = ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    loop {
+        bar.set_position(done.load(Ordering::Relaxed));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+fn tell(answer: &Answer) -> std::io::Result<()> {
+    let instances = match answer.instances {
+        1 => String::new(),
+        count => format!(", {count} instances"),
+    };
+    output::line(&format!(
+        "{}, {} runs, {} in flight{instances}",
+        answer.flow, answer.runs, answer.in_flight
+    ))?;
+    let mut rows = vec![
+        ("runs per second", format!("{:.0}", answer.runs_per_second)),
+        ("steps per second", format!("{:.0}", answer.steps_per_second)),
+        ("latency p50 / p99", format!("{:.2} ms / {:.2} ms", answer.latency_ms.p50, answer.latency_ms.p99)),
+        ("commits, to a batch", format!("{}, {:.1}", answer.commits, answer.commits_per_batch)),
+        ("conflicts", answer.conflicts.to_string()),
+        ("bytes per run", answer.bytes_per_run.to_string()),
+        ("peak memory", format!("{:.0} MB", answer.peak_rss_mb)),
+    ];
+    if let Some(raw) = answer.baseline.rows_per_second {
+        rows.push(("raw rows per second", format!("{raw:.0}")));
+        rows.push(("steps per raw row", format!("{:.3}", answer.steps_per_second / raw)));
+    }
+    if let Some(raw) = answer.baseline.commits_per_second {
+        rows.push(("raw commits per second", format!("{raw:.0}")));
+        rows.push(("p50 per raw commit", format!("{:.1}", answer.latency_ms.p50 * raw / 1e3)));
+    }
+    if answer.baseline.transitions_per_script.or(answer.baseline.transitions_per_transaction).is_some() {
+        rows.push(("transitions per second", format!("{:.0}", answer.transitions_per_second)));
+    }
+    if let Some(raw) = answer.baseline.scripts_per_second {
+        rows.push(("raw scripts per second", format!("{raw:.0}")));
+    }
+    if let Some(ratio) = answer.baseline.transitions_per_script {
+        rows.push(("transitions per script", format!("{ratio:.3}")));
+    }
+    if let Some(raw) = answer.baseline.transactions_per_second {
+        rows.push(("pgbench per second", format!("{raw:.0}")));
+    }
+    if let Some(ratio) = answer.baseline.transitions_per_transaction {
+        rows.push(("transitions per pgbench", format!("{ratio:.2}")));
+    }
+    rows.iter().try_for_each(|(name, value)| output::line(&format!("  {name:<24}{value}")))
+}

@@ -1,0 +1,163 @@
+//! `flowline flows`: the flows of a store, and which definition new runs use.
+
+use std::collections::BTreeMap;
+
+use clap::Subcommand;
+use flowline::core::Status;
+use flowline::registry;
+use flowline_server::api::part;
+use flowline_server::view::{FlowView, Items, Versions};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::Context;
+use crate::failure::{Exit, Outcome};
+use crate::open::Access;
+use crate::output;
+use crate::target::Target;
+
+/// Characters of a hash that tell definitions apart for people.
+const HASH: usize = 12;
+
+/// List flows, roll back to a version, or retire a flow
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  flowline flows --versions\n  flowline flows activate fulfil-order 3f2a91c04d7e"
+)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    /// List every registered version, not only the latest of each flow
+    #[arg(long)]
+    versions: bool,
+    #[command(subcommand)]
+    command: Option<Change>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Change {
+    /// Choose the version that new runs use
+    ///
+    /// Runs that have started keep their version. Also brings back a retired flow.
+    #[command(after_help = "Example:\n  flowline flows activate fulfil-order 3f2a91c04d7e")]
+    Activate {
+        flow: String,
+        /// The version's hash or its first characters, as in `flowline flows --versions`
+        hash: String,
+    },
+    /// Stop starting new runs of a flow; existing runs continue
+    ///
+    /// To bring it back, register the flow again or activate a version.
+    #[command(after_help = "Example:\n  flowline flows retire fulfil-order")]
+    Retire { flow: String },
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    match &args.command {
+        None => list(context, args).await,
+        Some(Change::Activate { flow, hash }) => activate(context, flow, hash).await,
+        Some(Change::Retire { flow }) => retire(context, flow).await,
+    }
+}
+
+/// A flow after a change, as the API writes it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Changed {
+    flow: String,
+    hash: Option<String>,
+    retired: bool,
+}
+
+async fn activate(context: &Context, flow: &str, hash: &str) -> Outcome {
+    let changed = match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Existing).await?;
+            let latest = registry::activate(&*store, &context.settings.tenant.value, flow, hash).await?;
+            Changed { flow: flow.to_owned(), hash: Some(latest.hash.to_string()), retired: false }
+        }
+        Target::Server(server) => {
+            let path = format!("/v1/flows/{}/activate", part(flow));
+            server.post(&path, &json!({ "version": hash })).await?
+        }
+    };
+    let hash = changed.hash.as_deref().unwrap_or_default();
+    tell(context, &changed, &format!("new runs of {flow} use {hash}"))
+}
+
+async fn retire(context: &Context, flow: &str) -> Outcome {
+    let changed = match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Existing).await?;
+            registry::retire(&*store, &context.settings.tenant.value, flow).await?;
+            Changed { flow: flow.to_owned(), hash: None, retired: true }
+        }
+        Target::Server(server) => {
+            server.post(&format!("/v1/flows/{}/retire", part(flow)), &json!({})).await?
+        }
+    };
+    tell(context, &changed, &format!("flow {flow} is retired: existing runs continue, and no new ones start"))
+}
+
+fn tell(context: &Context, changed: &Changed, text: &str) -> Outcome {
+    if context.json {
+        output::json(changed)?;
+    } else {
+        output::line(text)?;
+    }
+    Ok(Exit::Fine)
+}
+
+async fn list(context: &Context, args: Args) -> Outcome {
+    let versions = if args.versions { Versions::All } else { Versions::Latest };
+    let items = match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Reader).await?;
+            FlowView::list(&*store, &context.settings.tenant.value, versions).await?
+        }
+        Target::Server(server) => {
+            let all = args.versions.then(|| "true".to_owned());
+            server.find::<Items<FlowView>>("/v1/flows", &[("versions", all)]).await?.items
+        }
+    };
+    if context.json {
+        output::json(&Items { items })?;
+        return Ok(Exit::Fine);
+    }
+    if items.is_empty() {
+        output::note(
+            "there are no flows yet; register one with `flowline run FILE` or `flowline start FILE`",
+        );
+        return Ok(Exit::Fine);
+    }
+    let cells = |item: &FlowView| {
+        let definition = &item.definition;
+        vec![
+            definition.flow.to_string(),
+            item.kind.as_str().to_owned(),
+            definition.hash.chars().take(HASH).collect(),
+            if item.retired {
+                "retired"
+            } else if definition.latest {
+                "latest"
+            } else {
+                ""
+            }
+            .to_owned(),
+            output::date(definition.created_at),
+            words(&item.runs),
+        ]
+    };
+    let rows = items.iter().map(cells).collect();
+    output::table(&["flow", "kind", "hash", "version", "created", "runs of the flow"], rows)?;
+    for item in &items {
+        for unserved in &item.not_run_here {
+            output::note(&format!("warning: {}: {unserved}", item.definition.flow));
+        }
+    }
+    Ok(Exit::Fine)
+}
+
+fn words(counts: &BTreeMap<Status, u64>) -> String {
+    let counts = counts.iter().filter(|(_, count)| **count > 0);
+    let words: Vec<String> = counts.map(|(status, count)| format!("{count} {status}")).collect();
+    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
+}

@@ -1,0 +1,367 @@
+//! `flowline locks`: who holds which named lock; takes, extends and releases one, or runs a command under it.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use flowline::core::time::parse_duration;
+use flowline::lock::{LockError, LockGuard, NamedLock, held_locks, new_token};
+use flowline::store::Token;
+use flowline_client::wire::{AcquireLockAnswer, HeldLock};
+use flowline_client::{RemoteLock, RemoteLockGuard};
+use flowline_server::api::{held, left};
+use flowline_server::view::Items;
+use process_wrap::tokio::{CommandWrap, ProcessGroup};
+use serde_json::json;
+
+use super::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::open::Access;
+use crate::output;
+use crate::signals::Signals;
+use crate::target::Target;
+
+/// List named locks, acquire or release one, or run a command under one
+///
+/// A lock has one holder at a time across all instances, workers and commands of a tenant. It expires when its holder stops
+/// extending it. Pass the fence to whatever you write to, so that it can turn away a holder whose lock has expired.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flowline locks\n  flowline locks run nightly-report -- ./report.sh")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<LockCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum LockCommand {
+    /// Acquire a lock and print the token that extends and releases it
+    #[command(after_help = "Example:\n  flowline locks acquire nightly-report --ttl 10m --wait 1m")]
+    Acquire {
+        name: String,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Extend a lock, so that it expires TTL from now
+    #[command(after_help = "Example:\n  flowline locks extend nightly-report --lock-token TOKEN --ttl 10m")]
+    Extend {
+        name: String,
+        /// Token that `acquire` printed [env: FLOWLINE_LOCK_TOKEN]
+        #[arg(long, value_name = "TOKEN")]
+        lock_token: Option<String>,
+        /// How long it lasts from now, 1s to 24h
+        #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span)]
+        ttl: Duration,
+    },
+    /// Release a lock
+    #[command(after_help = "Example:\n  flowline locks release nightly-report --lock-token TOKEN")]
+    Release {
+        name: String,
+        /// Token that `acquire` printed [env: FLOWLINE_LOCK_TOKEN]
+        #[arg(long, value_name = "TOKEN")]
+        lock_token: Option<String>,
+    },
+    /// Run a command while holding a lock
+    ///
+    /// Extends the lock while the command runs, and releases it afterwards. Kills the command if the lock is lost. The command
+    /// finds FLOWLINE_LOCK_NAME and FLOWLINE_LOCK_FENCE in its environment. Exits with 0 if the command did, and with 1 if it
+    /// failed or someone else holds the lock.
+    #[command(after_help = "Example:\n  flowline locks run nightly-report --wait 1m -- ./report.sh --all")]
+    Run {
+        name: String,
+        #[command(flatten)]
+        how: How,
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<String>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct How {
+    /// How long the lock lasts unless it's extended, 1s to 24h
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span)]
+    ttl: Duration,
+    /// How long to wait if someone else holds the lock
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = span)]
+    wait: Duration,
+    /// Name to show as the holder [default: user and process id]
+    #[arg(long, value_name = "NAME")]
+    owner: Option<String>,
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "write a duration such as 500ms, 30s or 1h30m".to_owned())
+}
+
+/// A lock, in a store or at a server.
+enum Lock {
+    Store(NamedLock),
+    /// Boxed, since it is much larger than a store's.
+    Server(Box<RemoteLock>),
+}
+
+/// A lock that is held. Dropped, it is released.
+enum Guard {
+    Store(LockGuard),
+    Server(RemoteLockGuard),
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    match args.command {
+        None => list(context).await,
+        Some(LockCommand::Acquire { name, how }) => acquire(context, &name, how).await,
+        Some(LockCommand::Extend { name, lock_token, ttl }) => {
+            extend(context, &name, &given_token(lock_token)?, ttl).await
+        }
+        Some(LockCommand::Release { name, lock_token }) => {
+            release(context, &name, &given_token(lock_token)?).await
+        }
+        Some(LockCommand::Run { name, how, command }) => run_under(context, &name, how, command).await,
+    }
+}
+
+async fn list(context: &Context) -> Outcome {
+    let items: Vec<HeldLock> = match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Reader).await?;
+            let now = store.now().await?;
+            let rows = held_locks(&*store, &context.settings.tenant.value).await?;
+            rows.into_iter().map(|row| held(row, now)).collect()
+        }
+        Target::Server(server) => server.get::<Items<_>>("/v1/locks").await?.items,
+    };
+    if context.json {
+        output::json(&Items { items })?;
+    } else if items.is_empty() {
+        output::note("no locks are held");
+    } else {
+        let cells = |lock: &HeldLock| {
+            let left = output::millis(lock.remaining_ms);
+            vec![
+                lock.name.clone(),
+                lock.owner.clone(),
+                left,
+                output::date(lock.since),
+                lock.fence.to_string(),
+            ]
+        };
+        output::table(&["lock", "owner", "left", "since", "fence"], items.iter().map(cells).collect())?;
+    }
+    Ok(Exit::Fine)
+}
+
+async fn acquire(context: &Context, name: &str, how: How) -> Outcome {
+    let token = new_token();
+    let owner = how.owner();
+    let lock = lock(context, name, how.ttl).await?.owner(&owner);
+    let until = tokio::time::Instant::now() + how.wait;
+    let mut pause = Duration::from_millis(50);
+    let granted = loop {
+        match lock.grant(token, &owner).await {
+            Err(failure) if failure.code == "lock-held" && tokio::time::Instant::now() + pause <= until => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(1));
+            }
+            answer => break answer?,
+        }
+    };
+    if context.json {
+        output::json(&granted)?;
+    } else {
+        // Alone on stdout, for $(…).
+        output::line(&granted.lock_token)?;
+        let HeldLock { fence, until, .. } = granted.lock;
+        output::note(&format!("lock {name} is yours until {} (fence {fence})", output::date(until)));
+    }
+    Ok(Exit::Fine)
+}
+
+async fn extend(context: &Context, name: &str, token: &str, ttl: Duration) -> Outcome {
+    let (until, remaining_ms) = match lock(context, name, ttl).await? {
+        Lock::Server(lock) => {
+            let extended = lock.extend(token).await?;
+            (extended.until, extended.remaining_ms)
+        }
+        Lock::Store(lock) => {
+            let until = lock.extend(read_token(token)?).await?.ok_or_else(|| lost(name))?;
+            (until, u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
+        }
+    };
+    if context.json {
+        output::json(&json!({ "name": name, "until": until, "remainingMs": remaining_ms }))?;
+    } else {
+        output::line(&format!("lock {name} is yours until {}", output::date(until)))?;
+    }
+    Ok(Exit::Fine)
+}
+
+async fn release(context: &Context, name: &str, token: &str) -> Outcome {
+    let released = match lock(context, name, flowline::lock::TTL).await? {
+        Lock::Server(lock) => lock.release(token).await?,
+        Lock::Store(lock) => lock.release(read_token(token)?).await?,
+    };
+    if context.json {
+        output::json(&json!({ "name": name, "released": released }))?;
+    } else if released {
+        output::line(&format!("lock {name} is released"))?;
+    }
+    if released {
+        return Ok(Exit::Fine);
+    }
+    if !context.json {
+        output::fault(&lost(name).message, None);
+    }
+    Ok(Exit::Found)
+}
+
+async fn run_under(context: &Context, name: &str, how: How, command: Vec<String>) -> Outcome {
+    let cannot = |error: std::io::Error| Failure::environment(format!("can't run {:?}: {error}", command[0]));
+    let mut signals = Signals::listen().map_err(cannot)?;
+    let lock = lock(context, name, how.ttl).await?.owner(&how.owner());
+    let guard = tokio::select! {
+        guard = lock.guard(how.wait) => guard?,
+        () = signals.next() => return Ok(Exit::Interrupted),
+    };
+    let mut child = CommandWrap::with_new(&command[0], |child| {
+        child.args(&command[1..]);
+        child.env("FLOWLINE_LOCK_NAME", name).env("FLOWLINE_LOCK_FENCE", guard.fence().to_string());
+        if context.json {
+            child.stdout(std::io::stderr());
+        }
+    });
+    // A group of its own, so that nothing it started outlives the lock.
+    let mut child = match child.wrap(ProcessGroup::leader()).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            guard.release().await?;
+            return Err(cannot(error));
+        }
+    };
+    let ended = tokio::select! {
+        status = child.wait() => Ok(status.map_err(cannot)?),
+        () = guard.lost() => Err(lost(name)),
+        () = signals.next() => Err(Failure::new(Exit::Interrupted, "interrupted", "interrupted")),
+    };
+    // Also of a command that ended: what it left behind holds no lock.
+    let _ = child.start_kill();
+    let _ = child.wait().await;
+    let kept = guard.release().await;
+    let status = match ended {
+        Err(failure) if failure.exit == Exit::Interrupted => return Ok(Exit::Interrupted),
+        ended => ended?,
+    };
+    kept?;
+    if context.json {
+        output::json(&json!({ "name": name, "exitCode": status.code() }))?;
+    }
+    if status.success() {
+        return Ok(Exit::Fine);
+    }
+    if !context.json {
+        output::fault(&format!("{} ended with {status}", command[0]), None);
+    }
+    Ok(Exit::Found)
+}
+
+async fn lock(context: &Context, name: &str, ttl: Duration) -> Result<Lock, Failure> {
+    flowline::core::ids::check_name("lock", name).map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(match context.settings.server() {
+        Some(server) => Lock::Server(Box::new(context.client(server)?.lock(name).ttl(ttl))),
+        None => {
+            let store = context.open(Access::Existing).await?;
+            Lock::Store(NamedLock::new(store, context.settings.tenant.value.clone(), name).ttl(ttl))
+        }
+    })
+}
+
+impl How {
+    fn owner(&self) -> String {
+        let user = || std::env::var("USER").ok().filter(|user| !user.is_empty());
+        let named = self.owner.clone();
+        named.unwrap_or_else(|| {
+            format!("{}:{}", user().unwrap_or_else(|| "cli".to_owned()), std::process::id())
+        })
+    }
+}
+
+impl Lock {
+    fn owner(self, owner: &str) -> Lock {
+        match self {
+            Lock::Store(lock) => Lock::Store(lock.owner(owner)),
+            Lock::Server(lock) => Lock::Server(Box::new(lock.owner(owner))),
+        }
+    }
+
+    async fn grant(&self, token: Token, owner: &str) -> Result<AcquireLockAnswer, Failure> {
+        let lock_token = format!("{:032x}", token.0);
+        match self {
+            Lock::Server(lock) => Ok(lock.grant(Some(&lock_token)).await?),
+            Lock::Store(lock) => {
+                let grant = lock.grant(token).await?;
+                let (fence, since, until) = (grant.fence, grant.since, grant.until);
+                let (name, owner) = (lock.name().to_owned(), owner.to_owned());
+                let remaining_ms = left(until, since);
+                let lock = HeldLock { name, owner, fence, since, until, remaining_ms };
+                Ok(AcquireLockAnswer { lock, lock_token })
+            }
+        }
+    }
+
+    async fn guard(&self, wait: Duration) -> Result<Guard, Failure> {
+        Ok(match self {
+            Lock::Store(lock) => Guard::Store(lock.acquire_within(wait).await?),
+            Lock::Server(lock) => Guard::Server(lock.acquire_within(wait).await?),
+        })
+    }
+}
+
+impl Guard {
+    fn fence(&self) -> u64 {
+        match self {
+            Guard::Store(guard) => guard.fence(),
+            Guard::Server(guard) => guard.fence(),
+        }
+    }
+
+    async fn lost(&self) {
+        match self {
+            Guard::Store(guard) => guard.lost().await,
+            Guard::Server(guard) => guard.lost().await,
+        }
+    }
+
+    async fn release(self) -> Result<bool, Failure> {
+        Ok(match self {
+            Guard::Store(guard) => guard.release().await?,
+            Guard::Server(guard) => guard.release().await?,
+        })
+    }
+}
+
+fn given_token(flag: Option<String>) -> Result<String, Failure> {
+    let from_env = || std::env::var("FLOWLINE_LOCK_TOKEN").ok().filter(|token| !token.is_empty());
+    flag.or_else(from_env).ok_or_else(|| {
+        Failure::usage("the lock token is missing")
+            .help("pass the token that `flowline locks acquire` printed with --lock-token")
+    })
+}
+
+fn read_token(text: &str) -> Result<Token, Failure> {
+    let token = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
+    token.map(Token).ok_or_else(|| {
+        Failure::usage("--lock-token must be the 32 hex digits that `flowline locks acquire` printed")
+    })
+}
+
+fn lost(name: &str) -> Failure {
+    Failure::new(Exit::Found, "lock-lost", format!("this token doesn't hold lock {name:?} any more"))
+}
+
+impl From<LockError> for Failure {
+    fn from(error: LockError) -> Failure {
+        let text = error.to_string();
+        match error {
+            LockError::Store(error) => error.into(),
+            LockError::Held { .. } => Failure::new(Exit::Found, "lock-held", text),
+            _ => Failure::usage(text),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `flowline queues`: how deep each queue is; stops and opens queues.
+
+use clap::Subcommand;
+use flowline::core::ids::check_name;
+use flowline::store::QueueRow;
+use flowline::store::row::Pause;
+use flowline_server::view::Items;
+use serde::de::IgnoredAny;
+use serde_json::json;
+
+use super::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::open::Access;
+use crate::output;
+use crate::target::Target;
+
+/// Show queues and their jobs, or pause and resume one
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flowline queues\n  flowline queues pause reports")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<Change>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Change {
+    /// Stop claiming jobs from a queue; running ones finish
+    #[command(after_help = "Example:\n  flowline queues pause reports")]
+    Pause { queue: String },
+    /// Claim jobs from a paused queue again
+    #[command(after_help = "Example:\n  flowline queues resume reports")]
+    Resume { queue: String },
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    match args.command {
+        None => list(context).await,
+        Some(Change::Pause { queue }) => change(context, &queue, Pause::Paused).await,
+        Some(Change::Resume { queue }) => change(context, &queue, Pause::Open).await,
+    }
+}
+
+async fn list(context: &Context) -> Outcome {
+    let items: Vec<QueueRow> = match context.target()? {
+        Target::Store => context.open(Access::Reader).await?.queues(&context.settings.tenant.value).await?,
+        Target::Server(server) => server.get::<Items<_>>("/v1/queues").await?.items,
+    };
+    if context.json {
+        output::json(&Items { items })?;
+    } else if items.is_empty() {
+        output::note("all queues are empty, and none is paused");
+    } else {
+        let head = ["queue", "needs", "ready", "delayed", "held", "leased", "oldest", "paused"];
+        output::table(&head, items.iter().map(cells).collect())?;
+    }
+    Ok(Exit::Fine)
+}
+
+fn cells(row: &QueueRow) -> Vec<String> {
+    let [ready, delayed, held, leased] =
+        [row.ready, row.delayed, row.held, row.leased].map(|n| n.to_string());
+    let paused = if row.paused { "paused" } else { "" };
+    let oldest = row.oldest.map_or(String::new(), output::date);
+    vec![row.queue.to_string(), row.need.to_string(), ready, delayed, held, leased, oldest, paused.to_owned()]
+}
+
+async fn change(context: &Context, queue: &str, pause: Pause) -> Outcome {
+    check_name("queue", queue).map_err(|error| Failure::usage(error.to_string()))?;
+    let paused = pause == Pause::Paused;
+    match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Existing).await?;
+            store.pause_queue(&context.settings.tenant.value, queue, pause).await?;
+        }
+        Target::Server(server) => {
+            let act = if paused { "pause" } else { "resume" };
+            let _: IgnoredAny = server.post(&format!("/v1/queues/{queue}/{act}"), &json!({})).await?;
+        }
+    }
+    if context.json {
+        output::json(&json!({ "queue": queue, "paused": paused }))?;
+    } else {
+        output::line(&format!("queue {queue} is {}", if paused { "paused" } else { "active" }))?;
+    }
+    Ok(Exit::Fine)
+}

@@ -1,0 +1,273 @@
+//! `flowline serve` and `flowline dev`: the API, and an instance that works.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline::runner::http::Allow;
+use flowline::store::Store;
+use flowline::{Config, Engine, EngineBuilder, HttpConfig};
+use flowline_server::otlp::Export;
+use flowline_server::serve::{self, Door, Principal, Remembered, ServerConfig, Serving};
+use flowline_server::token;
+
+use super::{Context, WorkFlags, no_runtime};
+use crate::failure::{Exit, Failure, Outcome};
+use crate::flows_dir::FlowFolder;
+use crate::log::{self, Habit};
+use crate::open::shown;
+use crate::output;
+use crate::settings::{Auth, Flags, Source};
+use crate::signals::Signals;
+
+/// Serve the HTTP API and run steps
+///
+/// On a loopback address it doesn't require API tokens, unless you set --auth. On any other address it does, and it won't
+/// start until one exists. `command` steps run only with --allow-commands.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  flowline serve --store postgres://flowline@db/flowline --listen 0.0.0.0:7400"
+)]
+pub struct Args {
+    #[command(flatten)]
+    pub serve: ServeFlags,
+    /// Run `command` steps on this machine
+    #[arg(long)]
+    allow_commands: bool,
+}
+
+/// Run a local server for developing flows
+///
+/// Like `serve`, with `command` steps allowed. With --flows, it registers definitions again whenever a file changes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flowline dev --flows examples")]
+pub struct Dev {
+    #[command(flatten)]
+    pub serve: ServeFlags,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServeFlags {
+    /// Address to listen on [env: FLOWLINE_LISTEN] [default: 127.0.0.1:7400]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// Whether to require API tokens: auto (not on loopback), none or tokens [env: FLOWLINE_AUTH] [default: auto]
+    #[arg(long, value_name = "HOW")]
+    pub auth: Option<String>,
+    /// If the store isn't reachable at startup, wait this long for it, then exit with 3 [env: FLOWLINE_STORE_PATIENCE]
+    /// [default: 30s]
+    #[arg(long, value_name = "DURATION")]
+    pub store_patience: Option<String>,
+    /// How long without progress before the metrics count a run as stuck [env: FLOWLINE_STUCK_AFTER] [default: 15m]
+    #[arg(long, value_name = "DURATION")]
+    pub stuck_after: Option<String>,
+    /// Log level: error, warn, info, debug or trace, optionally per module (info,flowline::drive=debug) [env: FLOWLINE_LOG] [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
+    /// Log format: pretty or json [env: FLOWLINE_LOG_FORMAT] [default: pretty on a terminal and in `dev`, otherwise json]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+    /// Send spans to this OpenTelemetry collector with OTLP over HTTP (http://127.0.0.1:4318) [env: FLOWLINE_OTLP_ENDPOINT]
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+    /// Headers to send to the collector: NAME=VALUE, comma-separated. Set secrets in the environment [env:
+    /// FLOWLINE_OTLP_HEADERS]
+    #[arg(long, value_name = "HEADERS")]
+    pub otlp_headers: Option<String>,
+    /// Directory of definitions to register [env: FLOWLINE_FLOWS]
+    #[arg(long, value_name = "DIR")]
+    pub flows: Option<PathBuf>,
+    /// Serve TLS with this certificate chain (PEM) [env: FLOWLINE_TLS_CERT]
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<String>,
+    /// Private key of the certificate (PEM) [env: FLOWLINE_TLS_KEY]
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
+    /// Connections to accept at once; others wait [env: FLOWLINE_MAX_CONNECTIONS] [default: 10000]
+    #[arg(long, value_name = "N")]
+    max_connections: Option<String>,
+    /// URL under which others reach this server, for callbacks of http steps [env: FLOWLINE_PUBLIC_URL] [default: the
+    /// address it listens on]
+    #[arg(long, value_name = "URL")]
+    pub public_url: Option<String>,
+    /// Origins whose web pages may use the API, comma-separated (https://HOST) [env:
+    /// FLOWLINE_CORS_ORIGINS] [default: none]
+    #[arg(long, value_name = "ORIGINS")]
+    pub cors_origins: Option<String>,
+    #[command(flatten)]
+    pub work: WorkFlags,
+}
+
+impl ServeFlags {
+    /// Writes down what these flags say of settings.
+    pub fn fill(&self, flags: &mut Flags) {
+        flags.listen.clone_from(&self.listen);
+        flags.store_patience.clone_from(&self.store_patience);
+        flags.auth.clone_from(&self.auth);
+        flags.flows.clone_from(&self.flows);
+        flags.public_url.clone_from(&self.public_url);
+        flags.cors_origins.clone_from(&self.cors_origins);
+        flags.tls_cert.clone_from(&self.tls_cert);
+        flags.tls_key.clone_from(&self.tls_key);
+        flags.max_connections.clone_from(&self.max_connections);
+        flags.stuck_after.clone_from(&self.stuck_after);
+        flags.log.clone_from(&self.log);
+        flags.log_format.clone_from(&self.log_format);
+        flags.otlp_endpoint.clone_from(&self.otlp_endpoint);
+        flags.otlp_headers.clone_from(&self.otlp_headers);
+    }
+}
+
+/// What differs between serving and developing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Serve { commands: bool },
+    Dev,
+}
+
+pub async fn serve(context: &Context, args: Args) -> Outcome {
+    run(context, args.serve, Mode::Serve { commands: args.allow_commands }).await
+}
+
+pub async fn dev(context: &Context, args: Dev) -> Outcome {
+    run(context, args.serve, Mode::Dev).await
+}
+
+async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
+    let settings = &context.settings;
+    let habit = if mode == Mode::Dev { Habit::ForPeople } else { Habit::ByTerminal };
+    log::start(&settings.log.value, settings.log_format.value, habit);
+    let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
+    let tls = match (&settings.tls_cert.value, &settings.tls_key.value) {
+        (Some(cert), Some(key)) => Some(serve::acceptor(cert, key).map_err(Failure::usage)?),
+        (None, None) => None,
+        _ => return Err(Failure::usage("TLS needs both --tls-cert and --tls-key")),
+    };
+    allow_files();
+    let listener = serve::bind(settings.listen.value).map_err(|error| {
+        Failure::environment(format!("can't listen on {}: {error}", settings.listen.value))
+            .help("another server may be running there; choose another address with --listen")
+    })?;
+    let address = listener.local_addr().map_err(|error| Failure::environment(error.to_string()))?;
+    let Some(store) = context.await_store(&mut signals).await? else { return Ok(Exit::Interrupted) };
+    let door = door(context, &*store, address.ip().is_loopback()).await?;
+    let config = Config { tenant: None, ..context.work_config() };
+    let instance = config.instance.clone();
+    let headers = &settings.otlp_headers.value;
+    let export = settings.otlp_endpoint.value.clone().map(|to| Export::start(to, headers, &instance));
+    let export = export.transpose().map_err(|error| Failure::usage(error.to_string()))?;
+    let (export, sender) = export.unzip();
+    let mut builder = Engine::on(store.clone()).config(config);
+    if let Some(export) = &export {
+        builder = builder.spans(export.spans.clone());
+    }
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let here = format!("{scheme}://{address}");
+    let engine = engine(context, builder, &flags.work.env, mode, &here).await?;
+    let flows = match &settings.flows.value {
+        Some(folder) => {
+            let flows = match FlowFolder::register(&engine, folder).await {
+                Ok(flows) => flows,
+                Err(failure) => {
+                    engine.stop_within(Duration::ZERO).await;
+                    return Err(failure);
+                }
+            };
+            output::note(&format!("{} from {}", output::count(flows.len() as u64, "flow"), folder.display()));
+            Some(flows)
+        }
+        None => None,
+    };
+    let config = ServerConfig {
+        door,
+        origins: settings.cors_origins.value.clone(),
+        stuck_after: settings.stuck_after.value,
+        export,
+        tls,
+        max_connections: settings.max_connections.value,
+        drain: engine.config().drain,
+    };
+    output::note(&format!("serving {} on {here}", shown(&settings.store.value)));
+    if mode == Mode::Dev {
+        output::note(&format!("  API   {here}/docs\n  live  {here}/v1/stream"));
+    }
+    tracing::info!(instanceId = &*instance, version = env!("CARGO_PKG_VERSION"), "instance started");
+    let serving = Serving::start(engine.clone(), store, listener, config).map_err(no_runtime)?;
+    tokio::select! {
+        () = signals.next() => {}
+        () = follow(&engine, flows, mode) => {}
+    }
+    let closing = serving.close();
+    signals.stop(&engine).await;
+    closing.ended().await;
+    if let Some(sender) = sender {
+        sender.stop().await;
+    }
+    tracing::info!(instanceId = &*instance, "instance stopped");
+    Ok(Exit::Fine)
+}
+
+async fn follow(engine: &Engine, flows: Option<FlowFolder>, mode: Mode) {
+    match flows {
+        Some(flows) if mode == Mode::Dev => flows.follow(engine).await,
+        _ => std::future::pending().await,
+    }
+}
+
+/// Whom to let in. A server that others can reach asks for tokens, and there must be one.
+async fn door(context: &Context, store: &dyn Store, loopback: bool) -> Result<Door, Failure> {
+    let open = match context.settings.auth.value {
+        Auth::None => true,
+        Auth::Tokens => false,
+        Auth::Auto => loopback,
+    };
+    if open {
+        if !loopback {
+            output::note("warning: no API token is required, and other machines can reach this address");
+        }
+        let anyone = Principal::anyone(context.settings.tenant.value.clone());
+        return Ok(Door::Open { anyone, loopback });
+    }
+    if token::list(store, None).await?.is_empty() {
+        return Err(Failure::new(Exit::Usage, "no-token", "this server requires API tokens, and there are none yet").help(
+            "create one with `flowline token create --subject me --scope admin`. Or listen on 127.0.0.1:7400 to serve \
+             this machine only, or let anyone in with --auth none",
+        ));
+    }
+    Ok(Door::Tokens(Remembered::default()))
+}
+
+/// The engine of a server: it serves every tenant.
+async fn engine(
+    context: &Context,
+    engine: EngineBuilder,
+    env: &[String],
+    mode: Mode,
+    here: &str,
+) -> Result<Engine, Failure> {
+    let settings = &context.settings;
+    let allow = match (&settings.http_allow.source, mode) {
+        // The flows of others should not reach what this machine can.
+        (Source::Default, Mode::Serve { .. }) => Allow::default(),
+        _ => settings.http_allow.value.clone(),
+    };
+    let callbacks = settings.public_url.value.clone().unwrap_or_else(|| here.to_owned());
+    let http = HttpConfig { allow, callbacks: Some(callbacks), ..super::http_config() };
+    let mut engine = engine.http(http);
+    if mode != (Mode::Serve { commands: false }) {
+        engine = engine.runner("command", Arc::new(super::commands(env)));
+    }
+    Ok(engine.tenant(context.settings.tenant.value.clone()).start().await?)
+}
+
+/// Every connection is an open file, and systems start processes with a low limit for the sake of old programs: takes as
+/// many as it may. Where that is refused, connections beyond the limit wait.
+fn allow_files() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = limit.maximum;
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}

@@ -1,0 +1,160 @@
+//! `flowline token`: make, list and revoke API tokens.
+
+use clap::Subcommand;
+use flowline_server::api::{Scope, part};
+use flowline_server::token::{self, MadeToken, NewToken, TokenRow};
+use flowline_server::view::Items;
+use serde_json::json;
+
+use super::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::open::Access;
+use crate::output;
+use crate::target::Target;
+
+/// Create, list and revoke API tokens
+///
+/// A token belongs to one tenant: the one in --tenant, or with --server, the tenant of the token you use there. Its secret is
+/// printed once; the store keeps only a hash.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  flowline token create --subject ci --scope start --scope read --expires 90d"
+)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Change,
+}
+
+#[derive(Debug, Subcommand)]
+enum Change {
+    /// Create a token and print its secret
+    #[command(
+        after_help = "Example:\n  flowline token create --subject depot --scope work --bind-queue depot"
+    )]
+    Create(Create),
+    /// List valid tokens, without their secrets
+    #[command(after_help = "Example:\n  flowline token list --json")]
+    List,
+    /// Revoke a token
+    #[command(after_help = "Example:\n  flowline token revoke 0f3a9c2d4b5e6f70")]
+    Revoke { id: String },
+}
+
+#[derive(Debug, clap::Args)]
+struct Create {
+    /// Who the token is for
+    #[arg(long, value_name = "NAME")]
+    subject: String,
+    /// What it allows: read, start, work, operate, on_behalf or admin; repeatable
+    #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = scope)]
+    scopes: Vec<Scope>,
+    /// Role of the subject; repeatable
+    #[arg(long = "role", value_name = "ROLE")]
+    roles: Vec<String>,
+    /// Limit it to this flow; repeatable
+    #[arg(long = "bind-flow", value_name = "FLOW")]
+    flows: Vec<String>,
+    /// Limit it to this queue; repeatable
+    #[arg(long = "bind-queue", value_name = "QUEUE")]
+    queues: Vec<String>,
+    /// Expire after this time [default: never]
+    #[arg(long, value_name = "DURATION")]
+    expires: Option<String>,
+}
+
+pub async fn run(context: &Context, args: Args) -> Outcome {
+    match args.command {
+        Change::Create(create) => make(context, create).await,
+        Change::List => list(context).await,
+        Change::Revoke { id } => revoke(context, &id).await,
+    }
+}
+
+async fn make(context: &Context, create: Create) -> Outcome {
+    let some = |names: Vec<String>| (!names.is_empty()).then_some(names);
+    let new = NewToken {
+        subject: create.subject,
+        scopes: create.scopes,
+        roles: create.roles,
+        flows: some(create.flows),
+        queues: some(create.queues),
+        expires: create.expires,
+    };
+    new.check()
+        .map_err(|(field, wrong)| Failure::usage(format!("--{}: {wrong}", field.trim_end_matches('s'))))?;
+    let made = match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Engine).await?;
+            token::create(&*store, &context.settings.tenant.value, new).await?
+        }
+        Target::Server(server) => server.post("/v1/tokens", &new).await?,
+    };
+    if context.json {
+        output::json(&made)?;
+    } else {
+        let MadeToken { row, token } = made;
+        output::line(&token)?;
+        output::note(&format!(
+            "token {} for {} in tenant {}; it won't be shown again",
+            row.id, row.subject, row.tenant
+        ));
+    }
+    Ok(Exit::Fine)
+}
+
+async fn list(context: &Context) -> Outcome {
+    let items: Vec<TokenRow> = match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Reader).await?;
+            token::list(&*store, Some(&context.settings.tenant.value)).await?
+        }
+        Target::Server(server) => server.get::<Items<_>>("/v1/tokens").await?.items,
+    };
+    if context.json {
+        output::json(&Items { items })?;
+    } else if items.is_empty() {
+        output::note("there are no tokens; create one with `flowline token create`");
+    } else {
+        let words =
+            |names: &Option<Vec<String>>| names.as_ref().map_or("all".to_owned(), |names| names.join(" "));
+        let cells = items.iter().map(|row| {
+            let scopes: Vec<&str> = row.scopes.iter().map(|scope| scope.as_str()).collect();
+            vec![
+                row.id.clone(),
+                output::clip(&row.subject, 40),
+                scopes.join(" "),
+                words(&row.flows),
+                words(&row.queues),
+                output::date(row.created_at),
+                row.expires_at.map_or(String::new(), output::date),
+            ]
+        });
+        output::table(
+            &["id", "subject", "scopes", "flows", "queues", "created", "expires"],
+            cells.collect(),
+        )?;
+    }
+    Ok(Exit::Fine)
+}
+
+async fn revoke(context: &Context, id: &str) -> Outcome {
+    match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Existing).await?;
+            if !token::revoke(&*store, &context.settings.tenant.value, id).await? {
+                return Err(Failure::refusal("no-such-token", format!("there is no token {id}")));
+            }
+        }
+        Target::Server(server) => server.delete(&format!("/v1/tokens/{}", part(id))).await?,
+    }
+    if context.json {
+        output::json(&json!({ "id": id, "revoked": true }))?;
+    } else {
+        output::line(&format!("token {id} is revoked"))?;
+    }
+    Ok(Exit::Fine)
+}
+
+fn scope(text: &str) -> Result<Scope, String> {
+    Scope::parse(text).ok_or_else(|| "use read, start, work, operate, on_behalf or admin".to_owned())
+}

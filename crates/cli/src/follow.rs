@@ -1,0 +1,165 @@
+//! The log of one run as it grows, whoever works on it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline::core::time::format_duration;
+use flowline::core::{Event, RunKey};
+use flowline::store::{EventQuery, RunRow, Store, StoreError};
+use flowline_server::api::{Events, Outcome};
+use tokio::sync::watch;
+
+use crate::failure::Failure;
+use crate::target::Server;
+
+/// Looked again without a hint: a hint can be lost.
+const LOOK: Duration = Duration::from_millis(500);
+/// Events read at a time: a page of full payloads stays small.
+const PAGE: usize = 200;
+
+/// Reads a run's log from some event on.
+pub struct Tail {
+    store: Arc<dyn Store>,
+    run: RunKey,
+    query: EventQuery,
+    buffer: VecDeque<Event>,
+    hint: watch::Receiver<u64>,
+}
+
+impl Tail {
+    pub fn new(store: Arc<dyn Store>, run: RunKey, query: EventQuery) -> Tail {
+        let hint = store.watch();
+        Tail { store, run, query: EventQuery { limit: PAGE, ..query }, buffer: VecDeque::new(), hint }
+    }
+
+    /// The next event that is there already; `None` at the present end.
+    pub async fn ready(&mut self) -> Result<Option<Event>, StoreError> {
+        if self.buffer.is_empty() {
+            let page = self.store.events(&self.run, self.query.clone()).await?;
+            self.buffer.extend(page.events);
+        }
+        let event = self.buffer.pop_front();
+        if let Some(event) = &event {
+            self.query.after = event.seq;
+        }
+        Ok(event)
+    }
+
+    /// The run's row.
+    pub async fn row(&self) -> Result<RunRow, Failure> {
+        let found = self.store.load(std::slice::from_ref(&self.run)).await?.into_iter().next().flatten();
+        found.map(|snapshot| snapshot.row).ok_or_else(|| Failure::no_such_run(self.run.run.as_str()))
+    }
+
+    /// Waits for a reason to look again: a change of the store, or some time.
+    pub async fn changed(&mut self) {
+        if tokio::time::timeout(LOOK, self.hint.changed()).await.is_ok_and(|changed| changed.is_err()) {
+            // No more hints will come.
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// The next event, waiting for it if need be. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<Event, StoreError> {
+        loop {
+            self.hint.borrow_and_update();
+            if let Some(event) = self.ready().await? {
+                return Ok(event);
+            }
+            self.changed().await;
+        }
+    }
+}
+
+/// A run's log for whoever looks at it, from the store or from a server.
+pub struct Log {
+    source: Source,
+    trimmed: bool,
+}
+
+enum Source {
+    Store(Tail),
+    Server(Box<Asked>),
+}
+
+/// A log that a server is asked for, a page at a time.
+struct Asked {
+    server: Server,
+    /// The run's route.
+    path: String,
+    query: EventQuery,
+    buffer: VecDeque<Event>,
+}
+
+impl Log {
+    pub async fn of_store(store: Arc<dyn Store>, run: RunKey, query: EventQuery) -> Result<Log, Failure> {
+        let tail = Tail::new(store, run, query);
+        Ok(Log { trimmed: tail.row().await?.events_trimmed, source: Source::Store(tail) })
+    }
+
+    pub async fn of_server(server: Server, run: &RunKey, query: EventQuery) -> Result<Log, Failure> {
+        let path = format!("/v1/runs/{}", run.run);
+        let mut asked = Asked { server, path, query, buffer: VecDeque::new() };
+        let trimmed = asked.fill().await?.events_trimmed;
+        Ok(Log { trimmed, source: Source::Server(Box::new(asked)) })
+    }
+
+    /// Whether retention has removed it.
+    pub fn is_trimmed(&self) -> bool {
+        self.trimmed
+    }
+
+    /// The next event that is there already; `None` at the present end.
+    pub async fn ready(&mut self) -> Result<Option<Event>, Failure> {
+        match &mut self.source {
+            Source::Store(tail) => Ok(tail.ready().await?),
+            Source::Server(asked) => asked.ready().await,
+        }
+    }
+
+    /// Waits for a reason to look again, and tells whether the run has ended: then all there will be is there.
+    pub async fn wait(&mut self) -> Result<bool, Failure> {
+        match &mut self.source {
+            Source::Store(tail) => {
+                let ended = tail.row().await?.status.is_terminal();
+                if !ended {
+                    tail.changed().await;
+                }
+                Ok(ended)
+            }
+            Source::Server(asked) => {
+                let parameters = [("wait", Some(format_duration(LOOK)))];
+                let outcome: Outcome =
+                    asked.server.find(&format!("{}/result", asked.path), &parameters).await?;
+                Ok(outcome.status.is_terminal())
+            }
+        }
+    }
+}
+
+impl Asked {
+    async fn ready(&mut self) -> Result<Option<Event>, Failure> {
+        if self.buffer.is_empty() {
+            self.fill().await?;
+        }
+        Ok(self.buffer.pop_front())
+    }
+
+    /// Reads the next page; what it holds goes into the buffer.
+    async fn fill(&mut self) -> Result<Events, Failure> {
+        let query = &self.query;
+        let kinds: Vec<&str> = query.kinds.iter().map(|kind| kind.as_str()).collect();
+        let parameters = [
+            ("after", Some(query.after.to_string())),
+            ("type", (!kinds.is_empty()).then(|| kinds.join(","))),
+            ("step", query.step.clone()),
+            ("attempt", query.attempt.map(|attempt| attempt.to_string())),
+            ("limit", Some(PAGE.to_string())),
+        ];
+        let mut page: Events = self.server.find(&format!("{}/events", self.path), &parameters).await?;
+        self.query.after = page.items.last().map_or(self.query.after, |event| event.seq);
+        self.buffer.extend(page.items.drain(..));
+        Ok(page)
+    }
+}

@@ -1,0 +1,24 @@
+//! The `flowline` binary: Flowline on the command line.
+
+mod bench;
+mod commands;
+mod definition;
+mod failure;
+mod findings;
+mod flows_dir;
+mod follow;
+mod happened;
+mod log;
+mod open;
+mod output;
+mod progress;
+mod settings;
+mod signals;
+mod target;
+mod trouble;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    commands::main()
+}

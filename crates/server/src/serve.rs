@@ -1,0 +1,110 @@
+//! A server that runs: it takes connections until it is closed, and answers them from an engine.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline::Engine;
+use flowline::store::Store;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+use crate::http::listen::{self, Listening};
+use crate::http::live::Live;
+use crate::http::metrics::Watched;
+use crate::http::reading::Reading;
+use crate::http::workers::Seen;
+use crate::http::{Api, App, Shared};
+use crate::otlp::Export;
+
+pub use crate::http::access::{Door, Principal, Remembered};
+pub use crate::http::cors::Origins;
+pub use crate::http::listen::bind;
+pub use crate::http::tls::acceptor;
+
+/// What a server is told beside its engine.
+pub struct ServerConfig {
+    pub door: Door,
+    /// Origins whose web pages may use the API.
+    pub origins: Origins,
+    /// How long without progress before the metrics count a run as stuck.
+    pub stuck_after: Duration,
+    pub export: Option<Export>,
+    pub tls: Option<TlsAcceptor>,
+    /// Connections to accept at once; others wait.
+    pub max_connections: usize,
+    /// How long requests may take to finish after the server was closed.
+    pub drain: Duration,
+}
+
+impl fmt::Debug for ServerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerConfig").field("door", &self.door).finish_non_exhaustive()
+    }
+}
+
+/// A server that takes connections.
+#[derive(Debug)]
+pub struct Serving {
+    live: Live,
+    close: oneshot::Sender<()>,
+    served: JoinHandle<()>,
+    /// Kept until the end: its threads serve connections.
+    _reading: Reading,
+}
+
+/// A server that takes no more connections.
+#[derive(Debug)]
+pub struct Closing {
+    served: JoinHandle<()>,
+    _reading: Reading,
+}
+
+impl Serving {
+    /// Serves the engine's runs on a listener. `store` is the one that the engine works on.
+    pub fn start(
+        engine: Engine,
+        store: Arc<dyn Store>,
+        listener: TcpListener,
+        config: ServerConfig,
+    ) -> io::Result<Serving> {
+        let reading = Reading::start()?;
+        let live = Live::new(store);
+        let app = App::new(Shared {
+            engine,
+            door: config.door,
+            origins: config.origins,
+            live: live.clone(),
+            watched: Watched::new(config.stuck_after, config.export),
+            workers: Seen::default(),
+        });
+        let how = Listening {
+            most: config.max_connections,
+            tls: config.tls,
+            reading: reading.handle.clone(),
+            drain: config.drain,
+        };
+        let (close, closed) = oneshot::channel::<()>();
+        let served = tokio::spawn(listen::serve(listener, Api::of(app), how, async {
+            let _ = closed.await;
+        }));
+        Ok(Serving { live, close, served, _reading: reading })
+    }
+
+    /// Takes no more connections and ends every live stream. Requests that are being answered may finish.
+    pub fn close(self) -> Closing {
+        self.live.stop();
+        let _ = self.close.send(());
+        Closing { served: self.served, _reading: self._reading }
+    }
+}
+
+impl Closing {
+    /// Waits until the last request is answered, or the drain time is over.
+    pub async fn ended(self) {
+        let _ = self.served.await;
+    }
+}
