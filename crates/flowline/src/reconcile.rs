@@ -15,6 +15,7 @@ use flowline_store::row::Repair;
 use flowline_store::{CommitError, Failure, JobKey, JobRow, JobState, NewJob, Store, StoreError};
 use serde::Serialize;
 
+use crate::drive::look_up;
 use crate::ledger::{RUN_TIMEOUT, index_of, job_key, new_job};
 use crate::meters::Meters;
 use crate::pace::keep_pace;
@@ -297,12 +298,8 @@ async fn repair_end(store: &dyn Store, run: &RunKey, truth: &Truth) -> Result<Op
                     state: decision.state.encode(),
                 }));
             }
-            Decided::Missing(Missing::Payloads(slots)) => {
-                let found = store.payloads(run, &slots).await?;
-                let opened = slots.into_iter().zip(found).map(|(slot, data)| {
-                    (slot, data.map_or_else(flowline_core::Json::null, |data| slot.open(&data)))
-                });
-                known.payloads.extend(opened);
+            Decided::Missing(missing @ Missing::Payloads(_)) => {
+                known.learn(look_up(store, run, missing).await?);
             }
             _ => return Ok(None),
         }

@@ -177,6 +177,18 @@ pub struct Known {
     pub attempt: Option<(AttemptOf, AttemptLog)>,
 }
 
+impl Known {
+    /// Takes what was found where a decision asked for it.
+    pub fn learn(&mut self, learned: Learned) {
+        match learned {
+            Learned::Payloads(payloads) => self.payloads.extend(payloads),
+            Learned::Leases(leased) => self.leased = Some(leased),
+            Learned::Receipt(event_id, found) => drop(self.receipts.insert(event_id, found)),
+            Learned::Attempt(of, log) => self.attempt = Some((of, log)),
+        }
+    }
+}
+
 /// What a run's log says of what an attempt reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptLog {
@@ -211,7 +223,7 @@ pub enum Decided {
     Applied,
     /// The input can never apply; there is nothing to write.
     Refused(Refusal),
-    /// Ask again with these in [`Known`].
+    /// Ask again once [`Known`] has learned this.
     Missing(Missing),
 }
 
@@ -274,6 +286,16 @@ pub enum Missing {
     Receipt(String),
     /// What the log says of an attempt that is over.
     Attempt(AttemptOf),
+}
+
+/// What the caller found for a [`Missing`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Learned {
+    /// A payload that isn't there counts as null.
+    Payloads(Vec<(Slot, Json)>),
+    Leases(BTreeSet<u32>),
+    Receipt(String, bool),
+    Attempt(AttemptOf, AttemptLog),
 }
 
 /// Why an input can never apply. The text can be shown as it is.

@@ -1,11 +1,11 @@
 //! A question to the store, asked. Knows no runtime: whoever polls it decides where and when.
 
-use flowline_core::decide::AttemptLog;
-use flowline_core::event::{AttemptOf, Slot};
+use flowline_core::decide::{AttemptLog, Learned, Missing};
+use flowline_core::event::AttemptOf;
 use flowline_core::{Json, RunKey};
 use flowline_store::{Commit, EventQuery, JobKey, JobState, Store, StoreError};
 
-use super::load::{load, open, prepare};
+use super::load::{load, payloads, prepare};
 use super::{Answer, Call};
 use crate::plans::Plans;
 
@@ -18,15 +18,9 @@ impl Call {
                 let seen = load(store, plans, &runs).await;
                 Answer::Loaded(runs, seen)
             }
-            Call::Payloads(run, slots) => payloads(store, run, slots).await,
-            Call::Leases(run) => leases(store, run).await,
-            Call::Receipt(run, event_id) => {
-                let found = store.receipt(&run, &event_id).await.map(|receipt| receipt.is_some());
-                Answer::Receipt(run, event_id, found)
-            }
-            Call::Attempt(run, of) => {
-                let log = attempt_log(store, &run, &of).await;
-                Answer::Attempt(run, of, log)
+            Call::LookUp(run, missing) => {
+                let learned = look_up(store, &run, missing).await;
+                Answer::LookedUp(run, learned)
             }
             Call::Claim(claim) => Answer::Claimed(store.claim(claim).await),
             Call::Prepare(jobs) => {
@@ -51,21 +45,24 @@ async fn commit(store: &dyn Store, commits: Vec<Commit>) -> Answer {
     Answer::Committed(runs, store.commit(commits).await)
 }
 
-async fn payloads(store: &dyn Store, run: RunKey, slots: Vec<Slot>) -> Answer {
-    let found = store.payloads(&run, &slots).await;
-    let opened = found.map(|found| {
-        let open = |(slot, data): (_, Option<Json>)| (slot, open(slot, data));
-        slots.into_iter().zip(found).map(open).collect()
-    });
-    Answer::Payloads(run, opened)
-}
-
-async fn leases(store: &dyn Store, run: RunKey) -> Answer {
-    let leased = store.jobs(&run).await.map(|jobs| {
-        let leased = jobs.into_iter().filter(|job| job.state == JobState::Leased);
-        leased.filter_map(|job| if let JobKey::Step(step) = job.key { Some(step) } else { None }).collect()
-    });
-    Answer::Leases(run, leased)
+/// Looks up what a decision lacks.
+pub async fn look_up(store: &dyn Store, run: &RunKey, missing: Missing) -> Result<Learned, StoreError> {
+    Ok(match missing {
+        Missing::Payloads(slots) => Learned::Payloads(payloads(store, run, slots).await?),
+        Missing::Leases => {
+            let leased = store.jobs(run).await?.into_iter().filter(|job| job.state == JobState::Leased);
+            let step = |key| if let JobKey::Step(step) = key { Some(step) } else { None };
+            Learned::Leases(leased.filter_map(|job| step(job.key)).collect())
+        }
+        Missing::Receipt(event_id) => {
+            let found = store.receipt(run, &event_id).await?.is_some();
+            Learned::Receipt(event_id, found)
+        }
+        Missing::Attempt(of) => {
+            let log = attempt_log(store, run, &of).await?;
+            Learned::Attempt(of, log)
+        }
+    })
 }
 
 /// What the log of a run says of what an attempt reported.

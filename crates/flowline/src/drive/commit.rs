@@ -9,7 +9,7 @@ use flowline_store::{CommitError, Committed, JobKey, Lane, LeaseUse, LeasedJob, 
 
 use super::{Action, BATCH, Call, Driver, Ended, FLIGHTS, RETRY_STORE, Reply};
 use crate::attempt::Launch;
-use crate::ledger::{Ask, Handed, Outcome, Unused};
+use crate::ledger::{Batch, Handed, Outcome, Unused};
 use crate::meters::count;
 
 impl<R> Driver<R> {
@@ -19,32 +19,22 @@ impl<R> Driver<R> {
         if self.flights >= FLIGHTS {
             return false;
         }
-        let (asks, replies) = self.ledger.next(self.store_now(), &mut self.slots, BATCH);
+        let batch = self.ledger.next(self.store_now(), &mut self.slots, BATCH);
+        let asks = batch.questions() > 0;
+        let Batch { mut commits, loads, missing, replies } = batch;
         self.reply(replies);
-        if asks.is_empty() {
-            return false;
-        }
-        let (mut commits, mut loads) = (Vec::new(), Vec::new());
-        for ask in asks {
-            match ask {
-                Ask::Commit(commit) => {
-                    for lease in &commit.leases {
-                        if let LeaseUse::Finish { token, .. } = lease {
-                            self.ended_attempt(*token);
-                        }
-                    }
-                    let mut commit = *commit;
-                    for receipt in commit.receipts.iter_mut().filter(|receipt| receipt.status.is_started()) {
-                        receipt.worker = Some(self.config.instance.clone());
-                    }
-                    commits.push(commit);
+        for commit in &mut commits {
+            for lease in &commit.leases {
+                if let LeaseUse::Finish { token, .. } = lease {
+                    self.ended_attempt(*token);
                 }
-                Ask::Load(run) => loads.push(run),
-                Ask::Payloads(run, slots) => self.call(Call::Payloads(run, slots)),
-                Ask::Leases(run) => self.call(Call::Leases(run)),
-                Ask::Receipt(run, event_id) => self.call(Call::Receipt(run, event_id)),
-                Ask::Attempt(run, of) => self.call(Call::Attempt(run, of)),
             }
+            for receipt in commit.receipts.iter_mut().filter(|receipt| receipt.status.is_started()) {
+                receipt.worker = Some(self.config.instance.clone());
+            }
+        }
+        for (run, missing) in missing {
+            self.call(Call::LookUp(run, missing));
         }
         if !loads.is_empty() {
             self.call(Call::Load(loads));
@@ -53,7 +43,7 @@ impl<R> Driver<R> {
             self.flights += 1;
             self.call(Call::Commit(commits));
         }
-        true
+        asks
     }
 
     pub(super) fn committed(

@@ -13,9 +13,16 @@ use crate::ledger::Seen;
 use crate::plans::Plans;
 use crate::trace;
 
-/// Takes a payload out of the data of its event; one that is not there counts as null.
-pub(super) fn open(slot: Slot, data: Option<Json>) -> Json {
-    data.map_or_else(Json::null, |data| slot.open(&data))
+/// Reads payloads of a run by their addresses; one that is not there counts as null.
+pub(super) async fn payloads(
+    store: &dyn Store,
+    run: &RunKey,
+    slots: Vec<Slot>,
+) -> Result<Vec<(Slot, Json)>, StoreError> {
+    let found = store.payloads(run, &slots).await?;
+    let open =
+        |(slot, data): (Slot, Option<Json>)| (slot, data.map_or_else(Json::null, |data| slot.open(&data)));
+    Ok(slots.into_iter().zip(found).map(open).collect())
 }
 
 /// Loads runs with the plans that they are pinned to.
@@ -67,13 +74,11 @@ pub async fn prepare(
 
 async fn prepare_one(store: &dyn Store, job: &LeasedJob, seen: Seen) -> Option<Prepared> {
     let JobKey::Step(step) = job.key else { return None };
-    let mut payloads = BTreeMap::new();
-    let input = match seen.plan.input_of(step, &seen.state, &payloads) {
+    let input = match seen.plan.input_of(step, &seen.state, &BTreeMap::new()) {
         Ok(input) => input,
         Err(slots) => {
-            let found = store.payloads(&job.run, &slots).await.ok()?;
-            payloads.extend(slots.into_iter().zip(found).map(|(slot, data)| (slot, open(slot, data))));
-            seen.plan.input_of(step, &seen.state, &payloads).ok()?
+            let found = payloads(store, &job.run, slots).await.ok()?;
+            seen.plan.input_of(step, &seen.state, &found.into_iter().collect()).ok()?
         }
     };
     let delayed = seen.state.step(step).phase == Phase::Delayed;

@@ -16,12 +16,11 @@ mod recover;
 mod tell;
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::decide::AttemptLog;
-use flowline_core::event::{AttemptOf, Slot};
+use flowline_core::decide::{Learned, Missing};
 use flowline_core::{Json, Plan, RunKey, Time, json};
 use flowline_store::{
     Claim, Claimed, Commit, CommitError, Committed, ExpiredLease, Extend, Extended, Gone, JobKey, LeasedJob,
@@ -35,6 +34,7 @@ use crate::slots::Slots;
 
 pub use crate::ledger::Ended;
 pub use crate::meters::Meters;
+pub(crate) use call::look_up;
 pub(crate) use load::{prepare, see};
 
 /// Batches of commits on their way to the store at once.
@@ -90,12 +90,8 @@ pub enum Action<R> {
 pub enum Call {
     Commit(Vec<Commit>),
     Load(Vec<RunKey>),
-    Payloads(RunKey, Vec<Slot>),
-    Leases(RunKey),
-    /// Whether the run has taken in an event of this id.
-    Receipt(RunKey, String),
-    /// What the log says of an attempt that is over.
-    Attempt(RunKey, AttemptOf),
+    /// Look up what a decision lacks.
+    LookUp(RunKey, Missing),
     Claim(Claim),
     /// Load what the attempts of claimed jobs need.
     Prepare(Vec<LeasedJob>),
@@ -110,10 +106,7 @@ pub enum Call {
 pub enum Answer {
     Committed(Vec<RunKey>, Result<Vec<Result<Committed, CommitError>>, StoreError>),
     Loaded(Vec<RunKey>, Result<Vec<Option<Seen>>, StoreError>),
-    Payloads(RunKey, Result<Vec<(Slot, Json)>, StoreError>),
-    Leases(RunKey, Result<BTreeSet<u32>, StoreError>),
-    Receipt(RunKey, String, Result<bool, StoreError>),
-    Attempt(RunKey, AttemptOf, Result<AttemptLog, StoreError>),
+    LookedUp(RunKey, Result<Learned, StoreError>),
     Claimed(Result<Claimed, StoreError>),
     /// Claimed jobs with all that their attempts need; those that could not be prepared are given back.
     Prepared(Vec<Prepared>, Vec<LeasedJob>),
@@ -410,14 +403,8 @@ impl<R> Driver<R> {
                     self.question_failed(run, &error);
                 }
             }
-            Answer::Payloads(run, Ok(payloads)) => self.ledger.payloads(&run, payloads),
-            Answer::Leases(run, Ok(leased)) => self.ledger.leases(&run, leased),
-            Answer::Receipt(run, event_id, Ok(found)) => self.ledger.receipt(&run, event_id, found),
-            Answer::Attempt(run, of, Ok(log)) => self.ledger.attempt(&run, of, log),
-            Answer::Payloads(run, Err(error))
-            | Answer::Leases(run, Err(error))
-            | Answer::Receipt(run, _, Err(error))
-            | Answer::Attempt(run, _, Err(error)) => self.question_failed(&run, &error),
+            Answer::LookedUp(run, Ok(learned)) => self.ledger.learned(&run, learned),
+            Answer::LookedUp(run, Err(error)) => self.question_failed(&run, &error),
             Answer::Claimed(result) => self.claimed(result),
             Answer::Prepared(launches, failed) => self.prepared(launches, failed),
             Answer::Swept(result) => self.swept(result),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use flowline_core::decide::{Known, Missing, Moment};
+use flowline_core::decide::{Known, Learned, Moment};
 use flowline_core::event::Slot;
 use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
@@ -11,7 +11,7 @@ use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
 use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, Lane, NewRun, StoreError};
 
 use super::draft::Draft;
-use super::{Ask, CACHED_PAYLOADS, Ended, Entry, Handed, Heard, Landed, Outcome, Room, Seen, Unused};
+use super::{Batch, CACHED_PAYLOADS, Ended, Entry, Handed, Heard, Landed, Outcome, Room, Seen, Unused};
 use crate::trace;
 
 #[derive(Debug)]
@@ -78,11 +78,11 @@ impl<R> Cell<R> {
         self.cached = 0;
     }
 
-    pub(super) fn keep(&mut self, payloads: impl IntoIterator<Item = (Slot, Json)>) {
-        for (slot, payload) in payloads {
-            self.cached += payload.get().len();
-            self.known.payloads.insert(slot, payload);
+    pub(super) fn learn(&mut self, learned: Learned) {
+        if let Learned::Payloads(payloads) = &learned {
+            self.cached += bytes(payloads.iter().map(|(_, payload)| payload));
         }
+        self.known.learn(learned);
     }
 
     /// Keeps what is small and may be read again: a machine can have any number of events and contexts behind it.
@@ -90,7 +90,7 @@ impl<R> Cell<R> {
         let payloads = &mut self.known.payloads;
         if let Some(machine) = &state.machine {
             payloads.retain(|slot, _| machine.may_read(*slot));
-            self.cached = payloads.values().map(|payload| payload.get().len()).sum();
+            self.cached = bytes(payloads.values());
         }
         if self.cached > CACHED_PAYLOADS {
             payloads.clear();
@@ -104,9 +104,9 @@ impl<R> Cell<R> {
         now: Time,
         limits: Limits,
         room: &mut dyn Room,
-        replies: &mut Vec<(R, Outcome)>,
-    ) -> Option<Ask> {
-        let first = self.waiting.front()?;
+        batch: &mut Batch<R>,
+    ) {
+        let Some(first) = self.waiting.front() else { return };
         // Whatever waits before a start is of a run that was there: only a start may be decided on nothing.
         let new = self.new.as_ref().filter(|_| matches!(first.input, Input::Start(_)));
         let (seen, base) = match (&self.seen, new) {
@@ -119,7 +119,7 @@ impl<R> Cell<R> {
                     Base::New(new.clone()),
                 )
             }
-            (None, None) => return Some(self.load(run)),
+            (None, None) => return batch.loads.push(self.load(run)),
         };
         let mut draft = Draft::new(run, seen, base, now);
         while let Some(entry) = self.waiting.front() {
@@ -139,7 +139,9 @@ impl<R> Cell<R> {
                 }
                 // Told only once what it rests on is written; then it is decided again.
                 Decided::Applied | Decided::Refused(_) if !draft.entries.is_empty() => break,
-                Decided::Applied | Decided::Refused(_) if self.is_guess() => return Some(self.load(run)),
+                Decided::Applied | Decided::Refused(_) if self.is_guess() => {
+                    return batch.loads.push(self.load(run));
+                }
                 Decided::Applied => {
                     let status = draft.seen.state.status();
                     // A start that was repeated; but its own commit may have made the run.
@@ -148,22 +150,17 @@ impl<R> Cell<R> {
                         true => (entry.reply, Outcome::Exists),
                         false => (entry.reply, Outcome::Applied { status }),
                     };
-                    replies.extend(self.take().map(told));
+                    batch.replies.extend(self.take().map(told));
                 }
                 Decided::Refused(refusal) => {
                     let told = |entry: Entry<R>| (entry.refused(refusal), entry.reply);
-                    replies.extend(self.take().map(told).map(|(outcome, reply)| (reply, outcome)));
+                    batch.replies.extend(self.take().map(told).map(|(outcome, reply)| (reply, outcome)));
                 }
                 // What was decided so far goes first; this input is decided again on the state after it.
                 Decided::Missing(_) if !draft.entries.is_empty() => break,
                 Decided::Missing(missing) => {
                     self.busy = Busy::Asking;
-                    return Some(match missing {
-                        Missing::Payloads(slots) => Ask::Payloads(run.clone(), slots),
-                        Missing::Leases => Ask::Leases(run.clone()),
-                        Missing::Receipt(event_id) => Ask::Receipt(run.clone(), event_id),
-                        Missing::Attempt(of) => Ask::Attempt(run.clone(), of),
-                    });
+                    return batch.missing.push((run.clone(), missing));
                 }
             }
         }
@@ -172,11 +169,11 @@ impl<R> Cell<R> {
         self.known.receipts.clear();
         self.known.attempt = None;
         if draft.entries.is_empty() {
-            return None;
+            return;
         }
         let (commit, flight) = draft.finish(room);
         self.busy = Busy::Committing(Box::new(flight));
-        Some(Ask::Commit(Box::new(commit)))
+        batch.commits.push(commit);
     }
 
     /// Whether the first that waits must not be told what `seen` says. A start that was decided on nothing rests on nothing.
@@ -184,10 +181,11 @@ impl<R> Cell<R> {
         self.fresh == 0 && self.seen.is_some()
     }
 
-    fn load(&mut self, run: &RunKey) -> Ask {
+    /// Waits for the run to be read.
+    fn load(&mut self, run: &RunKey) -> RunKey {
         self.busy = Busy::Asking;
         self.fresh = self.waiting.len();
-        Ask::Load(run.clone())
+        run.clone()
     }
 
     fn take(&mut self) -> Option<Entry<R>> {
@@ -213,7 +211,8 @@ impl<R> Cell<R> {
                 trace: flight.after.trace.clone(),
             });
         }
-        self.keep(flight.payloads);
+        self.cached += bytes(flight.payloads.values());
+        self.known.payloads.append(&mut flight.payloads);
         (landed.waiting, landed.heard) = (flight.waiting, flight.heard);
         for (step, attempt, handoff) in flight.handoffs {
             if committed.granted.contains(&JobKey::Step(step)) {
@@ -300,6 +299,10 @@ impl<R> Cell<R> {
         }
         self.forget();
     }
+}
+
+fn bytes<'a>(payloads: impl Iterator<Item = &'a Json>) -> usize {
+    payloads.map(|payload| payload.get().len()).sum()
 }
 
 fn unused(plan: &Plan, step: u32, handoff: &Handoff) -> Unused {

@@ -2,8 +2,8 @@
 //!
 //! One cell per run: the state that was last seen, the inputs offered since, and at most one commit in flight. Inputs of
 //! one run that wait together are decided in turn and written as one commit. The ledger does no I/O and knows no clock:
-//! [`Ledger::next`] says what to ask of the store, the answers come back through [`Ledger::loaded`],
-//! [`Ledger::payloads`], [`Ledger::leases`], [`Ledger::attempt`] and [`Ledger::committed`]. So it runs under tokio and under a simulator alike.
+//! [`Ledger::next`] says what to ask of the store, and the answers come back through [`Ledger::loaded`], [`Ledger::learned`]
+//! and [`Ledger::committed`]. So it runs under tokio and under a simulator alike.
 //!
 //! Cached state is only ever a guess: every commit names the version that it was decided on, and a conflict throws the
 //! guess away. An answer that writes nothing is given on state that was read for it.
@@ -11,11 +11,10 @@
 mod cell;
 mod draft;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use flowline_core::decide::{AddJob, AttemptLog, Job, Known, Refusal};
-use flowline_core::event::{AttemptOf, Slot};
+use flowline_core::decide::{AddJob, Job, Known, Learned, Missing, Refusal};
 use flowline_core::limits::Limits;
 use flowline_core::run::{Phase, RunState};
 use flowline_core::{Input, Json, NewEvent, Plan, RunKey, Status, Tenant, Time};
@@ -96,17 +95,22 @@ pub enum Outcome {
     Failed(StoreError),
 }
 
-/// What the ledger wants from the store.
+/// What a round of decisions came to: what the ledger wants from the store, and what it can tell already.
 #[derive(Debug)]
-pub enum Ask {
-    Load(RunKey),
-    Payloads(RunKey, Vec<Slot>),
-    Leases(RunKey),
-    /// Whether the run has taken in an event of this id.
-    Receipt(RunKey, String),
-    /// What the log says of an attempt that is over.
-    Attempt(RunKey, AttemptOf),
-    Commit(Box<Commit>),
+pub struct Batch<R> {
+    pub commits: Vec<Commit>,
+    /// Runs to read.
+    pub loads: Vec<RunKey>,
+    /// What decisions lack.
+    pub missing: Vec<(RunKey, Missing)>,
+    pub replies: Vec<(R, Outcome)>,
+}
+
+impl<R> Batch<R> {
+    /// How many questions it has for the store.
+    pub fn questions(&self) -> usize {
+        self.commits.len() + self.loads.len() + self.missing.len()
+    }
 }
 
 /// What a landed commit sets off.
@@ -282,22 +286,23 @@ impl<R> Ledger<R> {
     }
 
     /// Decides what can be decided and says what to ask of the store. At most `limit` questions.
-    pub fn next(&mut self, now: Time, room: &mut dyn Room, limit: usize) -> (Vec<Ask>, Vec<(R, Outcome)>) {
-        let (mut asks, mut replies) = (Vec::new(), Vec::new());
-        while asks.len() < limit {
+    pub fn next(&mut self, now: Time, room: &mut dyn Room, limit: usize) -> Batch<R> {
+        let mut batch =
+            Batch { commits: Vec::new(), loads: Vec::new(), missing: Vec::new(), replies: Vec::new() };
+        while batch.questions() < limit {
             let Some(run) = self.dirty.pop_front() else { break };
             let Some(cell) = self.cells.get_mut(&run) else { continue };
             if let Busy::No = cell.busy {
-                asks.extend(cell.next(&run, now, self.limits, room, &mut replies));
+                cell.next(&run, now, self.limits, room, &mut batch);
             }
             if cell.is_spent() {
                 self.cells.remove(&run);
             }
         }
-        (asks, replies)
+        batch
     }
 
-    /// The answer to [`Ask::Load`]; `None` where there is no such run.
+    /// A run of [`Batch::loads`] as it was read; `None` where there is no such run.
     pub fn loaded(&mut self, run: &RunKey, seen: Option<Seen>) -> Vec<(R, Outcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         cell.busy = Busy::No;
@@ -322,35 +327,11 @@ impl<R> Ledger<R> {
         Vec::new()
     }
 
-    /// The answer to [`Ask::Payloads`]: the payloads by address. One that is not there counts as null.
-    pub fn payloads(&mut self, run: &RunKey, payloads: impl IntoIterator<Item = (Slot, Json)>) {
+    /// What was found for one of [`Batch::missing`].
+    pub fn learned(&mut self, run: &RunKey, learned: Learned) {
         let Some(cell) = self.cells.get_mut(run) else { return };
         cell.busy = Busy::No;
-        cell.keep(payloads);
-        self.dirty.push_back(run.clone());
-    }
-
-    /// The answer to [`Ask::Leases`].
-    pub fn leases(&mut self, run: &RunKey, leased: BTreeSet<u32>) {
-        let Some(cell) = self.cells.get_mut(run) else { return };
-        cell.busy = Busy::No;
-        cell.known.leased = Some(leased);
-        self.dirty.push_back(run.clone());
-    }
-
-    /// The answer to [`Ask::Receipt`].
-    pub fn receipt(&mut self, run: &RunKey, event_id: String, found: bool) {
-        let Some(cell) = self.cells.get_mut(run) else { return };
-        cell.busy = Busy::No;
-        cell.known.receipts.insert(event_id, found);
-        self.dirty.push_back(run.clone());
-    }
-
-    /// The answer to [`Ask::Attempt`].
-    pub fn attempt(&mut self, run: &RunKey, of: AttemptOf, log: AttemptLog) {
-        let Some(cell) = self.cells.get_mut(run) else { return };
-        cell.busy = Busy::No;
-        cell.known.attempt = Some((of, log));
+        cell.learn(learned);
         self.dirty.push_back(run.clone());
     }
 
@@ -408,7 +389,7 @@ impl<R> Ledger<R> {
         self.dirty.push_back(run.clone());
     }
 
-    /// The answer to [`Ask::Commit`].
+    /// What became of one of [`Batch::commits`].
     pub fn committed(&mut self, run: &RunKey, result: Result<Committed, CommitError>) -> Landed<R> {
         let mut landed = Landed {
             replies: Vec::new(),
