@@ -1,4 +1,4 @@
-//! Counters against a recount.
+//! Compares counters with a recount.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use flowline_store::{Counter, RunRow};
 use crate::invariant::Invariant::I6;
 use crate::violation::{Checker, Subject, Violation};
 
-/// What runs are counted by: flow, status and, of machines, state.
+/// What runs are counted by: flow, status and, for machines, state.
 pub type Counted = (Arc<str>, Status, Option<Arc<str>>);
 
 /// What a run is counted under.
@@ -17,7 +17,7 @@ pub fn counted(row: &RunRow) -> Counted {
     (row.flow_name.clone(), row.status, row.state.clone())
 }
 
-/// Where a tenant's counters differ from its runs as they were counted.
+/// Where a tenant's counters differ from a count of its runs.
 pub fn miscounted(
     checker: Checker,
     tenant: &Tenant,
@@ -29,7 +29,7 @@ pub fn miscounted(
         if says != there {
             let state = state.as_ref().map(|state| format!(" in state {state:?}")).unwrap_or_default();
             let message =
-                || format!("counter of flow {flow:?}, {status}{state}: says {says}, there are {there}");
+                || format!("the counter of flow {flow:?}, {status}{state}, is {says}, but there are {there}");
             found.say(I6, Subject::Counters, message);
         }
     };

@@ -1,4 +1,4 @@
-//! What workers did, by their own ledger, held against what the store has.
+//! Compares what workers did, according to their own ledger, with what the store has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::invariant::Invariant::{I2, I3, I7, I17, I19, I20};
 use crate::source::Source;
 use crate::violation::{Checker, Subject, Violation};
 
-/// Everything that workers did, in the order in which it happened.
+/// Everything that workers did, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Effects {
     pub log: Vec<Effect>,
-    /// How many attempts each worker may run at once; one that is not listed has no bound.
+    /// How many attempts each worker may run at once. A worker that isn't listed has no limit.
     pub slots: BTreeMap<Arc<str>, Slots>,
 }
 
-/// A worker's room, by queue.
+/// A worker's slots, by queue.
 #[derive(Debug, Clone, Default)]
 pub struct Slots {
     pub queues: BTreeMap<Arc<str>, usize>,
@@ -36,18 +36,18 @@ pub enum Effect {
         run: RunKey,
         step: Arc<str>,
         attempt: u32,
-        /// What it was given, where the ledger has that.
+        /// Its input, if the ledger has it.
         input: Option<Json>,
     },
-    /// It asked for an emit in its middle.
+    /// It emitted an event before it was done.
     EmittedNow { run: RunKey, step: Arc<str>, attempt: u32, name: String },
-    /// It is over, or was stopped: its slot is free.
+    /// It ended or was stopped, so its slot is free.
     Ended { worker: Arc<str>, queue: Arc<str>, run: RunKey, step: Arc<str>, attempt: u32, reported: Reported },
-    /// What the store said to its report.
+    /// How its report was answered.
     Answered { run: RunKey, step: Arc<str>, attempt: u32, answer: Answer },
-    /// What the store said to a report of an attempt that was answered before.
+    /// How a repeated report was answered.
     AnsweredAgain { run: RunKey, step: Arc<str>, attempt: u32, report: Again, answer: Answer },
-    /// Everything that this worker ran is gone with it.
+    /// The worker is gone, and everything it ran with it.
     Crashed { worker: Arc<str> },
 }
 
@@ -60,16 +60,16 @@ pub enum Reported {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It is in the log: written just now, or before.
+    /// It's in the log, written now or before.
     Acknowledged,
     Refused,
 }
 
-/// What an attempt that was answered reports once more.
+/// What an attempt reports again after its report was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
     Same,
-    /// An outcome that it never reported before.
+    /// An outcome that it hasn't reported before.
     Other,
 }
 
@@ -85,7 +85,7 @@ struct Seen {
 }
 
 impl Effects {
-    /// Holds the store against what workers did.
+    /// Compares the store with what workers did.
     pub fn check(&self, checker: Checker, source: &dyn Source) -> Vec<Violation> {
         let (attempts, mut violations) = self.replay(checker);
         let runs: BTreeSet<&RunKey> = attempts.keys().map(|(run, ..)| run).collect();
@@ -95,7 +95,7 @@ impl Effects {
         violations
     }
 
-    /// Goes through the ledger in order: an attempt begins once, and no worker runs more than it may.
+    /// Goes through the ledger in order: an attempt starts once, and no worker runs more than its slots.
     fn replay(&self, checker: Checker) -> (BTreeMap<Attempt, Seen>, Vec<Violation>) {
         let mut attempts: BTreeMap<Attempt, Seen> = BTreeMap::new();
         let mut running: BTreeMap<(Arc<str>, Arc<str>), usize> = BTreeMap::new();
@@ -108,13 +108,14 @@ impl Effects {
                     *count += 1;
                     let room = self.slots.get(worker).map(|slots| slots.of(queue));
                     if let Some(room) = room.filter(|room| *count > *room) {
-                        let message =
-                            || format!("{worker} runs {count} attempts of queue {queue:?} in {room} slots");
+                        let message = || {
+                            format!("{worker} runs {count} attempts of queue {queue:?}, but has {room} slots")
+                        };
                         found.say(I17, Subject::Outside, message);
                     }
                     let seen = Seen { input: input.clone(), ..Seen::default() };
                     if attempts.insert((run.clone(), step.clone(), *attempt), seen).is_some() {
-                        let message = || format!("attempt {attempt} of step {step:?} began twice");
+                        let message = || format!("attempt {attempt} of step {step:?} started twice");
                         found.say(I2, Subject::Outside, message);
                     }
                     violations.extend(found.of_run(run));
@@ -159,7 +160,7 @@ struct Said {
     inherited: bool,
 }
 
-/// What a log says became of an attempt.
+/// The outcome of an attempt, according to a log.
 #[derive(Debug, Default)]
 struct Logged {
     completed: bool,
@@ -205,7 +206,7 @@ fn of_run(
         let of = || format!("attempt {attempt} of step {step:?}");
         let fits = match (logged.completed, logged.failed) {
             (true, _) => reported == Some(Reported::Done),
-            // A worker may fail an attempt that said nothing: it took too long, or its program is gone.
+            // A worker may fail an attempt that reported nothing, because it took too long or its program is gone.
             (_, true) => attempts.contains_key(&(run.clone(), step.clone(), *attempt)),
             _ => true,
         };
@@ -216,12 +217,12 @@ fn of_run(
         }
         if seen.answer == Some(Answer::Refused) && (logged.completed || logged.failed) {
             found.say(I7, Subject::Outside, || {
-                format!("the report of {} was refused, and is in the log", of())
+                format!("the report of {} was refused, but is in the log", of())
             });
         }
         if !logged.completed {
             for name in logged.emitted.difference(&seen.emitted) {
-                let message = || format!("{} did not complete, and its emit {name:?} is in the log", of());
+                let message = || format!("{} didn't complete, but its emit {name:?} is in the log", of());
                 found.say(I3, Subject::Outside, message);
             }
         }
@@ -234,7 +235,7 @@ fn of_run(
         if seen.answer == Some(Answer::Acknowledged) && !there && !trimmed {
             let message = || {
                 format!(
-                    "the report of attempt {attempt} of step {step:?} was acknowledged, and is not in the log (the run has {}ended)",
+                    "the report of attempt {attempt} of step {step:?} was acknowledged, but isn't in the log (the run has {}ended)",
                     if ended { "" } else { "not " }
                 )
             };
@@ -244,13 +245,13 @@ fn of_run(
         for again in &seen.again {
             let wrong = match again {
                 (Again::Same, Answer::Acknowledged) if !there && !trimmed => {
-                    "is answered as recorded, and is not in the log"
+                    "got the answer for a recorded report, but isn't in the log"
                 }
                 (Again::Same, Answer::Refused) if there => {
-                    "is in the log, and is refused where it comes again"
+                    "is in the log, but was refused when it was repeated"
                 }
                 (Again::Other, Answer::Acknowledged) => {
-                    "is answered as recorded where it says something else"
+                    "got the answer for a recorded report, although it differs from the recorded one"
                 }
                 _ => continue,
             };
@@ -261,7 +262,7 @@ fn of_run(
         {
             let message = || {
                 let given = given.get();
-                format!("attempt {attempt} of step {step:?} got {given}, and was triggered with {fixed}")
+                format!("attempt {attempt} of step {step:?} got {given}, but was triggered with {fixed}")
             };
             found.say(I19, Subject::Outside, message);
         }

@@ -1,4 +1,4 @@
-//! A definition, numbered: which step waits for what, in the plainest form that is quick enough.
+//! A definition with everything numbered: which step waits for what, in the simplest form that is fast enough.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,7 +22,7 @@ pub struct Flow {
     pub(crate) listeners: Vec<Vec<usize>>,
     /// By step: the steps whose subscription mentions it as `step:NAME`.
     pub(crate) followers: Vec<Vec<usize>>,
-    /// By step: what it may publish.
+    /// By step: what it may emit.
     pub(crate) published: Vec<BTreeSet<usize>>,
     pub(crate) accepted: BTreeSet<usize>,
     wants: Vec<Option<Want>>,
@@ -44,7 +44,7 @@ enum Want {
     Step(usize),
     All(Vec<Want>),
     Any(Vec<Want>),
-    /// Names something that the definition lacks.
+    /// It names something that isn't in the definition.
     Never,
 }
 
@@ -124,12 +124,12 @@ impl Flow {
         self.states.as_ref().and_then(|states| states.timers.get(state).cloned()).unwrap_or(0..0)
     }
 
-    /// Actions by number; names that the definition lacks are left out.
+    /// Actions by number. Names that aren't in the definition are left out.
     pub(crate) fn actions<'a>(&'a self, names: &'a [String]) -> impl Iterator<Item = usize> + 'a {
         names.iter().filter_map(|name| self.steps.get(name).copied())
     }
 
-    /// How long a value of key-value state lives that does not say so itself.
+    /// How long a value of key-value state lives if the write has no time to live.
     pub(crate) fn time_to_live(&self) -> Option<Duration> {
         match self.definition.state {
             Cleanup::Ttl(ttl) => Some(ttl),
@@ -137,7 +137,7 @@ impl Flow {
         }
     }
 
-    /// Whether a run's key-value state goes with its end.
+    /// Whether a run's key-value state is removed when the run ends.
     pub(crate) fn clears_state(&self) -> bool {
         self.definition.state == Cleanup::OnComplete
     }
@@ -146,7 +146,7 @@ impl Flow {
         self.definition.steps[step].on_failure == OnFailure::Continue
     }
 
-    /// Whether what a step waits for holds, given what holds of events and steps.
+    /// Whether what a step waits for is satisfied, given which events and steps are.
     pub(crate) fn holds(
         &self,
         step: usize,

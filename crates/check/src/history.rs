@@ -1,4 +1,4 @@
-//! What clients asked for and were told, held against what the store has.
+//! Compares what clients asked for and were told with what the store has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::violation::{Checker, Findings, Subject, Violation};
 #[derive(Debug, Clone, Default)]
 pub struct History {
     pub operations: Vec<Operation>,
-    /// Runs that retention has removed: nothing is asked of them.
+    /// Runs that retention removed. They aren't checked.
     pub removed: BTreeSet<RunKey>,
 }
 
@@ -28,9 +28,9 @@ pub struct Operation {
 
 #[derive(Debug, Clone)]
 pub enum Act {
-    /// A start, or the retry of an ended run. `body` is the input as JSON; `None` where the client does not know it.
+    /// A start, or the retry of an ended run. `body` is the input as JSON; `None` if the client doesn't know it.
     Start {
-        /// The run that the client was told of.
+        /// The run that the client was told about.
         run: Option<RunId>,
         flow: Arc<str>,
         key: Option<String>,
@@ -39,7 +39,7 @@ pub enum Act {
     Send {
         run: RunId,
         name: String,
-        /// `None` where the client left it to be made.
+        /// `None` if the client didn't choose one.
         event_id: Option<String>,
     },
     Cancel {
@@ -62,10 +62,10 @@ pub enum Act {
 pub enum Outcome {
     Acknowledged,
     Refused,
-    /// No answer, or one that says that nobody knows.
+    /// No response, or one that leaves it open.
     Unknown,
-    /// The run is as asked already: by another's doing, or by this request, carried out twice. The log had `asked` events
-    /// when the client asked and `answered` when it was told.
+    /// The run was already as requested, because of another request or because this one was carried out twice. The log had
+    /// `asked` events at the time of the request and `answered` at the time of the response.
     Unchanged {
         asked: u64,
         answered: u64,
@@ -90,7 +90,7 @@ impl History {
         self.operations.push(Operation { tenant: tenant.clone(), act, outcome });
     }
 
-    /// Holds the store against what clients were told.
+    /// Compares the store with what clients were told.
     pub fn check(&self, checker: Checker, source: &dyn Source) -> Vec<Violation> {
         let tenants: BTreeSet<&Tenant> = self.operations.iter().map(|operation| &operation.tenant).collect();
         let mut violations = Vec::new();
@@ -114,7 +114,7 @@ impl History {
         violations
     }
 
-    /// Every run was asked for, and one start makes one run.
+    /// Checks that every run was requested, and that one start makes one run.
     fn starts(
         &self,
         checker: Checker,
@@ -137,14 +137,17 @@ impl History {
                     if let (Some(known), Some(run)) = (*known, run)
                         && known != run
                     {
-                        found
-                            .say(I9, Subject::Outside, || format!("key {key:?} made runs {known} and {run}"));
+                        found.say(I9, Subject::Outside, || {
+                            format!("key {key:?} started two runs, {known} and {run}")
+                        });
                     }
                     *known = known.or(run);
                 }
                 (None, Some(run), Outcome::Acknowledged) => {
                     if !told.insert(run) {
-                        found.say(I3, Subject::Outside, || format!("two starts were told of run {run}"));
+                        found.say(I3, Subject::Outside, || {
+                            format!("two starts were told that they created run {run}")
+                        });
                     }
                 }
                 (None, _, Outcome::Unknown) => untold += 1,
@@ -164,7 +167,7 @@ impl History {
             if !asked {
                 let (run, flow) = (&row.run_id, &row.flow_name);
                 let message =
-                    || format!("run {run} of flow {flow:?} is there, and every start of it was refused");
+                    || format!("run {run} of flow {flow:?} exists, but every start of it was refused");
                 found.say(I3, Subject::Outside, message);
             }
         }
@@ -172,7 +175,7 @@ impl History {
     }
 }
 
-/// The members of events that tell of clients.
+/// The fields of events that are about clients.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Said {
@@ -186,7 +189,8 @@ fn of_run(checker: Checker, source: &dyn Source, key: &RunKey, operations: &[&Op
     let mut found = checker.findings();
     let acknowledged = operations.iter().any(|operation| operation.outcome == Outcome::Acknowledged);
     match source.row(key) {
-        None if acknowledged => found.say(I3, Subject::Outside, || "acknowledged, and not there".to_owned()),
+        None if acknowledged => found
+            .say(I3, Subject::Outside, || "the start was acknowledged, but the run doesn't exist".to_owned()),
         None => {}
         Some(row) if row.events_trimmed => {}
         Some(_) => Told::read(source, key).check(operations, &mut found),
@@ -194,12 +198,12 @@ fn of_run(checker: Checker, source: &dyn Source, key: &RunKey, operations: &[&Op
     found.of_run(key)
 }
 
-/// What a log says that clients did.
+/// What clients did, according to a log.
 struct Told {
     input: Option<serde_json::Value>,
-    /// Events from outside: name and id.
+    /// External events: name and id.
     received: Vec<(String, Option<String>)>,
-    /// Whether they are those of a machine, which takes every one that has an id of its own.
+    /// Whether they belong to a machine, which accepts every event with a new id.
     by_id: bool,
     /// Every pause (true) and resume (false), with its number in the log.
     pauses: Vec<(u64, bool)>,
@@ -250,7 +254,9 @@ impl Told {
         ];
         for (kind, there, asked) in counts {
             if there > asked {
-                found.say(I3, Subject::Outside, || format!("{there} {kind}, asked for {asked} times"));
+                found.say(I3, Subject::Outside, || {
+                    format!("the log has {there} {kind}, but there were {asked} requests")
+                });
             }
         }
         let sends = |name: &str, id: &Option<String>| {
@@ -259,14 +265,14 @@ impl Told {
                     let alike = event_id.is_none() || event_id == id;
                     sent == name && alike && operation.outcome != Outcome::Refused
                 }
-                // A repeated run inherits what the first one received.
+                // A retry inherits the events that the first run received.
                 Act::Start { body: None, .. } => true,
                 _ => false,
             })
         };
         for (name, id) in self.received.iter().filter(|(name, id)| !sends(name, id)) {
             let message =
-                || format!("event {name:?} ({id:?}) was received, and every sending of it was refused");
+                || format!("event {name:?} ({id:?}) was received, but every attempt to send it was refused");
             found.say(I3, Subject::Outside, message);
         }
     }
@@ -275,7 +281,7 @@ impl Told {
         self.pauses.iter().filter(|(_, kind)| *kind == paused).count()
     }
 
-    /// Whether the run was paused, or was not, at some moment while the log grew from `asked` to `answered` events.
+    /// Whether the run was `paused` at some moment while the log grew from `asked` to `answered` events.
     fn was(&self, paused: bool, asked: u64, answered: u64) -> bool {
         let before = self.pauses.iter().rfind(|(seq, _)| *seq <= asked).is_some_and(|(_, kind)| *kind);
         let mut between = self.pauses.iter().filter(|(seq, _)| (asked + 1..=answered).contains(seq));
@@ -289,7 +295,7 @@ impl Told {
             _ => return,
         };
         if !self.was(paused, asked, answered) {
-            let message = || format!("a client was told that the run is {what} already, and it was not");
+            let message = || format!("a client was told that the run was already {what}, but it wasn't");
             found.say(I3, Subject::Outside, message);
         }
     }
@@ -303,18 +309,16 @@ impl Told {
         }
         let mut lost = |there: bool, what: &str| {
             if !there {
-                found.say(I3, Subject::Outside, || {
-                    format!("{what} was acknowledged, and the log does not have it")
-                });
+                found.say(I3, Subject::Outside, || format!("{what} was acknowledged, but isn't in the log"));
             }
         };
         match &operation.act {
             Act::Start { body: Some(body), key, .. } => {
-                // An input of null reads as none.
+                // An input of null is read as `None`.
                 let body: Option<serde_json::Value> = serde_json::from_str(body).unwrap_or_default();
                 if body != self.input {
                     let invariant = if key.is_some() { I9 } else { I3 };
-                    let message = || "a start was acknowledged, and the run has another input".to_owned();
+                    let message = || "a start was acknowledged, but the run has another input".to_owned();
                     found.say(invariant, Subject::Outside, message);
                 }
             }
@@ -328,7 +332,7 @@ impl Told {
             Act::Cancel { .. } => lost(self.cancelled, "a cancel"),
             Act::Pause { .. } => lost(self.count(true) > 0, "a pause"),
             Act::Resume { .. } => lost(self.count(false) > 0, "a resume"),
-            Act::Finish { .. } => lost(self.by_hand, "an end by hand"),
+            Act::Finish { .. } => lost(self.by_hand, "a completion or failure by hand"),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The inputs that the steps of a run have by its log: what each waited for and had come when it was triggered.
+//! The inputs of a run's steps according to its log: the events that each step waits for and that were there when it was
+//! triggered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ struct Data {
     input: Option<Json>,
 }
 
-/// By step that was triggered. Nothing for a machine, whose actions are told of their event.
+/// By triggered step. Empty for a machine, whose actions get their event instead.
 pub(crate) fn inputs(source: &dyn Source, run: &RunKey, events: &[Event]) -> BTreeMap<Arc<str>, Value> {
     let mut inputs = BTreeMap::new();
     let Some(row) = source.row(run) else { return inputs };
@@ -33,7 +34,7 @@ pub(crate) fn inputs(source: &dyn Source, run: &RunKey, events: &[Event]) -> BTr
     let mut walk = Walk::new(run.clone(), row.flow_name, &flow);
     let mut emitted: BTreeMap<String, Option<Value>> = BTreeMap::new();
     let mut input = Value::Null;
-    // What is wrong with the log itself is for others to say.
+    // Other checks report what's wrong with the log itself.
     let mut ignored = Checker::default().findings();
     for event in events {
         if matches!(event.kind, EventType::FlowStart | EventType::Emit) {

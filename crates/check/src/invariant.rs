@@ -1,4 +1,4 @@
-//! The invariants by number, as the design lists them.
+//! The invariants by number, as in docs/checker.md.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ macro_rules! invariants {
                 }
             }
 
-            /// A few words for people.
+            /// A short name for people.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Invariant::$variant => $name,)*
@@ -33,49 +33,49 @@ macro_rules! invariants {
 }
 
 invariants! {
-    /// One terminal event, at the end of the log and when nothing is left to do; then no job and no lease.
-    I1 = "one end",
-    /// One job per run, step and attempt; attempts from 1 without gaps; failed tries and lost leases within their caps.
+    /// One terminal event, at the end of the log, when nothing is left to do; after it, no job and no lease.
+    I1 = "one terminal event",
+    /// One job per run, step and attempt; attempts from 1 without gaps; failed attempts and lost leases within their limits.
     I2 = "attempts",
-    /// What was acknowledged is there exactly once, what was refused is not, what is unknown at most once.
+    /// What was acknowledged is there exactly once, what was refused isn't there, and what is unknown is there at most once.
     I3 = "acknowledged once",
-    /// The log is 1..n without gaps, in order of time, and never changes.
-    I4 = "the log",
-    /// A step is triggered if and only if what it waits for precedes it, in the commit of the deciding event. A machine gives
-    /// turns in order and one at a time, and each leads where the definition says.
+    /// Events are numbered 1..n without gaps, timestamps never go back, and events never change.
+    I4 = "log",
+    /// A step is triggered if and only if what it waits for came before, in the commit of the deciding event. A machine handles
+    /// events in order, one at a time, and each transition leads where the definition says.
     I5 = "joins",
-    /// The index row, what became of events and the run's own key-value state equal the log; so does what a terminal event says of
-    /// the run's duration. Counters equal a recount.
-    I6 = "the index",
+    /// The index row, the receipts of events and the run's own key-value state match the log. So does the duration in a
+    /// terminal event. Counters match a recount.
+    I6 = "index",
     /// A stale lease token writes nothing, not even a log line.
-    I7 = "the fence",
-    /// A commit is written whole, on the version that it was decided on, once.
-    I8 = "all or none",
-    /// One idempotency key, one run; another body is refused.
+    I7 = "stale tokens",
+    /// A commit is written whole, once, on the version it was decided on.
+    I8 = "atomic commits",
+    /// One idempotency key, one run; a different body is refused.
     I9 = "idempotency keys",
-    /// Nothing that waits for a time happens before it. The timers of a state are set and go with it.
+    /// Nothing that waits for a time happens before it. A state's timers are set when it's entered and dropped when it's left.
     I10 = "timers",
-    /// After faults end, every run gets on.
+    /// After faults end, every run makes progress.
     I11 = "progress",
-    /// A run is pinned to its definition, whose content has its hash; the stored state equals the log.
-    I12 = "the pinned definition",
-    /// A store that went back in time is noticed. Only a store shared by servers can go back under a living instance, and
-    /// none is here yet: nothing checks it.
-    I13 = "time of the store",
+    /// A run is pinned to its definition, whose content has that hash, and the stored run state matches the log.
+    I12 = "pinned definition",
+    /// A store that went back in time is noticed. The checker doesn't check this: only a store that is a server can go back
+    /// under a running instance.
+    I13 = "store going back in time",
     /// Nothing crosses tenants.
     I14 = "tenants",
-    /// Jobs added are over in one way, or live.
-    I15 = "balance of jobs",
-    /// No attempt is leased, or begins, after its step is over.
-    I16 = "no late attempt",
-    /// A worker runs no more than its slots; a paused queue and a paused run hand out nothing.
+    /// Every job that was added either ended in exactly one way or is still live.
+    I15 = "jobs accounted for",
+    /// No attempt is leased or starts after its step is over.
+    I16 = "no late attempts",
+    /// A worker never runs more than its slots; a paused queue or run hands out nothing.
     I17 = "slots",
-    /// An action that a transition asked for has run, was skipped by its own `if`, failed, or was cut off by a failure or a
+    /// An action that a transition triggered has run, was skipped by its own `if`, failed, or was cut off by a failure or a
     /// cancel that the log names.
-    I18 = "no action dropped",
-    /// A step's input is fixed when it is triggered: every attempt gets the same.
+    I18 = "no dropped actions",
+    /// A step's input is fixed when it's triggered; every attempt gets the same input.
     I19 = "fixed inputs",
-    /// A report that was recorded is answered as recorded for as long as its log is kept, and no other is.
+    /// A recorded report is answered as recorded for as long as its log is kept; no other report ever is.
     I20 = "reports",
 }
 
@@ -100,7 +100,8 @@ impl Serialize for Invariant {
 impl<'de> Deserialize<'de> for Invariant {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Invariant, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Invariant::parse(&text).ok_or_else(|| serde::de::Error::custom(format!("{text:?} is no invariant")))
+        Invariant::parse(&text)
+            .ok_or_else(|| serde::de::Error::custom(format!("{text:?} isn't an invariant")))
     }
 }
 

@@ -1,15 +1,15 @@
-//! Whether what a store holds keeps the invariants.
+//! Checks whether the content of a store keeps the invariants.
 //!
-//! Written from the invariants alone: reads events, rows, jobs and histories, and never calls `decide` or the fold that
-//! the engine uses, so that a bug there cannot hide itself here. `cargo xtask tidy` keeps it so.
+//! It's written from the invariants alone. It reads events, rows, jobs and histories, and never calls `decide` or the fold that
+//! the engine uses, so a bug there can't hide itself here. `cargo xtask tidy` enforces that.
 //!
-//! Three ways in, by what the caller can see:
-//! - [`Look`] takes one run apart after the fact: its row, its log, its jobs. [`miscounted`] does the counters.
-//! - [`Watch`] stands beside a store and sees every call that changes it, so it also sees what no dump shows: commits
-//!   as a whole, tokens, the log before and after.
-//! - [`History`] and [`Effects`] hold what clients were told and what workers did against the store, at the end.
+//! There are three ways to use it, depending on what the caller can see:
+//! - [`Look`] checks one run after the fact: its row, log and jobs. [`miscounted`] checks the counters.
+//! - [`Watch`] sits next to a store and sees every call that changes it, so it also sees what no dump shows: whole commits,
+//!   tokens, the log before and after.
+//! - [`History`] and [`Effects`] compare what clients were told and what workers did with the store, at the end.
 //!
-//! It changes nothing and proposes no repair; a [`Subject`] says what a violation is about, and whoever mends goes by that.
+//! It changes nothing and proposes no repair. A [`Subject`] says what a violation is about; repairs go by that.
 
 mod counters;
 mod effects;

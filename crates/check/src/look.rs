@@ -1,4 +1,4 @@
-//! One run, taken apart: its log walked, and its row and jobs held against what the log makes of it.
+//! Checks one run: walks its log, and compares its row and jobs with the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::invariant::Invariant::{I1, I2, I5, I6, I8, I9, I11, I12, I15, I16, I1
 use crate::violation::{Checker, Findings, Subject, Violation};
 use crate::walk::{KnownValue, Phase, Walk};
 
-/// The timer of a run's time-out.
+/// The timer for a run's timeout.
 const RUN_TIMEOUT: JobKey = JobKey::Timer(0);
 /// The delayed start of a machine.
 const BEGIN: JobKey = JobKey::Timer(1);
 /// The timers of a machine's states follow.
 const FIRST_TIMER: u32 = 2;
 
-/// A look at one run. Events come one by one, so that a long log need not be held.
+/// The check of one run. Events come one by one, so that a long log doesn't have to fit into memory.
 #[derive(Debug)]
 pub struct Look {
     run: RunKey,
@@ -28,15 +28,15 @@ pub struct Look {
     found: Findings,
 }
 
-/// What a run is, by its log.
+/// What a run looks like according to its log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     pub status: Status,
     /// The state that a machine is in.
     pub state: Option<Arc<str>>,
-    /// The timers that a machine waits for: which, the number that each was set under, and when it is due.
+    /// The timers that a machine has set: which one, the number it was set under, and when it's due.
     pub timers: Vec<(u32, u32, Time)>,
-    /// When a machine is to enter its first state, where it has not.
+    /// When a machine enters its first state, if it hasn't yet.
     pub begins_at: Option<Time>,
     pub completed_steps: u32,
     pub failed_steps: u32,
@@ -59,12 +59,12 @@ impl Look {
         self.walk.event(&self.flow, event, &mut self.found);
     }
 
-    /// Holds what became of events against the log.
+    /// Compares receipts with the log.
     pub fn receipts(&mut self, receipts: &[Receipt]) {
         check_receipts(receipts, &self.walk, &mut self.found);
     }
 
-    /// Holds the run's own key-value state, all of it, against the log.
+    /// Compares all of the run's own key-value state with the log.
     pub fn state(&mut self, values: &[StateValue]) {
         check_state(values, &self.walk, &self.flow, &mut self.found);
     }
@@ -73,7 +73,7 @@ impl Look {
         shape(&self.walk, &self.flow)
     }
 
-    /// Holds row and jobs against the log. What was found in the log comes first.
+    /// Compares row and jobs with the log. Findings about the log itself come first.
     pub fn finish(mut self, row: &RunRow, jobs: &[JobRow]) -> Vec<Violation> {
         check_pinned(row, &self.flow, &mut self.found);
         check_row(row, &self.walk, &self.flow, &mut self.found);
@@ -94,39 +94,41 @@ fn shape(walk: &Walk, flow: &Flow) -> Shape {
         retries: walk.retries,
         failure: walk.failure.clone(),
         created_at: walk.created_at,
-        // A run that ended before anything began counts from its start.
+        // A run that ended before any step started counts from its own start.
         started_at: walk.started_at.or(walk.completed_at.and(walk.created_at)),
         completed_at: walk.completed_at,
         events: walk.seq,
     }
 }
 
-/// The definition has the hash that the run is pinned to, and a key has the run that it names.
+/// Checks that the definition has the hash the run is pinned to, and that an idempotency key belongs to this run.
 pub(crate) fn check_pinned(row: &RunRow, flow: &Flow, found: &mut Findings) {
     if *row.definition != *flow.hash {
-        let message = || format!("definition {} has the content of {}", row.definition, flow.hash);
+        let message = || format!("the content of definition {} has the hash {}", row.definition, flow.hash);
         found.say(I12, Subject::Log, message);
     }
     let says = flow.definition.retain;
     if row.retain != says {
-        let message = || format!("retain is {:?} in the row and {says:?} in the definition", row.retain);
+        let message = || format!("retain is {:?} in the row, but {says:?} in the definition", row.retain);
         found.say(I12, Subject::Log, message);
     }
     if let Some(key) = &row.idempotency_key
         && row.run_id != RunId::from_key(&row.tenant, &row.flow_name, key)
     {
-        found.say(I9, Subject::Log, || format!("idempotency key {key:?} names another run"));
+        found.say(I9, Subject::Log, || format!("idempotency key {key:?} belongs to another run"));
     }
 }
 
-/// The row against the log.
+/// Compares the row with the log.
 pub(crate) fn check_row(row: &RunRow, walk: &Walk, flow: &Flow, found: &mut Findings) {
     let shape = shape(walk, flow);
     let duration =
         shape.created_at.zip(shape.completed_at).map(|(from, to)| to.since(from).as_millis() as u64);
     let mut differ = |field: &str, same: bool, says: &dyn std::fmt::Debug, logs: &dyn std::fmt::Debug| {
         if !same {
-            found.say(I6, Subject::Row, || format!("{field} is {says:?} in the row and {logs:?} by the log"));
+            found.say(I6, Subject::Row, || {
+                format!("{field} is {says:?} in the row, but {logs:?} according to the log")
+            });
         }
     };
     macro_rules! compare {
@@ -151,31 +153,32 @@ pub(crate) fn check_row(row: &RunRow, walk: &Walk, flow: &Flow, found: &mut Find
     differ("startedAt", started, &row.started_at, &shape.started_at);
 }
 
-/// Jobs against what the log asks for.
+/// Compares jobs with what the log asks for.
 pub(crate) fn check_jobs(jobs: &[JobRow], walk: &Walk, flow: &Flow, found: &mut Findings) {
     let ended = walk.ended.is_some();
     if !ended && walk.seq > 0 && walk.is_spent(flow) {
-        let message = || "nothing is left to do, and no terminal event says so".to_owned();
+        let message = || "nothing is left to do, but there's no terminal event".to_owned();
         found.say(I1, Subject::End, message);
     }
     let mut missing: BTreeSet<(usize, u32)> = walk.live().collect();
     for job in jobs {
         let (name, attempt) = (&job.name, job.attempt);
         if ended {
-            let message = || format!("a job of attempt {attempt} of {name:?} is left over after the end");
+            let message =
+                || format!("a job of attempt {attempt} of {name:?} is left over after the end of the run");
             found.say(I1, Subject::Jobs, message);
             continue;
         }
         if job.state == JobState::Held && !walk.is_paused() {
-            found.say(I11, Subject::Jobs, || format!("{name:?} is held, and the run is not paused"));
+            found.say(I11, Subject::Jobs, || format!("{name:?} is held, but the run isn't paused"));
         }
         let JobKey::Step(step) = job.key else { continue };
         if job.state == JobState::Waiting && walk.is_paused() {
-            found.say(I17, Subject::Jobs, || format!("{name:?} can be claimed, and the run is paused"));
+            found.say(I17, Subject::Jobs, || format!("{name:?} can be claimed, but the run is paused"));
         }
         if !missing.remove(&(step as usize, attempt)) {
             left_over(job, walk, step as usize, found);
-            // A job with another number is told of once.
+            // A job with another number is reported only once.
             let live = walk.steps.get(step as usize).map_or(0, |at| at.attempt);
             missing.remove(&(step as usize, live));
         }
@@ -187,22 +190,26 @@ pub(crate) fn check_jobs(jobs: &[JobRow], walk: &Walk, flow: &Flow, found: &mut 
     check_timers(jobs, walk, flow, found);
     let timer = jobs.iter().any(|job| job.key == RUN_TIMEOUT);
     if !ended && flow.definition.timeout.is_some() && !timer {
-        found.say(I8, Subject::Jobs, || "the timer of the run's time-out is missing".to_owned());
+        found.say(I8, Subject::Jobs, || "the timer for the run's timeout is missing".to_owned());
     }
 }
 
-/// The jobs of a machine's timers against what the log has set.
+/// Compares the jobs of a machine's timers with the timers that the log has set.
 fn check_timers(jobs: &[JobRow], walk: &Walk, flow: &Flow, found: &mut Findings) {
     if walk.ended.is_some() {
         return;
     }
     if walk.keeps_waiting() {
-        let message = || "somebody waits for a turn in an idle machine".to_owned();
+        let message = || "an event or a timer is waiting although the machine is idle".to_owned();
         found.say(I5, Subject::Log, message);
     }
     if let Some(action) = walk.dropped() {
         let name = flow.name(action);
-        let message = || format!("action {name:?} was asked for, nothing runs, and nothing is said of it");
+        let message = || {
+            format!(
+                "action {name:?} was triggered and isn't running, but the log doesn't say what happened to it"
+            )
+        };
         found.say(I18, Subject::Log, message);
     }
     let mut missing: BTreeMap<JobKey, (u32, Option<Time>)> = walk
@@ -215,52 +222,54 @@ fn check_timers(jobs: &[JobRow], walk: &Walk, flow: &Flow, found: &mut Findings)
         let asked = missing.remove(&job.key);
         if asked.is_none_or(|(number, due)| number != attempt || due.is_some_and(|due| due != job.due)) {
             let message = || {
-                format!(
-                    "timer {key:?} of {name:?} has a job of number {attempt}, where the log asks for {asked:?}"
-                )
+                format!("timer {key:?} of {name:?} has job number {attempt}, but the log asks for {asked:?}")
             };
             found.say(I15, Subject::Jobs, message);
         }
         if job.state == JobState::Waiting && walk.is_paused() {
-            found.say(I17, Subject::Jobs, || format!("timer {key:?} can fire, and the run is paused"));
+            found.say(I17, Subject::Jobs, || format!("timer {key:?} can fire, but the run is paused"));
         }
     }
     for key in missing.keys() {
-        found.say(I8, Subject::Jobs, || format!("timer {key:?} is set and has no job"));
+        found.say(I8, Subject::Jobs, || format!("timer {key:?} is set, but has no job"));
     }
 }
 
-/// Receipts against what the log says became of each event.
+/// Compares receipts with what the log says about each event.
 pub(crate) fn check_receipts(receipts: &[Receipt], walk: &Walk, found: &mut Findings) {
     let mut asked: BTreeMap<u32, ReceiptStatus> = walk.receipts().collect();
     for receipt in receipts {
         let (number, says) = (receipt.number, receipt.status);
         let logs = asked.remove(&number);
         if logs != Some(says) {
-            let message = || format!("the receipt of event {number} says {says:?}, and the log {logs:?}");
+            let message =
+                || format!("the receipt of event {number} says {says:?}, but the log says {logs:?}");
             found.say(I6, Subject::Receipts, message);
         }
         let id = walk.machine.as_ref().and_then(|machine| machine.ids.get(&number));
         if id.is_none_or(|id| *id != *receipt.event_id) {
             let message = || {
-                format!("the receipt of event {number} is of {:?}, and the log has {id:?}", receipt.event_id)
+                format!(
+                    "the receipt of event {number} has the id {:?}, but the log has {id:?}",
+                    receipt.event_id
+                )
             };
             found.say(I6, Subject::Receipts, message);
         }
         let dated = (receipt.started_at.is_some(), receipt.completed_at.is_some());
         if dated != (says.is_started(), says.is_end()) {
             found.say(I6, Subject::Receipts, || {
-                format!("the receipt of event {number} is {says:?}, with dates {dated:?}")
+                format!("the receipt of event {number} is {says:?}, but started and completed are set as {dated:?}")
             });
         }
     }
     for number in asked.keys() {
-        found.say(I6, Subject::Receipts, || format!("event {number} was taken in and has no receipt"));
+        found.say(I6, Subject::Receipts, || format!("event {number} was accepted, but has no receipt"));
     }
 }
 
-/// Key-value state of the run's own against the lines that wrote it. A value with a time to live may be gone by now; while it is
-/// there it is the last one, and does not outlive its time.
+/// Compares the run's own key-value state with the lines that wrote it. A value with a time to live may be gone by now; while
+/// it's there, it must be the last one written and must not outlive its time.
 pub(crate) fn check_state(values: &[StateValue], walk: &Walk, flow: &Flow, found: &mut Findings) {
     let cleared = walk.ended.is_some() && flow.clears_state();
     let mut asked: BTreeMap<&str, &KnownValue> = match cleared {
@@ -271,37 +280,38 @@ pub(crate) fn check_state(values: &[StateValue], walk: &Walk, flow: &Flow, found
         let (key, stored) = (&value.key, KnownValue::of(value));
         let wrong = match asked.remove(key.as_str()) {
             None if cleared => "is left over after the end of the run",
-            None => "is set, and no line of the log set it",
-            Some(logged) if logged.digest != stored.digest => "is not what the log set it to",
+            None => "is set, but no line of the log set it",
+            Some(logged) if logged.digest != stored.digest => "isn't what the log set it to",
             Some(logged) if logged.expires.is_none() != stored.expires.is_none() => {
-                "has a time to live in the store or in the log alone"
+                "has a time to live in the store or in the log, but not in both"
             }
-            Some(logged) if stored.expires > logged.expires => "outlives the time that the log gives it",
+            Some(logged) if stored.expires > logged.expires => "expires later than the log says",
             Some(_) => continue,
         };
         found.say(I6, Subject::State, || format!("state {key:?} {wrong}"));
     }
     for (key, _) in asked.iter().filter(|(_, logged)| logged.expires.is_none()) {
-        found.say(I6, Subject::State, || format!("state {key:?} is set by the log, and is not there"));
+        found
+            .say(I6, Subject::State, || format!("state {key:?} is set according to the log, but is missing"));
     }
 }
 
-/// A job that the log does not ask for.
+/// A job that the log doesn't ask for.
 fn left_over(job: &JobRow, walk: &Walk, step: usize, found: &mut Findings) {
     let (name, attempt) = (&job.name, job.attempt);
     let at = walk.steps.get(step).copied().unwrap_or_default();
     if at.is_live() {
         let message =
-            || format!("step {name:?} is at attempt {}, and its job at attempt {attempt}", at.attempt);
+            || format!("step {name:?} is at attempt {}, but its job is at attempt {attempt}", at.attempt);
         found.say(I2, Subject::Jobs, message);
     } else if at.phase == Phase::Completed && job.state == JobState::Leased {
-        let message = || format!("attempt {attempt} of step {name:?} is leased, and the step is completed");
+        let message = || format!("attempt {attempt} of step {name:?} is leased, but the step is completed");
         found.say(I16, Subject::Jobs, message);
     } else {
         let (added, over) = (walk.added, walk.over);
         let message = || {
             format!(
-                "a job of attempt {attempt} of step {name:?} is left over: {added} were added, {over} are over"
+                "a job of attempt {attempt} of step {name:?} is left over: {added} were added, {over} have ended"
             )
         };
         found.say(I15, Subject::Jobs, message);

@@ -1,4 +1,4 @@
-//! Where a checker that stands beside a store reads it.
+//! How a checker next to a store reads it.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use flowline_store::{
 
 use crate::counters::{Counted, counted};
 
-/// A store at a moment at which it stands still.
+/// A store at a moment when nothing changes it.
 pub trait Source {
     fn row(&self, run: &RunKey) -> Option<RunRow>;
     /// The events with a greater number, in order.
     fn events(&self, run: &RunKey, after: u64) -> Vec<Event>;
     fn jobs(&self, run: &RunKey) -> Vec<JobRow>;
-    /// What became of the events that the run took in.
+    /// The receipts of the run's events.
     fn receipts(&self, run: &RunKey) -> Vec<Receipt>;
-    /// The run's own key-value state, by key; values past their time may be among them.
+    /// The run's own key-value state, by key. It may include expired values.
     fn state(&self, run: &RunKey) -> Vec<StateValue>;
     /// The stored text of a definition.
     fn definition(&self, tenant: &Tenant, hash: &str) -> Option<String>;

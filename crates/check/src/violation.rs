@@ -1,4 +1,4 @@
-//! What is wrong, where.
+//! Violations: what is wrong, and where.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invariant::Invariant;
 
-/// Something that must always hold, and does not. Its JSON is a contract.
+/// An invariant that doesn't hold. Its JSON is part of the public interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Violation {
@@ -20,27 +20,27 @@ pub struct Violation {
     pub subject: Subject,
 }
 
-/// What a violation is about, which is what would have to be mended. Ordered by what is worth mending first.
+/// What a violation is about, and so what would have to be repaired. In the order in which to repair it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Subject {
-    /// Row or state differ from the log.
+    /// The row or the run state differs from the log.
     Row,
     /// Jobs differ from what the log asks for.
     Jobs,
-    /// Nothing is left to do, and no terminal event says so.
+    /// Nothing is left to do, but there's no terminal event.
     End,
     Counters,
-    /// What became of events differs from the log.
+    /// Receipts differ from the log.
     Receipts,
     /// Key-value state of the run differs from the log.
     State,
-    /// The log itself is wrong: nothing to derive the truth from. Also of one that was read from JSON, where nothing can be
-    /// mended.
+    /// The log itself is wrong, so there's nothing to repair from. Also the default for a violation read from JSON, which can't
+    /// be repaired.
     #[default]
     Log,
-    /// A call to the store that should have been refused, or that did something else than it said.
+    /// A call to the store should have been refused, or did something else than it reported.
     Call,
-    /// What clients were told, or what workers did.
+    /// What clients were told or what workers did doesn't match the store.
     Outside,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What is checked: everything, or everything but one, to show what that one is good for.
+/// What to check: everything, or everything but one invariant, to show what that one is good for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Checker {
     pub without: Option<Invariant>,
@@ -67,7 +67,7 @@ impl Checker {
     }
 }
 
-/// What was found, before it is known whose run it is.
+/// Findings that aren't assigned to a run yet.
 #[derive(Debug, Clone)]
 pub(crate) struct Findings {
     checker: Checker,

@@ -1,7 +1,7 @@
-//! A walk along a run's log: what each event may do where it stands, and what the run is after it.
+//! Walks a run's log: checks whether each event may come at that point, and keeps track of the run.
 //!
-//! The rules are those of the design, event by event, in the order of the log. A walk never stops at what is wrong: it says
-//! so, takes the event for what it claims, and goes on.
+//! The rules apply event by event, in the order of the log. A walk doesn't stop at a mistake: it reports it, takes the event
+//! at its word, and continues.
 
 mod data;
 mod machine;
@@ -24,14 +24,14 @@ use data::Data;
 pub(crate) use machine::MachineAt;
 pub(crate) use values::KnownValue;
 
-/// Where a step stands by the log.
+/// Where a step is, according to the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Phase {
     #[default]
     Idle,
     /// Its attempt waits for a time.
     Delayed,
-    /// Its attempt is ready or at work.
+    /// Its attempt is ready or running.
     Queued,
     Completed,
     Failed,
@@ -63,7 +63,7 @@ pub(crate) struct Walk {
     pub(crate) last_ms: i64,
     pub(crate) ended: Option<EventType>,
     paused: bool,
-    /// `fail_fast` has struck.
+    /// `fail_fast` has taken effect.
     stopping: bool,
     /// The first step that failed the run.
     failed: Option<usize>,
@@ -71,26 +71,26 @@ pub(crate) struct Walk {
     pub(crate) steps: Vec<StepAt>,
     emitted: Vec<bool>,
     pub(crate) created_at: Option<Time>,
-    /// When a delayed run is to begin.
+    /// When a delayed run starts.
     pub(crate) begins_at: Option<Time>,
     pub(crate) started_at: Option<Time>,
-    /// When the first `step.started` was written, which rows of older builds have for the above.
+    /// When the first `step.started` was written. Rows of older builds have this for the above.
     pub(crate) started_line: Option<Time>,
     pub(crate) completed_at: Option<Time>,
     pub(crate) failure: Option<Failure>,
-    /// Jobs that the log has asked for, and those that it has seen the end of.
+    /// Jobs that the log has asked for, and jobs that have ended.
     pub(crate) added: u64,
     pub(crate) over: u64,
-    /// At the head of a repeated run stands what it inherits.
+    /// A retry's log starts with what it inherits.
     inheriting: bool,
     /// Steps triggered since the caller last took them.
     pub(crate) triggered: BTreeSet<usize>,
-    /// Steps tried again since then.
+    /// Steps retried since then.
     pub(crate) retried: BTreeSet<usize>,
     pub(crate) machine: Option<Box<MachineAt>>,
-    /// Key-value state of the run's own.
+    /// The run's own key-value state.
     pub(crate) values: BTreeMap<String, KnownValue>,
-    /// Whether a terminal event would say exactly how long its run took. Builds that say when attempts began see to that.
+    /// Whether a terminal event has to say exactly how long its run took. Builds that record when attempts started do.
     exact: bool,
 }
 
@@ -140,7 +140,7 @@ impl Walk {
         }
     }
 
-    /// Steps in a phase; of a machine, how often an action came to it.
+    /// Number of steps in a phase; for a machine, how often an action got there.
     pub(crate) fn count(&self, phase: Phase) -> u32 {
         match (&self.machine, phase) {
             (Some(machine), Phase::Completed) => return machine.completed,
@@ -156,7 +156,7 @@ impl Walk {
         steps.map(|(at, step)| (at, step.attempt))
     }
 
-    /// Whether nothing is left to do: no job, and no event from outside could trigger a step.
+    /// Whether nothing is left to do: there's no job, and no external event could trigger a step.
     pub(crate) fn is_spent(&self, flow: &Flow) -> bool {
         if let Some(machine) = &self.machine {
             let settled = self.failed.is_some() || machine.is_final(flow);
@@ -165,7 +165,7 @@ impl Walk {
         !self.steps.iter().any(|step| step.is_live()) && !self.could_go_on(flow)
     }
 
-    /// Whether a step is queued or at work.
+    /// Whether a step is queued or running.
     fn is_busy(&self) -> bool {
         self.steps.iter().any(|step| step.is_live())
     }
@@ -174,14 +174,14 @@ impl Walk {
         (0..self.steps.len()).any(|step| self.could_be_triggered(flow, step))
     }
 
-    /// Whether events from outside alone would trigger a step.
+    /// Whether external events alone would trigger a step.
     fn could_be_triggered(&self, flow: &Flow, step: usize) -> bool {
         let event = |event: usize| self.emitted[event] || flow.accepted.contains(&event);
         let done = |step: usize| self.satisfies(flow, step);
         !self.stopping && self.steps[step].phase == Phase::Idle && flow.holds(step, &event, &done)
     }
 
-    /// `step:NAME` holds after completion, or after a failure that the run goes on from.
+    /// `step:NAME` is satisfied after completion, or after a failure with `on_failure: continue`.
     fn satisfies(&self, flow: &Flow, step: usize) -> bool {
         match self.steps[step].phase {
             Phase::Completed => true,
@@ -231,7 +231,7 @@ impl Walk {
         }
     }
 
-    /// What every event has: its number, date, and whose it is.
+    /// Checks what every event has: its number, its timestamp, and its run and tenant.
     fn envelope(&mut self, event: &Event, found: &mut Findings) {
         let (seq, kind) = (event.seq, event.kind);
         if seq != self.seq + 1 {
@@ -241,23 +241,25 @@ impl Walk {
         self.seq = seq;
         let ms = event.ts.millis();
         if ms < self.last_ms || event.id != event_id(ms, seq) {
-            found.say(I4, Subject::Log, || format!("event {seq} has id {} and date {}", event.id, event.ts));
+            found.say(I4, Subject::Log, || {
+                format!("event {seq} has the id {} and the timestamp {}", event.id, event.ts)
+            });
         }
         self.last_ms = self.last_ms.max(ms);
         if (seq == 1) != (kind == EventType::FlowStart) {
             found.say(I4, Subject::Log, || format!("event {seq} is {kind}"));
         }
         if event.tenant != self.run.tenant {
-            found.say(I14, Subject::Log, || format!("event {seq} is of tenant {}", event.tenant));
+            found.say(I14, Subject::Log, || format!("event {seq} belongs to tenant {}", event.tenant));
         }
         if event.run_id != self.run.run || event.flow_name != self.flow_name {
             let of = (&event.flow_name, &event.run_id);
-            found.say(I4, Subject::Log, || format!("event {seq} is of run {} of flow {:?}", of.1, of.0));
+            found.say(I4, Subject::Log, || format!("event {seq} belongs to run {} of flow {:?}", of.1, of.0));
         }
         if let (Some(step), Some(attempt), Some(id)) = (&event.step_name, event.attempt, &event.step_id)
             && *id != step_id(&self.run.run, step, attempt)
         {
-            found.say(I4, Subject::Log, || format!("event {seq} has step id {id:?}"));
+            found.say(I4, Subject::Log, || format!("event {seq} has the step id {id:?}"));
         }
     }
 
@@ -277,7 +279,7 @@ impl Walk {
         self.added += 1;
     }
 
-    /// Triggers those of these steps that were waiting for what has just happened.
+    /// Triggers the steps that were waiting for what just happened.
     fn trigger(&mut self, flow: &Flow, candidates: &[usize]) {
         if self.stopping {
             return;
@@ -295,8 +297,7 @@ impl Walk {
     fn pause(&mut self, event: &Event, found: &mut Findings) {
         let paused = event.kind == EventType::FlowPaused;
         if self.paused == paused {
-            found
-                .say(I8, Subject::Log, || format!("event {} ({}) was applied before", event.seq, event.kind));
+            found.say(I8, Subject::Log, || format!("event {} ({}) was applied twice", event.seq, event.kind));
         }
         self.paused = paused;
     }
@@ -305,7 +306,7 @@ impl Walk {
         let seq = event.seq;
         let name = data.name.as_deref().unwrap_or_default();
         let Some(&number) = flow.events.get(name) else {
-            let message = || format!("event {seq} emits {name:?}, which the definition lacks");
+            let message = || format!("event {seq} emits {name:?}, which isn't in the definition");
             return found.say(I12, Subject::Log, message);
         };
         let may = match event.step_name.as_deref() {
@@ -319,7 +320,7 @@ impl Walk {
             }
         };
         if !may {
-            let message = || format!("event {seq} emits {name:?}, which its sender may not publish");
+            let message = || format!("event {seq} emits {name:?}, which its sender may not emit");
             found.say(I3, Subject::Log, message);
         }
         if self.emitted[number] {
@@ -331,7 +332,7 @@ impl Walk {
 
     fn end(&mut self, flow: &Flow, event: &Event, data: Data, found: &mut Findings) {
         let (seq, kind) = (event.seq, event.kind);
-        // Cancelled, timed out, ended by hand: at any moment. Otherwise only when nothing is left to do.
+        // A cancel, a timeout or an end by hand can come at any moment, any other end only when nothing is left to do.
         let by_itself =
             kind != EventType::FlowCancelled && data.by.is_none() && data.code.as_deref() != Some("timeout");
         if self.machine.is_some() {
@@ -347,13 +348,13 @@ impl Walk {
                 found.say(I1, Subject::Log, message);
             }
             if self.failed.is_some() && kind == EventType::FlowCompleted {
-                found.say(I1, Subject::Log, || format!("event {seq} says completed, and a step had failed"));
+                found.say(I1, Subject::Log, || format!("event {seq} says completed, but a step failed"));
             }
             if let Some(step) = &data.step
                 && self.failed.is_none_or(|failed| flow.name(failed) != &**step)
             {
                 found.say(I1, Subject::Log, || {
-                    format!("event {seq} blames step {step:?}, which did not fail the run")
+                    format!("event {seq} blames step {step:?}, which didn't fail the run")
                 });
             }
         }
@@ -364,7 +365,9 @@ impl Walk {
         if self.exact && data.duration != took {
             let says = data.duration;
             let message = || {
-                format!("event {seq} ({kind}) says duration {says:?}, and {took:?} by the dates of the run")
+                format!(
+                    "event {seq} ({kind}) says that the run took {says:?}, but by the timestamps it took {took:?}"
+                )
             };
             found.say(I6, Subject::Log, message);
         }
@@ -376,13 +379,14 @@ impl Walk {
         let step = flow.steps.get(name).copied();
         if step.is_none() {
             let (seq, kind) = (event.seq, event.kind);
-            let message = || format!("event {seq} ({kind}) names step {name:?}, which the definition lacks");
+            let message =
+                || format!("event {seq} ({kind}) names step {name:?}, which isn't in the definition");
             found.say(I12, Subject::Log, message);
         }
         step
     }
 
-    /// The event must come from the attempt that its step is at.
+    /// Checks that the event comes from the current attempt of its step.
     fn of_current(&self, flow: &Flow, step: usize, event: &Event, found: &mut Findings) {
         use crate::invariant::Invariant::{I2, I7};
         let (seq, kind, attempt) = (event.seq, event.kind, event.attempt.unwrap_or(0));
@@ -392,16 +396,16 @@ impl Walk {
         }
         let outcome = matches!(kind, EventType::StepCompleted | EventType::StepFailed | EventType::StepRetry);
         let (invariant, why) = match at.phase {
-            Phase::Idle => (I5, "before what the step waits for".to_owned()),
-            Phase::Skipped => (I5, "and the step was skipped".to_owned()),
+            Phase::Idle => (I5, "before the step was triggered".to_owned()),
+            Phase::Skipped => (I5, "but the step was skipped".to_owned()),
             Phase::Completed | Phase::Failed if outcome && at.attempt == attempt => {
-                (I8, "whose outcome stands in the log already".to_owned())
+                (I8, "whose outcome is already in the log".to_owned())
             }
-            _ if attempt > at.attempt => (I2, format!("and the step is at attempt {}", at.attempt)),
+            _ if attempt > at.attempt => (I2, format!("but the step is at attempt {}", at.attempt)),
             _ => (I7, format!("which is over; the step is {:?} at attempt {}", at.phase, at.attempt)),
         };
         let name = flow.name(step);
-        let message = || format!("event {seq} ({kind}) is of attempt {attempt} of step {name:?}, {why}");
+        let message = || format!("event {seq} ({kind}) is about attempt {attempt} of step {name:?}, {why}");
         found.say(invariant, Subject::Log, message);
     }
 }

@@ -1,10 +1,10 @@
-//! A checker that stands beside a store and sees every call that changes it.
+//! A checker that sits next to a store and sees every call that changes it.
 //!
-//! It keeps a ledger of its own: where each log ended, which jobs the commits so far leave, who holds which lease. Each call
-//! is held against that ledger before it is entered, and the store against the ledger after it. Only the runs that a call
-//! touches are looked at, and of their logs only what is new; [`Watch::end`] looks at everything once more.
+//! It keeps its own ledger: where each log ended, which jobs the commits so far leave, who holds which lease. Each call is
+//! compared with the ledger before it's entered, and the store with the ledger afterwards. Only the runs that a call touches
+//! are checked, and only the new part of their logs; [`Watch::end`] checks everything again.
 //!
-//! A store that is rolled back to an earlier moment is followed by a clone of the watch from that moment.
+//! If a store is rolled back to an earlier moment, continue with a clone of the watch from that moment.
 
 mod commit;
 mod lease;
@@ -24,7 +24,7 @@ use crate::source::Source;
 use crate::violation::{Checker, Findings, Subject, Violation};
 use crate::walk::Walk;
 
-/// What the checker knows from having watched.
+/// What the checker has seen so far.
 #[derive(Debug, Clone)]
 pub struct Watch {
     checker: Checker,
@@ -46,7 +46,7 @@ struct Followed {
     jobs: BTreeMap<JobKey, KnownJob>,
     /// Every attempt that ever had a job.
     attempts: BTreeSet<(JobKey, u32)>,
-    /// What each receipt said last.
+    /// The last status of each receipt.
     receipts: BTreeMap<u32, ReceiptStatus>,
     trimmed: bool,
 }
@@ -109,20 +109,20 @@ impl Watch {
             if job.and_then(|job| job.leased_with(append.attempt, append.token)).is_none() {
                 let (attempt, key) = (append.attempt, append.key);
                 let message =
-                    || format!("lines of attempt {attempt} of {key:?} were taken with a stale token");
+                    || format!("lines of attempt {attempt} of {key:?} were accepted with a stale token");
                 found.say(I7, Subject::Call, message);
             }
         }
         let most = answer.as_ref().map_or(0, |_| append.lines.len());
         let new = run.read_on(source, &append.run, &mut found);
         if new > most {
-            found.say(I8, Subject::Call, || format!("{new} events came of an append of {most} lines"));
+            found.say(I8, Subject::Call, || format!("an append of {most} lines wrote {new} events"));
         }
         self.compare(source, &append.run, &mut found);
         found.of_run(&append.run)
     }
 
-    /// A queue was stopped, or let go on.
+    /// A queue was paused or resumed.
     pub fn queue_paused(&mut self, tenant: &Tenant, queue: &str, paused: bool) {
         let key = (tenant.clone(), Arc::from(queue));
         match paused {
@@ -141,7 +141,7 @@ impl Watch {
         Some(flow)
     }
 
-    /// Holds what the store says of a run against the ledger.
+    /// Compares what the store says about a run with the ledger.
     fn compare(&mut self, source: &dyn Source, key: &RunKey, found: &mut Findings) {
         if let Some(run) = self.runs.get_mut(key).filter(|run| run.walk.machine.is_some()) {
             run.follow_receipts(source, key, found);
@@ -152,12 +152,14 @@ impl Watch {
         };
         if row.version != run.version {
             let versions = (row.version, run.version);
-            let message = || format!("the row is at version {}, the commits at {}", versions.0, versions.1);
+            let message =
+                || format!("the row is at version {}, but the commits are at {}", versions.0, versions.1);
             found.say(I8, Subject::Row, message);
         }
         if row.definition != run.definition {
-            let message =
-                || format!("the run was pinned to {} and now is to {}", run.definition, row.definition);
+            let message = || {
+                format!("the run was pinned to {} and is now pinned to {}", run.definition, row.definition)
+            };
             found.say(I12, Subject::Row, message);
         }
         check_pinned(&row, &run.flow, found);
@@ -166,7 +168,7 @@ impl Watch {
         self.compare_jobs(source, key, run, found);
     }
 
-    /// The jobs in the store are those that the commits so far leave, and those that the log asks for.
+    /// Checks that the jobs in the store are the ones that the commits so far leave, and the ones that the log asks for.
     fn compare_jobs(&self, source: &dyn Source, key: &RunKey, run: &Followed, found: &mut Findings) {
         let jobs = source.jobs(key);
         check_jobs(&jobs, &run.walk, &run.flow, found);
@@ -181,12 +183,15 @@ impl Watch {
                 known.attempt == job.attempt && known.due == job.due && state == job.state
             });
             if !alike {
-                let message = || format!("the store has {job:?}, where the calls so far leave {known:?}");
+                let message =
+                    || format!("the store has {job:?}, but after the calls so far it should be {known:?}");
                 found.say(I15, Subject::Jobs, message);
             }
         }
         for (key, known) in run.jobs.iter().filter(|(key, _)| !jobs.iter().any(|job| job.key == **key)) {
-            let message = || format!("the store has no job {key:?}, where the calls so far leave {known:?}");
+            let message = || {
+                format!("the store has no job {key:?}, but after the calls so far there should be {known:?}")
+            };
             found.say(I15, Subject::Jobs, message);
         }
     }
@@ -207,7 +212,7 @@ impl Followed {
         }
     }
 
-    /// Receipts say what the log says, and only ever move on.
+    /// Checks that receipts match the log, and that their status only moves forward.
     fn follow_receipts(&mut self, source: &dyn Source, key: &RunKey, found: &mut Findings) {
         let receipts = source.receipts(key);
         check_receipts(&receipts, &self.walk, found);
@@ -215,13 +220,13 @@ impl Followed {
             let (number, now) = (receipt.number, receipt.status);
             let then = self.receipts.insert(number, now);
             if then.is_some_and(|then| now < then || then.is_end() && now != then) {
-                let message = || format!("the receipt of event {number} was {then:?} and is {now:?}");
+                let message = || format!("the receipt of event {number} was {then:?} and is now {now:?}");
                 found.say(I6, Subject::Receipts, message);
             }
         }
     }
 
-    /// Walks what is new in the log. Gives the number of new events.
+    /// Walks the new part of the log, and returns the number of new events.
     fn read_on(&mut self, source: &dyn Source, key: &RunKey, found: &mut Findings) -> usize {
         let events = source.events(key, self.walk.seq);
         for event in &events {
@@ -231,16 +236,16 @@ impl Followed {
         events.len()
     }
 
-    /// Walks the whole log again: what was there must be there unchanged.
+    /// Walks the whole log again. Earlier events must be unchanged.
     fn reread(&self, source: &dyn Source, key: &RunKey, found: &mut Findings) {
         let events = source.events(key, 0);
         let changed = events.iter().map(digest).zip(&self.digests).position(|(now, then)| now != *then);
         if let Some(at) = changed {
-            found.say(I4, Subject::Log, || format!("event {} is not what it was", events[at].seq));
+            found.say(I4, Subject::Log, || format!("event {} has changed", events[at].seq));
         }
         if events.len() != self.digests.len() {
             let counts = (events.len(), self.digests.len());
-            let message = || format!("the log has {} events, and had {}", counts.0, counts.1);
+            let message = || format!("the log has {} events, but had {}", counts.0, counts.1);
             found.say(I4, Subject::Log, message);
         }
     }

@@ -80,7 +80,7 @@ fn a_run_does_not_end_while_a_step_is_at_work_or_was_not_told_of() {
     scene.breaks(I1, "while step \"b\"");
     let scene = half_way().done("b", 1, &["b.done"]).done("join", 1, &[]).skip("maybe", "condition");
     end(scene.clone()).breaks(I1, "while step \"late\" is Idle");
-    end(scene.skip("late", "not_triggered")).breaks(I1, "which an event from outside could trigger");
+    end(scene.skip("late", "not_triggered")).breaks(I1, "which an external event could still trigger");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_run_is_not_completed_after_a_failure_nor_failed_by_another_step() {
         let scene = scene.skip("maybe", "not_triggered");
         scene.run(Emit, json!({"name": "approved", "payload": 1})).done("late", 1, &[])
     };
-    end(rest(failing())).breaks(I1, "a step had failed");
+    end(rest(failing())).breaks(I1, "a step failed");
     rest(failing()).run(FlowFailed, json!({"error": "no", "step": "b"})).settled().holds();
     let other = rest(failing()).run(FlowFailed, json!({"error": "no", "step": "a"})).settled();
     other.breaks(I1, "blames step \"a\"");
@@ -124,7 +124,7 @@ fn failed_tries_and_lost_leases_keep_within_their_caps() {
         scene = scene.step(StepRetry, "a", attempt, json!({"error": "no", "delayMs": 0}));
     }
     let scene = scene.job("a", 4, JobState::Waiting).job("b", 1, JobState::Waiting).settled();
-    scene.breaks(I2, "failed tries");
+    scene.breaks(I2, "failed attempts");
     let mut scene = Scene::new(FLOW).start();
     for attempt in 1..=6 {
         scene = scene.step(StepStarted, "a", attempt, json!({}));
@@ -138,7 +138,7 @@ fn failed_tries_and_lost_leases_keep_within_their_caps() {
 fn a_job_has_the_number_of_its_attempt() {
     let mut scene = waiting();
     scene.jobs[0].attempt = 2;
-    scene.breaks(I2, "its job at attempt 2");
+    scene.breaks(I2, "its job is at attempt 2");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn an_event_is_emitted_once_by_who_may() {
     let foreign = Scene::new(FLOW).start().step(StepStarted, "b", 1, json!({}));
     let foreign = foreign.step(Emit, "b", 1, json!({"name": "a.done"}));
     let foreign = foreign.job("a", 1, JobState::Waiting).job("b", 1, JobState::Leased).settled();
-    foreign.breaks(I3, "its sender may not publish");
+    foreign.breaks(I3, "its sender may not emit");
 }
 
 #[test]
@@ -160,14 +160,14 @@ fn numbers_and_dates_go_up() {
     gap.breaks(I4, "event 6 follows event 4");
     let mut back = waiting();
     back.events[3].ts = Time::from_millis(1);
-    back.breaks(I4, "event 4 has id");
+    back.breaks(I4, "event 4 has the id");
     let mut renamed = waiting();
     renamed.events[2].step_id = Some("other".into());
     renamed.breaks(I4, "step id");
     let mut moved = waiting();
     moved.events[2].run_id = RunId::new("r2").unwrap();
     moved.events[2].step_id = None;
-    moved.breaks(I4, "is of run r2");
+    moved.breaks(I4, "belongs to run r2");
 }
 
 #[test]
@@ -175,11 +175,11 @@ fn a_step_runs_only_after_what_it_waits_for() {
     let scene = half_way().done("join", 1, &[]).settled();
     let found = scene.job("b", 1, JobState::Leased).found();
     assert!(
-        found.iter().any(|v| v.invariant == I5 && v.message.contains("before what the step waits for")),
+        found.iter().any(|v| v.invariant == I5 && v.message.contains("before the step was triggered")),
         "{found:?}"
     );
     let scene = half_way().done("b", 1, &["b.done"]).done("join", 1, &[]).skip("maybe", "condition");
-    scene.step(StepStarted, "maybe", 1, json!({})).settled().breaks(I5, "and the step was skipped");
+    scene.step(StepStarted, "maybe", 1, json!({})).settled().breaks(I5, "but the step was skipped");
     waiting().skip("join", "condition").settled().breaks(I5, "which is Idle");
 }
 
@@ -251,36 +251,36 @@ fn what_a_commit_writes_is_there_whole_and_once() {
     let scene = waiting();
     Scene { jobs: Vec::new(), ..scene }.breaks(I8, "has no job");
     let twice = waiting().step(StepCompleted, "a", 3, json!({}));
-    twice.settled().breaks(I8, "stands in the log already");
+    twice.settled().breaks(I8, "is already in the log");
     let silent = Scene::new(FLOW).start().done("a", 1, &[]).job("b", 1, JobState::Waiting).settled();
-    silent.breaks(I8, "without what it returns");
+    silent.breaks(I8, "without emitting what it returns");
     let unstarted = Scene::new(FLOW).start().step(StepRetry, "a", 1, json!({"error": "no", "delayMs": 0}));
     let unstarted = unstarted.job("a", 2, JobState::Waiting).job("b", 1, JobState::Waiting).settled();
     unstarted.breaks(I8, "never started");
     let again = waiting().step(StepStarted, "b", 1, json!({})).step(StepStarted, "b", 1, json!({}));
-    again.settled().breaks(I8, "had started");
+    again.settled().breaks(I8, "had already started");
     let paused = waiting().run(FlowPaused, json!({})).run(FlowPaused, json!({}));
-    paused.settled().breaks(I8, "applied before");
+    paused.settled().breaks(I8, "applied twice");
 }
 
 #[test]
 fn the_timer_of_a_time_out_is_there() {
     let text = "flow: timed\ntimeout: 1h\nsteps:\n  a: { function: a }\n";
     let scene = Scene::new(text).start().job("a", 1, JobState::Waiting).settled();
-    scene.breaks(I8, "time-out is missing");
+    scene.breaks(I8, "timeout is missing");
 }
 
 #[test]
 fn a_key_names_its_run() {
     let mut scene = waiting();
     scene.row.idempotency_key = Some("k".into());
-    scene.breaks(I9, "names another run");
+    scene.breaks(I9, "belongs to another run");
 }
 
 #[test]
 fn a_job_is_held_while_its_run_is_paused_and_no_longer() {
     let scene = half_way().job("b", 1, JobState::Held).settled();
-    scene.breaks(I11, "the run is not paused");
+    scene.breaks(I11, "the run isn't paused");
     let scene = half_way().run(FlowPaused, json!({})).job("b", 1, JobState::Waiting).settled();
     scene.breaks(I17, "the run is paused");
     half_way().run(FlowPaused, json!({})).job("b", 1, JobState::Held).settled().holds();
@@ -291,20 +291,23 @@ fn a_job_is_held_while_its_run_is_paused_and_no_longer() {
 fn a_run_is_pinned_to_its_definition() {
     let mut scene = waiting();
     scene.row.definition = "0000".into();
-    scene.breaks(I12, "has the content of");
+    scene.breaks(I12, "has the hash");
     let mut scene = waiting();
     scene.row.retain = Some(Retain::events(Duration::from_secs(60)));
     scene.breaks(I12, "retain is");
-    waiting().step(StepStarted, "stranger", 1, json!({})).settled().breaks(I12, "which the definition lacks");
+    waiting()
+        .step(StepStarted, "stranger", 1, json!({}))
+        .settled()
+        .breaks(I12, "which isn't in the definition");
     let stranger = waiting().run(Emit, json!({"name": "stranger"})).settled();
-    stranger.breaks(I12, "which the definition lacks");
+    stranger.breaks(I12, "which isn't in the definition");
 }
 
 #[test]
 fn events_belong_to_the_tenant_of_their_run() {
     let mut scene = waiting();
     scene.events[2].tenant = Tenant::new("other").unwrap();
-    scene.breaks(I14, "of tenant other");
+    scene.breaks(I14, "belongs to tenant other");
 }
 
 #[test]
@@ -367,20 +370,20 @@ fn key_values_of_a_run_are_what_its_log_set_them_to() {
     state_breaks(
         &scene,
         &[value("k", 1, None), value("l", 3, None)],
-        r#"state "k" is not what the log set it to"#,
+        r#"state "k" isn't what the log set it to"#,
     );
-    state_breaks(&scene, &[value("k", 2, None)], r#"state "l" is set by the log, and is not there"#);
+    state_breaks(&scene, &[value("k", 2, None)], r#"state "l" is set according to the log, but is missing"#);
     let more = [value("k", 2, None), value("l", 3, None), value("m", 1, None)];
-    state_breaks(&scene, &more, r#"state "m" is set, and no line of the log set it"#);
+    state_breaks(&scene, &more, r#"state "m" is set, but no line of the log set it"#);
     let null = json!({"operation": "set", "scope": "run", "key": "k", "value": null});
     let scene = working(twice().step(State, "a", 1, null));
     assert_eq!(scene.found_with_state(&[value("k", None, None), value("l", 3, None)]), []);
-    state_breaks(&scene, &more[..2], r#"state "k" is not what the log set it to"#);
+    state_breaks(&scene, &more[..2], r#"state "k" isn't what the log set it to"#);
     let gone = json!({"operation": "delete", "scope": "run", "key": "k"});
     let read = json!({"operation": "get", "scope": "run", "key": "l"});
     let scene = working(twice().step(State, "a", 1, gone).step(State, "a", 1, read));
     assert_eq!(scene.found_with_state(&[value("l", 3, None)]), []);
-    state_breaks(&scene, &more[..2], r#"state "k" is set, and no line of the log set it"#);
+    state_breaks(&scene, &more[..2], r#"state "k" is set, but no line of the log set it"#);
 }
 
 #[test]
@@ -393,11 +396,11 @@ fn a_value_may_go_with_its_time_and_not_outlive_it() {
         for values in [&[][..], &[value("k", 1, Some(end))], &[value("k", 1, Some(end - 20))]] {
             assert_eq!(scene.found_with_state(values), []);
         }
-        let late = r#"state "k" outlives the time that the log gives it"#;
+        let late = r#"state "k" expires later than the log says"#;
         state_breaks(&scene, &[value("k", 1, Some(end + 1))], late);
-        let alone = r#"state "k" has a time to live in the store or in the log alone"#;
+        let alone = r#"state "k" has a time to live in the store or in the log, but not in both"#;
         state_breaks(&scene, &[value("k", 1, None)], alone);
-        state_breaks(&scene, &[value("k", 2, Some(end))], r#"state "k" is not what the log set it to"#);
+        state_breaks(&scene, &[value("k", 2, Some(end))], r#"state "k" isn't what the log set it to"#);
     }
 }
 
@@ -420,8 +423,8 @@ fn a_terminal_event_says_how_long_its_run_took() {
         scene.run(FlowCancelled, said).settled()
     };
     ending(json!({"duration": 20})).holds();
-    ending(json!({"duration": 19})).breaks(I6, "says duration Some(19)");
-    ending(json!({})).breaks(I6, "says duration None");
+    ending(json!({"duration": 19})).breaks(I6, "says that the run took Some(19)");
+    ending(json!({})).breaks(I6, "says that the run took None");
     // Builds that did not say when an attempt began could only guess.
     let older = Scene::new(FLOW).start().step(StepStarted, "a", 1, json!({"worker": "w"}));
     older.run(FlowCancelled, json!({"duration": 19})).settled().holds();

@@ -117,12 +117,15 @@ fn events_have_their_turns_in_order_and_one_at_a_time() {
             .run(FlowCompleted, json!({"result": {}}))
     };
     ended(late(done(two.clone()))).settled().breaks(I5, "is first in line");
-    timer(done(two), 1).settled().breaks(I5, "waits for a turn in an idle machine");
+    timer(done(two), 1).settled().breaks(I5, "is waiting although the machine is idle");
     let overlap = received(timer(submitted(), 1), 2, "note", json!([]))
         .run(EventRejected, json!({"number": 2, "state": "review", "code": "wrong_state"}));
     let overlap = overlap.done("tell", 1, &[]).settled();
     assert!(
-        overlap.found().iter().any(|found| found.message.contains("while actions of the turn before it run"))
+        overlap
+            .found()
+            .iter()
+            .any(|found| found.message.contains("while actions of the previous turn are running"))
     );
 }
 
@@ -130,7 +133,7 @@ fn events_have_their_turns_in_order_and_one_at_a_time() {
 fn a_transition_is_open_to_those_who_may_take_it() {
     let scene = left(received(reviewed(), 2, "approve", json!(["clerk"])));
     let scene = scene.run(StateChanged, moved(2, "approve", "review", "approved", 3));
-    scene.run(FlowCompleted, json!({"result": {}})).settled().breaks(I5, "the sender is");
+    scene.run(FlowCompleted, json!({"result": {}})).settled().breaks(I5, "the sender has");
     let open = received(timer(reviewed(), 1), 2, "approve", json!(["boss"]));
     let open = open.run(EventRejected, json!({"number": 2, "state": "review", "code": "forbidden"}));
     open.settled().breaks(I5, "transitions are open");
@@ -146,7 +149,7 @@ fn a_transition_leads_where_the_definition_says() {
 #[test]
 fn actions_wait_for_those_before_them() {
     let early = timer(submitted(), 1).step(StepStarted, "assign", 1, json!({}));
-    early.job("tell", 1, JobState::Leased).settled().breaks(I5, "before what the step waits for");
+    early.job("tell", 1, JobState::Leased).settled().breaks(I5, "before the step was triggered");
 }
 
 #[test]
@@ -181,22 +184,22 @@ fn timers_go_with_their_state_and_come_in_their_time() {
             .run(StateChanged, moved_by_timer.clone())
     };
     fired(reviewed(), DUE).settled().holds();
-    fired(reviewed(), DUE - 1_000).settled().breaks(I10, "before its time");
+    fired(reviewed(), DUE - 1_000).settled().breaks(I10, "before it's due");
 
     let again = fired(reviewed(), DUE).run(TimerFired, json!({"timer": 0, "state": "review"}));
     let again = again.run(TimerCancelled, json!({"timer": 0, "reason": "guard"}));
-    again.settled().breaks(I10, "not in");
+    again.settled().breaks(I10, "the machine isn't in that state");
     left(timer(reviewed(), 1)).run(FlowCancelled, json!({})).settled();
     let unset = received(start(), 1, "submit", json!([]));
     let unset = unset.run(StateChanged, moved(1, "submit", "draft", "review", 2)).done("tell", 1, &[]);
-    unset.job("assign", 1, JobState::Waiting).settled().breaks(I10, "are set");
+    unset.job("assign", 1, JobState::Waiting).settled().breaks(I10, "were set");
 }
 
 #[test]
 fn a_timer_that_is_set_has_its_job() {
-    reviewed().settled().breaks(I8, "is set and has no job");
-    timer(reviewed(), 2).settled().breaks(I15, "has a job of number 2");
-    timer(start(), 1).settled().breaks(I15, "where the log asks for None");
+    reviewed().settled().breaks(I8, "is set, but has no job");
+    timer(reviewed(), 2).settled().breaks(I15, "has job number 2");
+    timer(start(), 1).settled().breaks(I15, "but the log asks for None");
 }
 
 #[test]
@@ -205,7 +208,7 @@ fn a_delayed_machine_waits_for_its_time() {
         Scene::new(MACHINE)
             .run(FlowStart, json!({"input": {}, "startAt": Time::from_millis(DUE).to_string()}))
     };
-    scene().settled().breaks(I8, "is set and has no job");
+    scene().settled().breaks(I8, "is set, but has no job");
     let mut waits = timer(scene(), 1);
     waits.jobs[0].key = JobKey::Timer(1);
     waits.settled().holds();
@@ -213,9 +216,9 @@ fn a_delayed_machine_waits_for_its_time() {
 
 #[test]
 fn a_machine_ends_in_a_final_state_and_with_an_empty_inbox() {
-    reviewed().run(FlowCompleted, json!({"result": {}})).settled().breaks(I1, "not in a final state");
+    reviewed().run(FlowCompleted, json!({"result": {}})).settled().breaks(I1, "isn't in a final state");
     let waiting = received(submitted(), 2, "note", json!([])).run(FlowCancelled, json!({}));
-    waiting.settled().breaks(I3, "wait in its inbox");
+    waiting.settled().breaks(I3, "events in its inbox");
     let told = received(submitted(), 2, "note", json!([]));
     let told = told.run(EventRejected, json!({"number": 2, "code": "ended"})).run(FlowCancelled, json!({}));
     told.settled().holds();
@@ -268,7 +271,7 @@ fn receipts_say_what_the_log_says() {
     assert_eq!(says(&of(&[Processing, Pending])), [""; 0]);
     assert_eq!(says(&of(&[Completed, Pending])).len(), 1);
     assert_eq!(says(&of(&[Processing, Failed])).len(), 1);
-    assert_eq!(says(&of(&[Processing])), ["I6: event 2 was taken in and has no receipt"]);
+    assert_eq!(says(&of(&[Processing])), ["I6: event 2 was accepted, but has no receipt"]);
     assert_eq!(says(&of(&[Processing, Pending, Pending])).len(), 2, "nobody sent the third");
     let mut other = of(&[Processing, Pending]);
     other[1].event_id = "e1".into();
@@ -287,7 +290,7 @@ fn a_machine_that_is_tried_again_stands_where_another_stood() {
         scene.run(StateChanged, json!({"to": to, "transition": 2, "context": {}, "inherited": true}))
     };
     timer(set(stood(past(begun(), "completed"), "review")), 1).settled().holds();
-    stood(past(begun(), "pending"), "review").settled().breaks(I3, "takes over");
+    stood(past(begun(), "pending"), "review").settled().breaks(I3, "inherits an event");
     let first = Scene::new(MACHINE).start();
     stood(first, "review").settled().breaks(I5, "puts the machine");
     let ended = stood(past(begun(), "completed"), "approved");
@@ -297,5 +300,5 @@ fn a_machine_that_is_tried_again_stands_where_another_stood() {
     let late = received(stood(past(begun(), "completed"), "review"), 2, "note", json!([]));
     let turned_down = json!({"name": "note", "number": 2, "state": "review", "code": "wrong_state"});
     let late = set(late.run(EventRejected, turned_down));
-    timer(late, 1).settled().breaks(I10, "that nothing asks for");
+    timer(late, 1).settled().breaks(I10, "which nothing set");
 }

@@ -201,7 +201,7 @@ fn a_refused_commit_leaves_nothing() {
     stage.memory.commit(stage.now, vec![done.clone()]);
     let refused = Err(flowline_store::CommitError::Exists);
     let found = stage.watch.committed(&stage.memory, stage.now, &done, &refused);
-    names(&found, I8, "a refused commit left 3 events");
+    names(&found, I8, "a refused commit wrote 3 events");
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn an_attempt_gets_one_job() {
     let mut stage = Stage::leased();
     let mut done = stage.a_done(1, HELD);
     done.add[0].attempt = 2;
-    names(&stage.commit(done), I2, "out of turn");
+    names(&stage.commit(done), I2, "out of order");
 }
 
 #[test]
@@ -416,11 +416,15 @@ fn what_clients_were_told_is_so() {
     assert_eq!(check(&started(None, "r1", "1", Outcome::Unknown)), []);
     names(&check(&started(None, "r1", "2", Outcome::Acknowledged)), I3, "another input");
     names(&check(&started(None, "r1", "1", Outcome::Refused)), I3, "every start of it was refused");
-    names(&check(&started(None, "r9", "1", Outcome::Acknowledged)), I3, "acknowledged, and not there");
+    names(
+        &check(&started(None, "r9", "1", Outcome::Acknowledged)),
+        I3,
+        "acknowledged, but the run doesn't exist",
+    );
     names(&check(&started(Some("k"), "r1", "2", Outcome::Acknowledged)), I9, "another input");
     let mut two = started(Some("k"), "r1", "1", Outcome::Acknowledged);
     two.operations.extend(started(Some("k"), "r2", "1", Outcome::Acknowledged).operations);
-    names(&check(&two), I9, "made runs r1 and r2");
+    names(&check(&two), I9, "started two runs, r1 and r2");
     for act in [
         Act::Send { run: RunId::new("r1").unwrap(), name: "x".into(), event_id: None },
         Act::Cancel { run: RunId::new("r1").unwrap() },
@@ -450,7 +454,7 @@ fn who_is_told_that_a_run_is_paused_already_is_told_the_truth() {
         history.check(Checker::default(), &stage.memory)
     };
     assert_eq!(check(|run| Act::Resume { run }, 1, 1), []);
-    names(&check(|run| Act::Pause { run }, 1, 1), I3, "paused already, and it was not");
+    names(&check(|run| Act::Pause { run }, 1, 1), I3, "already paused, but it wasn't");
 }
 
 #[test]
@@ -483,12 +487,12 @@ fn what_workers_did_is_what_the_log_says() {
     assert_eq!(check(good()), []);
     names(&check(vec![began(1), ended(Reported::Nothing)]), I3, "the log has a completion");
     names(&check(vec![began(1), ended(Reported::Done), answered(1, Answer::Refused)]), I7, "was refused");
-    names(&check([good(), vec![began(1)]].concat()), I2, "began twice");
+    names(&check([good(), vec![began(1)]].concat()), I2, "started twice");
     names(&check([vec![began(2)], good()].concat()), I17, "2 attempts");
     let crashed = vec![began(2), Effect::Crashed { worker: "w".into() }];
     assert_eq!(check([crashed, good()].concat()), []);
     let lost = vec![began(2), Effect::Crashed { worker: "w".into() }, answered(2, Answer::Acknowledged)];
-    names(&check([lost, good()].concat()), I3, "not in the log");
+    names(&check([lost, good()].concat()), I3, "isn't in the log");
     let again = |attempt, report, answer| {
         let again = Effect::AnsweredAgain { run: run("r1"), step: "a".into(), attempt, report, answer };
         check([good(), vec![again]].concat())
@@ -496,9 +500,9 @@ fn what_workers_did_is_what_the_log_says() {
     assert_eq!(again(1, Again::Same, Answer::Acknowledged), []);
     assert_eq!(again(1, Again::Other, Answer::Refused), []);
     assert_eq!(again(2, Again::Same, Answer::Refused), []);
-    names(&again(1, Again::Same, Answer::Refused), I20, "is in the log, and is refused");
-    names(&again(2, Again::Same, Answer::Acknowledged), I20, "and is not in the log");
-    names(&again(1, Again::Other, Answer::Acknowledged), I20, "says something else");
+    names(&again(1, Again::Same, Answer::Refused), I20, "is in the log, but was refused");
+    names(&again(2, Again::Same, Answer::Acknowledged), I20, "but isn't in the log");
+    names(&again(1, Again::Other, Answer::Acknowledged), I20, "differs from the recorded one");
 }
 
 #[test]

@@ -198,8 +198,8 @@ async fn key_values_that_differ_from_the_log_are_named_on_every_store() {
             |v: &Value| format!("{} {}", v["invariant"].as_str().unwrap(), v["message"].as_str().unwrap());
         let found: Vec<String> = found.as_array().unwrap().iter().map(said).collect();
         let expected = [
-            r#"I6 state "a" is not what the log set it to"#,
-            r#"I6 state "b" is set by the log, and is not there"#,
+            r#"I6 state "a" isn't what the log set it to"#,
+            r#"I6 state "b" is set according to the log, but is missing"#,
         ];
         assert_eq!(found, expected, "{store}");
     }

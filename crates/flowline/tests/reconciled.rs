@@ -57,7 +57,7 @@ async fn the_missing_job_of_a_timer_is_set_again_for_its_time() {
     remove(&engine, &run, OF_PAID).await;
     let found = verify(engine.store(), engine.plans(), None).await.unwrap().violations;
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(found[0].message, "timer Timer(3) is set and has no job");
+    assert_eq!(found[0].message, "timer Timer(3) is set, but has no job");
     let mended = reconcile(engine.store(), engine.plans(), None, Mode::Repair).await.unwrap();
     assert!(mended.findings.iter().all(|finding| finding.repaired), "{mended:?}");
     assert_eq!(engine.store().jobs(&run).await.unwrap(), before);

@@ -40,10 +40,10 @@ pub(super) struct Data {
 }
 
 impl Data {
-    /// What cannot be read counts as absent; the rules then say what is missing.
+    /// What can't be read counts as missing, and the rules report that.
     pub(super) fn read(event: &Event) -> Data {
         match (&event.data, event.kind) {
-            // A step may say anything there.
+            // A step can put anything there.
             (_, EventType::Log | EventType::State | EventType::StepStarted) | (None, _) => Data::default(),
             (Some(data), _) => data.to().unwrap_or_default(),
         }
@@ -53,7 +53,7 @@ impl Data {
 /// Which cap a failed attempt counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// It failed by itself.
+    /// The attempt itself failed.
     Try,
     /// Its worker is gone.
     Lost,

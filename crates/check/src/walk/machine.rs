@@ -1,7 +1,7 @@
-//! Events of machines: what comes in, whose turn it is, where it leads, and the timers of states.
+//! Events of machines: the inbox, turns, transitions, and the timers of states.
 //!
-//! Conditions and changes of the context are not evaluated here: that takes the expression language, and the simulator's
-//! model, which knows what its own expressions mean, does it.
+//! Conditions and changes of the context aren't evaluated here, because that takes the expression language. The simulator's
+//! model does it for its own machines, whose expressions it knows.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,30 +17,30 @@ use crate::flow::Flow;
 use crate::invariant::Invariant::{I1, I3, I5, I8, I10, I12, I18};
 use crate::violation::{Findings, Subject};
 
-/// Where a machine stands by its log.
+/// Where a machine is, according to its log.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MachineAt {
     pub(crate) state: usize,
     /// Transitions so far; 0 before the initial state is entered.
     pub(crate) transition: u32,
-    /// Who waits for a turn.
+    /// What is waiting for its turn.
     inbox: VecDeque<Turn>,
-    /// The name and the roles of each event that was taken in, by number.
+    /// Name and roles of each accepted event, by number.
     received: BTreeMap<u32, (String, Vec<String>)>,
-    /// Ids of events so far, by number.
+    /// Ids of the events so far, by number.
     pub(crate) ids: BTreeMap<u32, String>,
     pub(crate) current: Option<Current>,
-    /// Timers that are set, each with its number and its time.
+    /// Timers that are set, each with its number and due time.
     pub(crate) armed: BTreeMap<usize, (u32, Time)>,
     /// Timers set so far.
     set: u32,
-    /// Timers that the next events must set.
+    /// Timers that the next events have to set.
     unset: BTreeSet<usize>,
-    /// Timers were taken back because the state is left: the next transition must leave it.
+    /// Timers were dropped because the machine leaves the state, so the next transition has to leave it.
     leaving: bool,
-    /// Events were turned down because the run ends.
+    /// Events were rejected because the run is ending.
     closing: bool,
-    /// The first action of the current turn that failed and names a state for that.
+    /// The first action of the current turn that failed and has `on_error`.
     pub(crate) error: Option<usize>,
     pub(crate) completed: u32,
     pub(crate) failed: u32,
@@ -48,7 +48,7 @@ pub(crate) struct MachineAt {
 }
 
 impl MachineAt {
-    /// Whether the run ends in the present state.
+    /// Whether the run ends in the current state.
     pub(crate) fn is_final(&self, flow: &Flow) -> bool {
         flow.state(self.state).is_some_and(|state| state.ends != Ends::No)
     }
@@ -63,21 +63,23 @@ impl MachineAt {
 }
 
 impl Walk {
-    /// What must come next, comes next.
+    /// Checks that what has to come next comes next.
     pub(super) fn before_event(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
         let Some(machine) = &mut self.machine else { return };
         let (seq, kind) = (event.seq, event.kind);
         if kind != EventType::TimerSet && !machine.unset.is_empty() {
             let timers = std::mem::take(&mut machine.unset);
             found.say(I10, Subject::Log, || {
-                format!("event {seq} ({kind}) comes before timers {timers:?} are set")
+                format!("event {seq} ({kind}) came before timers {timers:?} were set")
             });
         }
         let leaves = kind == EventType::StateChanged && !data.stays;
         if machine.leaving && !leaves && kind != EventType::TimerCancelled {
             let state = flow.state(machine.state).map_or("?", |state| &state.name);
             let message = || {
-                format!("timers of state {state:?} were taken back before event {seq}, and it was not left")
+                format!(
+                    "the timers of state {state:?} were dropped before event {seq}, although the machine didn't leave it"
+                )
             };
             found.say(I10, Subject::Log, message);
             machine.leaving = false;
@@ -85,7 +87,7 @@ impl Walk {
         let ends = kind.is_terminal() || kind == EventType::EventRejected;
         if machine.closing && !ends {
             found.say(I1, Subject::Log, || {
-                format!("event {seq} ({kind}) follows what says that the run has ended")
+                format!("event {seq} ({kind}) comes after the machine reached its end")
             });
             machine.closing = false;
         }
@@ -95,7 +97,7 @@ impl Walk {
         if self.machine.is_none() {
             let (seq, kind) = (event.seq, event.kind);
             return found.say(I12, Subject::Log, || {
-                format!("event {seq} ({kind}) is of a machine, and this is a flow")
+                format!("event {seq} ({kind}) belongs to a machine, but this is a flow")
             });
         }
         match event.kind {
@@ -115,18 +117,17 @@ impl Walk {
         let name = data.name.clone().unwrap_or_default();
         if !flow.events.contains_key(&name) {
             found.say(I12, Subject::Log, || {
-                format!("event {seq} takes in {name:?}, which the definition lacks")
+                format!("event {seq} accepts {name:?}, which isn't in the definition")
             });
         }
         let next = machine.received.len() as u32 + 1;
         if number != next {
-            found.say(I3, Subject::Log, || {
-                format!("event {seq} takes in number {number}, and {next} is next")
-            });
+            found
+                .say(I3, Subject::Log, || format!("event {seq} accepts number {number}, but {next} is next"));
         }
         let id = data.event_id.clone().unwrap_or_default();
         if machine.ids.values().any(|before| *before == id) {
-            found.say(I3, Subject::Log, || format!("event {seq} takes in {name:?} ({id}) a second time"));
+            found.say(I3, Subject::Log, || format!("event {seq} accepts {name:?} ({id}) a second time"));
         }
         machine.ids.insert(number, id);
         machine.received.insert(number, (name, data.roles.clone()));
@@ -135,7 +136,7 @@ impl Walk {
                 data.status.as_deref().and_then(ReceiptStatus::parse).filter(|status| status.is_end());
             if !self.inheriting || status.is_none() {
                 found.say(I3, Subject::Log, || {
-                    format!("event {seq} takes over what no run that it repeats is done with")
+                    format!("event {seq} inherits an event that the retried run hadn't finished")
                 });
             }
             machine.receipts.insert(number, status.unwrap_or(ReceiptStatus::Failed));
@@ -154,7 +155,7 @@ impl Walk {
                 if !machine.inbox.contains(&Turn::Event(number)) {
                     let seq = event.seq;
                     found.say(I3, Subject::Log, || {
-                        format!("event {seq} turns down number {number}, which does not wait")
+                        format!("event {seq} rejects number {number}, which isn't in the inbox")
                     });
                 }
                 machine.inbox.retain(|turn| *turn != Turn::Event(number));
@@ -169,7 +170,7 @@ impl Walk {
         }
     }
 
-    /// Why an event was turned down, as far as roles and states tell.
+    /// Whether an event was rejected for a good reason, as far as roles and states can tell.
     fn check_rejection(
         &self,
         flow: &Flow,
@@ -187,19 +188,19 @@ impl Walk {
             Some("wrong_state") => choices.is_empty(),
             Some("forbidden") => !choices.is_empty() && open.is_empty(),
             Some("guard") => open.iter().all(|choice| choice.condition.is_some()) && !open.is_empty(),
-            // A condition, a change of the context, or the time of a timer could not be worked out.
+            // A condition, a change of the context or the time of a timer failed to evaluate.
             Some("expression") => !open.is_empty(),
             _ => false,
         };
         if !fits {
             let (seq, code) = (event.seq, code.unwrap_or("no code"));
             found.say(I5, Subject::Log, || {
-                format!("event {seq} turns down {name:?} ({code}), where {} of {} transitions are open to {roles:?}", open.len(), choices.len())
+                format!("event {seq} rejects {name:?} ({code}), although {} of {} transitions are open to {roles:?}", open.len(), choices.len())
             });
         }
     }
 
-    /// Somebody has the turn: the first in line, and only where nothing of the turn before it is left.
+    /// A turn starts. It belongs to the first in line, and nothing of the previous turn may be left.
     fn turn(&mut self, flow: &Flow, by: Turn, event: &Event, found: &mut Findings) {
         let (seq, kind) = (event.seq, event.kind);
         let (busy, paused, fails) = (self.is_busy(), self.paused, self.failed.is_some());
@@ -207,24 +208,28 @@ impl Walk {
         if let Some(action) = self.dropped() {
             let name = flow.name(action);
             found.say(I18, Subject::Log, || {
-                format!("event {seq} ({kind}) gives the turn to {by:?}, and nothing is said of action {name:?} of the turn before it")
+                format!("event {seq} ({kind}) gives the turn to {by:?}, but the log doesn't say what happened to action {name:?} of the previous turn")
             });
         }
         let Some(machine) = &mut self.machine else { return };
         let first = machine.inbox.front().copied();
         let problem = match by {
-            _ if busy => Some("while actions of the turn before it run".to_owned()),
-            _ if fails => Some("and an action has failed the run".to_owned()),
-            Turn::Start if machine.transition > 0 => Some("and the machine has begun".to_owned()),
-            Turn::Start => None,
-            _ if machine.transition == 0 => Some("and the machine has not begun".to_owned()),
-            Turn::Error(action) if machine.error == Some(action) => None,
-            Turn::Error(action) => Some(format!("and action {:?} did not fail first", flow.name(action))),
-            _ if machine.error.is_some() => {
-                Some("and an action has failed that moves the machine".to_owned())
+            _ if busy => Some("while actions of the previous turn are running".to_owned()),
+            _ if fails => Some("although an action failed the run".to_owned()),
+            Turn::Start if machine.transition > 0 => {
+                Some("although the machine has already started".to_owned())
             }
-            _ if paused => Some("and the run is paused".to_owned()),
-            _ if first != Some(by) => Some(format!("and {first:?} is first in line")),
+            Turn::Start => None,
+            _ if machine.transition == 0 => Some("although the machine hasn't started".to_owned()),
+            Turn::Error(action) if machine.error == Some(action) => None,
+            Turn::Error(action) => {
+                Some(format!("but action {:?} wasn't the first to fail", flow.name(action)))
+            }
+            _ if machine.error.is_some() => {
+                Some("although the `on_error` of a failed action comes first".to_owned())
+            }
+            _ if paused => Some("although the run is paused".to_owned()),
+            _ if first != Some(by) => Some(format!("but {first:?} is first in line")),
             _ => None,
         };
         if let Some(problem) = problem {
@@ -236,7 +241,7 @@ impl Walk {
         (machine.current, machine.error) = (None, None);
     }
 
-    /// The machine is put where the run that it repeats stood.
+    /// A retry puts the machine into the state that the retried run was in.
     fn stood(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
         let (seq, inheriting) = (event.seq, self.inheriting);
         let Some(machine) = &mut self.machine else { return };
@@ -244,7 +249,7 @@ impl Walk {
         let open = state.and_then(|state| flow.state(state)).is_some_and(|state| state.ends == Ends::No);
         if !inheriting || machine.transition > 0 || !open || data.transition.unwrap_or(0) == 0 {
             found.say(I5, Subject::Log, || {
-                format!("event {seq} puts the machine where no run that it repeats can have stood")
+                format!("event {seq} puts the machine into a state that the retried run can't have been in")
             });
         }
         (machine.state, machine.transition) = (state.unwrap_or_default(), data.transition.unwrap_or(0));
@@ -262,7 +267,7 @@ impl Walk {
                 None => {
                     let seq = event.seq;
                     return found.say(I12, Subject::Log, || {
-                        format!("event {seq} names action {action:?}, which the definition lacks")
+                        format!("event {seq} names action {action:?}, which isn't in the definition")
                     });
                 }
             },
@@ -291,14 +296,15 @@ impl Walk {
         if data.to.as_deref() != to.or(stays) || data.stays != to.is_none() {
             let says = &data.to;
             found.say(I5, Subject::Log, || {
-                format!("event {seq} leads to {says:?}; the definition says {to:?}")
+                format!("event {seq} leads to {says:?}, but the definition says {to:?}")
             });
         }
         let leaves = to.is_some() && by != Turn::Start;
         let kept: Vec<usize> = machine.armed.keys().copied().collect();
         if leaves && (!kept.is_empty() || machine.inbox.iter().any(|turn| matches!(turn, Turn::Timer(_)))) {
-            found
-                .say(I10, Subject::Log, || format!("event {seq} leaves the state, and timers {kept:?} stay"));
+            found.say(I10, Subject::Log, || {
+                format!("event {seq} leaves the state, but timers {kept:?} are still set")
+            });
         }
         let old = machine.state;
         (machine.transition, machine.leaving) = (next, false);
@@ -315,7 +321,7 @@ impl Walk {
         self.ask(flow, by, [exit, of(planned.map(|planned| &planned.actions)), entry]);
     }
 
-    /// The transition of the definition that a turn takes, which must be open to whoever sent the event.
+    /// The transition that a turn takes. It has to be open to the sender of the event.
     fn transition_of<'a>(
         &self,
         flow: &'a Flow,
@@ -332,7 +338,7 @@ impl Walk {
                 Some((state, timer)) if state == machine.state => Some(&timer.then),
                 _ => {
                     found.say(I10, Subject::Log, || {
-                        format!("event {seq} is by timer {timer}, which is not of the present state")
+                        format!("event {seq} was caused by timer {timer}, which doesn't belong to the current state")
                     });
                     None
                 }
@@ -343,7 +349,7 @@ impl Walk {
                     let (says, id) = (&data.event, &data.event_id);
                     let message = || {
                         format!(
-                            "event {seq} says that number {number} is {says:?} ({id:?}), which is {name:?}"
+                            "event {seq} says that number {number} is {says:?} ({id:?}), but it's {name:?}"
                         )
                     };
                     found.say(I5, Subject::Log, message);
@@ -351,21 +357,21 @@ impl Walk {
                 let choices = flow.state(machine.state)?.on.get(name);
                 let Some(choice) = choices.and_then(|choices| choices.get(data.choice)) else {
                     let message =
-                        || format!("event {seq} takes a transition on {name:?} that the state does not have");
+                        || format!("event {seq} takes a transition on {name:?} that the state doesn't have");
                     found.say(I5, Subject::Log, message);
                     return None;
                 };
                 if !allows(choice, roles) {
                     let takes = &choice.roles;
                     found.say(I5, Subject::Log, || {
-                        format!("event {seq} takes a transition for {takes:?}; the sender is {roles:?}")
+                        format!("event {seq} takes a transition for {takes:?}, but the sender has {roles:?}")
                     });
                 }
-                // One before it that asks for nothing would have been taken.
+                // An earlier one without a role or a condition would have been taken.
                 let before = choices.into_iter().flatten().take(data.choice);
                 if before.into_iter().any(|choice| allows(choice, roles) && choice.condition.is_none()) {
                     found.say(I5, Subject::Log, || {
-                        format!("event {seq} passes over a transition that always applies")
+                        format!("event {seq} skips a transition that always applies")
                     });
                 }
                 Some(choice)
@@ -378,8 +384,9 @@ impl Walk {
         let Some((timer, (state, definition))) =
             data.timer.and_then(|timer| Some((timer, flow.timer(timer)?)))
         else {
-            return found
-                .say(I12, Subject::Log, || format!("event {seq} ({kind}) names no timer of the definition"));
+            return found.say(I12, Subject::Log, || {
+                format!("event {seq} ({kind}) names a timer that isn't in the definition")
+            });
         };
         let name = flow.state(state).map_or("?", |state| &state.name);
         if kind == EventType::TimerCancelled && data.reason.as_deref() == Some("guard") {
@@ -389,35 +396,35 @@ impl Walk {
         let Some(machine) = &mut self.machine else { return };
         let present = machine.state == state && machine.transition > 0;
         let problem = match (kind, data.reason.as_deref()) {
-            _ if !present => Some("of a state that the machine is not in".to_owned()),
+            _ if !present => Some("but the machine isn't in that state".to_owned()),
             (EventType::TimerSet, _) => {
-                (!machine.unset.remove(&timer) && !inheriting).then(|| "that nothing asks for".to_owned())
+                (!machine.unset.remove(&timer) && !inheriting).then(|| "which nothing set".to_owned())
             }
             (EventType::TimerFired, _) => match machine.armed.get(&timer) {
-                None => Some("that is not set".to_owned()),
-                Some((_, due)) if *due > event.ts => Some(format!("before its time ({due})")),
+                None => Some("which isn't set".to_owned()),
+                Some((_, due)) if *due > event.ts => Some(format!("before it's due ({due})")),
                 Some(_) => None,
             },
             (_, Some("left")) => {
                 let there = machine.armed.contains_key(&timer) || machine.inbox.contains(&Turn::Timer(timer));
-                (!there).then(|| "that is not set".to_owned())
+                (!there).then(|| "which isn't set".to_owned())
             }
             (_, Some("missed")) => match machine.armed.get(&timer) {
                 Some((_, due)) if *due <= event.ts && definition.missed != Missed::Fire => None,
-                _ => Some("that was not missed, or fires all the same".to_owned()),
+                _ => Some("which wasn't missed, or fires anyway".to_owned()),
             },
             (_, reason) => Some(format!("for {reason:?}")),
         };
         if let Some(problem) = problem {
             found.say(I10, Subject::Log, || {
-                format!("event {seq} ({kind}) is of a timer of state {name:?}, {problem}")
+                format!("event {seq} ({kind}) is about a timer of state {name:?}, {problem}")
             });
         }
         match kind {
             EventType::TimerSet => {
                 machine.set += 1;
                 if data.at.is_none() {
-                    found.say(I8, Subject::Log, || format!("event {seq} sets a timer for no time"));
+                    found.say(I8, Subject::Log, || format!("event {seq} sets a timer without a time"));
                 }
                 machine.armed.insert(timer, (machine.set, data.at.unwrap_or_default()));
             }
@@ -437,7 +444,7 @@ impl Walk {
         }
     }
 
-    /// The run ends: everybody in line was told, and where it ends by itself, the machine is where it may.
+    /// The run ends. The inbox must be empty and, unless it's ended from outside, the machine must be in a final state.
     pub(super) fn machine_end(
         &mut self,
         flow: &Flow,
@@ -450,23 +457,23 @@ impl Walk {
         let Some(machine) = &self.machine else { return };
         if machine.has_event_waiting() {
             found.say(I3, Subject::Log, || {
-                format!("event {seq} ({kind}) ends the run, and events wait in its inbox")
+                format!("event {seq} ({kind}) ends the run, but there are events in its inbox")
             });
         }
         if let Some(action) = self.dropped().filter(|_| by_itself) {
             let name = flow.name(action);
             found.say(I18, Subject::Log, || {
-                format!("event {seq} ({kind}) ends the run, and nothing is said of action {name:?} that was asked for")
+                format!("event {seq} ({kind}) ends the run, but the log doesn't say what happened to action {name:?}, which was triggered")
             });
         }
         let ends = flow.state(machine.state).filter(|_| machine.transition > 0).map(|state| state.ends);
         if by_itself && kind == EventType::FlowCompleted && ends != Some(Ends::Completed) {
             found.say(I1, Subject::Log, || {
-                format!("event {seq} says completed, and the machine is not in a final state")
+                format!("event {seq} says completed, but the machine isn't in a final state")
             });
         }
         if by_itself && kind == EventType::FlowFailed && data.step.is_none() && self.failed.is_some() {
-            found.say(I1, Subject::Log, || format!("event {seq} does not say which action failed the run"));
+            found.say(I1, Subject::Log, || format!("event {seq} doesn't say which action failed the run"));
         }
         let said = data.state.as_deref().filter(|_| kind == EventType::FlowCompleted);
         if said.is_some() && said != machine.state_name(flow) {
@@ -474,7 +481,7 @@ impl Walk {
         }
     }
 
-    /// Whether somebody waits, and nothing keeps him from having his turn.
+    /// Whether something is waiting for a turn that it could have now.
     pub(crate) fn keeps_waiting(&self) -> bool {
         let Some(machine) = &self.machine else { return false };
         let line = machine.error.is_some() || (!machine.inbox.is_empty() && !self.paused);
@@ -482,7 +489,7 @@ impl Walk {
     }
 }
 
-/// Whether somebody with these roles may take a transition.
+/// Whether a sender with these roles may take a transition.
 fn allows(transition: &Transition, roles: &[String]) -> bool {
     transition.roles.is_empty() || transition.roles.iter().any(|role| roles.contains(role))
 }

@@ -26,12 +26,12 @@ impl Walk {
         let by_condition = event.kind == EventType::StepFailed && data.code.as_deref() == Some("condition");
         let outcome =
             matches!(event.kind, EventType::StepCompleted | EventType::StepRetry | EventType::StepFailed);
-        // What was given back may never have begun: a remote worker did not acknowledge it.
+        // A released attempt may never have started, if a remote worker didn't acknowledge it.
         let given_back = data.cause() == Cause::Released;
         let expected = outcome && !by_condition && !given_back;
         if expected && self.steps[step].is_live() && !self.steps[step].started {
             let message =
-                || format!("event {} ({}) is of an attempt that never started", event.seq, event.kind);
+                || format!("event {} ({}) is about an attempt that never started", event.seq, event.kind);
             found.say(I8, Subject::Log, message);
         }
         match event.kind {
@@ -42,7 +42,7 @@ impl Walk {
                     returns.and_then(|name| flow.events.get(name)).is_some_and(|at| !self.emitted[*at]);
                 if unsaid {
                     let message =
-                        || format!("event {} completes the step without what it returns", event.seq);
+                        || format!("event {} completes the step without emitting what it returns", event.seq);
                     found.say(I8, Subject::Log, message);
                 }
                 self.settle(flow, step, event, Phase::Completed);
@@ -62,14 +62,14 @@ impl Walk {
             return;
         }
         if at.started {
-            let message = || format!("event {} starts an attempt that had started", event.seq);
+            let message = || format!("event {} starts an attempt that had already started", event.seq);
             found.say(I8, Subject::Log, message);
         }
         at.started = true;
         at.phase = Phase::Queued;
     }
 
-    /// A step is over: completed, or failed for good.
+    /// A step is over: it completed, or is out of attempts.
     fn settle(&mut self, flow: &Flow, step: usize, event: &Event, phase: Phase) {
         let at = &mut self.steps[step];
         self.over += u64::from(at.is_live());
@@ -87,14 +87,14 @@ impl Walk {
         self.retries += 1;
         self.retried.insert(step);
         if self.stopping {
-            found.say(I5, Subject::Log, || format!("event {} tries again after fail_fast", event.seq));
+            found.say(I5, Subject::Log, || format!("event {} retries after fail_fast", event.seq));
         }
         self.charge(flow, step, event, data.cause(), found);
         let attempts = flow.definition.steps[step].retry.attempts;
         let at = &mut self.steps[step];
         if data.cause() == Cause::Try && at.tries >= attempts {
             let (seq, tries) = (event.seq, at.tries);
-            let message = || format!("event {seq} tries again after {tries} failed tries of {attempts}");
+            let message = || format!("event {seq} retries after {tries} failed attempts of {attempts}");
             found.say(I2, Subject::Log, message);
         }
         if at.is_live() {
@@ -111,8 +111,8 @@ impl Walk {
         let attempts = flow.definition.steps[step].retry.attempts;
         let at = &mut self.steps[step];
         let (count, cap, what) = match cause {
-            Cause::Try => (&mut at.tries, attempts, "failed tries"),
-            // The last one that is lost fails the step.
+            Cause::Try => (&mut at.tries, attempts, "failed attempts"),
+            // The last lost lease fails the step.
             Cause::Lost => {
                 (&mut at.lost, LOST_LEASES + u32::from(event.kind == EventType::StepFailed), "lost leases")
             }
@@ -121,7 +121,9 @@ impl Walk {
         *count += 1;
         if *count > cap {
             let (seq, count) = (event.seq, *count);
-            found.say(I2, Subject::Log, || format!("event {seq} makes {count} {what} of at most {cap}"));
+            found.say(I2, Subject::Log, || {
+                format!("event {seq} makes it {count} {what}, but the limit is {cap}")
+            });
         }
     }
 
@@ -146,7 +148,7 @@ impl Walk {
         if dropped {
             let (seq, name) = (event.seq, flow.name(step));
             let message =
-                || format!("event {seq} drops action {name:?}, and nothing that failed is the reason");
+                || format!("event {seq} drops action {name:?}, but nothing failed that would explain it");
             found.say(I18, Subject::Log, message);
         }
         let fits = match data.reason.as_deref() {
@@ -163,7 +165,7 @@ impl Walk {
         if given_up {
             let (seq, name) = (event.seq, flow.name(step));
             let message = || {
-                format!("event {seq} gives up on step {name:?}, which an event from outside could trigger")
+                format!("event {seq} gives up on step {name:?}, which an external event could still trigger")
             };
             found.say(I1, Subject::Log, message);
         }

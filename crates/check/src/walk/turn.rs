@@ -1,4 +1,4 @@
-//! Turns of a machine: which actions a transition asks for, when each may run, and what the turn came to.
+//! Turns of a machine: which actions a transition triggers, when each may run, and how the turn ends.
 
 use flowline_core::Time;
 use flowline_core::definition::OnFailure;
@@ -8,29 +8,29 @@ use super::machine::MachineAt;
 use super::{Phase, StepAt, Walk};
 use crate::flow::Flow;
 
-/// What brings a transition about.
+/// What causes a transition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     Start,
-    /// The event taken in under this number.
+    /// The event accepted under this number.
     Event(u32),
     Timer(usize),
     /// The failure of this action.
     Error(usize),
 }
 
-/// The last transition, and what it asked for.
+/// The last transition, and what it triggered.
 #[derive(Debug, Clone)]
 pub(crate) struct Current {
     pub(crate) by: Turn,
     /// Each action once, with the number of its group: leaving, the transition itself, entering.
     pub(crate) asked: Vec<(usize, u8)>,
-    /// Those that are left wait for each other, and it is said of one of them.
+    /// The remaining ones wait for each other, and the log says so of one of them.
     passed_over: bool,
 }
 
 impl Walk {
-    /// A transition asks for actions: whatever they did before counts no more.
+    /// A transition triggers actions. What they did before no longer counts.
     pub(super) fn ask(&mut self, flow: &Flow, by: Turn, groups: [Vec<usize>; 3]) {
         let mut asked: Vec<(usize, u8)> = Vec::new();
         for (group, actions) in groups.into_iter().enumerate() {
@@ -49,7 +49,7 @@ impl Walk {
         self.trigger_actions(flow);
     }
 
-    /// An action is completed, failed for good, or skipped.
+    /// An action completed, is out of attempts, or was skipped.
     pub(super) fn action_over(&mut self, flow: &Flow, action: usize, phase: Phase) {
         if let Some(machine) = &mut self.machine {
             machine.completed += u32::from(phase == Phase::Completed);
@@ -78,7 +78,7 @@ impl Walk {
         }
     }
 
-    /// Whether everything that an action waits for is done, and it has not had its time.
+    /// Whether everything that an action waits for is done, and it hasn't run yet.
     fn may_run(&self, flow: &Flow, current: &Current, action: usize) -> bool {
         let Some((_, group)) = current.asked.iter().find(|(asked, _)| *asked == action) else { return false };
         let definition = &flow.definition.steps[action];
@@ -93,19 +93,19 @@ impl Walk {
         self.steps[action].phase == Phase::Idle && current.asked.iter().filter(waits_for).all(done)
     }
 
-    /// Whether the log names what keeps actions of the present turn from running: another that failed.
+    /// Whether the log says why actions of the current turn don't run: another one failed.
     pub(super) fn is_cut_off(&self) -> bool {
         self.failed.is_some() || self.machine.as_ref().is_some_and(|machine| machine.error.is_some())
     }
 
-    /// An action that the last transition asked for, of which the log says nothing although nothing of that turn runs.
+    /// An action of the last transition that the log doesn't account for, although nothing of that turn is running.
     pub(crate) fn dropped(&self) -> Option<usize> {
         let current = self.machine.as_ref()?.current.as_ref().filter(|_| !self.is_busy())?;
         let idle = |(action, _): &&(usize, u8)| self.steps[*action].phase == Phase::Idle;
         current.asked.iter().find(idle).map(|(action, _)| *action)
     }
 
-    /// Whether an action was asked for, can never run, and nothing else of its turn does.
+    /// Whether an action was triggered but can never run, and nothing else of its turn is running.
     pub(super) fn is_passed_over(&self, flow: &Flow, action: usize) -> bool {
         let current = self.machine.as_ref().and_then(|machine| machine.current.as_ref());
         !self.is_busy()
@@ -115,14 +115,14 @@ impl Walk {
             })
     }
 
-    /// It was said of an action that it can never run.
+    /// The log says that an action can never run.
     pub(super) fn pass_over(&mut self) {
         if let Some(current) = self.machine.as_mut().and_then(|machine| machine.current.as_mut()) {
             current.passed_over = true;
         }
     }
 
-    /// What the last turn came to, of which nothing runs any more.
+    /// How the last turn ended. Nothing of it is running any more.
     fn outcome(&self, machine: &MachineAt) -> ReceiptStatus {
         match self.failed.is_some() || machine.error.is_some() {
             true => ReceiptStatus::Failed,
@@ -130,7 +130,7 @@ impl Walk {
         }
     }
 
-    /// The turn is over: its event is done with.
+    /// The turn is over, and its event has been handled.
     pub(super) fn close_turn(&mut self) {
         let Some(machine) = &self.machine else { return };
         let (outcome, by) = (self.outcome(machine), machine.current.as_ref().map(|current| current.by));
@@ -139,7 +139,7 @@ impl Walk {
         }
     }
 
-    /// Timers that must have a job: which, the number that it was set under, and when it is due.
+    /// Timers that must have a job: which one, the number it was set under, and when it's due.
     pub(crate) fn timers(&self) -> impl Iterator<Item = (u32, u32, Time)> {
         let machine = self.machine.iter().filter(|_| self.ended.is_none());
         machine
@@ -147,7 +147,7 @@ impl Walk {
             .map(|(timer, (number, due))| (*timer as u32, *number, *due))
     }
 
-    /// Whether a machine waits for the time of its start.
+    /// Whether a machine is waiting for its delayed start.
     pub(crate) fn has_not_begun(&self) -> bool {
         let machine = self.machine.as_ref().filter(|_| self.ended.is_none() && self.seq > 0);
         machine.is_some_and(|machine| machine.transition == 0)

@@ -1,7 +1,7 @@
-//! The key-value state of a run, by the `state` lines of its log.
+//! The key-value state of a run, according to the `state` lines of its log.
 //!
-//! Only what is in the run's own scope: its steps alone write it, each change with a line. What runs share is also written from
-//! outside, where no log says so.
+//! Only the scope `run`: nothing but the run's own steps writes it, and each change has a line. What runs share can also be
+//! set from outside, and no log says so.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -14,11 +14,11 @@ use serde::Deserialize;
 use super::Walk;
 use crate::flow::Flow;
 
-/// A value of key-value state, by its digest: logs can hold more of them than is worth keeping.
+/// A value of key-value state. Only its digest is kept, because a log can hold a lot of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KnownValue {
     pub(crate) digest: u64,
-    /// When it is gone. By the log, at the latest: a line is never dated before the store's clock.
+    /// When it expires. According to the log, that's the latest: a line's timestamp is never before the store's clock.
     pub(crate) expires: Option<Time>,
 }
 
@@ -51,9 +51,9 @@ impl Walk {
         let Some(line) = line.filter(|line| line.scope == "run") else { return };
         match (line.operation.as_str(), line.value) {
             ("set", value) => {
-                // Null is a value, and reads as none.
+                // Null is a value, but is read as `None`.
                 let value = value.unwrap_or_else(Json::null);
-                // Older builds left out of the line what the definition says.
+                // Older builds didn't repeat in the line what the definition says.
                 let ttl = line.ttl_ms.map(Duration::from_millis).or(flow.time_to_live());
                 let value = KnownValue::new(&value, ttl.map(|ttl| event.ts + ttl));
                 self.values.insert(line.key, value);

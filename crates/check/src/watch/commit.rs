@@ -1,4 +1,4 @@
-//! Commits: their guards, what they say, and what they leave.
+//! Commits: what they require, what they say, and what they leave behind.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::source::Source;
 use crate::violation::{Findings, Subject, Violation};
 
 impl Watch {
-    /// A commit was written, or refused. `now` is the store's time at which it was.
+    /// A commit was written or refused, at `now` by the store's clock.
     pub fn committed(
         &mut self,
         source: &dyn Source,
@@ -26,10 +26,10 @@ impl Watch {
                 if let Some(run) = self.runs.get_mut(&commit.run) {
                     let new = run.read_on(source, &commit.run, &mut found);
                     if new > 0 {
-                        found.say(I8, Subject::Call, || format!("a refused commit left {new} events"));
+                        found.say(I8, Subject::Call, || format!("a refused commit wrote {new} events"));
                     }
                 } else if source.row(&commit.run).is_some() {
-                    found.say(I8, Subject::Call, || "a refused commit left a run".to_owned());
+                    found.say(I8, Subject::Call, || "a refused commit created a run".to_owned());
                 }
             }
         }
@@ -52,7 +52,7 @@ impl Watch {
         run.version += 1;
         if landed.version != run.version {
             let (is, was) = (landed.version, run.version - 1);
-            found.say(I8, Subject::Call, || format!("a commit on version {was} made version {is}"));
+            found.say(I8, Subject::Call, || format!("a commit on version {was} led to version {is}"));
             run.version = landed.version;
         }
         for lease in &commit.leases {
@@ -88,16 +88,16 @@ impl Watch {
         run.events(source, commit, landed, found);
     }
 
-    /// The version that the commit was decided on is the one that it was written on.
+    /// Checks that the commit was written on the version it was decided on.
     fn base(&mut self, source: &dyn Source, commit: &Commit, found: &mut Findings) {
         let known = self.runs.get(&commit.run).map(|run| run.version);
         match (&commit.base, known) {
             (Base::Version(decided), Some(known)) if *decided != known => {
-                let message = || format!("decided on version {decided}, written on version {known}");
+                let message = || format!("decided on version {decided}, but written on version {known}");
                 found.say(I8, Subject::Call, message);
             }
             (Base::New(_), Some(_)) => {
-                found.say(I9, Subject::Call, || "a run that is there was started again".to_owned());
+                found.say(I9, Subject::Call, || "an existing run was started again".to_owned());
             }
             (_, Some(_)) => return,
             (_, None) => {}
@@ -106,7 +106,7 @@ impl Watch {
             return;
         }
         let Some(row) = source.row(&commit.run) else {
-            return found.say(I8, Subject::Call, || "a commit was written, and there is no run".to_owned());
+            return found.say(I8, Subject::Call, || "a commit was written, but there's no run".to_owned());
         };
         self.tenants.insert(commit.run.tenant.clone());
         match self.flow(source, &commit.run.tenant, &row.definition) {
@@ -115,7 +115,7 @@ impl Watch {
                 self.runs.insert(commit.run.clone(), followed);
             }
             None => {
-                let message = || format!("definition {} cannot be read under this tenant", row.definition);
+                let message = || format!("definition {} can't be read under this tenant", row.definition);
                 found.say(I12, Subject::Call, message);
             }
         }
@@ -123,7 +123,7 @@ impl Watch {
 }
 
 impl Followed {
-    /// A job that a commit relies on must be as the commit says.
+    /// Checks that each job a commit relies on is as the commit says.
     fn guard(&self, now: Time, lease: &LeaseUse, found: &mut Findings) {
         let key = lease.key();
         let job = self.jobs.get(&key);
@@ -134,18 +134,20 @@ impl Followed {
             }
             LeaseUse::Expired { attempt, token, .. } => {
                 match job.and_then(|job| job.leased_with(attempt, token)) {
-                    None => Some((I7, "a lease that is not there, given up")),
-                    Some(lease) if lease.expires > now => Some((I7, "a lease that is held, given up")),
+                    None => Some((I7, "a missing lease, reported as expired")),
+                    Some(lease) if lease.expires > now => {
+                        Some((I7, "a lease that's still held, reported as expired"))
+                    }
                     Some(_) => None,
                 }
             }
             LeaseUse::Due { attempt, .. } => match job {
                 Some(job) if job.attempt == attempt && job.due <= now && !job.held => None,
-                _ => Some((I10, "a timer that is not due")),
+                _ => Some((I10, "a timer that isn't due")),
             },
             LeaseUse::Unleased { attempt, .. } => match job {
                 Some(job) if job.attempt == attempt && job.lease.is_none() => None,
-                _ => Some((I7, "a job dropped that is leased or not there")),
+                _ => Some((I7, "a dropped job that is leased or missing")),
             },
         };
         if let Some((invariant, what)) = problem {
@@ -154,7 +156,7 @@ impl Followed {
         }
     }
 
-    /// Takes away, holds and releases jobs as the commit says.
+    /// Removes, holds and releases jobs as the commit says.
     fn take_jobs(&mut self, commit: &Commit) {
         for lease in &commit.leases {
             if !matches!(lease, LeaseUse::Keep { .. }) {
@@ -174,13 +176,13 @@ impl Followed {
     fn add_job(&mut self, job: &flowline_store::NewJob, found: &mut Findings) {
         let (name, attempt) = (&job.name, job.attempt);
         if let JobKey::Step(_) = job.key {
-            // Of a machine's actions an attempt that a condition kept from running has a number, and no job.
+            // If the condition of an action was false, its attempt has a number but no job.
             let follows = attempt == 1
                 || self.walk.machine.is_some()
                 || self.attempts.contains(&(job.key, attempt - 1));
             if !self.attempts.insert((job.key, attempt)) || !follows {
                 found.say(I2, Subject::Call, || {
-                    format!("attempt {attempt} of {name:?} got a job out of turn")
+                    format!("attempt {attempt} of {name:?} got a job out of order")
                 });
             }
         }
@@ -189,18 +191,19 @@ impl Followed {
         }
     }
 
-    /// The commit's events are in the log, all of them, and what they trigger has its job.
+    /// Checks that all events of the commit are in the log, and that what they trigger has a job.
     fn events(&mut self, source: &dyn Source, commit: &Commit, landed: &Committed, found: &mut Findings) {
         if landed.first_seq != self.walk.seq + 1 {
             let (first, after) = (landed.first_seq, self.walk.seq);
-            found.say(I4, Subject::Call, || format!("a commit began at event {first}, after event {after}"));
+            found
+                .say(I4, Subject::Call, || format!("a commit started at event {first}, after event {after}"));
         }
         self.walk.triggered.clear();
         self.walk.retried.clear();
         let new = self.read_on(source, &commit.run, found);
         if new != commit.events.len() {
             let said = commit.events.len();
-            found.say(I8, Subject::Call, || format!("{new} events came of a commit of {said}"));
+            found.say(I8, Subject::Call, || format!("a commit of {said} events wrote {new}"));
         }
         let triggered = std::mem::take(&mut self.walk.triggered);
         let of_machine = self.walk.machine.is_some();
@@ -209,7 +212,7 @@ impl Followed {
             .iter()
             .filter_map(|job| match job.key {
                 JobKey::Step(step) if job.attempt == 1 => Some(step as usize),
-                // The attempts of an action count on from transition to transition.
+                // Attempts of an action keep counting from one transition to the next.
                 JobKey::Step(step) if of_machine && !self.walk.retried.contains(&(step as usize)) => {
                     Some(step as usize)
                 }
@@ -219,13 +222,13 @@ impl Followed {
         let name = |step: usize| self.flow.name(step).to_owned();
         for &step in added.difference(&triggered) {
             let message =
-                || format!("step {:?} got a job, and nothing in the commit triggers it", name(step));
+                || format!("step {:?} got a job, but nothing in the commit triggers it", name(step));
             found.say(I5, Subject::Call, message);
         }
         for &step in triggered.difference(&added) {
             let live = self.walk.ended.is_none() && self.walk.steps[step].is_live();
             if live {
-                let message = || format!("step {:?} was triggered, and the commit adds no job", name(step));
+                let message = || format!("step {:?} was triggered, but the commit adds no job", name(step));
                 found.say(I5, Subject::Call, message);
             }
         }

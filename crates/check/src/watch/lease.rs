@@ -1,4 +1,4 @@
-//! Leases: who may take what, and when.
+//! Leases: which worker may claim which job, and when.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,13 +23,14 @@ impl Watch {
             let free = claim.free_in(&job.lane.queue);
             if *count > free {
                 let queue = &job.lane.queue;
-                let message = || format!("a claim with {free} free slots in queue {queue:?} got one more");
+                let message =
+                    || format!("a claim with {free} free slots in queue {queue:?} got more jobs than that");
                 found.say(I17, Subject::Call, message);
             }
             if claim.tenant.as_ref().is_some_and(|tenant| *tenant != job.run.tenant) {
                 let worker = &claim.worker;
                 found.say(I14, Subject::Call, || {
-                    format!("{worker} serves another tenant, and got {:?}", job.name)
+                    format!("{worker} serves another tenant, but got {:?}", job.name)
                 });
             }
             self.lease(now, claim, job, &mut found);
@@ -73,7 +74,7 @@ impl Watch {
         known.lease = Some(KnownLease { token, worker, expires: now + claim.ttl, released: false });
     }
 
-    /// Leases were kept alive, or found gone.
+    /// Leases were extended, or turned out to be gone.
     pub fn extended(
         &mut self,
         now: Time,
@@ -89,11 +90,11 @@ impl Watch {
             match (lease, answer) {
                 (Some(lease), Extended::Held) => lease.expires = now + ttl,
                 (None, Extended::Held) => {
-                    found.say(I7, Subject::Call, || format!("a stale token kept the lease of {key:?}"));
+                    found.say(I7, Subject::Call, || format!("a stale token extended the lease of {key:?}"));
                 }
                 (Some(lease), Extended::Gone(why)) => {
                     let message =
-                        || format!("the lease of {key:?} was said to be gone ({why:?}), and is {lease:?}");
+                        || format!("the lease of {key:?} was reported as gone ({why:?}), but it's {lease:?}");
                     found.say(I7, Subject::Call, message);
                 }
                 (None, Extended::Gone(_)) => {}
@@ -103,7 +104,7 @@ impl Watch {
         violations
     }
 
-    /// Leases were given back.
+    /// Leases were released.
     pub fn released(&mut self, now: Time, leases: &[Extend]) {
         for held in leases {
             if let Some(lease) = self.held(held) {
@@ -113,13 +114,13 @@ impl Watch {
         }
     }
 
-    /// A worker begins an attempt. Its lease may be gone without its knowledge, but not so long that its step is over: it
-    /// looks at its deadline before it begins.
+    /// A worker starts an attempt. It may have lost its lease without knowing it, but its step can't be over yet, because it
+    /// checks its deadline first.
     pub fn began(&self, worker: &str, run: &RunKey, step: u32, attempt: u32) -> Vec<Violation> {
         let mut found = self.checker.findings();
         let at = self.runs.get(run).and_then(|run| run.walk.steps.get(step as usize));
         if let Some(at) = at.filter(|at| matches!(at.phase, Phase::Completed | Phase::Failed)) {
-            let message = || format!("{worker} begins attempt {attempt} of step {step}, which is {at:?}");
+            let message = || format!("{worker} starts attempt {attempt} of step {step}, which is {at:?}");
             found.say(I16, Subject::Outside, message);
         }
         found.of_run(run)

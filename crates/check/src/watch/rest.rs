@@ -1,4 +1,4 @@
-//! What is looked at when a store is at rest: retention, the end, progress.
+//! Checks between calls: retention, a complete pass at the end, progress.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::violation::{Subject, Violation};
 use crate::walk::Walk;
 
 impl Watch {
-    /// Old runs were trimmed or removed. Those that have not ended, or not long enough ago, are as they were.
+    /// Retention trimmed or removed runs. Runs that haven't ended, or not long enough ago, must be unchanged.
     pub fn retained(&mut self, source: &dyn Source, now: Time, policy: Retention) -> Vec<Violation> {
         let mut violations = Vec::new();
         let mut gone = Vec::new();
@@ -28,14 +28,13 @@ impl Watch {
                 None => {
                     gone.push(key.clone());
                     if !old(runs) {
-                        found.say(I3, Subject::Row, || "the run was removed before its time".to_owned());
+                        found.say(I3, Subject::Row, || "the run was removed too early".to_owned());
                     }
                 }
                 Some(row) if row.events_trimmed => {
-                    // The clock may have gone back since an earlier round.
+                    // The clock may have been set back since an earlier round.
                     if !run.trimmed && !old(events) {
-                        found
-                            .say(I4, Subject::Log, || "the events were removed before their time".to_owned());
+                        found.say(I4, Subject::Log, || "the events were removed too early".to_owned());
                     }
                     run.trimmed = true;
                 }
@@ -47,7 +46,7 @@ impl Watch {
         violations
     }
 
-    /// Everything once more, from the first event of every log, and the counters.
+    /// Checks everything again, from the first event of every log, and the counters.
     pub fn end(&mut self, source: &dyn Source) -> Vec<Violation> {
         let mut violations = Vec::new();
         for key in self.runs.keys() {
@@ -58,14 +57,14 @@ impl Watch {
             violations.extend(miscounted(self.checker, tenant, &counters, recount(source, tenant)));
             for key in source.runs(tenant).iter().filter(|key| !self.runs.contains_key(key)) {
                 let mut found = self.checker.findings();
-                found.say(I3, Subject::Row, || "the run is there, and no commit made it".to_owned());
+                found.say(I3, Subject::Row, || "the run exists, but no commit created it".to_owned());
                 violations.extend(found.of_run(key));
             }
         }
         violations
     }
 
-    /// One run from scratch.
+    /// Checks one run from scratch.
     fn look(&self, source: &dyn Source, key: &RunKey) -> Vec<Violation> {
         let mut found = self.checker.findings();
         let (Some(run), Some(row)) = (self.runs.get(key), source.row(key)) else {
@@ -87,8 +86,8 @@ impl Watch {
         found.of_run(key)
     }
 
-    /// Nobody disturbs the workers since `calm`, and there are enough of them: what was due or lost for longer than `bound`
-    /// has gone on. Runs and queues that are paused wait for whoever paused them.
+    /// Since `calm`, there were no faults and there are enough workers, so whatever was due or lost for longer than `bound`
+    /// must have moved. Paused runs and queues are exempt.
     pub fn progress(&self, now: Time, calm: Time, bound: Duration) -> Vec<Violation> {
         let mut violations = Vec::new();
         for (key, run) in &self.runs {
@@ -98,11 +97,11 @@ impl Watch {
                 let since = match &job.lease {
                     Some(lease) => lease.expires,
                     None if stopped => continue,
-                    // It may wait for a slot for as long as others of its run take them.
+                    // It may be waiting for a slot while other steps of its run use them.
                     None => job.due.max(Time::from_millis(run.walk.last_ms)),
                 };
                 if since.max(calm) + bound < now {
-                    let message = || format!("nothing happened to {job_key:?} since {since}: {job:?}");
+                    let message = || format!("nothing has happened to {job_key:?} since {since}: {job:?}");
                     found.say(I11, Subject::Jobs, message);
                 }
             }
