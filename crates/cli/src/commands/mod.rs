@@ -37,7 +37,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use flowline::core::limits::Limits;
 use flowline::core::{RunId, RunKey};
 use flowline::runner::http::Secrets;
@@ -48,7 +48,7 @@ use flowline_client::Client;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::{self, Access};
 use crate::output;
-use crate::settings::{Flags, Settings, Source};
+use crate::settings::{GlobalSettings, Settings, Source, WorkSettings};
 use crate::signals::Signals;
 use crate::target::{Server, Target};
 
@@ -72,24 +72,11 @@ pub struct Cli {
 
 #[derive(Debug, Clone, Args)]
 pub struct Global {
-    /// Store to use: sqlite:PATH, postgres://…, redis://… or memory: [env: FLOWLINE_STORE] [default: sqlite:.flowline/flowline.db]
-    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
-    store: Option<String>,
-    /// Use this server instead of a store: http://HOST:PORT. Separate several instances of one store with commas [env: FLOWLINE_SERVER]
-    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
-    server: Option<String>,
-    /// API token for the server. Prefer FLOWLINE_TOKEN: arguments are visible to other users [env: FLOWLINE_TOKEN]
-    #[arg(long, global = true, value_name = "TOKEN", help_heading = "Global options")]
-    token: Option<String>,
-    /// Tenant to work in [env: FLOWLINE_TENANT] [default: default]
-    #[arg(long, global = true, value_name = "NAME", help_heading = "Global options")]
-    tenant: Option<String>,
+    #[command(flatten)]
+    settings: GlobalSettings,
     /// Print JSON to stdout, and nothing else
     #[arg(long, global = true, help_heading = "Global options")]
     json: bool,
-    /// When to use colours: auto, always or never [env: FLOWLINE_COLOR, NO_COLOR] [default: auto]
-    #[arg(long, global = true, value_name = "WHEN", help_heading = "Global options")]
-    color: Option<String>,
     /// Settings file [default: flowline.toml, if it exists]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     config: Option<PathBuf>,
@@ -139,52 +126,11 @@ enum Command {
 /// How an instance works; the flags of commands that run steps.
 #[derive(Debug, Clone, Default, Args)]
 pub struct WorkFlags {
-    /// Attempts to run at once in each queue [env: FLOWLINE_SLOTS] [default: 256]
-    #[arg(long, value_name = "N")]
-    slots: Option<String>,
-    /// Attempts to run at once in this queue, 0 for none; repeatable [env: FLOWLINE_QUEUES, comma-separated]
-    #[arg(long = "queue", value_name = "QUEUE=N")]
-    queues: Vec<String>,
+    #[command(flatten)]
+    settings: WorkSettings,
     /// Pass this environment variable to commands; repeatable
     #[arg(long, value_name = "NAME")]
     env: Vec<String>,
-    /// How long a lease lasts without a heartbeat [env: FLOWLINE_LEASE] [default: 30s]
-    #[arg(long, value_name = "DURATION")]
-    lease: Option<String>,
-    /// How long running steps get to finish after a signal [env: FLOWLINE_DRAIN] [default: 10s]
-    #[arg(long, value_name = "DURATION")]
-    drain: Option<String>,
-    /// How long to keep a run's events after it ends [env: FLOWLINE_KEEP_EVENTS] [default: 7d]
-    #[arg(long, value_name = "DURATION")]
-    keep_events: Option<String>,
-    /// How long to keep a run after it ends [env: FLOWLINE_KEEP_RUNS] [default: 30d]
-    #[arg(long, value_name = "DURATION")]
-    keep_runs: Option<String>,
-    /// Name of this instance in leases, events, logs and metrics; a random suffix is added
-    /// [env: FLOWLINE_INSTANCE_NAME] [default: host name and process id]
-    #[arg(long, value_name = "NAME")]
-    instance_name: Option<String>,
-    /// Check all runs against their logs in the background, on one instance at a time: off, report (in logs and metrics) or repair
-    /// [env: FLOWLINE_RECONCILE] [default: off]
-    #[arg(long, value_name = "MODE")]
-    reconcile: Option<String>,
-    /// How often --reconcile checks [env: FLOWLINE_RECONCILE_EVERY] [default: 1h]
-    #[arg(long, value_name = "DURATION")]
-    reconcile_every: Option<String>,
-    /// Largest allowed input, event payload, emit, result or state value [env: FLOWLINE_MAX_PAYLOAD] [default: 1MiB]
-    #[arg(long, value_name = "SIZE")]
-    max_payload: Option<String>,
-    /// Largest allowed input of a step that joins several events, and largest total of a run's results
-    /// [env: FLOWLINE_MAX_JOIN] [default: 16MiB, or twice --max-payload if that's more]
-    #[arg(long, value_name = "SIZE")]
-    max_join: Option<String>,
-    /// Largest allowed context of a machine's run [env: FLOWLINE_MAX_CONTEXT] [default: 64KiB, or --max-payload if that's less]
-    #[arg(long, value_name = "SIZE")]
-    max_context: Option<String>,
-    /// What http steps may call besides public addresses: none, private (loopback and private networks), or a list of
-    /// networks and host names [env: FLOWLINE_HTTP_ALLOW] [default: private; none for serve]
-    #[arg(long, value_name = "HOSTS")]
-    http_allow: Option<String>,
 }
 
 /// What every command knows.
@@ -307,71 +253,28 @@ fn http_config() -> HttpConfig {
 pub const NEEDS: [&str; 4] = ["command", "http", "start", "send"];
 
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return misused(&error),
-    };
+    let parsed = Cli::command().try_get_matches();
+    let (matches, cli) =
+        match parsed.and_then(|matches| Cli::from_arg_matches(&matches).map(|cli| (matches, cli))) {
+            Ok(parsed) => parsed,
+            Err(error) => return misused(&error),
+        };
     let json = cli.global.json;
-    let exit = match settle(cli.global, cli.command) {
+    let exit = match settle(&matches, cli) {
         Ok(exit) => exit,
         Err(failure) => tell(&failure, json),
     };
     ExitCode::from(exit as u8)
 }
 
-fn settle(global: Global, command: Command) -> Outcome {
-    let mut flags = Flags {
-        config: global.config,
-        store: global.store,
-        server: global.server,
-        token: global.token,
-        tenant: global.tenant,
-        color: global.color,
-        ..Flags::default()
-    };
-    command.fill(&mut flags);
-    let settings = Settings::read(flags)?;
+fn settle(matches: &ArgMatches, cli: Cli) -> Outcome {
+    let settings = Settings::read(matches, cli.global.config.as_deref())?;
     output::set_color(settings.color.value);
-    command.check_reach(&settings)?;
-    let context = Context { settings, json: global.json };
-    dispatch(&context, command)
+    cli.command.check_reach(&settings)?;
+    dispatch(&Context { settings, json: cli.global.json }, cli.command)
 }
 
 impl Command {
-    /// Writes down what the flags of this command say of settings.
-    fn fill(&self, flags: &mut Flags) {
-        let work = match self {
-            Command::Run(run::Args { work, .. }) => work,
-            Command::Work(work::Args { work, store_patience, .. }) => {
-                flags.store_patience.clone_from(store_patience);
-                work
-            }
-            Command::Serve(serve::Args { serve, .. }) | Command::Dev(serve::Dev { serve }) => {
-                serve.fill(flags);
-                &serve.work
-            }
-            Command::Retain(retain) => {
-                flags.keep_events.clone_from(&retain.events);
-                flags.keep_runs.clone_from(&retain.runs);
-                return;
-            }
-            _ => return,
-        };
-        flags.slots = work.slots.clone();
-        flags.queues = (!work.queues.is_empty()).then(|| work.queues.join(","));
-        flags.lease = work.lease.clone();
-        flags.drain = work.drain.clone();
-        flags.keep_events = work.keep_events.clone();
-        flags.keep_runs = work.keep_runs.clone();
-        flags.instance_name = work.instance_name.clone();
-        flags.reconcile = work.reconcile.clone();
-        flags.reconcile_every = work.reconcile_every.clone();
-        flags.max_payload = work.max_payload.clone();
-        flags.max_join = work.max_join.clone();
-        flags.max_context = work.max_context.clone();
-        flags.http_allow = work.http_allow.clone();
-    }
-
     /// Refuses to go to a server with what only a store can do, rather than to do it elsewhere.
     fn check_reach(&self, settings: &Settings) -> Result<(), Failure> {
         let refuse = |what: &str, help: &str| Err(Failure::usage(what).help(help));

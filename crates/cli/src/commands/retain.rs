@@ -15,12 +15,13 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline retain --events 7d --runs 30d")]
 pub struct Args {
+    // The flags of settings under names of their own, so they have the settings' ids.
     /// Keep events this long [default: the setting keep-events, 7d]
-    #[arg(long, value_name = "DURATION")]
-    pub events: Option<String>,
+    #[arg(id = "setting keep_events", long = "events", value_name = "DURATION")]
+    events: Option<String>,
     /// Keep runs this long [default: the setting keep-runs, 30d]
-    #[arg(long, value_name = "DURATION")]
-    pub runs: Option<String>,
+    #[arg(id = "setting keep_runs", long = "runs", value_name = "DURATION")]
+    runs: Option<String>,
 }
 
 pub async fn run(context: &Context) -> Outcome {

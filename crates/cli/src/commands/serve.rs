@@ -1,6 +1,5 @@
 //! `flowline serve` and `flowline dev`: the API, and an instance that works.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use crate::flows_dir::FlowFolder;
 use crate::log::{self, Habit};
 use crate::open::shown;
 use crate::output;
-use crate::settings::{Auth, Flags, Source};
+use crate::settings::{Auth, ServeSettings, Source, UnattendedSettings};
 use crate::signals::Signals;
 
 /// Serve the HTTP API and run steps
@@ -48,74 +47,12 @@ pub struct Dev {
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServeFlags {
-    /// Address to listen on [env: FLOWLINE_LISTEN] [default: 127.0.0.1:7400]
-    #[arg(long, value_name = "ADDRESS")]
-    pub listen: Option<String>,
-    /// Whether to require API tokens: auto (not on loopback), none or tokens [env: FLOWLINE_AUTH] [default: auto]
-    #[arg(long, value_name = "HOW")]
-    pub auth: Option<String>,
-    /// If the store isn't reachable at startup, wait this long for it, then exit with 3 [env: FLOWLINE_STORE_PATIENCE]
-    /// [default: 30s]
-    #[arg(long, value_name = "DURATION")]
-    pub store_patience: Option<String>,
-    /// How long without progress before the metrics count a run as stuck [env: FLOWLINE_STUCK_AFTER] [default: 15m]
-    #[arg(long, value_name = "DURATION")]
-    pub stuck_after: Option<String>,
-    /// Log level: error, warn, info, debug or trace, optionally per module (info,flowline::drive=debug) [env: FLOWLINE_LOG] [default: info]
-    #[arg(long, value_name = "LEVEL")]
-    pub log: Option<String>,
-    /// Log format: pretty or json [env: FLOWLINE_LOG_FORMAT] [default: pretty on a terminal and in `dev`, otherwise json]
-    #[arg(long, value_name = "FORMAT")]
-    pub log_format: Option<String>,
-    /// Send spans to this OpenTelemetry collector with OTLP over HTTP (http://127.0.0.1:4318) [env: FLOWLINE_OTLP_ENDPOINT]
-    #[arg(long, value_name = "URL")]
-    pub otlp_endpoint: Option<String>,
-    /// Headers to send to the collector: NAME=VALUE, comma-separated. Set secrets in the environment [env:
-    /// FLOWLINE_OTLP_HEADERS]
-    #[arg(long, value_name = "HEADERS")]
-    pub otlp_headers: Option<String>,
-    /// Directory of definitions to register [env: FLOWLINE_FLOWS]
-    #[arg(long, value_name = "DIR")]
-    pub flows: Option<PathBuf>,
-    /// Serve TLS with this certificate chain (PEM) [env: FLOWLINE_TLS_CERT]
-    #[arg(long, value_name = "FILE")]
-    tls_cert: Option<String>,
-    /// Private key of the certificate (PEM) [env: FLOWLINE_TLS_KEY]
-    #[arg(long, value_name = "FILE")]
-    tls_key: Option<String>,
-    /// Connections to accept at once; others wait [env: FLOWLINE_MAX_CONNECTIONS] [default: 10000]
-    #[arg(long, value_name = "N")]
-    max_connections: Option<String>,
-    /// URL under which others reach this server, for callbacks of http steps [env: FLOWLINE_PUBLIC_URL] [default: the
-    /// address it listens on]
-    #[arg(long, value_name = "URL")]
-    pub public_url: Option<String>,
-    /// Origins whose web pages may use the API, comma-separated (https://HOST) [env:
-    /// FLOWLINE_CORS_ORIGINS] [default: none]
-    #[arg(long, value_name = "ORIGINS")]
-    pub cors_origins: Option<String>,
+    #[command(flatten)]
+    settings: ServeSettings,
+    #[command(flatten)]
+    unattended: UnattendedSettings,
     #[command(flatten)]
     pub work: WorkFlags,
-}
-
-impl ServeFlags {
-    /// Writes down what these flags say of settings.
-    pub fn fill(&self, flags: &mut Flags) {
-        flags.listen.clone_from(&self.listen);
-        flags.store_patience.clone_from(&self.store_patience);
-        flags.auth.clone_from(&self.auth);
-        flags.flows.clone_from(&self.flows);
-        flags.public_url.clone_from(&self.public_url);
-        flags.cors_origins.clone_from(&self.cors_origins);
-        flags.tls_cert.clone_from(&self.tls_cert);
-        flags.tls_key.clone_from(&self.tls_key);
-        flags.max_connections.clone_from(&self.max_connections);
-        flags.stuck_after.clone_from(&self.stuck_after);
-        flags.log.clone_from(&self.log);
-        flags.log_format.clone_from(&self.log_format);
-        flags.otlp_endpoint.clone_from(&self.otlp_endpoint);
-        flags.otlp_headers.clone_from(&self.otlp_headers);
-    }
 }
 
 /// What differs between serving and developing.

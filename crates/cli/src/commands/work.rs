@@ -16,6 +16,7 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::open::shown;
 use crate::output;
 use crate::progress::{Names, Progress};
+use crate::settings::UnattendedSettings;
 use crate::signals::Signals;
 use crate::trouble;
 
@@ -41,10 +42,8 @@ pub struct Args {
     /// With --until-idle: still wait for jobs and timers that are due within this time [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = flowline_server::filter::duration)]
     patience: Option<Duration>,
-    /// If the store isn't reachable at startup, wait this long for it, then exit with 3 [env: FLOWLINE_STORE_PATIENCE]
-    /// [default: 30s]
-    #[arg(long, value_name = "DURATION")]
-    pub store_patience: Option<String>,
+    #[command(flatten)]
+    unattended: UnattendedSettings,
     #[command(flatten)]
     pub work: WorkFlags,
 }
