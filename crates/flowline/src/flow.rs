@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::engine::EngineError;
-use crate::runner::{Attempt, Runner};
+use crate::runner::{Runner, StepFuture};
 use crate::step::{Step, StepError};
 
 /// A type that travels between steps under a name. Implement it with [`event!`](crate::event).
@@ -438,7 +438,7 @@ where
     F: Fn(Step, I) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<O, StepError>> + Send + 'static,
 {
-    fn run(&self, step: Step, input: Json) -> Attempt {
+    fn run(&self, step: Step, input: Json) -> StepFuture {
         match I::read(&input, self.entry) {
             Ok(input) => {
                 let work = (self.function)(step, input);

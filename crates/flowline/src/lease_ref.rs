@@ -6,25 +6,24 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use flowline_core::decide::Refusal;
-use flowline_core::definition::Runner;
-use flowline_core::{Input, Json, Plan, RunId, RunKey, Tenant, Time};
-use flowline_store::row::RunRow;
-use flowline_store::{JobKey, LeaseUse, Token};
+use flowline_core::definition::{HttpRequest, Runner};
+use flowline_core::{Json, RunId, RunKey, Tenant, Time};
+use flowline_store::Token;
 use tokio::sync::oneshot;
 
+use crate::attempt::{Attempt, Record};
 use crate::drive::host::Mail;
 use crate::drive::{Message, Reply};
 use crate::engine::{Engine, EngineError};
-use crate::ledger::{Entry, Outcome};
+use crate::ledger::Outcome;
 use crate::opening::{refused, row};
 use crate::operate::Applied;
 use crate::step::StepError;
-use crate::trace::{self, End, Span};
+use crate::trace::{self, End};
 
 /// The longest reference that is read: two names of the longest kind, and numbers.
 const LONGEST: usize = 512;
@@ -90,26 +89,18 @@ impl Engine {
         lease: &LeaseRef,
         outcome: Result<Json, StepError>,
     ) -> Result<Applied, EngineError> {
-        let &LeaseRef { ref run, step, attempt, token, claimed } = lease;
-        let (row, plan) = self.check(lease).await?;
-        let name = plan.step(step).name.clone();
-        let label = trace::of_labels(&row.labels);
+        let attempt = self.check(lease).await?;
+        let (run, token) = (&lease.run, lease.token);
         let end = End::of(&outcome);
-        let input = match outcome {
-            Ok(result) => Input::Done { step, attempt, result, emits: Vec::new() },
-            Err(StepError(failure)) => Input::Failed { step, attempt, failure },
-        };
         let (reply, answer) = oneshot::channel();
-        let finish = LeaseUse::Finish { key: JobKey::Step(step), attempt, token };
-        let entry = Entry::new(input, Vec::new(), Some(finish), Reply::Caller(reply));
+        let entry = Record::after(attempt.clone(), 1).finish(outcome, Reply::Caller(reply));
         let tell = |message| self.shared.inbox.send(Mail::Message(message)).map_err(|_| EngineError::Stopped);
         tell(Message::Offer(run.clone(), entry))?;
         match answer.await.map_err(|_| EngineError::Stopped)? {
             Outcome::Committed { status } => {
                 tell(Message::Settled(token))?;
                 if let Some(spans) = &self.shared.meters.spans {
-                    let times = (claimed, trace::now());
-                    spans.put(Span::attempt(run, label.as_deref(), &plan.flow, (name, attempt), times, end));
+                    spans.put(attempt.span((lease.claimed, trace::now()), end));
                 }
                 Ok(Applied { changed: true, status })
             }
@@ -122,15 +113,15 @@ impl Engine {
 
     /// Whoever made a reference up can have put any numbers into it: only steps that a reference is given out for may be
     /// decided on.
-    async fn check(&self, lease: &LeaseRef) -> Result<(RunRow, Arc<Plan>), EngineError> {
+    async fn check(&self, lease: &LeaseRef) -> Result<Attempt, EngineError> {
         let store = &*self.shared.store;
         let found = row(store, &lease.run).await?;
         let plan = self.shared.plans.get(store, &found.tenant, &found.definition).await?;
         let runner = plan.definition.steps.get(lease.step as usize).map(|step| &step.runner);
-        match runner {
-            Some(Runner::Http(request)) if request.callback => Ok((found, plan)),
-            _ => Err(stale()),
-        }
+        let Some(Runner::Http(HttpRequest { callback: true, .. })) = runner else { return Err(stale()) };
+        let &LeaseRef { ref run, step, attempt: number, token, .. } = lease;
+        let (run, trace) = (run.clone(), trace::of_labels(&found.labels));
+        Ok(Attempt { run, plan, trace, step, number, transition: None, token })
     }
 }
 

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 
 use crate::engine::EngineError;
 use crate::flow::{Flow, StepOutput};
-use crate::runner::{Attempt, Runner};
+use crate::runner::{Runner, StepFuture};
 use crate::step::{Step, StepError};
 
 /// Describes a machine: `Machine::new(…)….build()`.
@@ -331,7 +331,7 @@ where
     F: Fn(Step, I) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<O, StepError>> + Send + 'static,
 {
-    fn run(&self, step: Step, input: Json) -> Attempt {
+    fn run(&self, step: Step, input: Json) -> StepFuture {
         match input.to::<I>() {
             Ok(input) => {
                 let work = (self.function)(step, input);

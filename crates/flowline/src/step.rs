@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use flowline_core::call::Call;
 use flowline_core::decide::{Failure, Retryable};
-use flowline_core::ids::step_id;
 use flowline_core::request::Given;
 use flowline_core::{Json, RunId, Tenant};
 use flowline_store::StateScope;
@@ -14,46 +13,45 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::attempt::Attempt;
+use crate::attempt::live::LiveAttempt;
 use crate::lock::NamedLock;
-use crate::trace::Trace;
 
 /// One attempt of a step, as its code sees it. Cheap to clone.
 #[derive(Clone)]
 pub struct Step {
-    pub(crate) attempt: Arc<Attempt>,
+    pub(crate) live: Arc<LiveAttempt>,
 }
 
 impl Step {
     pub fn run_id(&self) -> &RunId {
-        &self.attempt.run.run
+        &self.live.attempt.run.run
     }
 
     pub fn tenant(&self) -> &Tenant {
-        &self.attempt.run.tenant
+        &self.live.attempt.run.tenant
     }
 
     pub fn flow(&self) -> &str {
-        &self.attempt.plan.flow
+        &self.live.attempt.plan.flow
     }
 
     pub fn name(&self) -> &str {
-        &self.attempt.plan.step(self.attempt.step).name
+        self.live.attempt.name()
     }
 
     /// 1 for the first try.
     pub fn attempt(&self) -> u32 {
-        self.attempt.attempt
+        self.live.attempt.number
     }
 
     pub fn step_id(&self) -> String {
-        step_id(self.run_id(), self.name(), self.attempt())
+        self.live.attempt.step_id()
     }
 
     /// The same for every attempt of this step in this run (of an action: in this transition): hand it to whatever must
     /// not do its work twice.
     pub fn idempotency_key(&self) -> String {
-        idempotency_key(self.run_id(), self.name(), self.attempt.transition)
+        self.live.attempt.idempotency_key()
     }
 
     /// What the templates of its definition read.
@@ -65,14 +63,14 @@ impl Step {
             step: json!({
                 "name": self.name(), "attempt": self.attempt(), "idempotencyKey": self.idempotency_key(),
             }),
-            limits: self.attempt.limits,
+            limits: self.live.limits,
         }
     }
 
     /// What a step that calls the engine asks of it.
     pub(crate) fn call(&self, input: &Json) -> Result<Call, StepError> {
         let unfit = |error: &dyn fmt::Display| StepError::fatal(error.to_string()).code("template");
-        match &self.attempt.plan.step(self.attempt.step).call {
+        match &self.live.attempt.planned().call {
             Some(call) => call.render(&self.given(input)).map_err(|error| unfit(&error)),
             None => Err(unfit(&"the step makes no call")),
         }
@@ -80,7 +78,7 @@ impl Step {
 
     /// W3C Trace Context of this attempt, for whatever works for it.
     pub fn traceparent(&self) -> String {
-        Trace::of(self.run_id(), self.attempt.trace.as_deref()).traceparent(&self.step_id())
+        self.live.attempt.traceparent()
     }
 
     /// Publishes an event with the completion of this attempt. A failed attempt publishes nothing.
@@ -90,7 +88,7 @@ impl Step {
 
     /// As [`Step::emit`], with a payload that is JSON already, or with none: [`Json::nothing`].
     pub fn emit_json(&self, name: &str, payload: Json) -> Result<(), StepError> {
-        self.attempt.emit(name, self.within(&format!("emit {name:?}"), payload)?);
+        self.live.emit(name, self.within(&format!("emit {name:?}"), payload)?);
         Ok(())
     }
 
@@ -102,12 +100,12 @@ impl Step {
 
     /// As [`Step::emit_now`], with a payload that is JSON already, or with none: [`Json::nothing`].
     pub async fn emit_json_now(&self, name: &str, payload: Json) -> Result<(), StepError> {
-        self.attempt.emit_now(name, self.within(&format!("emit {name:?}"), payload)?).await
+        self.live.emit_now(name, self.within(&format!("emit {name:?}"), payload)?).await
     }
 
     /// Adds a line to the run's log.
     pub fn log(&self, level: Level, message: impl fmt::Display) {
-        self.attempt.log(level, &message.to_string(), None);
+        self.live.log(level, &message.to_string(), None);
     }
 
     /// Adds a line with further fields to the run's log.
@@ -117,7 +115,7 @@ impl Step {
         message: impl fmt::Display,
         fields: serde_json::Map<String, serde_json::Value>,
     ) {
-        self.attempt.log(level, &message.to_string(), Some(fields));
+        self.live.log(level, &message.to_string(), Some(fields));
     }
 
     /// Reads key-value state: `step.get("orders", "order-123")`. `None` where the key is not set, or its time is over. A scope
@@ -127,7 +125,7 @@ impl Step {
         scope: impl Into<StateScope>,
         key: &str,
     ) -> Result<Option<T>, StepError> {
-        match self.attempt.get(scope.into(), key).await? {
+        match self.live.get(scope.into(), key).await? {
             Some(json) => Ok(Some(json.to()?)),
             None => Ok(None),
         }
@@ -141,7 +139,7 @@ impl Step {
         value: impl Serialize,
     ) -> Result<(), StepError> {
         let value = self.payload_of(&format!("state {key:?}"), &value)?;
-        self.attempt.set(scope.into(), key, Some(value), None).await
+        self.live.set(scope.into(), key, Some(value), None).await
     }
 
     /// Like [`Step::set`]; the value is gone after `ttl`.
@@ -153,16 +151,16 @@ impl Step {
         ttl: Duration,
     ) -> Result<(), StepError> {
         let value = self.payload_of(&format!("state {key:?}"), &value)?;
-        self.attempt.set(scope.into(), key, Some(value), Some(ttl)).await
+        self.live.set(scope.into(), key, Some(value), Some(ttl)).await
     }
 
     pub async fn delete(&self, scope: impl Into<StateScope>, key: &str) -> Result<(), StepError> {
-        self.attempt.set(scope.into(), key, None, None).await
+        self.live.set(scope.into(), key, None, None).await
     }
 
     /// The tenant's lock of this name, to be held by this attempt. Its guard releases it when the attempt ends.
     pub fn lock(&self, name: impl Into<String>) -> NamedLock {
-        NamedLock::new(self.attempt.store(), self.tenant().clone(), name).owner(self.step_id())
+        NamedLock::new(self.live.store(), self.tenant().clone(), name).owner(self.step_id())
     }
 
     fn payload_of(&self, what: &str, value: &impl Serialize) -> Result<Json, StepError> {
@@ -172,7 +170,7 @@ impl Step {
     }
 
     fn within(&self, what: &str, json: Json) -> Result<Json, StepError> {
-        let json = json.within(what, self.attempt.limits.payload());
+        let json = json.within(what, self.live.limits.payload());
         json.map_err(|error| StepError::fatal(error.to_string()).code("invalid_payload"))
     }
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::Config;
+use flowline::attempt::Attempt;
 use flowline::drive::{Driver, Message, Meters};
 use flowline::plans::Plans;
 use flowline::slots::{Slots, Tokens};
 use flowline_check::{Effect, Reported};
-use flowline_core::{Json, RunKey, Time, json};
+use flowline_core::{Json, Time, json};
 use flowline_store::Token;
 
 use crate::shared::{Life, TaskId, Ticket};
@@ -22,23 +23,18 @@ pub(crate) const NEED: &str = "function:work";
 #[derive(Debug, Clone)]
 pub(crate) struct Running {
     pub(crate) task: TaskId,
-    pub(crate) run: RunKey,
-    pub(crate) step: u32,
-    pub(crate) name: Arc<str>,
-    pub(crate) attempt: u32,
-    pub(crate) queue: Arc<str>,
+    pub(crate) attempt: Attempt,
 }
 
-impl Running {
-    pub(crate) fn ended(&self, worker: &Arc<str>, reported: Reported) -> Effect {
-        Effect::Ended {
-            worker: worker.clone(),
-            queue: self.queue.clone(),
-            run: self.run.clone(),
-            step: self.name.clone(),
-            attempt: self.attempt,
-            reported,
-        }
+/// An attempt of a worker is over.
+pub(crate) fn ended(attempt: &Attempt, worker: &Arc<str>, reported: Reported) -> Effect {
+    Effect::Ended {
+        worker: worker.clone(),
+        queue: attempt.queue().clone(),
+        run: attempt.run.clone(),
+        step: attempt.name().clone(),
+        attempt: attempt.number,
+        reported,
     }
 }
 

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::attempt::{ASK_AGAIN, FLUSH, Launch, Record, out_of_time_error};
+use flowline::attempt::{ASK_AGAIN, Attempt, FLUSH, Launch, Record, out_of_time_error};
 use flowline::drive::{Message, Reply};
 use flowline::ledger::{Entry, Outcome as Became};
 use flowline::{Level, StepError};
 use flowline_check::{Again, Answer, Effect, Reported};
 use flowline_core::decide::{Failure, Retryable};
-use flowline_core::{Input, Json, RunKey, Time};
-use flowline_store::{LeaseUse, RunStore, Token};
+use flowline_core::{Input, Json, Time};
+use flowline_store::{LeaseUse, RunStore};
 
-use crate::instance::Instance;
+use crate::instance::{Instance, ended};
 use crate::program::{Act, Doing, Outcome};
-use crate::shared::{Life, Place, Shared};
+use crate::shared::{Life, Place, Shared, Ticket};
 use crate::wire::Wire;
 
 pub(crate) struct Worker {
@@ -22,14 +22,8 @@ pub(crate) struct Worker {
     wire: Wire,
     life: Life,
     worker: Arc<str>,
-    run: RunKey,
-    step: u32,
-    name: Arc<str>,
-    queue: Arc<str>,
-    attempt: u32,
-    token: Token,
+    attempt: Attempt,
     record: Record,
-    timeout: Option<Duration>,
     /// When its last lines were flushed, or it began.
     flushed: Duration,
 }
@@ -37,16 +31,9 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, instance: &Instance, launch: &Launch, began: Time) -> Worker {
         let flushed = shared.lock().now;
-        let step = launch.plan.step(launch.step);
         Worker {
             record: Record::new(launch, &instance.json, began),
-            timeout: launch.plan.step_definition(launch.step).timeout,
-            run: launch.run.clone(),
-            step: launch.step,
-            name: step.name.clone(),
-            queue: step.queue.clone(),
-            attempt: launch.attempt,
-            token: launch.token,
+            attempt: launch.attempt.clone(),
             shared,
             wire: instance.wire.clone(),
             life: instance.life,
@@ -67,19 +54,13 @@ impl Worker {
             let ticket = inner.ticket(self.life);
             let entry = self.record.finish(outcome, Reply::Caller(ticket));
             let (input, lease) = (entry.input.clone(), entry.lease.clone());
-            inner.mail.push_back((self.life, Message::Finished(self.token, self.run.clone(), entry)));
-            inner.effects.log.push(Effect::Ended {
-                worker: self.worker.clone(),
-                queue: self.queue.clone(),
-                run: self.run.clone(),
-                step: self.name.clone(),
-                attempt: self.attempt,
-                reported,
-            });
+            inner.mail.push_back((self.life, self.finished(entry)));
+            inner.effects.log.push(ended(&self.attempt, &self.worker, reported));
             (ticket, input, lease)
         };
         let Some(answer) = said(self.shared.answered(ticket, None).await) else { return };
-        let (run, step, attempt) = (self.run.clone(), self.name.clone(), self.attempt);
+        let Attempt { run, number: attempt, .. } = self.attempt.clone();
+        let step = self.attempt.name().clone();
         self.shared.lock().effects.log.push(Effect::Answered { run, step, attempt, answer });
         self.repeat(input, lease).await;
     }
@@ -87,12 +68,12 @@ impl Worker {
     /// Now and then an attempt that was answered reports once more, to any instance: the same, or something else. Whether
     /// and when follows from its token, so that the dice of the world fall as they would without.
     async fn repeat(self, input: Input, lease: Option<LeaseUse>) {
-        let dice = (self.token.0 >> 64) as u64;
+        let dice = (self.attempt.token.0 >> 64) as u64;
         if !dice.is_multiple_of(6) {
             return;
         }
         self.shared.sleep(Duration::from_millis(dice >> 8 & 0xfff), Place::Home).await;
-        let (step, attempt) = (self.step, self.attempt);
+        let (step, attempt) = (self.attempt.step, self.attempt.number);
         let (report, input) = match dice >> 20 & 1 {
             0 => (Again::Same, input),
             _ => {
@@ -106,18 +87,22 @@ impl Worker {
             let Some(&life) = inner.up.get(dice as usize % inner.up.len().max(1)) else { return };
             let ticket = inner.ticket(life);
             let entry = Entry::new(input, Vec::new(), lease, Reply::Caller(ticket));
-            inner.mail.push_back((life, Message::Finished(self.token, self.run.clone(), entry)));
+            inner.mail.push_back((life, self.finished(entry)));
             ticket
         };
         let Some(answer) = said(self.shared.answered(ticket, None).await) else { return };
-        let (run, step, attempt) = (self.run, self.name, self.attempt);
+        let (step, attempt, run) = (self.attempt.name().clone(), self.attempt.number, self.attempt.run);
         let again = Effect::AnsweredAgain { run, step, attempt, report, answer };
         self.shared.lock().effects.log.push(again);
     }
 
+    fn finished(&self, entry: Entry<Reply<Ticket>>) -> Message<Ticket> {
+        Message::Finished(self.attempt.token, self.attempt.run.clone(), entry)
+    }
+
     async fn perform(&mut self, act: Act) -> Result<Json, StepError> {
         let began = self.flushed;
-        let late = self.timeout.filter(|timeout| *timeout < act.takes);
+        let late = self.attempt.timeout().filter(|timeout| *timeout < act.takes);
         let end = late.unwrap_or(act.takes);
         let acts_at = act.effect.min(end);
         let mut acted = false;
@@ -158,7 +143,8 @@ impl Worker {
     }
 
     fn act_on_the_world(&self) {
-        self.shared.lock().acted.push((self.run.clone(), self.step, self.attempt));
+        let Attempt { run, step, number, .. } = &self.attempt;
+        self.shared.lock().acted.push((run.clone(), *step, *number));
     }
 
     async fn act(&mut self, doing: Doing) -> Result<(), StepError> {
@@ -179,11 +165,12 @@ impl Worker {
                 let ticket = {
                     let mut inner = self.shared.lock();
                     let ticket = inner.ticket(self.life);
-                    let (run, step) = (self.run.clone(), self.name.clone());
-                    let emitted = Effect::EmittedNow { run, step, attempt: self.attempt, name: name.clone() };
+                    let Attempt { run, number: attempt, .. } = self.attempt.clone();
+                    let step = self.attempt.name().clone();
+                    let emitted = Effect::EmittedNow { run, step, attempt, name: name.clone() };
                     inner.effects.log.push(emitted);
                     let entry = self.record.emit_now(&name, payload, Reply::Caller(ticket));
-                    inner.mail.push_back((self.life, Message::Offer(self.run.clone(), entry)));
+                    inner.mail.push_back((self.life, Message::Offer(self.attempt.run.clone(), entry)));
                     ticket
                 };
                 match self.shared.answered(ticket, None).await {

@@ -4,27 +4,22 @@
 //! again writes nothing twice, or ride with a commit of the run. It does no I/O: whoever runs the attempt carries what it
 //! gives out and tells it what became of that, one at a time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::definition::Cleanup;
 use flowline_core::event::{EventType, NewEvent};
 use flowline_core::json::{self, Json};
-use flowline_core::{Input, Plan, RunKey, Time, limits};
-use flowline_store::{Append, AppendError, JobKey, LeaseUse, Line, StateChange, StateScope, Token};
+use flowline_core::{Input, Time, limits};
+use flowline_store::{Append, AppendError, Line, StateChange, StateScope};
 
-use super::{Launch, started_data};
+use super::{Attempt, FirstLine, Launch, started_data};
 use crate::ledger::{Entry, Outcome};
 use crate::state::check_key;
 use crate::step::{Level, StepError};
 
 #[derive(Debug)]
 pub struct Record {
-    run: RunKey,
-    plan: Arc<Plan>,
-    step: u32,
-    attempt: u32,
-    token: Token,
+    attempt: Attempt,
     /// Lines that are not in the log yet.
     lines: Vec<Line>,
     /// Lines on their way to the log with an emit.
@@ -42,23 +37,20 @@ impl Record {
     /// The record of an attempt that begins now by the store's clock: a line is dated when it is written, which can be
     /// later.
     pub fn new(launch: &Launch, instance: &Json, began: Time) -> Record {
-        let mut record = Record::after(launch, u32::from(launch.started));
-        if !launch.started {
+        let written = launch.first_line == FirstLine::Written;
+        let mut record = Record::after(launch.attempt.clone(), u32::from(written));
+        if !written {
             let data = started_data(instance, instance, Some(began));
-            let event = record.event(EventType::StepStarted, data);
+            let event = record.attempt.event(EventType::StepStarted, data);
             record.lines.push(Line { event, state: None });
         }
         record
     }
 
     /// The record of an attempt of which so many lines are in the log.
-    pub fn after(launch: &Launch, written: u32) -> Record {
+    pub fn after(attempt: Attempt, written: u32) -> Record {
         Record {
-            run: launch.run.clone(),
-            plan: launch.plan.clone(),
-            step: launch.step,
-            attempt: launch.attempt,
-            token: launch.token,
+            attempt,
             lines: Vec::new(),
             sent: Vec::new(),
             written,
@@ -103,7 +95,7 @@ impl Record {
                 ("message", Some(&json::string("a log line over the size limit was left out"))),
             ]);
         }
-        let event = self.event(EventType::Log, json);
+        let event = self.attempt.event(EventType::Log, json);
         self.lines.push(Line { event, state: None });
     }
 
@@ -117,7 +109,7 @@ impl Record {
         ttl: Option<Duration>,
     ) -> Result<(), StepError> {
         check_state(&scope, key)?;
-        let ttl = match self.plan.definition.state {
+        let ttl = match self.attempt.plan.definition.state {
             Cleanup::Ttl(usual) => Some(ttl.unwrap_or(usual)),
             _ => ttl,
         };
@@ -153,17 +145,17 @@ impl Record {
             ("value", value),
             ("ttlMs", ttl.as_ref()),
         ]);
-        self.event(EventType::State, data)
+        self.attempt.event(EventType::State, data)
     }
 
     /// The waiting lines as an append, to be tried until its outcome is known; `None` where there are none.
     pub fn append(&mut self) -> Option<Append> {
         let lines = std::mem::take(&mut self.lines);
         (!lines.is_empty()).then(|| Append {
-            run: self.run.clone(),
-            key: self.key(),
-            attempt: self.attempt,
-            token: self.token,
+            run: self.attempt.run.clone(),
+            key: self.attempt.key(),
+            attempt: self.attempt.number,
+            token: self.attempt.token,
             from_line: self.written,
             lines,
         })
@@ -179,10 +171,9 @@ impl Record {
     /// An event to be published at once, together with the waiting lines. See [`Record::must_append`].
     pub fn emit_now<R>(&mut self, name: &str, payload: Json, reply: R) -> Entry<R> {
         self.sent = std::mem::take(&mut self.lines);
-        let (step, attempt, token) = (self.step, self.attempt, self.token);
-        let lines = self.sent.len() as u32;
+        let (step, attempt) = (self.attempt.step, self.attempt.number);
         let input = Input::EmitNow { step, attempt, name: name.to_owned(), payload };
-        let lease = LeaseUse::Keep { key: self.key(), attempt, token, lines };
+        let lease = self.attempt.keep(self.sent.len() as u32);
         let lines = self.sent.iter().map(|line| line.event.clone()).collect();
         Entry::new(input, lines, Some(lease), reply)
     }
@@ -211,23 +202,14 @@ impl Record {
 
     /// The outcome of the attempt, with the lines that wait. See [`Record::must_append`].
     pub fn finish<R>(&mut self, outcome: Result<Json, StepError>, reply: R) -> Entry<R> {
-        let (step, attempt, token) = (self.step, self.attempt, self.token);
+        let (step, attempt) = (self.attempt.step, self.attempt.number);
         let emits = std::mem::take(&mut self.emits);
         let input = match self.broken.take().map_or(outcome, Err) {
             Ok(result) => Input::Done { step, attempt, result, emits },
             Err(StepError(failure)) => Input::Failed { step, attempt, failure },
         };
-        let lease = Some(LeaseUse::Finish { key: self.key(), attempt, token });
         let lines = std::mem::take(&mut self.lines).into_iter().map(|line| line.event).collect();
-        Entry::new(input, lines, lease, reply)
-    }
-
-    fn key(&self) -> JobKey {
-        JobKey::Step(self.step)
-    }
-
-    fn event(&self, kind: EventType, data: Json) -> NewEvent {
-        NewEvent::step(kind, &self.plan.step(self.step).name, self.attempt, Some(data))
+        Entry::new(input, lines, Some(self.attempt.finish()), reply)
     }
 }
 

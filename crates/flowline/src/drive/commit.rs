@@ -5,11 +5,11 @@ use std::time::Duration;
 use flowline_core::decide::Refusal;
 use flowline_core::{RunKey, Status};
 use flowline_store::job::REMOTE;
-use flowline_store::{CommitError, Committed, JobKey, Lane, LeaseUse, LeasedJob, StoreError, Token};
+use flowline_store::{CommitError, Committed, LeaseUse, StoreError, Token};
 
 use super::{Action, BATCH, Call, Driver, Ended, FLIGHTS, RETRY_STORE, Reply};
-use crate::attempt::Launch;
-use crate::ledger::{Batch, Handed, Outcome, Unused};
+use crate::attempt::{FirstLine, Launch};
+use crate::ledger::{Batch, HandedOff, Outcome, Unused};
 use crate::meters::count;
 
 impl<R> Driver<R> {
@@ -72,7 +72,7 @@ impl<R> Driver<R> {
     fn landed(&mut self, run: &RunKey, result: Result<Committed, CommitError>) {
         self.changes += 1;
         (self.quiet, self.ahead) = (None, None);
-        let landed = self.ledger.committed(run, result);
+        let landed = self.ledger.committed(run, result, self.store_now());
         self.count_heard(landed.heard);
         self.not_used(landed.unused);
         self.reply(landed.replies);
@@ -103,26 +103,15 @@ impl<R> Driver<R> {
     }
 
     /// Starts an attempt that a commit handed to this instance, or passes on one that it handed to a worker elsewhere.
-    fn take_over(&mut self, handed: Handed) {
-        let Handed { run, plan, trace, step, attempt, transition, handoff, input } = handed;
-        let token = handoff.token;
+    fn take_over(&mut self, handed: HandedOff) {
         self.meters.queue_wait.observe(Duration::ZERO);
-        if *plan.step(step).need == *REMOTE {
-            let handed = Handed { run, plan, trace, step, attempt, transition, handoff, input };
-            self.actions.push(Action::Give(handed, self.store_now()));
-            return;
+        if *handed.attempt.planned().need == *REMOTE {
+            return self.actions.push(Action::HandOff(handed));
         }
-        if let Some(input) = input {
-            let started = false;
-            let launch = Launch { run, plan, trace, step, attempt, transition, token, input, started };
-            self.launch(launch, false);
-            return;
+        match handed.launch() {
+            Ok(launch) => self.launch(launch),
+            Err(job) => self.prepare(vec![*job]),
         }
-        let planned = plan.step(step);
-        let lane = Lane { queue: planned.queue.clone(), need: planned.need.clone() };
-        let (key, name, due) = (JobKey::Step(step), planned.name.clone(), self.store_now());
-        let expires = due + handoff.ttl;
-        self.prepare(vec![LeasedJob { run, key, name, attempt, lane, due, token, expires }]);
     }
 
     /// A run has ended: whoever waits is told, and attempts that are still running are stopped.
@@ -181,12 +170,9 @@ impl<R> Driver<R> {
                 Reply::Launch(launch) => match outcome {
                     // Applied before: by a commit of its own whose outcome was unknown.
                     Outcome::Committed { .. } | Outcome::Applied { .. } => {
-                        self.launch(Launch { started: true, ..*launch }, false);
+                        self.launch(Launch { first_line: FirstLine::Written, ..*launch });
                     }
-                    _ => {
-                        let queue = launch.plan.step(launch.step).queue.clone();
-                        self.free(&queue);
-                    }
+                    _ => self.free(launch.attempt.queue()),
                 },
             }
         }

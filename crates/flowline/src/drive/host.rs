@@ -15,11 +15,11 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::{Action, BATCH, Call, Driver, Ended, Message, Meters};
-use crate::attempt::Workplace;
+use crate::attempt::live::Workplace;
 use crate::config::Config;
 use crate::ledger::Outcome;
 use crate::plans::Plans;
-use crate::remote::{Given, Seats};
+use crate::remote::Seats;
 use crate::runner::Runners;
 use crate::slots::{Slots, Tokens};
 
@@ -187,12 +187,10 @@ impl Host {
                     let (store, plans) = (self.store.clone(), self.plans.clone());
                     self.tasks.spawn(ask(call, store, plans, self.inbox.clone(), self.meters.clone()));
                 }
-                Action::Give(handed, at) => {
-                    unheard.extend(self.seats.give(Given { handed, at }).err());
-                }
+                Action::HandOff(handed) => unheard.extend(self.seats.hand_off(handed).err()),
                 Action::Launch(launch, began) => {
-                    let token = launch.token;
-                    let runner = self.runners.get(&launch.plan.step(launch.step).need);
+                    let token = launch.attempt.token;
+                    let runner = self.runners.get(&launch.attempt.planned().need);
                     let place = Workplace {
                         store: self.store.clone(),
                         inbox: self.inbox.clone(),

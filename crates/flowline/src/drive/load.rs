@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 
 use flowline_core::event::Slot;
-use flowline_core::run::Phase;
 use flowline_core::{Json, RunKey};
-use flowline_store::{JobKey, LeasedJob, Snapshot, Store, StoreError};
+use flowline_store::{LeasedJob, Snapshot, Store, StoreError};
 
 use super::Prepared;
-use crate::attempt::Launch;
 use crate::ledger::Seen;
 use crate::plans::Plans;
 use crate::trace;
@@ -73,25 +71,13 @@ pub async fn prepare(
 }
 
 async fn prepare_one(store: &dyn Store, job: &LeasedJob, seen: Seen) -> Option<Prepared> {
-    let JobKey::Step(step) = job.key else { return None };
-    let input = match seen.plan.input_of(step, &seen.state, &BTreeMap::new()) {
-        Ok(input) => input,
+    let launch = match seen.launch(job, &BTreeMap::new()) {
+        Ok(launch) => launch,
+        Err(slots) if slots.is_empty() => return None,
         Err(slots) => {
             let found = payloads(store, &job.run, slots).await.ok()?;
-            seen.plan.input_of(step, &seen.state, &found.into_iter().collect()).ok()?
+            seen.launch(job, &found.into_iter().collect()).ok()?
         }
     };
-    let delayed = seen.state.step(step).phase == Phase::Delayed;
-    let launch = Launch {
-        run: job.run.clone(),
-        plan: seen.plan.clone(),
-        trace: seen.trace.clone(),
-        step,
-        attempt: job.attempt,
-        transition: seen.state.transition(),
-        token: job.token,
-        input,
-        started: false,
-    };
-    Some(Prepared { launch, delayed, seen })
+    Some(Prepared { launch, seen })
 }

@@ -23,13 +23,13 @@ use std::time::Duration;
 use flowline_core::decide::{Learned, Missing};
 use flowline_core::{Json, Plan, RunKey, Time, json};
 use flowline_store::{
-    Claim, Claimed, Commit, CommitError, Committed, ExpiredLease, Extend, Extended, Gone, JobKey, LeasedJob,
-    NewRun, StoreError, Swept, Token,
+    Claim, Claimed, Commit, CommitError, Committed, ExpiredLease, Extend, Extended, Gone, LeasedJob, NewRun,
+    StoreError, Swept, Token,
 };
 
-use crate::attempt::Launch;
+use crate::attempt::{Attempt, Launch};
 use crate::config::{Config, Role};
-use crate::ledger::{Entry, Handed, Ledger, Outcome, Seen};
+use crate::ledger::{Entry, HandedOff, Ledger, Outcome, Seen};
 use crate::slots::Slots;
 
 pub use crate::ledger::Ended;
@@ -73,8 +73,8 @@ pub enum Action<R> {
     Call(Call),
     /// Run this attempt. The time is now by the store's clock.
     Launch(Launch, Time),
-    /// Give this attempt to the remote worker that its lease names. The time is now by the store's clock.
-    Give(Handed, Time),
+    /// Hand this attempt to the remote worker that its lease names.
+    HandOff(HandedOff),
     /// Stop this attempt: it reports nothing any more.
     Stop(Token),
     /// Tell a caller what became of its input.
@@ -118,8 +118,6 @@ pub enum Answer {
 #[derive(Debug)]
 pub struct Prepared {
     pub launch: Launch,
-    /// Whether the run waits for it, so that the log must say that the wait is over.
-    pub delayed: bool,
     /// The run as it was read for this.
     pub seen: Seen,
 }
@@ -135,20 +133,13 @@ pub enum Reply<R> {
     Slot(Token, Option<R>),
 }
 
-#[derive(Debug)]
-struct Running {
-    run: RunKey,
-    key: JobKey,
-    queue: Arc<str>,
-}
-
 /// Times of a driver are local: monotonic, since whatever moment its owner likes.
 pub struct Driver<R> {
     config: Config,
     ledger: Ledger<Reply<R>>,
     slots: Slots,
     /// By token, so that whatever goes over all of them does so in one order.
-    attempts: BTreeMap<Token, Running>,
+    attempts: BTreeMap<Token, Attempt>,
     /// Queues of attempts that are over and whose outcomes are not decided on yet.
     ending: BTreeMap<Token, Arc<str>>,
     actions: Vec<Action<R>>,
@@ -411,8 +402,8 @@ impl<R> Driver<R> {
             Answer::Extended(tokens, Ok(results)) => {
                 for (token, result) in tokens.iter().zip(results) {
                     if let Extended::Gone(gone) = result {
-                        if let (Gone::Lost, Some(running)) = (gone, self.attempts.get(token)) {
-                            self.tell_lost(running);
+                        if let (Gone::Lost, Some(attempt)) = (gone, self.attempts.get(token)) {
+                            self.tell_lost(attempt);
                         }
                         self.lost(*token);
                     }
@@ -430,9 +421,9 @@ impl<R> Driver<R> {
     /// The time to drain is up: what still runs is stopped and given back.
     fn give_back(&mut self) {
         let mut leases = Vec::with_capacity(self.attempts.len());
-        for (token, running) in std::mem::take(&mut self.attempts) {
+        for (token, attempt) in std::mem::take(&mut self.attempts) {
             self.actions.push(Action::Stop(token));
-            leases.push(Extend { run: running.run, key: running.key, token });
+            leases.push(attempt.lease());
         }
         self.call(Call::Release(leases));
     }

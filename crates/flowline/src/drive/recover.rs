@@ -5,7 +5,7 @@ use flowline_core::{Input, RunKey, json};
 use flowline_store::{ExpiredLease, Extend, JobKey, LeaseUse, StoreError, Swept};
 
 use super::{Ahead, Call, Driver, Reply, SWEEP};
-use crate::attempt::started_data;
+use crate::attempt::{Attempt, started_data};
 use crate::ledger::{Entry, timer_input};
 use crate::remote::UNACKNOWLEDGED;
 use crate::remote::lease::remote_holder;
@@ -57,11 +57,7 @@ impl<R> Driver<R> {
 
     pub(super) fn heartbeat(&mut self) {
         self.next_heartbeat = self.now + self.config.lease / 3;
-        let leases: Vec<Extend> = self
-            .attempts
-            .iter()
-            .map(|(token, running)| Extend { run: running.run.clone(), key: running.key, token: *token })
-            .collect();
+        let leases: Vec<Extend> = self.attempts.values().map(Attempt::lease).collect();
         if !leases.is_empty() {
             self.call(Call::Extend(leases, self.config.lease));
         }

@@ -10,7 +10,8 @@ use flowline_core::{RunKey, Status};
 use flowline_store::{CommitError, Committed, ExpiredLease, Token};
 use tracing::{Level, debug, enabled, warn};
 
-use super::{Driver, Running};
+use super::Driver;
+use crate::attempt::Attempt;
 use crate::ledger::{Ended, Heard};
 use crate::meters::count;
 use crate::trace::Span;
@@ -71,10 +72,10 @@ impl<R> Driver<R> {
     }
 
     /// An attempt at work here has no lease any more.
-    pub(super) fn tell_lost(&self, running: &Running) {
+    pub(super) fn tell_lost(&self, attempt: &Attempt) {
         self.meters.lost.fetch_add(1, Ordering::Relaxed);
-        let flow = self.flow_of(&running.run);
-        warn!(runId = %running.run.run, flowName = %flow, instanceId = &*self.config.instance, queue = &*running.queue, "lease lost; the attempt is stopped");
+        let Attempt { run, plan, .. } = attempt;
+        warn!(runId = %run.run, flowName = %plan.flow, instanceId = &*self.config.instance, queue = &**attempt.queue(), "lease lost; the attempt is stopped");
     }
 
     /// The lease of some worker has run out. Told once the flow of its run is known, which the input that follows from it

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use flowline_core::{Input, RunKey, Time};
-use flowline_store::{Claimed, Extend, JobKey, LeaseUse, LeasedJob, StoreError, Token};
+use flowline_core::{RunKey, Time};
+use flowline_store::{Claimed, Extend, LeasedJob, StoreError, Token};
 
-use super::{Action, Call, Driver, LOOK, Prepared, Reply, Running};
-use crate::attempt::{Launch, started_data};
+use super::{Action, Call, Driver, LOOK, Prepared, Reply};
+use crate::attempt::{FirstLine, Launch, started_data};
 use crate::config::Role;
 use crate::ledger::Entry;
 
@@ -83,16 +83,9 @@ impl<R> Driver<R> {
     pub(super) fn prepare(&mut self, jobs: Vec<LeasedJob>) {
         let mut load = Vec::new();
         for job in jobs {
-            match (self.ledger.at_hand(&job), job.key) {
-                (Some((seen, input, delayed)), JobKey::Step(step)) => {
-                    let (plan, trace) = (seen.plan.clone(), seen.trace.clone());
-                    let LeasedJob { run, attempt, token, .. } = job;
-                    let (started, transition) = (false, seen.state.transition());
-                    let launch =
-                        Launch { run, plan, trace, step, attempt, transition, token, input, started };
-                    self.launch(launch, delayed);
-                }
-                _ => load.push(job),
+            match self.ledger.launch(&job) {
+                Some(launch) => self.launch(launch),
+                None => load.push(job),
             }
         }
         if !load.is_empty() {
@@ -103,9 +96,9 @@ impl<R> Driver<R> {
 
     pub(super) fn prepared(&mut self, launches: Vec<Prepared>, failed: Vec<LeasedJob>) {
         self.preparing -= launches.len() + failed.len();
-        for Prepared { launch, delayed, seen } in launches {
-            self.ledger.learn(&launch.run, seen);
-            self.launch(launch, delayed);
+        for Prepared { launch, seen } in launches {
+            self.ledger.learn(&launch.attempt.run, seen);
+            self.launch(launch);
         }
         if failed.is_empty() {
             return;
@@ -115,20 +108,15 @@ impl<R> Driver<R> {
         self.call(Call::Release(failed.into_iter().map(given_back).collect()));
     }
 
-    pub(super) fn launch(&mut self, launch: Launch, delayed: bool) {
-        let key = JobKey::Step(launch.step);
-        if delayed {
-            // The log must say that the wait is over, for the run's status follows from the log.
-            let (run, step, attempt, token) = (launch.run.clone(), launch.step, launch.attempt, launch.token);
+    pub(super) fn launch(&mut self, launch: Launch) {
+        if launch.first_line == FirstLine::Awaited {
             let data = started_data(&self.instance, &self.instance, Some(self.store_now()));
-            let input = Input::Started { step, attempt, data };
-            let lease = LeaseUse::Keep { key, attempt, token, lines: 1 };
+            let run = launch.attempt.run.clone();
+            let (input, lease) = launch.attempt.end_wait(data);
             let reply = Reply::Launch(Box::new(launch));
-            self.ledger.offer(run, Entry::new(input, Vec::new(), Some(lease), reply));
-            return;
+            return self.ledger.offer(run, Entry::new(input, Vec::new(), Some(lease), reply));
         }
-        let queue = launch.plan.step(launch.step).queue.clone();
-        self.attempts.insert(launch.token, Running { run: launch.run.clone(), key, queue });
+        self.attempts.insert(launch.attempt.token, launch.attempt.clone());
         let now = self.store_now();
         self.actions.push(Action::Launch(launch, now));
     }
@@ -136,12 +124,12 @@ impl<R> Driver<R> {
     /// An attempt is over. Until its outcome is decided its slot is kept for the steps that follow: handed over they take one
     /// commit, and whoever goes on with a run knows it already.
     pub(super) fn finished(&mut self, token: Token, run: RunKey, mut entry: Entry<Reply<R>>) {
-        if let Some(running) = self.attempts.remove(&token) {
-            if self.is_shared(&run, running.key) {
+        if let Some(attempt) = self.attempts.remove(&token) {
+            if self.is_shared(&run, attempt.step) {
                 self.ledger.doubt(&run);
             }
-            self.slots.end(&running.queue);
-            self.ending.insert(token, running.queue);
+            self.slots.end(attempt.queue());
+            self.ending.insert(token, attempt.queue().clone());
             let caller = match entry.reply {
                 Reply::Caller(caller) => Some(caller),
                 _ => None,
@@ -164,21 +152,21 @@ impl<R> Driver<R> {
 
     /// Whether another instance is likely to be at work on a run that this attempt belonged to: some step is under way and
     /// not here. Only where commits of others have been met at all; alone, an instance need not ask.
-    pub(super) fn is_shared(&self, run: &RunKey, done: JobKey) -> bool {
+    pub(super) fn is_shared(&self, run: &RunKey, done: u32) -> bool {
         if self.meters.conflicts.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let of_run = self.attempts.values().filter(|running| running.run == *run);
-        let here: BTreeSet<JobKey> = of_run.map(|running| running.key).chain([done]).collect();
-        let elsewhere = |step| !here.contains(&JobKey::Step(step));
+        let of_run = self.attempts.values().filter(|attempt| attempt.run == *run);
+        let here: BTreeSet<u32> = of_run.map(|attempt| attempt.step).chain([done]).collect();
+        let elsewhere = |step| !here.contains(&step);
         self.ledger.seen(run).is_some_and(|seen| seen.state.live().any(elsewhere))
     }
 
     /// The lease of an attempt is gone: the attempt is stopped, and reports nothing.
     pub(super) fn lost(&mut self, token: Token) {
-        if let Some(running) = self.attempts.remove(&token) {
+        if let Some(attempt) = self.attempts.remove(&token) {
             self.actions.push(Action::Stop(token));
-            self.free(&running.queue);
+            self.free(attempt.queue());
         }
     }
 }

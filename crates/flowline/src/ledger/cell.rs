@@ -11,7 +11,7 @@ use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
 use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, Lane, NewRun, StoreError};
 
 use super::draft::Draft;
-use super::{Batch, CACHED_PAYLOADS, Ended, Entry, Handed, Heard, Landed, Outcome, Room, Seen, Unused};
+use super::{Batch, CACHED_PAYLOADS, Ended, Entry, HandedOff, Heard, Landed, Outcome, Room, Seen, Unused};
 use crate::trace;
 
 #[derive(Debug)]
@@ -193,7 +193,7 @@ impl<R> Cell<R> {
         self.waiting.pop_front()
     }
 
-    pub(super) fn land(&mut self, run: &RunKey, committed: Committed, landed: &mut Landed<R>) {
+    pub(super) fn land(&mut self, run: &RunKey, committed: Committed, now: Time, landed: &mut Landed<R>) {
         let Busy::Committing(mut flight) = std::mem::replace(&mut self.busy, Busy::No) else { return };
         self.new = None;
         flight.after.version = committed.version;
@@ -216,11 +216,10 @@ impl<R> Cell<R> {
         (landed.waiting, landed.heard) = (flight.waiting, flight.heard);
         for (step, attempt, handoff) in flight.handoffs {
             if committed.granted.contains(&JobKey::Step(step)) {
-                let plan = flight.after.plan.clone();
-                let input = plan.input_of(step, &flight.after.state, &self.known.payloads).ok();
-                let trace = flight.after.trace.clone();
-                let (run, transition) = (run.clone(), flight.after.state.transition());
-                landed.handed.push(Handed { run, plan, trace, step, attempt, transition, handoff, input });
+                let Seen { plan, state, .. } = &flight.after;
+                let input = plan.input_of(step, state, &self.known.payloads).ok();
+                let attempt = flight.after.attempt(run.clone(), step, attempt, handoff.token);
+                landed.handed.push(HandedOff { attempt, input, at: now, ttl: handoff.ttl });
             } else {
                 landed.waiting = Some(landed.waiting.unwrap_or(committed.ts).min(committed.ts));
                 landed.unused.push(unused(&flight.after.plan, step, &handoff));

@@ -11,10 +11,12 @@
 mod cell;
 mod draft;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use flowline_core::decide::{AddJob, Job, Known, Learned, Missing, Refusal};
+use flowline_core::event::Slot;
 use flowline_core::limits::Limits;
 use flowline_core::run::{Phase, RunState};
 use flowline_core::{Input, Json, NewEvent, Plan, RunKey, Status, Tenant, Time};
@@ -23,6 +25,7 @@ use flowline_store::{
     NewJob, NewRun, StoreError, Token,
 };
 
+use crate::attempt::{Attempt, FirstLine, Launch};
 use cell::{Busy, Cell};
 
 /// The number of the run's time-out among its timers.
@@ -118,7 +121,7 @@ impl<R> Batch<R> {
 pub struct Landed<R> {
     pub replies: Vec<(R, Outcome)>,
     /// Jobs that were handed to this instance.
-    pub handed: Vec<Handed>,
+    pub handed: Vec<HandedOff>,
     /// What was reserved for hand-offs that did not come to be.
     pub unused: Vec<Unused>,
     /// Whether the commit left timers, or jobs that are claimed here, and the earliest time one is due.
@@ -152,19 +155,35 @@ pub struct Ended {
     pub trace: Option<Arc<str>>,
 }
 
-/// An attempt that this instance may start at once.
+/// An attempt that a commit leased to this instance, or to a worker that waits here.
 #[derive(Debug)]
-pub struct Handed {
-    pub run: RunKey,
-    pub plan: Arc<Plan>,
-    pub trace: Option<Arc<str>>,
-    pub step: u32,
-    pub attempt: u32,
-    /// The transition of a machine that asked for it.
-    pub transition: Option<u32>,
-    pub handoff: Handoff,
+pub struct HandedOff {
+    pub attempt: Attempt,
     /// The step's input where every payload was at hand.
     pub input: Option<Json>,
+    /// Now by the store's clock.
+    pub at: Time,
+    pub ttl: Duration,
+}
+
+impl HandedOff {
+    /// What starts it; or its job, as if it had been claimed, where its input is still to be read.
+    pub fn launch(self) -> Result<Launch, Box<LeasedJob>> {
+        let HandedOff { attempt, input, at, ttl } = self;
+        if let Some(input) = input {
+            return Ok(Launch { attempt, input, first_line: FirstLine::Buffered });
+        }
+        Err(Box::new(LeasedJob {
+            key: attempt.key(),
+            name: attempt.name().clone(),
+            attempt: attempt.number,
+            lane: attempt.lane(),
+            due: at,
+            token: attempt.token,
+            expires: at + ttl,
+            run: attempt.run,
+        }))
+    }
 }
 
 /// A reservation that nothing came of.
@@ -192,6 +211,26 @@ pub struct Seen {
     pub created_at: Time,
     /// The label that names the run's trace.
     pub trace: Option<Arc<str>>,
+}
+
+impl Seen {
+    /// An attempt of the run.
+    pub fn attempt(&self, run: RunKey, step: u32, number: u32, token: Token) -> Attempt {
+        let (plan, trace) = (self.plan.clone(), self.trace.clone());
+        Attempt { run, plan, trace, step, number, transition: self.state.transition(), token }
+    }
+
+    /// What starts the attempt of a leased job of the run; the payloads that are missing for it. A timer has no attempt.
+    pub fn launch(&self, job: &LeasedJob, payloads: &BTreeMap<Slot, Json>) -> Result<Launch, Vec<Slot>> {
+        let JobKey::Step(step) = job.key else { return Err(Vec::new()) };
+        let input = self.plan.input_of(step, &self.state, payloads)?;
+        let first_line = match self.state.step(step).phase {
+            Phase::Delayed => FirstLine::Awaited,
+            _ => FirstLine::Buffered,
+        };
+        let attempt = self.attempt(job.run.clone(), step, job.attempt, job.token);
+        Ok(Launch { attempt, input, first_line })
+    }
 }
 
 #[derive(Debug)]
@@ -256,17 +295,16 @@ impl<R> Ledger<R> {
         self.cells.get(run).map(Cell::triggered).unwrap_or_default()
     }
 
-    /// What is known of a claimed job's run, the input of the attempt, and whether its wait must be ended in the log, where
-    /// all of that is in mind: a state at least as new as the job, and every payload.
-    pub fn at_hand(&self, job: &LeasedJob) -> Option<(&Seen, Json, bool)> {
+    /// What starts the attempt of a claimed job, where all of it is in mind: a state at least as new as the job, and every
+    /// payload.
+    pub fn launch(&self, job: &LeasedJob) -> Option<Launch> {
         let (JobKey::Step(step), Some(cell)) = (job.key, self.cells.get(&job.run)) else { return None };
         let seen = cell.seen.as_ref()?;
         let now = seen.state.step(step);
         if !now.is_live() || now.attempt != job.attempt {
             return None;
         }
-        let input = seen.plan.input_of(step, &seen.state, &cell.known.payloads).ok()?;
-        Some((seen, input, now.phase == Phase::Delayed))
+        seen.launch(job, &cell.known.payloads).ok()
     }
 
     /// Takes what was read of a run for another reason, where it is newer than what is known.
@@ -390,7 +428,12 @@ impl<R> Ledger<R> {
     }
 
     /// What became of one of [`Batch::commits`].
-    pub fn committed(&mut self, run: &RunKey, result: Result<Committed, CommitError>) -> Landed<R> {
+    pub fn committed(
+        &mut self,
+        run: &RunKey,
+        result: Result<Committed, CommitError>,
+        now: Time,
+    ) -> Landed<R> {
         let mut landed = Landed {
             replies: Vec::new(),
             handed: Vec::new(),
@@ -401,7 +444,7 @@ impl<R> Ledger<R> {
         };
         let Some(cell) = self.cells.get_mut(run) else { return landed };
         match result {
-            Ok(committed) => cell.land(run, committed, &mut landed),
+            Ok(committed) => cell.land(run, committed, now, &mut landed),
             Err(error) => {
                 let flown = cell.flown();
                 landed.unused = cell.unwind();

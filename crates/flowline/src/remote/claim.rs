@@ -3,22 +3,20 @@
 use std::sync::Arc;
 
 use flowline_core::Time;
-use flowline_core::ids::{check_name, step_id};
+use flowline_core::ids::check_name;
 use flowline_core::limits::Limits;
-use flowline_store::{Claim, Extend, JobKey, Lane, LeasedJob, Store, StoreError};
+use flowline_store::{Claim, Extend, LeasedJob, Store, StoreError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::lease::{Lease, holder};
 use super::room::Look;
-use super::{ACKNOWLEDGE, Assignment, CLAIM, Given, LONGEST_WAIT, REMOTE, Remote, WorkRequest, locked};
-use crate::attempt::Launch;
+use super::{ACKNOWLEDGE, Assignment, CLAIM, LONGEST_WAIT, REMOTE, Remote, WorkRequest, locked};
+use crate::attempt::{FirstLine, Launch};
 use crate::drive::prepare;
 use crate::engine::EngineError;
-use crate::ledger::Handed;
-use crate::plans::Plans;
-use crate::step::{StepError, idempotency_key};
-use crate::trace::Trace;
+use crate::ledger::HandedOff;
+use crate::step::StepError;
 
 /// Inputs that one claim hands out, in bytes; jobs beyond that are given back, but for the first.
 const INPUT_BYTES: usize = Limits::MOST.join;
@@ -44,7 +42,7 @@ impl Remote {
         let (shared, tenant) = (&self.engine.shared, self.engine.tenant());
         let place = (tenant.clone(), queues.clone());
         loop {
-            let (seat, given) = shared.remote.seats.sit(&request.worker, tenant, &queues);
+            let (seat, handed) = shared.remote.seats.sit(&request.worker, tenant, &queues);
             let look = || async {
                 seat.withhold().await;
                 let looked = self.look(request.clone()).await;
@@ -54,13 +52,13 @@ impl Remote {
                 looked
             };
             let store = shared.store.clone();
-            let mut given = Awaited::new(given, move |given: Given| async move {
-                let _ = store.release(vec![given.lease()]).await;
+            let mut handed = Awaited::new(handed, move |handed: HandedOff| async move {
+                let _ = store.release(vec![handed.attempt.lease()]).await;
             });
             tokio::select! {
                 biased;
-                given = &mut given.told => match given {
-                    Ok(given) => return self.receive(request.clone(), given).await,
+                handed = &mut handed.told => match handed {
+                    Ok(handed) => return self.receive(request.clone(), handed).await,
                     // The commit came to nothing.
                     Err(_) => continue,
                 },
@@ -76,13 +74,18 @@ impl Remote {
     }
 
     /// Takes over a job that a commit leased to this worker.
-    async fn receive(&self, request: Arc<WorkRequest>, given: Given) -> Result<Vec<Assignment>, EngineError> {
-        let Given { handed, at } = given;
-        let expires = at + handed.handoff.ttl;
+    async fn receive(
+        &self,
+        request: Arc<WorkRequest>,
+        handed: HandedOff,
+    ) -> Result<Vec<Assignment>, EngineError> {
+        let (at, expires) = (handed.at, handed.at + handed.ttl);
         let remote = self.clone();
         let received = self.to_its_end(async move {
-            let shared = &remote.engine.shared;
-            let (launches, failed) = open(&*shared.store, &shared.plans, handed, at).await;
+            let (launches, failed) = match handed.launch() {
+                Ok(launch) => (vec![launch], Vec::new()),
+                Err(job) => remote.prepare(vec![*job]).await,
+            };
             let found = remote.assign(&request, launches, failed, at, expires).await?;
             Ok(Look { found, due_in: None })
         });
@@ -139,17 +142,22 @@ impl Remote {
             shared.meters.queue_wait.observe(claimed.now.since(job.due));
         }
         let expires = claimed.jobs.first().map_or(claimed.now, |job| job.expires);
-        let (prepared, failed) = prepare(&*shared.store, &shared.plans, claimed.jobs).await;
-        let launches = prepared.into_iter().map(|prepared| (prepared.launch, prepared.delayed)).collect();
+        let (launches, failed) = self.prepare(claimed.jobs).await;
         let found = self.assign(request, launches, failed, claimed.now, expires).await?;
         Ok(Look { found, due_in })
     }
 
-    /// Makes assignments of attempts, each with whether its run waited for it. Those that could not be loaded go back.
+    async fn prepare(&self, jobs: Vec<LeasedJob>) -> (Vec<Launch>, Vec<LeasedJob>) {
+        let shared = &self.engine.shared;
+        let (prepared, failed) = prepare(&*shared.store, &shared.plans, jobs).await;
+        (prepared.into_iter().map(|prepared| prepared.launch).collect(), failed)
+    }
+
+    /// Makes assignments of attempts. Those that could not be loaded go back.
     async fn assign(
         &self,
         request: &WorkRequest,
-        launches: Vec<(Launch, bool)>,
+        launches: Vec<Launch>,
         failed: Vec<LeasedJob>,
         now: Time,
         expires: Time,
@@ -157,14 +165,14 @@ impl Remote {
         let shared = &self.engine.shared;
         let mut back: Vec<Extend> = failed.into_iter().map(given_back).collect();
         let (mut found, mut bytes) = (Vec::with_capacity(launches.len()), 0);
-        for (launch, delayed) in launches {
+        for launch in launches {
             bytes += launch.input.get().len();
             if bytes > INPUT_BYTES && !found.is_empty() {
-                back.push(Extend { run: launch.run, key: JobKey::Step(launch.step), token: launch.token });
+                back.push(launch.attempt.lease());
                 continue;
             }
             let too_large = launch.input.get().len() > shared.config.limits.join;
-            let mut job = self.assignment(request, launch, delayed, now, expires);
+            let mut job = self.assignment(request, launch, now, expires);
             if too_large {
                 self.refuse_input(job).await;
                 continue;
@@ -180,49 +188,40 @@ impl Remote {
         Ok(found)
     }
 
-    fn assignment(
-        &self,
-        request: &WorkRequest,
-        launch: Launch,
-        delayed: bool,
-        now: Time,
-        expires: Time,
-    ) -> Assignment {
+    fn assignment(&self, request: &WorkRequest, launch: Launch, now: Time, expires: Time) -> Assignment {
         let shared = &self.engine.shared;
-        shared.remote.keep_plan(&launch.run, &launch.plan, &launch.trace);
-        let planned = launch.plan.step(launch.step);
-        let timeout = launch.plan.step_definition(launch.step).timeout;
+        let Launch { attempt, input, first_line } = launch;
+        shared.remote.keep_plan(&attempt.run, (attempt.plan.clone(), attempt.trace.clone()));
+        let timeout = attempt.timeout();
         let deadline = timeout.map(|timeout| now + timeout);
         let lease = Lease {
-            run: launch.run.run.clone(),
-            step: launch.step,
-            attempt: launch.attempt,
-            token: launch.token,
+            run: attempt.run.run.clone(),
+            step: attempt.step,
+            attempt: attempt.number,
+            token: attempt.token,
             claimed: now,
             deadline,
-            delayed,
+            delayed: first_line == FirstLine::Awaited,
             worker: request.worker.as_str().into(),
             instance: shared.config.instance.clone(),
         };
-        let run_id = launch.run.run;
-        let step_id = step_id(&run_id, &planned.name, launch.attempt);
         Assignment {
             lease: lease.encode(),
-            traceparent: Trace::of(&run_id, launch.trace.as_deref()).traceparent(&step_id),
-            idempotency_key: idempotency_key(&run_id, &planned.name, launch.transition),
-            run_id,
-            flow_name: launch.plan.flow.clone(),
-            tenant: launch.run.tenant,
-            step_name: planned.name.clone(),
-            step_id,
-            attempt: launch.attempt,
-            queue: planned.queue.clone(),
+            traceparent: attempt.traceparent(),
+            idempotency_key: attempt.idempotency_key(),
+            flow_name: attempt.plan.flow.clone(),
+            step_name: attempt.name().clone(),
+            step_id: attempt.step_id(),
+            attempt: attempt.number,
+            queue: attempt.queue().clone(),
+            run_id: attempt.run.run,
+            tenant: attempt.run.tenant,
             expires,
             deadline,
             timeout_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
             state: None,
             state_omitted: false,
-            input: launch.input,
+            input,
         }
     }
 
@@ -283,32 +282,6 @@ impl WorkRequest {
             None => Ok(()),
         }
     }
-}
-
-/// What an attempt that a commit handed over starts with: read from the store only where it was not at hand.
-async fn open(
-    store: &dyn Store,
-    plans: &Plans,
-    handed: Handed,
-    at: Time,
-) -> (Vec<(Launch, bool)>, Vec<LeasedJob>) {
-    let Handed { run, plan, trace, step, attempt, transition, handoff, input } = handed;
-    let token = handoff.token;
-    if let Some(input) = input {
-        return (
-            vec![(
-                Launch { run, plan, trace, step, attempt, transition, token, input, started: false },
-                false,
-            )],
-            Vec::new(),
-        );
-    }
-    let planned = plan.step(step);
-    let lane = Lane { queue: planned.queue.clone(), need: planned.need.clone() };
-    let (key, name, expires) = (JobKey::Step(step), planned.name.clone(), at + handoff.ttl);
-    let job = LeasedJob { run, key, name, attempt, lane, due: at, token, expires };
-    let (prepared, failed) = prepare(store, plans, vec![job]).await;
-    (prepared.into_iter().map(|prepared| (prepared.launch, prepared.delayed)).collect(), failed)
 }
 
 fn given_back(job: LeasedJob) -> Extend {

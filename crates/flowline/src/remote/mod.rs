@@ -37,7 +37,7 @@ use crate::engine::{Engine, EngineError};
 use crate::slots::Tokens;
 use crate::step::{Level, StepError};
 
-pub(crate) use seats::{Given, Seats};
+pub(crate) use seats::Seats;
 
 /// How long a worker has for its first word about an assignment.
 pub const ACKNOWLEDGE: Duration = Duration::from_secs(5);
@@ -216,12 +216,12 @@ impl Mind {
         locked(&self.plans).get(run).cloned()
     }
 
-    fn keep_plan(&self, run: &RunKey, plan: &Arc<Plan>, trace: &Option<Arc<str>>) {
+    fn keep_plan(&self, run: &RunKey, planned: Planned) {
         let mut plans = locked(&self.plans);
         if plans.len() >= KEPT {
             plans.clear();
         }
-        plans.insert(run.clone(), (plan.clone(), trace.clone()));
+        plans.insert(run.clone(), planned);
     }
 
     fn has_begun(&self, token: Token) -> bool {

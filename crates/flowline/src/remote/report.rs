@@ -3,23 +3,22 @@
 //! Each is fenced by the lease and may be repeated: lines say where they start, emits and outcomes name themselves by the
 //! attempt. `step.started` is written by whichever comes first.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::event::{EventType, NewEvent};
-use flowline_core::{Input, Json, Plan, RunKey, Time, json};
-use flowline_store::{Append, EventQuery, Extend, Extended, Gone, JobKey, LeaseUse, Line};
+use flowline_core::event::EventType;
+use flowline_core::{Json, RunKey, Time, json};
+use flowline_store::{Append, EventQuery, Extend, Extended, Gone, JobKey, Line};
 use tokio::sync::oneshot;
 
 use super::lease::Lease;
 use super::{Appended, Beat, Ending, Planned, REMOTE, Remote, Reported, Said, locked, stale};
-use crate::attempt::{Launch, Record, out_of_time_error, started_data};
+use crate::attempt::{Attempt, Record, out_of_time_error, started_data};
 use crate::drive::host::Mail;
 use crate::drive::{Message, Reply};
 use crate::engine::EngineError;
 use crate::ledger::{Entry, Outcome};
 use crate::step::StepError;
-use crate::trace::{self, End, Span};
+use crate::trace::{self, End};
 
 /// Beyond a deadline a lease is kept for one more heartbeat and this long, so that it is the heartbeat that finds the time
 /// to be up.
@@ -27,12 +26,10 @@ const LATE: Duration = Duration::from_secs(2);
 /// How long a report waits for a store that is in trouble.
 const TROUBLE: Duration = Duration::from_secs(2);
 
-/// An attempt that somebody believes to hold.
-struct Attempt {
+/// An attempt that a worker believes to hold.
+struct WorkerAttempt {
+    attempt: Attempt,
     lease: Lease,
-    run: RunKey,
-    plan: Arc<Plan>,
-    trace: Option<Arc<str>>,
 }
 
 impl Remote {
@@ -42,19 +39,19 @@ impl Remote {
         let mut held = Vec::with_capacity(leases.len());
         for (at, lease) in leases.iter().enumerate() {
             match self.open(lease).await {
-                Ok(attempt) => held.push((at, attempt)),
+                Ok(worker) => held.push((at, worker)),
                 Err(EngineError::StaleLease(_)) => {}
                 Err(error) => return Err(error),
             }
         }
-        let now = match held.iter().any(|(_, attempt)| attempt.lease.deadline.is_some()) {
+        let now = match held.iter().any(|(_, worker)| worker.lease.deadline.is_some()) {
             true => self.engine.shared.store.now().await?,
             false => Time::default(),
         };
-        let late = |attempt: &Attempt| attempt.lease.deadline.is_some_and(|deadline| deadline <= now);
-        let (late, held): (Vec<_>, Vec<_>) = held.into_iter().partition(|(_, attempt)| late(attempt));
-        for (at, attempt) in late {
-            beats[at] = self.time_out(attempt).await?;
+        let late = |worker: &WorkerAttempt| worker.lease.deadline.is_some_and(|deadline| deadline <= now);
+        let (late, held): (Vec<_>, Vec<_>) = held.into_iter().partition(|(_, worker)| late(worker));
+        for (at, worker) in late {
+            beats[at] = self.time_out(worker).await?;
         }
         self.keep(held, now, &mut beats).await?;
         Ok(beats)
@@ -62,22 +59,22 @@ impl Remote {
 
     async fn keep(
         &self,
-        held: Vec<(usize, Attempt)>,
+        held: Vec<(usize, WorkerAttempt)>,
         now: Time,
         beats: &mut [Beat],
     ) -> Result<(), EngineError> {
-        let attempts: Vec<&Attempt> = held.iter().map(|(_, attempt)| attempt).collect();
-        let begun = self.begin(&attempts).await?;
+        let workers: Vec<&WorkerAttempt> = held.iter().map(|(_, worker)| worker).collect();
+        let begun = self.begin(&workers).await?;
         let lease = self.engine.shared.config.lease;
-        let until = |attempt: &Attempt| match attempt.lease.deadline {
+        let until = |worker: &WorkerAttempt| match worker.lease.deadline {
             Some(deadline) => lease.min((deadline + lease / 3 + LATE).since(now)),
             None => lease,
         };
         let mut by_length: std::collections::BTreeMap<Duration, Vec<(usize, bool, Extend)>> =
             Default::default();
-        for ((at, attempt), begun) in held.iter().zip(begun) {
-            let extend = Extend { run: attempt.run.clone(), key: attempt.key(), token: attempt.lease.token };
-            by_length.entry(until(attempt)).or_default().push((*at, begun.is_ok(), extend));
+        for ((at, worker), begun) in held.iter().zip(begun) {
+            let kept = (*at, begun.is_ok(), worker.attempt.lease());
+            by_length.entry(until(worker)).or_default().push(kept);
         }
         for (length, group) in by_length {
             let leases = group.iter().map(|(.., extend)| extend.clone()).collect();
@@ -93,11 +90,10 @@ impl Remote {
         Ok(())
     }
 
-    async fn time_out(&self, attempt: Attempt) -> Result<Beat, EngineError> {
-        let timeout = attempt.plan.step_definition(attempt.lease.step).timeout.unwrap_or_default();
+    async fn time_out(&self, worker: WorkerAttempt) -> Result<Beat, EngineError> {
         let ending = Ending {
-            lease: attempt.lease.encode(),
-            outcome: Err(out_of_time_error(timeout)),
+            lease: worker.lease.encode(),
+            outcome: Err(out_of_time_error(worker.attempt.timeout().unwrap_or_default())),
             emits: Vec::new(),
         };
         match self.complete(vec![ending]).await.pop() {
@@ -116,10 +112,11 @@ impl Remote {
         lines: Vec<Said>,
     ) -> Result<Appended, EngineError> {
         let refused = |error: StepError| EngineError::Invalid(error.0.error);
-        let attempt = self.open(lease).await?;
-        let begun = self.begin(&[&attempt]).await?.pop().unwrap_or(Ok(()));
+        let worker = self.open(lease).await?;
+        let begun = self.begin(&[&worker]).await?.pop().unwrap_or(Ok(()));
+        let WorkerAttempt { attempt, .. } = worker;
         // Line 0 is `step.started`, which the worker does not count.
-        let mut record = attempt.record(from_line.saturating_add(1));
+        let mut record = Record::after(attempt.clone(), from_line.saturating_add(1));
         let mut asked = Vec::new();
         for line in lines {
             match line {
@@ -161,7 +158,7 @@ impl Remote {
     async fn written_before(&self, attempt: &Attempt, append: &Append) -> Result<u32, EngineError> {
         let mut query = EventQuery {
             kinds: vec![EventType::Log, EventType::State],
-            step: Some(attempt.plan.step(attempt.lease.step).name.to_string()),
+            step: Some(attempt.name().to_string()),
             attempt: Some(append.attempt),
             ..EventQuery::default()
         };
@@ -193,16 +190,16 @@ impl Remote {
 
     /// Publishes an event in the middle of an attempt. One that this attempt has published already changes nothing.
     pub async fn emit(&self, lease: &str, name: &str, payload: Json) -> Result<Reported, EngineError> {
-        let attempt = self.open(lease).await?;
-        for begun in self.begin(&[&attempt]).await? {
+        let worker = self.open(lease).await?;
+        for begun in self.begin(&[&worker]).await? {
             match begun {
                 // The emit will be refused in the same way; or it is in the log already.
                 Ok(()) | Err(EngineError::StaleLease(_)) => {}
                 Err(error) => return Err(error),
             }
         }
-        let entry = |reply| attempt.record(1).emit_now(name, payload, reply);
-        self.offer(&attempt, entry).await
+        let run = worker.attempt.run.clone();
+        self.offer(run, |reply| Record::after(worker.attempt, 1).emit_now(name, payload, reply)).await
     }
 
     /// Reports how attempts ended. Each is answered once it is committed, in order. One that is in the log already changes
@@ -211,30 +208,35 @@ impl Remote {
     pub async fn complete(&self, endings: Vec<Ending>) -> Vec<Result<Reported, EngineError>> {
         let mut opened = Vec::with_capacity(endings.len());
         for ending in endings {
-            opened.push(self.open(&ending.lease).await.map(|attempt| (attempt, ending)));
+            opened.push(self.open(&ending.lease).await.map(|worker| (worker, ending)));
         }
-        let attempts: Vec<&Attempt> = opened.iter().flatten().map(|(attempt, _)| attempt).collect();
-        let mut begun = match self.begin(&attempts).await {
+        let workers: Vec<&WorkerAttempt> = opened.iter().flatten().map(|(worker, _)| worker).collect();
+        let mut begun = match self.begin(&workers).await {
             Ok(begun) => begun.into_iter(),
             Err(error) => return opened.iter().map(|_| Err(again(&error))).collect(),
         };
         let mut answers = Vec::with_capacity(opened.len());
         for opened in opened {
-            answers.push(opened.and_then(|(attempt, Ending { outcome, emits, .. })| {
-                match begun.next() {
-                    // The outcome will be refused in the same way; or it is in the log already.
-                    Some(Ok(()) | Err(EngineError::StaleLease(_))) | None => {}
-                    Some(Err(error)) => return Err(error),
-                }
-                let mut record = attempt.record(1);
-                emits.into_iter().for_each(|(name, payload)| record.emit(&name, payload));
-                locked(&self.engine.shared.remote.begun).remove(&attempt.lease.token);
-                let (reply, answer) = oneshot::channel();
-                let span = self.engine.shared.meters.spans.as_ref().and_then(|_| attempt.span(&outcome));
-                let entry = record.finish(outcome, Reply::Caller(reply));
-                self.mail(Message::Finished(attempt.lease.token, attempt.run, entry));
-                Ok((answer, span))
-            }));
+            answers.push(opened.and_then(
+                |(WorkerAttempt { attempt, lease }, Ending { outcome, emits, .. })| {
+                    match begun.next() {
+                        // The outcome will be refused in the same way; or it is in the log already.
+                        Some(Ok(()) | Err(EngineError::StaleLease(_))) | None => {}
+                        Some(Err(error)) => return Err(error),
+                    }
+                    let (token, run) = (attempt.token, attempt.run.clone());
+                    // From its claim until now.
+                    let span = || attempt.span((lease.claimed, trace::now()), End::of(&outcome));
+                    let span = self.engine.shared.meters.spans.as_ref().and_then(|_| span());
+                    let mut record = Record::after(attempt, 1);
+                    emits.into_iter().for_each(|(name, payload)| record.emit(&name, payload));
+                    locked(&self.engine.shared.remote.begun).remove(&token);
+                    let (reply, answer) = oneshot::channel();
+                    let entry = record.finish(outcome, Reply::Caller(reply));
+                    self.mail(Message::Finished(token, run, entry));
+                    Ok((answer, span))
+                },
+            ));
         }
         let mut reported = Vec::with_capacity(answers.len());
         for answer in answers {
@@ -270,7 +272,7 @@ impl Remote {
     }
 
     /// The attempt that a reference names. Whether it is held is for the store to say.
-    async fn open(&self, lease: &str) -> Result<Attempt, EngineError> {
+    async fn open(&self, lease: &str) -> Result<WorkerAttempt, EngineError> {
         let lease = Lease::decode(lease).ok_or_else(|| stale("this is no reference to a lease"))?;
         let run = self.engine.key(&lease.run);
         let (plan, trace) = self.plan_of(&run).await?;
@@ -278,7 +280,10 @@ impl Remote {
         if step.is_none_or(|step| *step.need != *REMOTE) {
             return Err(stale("this is no reference to a lease"));
         }
-        Ok(Attempt { lease, run, plan, trace })
+        let (step, number, token) = (lease.step, lease.attempt, lease.token);
+        // Its transition is known where it was claimed, and in what its worker was told then.
+        let attempt = Attempt { run, plan, trace, step, number, transition: None, token };
+        Ok(WorkerAttempt { attempt, lease })
     }
 
     async fn plan_of(&self, run: &RunKey) -> Result<Planned, EngineError> {
@@ -290,25 +295,25 @@ impl Remote {
         let row = found.ok_or_else(|| stale("its run is not there"))?.row;
         let plan = shared.plans.get(&*shared.store, &run.tenant, &row.definition).await?;
         let trace = trace::of_labels(&row.labels);
-        shared.remote.keep_plan(run, &plan, &trace);
+        shared.remote.keep_plan(run, (plan.clone(), trace.clone()));
         Ok((plan, trace))
     }
 
     /// Writes `step.started` for those attempts that have not said a word yet. In order.
-    async fn begin(&self, attempts: &[&Attempt]) -> Result<Vec<Result<(), EngineError>>, EngineError> {
+    async fn begin(&self, workers: &[&WorkerAttempt]) -> Result<Vec<Result<(), EngineError>>, EngineError> {
         let shared = &self.engine.shared;
-        let mut begun: Vec<Result<(), EngineError>> = Vec::with_capacity(attempts.len());
+        let mut begun: Vec<Result<(), EngineError>> = Vec::with_capacity(workers.len());
         let (mut appends, mut places) = (Vec::new(), Vec::new());
-        for (at, attempt) in attempts.iter().enumerate() {
+        for (at, worker) in workers.iter().enumerate() {
             begun.push(Ok(()));
-            if shared.remote.has_begun(attempt.lease.token) {
+            if shared.remote.has_begun(worker.attempt.token) {
                 continue;
             }
-            if attempt.lease.delayed {
-                begun[at] = self.end_wait(attempt).await;
+            if worker.lease.delayed {
+                begun[at] = self.end_wait(worker).await;
                 continue;
             }
-            appends.push(attempt.first_line());
+            appends.push(worker.first_line());
             places.push(at);
         }
         if !appends.is_empty() {
@@ -316,28 +321,27 @@ impl Remote {
                 begun[at] = answer.map(|_| ()).map_err(|_| stale("it is not held"));
             }
         }
-        for (attempt, _) in attempts.iter().zip(&begun).filter(|(_, begun)| begun.is_ok()) {
-            shared.remote.keep_begun(attempt.lease.token);
+        for (worker, _) in workers.iter().zip(&begun).filter(|(_, begun)| begun.is_ok()) {
+            shared.remote.keep_begun(worker.attempt.token);
         }
         Ok(begun)
     }
 
     /// The first line of a delayed attempt is a commit: the run's status follows from it.
-    async fn end_wait(&self, attempt: &Attempt) -> Result<(), EngineError> {
-        let Lease { step, attempt: number, token, .. } = attempt.lease;
-        let input = Input::Started { step, attempt: number, data: attempt.started() };
-        let lease = LeaseUse::Keep { key: attempt.key(), attempt: number, token, lines: 1 };
-        self.offer(attempt, |reply| Entry::new(input, Vec::new(), Some(lease), reply)).await.map(|_| ())
+    async fn end_wait(&self, worker: &WorkerAttempt) -> Result<(), EngineError> {
+        let (input, lease) = worker.attempt.end_wait(worker.started());
+        let entry = |reply| Entry::new(input, Vec::new(), Some(lease), reply);
+        self.offer(worker.attempt.run.clone(), entry).await.map(|_| ())
     }
 
     async fn offer(
         &self,
-        attempt: &Attempt,
+        run: RunKey,
         entry: impl FnOnce(Reply<oneshot::Sender<Outcome>>) -> Entry<Reply<oneshot::Sender<Outcome>>>,
     ) -> Result<Reported, EngineError> {
         let (reply, answer) = oneshot::channel();
         let entry = entry(Reply::Caller(reply));
-        self.mail(Message::Offer(attempt.run.clone(), entry));
+        self.mail(Message::Offer(run, entry));
         self.outcome(answer).await
     }
 
@@ -371,47 +375,19 @@ impl Remote {
     }
 }
 
-impl Attempt {
-    fn key(&self) -> JobKey {
-        JobKey::Step(self.lease.step)
-    }
-
-    /// Its record, with so many lines in the log.
-    fn record(&self, written: u32) -> Record {
-        let launch = Launch {
-            run: self.run.clone(),
-            plan: self.plan.clone(),
-            trace: None,
-            step: self.lease.step,
-            attempt: self.lease.attempt,
-            transition: None,
-            token: self.lease.token,
-            input: Json::null(),
-            started: true,
-        };
-        Record::after(&launch, written)
-    }
-
-    /// From its claim until now.
-    fn span(&self, outcome: &Result<Json, StepError>) -> Option<Span> {
-        let times = (self.lease.claimed, trace::now());
-        let step = (self.plan.step(self.lease.step).name.clone(), self.lease.attempt);
-        Span::attempt(&self.run, self.trace.as_deref(), &self.plan.flow, step, times, End::of(outcome))
-    }
-
+impl WorkerAttempt {
     fn started(&self) -> Json {
         let Lease { worker, instance, claimed, .. } = &self.lease;
         started_data(&json::string(worker), &json::string(instance), Some(*claimed))
     }
 
     fn first_line(&self) -> Append {
-        let name = &self.plan.step(self.lease.step).name;
-        let event = NewEvent::step(EventType::StepStarted, name, self.lease.attempt, Some(self.started()));
+        let event = self.attempt.event(EventType::StepStarted, self.started());
         Append {
-            run: self.run.clone(),
-            key: self.key(),
-            attempt: self.lease.attempt,
-            token: self.lease.token,
+            run: self.attempt.run.clone(),
+            key: self.attempt.key(),
+            attempt: self.attempt.number,
+            token: self.attempt.token,
             from_line: 0,
             lines: vec![Line { event, state: None }],
         }

@@ -12,27 +12,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use flowline_core::{Tenant, Time};
-use flowline_store::{Extend, Handoff, JobKey, Token};
+use flowline_core::Tenant;
+use flowline_store::{Extend, Handoff, Token};
 use tokio::sync::oneshot;
 
 use super::lease::holder;
 use super::{ACKNOWLEDGE, locked};
-use crate::ledger::Handed;
-
-/// A job that a commit has leased to a worker, and when by the store's clock.
-#[derive(Debug)]
-pub(crate) struct Given {
-    pub(crate) handed: Handed,
-    pub(crate) at: Time,
-}
-
-impl Given {
-    pub(super) fn lease(&self) -> Extend {
-        let Handed { run, step, handoff, .. } = &self.handed;
-        Extend { run: run.clone(), key: JobKey::Step(*step), token: handoff.token }
-    }
-}
+use crate::ledger::HandedOff;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seats(Arc<Mutex<Taken>>);
@@ -44,7 +30,7 @@ struct Taken {
     rows: HashMap<(Tenant, Arc<str>), BTreeSet<u64>>,
     sitting: HashMap<u64, Sitting>,
     /// Those that a commit on its way has promised a job.
-    reserved: HashMap<Token, oneshot::Sender<Given>>,
+    reserved: HashMap<Token, oneshot::Sender<HandedOff>>,
 }
 
 #[derive(Debug)]
@@ -52,7 +38,7 @@ struct Sitting {
     worker: Arc<str>,
     tenant: Tenant,
     queues: Arc<[Arc<str>]>,
-    tell: oneshot::Sender<Given>,
+    tell: oneshot::Sender<HandedOff>,
 }
 
 /// A place to wait; it is given up when this is dropped.
@@ -69,8 +55,8 @@ impl Seats {
         worker: &str,
         tenant: &Tenant,
         queues: &Arc<[Arc<str>]>,
-    ) -> (Seat, oneshot::Receiver<Given>) {
-        let (tell, given) = oneshot::channel();
+    ) -> (Seat, oneshot::Receiver<HandedOff>) {
+        let (tell, told) = oneshot::channel();
         let mut taken = self.lock();
         taken.last += 1;
         let number = taken.last;
@@ -78,7 +64,7 @@ impl Seats {
         taken.sitting.insert(number, Sitting { worker, tenant, queues, tell });
         taken.offer(number);
         drop(taken);
-        (Seat { seats: self.clone(), number }, given)
+        (Seat { seats: self.clone(), number }, told)
     }
 
     /// Reserves a seat for a job of this queue, which the commit leases as told.
@@ -107,13 +93,13 @@ impl Seats {
     }
 
     /// Gives the job to whoever sits there. Its lease comes back where nobody does.
-    pub(crate) fn give(&self, given: Given) -> Result<(), Extend> {
-        let reserved = self.lock().reserved.remove(&given.handed.handoff.token);
+    pub(crate) fn hand_off(&self, handed: HandedOff) -> Result<(), Extend> {
+        let reserved = self.lock().reserved.remove(&handed.attempt.token);
         let unheard = match reserved {
-            Some(tell) => tell.send(given).err(),
-            None => Some(given),
+            Some(tell) => tell.send(handed).err(),
+            None => Some(handed),
         };
-        unheard.map_or(Ok(()), |given| Err(given.lease()))
+        unheard.map_or(Ok(()), |handed| Err(handed.attempt.lease()))
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {

@@ -9,7 +9,7 @@ use flowline_core::call::{Addressee, Call};
 use flowline_core::ids::digest;
 use flowline_core::{Json, RunId, Status, json};
 
-use super::{Attempt, Runner};
+use super::{Runner, StepFuture};
 use crate::engine::{Engine, EngineError, Shared};
 use crate::step::{Step, StepError};
 
@@ -32,7 +32,7 @@ impl Calls {
 }
 
 impl Runner for Calls {
-    fn run(&self, step: Step, input: Json) -> Attempt {
+    fn run(&self, step: Step, input: Json) -> StepFuture {
         let engine = self.engine(&step);
         Box::pin(async move {
             let (engine, call) = (engine?, step.call(&input)?);

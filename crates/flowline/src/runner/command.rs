@@ -22,7 +22,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufRead
 use tokio::sync::mpsc;
 
 use super::message::{self, Emit, Line, Odd, State};
-use super::{Attempt, Runner};
+use super::{Runner, StepFuture};
 use crate::step::{Level, Step, StepError};
 
 /// Passed on from the engine's own environment; everything else a step needs is named with `pass_env`.
@@ -114,19 +114,19 @@ pub struct Command {
 }
 
 impl Runner for Command {
-    fn run(&self, step: Step, input: Json) -> Attempt {
+    fn run(&self, step: Step, input: Json) -> StepFuture {
         let (origins, pass_env) = (self.origins.clone(), self.pass_env.clone());
         Box::pin(async move {
             let folder = origin(&origins, &step).await?;
-            let definition = step.attempt.plan.step_definition(step.attempt.step);
+            let definition = step.live.attempt.plan.step_definition(step.live.attempt.step);
             let Run::Command(argv) = &definition.runner else {
                 return Err(StepError::fatal("this step runs no command"));
             };
-            let state = step.attempt.states().await?;
+            let state = step.live.states().await?;
             let state =
                 state.map(|all| json::object(all.iter().map(|(key, value)| (key.as_str(), Some(value)))));
             let (folder, stdin) = (folder.as_deref(), definition.stdin);
-            let payload = step.attempt.limits.payload();
+            let payload = step.live.limits.payload();
             let program = Program { argv, folder, pass_env: &pass_env, stdin, payload };
             program.run(&about(&step), state.as_ref(), &input, &step).await
         })
@@ -154,7 +154,7 @@ impl Listener for Step {
         fields: serde_json::Map<String, serde_json::Value>,
     ) -> Result<(), StepError> {
         self.log_with(level, message, fields);
-        self.attempt.make_room().await
+        self.live.make_room().await
     }
 
     fn emit(&self, name: &str, payload: Json) -> Result<(), StepError> {
@@ -180,7 +180,7 @@ impl Listener for Step {
     }
 
     async fn get(&self, scope: StateScope, key: &str) -> Result<Option<Json>, StepError> {
-        self.attempt.get(scope, key).await
+        self.live.get(scope, key).await
     }
 }
 
@@ -189,11 +189,11 @@ async fn origin(
     origins: &Mutex<HashMap<Arc<str>, Option<PathBuf>>>,
     step: &Step,
 ) -> Result<Option<PathBuf>, StepError> {
-    let hash = &step.attempt.plan.hash;
+    let hash = &step.live.attempt.plan.hash;
     if let Some(known) = origins.lock().unwrap_or_else(PoisonError::into_inner).get(hash) {
         return Ok(known.clone());
     }
-    let stored = step.attempt.definition().await?;
+    let stored = step.live.definition().await?;
     let folder = stored.and_then(|stored| stored.origin).map(PathBuf::from);
     origins.lock().unwrap_or_else(PoisonError::into_inner).insert(hash.clone(), folder.clone());
     Ok(folder)

@@ -23,7 +23,7 @@ use hyper::body::Bytes;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Uri};
 
-use super::{Attempt, Runner};
+use super::{Runner, StepFuture};
 use crate::step::{Step, StepError};
 use answer::Outcome;
 use connect::{Connector, Target};
@@ -77,7 +77,7 @@ impl Http {
 }
 
 impl Runner for Http {
-    fn run(&self, step: Step, input: Json) -> Attempt {
+    fn run(&self, step: Step, input: Json) -> StepFuture {
         let shared = self.0.clone();
         Box::pin(async move { shared.attempt(step, input).await })
     }
@@ -85,10 +85,10 @@ impl Runner for Http {
 
 impl Shared {
     async fn attempt(&self, step: Step, input: Json) -> Result<Json, StepError> {
-        let plan = step.attempt.plan.clone();
-        let definition = plan.step_definition(step.attempt.step);
+        let plan = step.live.attempt.plan.clone();
+        let definition = plan.step_definition(step.live.attempt.step);
         let (Run::Http(request), Some(template)) =
-            (&definition.runner, &plan.step(step.attempt.step).request)
+            (&definition.runner, &plan.step(step.live.attempt.step).request)
         else {
             return Err(StepError::fatal("this step sends no request"));
         };
@@ -99,14 +99,14 @@ impl Shared {
         let message = self.message(&step, request, rendered, &target.uri)?;
         if request.callback {
             // The outcome may come from elsewhere before this attempt has said that it began.
-            step.attempt.flush().await?;
+            step.live.flush().await?;
         }
         let limit = match definition.timeout {
             // The whole attempt is timed already.
             Some(_) if !request.callback => None,
             _ => Some(self.patience),
         };
-        let payload = step.attempt.limits.payload();
+        let payload = step.live.limits.payload();
         let asked = self.ask(&target, message, request, payload);
         let answer = match limit {
             None => asked.await?,
@@ -187,7 +187,7 @@ impl Shared {
                         engine that does (HttpConfig::callbacks), or remove `callback`";
             return Err(StepError::fatal(text).code("no_callback_url"));
         };
-        Ok(format!("{base}/v1/callbacks/{}", step.attempt.lease_ref()))
+        Ok(format!("{base}/v1/callbacks/{}", step.live.lease_ref()))
     }
 }
 

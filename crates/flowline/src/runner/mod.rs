@@ -19,19 +19,19 @@ use flowline_core::Json;
 use crate::step::{Step, StepError};
 
 /// The future of one attempt.
-pub type Attempt = Pin<Box<dyn Future<Output = Result<Json, StepError>> + Send>>;
+pub type StepFuture = Pin<Box<dyn Future<Output = Result<Json, StepError>> + Send>>;
 
 /// Something that can run attempts.
 pub trait Runner: Send + Sync + 'static {
     /// Starts an attempt. Dropping the future stops it.
-    fn run(&self, step: Step, input: Json) -> Attempt;
+    fn run(&self, step: Step, input: Json) -> StepFuture;
 }
 
 impl<F> Runner for F
 where
-    F: Fn(Step, Json) -> Attempt + Send + Sync + 'static,
+    F: Fn(Step, Json) -> StepFuture + Send + Sync + 'static,
 {
-    fn run(&self, step: Step, input: Json) -> Attempt {
+    fn run(&self, step: Step, input: Json) -> StepFuture {
         self(step, input)
     }
 }

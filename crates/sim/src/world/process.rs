@@ -6,14 +6,14 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use flowline::Config;
-use flowline::attempt::Launch;
+use flowline::attempt::{Attempt, Launch};
 use flowline::drive::{Action, Message};
 use flowline_check::{Effect, Reported, Slots};
 use flowline_core::{RunState, Time};
 use flowline_store::Token;
 
 use super::{Task, World};
-use crate::instance::{Instance, Running};
+use crate::instance::{Instance, Running, ended};
 use crate::mishap::Mishap;
 use crate::shared::{Life, Owner, Place, TaskId, Ticket, Wake, Work};
 use crate::wire::Wire;
@@ -58,7 +58,8 @@ impl World {
         for running in dead.attempts.values() {
             // What a step does to the world can outlive the process that ran it.
             if inner.rng.u32(0..3) == 0 {
-                inner.acted.push((running.run.clone(), running.step, running.attempt));
+                let Attempt { run, step, number, .. } = &running.attempt;
+                inner.acted.push((run.clone(), *step, *number));
             }
         }
         inner.effects.log.push(Effect::Crashed { worker: dead.name.clone() });
@@ -206,40 +207,39 @@ impl World {
                 self.shared.lock().tell(|| name.to_string(), what);
             }
             // No remote worker waits in a simulated instance.
-            Action::Give(..) | Action::Trouble(_) => {}
+            Action::HandOff(_) | Action::Trouble(_) => {}
         }
     }
 
     pub(super) fn launch(&mut self, at: usize, launch: Launch, began: Time) {
         let Some(instance) = &self.instances[at] else { return };
-        let (step, attempt, token) = (launch.step, launch.attempt, launch.token);
-        let (run, name) = (launch.run.clone(), launch.plan.step(step).name.clone());
-        let queue = launch.plan.step(step).queue.clone();
+        let Attempt { run, plan, step, number, transition, token, .. } = launch.attempt.clone();
+        let name = launch.attempt.name().clone();
         let act = {
             let mut inner = self.shared.lock();
             let found = inner.memory.load(std::slice::from_ref(&run)).pop().flatten();
-            let state = found.and_then(|found| RunState::decode(&launch.plan, &found.state).ok());
+            let state = found.and_then(|found| RunState::decode(&plan, &found.state).ok());
             let tries = state.map_or(0, |state| state.step(step).tries);
             inner.tell(
                 || instance.name.to_string(),
-                || format!("runs {name} attempt {attempt} of run {}", run.run),
+                || format!("runs {name} attempt {number} of run {}", run.run),
             );
             inner.effects.log.push(Effect::Began {
                 worker: instance.name.clone(),
-                queue: queue.clone(),
+                queue: launch.attempt.queue().clone(),
                 run: run.clone(),
-                step: name.clone(),
-                attempt,
+                step: name,
+                attempt: number,
                 input: Some(launch.input.clone()),
             });
-            let number = self.numbers.get(&run).copied().unwrap_or_default();
-            match launch.transition {
-                Some(transition) => self.program.act_in(number, transition, step, tries),
-                None => self.program.act(number, step, tries),
+            let of = self.numbers.get(&run).copied().unwrap_or_default();
+            match transition {
+                Some(transition) => self.program.act_in(of, transition, step, tries),
+                None => self.program.act(of, step, tries),
             }
         };
         let worker = Worker::new(self.shared.clone(), instance, &launch, began);
-        let running = Running { task: 0, run, step, name, attempt, queue };
+        let running = Running { task: 0, attempt: launch.attempt };
         let life = instance.life;
         if let Some(instance) = &mut self.instances[at] {
             instance.attempts.insert(token, running);
@@ -255,12 +255,13 @@ impl World {
     pub(super) fn stop(&mut self, at: usize, token: Token) {
         let Some(instance) = &mut self.instances[at] else { return };
         let Some(running) = instance.attempts.remove(&token) else { return };
+        let attempt = &running.attempt;
         let mut inner = self.shared.lock();
         inner.tell(
             || instance.name.to_string(),
-            || format!("stops {} attempt {} of run {}", running.name, running.attempt, running.run.run),
+            || format!("stops {} attempt {} of run {}", attempt.name(), attempt.number, attempt.run.run),
         );
-        inner.effects.log.push(running.ended(&instance.name, Reported::Nothing));
+        inner.effects.log.push(ended(attempt, &instance.name, Reported::Nothing));
         drop(inner);
         self.abandon(running.task);
     }

@@ -1,0 +1,271 @@
+//! A running attempt, and the way from there to its run.
+//!
+//! The record opens with `step.started`. It is flushed by a fenced append after a moment, or rides with the outcome,
+//! whichever comes first; so a quick step costs one commit and a slow one can be watched.
+
+#[cfg(feature = "command")]
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use flowline_core::Time;
+use flowline_core::json::Json;
+use flowline_core::limits::Limits;
+use flowline_store::{StateScope, Store, StoreError};
+use tokio::sync::{mpsc, oneshot};
+
+use super::record::{self, Record};
+use super::{ASK_AGAIN, Attempt, FLUSH, Launch, out_of_time_error};
+use crate::drive::host::Mail;
+use crate::drive::{Message, Reply};
+use crate::meters::Meters;
+use crate::runner::{Runner, StepFuture};
+use crate::step::{Level, Step, StepError};
+use crate::trace::End;
+
+/// Lines that a program may be ahead of the store.
+#[cfg(feature = "command")]
+const BUFFERED: usize = 1_000;
+
+/// An attempt that runs in this process.
+pub(crate) struct LiveAttempt {
+    pub(crate) attempt: Attempt,
+    pub(crate) limits: Limits,
+    /// By the store's clock.
+    #[cfg(feature = "http")]
+    began: Time,
+    store: Arc<dyn Store>,
+    inbox: mpsc::UnboundedSender<Mail>,
+    record: Mutex<Record>,
+    /// Held while lines are on their way to the log, so that they land in order.
+    flushing: tokio::sync::Mutex<()>,
+}
+
+/// The instance that an attempt runs in.
+pub(crate) struct Workplace {
+    pub store: Arc<dyn Store>,
+    pub inbox: mpsc::UnboundedSender<Mail>,
+    /// Its name, as JSON.
+    pub instance: Json,
+    pub limits: Limits,
+    pub meters: Arc<Meters>,
+}
+
+impl Launch {
+    /// Runs the attempt to its end and sends the outcome to the run. `began` is now by the store's clock. Without a
+    /// runner the attempt fails.
+    pub(crate) async fn run(self, runner: Option<Arc<dyn Runner>>, place: Workplace, began: Time) {
+        let Workplace { store, inbox, instance, limits, meters } = place;
+        let start = std::time::Instant::now();
+        let record = Mutex::new(Record::new(&self, &instance, began));
+        let timeout = self.attempt.timeout();
+        let live = Arc::new(LiveAttempt {
+            attempt: self.attempt,
+            limits,
+            #[cfg(feature = "http")]
+            began,
+            store,
+            inbox,
+            record,
+            flushing: tokio::sync::Mutex::new(()),
+        });
+        let input = self.input.within("the step's input", limits.join());
+        let outcome = match (input, runner) {
+            (Ok(input), Some(runner)) => {
+                live.watch(runner.run(Step { live: live.clone() }, input), timeout).await
+            }
+            (Ok(_), None) => {
+                Err(StepError::fatal("this engine has no runner for the step").code("no_runner"))
+            }
+            (Err(error), _) => Err(StepError::fatal(error).code("too_large")),
+        };
+        let meter = if outcome.is_ok() { &meters.completed } else { &meters.failed };
+        meter.observe(start.elapsed());
+        if let Some(spans) = &meters.spans {
+            spans.put(live.attempt.span((began, began + start.elapsed()), End::of(&outcome)));
+        }
+        live.finish(outcome).await;
+    }
+}
+
+impl LiveAttempt {
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+
+    /// Drives the step's future, flushing lines meanwhile, until it ends or its time is up.
+    async fn watch(&self, mut work: StepFuture, timeout: Option<Duration>) -> Result<Json, StepError> {
+        let deadline = timeout.map(|timeout| tokio::time::Instant::now() + timeout);
+        let out_of_time = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(out_of_time);
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut work => return outcome,
+                () = &mut out_of_time => {
+                    // What the step is writing is seen to its end, or nobody would know which lines are in the log.
+                    tokio::select! {
+                        biased;
+                        _ = &mut work => {}
+                        _ = self.flushing.lock() => {}
+                    }
+                    return Err(out_of_time_error(timeout.unwrap_or_default()));
+                }
+                () = tokio::time::sleep(FLUSH) => {
+                    // Where the step itself is writing, it must be polled to get done: waiting for it here would be for
+                    // ever.
+                    if let Ok(order) = self.flushing.try_lock() {
+                        self.write_lines(&order).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn finish(&self, outcome: Result<Json, StepError>) {
+        let order = self.flushing.lock().await;
+        if self.record().must_append() {
+            // Where the lease is gone, the outcome will be refused as well.
+            let _ = self.write_lines(&order).await;
+        }
+        let entry = self.record().finish(outcome, Reply::None);
+        let message = Message::Finished(self.attempt.token, self.attempt.run.clone(), entry);
+        let _ = self.inbox.send(Mail::Message(message));
+    }
+
+    fn record(&self) -> std::sync::MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn emit(&self, name: &str, payload: Json) {
+        self.record().emit(name, payload);
+    }
+
+    pub(crate) fn log(
+        &self,
+        level: Level,
+        message: &str,
+        fields: Option<serde_json::Map<String, serde_json::Value>>,
+    ) {
+        self.record().log(level, message, fields);
+    }
+
+    /// Waits for room in the buffer: a step that logs faster than the store writes is slowed down, not buffered for ever.
+    #[cfg(feature = "command")]
+    pub(crate) async fn make_room(&self) -> Result<(), StepError> {
+        if self.record().waiting() < BUFFERED {
+            return Ok(());
+        }
+        let order = self.flushing.lock().await;
+        self.write_lines(&order).await
+    }
+
+    /// Writes what has been said so far, and waits for that.
+    #[cfg(feature = "http")]
+    pub(crate) async fn flush(&self) -> Result<(), StepError> {
+        let order = self.flushing.lock().await;
+        self.write_lines(&order).await
+    }
+
+    /// By which anyone who is told can say the outcome of this attempt.
+    #[cfg(feature = "http")]
+    pub(crate) fn lease_ref(&self) -> crate::LeaseRef {
+        let Attempt { run, step, number, token, .. } = &self.attempt;
+        crate::LeaseRef {
+            run: run.clone(),
+            step: *step,
+            attempt: *number,
+            token: *token,
+            claimed: self.began,
+        }
+    }
+
+    /// Writes the buffered lines to the log. An error means that the lease is gone.
+    async fn write_lines(&self, _order: &tokio::sync::MutexGuard<'_, ()>) -> Result<(), StepError> {
+        let Some(append) = self.record().append() else { return Ok(()) };
+        let mut failed = false;
+        loop {
+            let answer = self.store.append(vec![append.clone()]).await;
+            if failed || answer.is_err() {
+                let trouble = Message::Trouble(answer.as_ref().err().cloned());
+                let _ = self.inbox.send(Mail::Message(trouble));
+                failed = true;
+            }
+            match answer {
+                Ok(results) => match results.into_iter().next() {
+                    Some(result) => return self.record().appended(result),
+                    None => return Err(record::lease_gone()),
+                },
+                Err(error) if error.is_transient() => tokio::time::sleep(ASK_AGAIN).await,
+                Err(error) => return Err(StepError::new(error)),
+            }
+        }
+    }
+
+    pub(crate) async fn emit_now(&self, name: &str, payload: Json) -> Result<(), StepError> {
+        let order = self.flushing.lock().await;
+        if self.record().must_append() {
+            self.write_lines(&order).await?;
+        }
+        let (reply, answer) = oneshot::channel();
+        let entry = self.record().emit_now(name, payload, Reply::Caller(reply));
+        let _ = self.inbox.send(Mail::Message(Message::Offer(self.attempt.run.clone(), entry)));
+        match answer.await {
+            Ok(outcome) => self.record().emitted(outcome),
+            Err(_) => Err(record::lease_gone()),
+        }
+    }
+
+    pub(crate) async fn get(&self, scope: StateScope, key: &str) -> Result<Option<Json>, StepError> {
+        record::check_state(&scope, key)?;
+        let Attempt { run, plan, .. } = &self.attempt;
+        let owner = scope.of(&run.run, &plan.flow);
+        let found = self.ask(|| self.store.state(&run.tenant, &owner, key)).await?;
+        self.record().get(&scope, key)?;
+        Ok(found.map(|found| found.value))
+    }
+
+    /// All key-value state of the run; `None` where it is too much to hand out.
+    #[cfg(feature = "command")]
+    pub(crate) async fn states(&self) -> Result<Option<BTreeMap<String, Json>>, StepError> {
+        self.ask(|| crate::state::of_run(&*self.store, &self.attempt.run)).await
+    }
+
+    /// The stored definition that the run is pinned to.
+    #[cfg(feature = "command")]
+    pub(crate) async fn definition(&self) -> Result<Option<flowline_store::StoredDefinition>, StepError> {
+        let Attempt { run, plan, .. } = &self.attempt;
+        self.ask(|| self.store.definition(&run.tenant, &plan.hash)).await
+    }
+
+    /// Asks until the store can answer: that it is away is no failure of the step. Who lost its lease meanwhile is stopped
+    /// by [`LiveAttempt::watch`].
+    async fn ask<T, F>(&self, question: impl Fn() -> F) -> Result<T, StepError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        loop {
+            match question().await {
+                Err(error) if error.is_transient() => tokio::time::sleep(ASK_AGAIN).await,
+                answer => return Ok(answer?),
+            }
+        }
+    }
+
+    pub(crate) async fn set(
+        &self,
+        scope: StateScope,
+        key: &str,
+        value: Option<Json>,
+        ttl: Option<Duration>,
+    ) -> Result<(), StepError> {
+        let order = self.flushing.lock().await;
+        self.record().set(scope, key, value, ttl)?;
+        self.write_lines(&order).await
+    }
+}
