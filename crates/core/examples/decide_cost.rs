@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use flowline_core::decide::{Decided, Input, Known, Moment, Start, decide};
-use flowline_core::definition::{Definition, Priority, Runner, StepDefinition, Subscribes};
+use flowline_core::definition::{Definition, Runner, StepDefinition, Subscribes};
 use flowline_core::limits::Limits;
 use flowline_core::{Json, Plan, RunId, RunState, Time};
 
@@ -88,14 +88,7 @@ fn join(size: usize) -> Definition {
 
 /// The state once half of the steps are completed.
 fn halfway(plan: &Plan) -> RunState {
-    let start = Start {
-        input: Json::null(),
-        at: None,
-        priority: Priority::Normal,
-        retry_of: None,
-        inherited: Vec::new(),
-        standing: None,
-    };
+    let start = Box::new(Start::new(Json::null()));
     let mut state = next(plan, &RunState::new(plan), &Input::Start(start));
     for _ in 0..plan.steps.len() / 2 {
         let Some(step) = state.live().next() else { break };

@@ -20,8 +20,7 @@ use crate::drive::host::Mail;
 use crate::drive::{Message, Reply};
 use crate::engine::{Engine, EngineError};
 use crate::ledger::Outcome;
-use crate::opening::{refused, row};
-use crate::operate::Applied;
+use crate::operate::{Applied, refused, row};
 use crate::step::StepError;
 use crate::trace::{self, End};
 
@@ -93,7 +92,7 @@ impl Engine {
         let (run, token) = (&lease.run, lease.token);
         let end = End::of(&outcome);
         let (reply, answer) = oneshot::channel();
-        let entry = Record::after(attempt.clone(), 1).finish(outcome, Reply::Caller(reply));
+        let entry = Record::after(attempt.clone(), 1).finish(outcome, Reply::Caller(reply.into()));
         let tell = |message| self.shared.inbox.send(Mail::Message(message)).map_err(|_| EngineError::Stopped);
         tell(Message::Offer(run.clone(), entry))?;
         match answer.await.map_err(|_| EngineError::Stopped)? {

@@ -1,36 +1,23 @@
-//! What clients do with runs: start, wait, send, cancel, pause, resume, finish by hand, retry.
+//! What clients do with runs that were started: wait, cancel, pause, resume, finish by hand, delete.
 
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use flowline_core::decide::Finish;
-use flowline_core::definition::Priority;
-use flowline_core::{Input, Json, Plan, RunId, RunKey, Status};
-use flowline_store::{EventQuery, RunRow};
+use flowline_core::{Input, Json, RunId, RunKey, Status};
+use flowline_store::{EventQuery, RunRow, Snapshot, Store};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::drive::host::{Caller, Mail};
 use crate::drive::{Ended, Message};
 use crate::engine::{Engine, EngineError};
-use crate::flow::Flow;
 use crate::ledger::Outcome;
-use crate::opening::{Opening, RetryFrom, offer, opened, refused, row};
-use crate::registry;
 
-pub use crate::opening::check_start;
+pub use crate::start::check_start;
 
 /// How often a run that this engine does not work on is looked at.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// A run to be started. Await it.
-#[derive(Debug)]
-pub struct StartRequest {
-    engine: Engine,
-    opening: Result<Opening, EngineError>,
-}
 
 /// A run that was started.
 #[derive(Debug)]
@@ -56,6 +43,15 @@ pub struct RunOutcome {
 }
 
 impl RunHandle {
+    pub(crate) fn new(
+        engine: Engine,
+        key: RunKey,
+        status: Option<Status>,
+        ended: Option<oneshot::Receiver<Ended>>,
+    ) -> RunHandle {
+        RunHandle { engine, key, status, ended: Mutex::new(ended) }
+    }
+
     pub fn id(&self) -> &RunId {
         &self.key.run
     }
@@ -84,78 +80,6 @@ impl RunHandle {
     }
 }
 
-impl StartRequest {
-    /// One key makes one run: started again with the same input it gives the same run, with another it is refused.
-    pub fn idempotency_key(self, key: impl Into<String>) -> StartRequest {
-        self.with(|opening| opening.key = Some(key.into()))
-    }
-
-    pub fn label(self, name: impl Into<String>, value: impl Into<String>) -> StartRequest {
-        self.with(|opening| drop(opening.labels.insert(name.into(), value.into())))
-    }
-
-    /// Starts the first steps no sooner than this from now.
-    pub fn delay(self, delay: Duration) -> StartRequest {
-        self.with(|opening| opening.delay = delay)
-    }
-
-    pub fn priority(self, priority: Priority) -> StartRequest {
-        self.with(|opening| opening.priority = priority)
-    }
-
-    /// What would run.
-    pub(crate) fn plan(&self) -> Result<&Plan, EngineError> {
-        match &self.opening {
-            Ok(opening) => Ok(&opening.plan),
-            Err(error) => Err(EngineError::Invalid(error.to_string())),
-        }
-    }
-
-    fn with(mut self, change: impl FnOnce(&mut Opening)) -> StartRequest {
-        if let Ok(opening) = &mut self.opening {
-            change(opening);
-        }
-        self
-    }
-
-    async fn send(self) -> Result<RunHandle, EngineError> {
-        let opening = self.opening?;
-        check_start(opening.key.as_deref(), &opening.labels)?;
-        let shared = &self.engine.shared;
-        let tenant = self.engine.tenant().clone();
-        let run = match opening.named_run(&tenant) {
-            Some(run) => run,
-            None => RunId::new(&uuid::Uuid::now_v7().to_string())
-                .map_err(|e| EngineError::Invalid(e.to_string()))?,
-        };
-        let key = RunKey::new(tenant, run);
-        let at = opening.at(&*shared.store).await?;
-        let digest = opening.digest();
-        let (reply, answer) = oneshot::channel();
-        let (tell, told) = oneshot::channel();
-        let message = opening.message(key.clone(), at, digest.clone(), reply);
-        shared.inbox.send(Mail::Start(key.clone(), message, tell)).map_err(|_| EngineError::Stopped)?;
-        let outcome = answer.await.map_err(|_| EngineError::Stopped)?;
-        let status = match &outcome {
-            Outcome::Committed { status } => Some(*status),
-            _ => None,
-        };
-        let existed = opened(&*shared.store, &key, &digest, outcome).await?;
-        // A run that was there may have ended before anybody listened.
-        let ended = Mutex::new((!existed).then_some(told));
-        Ok(RunHandle { engine: self.engine, key, status, ended })
-    }
-}
-
-impl IntoFuture for StartRequest {
-    type Output = Result<RunHandle, EngineError>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
-    }
-}
-
 /// Whether an input changed its run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -166,30 +90,6 @@ pub struct Applied {
 }
 
 impl Engine {
-    /// Starts a run of a flow that was registered with this engine.
-    pub fn run(&self, flow: &Flow, input: impl Serialize) -> StartRequest {
-        let plan = self.shared.plans.cached(flow.hash());
-        let plan = plan.ok_or_else(|| EngineError::NoSuchFlow(flow.name().to_owned()));
-        let input = Json::of(&input).map_err(|error| EngineError::Invalid(format!("the input: {error}")));
-        self.request(plan.and_then(|plan| Ok(Opening::of(plan, input?))))
-    }
-
-    /// Starts a run of a plan.
-    pub fn run_plan(&self, plan: Arc<Plan>, input: Json) -> StartRequest {
-        self.request(Ok(Opening::of(plan, input)))
-    }
-
-    /// Starts a run of the latest definition of a flow.
-    pub async fn run_named(&self, flow: &str, input: Json) -> Result<StartRequest, EngineError> {
-        let hash = registry::latest(self.store(), self.tenant(), flow).await?.hash;
-        let plan = self.shared.plans.get(&*self.shared.store, self.tenant(), &hash).await?;
-        Ok(self.request(Ok(Opening::of(plan, input))))
-    }
-
-    fn request(&self, opening: Result<Opening, EngineError>) -> StartRequest {
-        StartRequest { engine: self.clone(), opening }
-    }
-
     pub fn key(&self, run: &RunId) -> RunKey {
         RunKey::new(self.tenant().clone(), run.clone())
     }
@@ -252,7 +152,7 @@ impl Engine {
 
     /// Carries an input into a run.
     pub async fn input(&self, run: &RunKey, input: Input) -> Result<Applied, EngineError> {
-        self.carry(run, |reply| offer(run, input, reply)).await
+        self.carry(run, |caller| Message::input(run.clone(), input, caller)).await
     }
 
     pub(crate) async fn carry(
@@ -261,7 +161,7 @@ impl Engine {
         message: impl FnOnce(Caller) -> Message<Caller>,
     ) -> Result<Applied, EngineError> {
         let (reply, answer) = oneshot::channel();
-        let mail = Mail::Message(message(reply));
+        let mail = Mail::Message(message(reply.into()));
         self.shared.inbox.send(mail).map_err(|_| EngineError::Stopped)?;
         match answer.await.map_err(|_| EngineError::Stopped)? {
             Outcome::Committed { status } => Ok(Applied { changed: true, status }),
@@ -287,24 +187,26 @@ impl Engine {
     pub async fn finish(&self, run: &RunKey, finish: Finish) -> Result<Applied, EngineError> {
         self.input(run, Input::Finish(finish)).await
     }
+}
 
-    /// Repeats an ended run as a new one. A flow keeps the steps that it had completed and their emits; with `from`, that step
-    /// and everything after it are done again too. A machine goes back to where it stood before the event that failed, and
-    /// applies that event again.
-    pub async fn retry(&self, run: &RunKey, from: Option<&str>) -> Result<RunHandle, EngineError> {
-        self.again(run, from.into()).await?.await
+/// What became of an input, when it was not written.
+pub fn refused(outcome: Outcome, run: &RunKey) -> EngineError {
+    match outcome {
+        Outcome::Refused(refusal) => EngineError::Refused(refusal),
+        Outcome::NotFound => EngineError::NoSuchRun(run.run.to_string()),
+        Outcome::Failed(error) => EngineError::Store(error),
+        other => EngineError::Invalid(format!("the run couldn't take the input: {other:?}")),
     }
+}
 
-    /// Repeats an ended run as a new one from its beginning, with the same input.
-    pub async fn retry_from_start(&self, run: &RunKey) -> Result<RunHandle, EngineError> {
-        self.again(run, RetryFrom::Start).await?.await
-    }
+/// The index row of a run.
+pub async fn row(store: &dyn Store, run: &RunKey) -> Result<RunRow, EngineError> {
+    Ok(snapshot(store, run).await?.row)
+}
 
-    /// As [`Engine::retry`], to be started by awaiting it: with a key of its own it happens once.
-    pub async fn again(&self, run: &RunKey, from: RetryFrom<'_>) -> Result<StartRequest, EngineError> {
-        let opening = Opening::again(&*self.shared.store, &self.shared.plans, run, from).await?;
-        Ok(self.request(Ok(opening)))
-    }
+pub(crate) async fn snapshot(store: &dyn Store, run: &RunKey) -> Result<Snapshot, EngineError> {
+    let found = store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
+    found.ok_or_else(|| EngineError::NoSuchRun(run.run.to_string()))
 }
 
 fn outcome(status: Status, data: Option<&Json>) -> RunOutcome {

@@ -15,8 +15,8 @@ use flowline_store::{Receipt, StoreError};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use crate::drive::Message;
 use crate::engine::{Engine, EngineError};
-use crate::opening::{offer, offer_fresh};
 
 /// How long a key stands for its event: as long as an ended run is kept by default.
 const KEY_KEPT: Duration = Duration::from_secs(30 * 86_400);
@@ -184,12 +184,8 @@ impl SendRequest {
         };
         let SendRequest { engine, run, name, payload, sender, .. } = self;
         let input = Input::External { name, payload, event_id: Some(event_id.clone()), sender };
-        let applied = engine
-            .carry(&run, |reply| match fresh {
-                true => offer_fresh(&run, input, reply),
-                false => offer(&run, input, reply),
-            })
-            .await?;
+        let message = if fresh { Message::new_event } else { Message::input };
+        let applied = engine.carry(&run, |caller| message(run.clone(), input, caller)).await?;
         Ok(Sent {
             run_id: run.run,
             event_id: event_id.into(),

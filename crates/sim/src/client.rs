@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::EngineError;
+use flowline::drive::Message;
 use flowline::ledger::Outcome as Became;
-use flowline::opening::{Opening, RetryFrom, offer, offer_fresh, opened, refused};
+use flowline::operate::refused;
 use flowline::plans::Plans;
+use flowline::retry::{RetryFrom, again};
+use flowline::start::{input_digest, opened};
 use flowline_check::{Act, Outcome};
-use flowline_core::decide::Finish;
-use flowline_core::{Input, RunId, RunKey, Status, Tenant};
+use flowline_core::decide::{self, Finish};
+use flowline_core::{Input, Plan, RunId, RunKey, Status, Tenant};
 use flowline_store::row::{Pause, Retention};
-use flowline_store::{Catalog, QueueRow, StoreError, StoredDefinition};
+use flowline_store::{Catalog, QueueRow, RunStore, StoreError, StoredDefinition};
 
 use crate::program::{Op, Play, Program, Start};
 use crate::shared::{Life, Place, Shared, Ticket};
@@ -177,12 +180,22 @@ impl Client {
         }
         let run = self.run(start.run);
         let body = Some(start.input.get().to_owned());
-        let mut opening = Opening::of(plan, start.input);
-        opening.key = start.key;
-        opening.labels = start.labels;
-        opening.delay = start.delay;
-        opening.priority = start.priority;
-        self.open(run, opening, body).await;
+        let at = match start.delay {
+            Duration::ZERO => None,
+            delay => match self.wire.now().await {
+                Ok(now) => Some(now + delay),
+                Err(_) => return,
+            },
+        };
+        let start = decide::Start {
+            at,
+            input_digest: start.key.as_ref().map(|_| input_digest(&start.input)).unwrap_or_default(),
+            idempotency_key: start.key,
+            labels: start.labels,
+            priority: start.priority,
+            ..decide::Start::new(start.input)
+        };
+        self.open(run, plan, start, body).await;
     }
 
     async fn retry(&self, run: usize, number: usize, from: Option<String>) {
@@ -192,29 +205,22 @@ impl Client {
             true => RetryFrom::Start,
             false => from.as_deref().into(),
         };
-        let opening = Opening::again(&self.wire, &self.plans, &of, from).await;
-        if let Ok(opening) = opening {
-            self.open(into, opening, None).await;
+        if let Ok((plan, start)) = again(&self.wire, &self.plans, &of, from).await {
+            self.open(into, plan, start, None).await;
         }
     }
 
     /// Starts a run. With a key it is safe to ask again until somebody knows.
-    async fn open(&self, run: RunKey, opening: Opening, body: Option<String>) {
-        let Ok(at) = opening.at(&self.wire).await else { return };
-        let (key, digest) = (opening.key.clone(), opening.digest());
-        let act = Act::Start {
-            run: Some(run.run.clone()),
-            flow: opening.plan.flow.clone(),
-            key: key.clone(),
-            body,
-        };
+    async fn open(&self, run: RunKey, plan: Arc<Plan>, start: decide::Start, body: Option<String>) {
+        let key = start.idempotency_key.clone();
+        let act = Act::Start { run: Some(run.run.clone()), flow: plan.flow.clone(), key: key.clone(), body };
         for _ in 0..TRIES {
             let asked_at = self.shared.lock().now;
-            let message = |ticket| opening.clone().message(run.clone(), at, digest.clone(), ticket);
+            let message = |ticket| Message::start(run.clone(), plan.clone(), start.clone(), ticket);
             let told = match self.ask(message).await {
                 None => Told::Unasked,
                 Some(None) => Told::Unknown,
-                Some(Some(outcome)) => match opened(&self.wire, &run, &digest, outcome).await {
+                Some(Some(outcome)) => match opened(&self.wire, &run, &start.input_digest, outcome).await {
                     Ok(_) => Told::Yes,
                     Err(EngineError::Store(_)) | Err(EngineError::NoSuchRun(_)) => Told::Unknown,
                     Err(error) => Told::No(error),
@@ -233,7 +239,7 @@ impl Client {
         for _ in 0..TRIES {
             let asked_at = self.shared.lock().now;
             let asked = self.events(&run);
-            let told = match self.ask(|ticket| offer(&run, input.clone(), ticket)).await {
+            let told = match self.ask(|ticket| Message::input(run.clone(), input.clone(), ticket)).await {
                 None => Told::Unasked,
                 Some(None) => Told::Unknown,
                 Some(Some(Became::Applied { .. })) if may_be_so_already => {
@@ -257,7 +263,7 @@ impl Client {
     async fn input_once(&self, run: RunKey, act: Act, input: Input) {
         for _ in 0..TRIES {
             let asked_at = self.shared.lock().now;
-            let told = match self.ask(|ticket| offer_fresh(&run, input.clone(), ticket)).await {
+            let told = match self.ask(|ticket| Message::new_event(run.clone(), input.clone(), ticket)).await {
                 None => Told::Unasked,
                 Some(None) => Told::Unknown,
                 Some(Some(Became::Committed { .. } | Became::Applied { .. })) => Told::Yes,
@@ -281,10 +287,7 @@ impl Client {
     }
 
     /// Asks some instance. `None` where none is up; inside it, `None` where no answer came.
-    async fn ask(
-        &self,
-        message: impl FnOnce(Ticket) -> flowline::drive::Message<Ticket>,
-    ) -> Option<Option<Became>> {
+    async fn ask(&self, message: impl FnOnce(Ticket) -> Message<Ticket>) -> Option<Option<Became>> {
         let (ticket, by) = {
             let mut inner = self.shared.lock();
             let up: Vec<Life> = inner.up.clone();

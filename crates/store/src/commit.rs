@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flowline_core::decide::Start;
 use flowline_core::definition::Retain;
-use flowline_core::{Json, NewEvent, RunId, RunKey, Status, Time};
+use flowline_core::{Json, NewEvent, Plan, RunId, RunKey, Status, Time};
 
 use crate::error::StoreError;
 use crate::job::{JobKey, NewJob, Token};
@@ -93,6 +94,22 @@ pub struct NewRun {
     pub retry_of: Option<RunId>,
     /// How long the definition keeps its ended runs, where it says so.
     pub retain: Option<Retain>,
+}
+
+impl NewRun {
+    /// What a start writes of a run of this plan.
+    pub fn of(plan: &Plan, start: &Start) -> NewRun {
+        NewRun {
+            flow: plan.flow.clone(),
+            definition: plan.hash.clone(),
+            step_count: plan.steps.len() as u32,
+            labels: start.labels.clone(),
+            input_digest: start.input_digest.clone(),
+            idempotency_key: start.idempotency_key.clone(),
+            retry_of: start.retry_of.clone(),
+            retain: plan.definition.retain,
+        }
+    }
 }
 
 /// The part of the index row that changes from commit to commit.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use flowline::core::decide::Start;
 use flowline::core::event::{EventType, NewEvent};
 use flowline::core::{Json, Plan, RunId, RunKey, RunState, Status, Tenant, json};
 use flowline::machine::{stay, to};
@@ -94,16 +95,7 @@ async fn commits(store: &dyn Store, flow: &Flow) -> anyhow::Result<Latency> {
         let data = json::object([("input", Some(&Json::null()))]);
         let commit = Commit {
             run: RunKey::new(Tenant::default(), run),
-            base: Base::New(NewRun {
-                flow: plan.flow.clone(),
-                definition: plan.hash.clone(),
-                step_count: 0,
-                labels: Default::default(),
-                input_digest: String::new(),
-                idempotency_key: None,
-                retry_of: None,
-                retain: None,
-            }),
+            base: Base::New(NewRun { step_count: 0, ..NewRun::of(&plan, &Start::new(Json::null())) }),
             leases: Vec::new(),
             events: vec![NewEvent::run(EventType::FlowStart, Some(data))],
             state: state.encode(),

@@ -32,7 +32,7 @@ pub use machine::{PastEvent, ReceivedEvent, Standing, TriedAgain};
 /// Something that happens to a run.
 #[derive(Debug, Clone)]
 pub enum Input {
-    Start(Start),
+    Start(Box<Start>),
     /// A delayed attempt was claimed.
     Started {
         step: u32,
@@ -110,9 +110,15 @@ pub struct Sender {
     pub sent_by: Option<String>,
 }
 
+/// A run to be started.
 #[derive(Debug, Clone)]
 pub struct Start {
     pub input: Json,
+    pub labels: BTreeMap<String, String>,
+    /// One key makes one run.
+    pub idempotency_key: Option<String>,
+    /// What tells a repeated start from another one under the same key; empty without one.
+    pub input_digest: String,
     /// Not before this moment.
     pub at: Option<Time>,
     pub priority: Priority,
@@ -123,6 +129,23 @@ pub struct Start {
     pub inherited: Vec<Inherited>,
     /// Where the repeated run of a machine stood; none where this one begins anew.
     pub standing: Option<Box<Standing>>,
+}
+
+impl Start {
+    /// A start at once, from the beginning.
+    pub fn new(input: Json) -> Start {
+        Start {
+            input,
+            labels: BTreeMap::new(),
+            idempotency_key: None,
+            input_digest: String::new(),
+            at: None,
+            priority: Priority::Normal,
+            retry_of: None,
+            inherited: Vec::new(),
+            standing: None,
+        }
+    }
 }
 
 /// Something that a repeated run had come to.

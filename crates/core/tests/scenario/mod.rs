@@ -11,7 +11,7 @@ use flowline_core::decide::{
     AddJob, AttemptLog, Decided, Decision, Failure, Finish, Inherited, Input, Job, Known, Missing, Moment,
     OtherJobs, Refusal, Retryable, Sender, Start, decide,
 };
-use flowline_core::definition::{Definition, Format, Priority, read};
+use flowline_core::definition::{Definition, Format, read};
 use flowline_core::event::{AttemptOf, Event, EventType, NewEvent, Slot};
 use flowline_core::limits::Limits;
 use flowline_core::machine::Turn;
@@ -70,14 +70,7 @@ pub fn failure(code: &str) -> Failure {
 }
 
 pub fn start_of(input: &str) -> Start {
-    Start {
-        input: json(input),
-        at: None,
-        priority: Priority::Normal,
-        retry_of: None,
-        inherited: Vec::new(),
-        standing: None,
-    }
+    Start::new(json(input))
 }
 
 impl Scenario {
@@ -125,7 +118,7 @@ impl Scenario {
     }
 
     pub fn start_with(&mut self, start: Start) -> Came {
-        self.apply(Input::Start(start))
+        self.apply(Input::Start(Box::new(start)))
     }
 
     /// Claims a step's job, as a worker does before it reports anything.

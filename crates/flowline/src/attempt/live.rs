@@ -213,7 +213,7 @@ impl LiveAttempt {
             self.write_lines(&order).await?;
         }
         let (reply, answer) = oneshot::channel();
-        let entry = self.record().emit_now(name, payload, Reply::Caller(reply));
+        let entry = self.record().emit_now(name, payload, Reply::Caller(reply.into()));
         let _ = self.inbox.send(Mail::Message(Message::Offer(self.attempt.run.clone(), entry)));
         match answer.await {
             Ok(outcome) => self.record().emitted(outcome),

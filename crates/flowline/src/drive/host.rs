@@ -24,17 +24,34 @@ use crate::runner::Runners;
 use crate::slots::{Slots, Tokens};
 
 /// How a caller is told what became of its input.
-pub type Caller = oneshot::Sender<Outcome>;
+#[derive(Debug)]
+pub struct Caller {
+    reply: oneshot::Sender<Outcome>,
+    /// Of who starts a run: told when the run ends, unless it was there before.
+    ended: Option<(RunKey, oneshot::Sender<Ended>)>,
+}
+
+impl Caller {
+    /// Who starts this run.
+    pub fn starting(run: RunKey, reply: oneshot::Sender<Outcome>, ended: oneshot::Sender<Ended>) -> Caller {
+        Caller { reply, ended: Some((run, ended)) }
+    }
+}
+
+impl From<oneshot::Sender<Outcome>> for Caller {
+    fn from(reply: oneshot::Sender<Outcome>) -> Caller {
+        Caller { reply, ended: None }
+    }
+}
 
 /// How often waiters that nobody listens to any more are forgotten.
 const FORGET: Duration = Duration::from_secs(10);
 
 /// Something for the host to deal with.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all of it is messages")]
 pub enum Mail {
     Message(Message<Caller>),
-    /// A start, and who is to be told when its run ends.
-    Start(RunKey, Message<Caller>, oneshot::Sender<Ended>),
     /// Tell when a run ends.
     Await(RunKey, oneshot::Sender<Ended>),
     /// Tell when there is nothing left to do, or only jobs that are due later than this from now.
@@ -170,10 +187,6 @@ impl Host {
                 }
                 self.driver.handle(message, now);
             }
-            Mail::Start(run, message, waiter) => {
-                self.waiters.entry(run).or_default().push(waiter);
-                self.driver.handle(message, now);
-            }
             Mail::Await(run, waiter) => self.waiters.entry(run).or_default().push(waiter),
             Mail::AwaitIdle(patience, waiter) => self.idle_waiters.push((patience, waiter)),
         }
@@ -205,7 +218,12 @@ impl Host {
                         attempt.abort();
                     }
                 }
-                Action::Reply(caller, outcome) => drop(caller.send(outcome)),
+                Action::Reply(Caller { reply, ended }, outcome) => {
+                    if let (Some((run, waiter)), Outcome::Committed { .. }) = (ended, &outcome) {
+                        self.waiters.entry(run).or_default().push(waiter);
+                    }
+                    drop(reply.send(outcome));
+                }
                 Action::Ended(run, ended) => {
                     for waiter in self.waiters.remove(&run).unwrap_or_default() {
                         let _ = waiter.send(ended.clone());
@@ -259,13 +277,7 @@ impl Host {
 
 /// Whether it is something to decide on.
 fn is_input(mail: &Mail) -> bool {
-    match mail {
-        Mail::Start(..) => true,
-        Mail::Message(message) => {
-            matches!(message, Message::Offer(..) | Message::Start(..) | Message::Finished(..))
-        }
-        Mail::Await(..) | Mail::AwaitIdle(..) => false,
-    }
+    matches!(mail, Mail::Message(Message::Offer(..) | Message::Finished(..)))
 }
 
 async fn ask(

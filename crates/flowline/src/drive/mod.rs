@@ -20,10 +20,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::decide::{Learned, Missing};
-use flowline_core::{Json, Plan, RunKey, Time, json};
+use flowline_core::decide::{Learned, Missing, Start};
+use flowline_core::{Input, Json, Plan, RunKey, Time, json};
 use flowline_store::{
-    Claim, Claimed, Commit, CommitError, Committed, ExpiredLease, Extend, Extended, Gone, LeasedJob, NewRun,
+    Claim, Claimed, Commit, CommitError, Committed, ExpiredLease, Extend, Extended, Gone, LeasedJob,
     StoreError, Swept, Token,
 };
 
@@ -52,7 +52,6 @@ const SWEEP: usize = 1_000;
 #[derive(Debug)]
 pub enum Message<R> {
     Offer(RunKey, Entry<Reply<R>>),
-    Start(RunKey, Arc<Plan>, Box<NewRun>, Entry<Reply<R>>),
     /// An attempt is over; its slot is free for what follows from it.
     Finished(Token, RunKey, Entry<Reply<R>>),
     /// The outcome of an attempt was committed by way of its reference: whoever still runs it here stops.
@@ -64,6 +63,24 @@ pub enum Message<R> {
     /// An attempt could not write its lines, or can again.
     Trouble(Option<StoreError>),
     Answer(Answer),
+}
+
+impl<R> Message<R> {
+    /// An input from outside for a run.
+    pub fn input(run: RunKey, input: Input, caller: R) -> Message<R> {
+        Message::Offer(run, Entry::new(input, Vec::new(), None, Reply::Caller(caller)))
+    }
+
+    /// As [`Message::input`], of an event whose id was made for it.
+    pub fn new_event(run: RunKey, input: Input, caller: R) -> Message<R> {
+        let entry = Entry::new(input, Vec::new(), None, Reply::Caller(caller));
+        Message::Offer(run, entry.with_fresh_id())
+    }
+
+    /// The start of a run of this plan.
+    pub fn start(run: RunKey, plan: Arc<Plan>, start: Start, caller: R) -> Message<R> {
+        Message::Offer(run, Entry::start(plan, start, Reply::Caller(caller)))
+    }
 }
 
 /// Something that a driver wants done.
@@ -262,7 +279,6 @@ impl<R> Driver<R> {
         self.now = self.now.max(now);
         match message {
             Message::Offer(run, entry) => self.ledger.offer(run, entry),
-            Message::Start(run, plan, new, entry) => self.ledger.offer_new(run, plan, *new, entry),
             Message::Finished(token, run, entry) => self.finished(token, run, entry),
             Message::Settled(token) => self.lost(token),
             Message::Stop(drain) => {

@@ -7,7 +7,7 @@ use flowline_core::decide::{Known, Learned, Moment};
 use flowline_core::event::Slot;
 use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
-use flowline_core::{Decided, Input, Json, Plan, RunKey, RunState, Time, decide};
+use flowline_core::{Decided, Json, Plan, RunKey, RunState, Time, decide};
 use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, Lane, NewRun, StoreError};
 
 use super::draft::Draft;
@@ -23,8 +23,6 @@ pub(super) struct Cell<R> {
     /// How many of them, from the front, waited when `seen` was asked for. Only to these may be told what it says: to
     /// others it is a guess, and what writes nothing is not checked by a commit.
     fresh: usize,
-    /// A run that does not exist yet: what its first commit is to say of it.
-    pub(super) new: Option<(Arc<Plan>, NewRun)>,
     pub(super) busy: Busy<R>,
 }
 
@@ -55,7 +53,6 @@ impl<R> Default for Cell<R> {
             cached: 0,
             waiting: VecDeque::new(),
             fresh: 0,
-            new: None,
             busy: Busy::No,
         }
     }
@@ -64,6 +61,15 @@ impl<R> Default for Cell<R> {
 impl<R> Cell<R> {
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && matches!(self.busy, Busy::No)
+    }
+
+    /// The plan of the run, where it is in mind.
+    pub(super) fn plan(&self) -> Option<&Arc<Plan>> {
+        match (&self.seen, &self.busy) {
+            (Some(seen), _) => Some(&seen.plan),
+            (None, Busy::Committing(flight)) => Some(&flight.after.plan),
+            _ => self.waiting.iter().find_map(Entry::as_start).map(|(plan, _)| plan),
+        }
     }
 
     /// Nothing to do, and nothing worth remembering.
@@ -108,16 +114,13 @@ impl<R> Cell<R> {
     ) {
         let Some(first) = self.waiting.front() else { return };
         // Whatever waits before a start is of a run that was there: only a start may be decided on nothing.
-        let new = self.new.as_ref().filter(|_| matches!(first.input, Input::Start(_)));
-        let (seen, base) = match (&self.seen, new) {
+        let (seen, base) = match (&self.seen, first.as_start()) {
             (Some(seen), _) => (seen.clone(), Base::Version(seen.version)),
-            (None, Some((plan, new))) => {
-                let state = RunState::new(plan);
-                let trace = trace::of_labels(&new.labels);
-                (
-                    Seen { plan: plan.clone(), state, version: 0, created_at: now, trace },
-                    Base::New(new.clone()),
-                )
+            (None, Some((plan, start))) => {
+                let trace = trace::of_labels(&start.labels);
+                let (plan, state) = (plan.clone(), RunState::new(plan));
+                let base = Base::New(NewRun::of(&plan, start));
+                (Seen { plan, state, version: 0, created_at: now, trace }, base)
             }
             (None, None) => return batch.loads.push(self.load(run)),
         };
@@ -145,7 +148,7 @@ impl<R> Cell<R> {
                 Decided::Applied => {
                     let status = draft.seen.state.status();
                     // A start that was repeated; but its own commit may have made the run.
-                    let exists = |entry: &Entry<R>| matches!(entry.input, Input::Start(_)) && !entry.unsure;
+                    let exists = |entry: &Entry<R>| entry.as_start().is_some() && !entry.unsure;
                     let told = |entry: Entry<R>| match exists(&entry) {
                         true => (entry.reply, Outcome::Exists),
                         false => (entry.reply, Outcome::Applied { status }),
@@ -195,7 +198,6 @@ impl<R> Cell<R> {
 
     pub(super) fn land(&mut self, run: &RunKey, committed: Committed, now: Time, landed: &mut Landed<R>) {
         let Busy::Committing(mut flight) = std::mem::replace(&mut self.busy, Busy::No) else { return };
-        self.new = None;
         flight.after.version = committed.version;
         if flight.after.version == 1 {
             flight.after.created_at = committed.ts;
@@ -269,8 +271,7 @@ impl<R> Cell<R> {
         self.waiting.iter_mut().take(flown).for_each(|entry| entry.fresh = false);
         match error {
             CommitError::Exists => {
-                self.new = None;
-                let start = self.waiting.iter().position(|entry| matches!(entry.input, Input::Start(_)));
+                let start = self.waiting.iter().position(|entry| entry.as_start().is_some());
                 if let Some(entry) = start.and_then(|at| self.waiting.remove(at)) {
                     replies.push((entry.reply, Outcome::Exists));
                 }

@@ -15,14 +15,14 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::decide::{AddJob, Job, Known, Learned, Missing, Refusal};
+use flowline_core::decide::{AddJob, Job, Known, Learned, Missing, Refusal, Start};
 use flowline_core::event::Slot;
 use flowline_core::limits::Limits;
 use flowline_core::run::{Phase, RunState};
 use flowline_core::{Input, Json, NewEvent, Plan, RunKey, Status, Tenant, Time};
 use flowline_store::{
     Commit, CommitError, Committed, DueTimer, Failure, Handoff, Index, JobKey, Lane, LeaseUse, LeasedJob,
-    NewJob, NewRun, StoreError, Token,
+    NewJob, StoreError, Token,
 };
 
 use crate::attempt::{Attempt, FirstLine, Launch};
@@ -48,6 +48,8 @@ pub struct Entry<R> {
     pub lines: Vec<NewEvent>,
     /// The job that the input comes from, as the commit must find it.
     pub lease: Option<LeaseUse>,
+    /// The plan of the run that a start makes.
+    plan: Option<Arc<Plan>>,
     pub reply: R,
     /// Whether a commit with it may have landed, its answer being lost.
     unsure: bool,
@@ -57,7 +59,20 @@ pub struct Entry<R> {
 
 impl<R> Entry<R> {
     pub fn new(input: Input, lines: Vec<NewEvent>, lease: Option<LeaseUse>, reply: R) -> Entry<R> {
-        Entry { input, lines, lease, reply, unsure: false, fresh: false }
+        Entry { input, lines, lease, plan: None, reply, unsure: false, fresh: false }
+    }
+
+    /// The first input of a run that should not exist yet.
+    pub fn start(plan: Arc<Plan>, start: Start, reply: R) -> Entry<R> {
+        let input = Input::Start(Box::new(start));
+        Entry { plan: Some(plan), ..Entry::new(input, Vec::new(), None, reply) }
+    }
+
+    fn as_start(&self) -> Option<(&Arc<Plan>, &Start)> {
+        match (&self.plan, &self.input) {
+            (Some(plan), Input::Start(start)) => Some((plan, start)),
+            _ => None,
+        }
     }
 
     /// Says that the id of its event was made for it.
@@ -254,16 +269,6 @@ impl<R> Ledger<R> {
         self.dirty.push_back(run);
     }
 
-    /// Takes the first input of a run that should not exist yet.
-    pub fn offer_new(&mut self, run: RunKey, plan: Arc<Plan>, new: NewRun, entry: Entry<R>) {
-        let cell = self.cells.entry(run.clone()).or_default();
-        if cell.seen.is_none() && cell.new.is_none() {
-            cell.new = Some((plan, new));
-        }
-        cell.waiting.push_back(entry);
-        self.dirty.push_back(run);
-    }
-
     /// Whether nothing waits and nothing is in flight.
     pub fn is_idle(&self) -> bool {
         self.cells.values().all(|cell| cell.waiting.is_empty() && matches!(cell.busy, Busy::No))
@@ -285,9 +290,7 @@ impl<R> Ledger<R> {
 
     /// The flow of a run, where that is in mind.
     pub fn flow(&self, run: &RunKey) -> Option<Arc<str>> {
-        let cell = self.cells.get(run)?;
-        let plan = cell.seen.as_ref().map(|seen| &seen.plan).or(cell.new.as_ref().map(|(plan, _)| plan))?;
-        Some(plan.flow.clone())
+        Some(self.cells.get(run)?.plan()?.flow.clone())
     }
 
     /// The steps that the commit on its way triggers, by name.
@@ -344,8 +347,8 @@ impl<R> Ledger<R> {
     pub fn loaded(&mut self, run: &RunKey, seen: Option<Seen>) -> Vec<(R, Outcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         cell.busy = Busy::No;
-        let start = cell.waiting.iter().position(|entry| matches!(entry.input, Input::Start(_)));
-        if let (None, Some(start), true) = (&seen, start, cell.new.is_some()) {
+        let start = cell.waiting.iter().position(|entry| entry.as_start().is_some());
+        if let (None, Some(start)) = (&seen, start) {
             // A start came while it was looked for: there will be a run, for the start and what came after it.
             let before = cell.waiting.drain(..start);
             let unfounded = before.map(|entry| (entry.reply, Outcome::NotFound)).collect();

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::lease::Lease;
 use super::{Appended, Beat, Ending, Planned, REMOTE, Remote, Reported, Said, locked, stale};
 use crate::attempt::{Attempt, Record, out_of_time_error, started_data};
-use crate::drive::host::Mail;
+use crate::drive::host::{Caller, Mail};
 use crate::drive::{Message, Reply};
 use crate::engine::EngineError;
 use crate::ledger::{Entry, Outcome};
@@ -232,7 +232,7 @@ impl Remote {
                     emits.into_iter().for_each(|(name, payload)| record.emit(&name, payload));
                     locked(&self.engine.shared.remote.begun).remove(&token);
                     let (reply, answer) = oneshot::channel();
-                    let entry = record.finish(outcome, Reply::Caller(reply));
+                    let entry = record.finish(outcome, Reply::Caller(reply.into()));
                     self.mail(Message::Finished(token, run, entry));
                     Ok((answer, span))
                 },
@@ -337,16 +337,16 @@ impl Remote {
     async fn offer(
         &self,
         run: RunKey,
-        entry: impl FnOnce(Reply<oneshot::Sender<Outcome>>) -> Entry<Reply<oneshot::Sender<Outcome>>>,
+        entry: impl FnOnce(Reply<Caller>) -> Entry<Reply<Caller>>,
     ) -> Result<Reported, EngineError> {
         let (reply, answer) = oneshot::channel();
-        let entry = entry(Reply::Caller(reply));
+        let entry = entry(Reply::Caller(reply.into()));
         self.mail(Message::Offer(run, entry));
         self.outcome(answer).await
     }
 
     /// Where the engine has stopped the caller's end of the answer says so.
-    fn mail(&self, message: Message<oneshot::Sender<Outcome>>) {
+    fn mail(&self, message: Message<Caller>) {
         let _ = self.engine.shared.inbox.send(Mail::Message(message));
     }
 

@@ -2,11 +2,10 @@
 //!
 //! Nobody in the world serves that tenant, so nothing ever happens to the run.
 
-use std::collections::BTreeMap;
-
+use flowline_core::decide::Start;
 use flowline_core::definition::Priority;
 use flowline_core::event::{EventType, NewEvent};
-use flowline_core::{RunId, RunKey, Status, Tenant};
+use flowline_core::{Json, RunId, RunKey, Status, Tenant};
 use flowline_store::{Base, Commit, Index, JobKey, Lane, NewJob, NewRun, Others, StoredDefinition};
 
 use super::World;
@@ -29,16 +28,7 @@ impl World {
             latest: true,
         };
         inner.memory.put_definition(now, definition);
-        let new = NewRun {
-            flow: plan.flow.clone(),
-            definition: plan.hash.clone(),
-            step_count: plan.steps.len() as u32,
-            labels: BTreeMap::new(),
-            input_digest: String::new(),
-            idempotency_key: None,
-            retry_of: None,
-            retain: None,
-        };
+        let new = NewRun { retain: None, ..NewRun::of(plan, &Start::new(Json::null())) };
         let job = NewJob {
             key: JobKey::Step(0),
             name: step.name.clone(),

@@ -150,19 +150,16 @@ impl Player {
 
     fn op(&mut self, op: Op, parent: Option<&Player>) {
         let input = match op {
-            Op::Start(start) => Input::Start(Start {
-                input: start.input,
+            Op::Start(start) => Input::Start(Box::new(Start {
                 at: (!start.delay.is_zero()).then(|| self.now + start.delay),
                 priority: start.priority,
-                retry_of: None,
-                inherited: Vec::new(),
-                standing: None,
-            }),
+                ..Start::new(start.input)
+            })),
             Op::Retry { from, .. } => {
                 let Some(parent) = parent.filter(|p| p.state.ended.is_some() && p.now <= self.now) else {
                     return;
                 };
-                Input::Start(parent.repeat(from.as_deref()))
+                Input::Start(Box::new(parent.repeat(from.as_deref())))
             }
             Op::Send { event, payload, .. } => {
                 Input::External { name: event, payload, event_id: None, sender: Default::default() }
@@ -296,14 +293,7 @@ impl Player {
 
     /// What a repetition of this run starts from.
     fn repeat(&self, from: Option<&str>) -> Start {
-        let mut start = Start {
-            input: Json::null(),
-            at: None,
-            priority: Default::default(),
-            retry_of: Some(self.id.clone()),
-            inherited: Vec::new(),
-            standing: None,
-        };
+        let mut start = Start { retry_of: Some(self.id.clone()), ..Start::new(Json::null()) };
         let again = from.map(|from| self.downstream(self.plan.step_index(from).unwrap())).unwrap_or_default();
         for event in &self.log {
             let data = event.data.clone().unwrap_or_else(Json::null);

@@ -1,0 +1,224 @@
+//! Starting a run: what it is started with, and what the start came to. [`StartRequest::send`] is all that knows a
+//! runtime.
+
+use std::collections::BTreeMap;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::decide::Start;
+use flowline_core::definition::Priority;
+use flowline_core::ids::{check_name, digest};
+use flowline_core::{Json, Plan, RunId, RunKey, limits};
+use flowline_store::Store;
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use crate::drive::Message;
+use crate::drive::host::{Caller, Mail};
+use crate::engine::{Engine, EngineError};
+use crate::flow::Flow;
+use crate::ledger::Outcome;
+use crate::operate::{RunHandle, refused, row};
+use crate::registry;
+
+/// A run to be started. Await it.
+#[derive(Debug)]
+pub struct StartRequest {
+    engine: Engine,
+    start: Result<(Arc<Plan>, Start), EngineError>,
+    delay: Duration,
+    /// The step that a retry begins at; empty for the beginning. Retries under one key must agree on it.
+    from: Option<String>,
+}
+
+impl StartRequest {
+    /// One key makes one run: started again with the same input it gives the same run, with another it is refused.
+    pub fn idempotency_key(self, key: impl Into<String>) -> StartRequest {
+        self.with(|start| start.idempotency_key = Some(key.into()))
+    }
+
+    pub fn label(self, name: impl Into<String>, value: impl Into<String>) -> StartRequest {
+        self.with(|start| drop(start.labels.insert(name.into(), value.into())))
+    }
+
+    /// Starts the first steps no sooner than this from now.
+    pub fn delay(self, delay: Duration) -> StartRequest {
+        StartRequest { delay, ..self }
+    }
+
+    pub fn priority(self, priority: Priority) -> StartRequest {
+        self.with(|start| start.priority = priority)
+    }
+
+    /// What would run.
+    pub(crate) fn plan(&self) -> Result<&Plan, EngineError> {
+        match &self.start {
+            Ok((plan, _)) => Ok(plan),
+            Err(error) => Err(EngineError::Invalid(error.to_string())),
+        }
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Start)) -> StartRequest {
+        if let Ok((_, start)) = &mut self.start {
+            change(start);
+        }
+        self
+    }
+
+    async fn send(self) -> Result<RunHandle, EngineError> {
+        let (plan, mut start) = self.start?;
+        check_start(start.idempotency_key.as_deref(), &start.labels)?;
+        let shared = &self.engine.shared;
+        let tenant = self.engine.tenant().clone();
+        let run = match &start.idempotency_key {
+            Some(key) => {
+                start.input_digest = start_digest(&start.input, self.from.as_deref());
+                RunId::from_key(&tenant, &plan.flow, key)
+            }
+            None => RunId::new(&uuid::Uuid::now_v7().to_string())
+                .map_err(|e| EngineError::Invalid(e.to_string()))?,
+        };
+        if !self.delay.is_zero() {
+            start.at = Some(shared.store.now().await? + self.delay);
+        }
+        let key = RunKey::new(tenant, run);
+        let digest = start.input_digest.clone();
+        let (reply, answer) = oneshot::channel();
+        let (tell, told) = oneshot::channel();
+        let caller = Caller::starting(key.clone(), reply, tell);
+        let message = Message::start(key.clone(), plan, start, caller);
+        shared.inbox.send(Mail::Message(message)).map_err(|_| EngineError::Stopped)?;
+        let outcome = answer.await.map_err(|_| EngineError::Stopped)?;
+        let status = match &outcome {
+            Outcome::Committed { status } => Some(*status),
+            _ => None,
+        };
+        let existed = opened(&*shared.store, &key, &digest, outcome).await?;
+        // A run that was there may have ended before anybody listened.
+        Ok(RunHandle::new(self.engine, key, status, (!existed).then_some(told)))
+    }
+}
+
+impl IntoFuture for StartRequest {
+    type Output = Result<RunHandle, EngineError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+impl Engine {
+    /// Starts a run of a flow that was registered with this engine.
+    pub fn run(&self, flow: &Flow, input: impl Serialize) -> StartRequest {
+        let plan = self.shared.plans.cached(flow.hash());
+        let plan = plan.ok_or_else(|| EngineError::NoSuchFlow(flow.name().to_owned()));
+        let input = Json::of(&input).map_err(|error| EngineError::Invalid(format!("the input: {error}")));
+        self.request(plan.and_then(|plan| Ok((plan, Start::new(input?)))), None)
+    }
+
+    /// Starts a run of a plan.
+    pub fn run_plan(&self, plan: Arc<Plan>, input: Json) -> StartRequest {
+        self.request(Ok((plan, Start::new(input))), None)
+    }
+
+    /// Starts a run of the latest definition of a flow.
+    pub async fn run_named(&self, flow: &str, input: Json) -> Result<StartRequest, EngineError> {
+        let hash = registry::latest(self.store(), self.tenant(), flow).await?.hash;
+        let plan = self.shared.plans.get(&*self.shared.store, self.tenant(), &hash).await?;
+        Ok(self.run_plan(plan, input))
+    }
+
+    pub(crate) fn request(
+        &self,
+        start: Result<(Arc<Plan>, Start), EngineError>,
+        from: Option<String>,
+    ) -> StartRequest {
+        StartRequest { engine: self.clone(), start, delay: Duration::ZERO, from }
+    }
+}
+
+/// What a start came to: whether its run was there already. `digest` is that of its input.
+pub async fn opened(
+    store: &dyn Store,
+    run: &RunKey,
+    digest: &str,
+    outcome: Outcome,
+) -> Result<bool, EngineError> {
+    match outcome {
+        Outcome::Committed { .. } => Ok(false),
+        Outcome::Exists | Outcome::Applied { .. } => {
+            let row = row(store, run).await?;
+            if row.input_digest == digest {
+                return Ok(true);
+            }
+            let key = row.idempotency_key.unwrap_or_default();
+            Err(EngineError::KeyConflict { key, run: row.run_id.to_string() })
+        }
+        other => Err(refused(other, run)),
+    }
+}
+
+/// Whether a run could be started with this idempotency key and these labels.
+pub fn check_start(key: Option<&str>, labels: &BTreeMap<String, String>) -> Result<(), EngineError> {
+    let invalid = |text: String| Err(EngineError::Invalid(text));
+    if let Some(key) = key
+        && (key.is_empty() || key.len() > limits::KEY_BYTES)
+    {
+        return invalid(format!(
+            "an idempotency key must have 1 to {} bytes; this one has {}",
+            limits::KEY_BYTES,
+            key.len()
+        ));
+    }
+    if labels.len() > limits::LABELS {
+        return invalid(format!(
+            "a run can have up to {} labels; these are {}",
+            limits::LABELS,
+            labels.len()
+        ));
+    }
+    for (name, value) in labels {
+        check_name("label", name).map_err(|error| EngineError::Invalid(error.to_string()))?;
+        if value.len() > limits::LABEL_BYTES || value.contains('\0') {
+            return invalid(format!(
+                "label {name:?}: a value can have up to {} bytes, without NUL",
+                limits::LABEL_BYTES
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What tells a start from another one under the same key: the input, and the step that a retry begins at.
+fn start_digest(input: &Json, from: Option<&str>) -> String {
+    let input = input_digest(input);
+    match from {
+        None => input,
+        Some(from) => digest(format!("{input}\0{from}").as_bytes()),
+    }
+}
+
+/// The same for inputs that are the same JSON, whatever their white space and the order of their keys.
+pub fn input_digest(input: &Json) -> String {
+    let mut value = input.value();
+    // They are sorted, unless another crate of the program asks serde_json to keep their order.
+    value.sort_all_objects();
+    digest(value.to_string().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_are_compared_as_json_not_as_text() {
+        let of = |text: &str| input_digest(&Json::parse(text).unwrap());
+        assert_eq!(of(r#"{"a": 1, "b": [2, {"d": 3, "c": 4}]}"#), of(r#"{"b":[2,{"c":4,"d":3}],"a":1}"#));
+        assert_eq!(of(r#""\u00e9""#), of(r#""é""#));
+        assert_ne!(of(r#"{"a":1}"#), of(r#"{"a":"1"}"#));
+        assert_ne!(of("[1,2]"), of("[2,1]"));
+    }
+}
