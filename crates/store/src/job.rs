@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::definition::Priority;
-use flowline_core::{RunKey, Tenant, Time};
+use flowline_core::{RunKey, Status, Tenant, Time};
 use serde::{Deserialize, Serialize};
 
 /// Which job of a run. A run has at most one job per key, whatever the attempt.
@@ -139,6 +139,13 @@ pub enum Extended {
     Gone(Gone),
 }
 
+impl Extended {
+    /// What becomes of a lease that isn't held, by the status of its run, if that is there.
+    pub fn gone(run: Option<Status>) -> Extended {
+        Extended::Gone(if run.is_some_and(Status::is_terminal) { Gone::RunEnded } else { Gone::Lost })
+    }
+}
+
 /// Why a lease is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -217,6 +224,12 @@ pub struct JobRow {
     /// A lease that was given back, not lost.
     #[serde(skip)]
     pub released: bool,
+}
+
+impl JobRow {
+    pub fn lane(&self) -> Lane {
+        Lane { queue: self.queue.clone(), need: self.need.clone() }
+    }
 }
 
 fn unsaid() -> JobKey {
