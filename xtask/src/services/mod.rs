@@ -152,9 +152,14 @@ pub(crate) fn status(root: &Path) -> Vec<(String, String)> {
     read_list(&list(root))
 }
 
-fn folder(root: &Path) -> PathBuf {
+/// Where cargo builds, and where what tests leave behind goes.
+pub(crate) fn target_folder(root: &Path) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    root.join(target.unwrap_or_else(|| "target".into())).join("services")
+    root.join(target.unwrap_or_else(|| "target".into()))
+}
+
+fn folder(root: &Path) -> PathBuf {
+    target_folder(root).join("services")
 }
 
 fn list(root: &Path) -> PathBuf {
