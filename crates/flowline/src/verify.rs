@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flowline_check::{Checker, Counted, Flow, Invariant, Look, Shape, counted, miscounted};
+use flowline_check::{Checker, Counted, FlowMap, Invariant, RunCheck, RunShape, counted, miscounted};
 use flowline_core::run::{Fact, FoldError, RunState};
 use flowline_core::{Event, Plan, RunKey, Tenant, Time};
 use flowline_store::query::WantTotal;
@@ -136,7 +136,7 @@ pub(crate) struct Truth {
 pub(crate) struct Lens<'a> {
     store: &'a dyn Store,
     plans: &'a Plans,
-    flows: BTreeMap<Arc<str>, Arc<Flow>>,
+    flows: BTreeMap<Arc<str>, Arc<FlowMap>>,
 }
 
 impl<'a> Lens<'a> {
@@ -175,7 +175,7 @@ impl<'a> Lens<'a> {
         }
         let plan = self.plans.get(self.store, &row.tenant, &row.definition).await?;
         let flow = self.flow(&plan);
-        let mut look = Look::new(Checker::default(), row, flow);
+        let mut look = RunCheck::new(Checker::default(), row, flow);
         let mut folding = Folding::new(&plan);
         let mut query = EventQuery::default();
         loop {
@@ -235,9 +235,9 @@ impl<'a> Lens<'a> {
         }
     }
 
-    fn flow(&mut self, plan: &Plan) -> Arc<Flow> {
+    fn flow(&mut self, plan: &Plan) -> Arc<FlowMap> {
         let flow = self.flows.entry(plan.hash.clone());
-        flow.or_insert_with(|| Arc::new(Flow::new(plan.definition.clone()))).clone()
+        flow.or_insert_with(|| Arc::new(FlowMap::new(plan.definition.clone()))).clone()
     }
 }
 
@@ -277,7 +277,7 @@ fn misfolded(snapshot: &Snapshot, folded: &Result<RunState, FoldError>) -> Optio
     })
 }
 
-fn truth(plan: Arc<Plan>, state: RunState, shape: Shape, snapshot: &Snapshot, jobs: Vec<JobRow>) -> Truth {
+fn truth(plan: Arc<Plan>, state: RunState, shape: RunShape, snapshot: &Snapshot, jobs: Vec<JobRow>) -> Truth {
     Truth {
         index: index_of(&plan, &state, shape.failure),
         plan,
