@@ -2,18 +2,14 @@
 
 use std::time::Duration;
 
-use flowline::core::Json;
 use flowline::core::time::format_duration;
-use flowline::plans::Plans;
 use flowline::position::Position;
 use flowline::store::{JobRow, JobState, RunRow};
 use flowline_server::view::{RunView, StepView};
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::open::Access;
 use crate::output::{self, BOLD, RESET};
-use crate::target::{Target, misread};
 
 /// Show a run: status, steps, jobs, emitted events and result
 #[derive(Debug, clap::Args)]
@@ -25,17 +21,7 @@ pub struct Args {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
-    let view = match context.target()? {
-        Target::Store => {
-            let store = context.open(Access::Reader).await?;
-            RunView::read(&*store, &Plans::default(), &run).await?
-        }
-        Target::Server(server) => {
-            let path = format!("/v1/runs/{}", run.run);
-            let answer: Json = server.get(&path).await?;
-            RunView::from_json(&answer).map_err(|error| misread(&path, &error))?
-        }
-    };
+    let view = context.operator()?.show(&run).await?;
     if context.json {
         output::json(&view)?;
     } else {

@@ -10,8 +10,8 @@ use flowline::store::{EventQuery, RunRow, Store, StoreError};
 use flowline_server::api::{Events, Outcome};
 use tokio::sync::watch;
 
+use super::ServerOperator;
 use crate::failure::Failure;
-use crate::target::Server;
 
 /// Looked again without a hint: a hint can be lost.
 const LOOK: Duration = Duration::from_millis(500);
@@ -73,36 +73,40 @@ impl Tail {
 }
 
 /// A run's log for whoever looks at it, from the store or from a server.
-pub struct Log {
+pub struct RunLog {
     source: Source,
     trimmed: bool,
 }
 
 enum Source {
     Store(Tail),
-    Server(Box<Asked>),
+    Server(Box<ServerLog>),
 }
 
 /// A log that a server is asked for, a page at a time.
-struct Asked {
-    server: Server,
+struct ServerLog {
+    server: ServerOperator,
     /// The run's route.
     path: String,
     query: EventQuery,
     buffer: VecDeque<Event>,
 }
 
-impl Log {
-    pub async fn of_store(store: Arc<dyn Store>, run: RunKey, query: EventQuery) -> Result<Log, Failure> {
+impl RunLog {
+    pub async fn of_store(store: Arc<dyn Store>, run: RunKey, query: EventQuery) -> Result<RunLog, Failure> {
         let tail = Tail::new(store, run, query);
-        Ok(Log { trimmed: tail.row().await?.events_trimmed, source: Source::Store(tail) })
+        Ok(RunLog { trimmed: tail.row().await?.events_trimmed, source: Source::Store(tail) })
     }
 
-    pub async fn of_server(server: Server, run: &RunKey, query: EventQuery) -> Result<Log, Failure> {
+    pub async fn of_server(
+        server: ServerOperator,
+        run: &RunKey,
+        query: EventQuery,
+    ) -> Result<RunLog, Failure> {
         let path = format!("/v1/runs/{}", run.run);
-        let mut asked = Asked { server, path, query, buffer: VecDeque::new() };
+        let mut asked = ServerLog { server, path, query, buffer: VecDeque::new() };
         let trimmed = asked.fill().await?.events_trimmed;
-        Ok(Log { trimmed, source: Source::Server(Box::new(asked)) })
+        Ok(RunLog { trimmed, source: Source::Server(Box::new(asked)) })
     }
 
     /// Whether retention has removed it.
@@ -138,7 +142,7 @@ impl Log {
     }
 }
 
-impl Asked {
+impl ServerLog {
     async fn ready(&mut self) -> Result<Option<Event>, Failure> {
         if self.buffer.is_empty() {
             self.fill().await?;
