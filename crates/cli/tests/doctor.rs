@@ -215,9 +215,9 @@ fn a_postgres_that_cannot_be_written_is_bad_and_still_read() {
     let schema = format!("doctor_still_{}", std::process::id());
     let (here, url) = (Here::new(), postgres(None, None, None, &format!("?schema={schema}")));
     let still = format!("{url}&options=-c%20default_transaction_read_only%3Don");
-    unwritable(&still, &["read only", "default_transaction_read_only"]);
+    unwritable(&still, &["read-only", "default_transaction_read_only"]);
     here.json(0, &["run", "order.yaml", "--input", r#"{"total": 1}"#, "--store", &url]);
-    unwritable(&still, &["read only", "default_transaction_read_only"]);
+    unwritable(&still, &["read-only", "default_transaction_read_only"]);
     assert_eq!(here.json(0, &["runs", "--store", &still])["items"].as_array().map(Vec::len), Some(1));
     here.json(0, &["verify", "--store", &still]);
     for writes in [&["work", "--until-idle"][..], &["retain"]] {

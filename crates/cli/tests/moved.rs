@@ -255,7 +255,7 @@ fn a_target_with_a_store_of_its_own_is_refused_and_left_alone() {
             here.json(0, &["start", "slow.yaml", "--store", &target])["runId"].as_str().unwrap().to_owned();
         let before = said(&here, &target, std::slice::from_ref(&other));
         let refused = here.flowline(&["move", "--from", first, "--to", &target]);
-        refused.refused(3, &["the target is not empty", "nothing was moved", "--to"]);
+        refused.refused(3, &["the target isn't empty", "nothing was moved", "--to"]);
         assert_eq!(said(&here, &target, &[other]), before);
     }
     assert_eq!(here.json(0, &["show", &run])["status"], "running");
@@ -337,7 +337,7 @@ fn a_move_that_was_killed_leaves_a_target_that_only_the_next_move_opens() {
         assert_eq!(here.json(0, &["runs", "--limit", "1", "--store", &target])["total"], total);
         let verified = here.json(0, &["verify", "--store", &target]);
         assert_eq!((&verified["runs"], &verified["violations"]), (&total, &json!([])), "{verified}");
-        here.flowline(&["move", "--from", &from, "--to", &target]).refused(3, &["not empty"]);
+        here.flowline(&["move", "--from", &from, "--to", &target]).refused(3, &["isn't empty"]);
     }
 }
 

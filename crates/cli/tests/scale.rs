@@ -195,10 +195,10 @@ fn a_damaged_row_is_found_and_mended() {
 fn a_damaged_state_is_found_and_mended() {
     let (here, run) =
         damaged("update progress set state = (select state from progress where run = 1) where run = 3");
-    contains(&mended(&here), "the stored state is not the fold of the log");
+    contains(&mended(&here), "the stored run state doesn't match the log");
     go_on(&here, &run);
     let (here, run) = damaged("update progress set state = x'00ff00ff' where run = 3");
-    contains(&mended(&here), "the stored state is not the fold of the log");
+    contains(&mended(&here), "the stored run state doesn't match the log");
     go_on(&here, &run);
 }
 

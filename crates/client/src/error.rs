@@ -10,7 +10,7 @@ pub enum ClientError {
     #[error("a token can only have printable ASCII characters")]
     Token,
     #[error(
-        "the header {0:?} cannot be sent: names are letters, digits and -, values printable ASCII characters"
+        "the header {0:?} can't be sent: names are letters, digits and -, values printable ASCII characters"
     )]
     Header(String),
     /// Nobody was there, so nothing was asked.

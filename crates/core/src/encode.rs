@@ -95,7 +95,7 @@ impl RunState {
         if flags >> 4 & 1 == 1 {
             let step = get(&mut next)?;
             if step as usize >= state.steps.len() {
-                return Err(DecodeError("the failed step is not in its definition"));
+                return Err(DecodeError("the failed step isn't in its definition"));
             }
             state.failed = Some(step);
         }
@@ -113,7 +113,7 @@ impl RunState {
         }
         read_bits(&mut state.emitted, &mut next)?;
         if (plan.events.len()..state.emitted.words().len() * 64).any(|e| state.emitted.contains(e as u32)) {
-            return Err(DecodeError("an event is not in its definition"));
+            return Err(DecodeError("an event isn't in its definition"));
         }
         for (choice, &step) in state.chosen.iter_mut().flatten().zip(&plan.choosers) {
             *choice = get_bits(plan.step(step).inputs.len(), &mut next)?;
@@ -165,7 +165,7 @@ impl MachineState {
         let Some(machine) = &plan.machine else { return Ok(()) };
         let within = |number: u32, len: usize| match (number as usize) < len {
             true => Ok(number),
-            false => Err(DecodeError("a state, event, timer or action is not in its definition")),
+            false => Err(DecodeError("a state, event, timer or action isn't in its definition")),
         };
         let actions = plan.steps.len();
         self.state = within(get(next)?, machine.states.len())?;
@@ -190,7 +190,7 @@ impl MachineState {
                 1 => Turn::Event { number: get(next)?, event: within(get(next)?, plan.events.len())? },
                 2 => Turn::Timer(within(get(next)?, machine.timers.len())?),
                 3 => Turn::Error(within(get(next)?, actions)?),
-                _ => return Err(DecodeError("a turn is of an unknown kind")),
+                _ => return Err(DecodeError("a turn has an unknown kind")),
             })
         };
         for _ in 0..get(next)? {
@@ -267,7 +267,7 @@ fn get_bits(len: usize, next: &mut impl FnMut() -> Result<u8, DecodeError>) -> R
         let byte = next()?;
         for bit in (0..8).filter(|bit| byte >> bit & 1 == 1).map(|bit| at * 8 + bit) {
             if bit as usize >= len {
-                return Err(DecodeError("a step has an event that it does not wait for"));
+                return Err(DecodeError("a step has an event that it doesn't wait for"));
             }
             bits.insert(bit);
         }

@@ -128,7 +128,7 @@ impl RequestTemplate {
         let url = url.and_then(one_line)?;
         let path = url.split(['?', '#']).next().unwrap_or_default();
         if path.split('/').any(|segment| matches!(segment, "." | "..")) {
-            return Err("a part of its path is `.` or `..`, which names another place".to_owned());
+            return Err("its path has a segment `.` or `..`".to_owned());
         }
         Ok(url)
     }

@@ -402,18 +402,18 @@ impl Fact {
         let step = || {
             let name = event.step_name.as_deref().ok_or_else(|| fail("has no step".to_owned()))?;
             plan.step_index(name)
-                .ok_or_else(|| fail(format!("names step {name:?}, which the definition lacks")))
+                .ok_or_else(|| fail(format!("names step {name:?}, which isn't in the definition")))
         };
         let attempt = event.attempt.unwrap_or(0);
         let data = Data::read(event.data.as_ref());
         let timer = || {
             let timers = plan.machine.as_ref().map_or(0, |machine| machine.timers.len());
             let known = data.timer.filter(|&timer| (timer as usize) < timers);
-            known.ok_or_else(|| fail("names no timer of the definition".to_owned()))
+            known.ok_or_else(|| fail("names a timer that isn't in the definition".to_owned()))
         };
         let received = |name: Option<&str>| {
             let name = name.ok_or_else(|| fail("has no name".to_owned()))?;
-            plan.event_index(name).ok_or_else(|| fail(format!("{name:?} is not in the definition")))
+            plan.event_index(name).ok_or_else(|| fail(format!("{name:?} isn't in the definition")))
         };
         Ok(match event.kind {
             EventType::FlowStart => Fact::Start {
@@ -435,7 +435,7 @@ impl Fact {
             EventType::Emit => {
                 let name = data.name.ok_or_else(|| fail("has no name".to_owned()))?;
                 let event = plan.event_index(&name);
-                Fact::Emit { event: event.ok_or_else(|| fail(format!("{name:?} is not in the definition")))? }
+                Fact::Emit { event: event.ok_or_else(|| fail(format!("{name:?} isn't in the definition")))? }
             }
             EventType::FlowPaused => Fact::Paused,
             EventType::FlowResumed => Fact::Resumed,
@@ -453,7 +453,8 @@ impl Fact {
                 let named =
                     |name: &str| plan.machine.as_ref()?.states.iter().position(|state| &*state.name == name);
                 let state = data.to.as_deref().and_then(named);
-                let state = state.ok_or_else(|| fail("names no state of the definition".to_owned()))?;
+                let state =
+                    state.ok_or_else(|| fail("names a state that isn't in the definition".to_owned()))?;
                 Fact::Stood { state: state as u32, transition: data.transition.unwrap_or(0) }
             }
             EventType::StateChanged => Fact::Moved {

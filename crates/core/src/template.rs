@@ -22,7 +22,7 @@ pub enum Piece<'a> {
 
 /// A `${` without its `}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("has a `${{` that no `}}` ends")]
+#[error("has a `${{` without a closing `}}`")]
 pub struct Unclosed;
 
 /// Splits a text into plain parts and expressions.
@@ -119,7 +119,7 @@ impl Template {
                     value @ (Value::Number(_) | Value::Bool(_)) => text.push_str(&put(&value.to_string())),
                     Value::Null => return Err(format!("`{source}` gave null")),
                     Value::Array(_) | Value::Object(_) => {
-                        return Err(format!("`{source}` gave a list or a map, which is no text"));
+                        return Err(format!("`{source}` gave a list or a map, which can't be used as text"));
                     }
                 },
             }

@@ -371,7 +371,7 @@ fn a_machine_that_goes_from_failure_to_failure_ends() {
     run.event("e1", "go", "null", &[]);
     assert_eq!(run.status(), Status::Failed);
     let error = run.data(EventType::FlowFailed)["error"].clone();
-    assert_eq!(error, r#"action "work" and the state of its `on_error` lead to each other"#);
+    assert_eq!(error, r#"action "work" and the state in its `on_error` lead to each other"#);
 }
 
 #[test]

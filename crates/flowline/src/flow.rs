@@ -101,7 +101,7 @@ fn take<E: Event>(events: &mut BTreeMap<String, Json>) -> Result<E, StepError> {
 }
 
 fn mismatch(what: &str, error: &serde_json::Error) -> StepError {
-    StepError::fatal(format!("{what} does not fit its Rust type: {error}")).code("type_mismatch")
+    StepError::fatal(format!("{what} doesn't fit its Rust type: {error}")).code("type_mismatch")
 }
 
 macro_rules! tuples {
@@ -402,7 +402,7 @@ impl FlowBuilder {
             None => {
                 let flow = &self.definition.flow;
                 self.problem.get_or_insert(format!(
-                    "flow {flow:?}: `.{method}()` comes before the first step; call it after the step it is for"
+                    "flow {flow:?}: `.{method}()` comes before the first step; call it after the step it's for"
                 ));
             }
         }

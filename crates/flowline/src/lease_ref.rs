@@ -42,7 +42,7 @@ pub struct LeaseRef {
 
 /// A text that is no reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this is no reference to an attempt; use the one that came with the request, whole")]
+#[error("this isn't a valid callback reference; use the whole URL that came with the request")]
 pub struct NoLeaseRef;
 
 impl fmt::Display for LeaseRef {
@@ -125,7 +125,7 @@ impl Engine {
 }
 
 fn stale() -> EngineError {
-    EngineError::StaleLease("the attempt has ended, or another has begun".to_owned())
+    EngineError::StaleLease("the attempt has ended, or another one has started".to_owned())
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ pub struct Moved {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MoveError {
-    #[error("the target is not empty")]
+    #[error("the target isn't empty")]
     NotEmpty,
     /// What arrived is not what is there now.
     #[error("{0}")]
@@ -207,7 +207,7 @@ impl Cart<'_> {
     async fn runs(&mut self, rows: Vec<RunRow>) -> Result<(), MoveError> {
         let keys: Vec<RunKey> = rows.iter().rev().map(RunRow::key).collect();
         for (key, found) in keys.iter().zip(self.source.load(&keys).await?) {
-            let gone = || MoveError::Differs(format!("run {key} went away while it was moved"));
+            let gone = || MoveError::Differs(format!("run {key} was removed while it was being moved"));
             let snapshot = found.ok_or_else(gone)?;
             self.run(key, snapshot.row, snapshot.state).await?;
         }
@@ -364,7 +364,7 @@ fn weight(event: &RestoredEvent) -> usize {
 
 fn differs(what: String) -> MoveError {
     MoveError::Differs(format!(
-        "{what} is not the same in both stores: something worked on one of them meanwhile; stop every engine and \
+        "{what} differs between the stores: something was working on one of them during the move; stop every engine and \
          repeat the move"
     ))
 }

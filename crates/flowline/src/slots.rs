@@ -209,7 +209,7 @@ impl Tokens {
                 }
                 let mut bytes = [0u8; TOKEN_BYTES * POOLED];
                 if let Err(error) = getrandom::fill(&mut bytes) {
-                    panic!("the operating system gives no random numbers: {error}");
+                    panic!("can't get random numbers from the system: {error}");
                 }
                 let (chunks, _) = bytes.as_chunks::<TOKEN_BYTES>();
                 pool.extend(chunks.iter().map(|chunk| Token(u128::from_ne_bytes(*chunk))));

@@ -56,7 +56,7 @@ pub(crate) async fn of_ended(
     };
     if place.past as usize > limits::PAST_EVENTS {
         let text = format!(
-            "run {} took {} events before it failed, and a retry carries over at most {}; retry it from the start",
+            "run {} received {} events before it failed, but a retry can carry over at most {}; retry it from the start",
             run.run,
             place.past,
             limits::PAST_EVENTS
@@ -234,7 +234,7 @@ impl Trail {
             () if cut => machine.current.is_some(),
             () if end.step.is_none() && ended_well => {
                 return Err(format!(
-                    "the run came to the final state {:?}, so no event failed that could be tried again; retry it from the start",
+                    "the run reached the final state {:?}, so there's no failed event to retry; retry it from the start",
                     here.name
                 ));
             }
@@ -264,7 +264,7 @@ impl Trail {
 fn sent(json: Option<Json>) -> Result<TriedAgain, String> {
     let received = json.and_then(|json| json.to::<ReceivedEvent>().ok());
     let Some(ReceivedEvent { name, payload, event_id, user_id, sent_by, roles }) = received else {
-        return Err("the event that failed is not in the log; retry it from the start".to_owned());
+        return Err("the failed event isn't in the log; retry the run from the start".to_owned());
     };
     Ok(TriedAgain::Event { name, payload, event_id, sender: Sender { user: user_id, roles, sent_by } })
 }

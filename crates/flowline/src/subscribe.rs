@@ -14,8 +14,8 @@ use crate::engine::{Engine, EngineError};
 /// Looked again without a hint: a hint can be lost.
 const LOOK: Duration = Duration::from_secs(1);
 /// Said of a store that does not know a place any more that it gave.
-const LOST: &str = "events that were read from it are not there any more: an older copy was restored, or data was deleted; see \
-    what is there with `flowline verify`, then start again";
+const LOST: &str = "events that were read from it are gone: an older copy was restored, or data was deleted; check the store \
+    with `flowline verify`, then start again";
 /// Events read at a time.
 const PAGE: usize = 500;
 
@@ -37,7 +37,7 @@ impl Source {
             Source::Log(run, kinds) => (run, kinds.clone()),
         };
         let after = if cursor.is_empty() { Ok(0) } else { cursor.parse() };
-        let after = after.map_err(|_| StoreError::Invalid(format!("cursor {cursor:?} is not a number")))?;
+        let after = after.map_err(|_| StoreError::Invalid(format!("cursor {cursor:?} isn't a number")))?;
         let page = store.events(run, EventQuery { after, kinds, limit, ..EventQuery::default() }).await?;
         let cursors: Vec<String> = page.events.iter().map(|event| event.seq.to_string()).collect();
         let cursor = cursors.last().cloned().unwrap_or_else(|| after.to_string());

@@ -264,7 +264,7 @@ impl Folding {
 fn misfolded(snapshot: &Snapshot, folded: &Result<RunState, FoldError>) -> Option<Violation> {
     let (subject, message) = match folded {
         Ok(state) if state.is_encoded_in(&snapshot.state) => return None,
-        Ok(_) => (Subject::Row, "the stored state is not the fold of the log".to_owned()),
+        Ok(_) => (Subject::Row, "the stored run state doesn't match the log".to_owned()),
         Err(error) => (Subject::Log, error.to_string()),
     };
     let row = &snapshot.row;

@@ -97,7 +97,7 @@ async fn a_failure_that_is_badly_said_is_no_success() {
     assert_eq!(told.failure()["code"], "protocol");
     let told = say(r#"echo '{"retry": {"error": "busy", "code": "full", "after": "soon"}}'"#).await;
     assert_eq!((&told.failure()["error"], &told.failure()["code"]), (&"busy".into(), &"full".into()));
-    assert!(told.logs()[0].1.contains("retry.after \"soon\" is no duration"), "{:?}", told.logs());
+    assert!(told.logs()[0].1.contains("retry.after \"soon\" isn't a duration"), "{:?}", told.logs());
 }
 
 #[tokio::test]

@@ -347,7 +347,7 @@ async fn the_state_of_a_run_is_read_from_outside_and_never_written() {
     let state = engine.state(&format!("run:{}", run.id())).unwrap();
     assert_eq!(state.get::<u32>("k").await.unwrap(), Some(1));
     for refused in [state.set("k", 2).await.err(), state.delete("k").await.err()] {
-        assert!(refused.unwrap().to_string().contains("by its steps alone"));
+        assert!(refused.unwrap().to_string().contains("only the steps of run"));
     }
     let unknown = engine.state("flow:unknown").unwrap().set("k", 1).await;
     assert!(matches!(unknown, Err(EngineError::NoSuchFlow(_))), "{unknown:?}");

@@ -293,10 +293,10 @@ pub(crate) async fn check(session: &Session, target: &Target) -> Result<Health, 
     }
     let durability = match synchronous {
         _ if !fsync => {
-            "an acknowledged commit survives a crash of the server process only (fsync=off)".to_owned()
+            "an acknowledged commit survives only a crash of the server process (fsync=off)".to_owned()
         }
         "off" => {
-            "a crash of the server may lose the last commits, whole ones (synchronous_commit=off)".to_owned()
+            "a crash of the server may lose the last commits, but never a part of one (synchronous_commit=off)".to_owned()
         }
         word => format!(
             "an acknowledged commit survives a crash of the server's machine (synchronous_commit={word})"

@@ -62,7 +62,7 @@ pub(crate) fn owner_name(owner: &StateOwner) -> &str {
 }
 
 pub(crate) fn token(bytes: &[u8]) -> Result<Token, Fault> {
-    let bytes = bytes.try_into().map_err(|_| Fault::damaged("a token has not 16 bytes"))?;
+    let bytes = bytes.try_into().map_err(|_| Fault::damaged("a token doesn't have 16 bytes"))?;
     Ok(Token(u128::from_be_bytes(bytes)))
 }
 

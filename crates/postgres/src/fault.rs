@@ -10,8 +10,7 @@ use crate::target::Target;
 use crate::witness;
 
 /// What to do where the server takes no writes.
-const READ_ONLY: &str =
-    "the server is a standby or is set to read only: name the primary, or change the setting";
+const READ_ONLY: &str = "the server is a standby or read-only: name the primary, or change the setting";
 
 /// A failure inside the adapter, before it becomes the caller's.
 #[derive(Debug)]
@@ -149,7 +148,7 @@ impl Fault {
                 StoreError::CannotWrite(format!("{place}: {text}; {READ_ONLY}"))
             }
             SqlState::TOO_MANY_CONNECTIONS => StoreError::Unavailable(format!(
-                "{place} has no connection left: {text}; raise max_connections or run fewer instances"
+                "{place} has no free connection: {text}; raise max_connections or run fewer instances"
             )),
             _ => StoreError::Unavailable(format!("{place}: {text}")),
         }
@@ -164,7 +163,7 @@ fn is_pooled(code: &SqlState) -> bool {
 fn unanswered(place: &str, text: &str) -> String {
     let remedy = match text {
         _ if text.contains("TLS") && text.contains("support") => {
-            "the server has no TLS: use sslmode=disable or prefer, or turn ssl on there"
+            "the server doesn't support TLS: use sslmode=disable or prefer, or turn ssl on there"
         }
         _ if text.contains("certificate") || text.contains("handshake") || text.contains("TLS") => {
             "check `sslmode` and `sslrootcert`, and that the certificate names this host"

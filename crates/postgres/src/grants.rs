@@ -23,25 +23,25 @@ pub(crate) async fn lacking(
     let role: &str = row.try_get(2)?;
     if row.try_get(0)? {
         return Ok(Some(format!(
-            "{place} is a standby, which takes no writes; name the primary in the store URL"
+            "{place} is a standby, which doesn't accept writes; name the primary in the store URL"
         )));
     }
     if row.try_get(1)? {
         return Ok(Some(format!(
-            "{place} is set to read only for role {role:?}; set default_transaction_read_only to off for the role, the \
+            "{place} is read-only for role {role:?}; set default_transaction_read_only to off for the role, the \
              database or the server, or name another in the store URL"
         )));
     }
     Ok(match format {
         None => may_not_create(session, target).await?.then(|| {
             format!(
-                "role {role:?} may make neither the schema {schema} nor tables in it at {place}; grant the role CREATE on the \
-                 database, or make the schema for it (`create schema {schema} authorization {role}`)"
+                "role {role:?} can't create the schema {schema} or tables in it at {place}; grant the role CREATE on the \
+                 database, or create the schema for it (`create schema {schema} authorization {role}`)"
             )
         }),
         Some(_) => out_of_reach(session, schema).await?.map(|what| {
             format!(
-                "role {role:?} may not write to {what} in the schema {schema} of {place}; grant the role what it lacks: `grant \
+                "role {role:?} can't write to {what} in the schema {schema} of {place}; grant it the missing permissions: `grant \
                  select, insert, update, delete on all tables in schema {schema} to {role}; grant usage, select, update on all \
                  sequences in schema {schema} to {role}`"
             )

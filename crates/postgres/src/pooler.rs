@@ -35,7 +35,7 @@ pub(crate) async fn refuse(one: &Session, other: &Session, target: &Target) -> R
 /// What is wrong, and what to do about it.
 pub(crate) fn words() -> String {
     "a proxy in between hands every transaction to another server connection (PgBouncer in transaction mode, or a pooler like \
-     it), and Flowline needs connections of its own; give its database `pool_mode = session`, or name the server's own address \
+     it), but Flowline needs its own connections; give its database `pool_mode = session`, or name the server's own address \
      in the store URL"
         .to_owned()
 }

@@ -291,6 +291,6 @@ pub(crate) fn number(cursor: &str) -> Result<i64, Fault> {
 
 pub(crate) fn unknown(cursor: &str) -> Fault {
     Fault::Store(StoreError::Invalid(format!(
-        "cursor {cursor:?} is not one that this store gave; begin without a cursor"
+        "cursor {cursor:?} doesn't come from this store; start without a cursor"
     )))
 }

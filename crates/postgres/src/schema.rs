@@ -238,8 +238,8 @@ pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMis
         let (schema, place) = (&target.schema, target.place());
         return Err(match found {
             Some(found) => StoreError::Unavailable(format!(
-                "the store in the schema {schema} of {place} has format {found}, and this build reads {FORMAT}; an engine of \
-                 this build brings it up to date: `flowline work --until-idle`"
+                "the store in the schema {schema} of {place} has format {found}, but this build reads {FORMAT}; upgrade it by \
+                 running an engine of this build: `flowline work --until-idle`"
             )),
             None => StoreError::Missing(format!(
                 "there is no store in the schema {schema} of {place} yet (?schema= names another)"
@@ -284,8 +284,8 @@ pub(crate) async fn refuse_half_moved(session: &Session, target: &Target) -> Res
     }
     let (schema, place) = (&target.schema, target.place());
     Err(StoreError::HalfMoved(format!(
-        "the schema {schema} of {place} is half moved: `flowline move` fills it now, or was broken off; let it end, repeat \
-         it, or remove the schema (`drop schema {schema} cascade`; the store that it is moved from is unchanged)"
+        "the schema {schema} of {place} is half moved: `flowline move` is still running, or was interrupted; let it finish, \
+         repeat it, or remove the schema (`drop schema {schema} cascade`; the source store is unchanged)"
     ))
     .into())
 }
@@ -303,7 +303,7 @@ pub(crate) async fn format(session: &Session, target: &Target) -> Result<Option<
     let row = session.query_opt("select value from cells where name = 'format'", &[]).await?;
     let Some(found) = row.map(|row| row.try_get::<_, i64>(0)).transpose()? else {
         return Err(StoreError::Incompatible(format!(
-            "the schema {} of {} has a table `cells` that is not Flowline's; name another with ?schema=",
+            "the schema {} of {} has a table `cells` that doesn't belong to Flowline; name another with ?schema=",
             target.schema,
             target.place()
         ))
@@ -311,7 +311,7 @@ pub(crate) async fn format(session: &Session, target: &Target) -> Result<Option<
     };
     if found > i64::from(FORMAT) {
         return Err(StoreError::Incompatible(format!(
-            "the schema {} of {} has format {found}, and this build reads up to {FORMAT}; use a newer flowline, \
+            "the schema {} of {} has format {found}, but this build only reads up to {FORMAT}; use a newer flowline, \
              or name another schema with ?schema=",
             target.schema,
             target.place()

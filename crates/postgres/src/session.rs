@@ -117,7 +117,7 @@ impl Session {
 
     /// The only row of a statement that always gives one.
     pub(crate) async fn query_one(&self, sql: &str, given: Given<'_>) -> Result<Row, Fault> {
-        self.query_opt(sql, given).await?.ok_or_else(|| Fault::damaged("a statement gave no row"))
+        self.query_opt(sql, given).await?.ok_or_else(|| Fault::damaged("a statement returned no row"))
     }
 
     pub(crate) async fn execute(&self, sql: &str, given: Given<'_>) -> Result<u64, Fault> {

@@ -110,7 +110,7 @@ fn checked_schema(name: &str) -> Result<String, StoreError> {
     let plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     if name.is_empty() || name.len() > 63 || !plain || name.as_bytes()[0].is_ascii_digit() {
         return Err(invalid(format!(
-            "schema={name} is not a name; use lower-case letters, digits and _, up to 63, not a digit first"
+            "schema={name} isn't a valid name; use up to 63 lower-case letters, digits and _, not starting with a digit"
         )));
     }
     Ok(name.to_owned())

@@ -16,7 +16,7 @@ pub(crate) fn connector(trust: &Trust) -> Result<MakeRustlsConnect, StoreError> 
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(|error| StoreError::Invalid(format!("TLS cannot be set up: {error}")))?;
+        .map_err(|error| StoreError::Invalid(format!("can't set up TLS: {error}")))?;
     let config = match trust {
         Trust::Anyone => {
             versions.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(provider)))
@@ -39,7 +39,7 @@ fn roots(file: Option<&std::path::Path>) -> Result<RootCertStore, StoreError> {
         store.add(certificate).map_err(|error| unreadable(error.to_string()))?;
     }
     if store.is_empty() {
-        return Err(unreadable("there is no certificate in it".to_owned()));
+        return Err(unreadable("it has no certificate".to_owned()));
     }
     Ok(store)
 }

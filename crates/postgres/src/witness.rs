@@ -147,8 +147,8 @@ impl Halt {
 
 /// What people are told.
 pub(crate) fn words() -> String {
-    "what this process has written is not there: an older backup was restored, or a standby without the last commits took \
-     over. Nothing is written any more. Stop every engine, restore the newest data, or accept the loss: start again, then \
+    "writes of this process are missing: an older backup was restored, or a standby without the last commits took \
+     over. This process has stopped writing. Stop every engine, restore the newest data, or accept the loss: start again, then \
      `flowline verify` and `flowline reconcile`"
         .to_owned()
 }

@@ -86,7 +86,7 @@ async fn a_server_without_tls_is_told_where_tls_is_asked_for() {
     let (url, _schema) = place::fresh();
     let error = refused(&format!("{url}&sslmode=require")).await;
     let StoreError::Unavailable(text) = &error else { panic!("{error:?}") };
-    assert!(text.contains("the server has no TLS") && text.contains("sslmode"), "{text}");
+    assert!(text.contains("the server doesn't support TLS") && text.contains("sslmode"), "{text}");
 }
 
 #[tokio::test]
@@ -155,7 +155,7 @@ async fn a_database_that_is_read_only_is_for_readers_alone() {
     }
     let reader = PostgresStore::open(&theirs, IfMissing::Refuse).await.expect("a reader opens it");
     let health = reader.check().await.expect("answers");
-    assert!(health.unwritable.is_some_and(|why| why.contains("read only")));
+    assert!(health.unwritable.is_some_and(|why| why.contains("read-only")));
     dropped(&owner, &name).await;
 }
 

@@ -35,7 +35,7 @@ impl Address {
             "redis" | "rediss" => (scheme, false),
             "redis+cluster" => ("redis", true),
             "rediss+cluster" => ("rediss", true),
-            _ => return refuse("has a scheme that is not Redis's"),
+            _ => return refuse("has a scheme other than redis, rediss and redis+cluster"),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (credentials, hosts) = match rest.rsplit_once('@') {
@@ -52,13 +52,15 @@ impl Address {
             match pair.split_once('=') {
                 Some(("prefix", name)) if is_prefix(name) => address.prefix = name.to_owned(),
                 Some(("prefix", _)) => {
-                    return refuse("has a prefix with other signs than letters, digits, '.', '_' and '-'");
+                    return refuse(
+                        "has a prefix with characters other than letters, digits, '.', '_' and '-'",
+                    );
                 }
                 Some(("shards", text)) if cluster => match text.parse() {
                     Ok(count @ 1..=MOST_SHARDS) => address.shards = count,
-                    _ => return refuse("has a number of shards that is not one from 1 to 256"),
+                    _ => return refuse("has an invalid number of shards; use 1 to 256"),
                 },
-                _ => return refuse("has an option that is not `prefix` or, of a cluster, `shards`"),
+                _ => return refuse("has an unknown option; use `prefix` or, for a cluster, `shards`"),
             }
         }
         let hosts: Vec<&str> = if cluster { hosts.split(',').collect() } else { vec![hosts] };
@@ -71,10 +73,10 @@ impl Address {
             let (_, port) =
                 place.rsplit(']').next().and_then(|end| end.split_once(':')).unwrap_or(("", "6379"));
             if !port.parse::<u16>().is_ok_and(|port| port > 0) {
-                return refuse("has a port that is not a number from 1 to 65535");
+                return refuse("has an invalid port; use 1 to 65535");
             }
             if !database.is_empty() && database.parse::<u32>().is_err() {
-                return refuse("has a database that is not a number");
+                return refuse("has a database that isn't a number");
             }
         }
         address.nodes = hosts.into_iter().map(|host| format!("{scheme}://{credentials}{host}")).collect();

@@ -56,8 +56,8 @@ pub(crate) async fn refuse_half_moved(link: &Link, address: &Address) -> Result<
         return Ok(());
     }
     Err(StoreError::HalfMoved(format!(
-        "the store under the prefix {:?} of {} is half moved: `flowline move` fills it now, or was broken off; let it end, \
-         repeat it, or name another prefix (the store that it is moved from is unchanged)",
+        "the store under the prefix {:?} of {} is half moved: `flowline move` is still running, or was interrupted; let it \
+         finish, repeat it, or name another prefix (the source store is unchanged)",
         address.prefix,
         address.shown()
     )))
@@ -160,7 +160,7 @@ impl RedisStore {
         let fsync = self.appendfsync().await;
         if saves.contains(&false) {
             problems.push(
-                "there is no append-only file: a restart of the server loses everything since its last snapshot; set \
+                "the append-only file is off: a restart of the server loses everything since its last snapshot; set \
                  `appendonly yes`"
                     .to_owned(),
             );
@@ -192,7 +192,7 @@ impl RedisStore {
 fn durability(saved: bool, fsync: Option<&str>) -> &'static str {
     match (saved, fsync) {
         (false, _) => {
-            "an acknowledged commit survives as long as the server runs, and what its snapshots hold"
+            "an acknowledged commit survives as long as the server runs; after a restart, only what its last snapshot has"
         }
         (true, Some("always")) => {
             "an acknowledged commit survives a crash of the server's machine (appendfsync always); a failover to a \
@@ -202,12 +202,12 @@ fn durability(saved: bool, fsync: Option<&str>) -> &'static str {
             "a crash of the server's machine may lose the last half minute of acknowledged commits (appendfsync no)"
         }
         (true, None) => {
-            "the server does not tell how often it syncs its append-only file (`CONFIG GET appendfsync`): unless always, a \
-             crash of its machine loses the last acknowledged commits; engines that live through it notice and halt"
+            "the server doesn't say how often it syncs its append-only file (`CONFIG GET appendfsync`): unless it's `always`, a \
+             crash of its machine loses the last acknowledged commits; engines that survive it notice and stop"
         }
         (true, Some(_)) => {
             "a crash of the server's machine may lose the last second or two of acknowledged commits (appendfsync \
-             everysec); engines that live through it notice and halt. `appendfsync always` loses none"
+             everysec); engines that survive it notice and stop. `appendfsync always` loses none"
         }
     }
 }
@@ -215,7 +215,7 @@ fn durability(saved: bool, fsync: Option<&str>) -> &'static str {
 fn evicting(memory: &HashMap<String, String>) -> Option<String> {
     let policy = memory.get("maxmemory_policy").filter(|policy| *policy != "noeviction")?;
     Some(format!(
-        "removes keys of its own when memory is short (maxmemory-policy {policy}), which would tear runs apart; set \
+        "evicts keys when memory is short (maxmemory-policy {policy}), which would damage runs; set \
          `maxmemory-policy noeviction`"
     ))
 }
@@ -253,7 +253,7 @@ mod tests {
     fn durability_is_told_by_what_the_server_syncs() {
         assert!(durability(true, Some("always")).contains("survives a crash"));
         assert!(durability(true, Some("everysec")).contains("second or two"));
-        assert!(durability(true, None).contains("does not tell"), "nothing is guessed");
-        assert!(durability(false, Some("always")).contains("snapshots"));
+        assert!(durability(true, None).contains("doesn't say"), "nothing is guessed");
+        assert!(durability(false, Some("always")).contains("snapshot"));
     }
 }

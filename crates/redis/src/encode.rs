@@ -407,7 +407,7 @@ pub(crate) fn failure(text: &str) -> Result<Option<Failure>, StoreError> {
     if text.is_empty() {
         return Ok(None);
     }
-    let damaged = |error| StoreError::Damaged(format!("the failure of a run cannot be read: {error}"));
+    let damaged = |error| StoreError::Damaged(format!("can't read the failure of a run: {error}"));
     serde_json::from_str(text).map(Some).map_err(damaged)
 }
 

@@ -160,7 +160,7 @@ fn read_entry(entry: Value) -> Result<(u64, Vec<Part>), StoreError> {
     let id = text(entry.next().unwrap_or_default())?;
     let runs = list(entry.next().unwrap_or_default())?.into_iter().nth(1);
     let runs = text(runs.unwrap_or_default())?;
-    let damaged = || StoreError::Damaged(format!("entry {id} of the feed cannot be read"));
+    let damaged = || StoreError::Damaged(format!("can't read entry {id} of the feed"));
     let part = |line: &str| -> Result<Part, StoreError> {
         let parts: Vec<&str> = line.split(' ').collect();
         let &[run, ms, first, last] = &parts[..] else { return Err(damaged()) };
@@ -187,7 +187,7 @@ fn read_cursor(cursor: &str, shards: usize) -> Result<Vec<At>, StoreError> {
 }
 
 fn unknown(cursor: &str) -> StoreError {
-    StoreError::Invalid(format!("cursor {cursor:?} is not one that this store gave; begin without a cursor"))
+    StoreError::Invalid(format!("cursor {cursor:?} doesn't come from this store; start without a cursor"))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// What to do where a server takes no writes.
-pub(crate) const REPLICA: &str = "it is a replica; name the primary, or wait for the failover to end";
+pub(crate) const REPLICA: &str = "it's a replica; name the primary, or wait for the failover to end";
 
 #[derive(Clone)]
 pub(crate) enum Link {

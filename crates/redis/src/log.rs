@@ -83,7 +83,7 @@ pub(crate) fn read(run: &RunKey, flow: &Arc<str>, found: Value) -> Result<Entrie
     for entry in list(found)? {
         let mut entry = list(entry)?.into_iter();
         let id = text(entry.next().unwrap_or_default())?;
-        let damaged = || StoreError::Damaged(format!("entry {id} of the log of run {run} cannot be read"));
+        let damaged = || StoreError::Damaged(format!("can't read entry {id} of the log of run {run}"));
         let (ms, seq) = id.split_once('-').ok_or_else(damaged)?;
         let (ms, seq) = (number(ms)?, number::<u64>(seq)?);
         let mut fields = list(entry.next().unwrap_or_default())?.into_iter();

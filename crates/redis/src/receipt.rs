@@ -168,7 +168,7 @@ impl Place {
 
     fn parse(cursor: &str) -> Result<Place, StoreError> {
         let unknown = || {
-            let why = format!("cursor {cursor:?} is not one that this store gave; begin without a cursor");
+            let why = format!("cursor {cursor:?} doesn't come from this store; start without a cursor");
             StoreError::Invalid(why)
         };
         match cursor.contains(' ') {

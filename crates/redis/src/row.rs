@@ -175,5 +175,5 @@ fn date(text: &str) -> Result<Option<Time>, StoreError> {
 }
 
 fn damaged(run: &RunKey, what: &str) -> StoreError {
-    StoreError::Damaged(format!("the row of run {run} cannot be read: {what}"))
+    StoreError::Damaged(format!("can't read the row of run {run}: {what}"))
 }

@@ -189,9 +189,7 @@ fn read_cursor(cursor: &str) -> Result<Place, StoreError> {
         Some(Place { number: digits(number)?, shard: usize::try_from(digits(shard)?).ok()? })
     });
     parts.ok_or_else(|| {
-        StoreError::Invalid(format!(
-            "cursor {cursor:?} is not one that this store gave; begin without a cursor"
-        ))
+        StoreError::Invalid(format!("cursor {cursor:?} doesn't come from this store; start without a cursor"))
     })
 }
 

@@ -170,7 +170,7 @@ impl Shared {
     fn halt(&self, base: &str, seen: u64, found: &str) -> StoreError {
         let why = self.halted.get_or_init(|| {
             let what = match found {
-                "" => "lacks what this process has written".to_owned(),
+                "" => "is missing writes of this process".to_owned(),
                 found => format!("is at write {found}, but this process has seen write {seen}"),
             };
             format!(

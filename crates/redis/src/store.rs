@@ -127,7 +127,7 @@ async fn received(answer: oneshot::Receiver<Reply>) -> Reply {
         Ok(answer) => {
             answer.unwrap_or_else(|_| Err(StoreError::Unavailable("the writer is gone".to_owned())))
         }
-        Err(_) => Err(StoreError::Unavailable("the server did not answer in time".to_owned())),
+        Err(_) => Err(StoreError::Unavailable("the server didn't answer in time".to_owned())),
     }
 }
 

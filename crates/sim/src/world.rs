@@ -310,7 +310,7 @@ impl World {
             let log = StoreSnapshot::events(memory, key, 0);
             let folded = RunState::fold(plan, &log).map(|state| state.encode());
             if !log.is_empty() && folded.as_ref() != Ok(&stored.state) {
-                let message = "the stored state is not the fold of the log".to_owned();
+                let message = "the stored run state doesn't match the log".to_owned();
                 violations.extend(self.violation(Some(key), Invariant::I12, message));
             }
         }

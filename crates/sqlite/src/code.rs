@@ -94,5 +94,5 @@ pub(crate) fn token_bytes(token: Token) -> [u8; 16] {
 
 /// A payload as it was stored. It was checked when it came in, so its depth is not measured again.
 pub(crate) fn json(text: &str) -> Result<Json, Fault> {
-    serde_json::from_str(text).map_err(|error| Fault::damaged(&format!("a payload is not JSON: {error}")))
+    serde_json::from_str(text).map_err(|error| Fault::damaged(&format!("a payload isn't JSON: {error}")))
 }

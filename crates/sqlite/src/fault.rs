@@ -51,7 +51,7 @@ fn of_code(code: ErrorCode, error: &rusqlite::Error) -> Option<StoreError> {
     match code {
         ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::TypeMismatch => {
             Some(StoreError::Damaged(format!(
-                "{error}; restore a backup, or save what `.recover` of sqlite3 gives"
+                "{error}; restore a backup, or save what you can with `.recover` in sqlite3"
             )))
         }
         ErrorCode::ConstraintViolation => Some(StoreError::Damaged(error.to_string())),

@@ -80,8 +80,8 @@ pub(crate) fn refuse_half_moved(path: &Path) -> Result<(), StoreError> {
     match schema::is_filling(&conn).map_err(|fault| named(path, fault.of_read()))? {
         false => Ok(()),
         true => Err(StoreError::HalfMoved(format!(
-            "{} is half moved: `flowline move` was broken off while it filled this file; repeat that command, or delete \
-             the file (the store that it was moved from is unchanged)",
+            "{} is half moved: `flowline move` was interrupted while it filled this file; repeat that command, or delete \
+             the file (the source store is unchanged)",
             path.display()
         ))),
     }

@@ -88,7 +88,7 @@ impl Durability {
         match self {
             Durability::Full => "an acknowledged commit survives a crash of the machine (synchronous=FULL)",
             Durability::Normal => {
-                "an acknowledged commit survives a crash of the process; one of the machine may lose the last ones \
+                "an acknowledged commit survives a crash of the process; a crash of the machine may lose the last ones \
                  (synchronous=NORMAL)"
             }
         }
@@ -128,7 +128,7 @@ impl SqliteStore {
             Mode::Client | Mode::Still => {
                 if !file::identify(&path)? {
                     return Err(StoreError::Unavailable(format!(
-                        "{} does not exist; start a flow with this store first, or name another file",
+                        "{} doesn't exist; start a flow with this store first, or name another file",
                         path.display()
                     )));
                 }

@@ -49,7 +49,7 @@ pub(crate) struct Packed<'a> {
 
 pub(crate) fn unpack(text: &str) -> Result<Vec<Packed<'_>>, Fault> {
     serde_json::from_str(text)
-        .map_err(|error| Fault::damaged(&format!("events of a commit are not JSON: {error}")))
+        .map_err(|error| Fault::damaged(&format!("events of a commit aren't JSON: {error}")))
 }
 
 impl Packed<'_> {

@@ -236,7 +236,7 @@ pub(crate) fn check(conn: &Connection, path: &str) -> Result<u32, Fault> {
         ))
         .into()),
         Some(found) if found > FORMAT => Err(StoreError::Incompatible(format!(
-            "{path} has format {found}, and this build reads up to {FORMAT}; use a newer flowline, or name another file"
+            "{path} has format {found}, but this build only reads up to {FORMAT}; use a newer flowline, or name another file"
         ))
         .into()),
         Some(found) => Ok(found),

@@ -313,7 +313,7 @@ impl Catalog for SqliteStore {
     async fn check(&self) -> Result<Health, StoreError> {
         let (bytes, format, mut problems) = self.readers.read(|reader| reader.examine()).await?;
         for problem in &mut problems {
-            problem.push_str("; restore a backup, or save what `.recover` of sqlite3 gives");
+            problem.push_str("; restore a backup, or save what you can with `.recover` in sqlite3");
         }
         if let Access::Engine { writer, .. } = &self.access {
             problems.extend(writer.trouble().map(|why| format!("the last write failed: {why}")));

@@ -149,9 +149,9 @@ pub enum CommitError {
     #[error("the run exists")]
     Exists,
     /// A job or lease is not as the commit needs it.
-    #[error("job {0:?} is not as the commit needs it")]
+    #[error("job {0:?} isn't in the state that the commit requires")]
     StaleLease(JobKey),
-    #[error("definition {0} is not stored")]
+    #[error("definition {0} isn't in the store")]
     UnknownDefinition(Arc<str>),
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -188,6 +188,6 @@ pub struct StateChange {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
-    #[error("the lease of {0:?} is not held")]
+    #[error("the lease of {0:?} isn't held")]
     StaleLease(JobKey),
 }

@@ -69,7 +69,7 @@ impl DocumentPage {
 pub fn check_name(what: &str, name: &str) -> Result<(), StoreError> {
     let wrong = match name {
         "" => "is empty".to_owned(),
-        name if name.len() > NAME_BYTES => format!("has {} bytes, and {NAME_BYTES} are the most", name.len()),
+        name if name.len() > NAME_BYTES => format!("has {} bytes; the limit is {NAME_BYTES}", name.len()),
         name if name.contains('\0') => "has a NUL in it".to_owned(),
         _ => return Ok(()),
     };
@@ -94,7 +94,7 @@ pub fn check_document(collection: &str, id: &str, body: &Json) -> Result<(), Sto
     match body.get().len() {
         0..=limits::DOCUMENT_BYTES => Ok(()),
         bytes => Err(StoreError::Invalid(format!(
-            "the body of document {id:?} has {bytes} bytes, and {} are the most",
+            "the body of document {id:?} has {bytes} bytes; the limit is {}",
             limits::DOCUMENT_BYTES
         ))),
     }

@@ -114,7 +114,7 @@ impl RunQuery {
     pub fn check(&self) -> Result<(), StoreError> {
         match (&self.state, &self.flow) {
             (Some(state), None) => {
-                let why = format!("runs in state {state:?} are listed by flow alone: name the flow too");
+                let why = format!("to list runs in state {state:?}, name the flow too");
                 Err(StoreError::Invalid(why))
             }
             _ => Ok(()),

@@ -114,7 +114,7 @@ impl Place {
             parts.next().is_none().then_some(place)
         };
         parts().ok_or_else(|| {
-            let why = format!("cursor {cursor:?} is not one that this store gave; begin without a cursor");
+            let why = format!("cursor {cursor:?} doesn't come from this store; start without a cursor");
             StoreError::Invalid(why)
         })
     }

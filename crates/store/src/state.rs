@@ -83,7 +83,7 @@ impl StateOwner {
     pub fn writable(&self) -> Result<(), StoreError> {
         match self {
             StateOwner::Run(run) => Err(StoreError::Invalid(format!(
-                "the state of run {run} is written by its steps alone, each change with a line of its log"
+                "only the steps of run {run} can write its state, so that its log has every change"
             ))),
             _ => Ok(()),
         }
@@ -99,8 +99,8 @@ impl StateOwner {
             Some(("flow", flow)) => name("flow", flow).map(StateOwner::Flow),
             Some(("run", run)) => RunId::new(run).map(StateOwner::Run).map_err(|error| error.to_string()),
             None if text == "tenant" => Ok(StateOwner::Tenant),
-            None if text == "flow" => Err("scope `flow` needs its flow: write `flow:FLOW`".to_owned()),
-            None if text == "run" => Err("scope `run` needs its run: write `run:RUN`".to_owned()),
+            None if text == "flow" => Err("scope `flow` needs a flow: write `flow:FLOW`".to_owned()),
+            None if text == "run" => Err("scope `run` needs a run: write `run:RUN`".to_owned()),
             _ => name("scope", text).map(StateOwner::Named),
         }
     }

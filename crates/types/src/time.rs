@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
         let text = String::deserialize(deserializer)?;
         Time::parse(&text)
-            .ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not an ISO-8601 time")))
+            .ok_or_else(|| serde::de::Error::custom(format!("{text:?} isn't an ISO 8601 timestamp")))
     }
 }
 

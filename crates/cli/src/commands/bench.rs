@@ -129,11 +129,11 @@ async fn over_http(context: &Context, args: &Args) -> Outcome {
     for (name, value) in [
         ("starts per second", format!("{:.0}", answer.starts_per_second)),
         ("over HTTP", format!("{:.0}", answer.http_starts_per_second)),
-        ("share of HTTP", format!("{:.2}", answer.http_share)),
+        ("HTTP / direct", format!("{:.2}", answer.http_share)),
         ("in a batch of 1000", format!("{:.0}", answer.batch_starts_per_second)),
         ("list of 50, p99", format!("{:.2} ms", answer.list_p99_ms)),
-        ("at half that load", format!("{:.2} ms", answer.list_p99_under_load_ms)),
-        ("at all of it", format!("{:.2} ms", answer.list_p99_saturated_ms)),
+        ("  at half load", format!("{:.2} ms", answer.list_p99_under_load_ms)),
+        ("  at full load", format!("{:.2} ms", answer.list_p99_saturated_ms)),
     ] {
         output::line(&format!("  {name:<24}{value}"))?;
     }
@@ -151,10 +151,10 @@ async fn of_events(context: &Context, question: &Question) -> Outcome {
     output::line(&format!("{} events, {} in flight", answer.events, answer.in_flight))?;
     for (name, value) in [
         ("one commit, p50", format!("{:.3} ms", answer.commit_ms.p50)),
-        ("taking an event in, p50", format!("{:.3} ms", answer.accept_ms.p50)),
-        ("event per commit", format!("{:.2}", answer.accept_per_commit)),
+        ("accepting an event, p50", format!("{:.3} ms", answer.accept_ms.p50)),
+        ("event / commit", format!("{:.2}", answer.accept_per_commit)),
         ("events per second", format!("{:.0}", answer.events_per_second)),
-        ("with an action each", format!("{:.0}", answer.events_with_action_per_second)),
+        ("  with an action each", format!("{:.0}", answer.events_with_action_per_second)),
         ("steps per second", format!("{:.0}", answer.steps_per_second)),
         ("events per step", format!("{:.2}", answer.events_per_step)),
     ] {
@@ -194,7 +194,7 @@ fn tell(answer: &Answer) -> std::io::Result<()> {
         ("runs per second", format!("{:.0}", answer.runs_per_second)),
         ("steps per second", format!("{:.0}", answer.steps_per_second)),
         ("latency p50 / p99", format!("{:.2} ms / {:.2} ms", answer.latency_ms.p50, answer.latency_ms.p99)),
-        ("commits, to a batch", format!("{}, {:.1}", answer.commits, answer.commits_per_batch)),
+        ("commits, per batch", format!("{}, {:.1}", answer.commits, answer.commits_per_batch)),
         ("conflicts", answer.conflicts.to_string()),
         ("bytes per run", answer.bytes_per_run.to_string()),
         ("peak memory", format!("{:.0} MB", answer.peak_rss_mb)),
@@ -205,7 +205,7 @@ fn tell(answer: &Answer) -> std::io::Result<()> {
     }
     if let Some(raw) = answer.baseline.commits_per_second {
         rows.push(("raw commits per second", format!("{raw:.0}")));
-        rows.push(("p50 per raw commit", format!("{:.1}", answer.latency_ms.p50 * raw / 1e3)));
+        rows.push(("p50 in raw commits", format!("{:.1}", answer.latency_ms.p50 * raw / 1e3)));
     }
     if answer.baseline.transitions_per_script.or(answer.baseline.transitions_per_transaction).is_some() {
         rows.push(("transitions per second", format!("{:.0}", answer.transitions_per_second)));
@@ -217,10 +217,10 @@ fn tell(answer: &Answer) -> std::io::Result<()> {
         rows.push(("transitions per script", format!("{ratio:.3}")));
     }
     if let Some(raw) = answer.baseline.transactions_per_second {
-        rows.push(("pgbench per second", format!("{raw:.0}")));
+        rows.push(("pgbench transactions/s", format!("{raw:.0}")));
     }
     if let Some(ratio) = answer.baseline.transitions_per_transaction {
-        rows.push(("transitions per pgbench", format!("{ratio:.2}")));
+        rows.push(("transitions per pgbench tx", format!("{ratio:.2}")));
     }
     rows.iter().try_for_each(|(name, value)| output::line(&format!("  {name:<24}{value}")))
 }

@@ -43,7 +43,7 @@ fn a_failed_run_ends_with_exit_code_1_and_says_why() {
     assert!(said.err.contains("no luck") && said.err.contains("flowline retry"), "{said:?}");
     let answer = here.json(1, &["run", "doomed.yaml", "--no-progress"]);
     assert_eq!(answer["status"], "failed");
-    assert!(answer["error"].as_str().unwrap().contains("exit code 4"));
+    assert!(answer["error"].as_str().unwrap().contains("exited with code 4"));
 }
 
 #[test]

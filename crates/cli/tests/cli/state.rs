@@ -33,7 +33,7 @@ fn state_that_cannot_be_is_refused_with_the_remedy() {
     let run = here.start(&["slow.yaml"]);
     here.flowline(&["state", "get", "flow", "k"]).refused(2, &["flow:FLOW"]);
     here.flowline(&["state", "set", "orders", "k", "not json"]).refused(2, &["JSON"]);
-    here.flowline(&["state", "set", &format!("run:{run}"), "k", "1"]).refused(2, &["by its steps alone"]);
+    here.flowline(&["state", "set", &format!("run:{run}"), "k", "1"]).refused(2, &["only the steps of run"]);
     here.flowline(&["state", "list", "run:none"]).refused(2, &["flowline runs"]);
     here.flowline(&["state", "list", "flow:none"]).refused(2, &["flowline flows"]);
 }

@@ -178,7 +178,7 @@ impl Draft<'_> {
                 failures += 1;
                 if failures > FAILURES_IN_TURN {
                     let name = &self.plan.step(action).name;
-                    let error = format!("action {name:?} and the state of its `on_error` lead to each other");
+                    let error = format!("action {name:?} and the state in its `on_error` lead to each other");
                     return self.give_up(&error);
                 }
                 self.move_by_error(action)?;

@@ -233,7 +233,7 @@ impl Host {
                     let instance = &*self.name;
                     match &trouble {
                         Some(error) => {
-                            tracing::warn!(instanceId = instance, %error, "the store does not accept writes")
+                            tracing::warn!(instanceId = instance, %error, "the store doesn't accept writes")
                         }
                         None => tracing::info!(instanceId = instance, "the store accepts writes again"),
                     }

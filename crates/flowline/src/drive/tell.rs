@@ -75,7 +75,7 @@ impl<R> Driver<R> {
     pub(super) fn tell_lost(&self, attempt: &Attempt) {
         self.meters.lost.fetch_add(1, Ordering::Relaxed);
         let Attempt { run, plan, .. } = attempt;
-        warn!(runId = %run.run, flowName = %plan.flow, instanceId = &*self.config.instance, queue = &**attempt.queue(), "lease lost; the attempt is stopped");
+        warn!(runId = %run.run, flowName = %plan.flow, instanceId = &*self.config.instance, queue = &**attempt.queue(), "lease lost; stopping the attempt");
     }
 
     /// The lease of some worker has run out. Told once the flow of its run is known, which the input that follows from it

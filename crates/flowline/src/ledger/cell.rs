@@ -292,7 +292,7 @@ impl<R> Cell<R> {
             }
             CommitError::UnknownDefinition(hash) => {
                 let why =
-                    || StoreError::Invalid(format!("definition {hash} is not stored; register it first"));
+                    || StoreError::Invalid(format!("definition {hash} isn't stored; register it first"));
                 replies.extend(self.waiting.drain(..).map(|entry| (entry.reply, Outcome::Failed(why()))));
             }
             _ => {}

@@ -275,7 +275,10 @@ impl WorkRequest {
             return invalid(error.to_string());
         }
         if self.queues.is_empty() || self.queues.len() > QUEUES {
-            return invalid(format!("a worker serves 1 to {QUEUES} queues; this one {}", self.queues.len()));
+            return invalid(format!(
+                "a worker can serve 1 to {QUEUES} queues, but this one asks for {}",
+                self.queues.len()
+            ));
         }
         match self.queues.iter().find_map(|queue| check_name("queue", queue).err()) {
             Some(error) => invalid(error.to_string()),

@@ -173,7 +173,9 @@ impl Remote {
                     line.event.kind != event.kind || said(&line.event.data) != said(&event.data)
                 };
                 if line.is_some_and(differs) {
-                    return Err(stale("it is not held, and these lines are not in the log"));
+                    return Err(stale(
+                        "the attempt isn't held by this worker, and these lines aren't in the log",
+                    ));
                 }
                 there += 1;
             }
@@ -183,7 +185,7 @@ impl Remote {
             }
         }
         match missing.next() {
-            Some(_) => Err(stale("it is not held, or lines before these are missing")),
+            Some(_) => Err(stale("the attempt isn't held by this worker, or earlier lines are missing")),
             None => Ok(there - 1),
         }
     }
@@ -273,12 +275,12 @@ impl Remote {
 
     /// The attempt that a reference names. Whether it is held is for the store to say.
     async fn open(&self, lease: &str) -> Result<WorkerAttempt, EngineError> {
-        let lease = Lease::decode(lease).ok_or_else(|| stale("this is no reference to a lease"))?;
+        let lease = Lease::decode(lease).ok_or_else(|| stale("this isn't a valid lease"))?;
         let run = self.engine.key(&lease.run);
         let (plan, trace) = self.plan_of(&run).await?;
         let step = plan.steps.get(lease.step as usize);
         if step.is_none_or(|step| *step.need != *REMOTE) {
-            return Err(stale("this is no reference to a lease"));
+            return Err(stale("this isn't a valid lease"));
         }
         let (step, number, token) = (lease.step, lease.attempt, lease.token);
         // Its transition is known where it was claimed, and in what its worker was told then.
@@ -292,7 +294,7 @@ impl Remote {
             return Ok(planned);
         }
         let found = shared.store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
-        let row = found.ok_or_else(|| stale("its run is not there"))?.row;
+        let row = found.ok_or_else(|| stale("its run doesn't exist"))?.row;
         let plan = shared.plans.get(&*shared.store, &run.tenant, &row.definition).await?;
         let trace = trace::of_labels(&row.labels);
         shared.remote.keep_plan(run, (plan.clone(), trace.clone()));
@@ -318,7 +320,7 @@ impl Remote {
         }
         if !appends.is_empty() {
             for (at, answer) in places.into_iter().zip(shared.store.append(appends).await?) {
-                begun[at] = answer.map(|_| ()).map_err(|_| stale("it is not held"));
+                begun[at] = answer.map(|_| ()).map_err(|_| stale("it isn't held by this worker"));
             }
         }
         for (worker, _) in workers.iter().zip(&begun).filter(|(_, begun)| begun.is_ok()) {
@@ -366,8 +368,8 @@ impl Remote {
             Outcome::Committed { status } => Ok(Reported { applied: true, run_status: status }),
             Outcome::Applied { status } => Ok(Reported { applied: false, run_status: status }),
             Outcome::StaleLease(Some(why)) => Err(stale(&why.to_string())),
-            Outcome::StaleLease(None) => Err(stale("it is not held")),
-            Outcome::NotFound => Err(stale("its run is not there")),
+            Outcome::StaleLease(None) => Err(stale("it isn't held by this worker")),
+            Outcome::NotFound => Err(stale("its run doesn't exist")),
             Outcome::Failed(error) => Err(EngineError::Store(error)),
             Outcome::Refused(refusal) => Err(EngineError::Refused(refusal)),
             Outcome::Exists => Err(stale("its run was just started")),

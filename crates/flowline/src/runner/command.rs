@@ -233,7 +233,7 @@ fn spawn(program: &Program<'_>, about: &About) -> Result<Child, StepError> {
     wrapped.wrap(ProcessGroup::leader());
     wrapped.spawn().map(Child).map_err(|error| {
         let at = folder.map_or_else(String::new, |folder| format!(" in {}", folder.display()));
-        let text = format!("cannot start {:?}{at}: {error}", program.display().to_string());
+        let text = format!("can't start {:?}{at}: {error}", program.display().to_string());
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => StepError::fatal(text).code("spawn"),
             _ => StepError::new(text).code("spawn"),
@@ -376,8 +376,8 @@ impl Said {
             (None, Some(key), None, None) if ttl.is_none() => listener.state(scope, &key, None, None).await,
             (None, None, Some(key), None) if ttl.is_none() => self.reply(listener, scope, &key).await,
             _ => {
-                let text = "a state line has one of \"set\" (with \"value\", and \"ttl\" if it ends), \"delete\" \
-                            and \"get\"";
+                let text = "a state line must have one of \"set\" (with \"value\", and \"ttl\" if it should expire), \
+                            \"delete\" and \"get\"";
                 Err(StepError::fatal(text).code("protocol"))
             }
         }
@@ -386,7 +386,7 @@ impl Said {
     async fn reply(&self, listener: &impl Listener, scope: StateScope, key: &str) -> Result<(), StepError> {
         let Some(replies) = &self.replies else {
             let text = format!(
-                "state {key:?} cannot be read: stdin is closed after the input; give the step `stdin: open`, or the worker \
+                "can't read state {key:?}, because stdin is closed after the input; give the step `stdin: open`, or the worker \
                  `--stdin open`"
             );
             return Err(StepError::fatal(text).code("protocol"));
@@ -422,7 +422,7 @@ fn ended(status: ExitStatus) -> (String, String) {
         return (format!("the program was killed by signal {signal}"), format!("signal_{signal}"));
     }
     let code = status.code().unwrap_or(-1);
-    (format!("the program ended with exit code {code}"), format!("exit_{code}"))
+    (format!("the program exited with code {code}"), format!("exit_{code}"))
 }
 
 /// Logs stderr to its end; its last lines.
@@ -464,7 +464,7 @@ async fn next_line(
         lines.consume(used);
         if line.len() > most {
             let text = format!(
-                "the program wrote a line of over {most} bytes; a payload has up to {} (setting {})",
+                "the program wrote a line of over {most} bytes; the limit for a payload is {} (setting {})",
                 payload.bytes, payload.setting
             );
             return Err(StepError::fatal(text).code("too_large"));

@@ -111,7 +111,7 @@ impl Shared {
         let answer = match limit {
             None => asked.await?,
             Some(limit) => tokio::time::timeout(limit, asked).await.map_err(|_| {
-                let text = format!("{target} did not answer within {}", format_duration(limit));
+                let text = format!("{target} didn't respond within {}", format_duration(limit));
                 StepError::new(text).code("timeout")
             })??,
         };
@@ -183,8 +183,8 @@ impl Shared {
 
     fn callback_url(&self, step: &Step) -> Result<String, StepError> {
         let Some(base) = &self.callbacks else {
-            let text = "the step has `callback: true`, but this engine has no URL for callbacks; run it by an \
-                        engine that does (HttpConfig::callbacks), or remove `callback`";
+            let text = "the step has `callback: true`, but this engine has no URL for callbacks; use an \
+                        engine that has one (HttpConfig::callbacks), or remove `callback`";
             return Err(StepError::fatal(text).code("no_callback_url"));
         };
         Ok(format!("{base}/v1/callbacks/{}", step.live.lease_ref()))
@@ -197,15 +197,15 @@ impl Headers {
     /// Sets a header, in place of what was set before.
     fn put(&mut self, name: &str, value: &str) -> Result<(), StepError> {
         let known = HeaderName::from_bytes(name.as_bytes());
-        let known = known.map_err(|_| unfit(&format!("{name:?} is no header")))?;
+        let known = known.map_err(|_| unfit(&format!("{name:?} isn't a valid header name")))?;
         let value = HeaderValue::from_bytes(value.as_bytes());
         let value =
-            value.map_err(|_| unfit(&format!("header {name:?} has a character that HTTP does not allow")))?;
+            value.map_err(|_| unfit(&format!("header {name:?} has a character that HTTP doesn't allow")))?;
         self.0.insert(known, value);
         Ok(())
     }
 }
 
 fn unfit(what: &str) -> StepError {
-    StepError::fatal(format!("the request cannot be sent: {what}")).code("template")
+    StepError::fatal(format!("can't send the request: {what}")).code("template")
 }

@@ -39,9 +39,8 @@ pub struct Odd {
 
 impl Odd {
     fn new(why: String, failure: Option<StepError>, of_state: bool) -> Odd {
-        let breach = of_state.then(|| {
-            StepError::fatal(format!("a state message that cannot be obeyed: {why}")).code("protocol")
-        });
+        let breach =
+            of_state.then(|| StepError::fatal(format!("an invalid state message: {why}")).code("protocol"));
         Odd { why, failure, breach }
     }
 }
@@ -145,11 +144,11 @@ impl Message {
         }
         let after = self.retry.as_ref().and_then(|retry| retry.after.as_deref());
         if let Some(after) = after.filter(|after| parse_duration(after).is_none()) {
-            return Some(format!("retry.after {after:?} is no duration; write 500ms, 30s, 5m or 1h"));
+            return Some(format!("retry.after {after:?} isn't a duration; write 500ms, 30s, 5m or 1h"));
         }
         let ttl = self.state.as_ref().and_then(|state| state.ttl.as_deref());
         if let Some(ttl) = ttl.filter(|ttl| parse_duration(ttl).is_none_or(|ttl| ttl.is_zero())) {
-            return Some(format!("state.ttl {ttl:?} is no duration; write 500ms, 30s, 5m or 1h"));
+            return Some(format!("state.ttl {ttl:?} isn't a duration; write 500ms, 30s, 5m or 1h"));
         }
         let Message { emit, emit_now, log, state, result, fail, retry } = self;
         let silent = emit.is_none() && emit_now.is_none() && log.is_none() && state.is_none();
@@ -170,7 +169,7 @@ fn odd(json: &Json, error: &serde_json::Error) -> Odd {
     };
     // Beside keys that are not ours it may be a count of a report: a failure is one that says what failed.
     let told = |part: &Json| part.to::<String>().is_ok() || part.value().get("error").is_some();
-    let text = format!("the program said that it failed, in a message that cannot be read: {why}");
+    let text = format!("the program reported a failure in a message that can't be read: {why}");
     let failure = match (says("fail", told), says("retry", told)) {
         (false, false) => None,
         (_, true) => Some(StepError::new(text)),

@@ -83,7 +83,7 @@ impl Readers {
             return read();
         }
         let done = tokio::task::spawn_blocking(read);
-        done.await.map_err(|error| StoreError::Unavailable(format!("a read was broken off: {error}")))?
+        done.await.map_err(|error| StoreError::Unavailable(format!("a read was interrupted: {error}")))?
     }
 }
 

@@ -239,6 +239,6 @@ pub(crate) fn number(cursor: &str) -> Result<i64, Fault> {
 }
 
 pub(crate) fn unknown(cursor: &str) -> Fault {
-    let text = format!("cursor {cursor:?} is not one that this store gave; begin without a cursor");
+    let text = format!("cursor {cursor:?} doesn't come from this store; start without a cursor");
     StoreError::Invalid(text).into()
 }

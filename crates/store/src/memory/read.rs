@@ -126,5 +126,5 @@ fn number(cursor: &str) -> Result<u64, StoreError> {
 }
 
 fn unknown(cursor: &str) -> StoreError {
-    StoreError::Invalid(format!("cursor {cursor:?} is not one that this store gave; begin without a cursor"))
+    StoreError::Invalid(format!("cursor {cursor:?} doesn't come from this store; start without a cursor"))
 }

@@ -200,10 +200,9 @@ impl Draft<'_> {
 fn moment_of(expr: &Expr, context: &Value, input: &Value) -> Result<Time, String> {
     let variables = Variables::of([("context", context.clone()), ("input", input.clone())]);
     match expr.evaluate_in(&variables)? {
-        Value::String(text) => {
-            Time::parse(&text).ok_or_else(|| format!("{text:?} is no time; write it as 2030-01-31T12:00:00Z"))
-        }
+        Value::String(text) => Time::parse(&text)
+            .ok_or_else(|| format!("{text:?} isn't a timestamp; write it as 2030-01-31T12:00:00Z")),
         Value::Number(ms) if ms.as_i64().is_some() => Ok(Time::from_millis(ms.as_i64().unwrap_or_default())),
-        other => Err(format!("gave {other}, not a time")),
+        other => Err(format!("gave {other}, not a timestamp")),
     }
 }

@@ -73,13 +73,13 @@ impl Draft<'_> {
         let state = &self.planned_state().name;
         let mut why = Rejection {
             code: "wrong_state",
-            reason: format!("state {state:?} does not take {name:?}; {}", self.takes()),
+            reason: format!("state {state:?} doesn't handle {name:?}; {}", self.takes()),
         };
         for (choice, transition) in choices.iter().enumerate() {
             if !transition.allows(&received.roles) {
                 if why.code == "wrong_state" {
                     let reason = format!(
-                        "in state {state:?} {name:?} takes the role {}",
+                        "in state {state:?}, {name:?} requires the role {}",
                         transition.roles.join(" or ")
                     );
                     why = Rejection { code: "forbidden", reason };
@@ -96,7 +96,7 @@ impl Draft<'_> {
                     };
                 }
                 Ok(false) => {
-                    let reason = format!("no condition of {name:?} in state {state:?} holds");
+                    let reason = format!("no condition of {name:?} is true in state {state:?}");
                     why = Rejection { code: "guard", reason };
                 }
                 Err(problem) => {
@@ -115,8 +115,8 @@ impl Draft<'_> {
         let names: Vec<&str> =
             self.planned_state().on.keys().map(|&event| &*self.plan.events[event as usize].name).collect();
         match &names[..] {
-            [] => "it takes none".to_owned(),
-            names => format!("it takes {}", names.join(", ")),
+            [] => "it handles none".to_owned(),
+            names => format!("it handles {}", names.join(", ")),
         }
     }
 

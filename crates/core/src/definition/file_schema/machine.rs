@@ -6,7 +6,7 @@ use crate::limits;
 
 pub(super) fn machine() -> Value {
     json!({
-        "description": "A machine: states that answer events.",
+        "description": "A machine: states that react to events.",
         "type": "object",
         "required": ["machine", "states"],
         "additionalProperties": false,
@@ -14,21 +14,21 @@ pub(super) fn machine() -> Value {
             "machine": { "$ref": "#/$defs/name", "description": "The machine's name." },
             "description": { "type": "string", "description": "What the machine is for." },
             "input": { "$ref": "#/$defs/schema", "description": "JSON Schema of the run's input." },
-            "events": { "$ref": "#/$defs/events", "description": "The events that a run takes." },
+            "events": { "$ref": "#/$defs/events", "description": "Events that a run accepts." },
             "context": {
-                "$ref": "#/$defs/changes", "description": "What a run's context begins with: CEL over `input`, by key."
+                "$ref": "#/$defs/changes", "description": "Initial context of a run: for each key, a CEL expression over `input`. Default: the input."
             },
             "output": {
                 "type": "string",
-                "description": "CEL over `input` and `context` that gives the run's result. Default: the context."
+                "description": "CEL expression over `input` and `context` for the run's result. Default: the context."
             },
             "timeout": { "$ref": "#/$defs/duration", "description": "How long a run may take." },
             "state": { "$ref": "#/$defs/cleanup" },
             "retain": { "$ref": "#/$defs/retain" },
-            "initial": { "$ref": "#/$defs/name", "description": "The state that a run begins in. Default: the first one." },
+            "initial": { "$ref": "#/$defs/name", "description": "The state in which a run starts. Default: the first one." },
             "states": {
                 "type": "object",
-                "description": "The states by name.",
+                "description": "States by name.",
                 "minProperties": 1,
                 "maxProperties": limits::STATES,
                 "propertyNames": { "$ref": "#/$defs/name" },
@@ -36,7 +36,7 @@ pub(super) fn machine() -> Value {
             },
             "actions": {
                 "type": "object",
-                "description": "The work that transitions ask for, by name.",
+                "description": "Actions that transitions can trigger, by name.",
                 "maxProperties": limits::ACTIONS,
                 "propertyNames": { "$ref": "#/$defs/name" },
                 "additionalProperties": { "$ref": "#/$defs/action" }
@@ -48,19 +48,19 @@ pub(super) fn machine() -> Value {
 pub(super) fn state() -> Value {
     json!({
         "type": "object",
-        "description": "A position that a machine can be in. It answers events or is final.",
+        "description": "A state of a machine. It reacts to events, or it's final.",
         "additionalProperties": false,
         "properties": {
-            "description": { "type": "string", "description": "What it means to be here." },
+            "description": { "type": "string", "description": "What the state means." },
             "final": {
                 "enum": [true, false, "failed"], "default": false,
-                "description": "The run ends here: completed (true) or failed."
+                "description": "The run ends in this state, as completed (true) or failed."
             },
-            "entry": { "$ref": "#/$defs/names", "description": "Actions when the state is entered." },
-            "exit": { "$ref": "#/$defs/names", "description": "Actions when the state is left." },
+            "entry": { "$ref": "#/$defs/names", "description": "Actions to run when the state is entered." },
+            "exit": { "$ref": "#/$defs/names", "description": "Actions to run when the state is left." },
             "on": {
                 "type": "object",
-                "description": "What the state does on events. Of several transitions the first that applies is taken.",
+                "description": "What to do on each event. The first transition of a list that applies is taken.",
                 "propertyNames": { "$ref": "#/$defs/name" },
                 "additionalProperties": {
                     "oneOf": [
@@ -70,7 +70,7 @@ pub(super) fn state() -> Value {
                 }
             },
             "after": {
-                "description": "What time brings about, counted from when the state is entered.",
+                "description": "Timers, set when the state is entered.",
                 "oneOf": [
                     { "$ref": "#/$defs/timer" },
                     { "type": "array", "minItems": 1, "maxItems": limits::TIMERS, "items": { "$ref": "#/$defs/timer" } }
@@ -83,11 +83,11 @@ pub(super) fn state() -> Value {
 pub(super) fn transition() -> Value {
     let mut keys = leads_to("`input`, `context`, `payload`, `event`, `user`, `role` and `roles`");
     keys["role"] = json!({
-        "description": "Whose event it must be: one of these roles. Anyone's where the key is left out.",
+        "description": "Roles, one of which the sender must have. Default: anyone can send it.",
         "oneOf": [{ "type": "string" }, { "type": "array", "minItems": 1, "items": { "type": "string" } }]
     });
     json!({
-        "description": "Where an event leads: the name of a state, or a map.",
+        "description": "A transition: the name of the next state, or a map.",
         "oneOf": [
             { "$ref": "#/$defs/name" },
             { "type": "object", "additionalProperties": false, "properties": keys }
@@ -97,14 +97,14 @@ pub(super) fn transition() -> Value {
 
 pub(super) fn timer() -> Value {
     let mut keys = leads_to("`input` and `context`");
-    keys["in"] = json!({ "$ref": "#/$defs/duration", "description": "So long after the state is entered." });
+    keys["in"] = json!({ "$ref": "#/$defs/duration", "description": "How long after the state is entered." });
     keys["at"] = json!({
         "type": "string",
-        "description": "CEL over `input` and `context` that gives a time, evaluated when the state is entered."
+        "description": "CEL expression over `input` and `context` for a timestamp, evaluated when the state is entered."
     });
     keys["missed"] = json!({
         "enum": ["fire", "skip", "restart"], "default": "fire",
-        "description": "What becomes of a timer that is found long after its time because nothing ran then."
+        "description": "What happens to a timer that is more than a minute late because nothing was running."
     });
     json!({
         "type": "object",
@@ -118,13 +118,13 @@ pub(super) fn timer() -> Value {
 /// What transitions and timers have alike.
 fn leads_to(variables: &str) -> Value {
     json!({
-        "to": { "$ref": "#/$defs/name", "description": "The next state. Without it the state is not left." },
-        "if": { "type": "string", "description": format!("CEL over {variables}; false passes the transition over.") },
+        "to": { "$ref": "#/$defs/name", "description": "The next state. Without it, the machine stays in its state." },
+        "if": { "type": "string", "description": format!("CEL condition over {variables}; if it's false, the transition isn't taken.") },
         "set": {
             "$ref": "#/$defs/changes",
-            "description": format!("Changes of the context: CEL over {variables}, by key. A null takes the key away.")
+            "description": format!("Changes to the context: for each key, a CEL expression over {variables}. Null removes the key.")
         },
-        "actions": { "$ref": "#/$defs/names", "description": "Actions of this transition." }
+        "actions": { "$ref": "#/$defs/names", "description": "Actions to run." }
     })
 }
 
@@ -132,7 +132,7 @@ fn leads_to(variables: &str) -> Value {
 pub(super) fn action() -> Value {
     let mut action = super::step();
     action["description"] =
-        "Work that a transition asks for. It runs in exactly one way, as a step does.".into();
+        "A piece of work that a transition triggers. Like a step, it has exactly one runner.".into();
     let keys = &mut action["properties"];
     if let Some(keys) = keys.as_object_mut() {
         for key in ["subscribes", "emits", "returns"] {
@@ -141,11 +141,12 @@ pub(super) fn action() -> Value {
     }
     keys["description"]["description"] = "What the action does.".into();
     keys["if"]["description"] =
-        "CEL over `input`, `context`, `payload`, `event`, `user`, `role` and `roles`; false skips the action.".into();
-    keys["after"] = json!({ "$ref": "#/$defs/names", "description": "Actions of the same transition that must be done before it." });
-    keys["on_failure"]["description"] = "What an action out of attempts does to its run.".into();
+        "CEL condition over `input`, `context`, `payload`, `event`, `user`, `role` and `roles`; if it's false, the action is skipped.".into();
+    keys["after"] =
+        json!({ "$ref": "#/$defs/names", "description": "Actions of the same transition to wait for." });
+    keys["on_failure"]["description"] = "What happens to the run when the action is out of attempts.".into();
     keys["on_error"] = json!({
-        "$ref": "#/$defs/name", "description": "The state that the machine moves to when the action is out of attempts."
+        "$ref": "#/$defs/name", "description": "The state to go to when the action is out of attempts."
     });
     action
 }

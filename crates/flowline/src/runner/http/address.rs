@@ -143,7 +143,7 @@ impl FromStr for Allow {
 
 fn listed(entry: &str) -> Result<Listed, String> {
     let wrong =
-        || format!("{entry:?} is none of: private, an address, a network such as 10.0.0.0/8, a host name");
+        || format!("{entry:?} isn't `private`, an address, a network such as 10.0.0.0/8 or a host name");
     if let Some((network, bits)) = entry.split_once('/') {
         let network: IpAddr = network.parse().map_err(|_| wrong())?;
         let most = if network.is_ipv4() { 32 } else { 128 };

@@ -38,7 +38,7 @@ pub(super) fn judge(
                 answer.headers.get(LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()).into_owned());
             let to = to.map_or_else(String::new, |to| format!(" to {}", shown(&to)));
             let text = format!(
-                "{target} redirects{to} ({}); redirects are not followed: call that URL",
+                "{target} redirects{to} ({}); redirects aren't followed; call that URL instead",
                 status.as_u16()
             );
             Err(StepError::fatal(text).code("redirect"))
@@ -51,8 +51,9 @@ fn result(answer: &Answer, target: &Target, limit: Limit) -> Result<Json, StepEr
     if answer.body.is_empty() {
         return Ok(Json::null());
     }
-    let unreadable = |why: &str| StepError::new(format!("{target} answered with {why}")).code("bad_response");
-    let text = std::str::from_utf8(&answer.body).map_err(|_| unreadable("a body that is no text (UTF-8)"))?;
+    let unreadable =
+        |why: &str| StepError::new(format!("{target} responded with {why}")).code("bad_response");
+    let text = std::str::from_utf8(&answer.body).map_err(|_| unreadable("a body that isn't valid UTF-8"))?;
     let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let json = match kind {
         Some(kind) if is_json(kind) => {
@@ -75,7 +76,7 @@ fn is_json(kind: &str) -> bool {
 fn refused(answer: &Answer, status: StatusCode, target: &Target) -> StepError {
     let body = shown(&String::from_utf8_lossy(&answer.body));
     let body = if body.is_empty() { body } else { format!(": {body}") };
-    let text = format!("{target} answered {status}{body}");
+    let text = format!("{target} responded with {status}{body}");
     let code = format!("http_{}", status.as_u16());
     let passing = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);
     if !passing {

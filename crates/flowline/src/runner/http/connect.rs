@@ -49,15 +49,15 @@ impl fmt::Display for Target {
 impl Target {
     pub(super) fn of(url: &str) -> Result<Target, StepError> {
         let wrong = |why: &str| StepError::fatal(format!("the URL of the request {why}")).code("bad_url");
-        let uri: Uri = url.parse().map_err(|error| wrong(&format!("cannot be read: {error}")))?;
+        let uri: Uri = url.parse().map_err(|error| wrong(&format!("can't be read: {error}")))?;
         let tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            _ => return Err(wrong("does not begin with http:// or https://")),
+            _ => return Err(wrong("doesn't start with http:// or https://")),
         };
         let authority = uri.authority().ok_or_else(|| wrong("names no host"))?;
         if authority.as_str().contains('@') {
-            return Err(wrong("holds a user name; send credentials in a header"));
+            return Err(wrong("contains a user name; send credentials in a header"));
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         if host.is_empty() {
@@ -101,7 +101,7 @@ impl Connector {
             return Ok(Box::new(tcp));
         }
         let name = ServerName::try_from(target.host.clone())
-            .map_err(|_| failed(target, "no certificate can be for this name"))?;
+            .map_err(|_| failed(target, "this name can't have a certificate"))?;
         let tls = TlsConnector::from(self.tls(target)?).connect(name, tcp).await;
         Ok(Box::new(tls.map_err(|error| failed(target, &format!("TLS: {error}")))?))
     }
@@ -117,13 +117,13 @@ impl Connector {
                 .collect(),
         };
         let Some(first) = found.first().copied() else {
-            return Err(failed(target, "the name has no address"));
+            return Err(failed(target, "the host name has no address"));
         };
         let permitted = |address: &SocketAddr| self.allow.permits(host, address.ip());
         let permitted: Vec<SocketAddr> = found.into_iter().filter(permitted).take(TRIED).collect();
         if permitted.is_empty() {
             let text = format!(
-                "{target} is at {}, which is no public address; the setting `http-allow` can allow it (now: {})",
+                "{target} is at {}, which isn't a public address; allow it with the setting `http-allow` (now: {})",
                 first.ip(),
                 self.allow
             );
@@ -164,7 +164,7 @@ async fn dial(target: &Target, addresses: &[SocketAddr]) -> Result<TcpStream, St
 }
 
 fn failed(target: &Target, why: &str) -> StepError {
-    StepError::new(format!("cannot connect to {target}: {why}")).code("connect")
+    StepError::new(format!("can't connect to {target}: {why}")).code("connect")
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ async fn read(
         body.extend_from_slice(&frame.into_data().unwrap_or_default());
         if body.len() > limit.bytes {
             let text = format!(
-                "{target} answered with over {} bytes, the limit of a result (setting {})",
+                "the response of {target} is over {} bytes, the limit for a result (setting {})",
                 limit.bytes, limit.setting
             );
             return Err(StepError::fatal(text).code("too_large"));

@@ -46,7 +46,9 @@ impl Secrets {
     /// The value of `webhook-signature` for a message.
     pub(super) fn sign(&self, name: &str, id: &str, seconds: u64, body: &[u8]) -> Result<String, StepError> {
         let Some(value) = self.0.get(name) else {
-            let text = format!("there is no secret {name:?} here; set {VARIABLE}{name} where the step runs");
+            let text = format!(
+                "secret {name:?} isn't set; set {VARIABLE}{name} in the environment of the process that runs the step"
+            );
             return Err(StepError::fatal(text).code("no_secret"));
         };
         let mut signatures = Vec::new();
@@ -68,7 +70,7 @@ impl Secrets {
 
 fn unreadable(name: &str) -> StepError {
     let text =
-        format!("secret {name:?} is not base64, with or without {PREFIX} before it: see {VARIABLE}{name}");
+        format!("secret {name:?} ({VARIABLE}{name}) isn't base64, with or without the prefix {PREFIX}");
     StepError::fatal(text).code("no_secret")
 }
 
