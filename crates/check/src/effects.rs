@@ -7,9 +7,9 @@ use flowline_core::event::EventType;
 use flowline_core::{Json, RunKey};
 use serde::Deserialize;
 
+use crate::Invariant::{I2, I3, I7, I17, I19, I20};
 use crate::inputs::inputs;
-use crate::invariant::Invariant::{I2, I3, I7, I17, I19, I20};
-use crate::source::StoreSnapshot;
+use crate::source::Source;
 use crate::violation::{Checker, Subject, Violation};
 
 /// Everything that workers did, in order.
@@ -17,12 +17,12 @@ use crate::violation::{Checker, Subject, Violation};
 pub struct Effects {
     pub log: Vec<Effect>,
     /// How many attempts each worker may run at once. A worker that isn't listed has no limit.
-    pub slots: BTreeMap<Arc<str>, WorkerSlots>,
+    pub slots: BTreeMap<Arc<str>, Slots>,
 }
 
 /// A worker's slots, by queue.
 #[derive(Debug, Clone, Default)]
-pub struct WorkerSlots {
+pub struct Slots {
     pub queues: BTreeMap<Arc<str>, usize>,
     pub elsewhere: usize,
 }
@@ -42,31 +42,24 @@ pub enum Effect {
     /// It emitted an event before it was done.
     EmittedNow { run: RunKey, step: Arc<str>, attempt: u32, name: String },
     /// It ended or was stopped, so its slot is free.
-    Ended {
-        worker: Arc<str>,
-        queue: Arc<str>,
-        run: RunKey,
-        step: Arc<str>,
-        attempt: u32,
-        reported: AttemptReport,
-    },
+    Ended { worker: Arc<str>, queue: Arc<str>, run: RunKey, step: Arc<str>, attempt: u32, reported: Reported },
     /// How its report was answered.
-    Answered { run: RunKey, step: Arc<str>, attempt: u32, answer: ReportReply },
+    Answered { run: RunKey, step: Arc<str>, attempt: u32, answer: Answer },
     /// How a repeated report was answered.
-    AnsweredAgain { run: RunKey, step: Arc<str>, attempt: u32, report: RepeatedReport, answer: ReportReply },
+    AnsweredAgain { run: RunKey, step: Arc<str>, attempt: u32, report: Again, answer: Answer },
     /// The worker is gone, and everything it ran with it.
     Crashed { worker: Arc<str> },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttemptReport {
+pub enum Reported {
     Nothing,
     Done,
     Failed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReportReply {
+pub enum Answer {
     /// It's in the log, written now or before.
     Acknowledged,
     Refused,
@@ -74,7 +67,7 @@ pub enum ReportReply {
 
 /// What an attempt reports again after its report was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RepeatedReport {
+pub enum Again {
     Same,
     /// An outcome that it hasn't reported before.
     Other,
@@ -85,15 +78,15 @@ type Attempt = (RunKey, Arc<str>, u32);
 #[derive(Debug, Default)]
 struct Seen {
     input: Option<Json>,
-    reported: Option<AttemptReport>,
-    answer: Option<ReportReply>,
-    again: Vec<(RepeatedReport, ReportReply)>,
+    reported: Option<Reported>,
+    answer: Option<Answer>,
+    again: Vec<(Again, Answer)>,
     emitted: BTreeSet<String>,
 }
 
 impl Effects {
     /// Compares the store with what workers did.
-    pub fn check(&self, checker: Checker, source: &dyn StoreSnapshot) -> Vec<Violation> {
+    pub fn check(&self, checker: Checker, source: &dyn Source) -> Vec<Violation> {
         let (attempts, mut violations) = self.replay(checker);
         let runs: BTreeSet<&RunKey> = attempts.keys().map(|(run, ..)| run).collect();
         for run in runs {
@@ -152,7 +145,7 @@ impl Effects {
     }
 }
 
-impl WorkerSlots {
+impl Slots {
     fn of(&self, queue: &str) -> usize {
         self.queues.get(queue).copied().unwrap_or(self.elsewhere)
     }
@@ -178,7 +171,7 @@ struct Logged {
 
 fn of_run(
     checker: Checker,
-    source: &dyn StoreSnapshot,
+    source: &dyn Source,
     run: &RunKey,
     attempts: &BTreeMap<Attempt, Seen>,
 ) -> Vec<Violation> {
@@ -212,7 +205,7 @@ fn of_run(
         let reported = seen.reported;
         let of = || format!("attempt {attempt} of step {step:?}");
         let fits = match (logged.completed, logged.failed) {
-            (true, _) => reported == Some(AttemptReport::Done),
+            (true, _) => reported == Some(Reported::Done),
             // A worker may fail an attempt that reported nothing, because it took too long or its program is gone.
             (_, true) => attempts.contains_key(&(run.clone(), step.clone(), *attempt)),
             _ => true,
@@ -222,7 +215,7 @@ fn of_run(
             let message = || format!("the log has a {what} of {}, which reported {reported:?}", of());
             found.say(I3, Subject::Outside, message);
         }
-        if seen.answer == Some(ReportReply::Refused) && (logged.completed || logged.failed) {
+        if seen.answer == Some(Answer::Refused) && (logged.completed || logged.failed) {
             found.say(I7, Subject::Outside, || {
                 format!("the report of {} was refused, but is in the log", of())
             });
@@ -239,7 +232,7 @@ fn of_run(
     for ((_, step, attempt), seen) in attempts.iter().filter(|((of, ..), _)| of == run) {
         let there =
             logged.get(&(step.clone(), *attempt)).is_some_and(|logged| logged.completed || logged.failed);
-        if seen.answer == Some(ReportReply::Acknowledged) && !there && !trimmed {
+        if seen.answer == Some(Answer::Acknowledged) && !there && !trimmed {
             let message = || {
                 format!(
                     "the report of attempt {attempt} of step {step:?} was acknowledged, but isn't in the log (the run has {}ended)",
@@ -251,13 +244,13 @@ fn of_run(
         let of = || format!("attempt {attempt} of step {step:?}");
         for again in &seen.again {
             let wrong = match again {
-                (RepeatedReport::Same, ReportReply::Acknowledged) if !there && !trimmed => {
+                (Again::Same, Answer::Acknowledged) if !there && !trimmed => {
                     "got the answer for a recorded report, but isn't in the log"
                 }
-                (RepeatedReport::Same, ReportReply::Refused) if there => {
+                (Again::Same, Answer::Refused) if there => {
                     "is in the log, but was refused when it was repeated"
                 }
-                (RepeatedReport::Other, ReportReply::Acknowledged) => {
+                (Again::Other, Answer::Acknowledged) => {
                     "got the answer for a recorded report, although it differs from the recorded one"
                 }
                 _ => continue,

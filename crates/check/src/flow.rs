@@ -12,7 +12,7 @@ use flowline_core::ids::digest;
 
 /// A definition with its steps and events by number. A step's number is its place in the definition.
 #[derive(Debug)]
-pub struct FlowMap {
+pub struct Flow {
     pub definition: Definition,
     /// SHA-256 of the stored text.
     pub hash: String,
@@ -48,14 +48,14 @@ enum Want {
     Never,
 }
 
-impl FlowMap {
+impl Flow {
     /// Reads a definition as it is stored.
-    pub fn read(name: &str, body: &str) -> Result<FlowMap, String> {
+    pub fn read(name: &str, body: &str) -> Result<Flow, String> {
         let definition = read_stored(name, body).map_err(|error| error.to_string())?;
-        Ok(FlowMap { hash: digest(body.as_bytes()), ..FlowMap::new(definition) })
+        Ok(Flow { hash: digest(body.as_bytes()), ..Flow::new(definition) })
     }
 
-    pub fn new(definition: Definition) -> FlowMap {
+    pub fn new(definition: Definition) -> Flow {
         let mut names: BTreeSet<&str> = definition.accepts.keys().map(String::as_str).collect();
         names.extend(definition.steps.iter().flat_map(StepDefinition::published));
         let events: BTreeMap<String, usize> =
@@ -77,7 +77,7 @@ impl FlowMap {
         }
         let want =
             |step: &StepDefinition| step.subscribes.as_ref().map(|want| Want::of(want, &steps, &events));
-        FlowMap {
+        Flow {
             wants: definition.steps.iter().map(want).collect(),
             published: definition
                 .steps

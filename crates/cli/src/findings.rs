@@ -3,8 +3,7 @@
 use std::io;
 
 use flowline_sim::report::{
-    FailurePath, How, Lost, Root, RunEnding, Sight, SimulationReport, StarvedJoin, StuckState, Twice, Wait,
-    Why,
+    Ending, FailurePath, How, Join, Lost, Report, Root, Sight, Stuck, Twice, Wait, Why,
 };
 
 use crate::output::{self, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW};
@@ -13,7 +12,7 @@ use crate::output::{self, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW};
 const SHOWN: usize = 12;
 
 /// Prints a report; `replay` is the command that shows one seed, without its number.
-pub fn tell(report: &SimulationReport, replay: &str) -> io::Result<()> {
+pub fn tell(report: &Report, replay: &str) -> io::Result<()> {
     let page = Page { seeds: report.seeds().max(1) };
     page.outcomes(report)?;
     page.found(report)?;
@@ -25,7 +24,7 @@ pub fn tell(report: &SimulationReport, replay: &str) -> io::Result<()> {
 }
 
 /// Prints what one seed showed, after its story.
-pub fn tell_one(report: &SimulationReport) -> io::Result<()> {
+pub fn tell_one(report: &Report) -> io::Result<()> {
     let page = Page { seeds: 1 };
     for outcome in report.outcomes() {
         let (color, word) = ending(outcome.status);
@@ -53,7 +52,7 @@ impl Page {
         if self.seeds == 1 { text } else { format!("{text}\n      {}", self.sight(sight)) }
     }
 
-    fn found(&self, report: &SimulationReport) -> io::Result<()> {
+    fn found(&self, report: &Report) -> io::Result<()> {
         self.violations(report)?;
         self.stuck(&report.stuck())?;
         self.lost(&report.lost())?;
@@ -63,7 +62,7 @@ impl Page {
         self.twice(&report.twice())
     }
 
-    fn stuck(&self, stuck: &[StuckState]) -> io::Result<()> {
+    fn stuck(&self, stuck: &[Stuck]) -> io::Result<()> {
         if stuck.is_empty() {
             return Ok(());
         }
@@ -101,7 +100,7 @@ impl Page {
         )
     }
 
-    fn outcomes(&self, report: &SimulationReport) -> io::Result<()> {
+    fn outcomes(&self, report: &Report) -> io::Result<()> {
         for outcome in report.outcomes() {
             let (color, word) = ending(outcome.status);
             let (seeds, share) = (outcome.sight.seeds, self.share(outcome.sight.seeds));
@@ -113,7 +112,7 @@ impl Page {
         Ok(())
     }
 
-    fn violations(&self, report: &SimulationReport) -> io::Result<()> {
+    fn violations(&self, report: &Report) -> io::Result<()> {
         let broken = report.violations();
         if broken.is_empty() {
             return Ok(());
@@ -125,7 +124,7 @@ impl Page {
         few(lines.collect())
     }
 
-    fn joins(&self, joins: &[StarvedJoin]) -> io::Result<()> {
+    fn joins(&self, joins: &[Join]) -> io::Result<()> {
         if joins.is_empty() {
             return Ok(());
         }
@@ -135,10 +134,10 @@ impl Page {
             let because =
                 if because.is_empty() { String::new() } else { format!(" when {}", because.join(" and ")) };
             let end = match join.run {
-                RunEnding::Completed => format!("{YELLOW}the run completes without it{RESET}"),
-                RunEnding::Failed => "the run fails".to_owned(),
-                RunEnding::Waiting => "the run keeps waiting".to_owned(),
-                RunEnding::Cancelled | RunEnding::Unfinished | RunEnding::Unstarted => {
+                Ending::Completed => format!("{YELLOW}the run completes without it{RESET}"),
+                Ending::Failed => "the run fails".to_owned(),
+                Ending::Waiting => "the run keeps waiting".to_owned(),
+                Ending::Cancelled | Ending::Unfinished | Ending::Unstarted => {
                     "the run hasn't ended".to_owned()
                 }
             };
@@ -147,7 +146,7 @@ impl Page {
         });
         few(lines.collect())?;
         // Only where the run goes on as if nothing had happened is there something to mend.
-        let silent = joins.iter().filter(|join| join.run == RunEnding::Completed);
+        let silent = joins.iter().filter(|join| join.run == Ending::Completed);
         let failed = silent.flat_map(|join| &join.because).find(|root| root.how == How::Failed);
         match failed {
             Some(Root { of, .. }) => remedy(&format!(
@@ -206,7 +205,7 @@ impl Page {
         )
     }
 
-    fn steps(&self, report: &SimulationReport) -> io::Result<()> {
+    fn steps(&self, report: &Report) -> io::Result<()> {
         let never = report.never_run();
         if !never.is_empty() {
             head("Steps and actions that no seed ran")?;
@@ -228,7 +227,7 @@ impl Page {
         Ok(())
     }
 
-    fn path(&self, report: &SimulationReport) -> io::Result<()> {
+    fn path(&self, report: &Report) -> io::Result<()> {
         let Some(path) = report.longest_path() else { return Ok(()) };
         head("Longest path")?;
         output::line(&format!(
@@ -248,14 +247,14 @@ impl Page {
     }
 }
 
-fn ending(status: RunEnding) -> (&'static str, &'static str) {
+fn ending(status: Ending) -> (&'static str, &'static str) {
     match status {
-        RunEnding::Completed => (GREEN, "completed"),
-        RunEnding::Failed => (RED, "failed"),
-        RunEnding::Cancelled => (RED, "cancelled"),
-        RunEnding::Waiting => (YELLOW, "left waiting"),
-        RunEnding::Unfinished => (YELLOW, "unfinished"),
-        RunEnding::Unstarted => (DIM, "not started"),
+        Ending::Completed => (GREEN, "completed"),
+        Ending::Failed => (RED, "failed"),
+        Ending::Cancelled => (RED, "cancelled"),
+        Ending::Waiting => (YELLOW, "left waiting"),
+        Ending::Unfinished => (YELLOW, "unfinished"),
+        Ending::Unstarted => (DIM, "not started"),
     }
 }
 

@@ -111,7 +111,7 @@ pub(crate) fn write(args: &mut Args, job: &JobRow, token: Token, number: u64) {
         key: job.key,
         name: job.name.clone(),
         attempt,
-        lane: job.lane(),
+        lane: Lane { queue: job.queue.clone(), need: job.need.clone() },
         priority: job.priority,
         due: job.due,
         held: job.state == JobState::Held,

@@ -4,12 +4,15 @@ use clap::Subcommand;
 use flowline::core::ids::check_name;
 use flowline::store::QueueRow;
 use flowline::store::row::Pause;
-use flowline_server::view::Items;
+use flowline_api::queues::QueueList;
+use serde::de::IgnoredAny;
 use serde_json::json;
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::open::Access;
 use crate::output;
+use crate::target::Target;
 
 /// Show queues and their jobs, or pause and resume one
 #[derive(Debug, clap::Args)]
@@ -38,9 +41,12 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 }
 
 async fn list(context: &Context) -> Outcome {
-    let items = context.operator()?.queues().await?;
+    let items: Vec<QueueRow> = match context.target()? {
+        Target::Store => context.open(Access::Reader).await?.queues(&context.settings.tenant.value).await?,
+        Target::Server(server) => server.get::<QueueList>("/v1/queues").await?.items,
+    };
     if context.json {
-        output::json(&Items { items })?;
+        output::json(&QueueList { items })?;
     } else if items.is_empty() {
         output::note("all queues are empty, and none is paused");
     } else {
@@ -61,7 +67,16 @@ fn cells(row: &QueueRow) -> Vec<String> {
 async fn change(context: &Context, queue: &str, pause: Pause) -> Outcome {
     check_name("queue", queue).map_err(|error| Failure::usage(error.to_string()))?;
     let paused = pause == Pause::Paused;
-    context.operator()?.pause_queue(queue, pause).await?;
+    match context.target()? {
+        Target::Store => {
+            let store = context.open(Access::Existing).await?;
+            store.pause_queue(&context.settings.tenant.value, queue, pause).await?;
+        }
+        Target::Server(server) => {
+            let act = if paused { "pause" } else { "resume" };
+            let _: IgnoredAny = server.post(&format!("/v1/queues/{queue}/{act}"), &json!({})).await?;
+        }
+    }
     if context.json {
         output::json(&json!({ "queue": queue, "paused": paused }))?;
     } else {

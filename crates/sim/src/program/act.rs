@@ -18,14 +18,14 @@ pub(crate) const UNDECLARED: &str = "nobody.declared.this";
 
 /// One try, from its start on.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ScriptedAttempt {
+pub struct Act {
     /// What it does on the way, by the time since its start: in order, before it ends and before its time-out.
     pub doings: Vec<(Duration, Doing)>,
     /// When it acts on the world: an attempt that is cut off after this has had its effect.
     pub effect: Duration,
     /// When it ends. Longer than the step's time-out means that the time-out ends it.
     pub takes: Duration,
-    pub outcome: AttemptOutcome,
+    pub outcome: Outcome,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -38,20 +38,15 @@ pub enum Doing {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum AttemptOutcome {
+pub enum Outcome {
     Done { result: Json, emits: Vec<(String, Json)> },
     Failed { error: String, code: Option<String>, retry: Retryable },
 }
 
-impl ScriptedAttempt {
-    pub(super) fn nothing() -> ScriptedAttempt {
-        let outcome = AttemptOutcome::Done { result: Json::null(), emits: Vec::new() };
-        ScriptedAttempt {
-            doings: Vec::new(),
-            effect: Duration::ZERO,
-            takes: Duration::from_millis(1),
-            outcome,
-        }
+impl Act {
+    pub(super) fn nothing() -> Act {
+        let outcome = Outcome::Done { result: Json::null(), emits: Vec::new() };
+        Act { doings: Vec::new(), effect: Duration::ZERO, takes: Duration::from_millis(1), outcome }
     }
 }
 
@@ -65,7 +60,7 @@ pub(super) struct Making<'a> {
 }
 
 impl<'a> Making<'a> {
-    pub(super) fn act(mut self) -> ScriptedAttempt {
+    pub(super) fn act(mut self) -> Act {
         let timeout = self.plan.step_definition(self.step).timeout;
         let mut takes = Duration::from_millis(self.rng.u64(1..=self.temper.slowest.as_millis() as u64));
         if let Some(timeout) = timeout {
@@ -81,10 +76,10 @@ impl<'a> Making<'a> {
         let mut times: Vec<Duration> = doings.iter().map(|_| when()).collect();
         times.sort();
         let effect = when();
-        ScriptedAttempt { doings: times.into_iter().zip(doings).collect(), effect, takes, outcome }
+        Act { doings: times.into_iter().zip(doings).collect(), effect, takes, outcome }
     }
 
-    fn failed(&mut self) -> AttemptOutcome {
+    fn failed(&mut self) -> Outcome {
         let policy = &self.plan.step_definition(self.step).retry;
         let named = policy.only.iter().chain(&policy.except).cloned();
         let mut codes: Vec<Option<String>> = named.map(Some).collect();
@@ -101,10 +96,10 @@ impl<'a> Making<'a> {
             _ => Retryable::ByPolicy,
         };
         let error = format!("broke with {}", code.as_deref().unwrap_or("no code"));
-        AttemptOutcome::Failed { error, code, retry }
+        Outcome::Failed { error, code, retry }
     }
 
-    fn done(&mut self) -> AttemptOutcome {
+    fn done(&mut self) -> Outcome {
         let unruly = self.temper.manners == Manners::Unruly;
         let mut emits: Vec<(String, Json)> =
             self.chosen().into_iter().map(|name| (name.to_owned(), self.emitted(name))).collect();
@@ -122,7 +117,7 @@ impl<'a> Making<'a> {
             Some(event) => self.payload(event),
             None => json::number(i64::from(self.step)),
         };
-        AttemptOutcome::Done { result, emits }
+        Outcome::Done { result, emits }
     }
 
     /// The declared emits that it makes: all, or some.

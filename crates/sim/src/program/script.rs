@@ -14,7 +14,7 @@ use super::{Version, one_in, percent, pick, weight};
 
 /// Operations in the order of their times.
 #[derive(Debug, Clone, Default)]
-pub struct ClientScript {
+pub struct Script {
     pub ops: Vec<Timed>,
 }
 
@@ -29,7 +29,7 @@ pub struct Timed {
 /// starts with one key make one run. An operation on a run that is not there yet comes to nothing.
 #[derive(Debug, Clone)]
 pub enum Op {
-    Start(ScriptedStart),
+    Start(Start),
     Send {
         run: usize,
         event: String,
@@ -76,7 +76,7 @@ pub enum Op {
 }
 
 #[derive(Debug, Clone)]
-pub struct ScriptedStart {
+pub struct Start {
     pub run: usize,
     /// The definition, by its place in [`super::Program::versions`].
     pub version: usize,
@@ -94,10 +94,10 @@ impl Op {
     }
 }
 
-impl ClientScript {
-    pub(super) fn of(mut ops: Vec<Timed>) -> ClientScript {
+impl Script {
+    pub(super) fn of(mut ops: Vec<Timed>) -> Script {
         ops.sort_by_key(|timed| timed.at);
-        ClientScript { ops }
+        Script { ops }
     }
 
     /// Has an operator end each run that is started, at some moment of its first seconds.
@@ -134,7 +134,7 @@ impl ClientScript {
     }
 
     /// The starts that make a run: several with one key.
-    pub fn starts_of(&self, run: usize) -> impl Iterator<Item = &ScriptedStart> {
+    pub fn starts_of(&self, run: usize) -> impl Iterator<Item = &Start> {
         self.ops.iter().filter_map(move |timed| match &timed.op {
             Op::Start(start) if start.run == run => Some(start),
             _ => None,
@@ -147,7 +147,7 @@ impl ClientScript {
     }
 }
 
-pub(super) fn random(rng: &mut Rng, versions: &[Version]) -> ClientScript {
+pub(super) fn random(rng: &mut Rng, versions: &[Version]) -> Script {
     let mut ops = Vec::new();
     let starts = pick(rng, &[1, 1, 1, 2, 2, 3]);
     let mut runs = starts;
@@ -186,11 +186,11 @@ pub(super) fn random(rng: &mut Rng, versions: &[Version]) -> ClientScript {
         ops.push(Timed { at, op: Op::PauseQueue { queue: queue.clone() } });
         ops.push(Timed { at: later, op: Op::ResumeQueue { queue } });
     }
-    ClientScript::of(ops)
+    Script::of(ops)
 }
 
 /// What is sent to machines: mostly what they take, sometimes again under the same id.
-pub(super) fn of_machines(rng: &mut Rng, versions: &[Version]) -> ClientScript {
+pub(super) fn of_machines(rng: &mut Rng, versions: &[Version]) -> Script {
     let mut ops = Vec::new();
     let starts = pick(rng, &[1, 1, 1, 2, 2, 3]);
     let mut runs = starts;
@@ -230,7 +230,7 @@ pub(super) fn of_machines(rng: &mut Rng, versions: &[Version]) -> ClientScript {
             runs += 1;
         }
     }
-    ClientScript::of(ops)
+    Script::of(ops)
 }
 
 /// An event for a machine, from somebody who may or may not send it.
@@ -254,10 +254,10 @@ fn event(rng: &mut Rng, run: usize, number: usize, events: &[String]) -> Op {
     }
 }
 
-fn start(rng: &mut Rng, run: usize, versions: &[Version]) -> ScriptedStart {
+fn start(rng: &mut Rng, run: usize, versions: &[Version]) -> Start {
     let labels =
         if one_in(rng, 4) { BTreeMap::from([("team".to_owned(), "a".to_owned())]) } else { BTreeMap::new() };
-    ScriptedStart {
+    Start {
         run,
         version: rng.usize(0..versions.len()),
         input: input(rng),

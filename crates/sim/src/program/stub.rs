@@ -19,7 +19,7 @@ use crate::report::longest_try;
 
 use super::flow::FUNCTION;
 use super::sample::{Literals, value};
-use super::script::{ClientScript, Op, ScriptedStart, Timed};
+use super::script::{Op, Script, Start, Timed};
 use super::toy::Toy;
 use super::{Condition, Program, Temper, Version, mix, one_in, pick};
 
@@ -248,13 +248,8 @@ pub(super) fn temper(rng: &mut Rng, definition: &Definition) -> Temper {
 }
 
 /// One run; events from outside come at any time, or never.
-fn script(
-    rng: &mut Rng,
-    definition: &Definition,
-    input: Json,
-    payloads: &BTreeMap<String, Json>,
-) -> ClientScript {
-    let start = ScriptedStart {
+fn script(rng: &mut Rng, definition: &Definition, input: Json, payloads: &BTreeMap<String, Json>) -> Script {
+    let start = Start {
         run: 0,
         version: 0,
         input,
@@ -272,7 +267,7 @@ fn script(
             ops.push(Timed { at, op: Op::send(0, event.clone(), payload) });
         }
     }
-    ClientScript::of(ops)
+    Script::of(ops)
 }
 
 /// Numbers and texts that conditions mention.

@@ -16,13 +16,13 @@ use flowline_core::definition::{Definition, Subscribes};
 use flowline_core::{Event, EventType, Status};
 use serde::Serialize;
 
-use crate::model::{Cut, Observed, StepFate};
+use crate::model::{Cut, Fate, Observed};
 use states::States;
 
 pub use cause::{How, Root};
 pub use path::LongestPath;
 pub(crate) use path::longest_try;
-pub use states::{Lost, StuckState};
+pub use states::{Lost, Stuck};
 
 /// One seed, as it went.
 #[derive(Debug, Clone, Copy)]
@@ -60,12 +60,12 @@ impl Sight {
     }
 }
 
-/// Everything that the seeds showed. Fill it with [`SimulationReport::add`], then read it.
+/// Everything that the seeds showed. Fill it with [`Report::add`], then read it.
 #[derive(Debug, Clone)]
-pub struct SimulationReport {
+pub struct Report {
     flow: Definition,
     seeds: u64,
-    outcomes: BTreeMap<RunEnding, Sight>,
+    outcomes: BTreeMap<Ending, Sight>,
     twice: BTreeMap<(String, Why), Sight>,
     failures: BTreeMap<(String, Option<String>), (Sight, Vec<String>)>,
     joins: BTreeMap<Unsatisfied, Sight>,
@@ -79,7 +79,7 @@ pub struct SimulationReport {
 /// How a run ended, or did not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RunEnding {
+pub enum Ending {
     Completed,
     Failed,
     Cancelled,
@@ -106,7 +106,7 @@ struct Unsatisfied {
     join: String,
     missing: Vec<String>,
     roots: BTreeSet<Root>,
-    ending: RunEnding,
+    ending: Ending,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -138,14 +138,14 @@ pub struct FailurePath {
 
 /// A join that some of what it waits for never reached.
 #[derive(Debug, Clone, Serialize)]
-pub struct StarvedJoin {
+pub struct Join {
     pub step: String,
     /// What did not come.
     pub missing: Vec<String>,
     /// What it comes from.
     pub because: Vec<Root>,
     /// How the run ended all the same.
-    pub run: RunEnding,
+    pub run: Ending,
     #[serde(flatten)]
     pub sight: Sight,
 }
@@ -160,15 +160,15 @@ pub struct Wait {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct EndingSight {
-    pub status: RunEnding,
+pub struct Outcome {
+    pub status: Ending,
     #[serde(flatten)]
     pub sight: Sight,
 }
 
-impl SimulationReport {
-    pub fn new(flow: Definition) -> SimulationReport {
-        SimulationReport {
+impl Report {
+    pub fn new(flow: Definition) -> Report {
+        Report {
             flow,
             seeds: 0,
             outcomes: BTreeMap::new(),
@@ -201,18 +201,18 @@ impl SimulationReport {
                 return self.violated(trial.seed, message);
             }
         };
-        let ending = if trial.log.is_empty() { RunEnding::Unstarted } else { self.ending(&observed) };
+        let ending = if trial.log.is_empty() { Ending::Unstarted } else { self.ending(&observed) };
         let weight = trial.log.len();
         self.outcomes.entry(ending).or_default().see(trial.seed, weight);
         self.add_ran(trial);
         self.add_twice(trial);
-        if ending == RunEnding::Failed {
+        if ending == Ending::Failed {
             self.add_failure(trial, &observed);
         }
-        if ending != RunEnding::Unstarted {
+        if ending != Ending::Unstarted {
             self.add_joins(trial, &observed, ending);
         }
-        if ending == RunEnding::Waiting {
+        if ending == Ending::Waiting {
             self.add_wait(trial, &observed);
         }
     }
@@ -232,9 +232,9 @@ impl SimulationReport {
     }
 
     /// The likeliest first.
-    pub fn outcomes(&self) -> Vec<EndingSight> {
+    pub fn outcomes(&self) -> Vec<Outcome> {
         let outcomes = self.outcomes.iter();
-        let all = outcomes.map(|(status, sight)| EndingSight { status: *status, sight: sight.clone() });
+        let all = outcomes.map(|(status, sight)| Outcome { status: *status, sight: sight.clone() });
         by_seeds(all.collect(), |outcome| &outcome.sight)
     }
 
@@ -262,12 +262,12 @@ impl SimulationReport {
 
     /// Runs that complete without the join come first: nobody would notice. A cause that contains a simpler one is left
     /// out.
-    pub fn joins(&self) -> Vec<StarvedJoin> {
+    pub fn joins(&self) -> Vec<Join> {
         let simpler = |one: &Unsatisfied, than: &Unsatisfied| {
             one.join == than.join && one.roots.len() < than.roots.len() && one.roots.is_subset(&than.roots)
         };
         let kept = self.joins.iter().filter(|(join, _)| !self.joins.keys().any(|one| simpler(one, join)));
-        let all = kept.map(|(join, sight)| StarvedJoin {
+        let all = kept.map(|(join, sight)| Join {
             step: join.join.clone(),
             missing: join.missing.clone(),
             because: join.roots.iter().cloned().collect(),
@@ -275,7 +275,7 @@ impl SimulationReport {
             sight: sight.clone(),
         });
         let mut all = by_seeds(all.collect(), |join| &join.sight);
-        all.sort_by_key(|join| join.run != RunEnding::Completed);
+        all.sort_by_key(|join| join.run != Ending::Completed);
         all
     }
 
@@ -308,13 +308,13 @@ impl SimulationReport {
         self.flow.machine.is_none().then(|| LongestPath::of(&self.flow))
     }
 
-    fn ending(&self, observed: &Observed) -> RunEnding {
+    fn ending(&self, observed: &Observed) -> Ending {
         match observed.status {
-            Some(Status::Completed) => RunEnding::Completed,
-            Some(Status::Failed) => RunEnding::Failed,
-            Some(Status::Cancelled) => RunEnding::Cancelled,
-            _ if !cause::awaited(&self.flow, observed).is_empty() => RunEnding::Waiting,
-            _ => RunEnding::Unfinished,
+            Some(Status::Completed) => Ending::Completed,
+            Some(Status::Failed) => Ending::Failed,
+            Some(Status::Cancelled) => Ending::Cancelled,
+            _ if !cause::awaited(&self.flow, observed).is_empty() => Ending::Waiting,
+            _ => Ending::Unfinished,
         }
     }
 
@@ -364,15 +364,15 @@ impl SimulationReport {
         }
     }
 
-    fn add_joins(&mut self, trial: Trial<'_>, observed: &Observed, ending: RunEnding) {
+    fn add_joins(&mut self, trial: Trial<'_>, observed: &Observed, ending: Ending) {
         if observed.cut.is_some() {
             return;
         }
         for step in &self.flow.steps {
             let Some(subscribes) = &step.subscribes else { continue };
             let leaves = subscribes.leaves();
-            let waiting = matches!(observed.fate(&step.name), StepFate::Untriggered | StepFate::Stopped)
-                || ending == RunEnding::Waiting && !observed.touched.contains(&step.name);
+            let waiting = matches!(observed.fate(&step.name), Fate::Untriggered | Fate::Stopped)
+                || ending == Ending::Waiting && !observed.touched.contains(&step.name);
             let some = leaves.iter().any(|leaf| cause::came(&self.flow, observed, leaf));
             if leaves.len() < 2 || !waiting || !some {
                 continue;
