@@ -9,6 +9,7 @@ mod probe;
 mod services;
 mod simulate;
 mod stage;
+mod suite;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -112,12 +113,11 @@ fn serve(root: &Path, command: Services) -> Result<()> {
 }
 
 /// What takes seconds comes first, so that most failures show at once.
-fn ci() -> [Stage; 10] {
+fn ci() -> [Stage; 9] {
     [
         Stage::format(),
         Stage::tidy(),
         Stage::lints().quiet(),
-        Stage::build().quiet(),
         Stage::tests(),
         Stage::clients(),
         Stage::planted(),

@@ -22,9 +22,9 @@ pub(crate) struct Probe {
 }
 
 /// A server that ends with its owner.
-pub(crate) struct Server(Child);
+pub(crate) struct ServerProcess(Child);
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -82,7 +82,7 @@ fn flowline(root: &Path) -> Command {
 }
 
 /// Starts a server on a store in this folder. Gives the URL that it listens on.
-pub(crate) fn serve(root: &Path, folder: &Path, arguments: &[&str]) -> Result<(Server, String)> {
+pub(crate) fn serve(root: &Path, folder: &Path, arguments: &[&str]) -> Result<(ServerProcess, String)> {
     let mut child = flowline(root)
         .current_dir(folder)
         .env("FLOWLINE_LOG_FORMAT", "pretty")
@@ -92,7 +92,7 @@ pub(crate) fn serve(root: &Path, folder: &Path, arguments: &[&str]) -> Result<(S
         .spawn()
         .context("the server could not be started")?;
     let stderr = child.stderr.take().context("no pipe")?;
-    let server = Server(child);
+    let server = ServerProcess(child);
     let mut lines = BufReader::new(stderr).lines();
     for line in lines.by_ref() {
         if let Some((_, address)) = line?.rsplit_once(" on http://") {

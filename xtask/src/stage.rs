@@ -1,7 +1,7 @@
 //! Stages: named commands run one after the other until one fails.
 //!
-//! A stage's own output stays visible as it is, so the totals of `cargo test` are cargo's, not ours. A failure
-//! ends the run at once with the command that repeats that stage alone.
+//! A stage's own output stays visible as it is. A failure ends the run at once with the command that repeats that stage
+//! alone.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{clients, mutants, services, tidy};
+use crate::{clients, mutants, services, suite, tidy};
 
 /// Advisories are left out: their database needs the network, and a new advisory must not fail an unchanged commit.
 const DENY: &[&str] = &["deny", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"];
@@ -32,10 +32,8 @@ enum Work {
         env: Option<(&'static str, &'static str)>,
         args: &'static [&'static str],
     },
-    /// `cargo` with the servers that the tests talk to, for as long as it runs.
-    Served {
-        args: &'static [&'static str],
-    },
+    /// The tests, with the servers that they talk to.
+    Tests,
     Tidy,
     Dependencies,
     Clients,
@@ -55,13 +53,8 @@ impl Stage {
         Stage { name: "tidy", work: Work::Tidy, quiet: false }
     }
 
-    /// Compiles the tests, so that their own run shows nothing but tests.
-    pub(crate) fn build() -> Stage {
-        Stage::cargo("build", &["test", "--workspace", "--no-run"])
-    }
-
     pub(crate) fn tests() -> Stage {
-        Stage { name: "tests", work: Work::Served { args: &["test", "--workspace"] }, quiet: false }
+        Stage { name: "tests", work: Work::Tests, quiet: false }
     }
 
     /// Apart from the libraries: the binary `flowline` and the library of that name would overwrite each other's
@@ -109,9 +102,7 @@ impl Stage {
                 format!("{key}={value} cargo {}", args.join(" "))
             }
             Work::Cargo { env: None, args } => format!("cargo {}", args.join(" ")),
-            Work::Served { args } => {
-                format!("eval \"$(cargo xtask services start)\" && cargo {}", args.join(" "))
-            }
+            Work::Tests => "eval \"$(cargo xtask services start)\" && cargo test --workspace".to_owned(),
             Work::Tidy => "cargo xtask tidy".to_owned(),
             Work::Clients => "cargo xtask clients".to_owned(),
             Work::Planted => "cargo xtask mutants --check".to_owned(),
@@ -122,11 +113,7 @@ impl Stage {
     fn run(&self, root: &Path) -> Result<()> {
         match &self.work {
             Work::Cargo { env, args } => self.cargo_in(root, args, cargo().envs(env.iter().copied())),
-            Work::Served { args } => {
-                let servers = services::run(root)?;
-                let variables = servers.variables().iter().map(|(variable, url)| (variable, url));
-                self.cargo_in(root, args, cargo().envs(variables))
-            }
+            Work::Tests => suite::run(root, services::run(root)?.variables()),
             Work::Tidy => tidy::run(root),
             Work::Clients => clients::run(root),
             Work::Planted => mutants::check(root),
@@ -180,7 +167,7 @@ pub(crate) fn run_all(root: &Path, stages: impl IntoIterator<Item = Stage>) -> R
 }
 
 /// The cargo that runs this xtask, so that a toolchain chosen with `cargo +NAME xtask` holds for every stage.
-fn cargo() -> Command {
+pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 

@@ -7,9 +7,9 @@ use flowline_core::event::EventType;
 use flowline_core::{Json, RunKey};
 use serde::Deserialize;
 
-use crate::Invariant::{I2, I3, I7, I17, I19, I20};
 use crate::inputs::inputs;
-use crate::source::Source;
+use crate::invariant::Invariant::{I2, I3, I7, I17, I19, I20};
+use crate::source::StoreSnapshot;
 use crate::violation::{Checker, Subject, Violation};
 
 /// Everything that workers did, in order.
@@ -17,12 +17,12 @@ use crate::violation::{Checker, Subject, Violation};
 pub struct Effects {
     pub log: Vec<Effect>,
     /// How many attempts each worker may run at once. A worker that isn't listed has no limit.
-    pub slots: BTreeMap<Arc<str>, Slots>,
+    pub slots: BTreeMap<Arc<str>, WorkerSlots>,
 }
 
 /// A worker's slots, by queue.
 #[derive(Debug, Clone, Default)]
-pub struct Slots {
+pub struct WorkerSlots {
     pub queues: BTreeMap<Arc<str>, usize>,
     pub elsewhere: usize,
 }
@@ -42,24 +42,31 @@ pub enum Effect {
     /// It emitted an event before it was done.
     EmittedNow { run: RunKey, step: Arc<str>, attempt: u32, name: String },
     /// It ended or was stopped, so its slot is free.
-    Ended { worker: Arc<str>, queue: Arc<str>, run: RunKey, step: Arc<str>, attempt: u32, reported: Reported },
+    Ended {
+        worker: Arc<str>,
+        queue: Arc<str>,
+        run: RunKey,
+        step: Arc<str>,
+        attempt: u32,
+        reported: AttemptReport,
+    },
     /// How its report was answered.
-    Answered { run: RunKey, step: Arc<str>, attempt: u32, answer: Answer },
+    Answered { run: RunKey, step: Arc<str>, attempt: u32, answer: ReportReply },
     /// How a repeated report was answered.
-    AnsweredAgain { run: RunKey, step: Arc<str>, attempt: u32, report: Again, answer: Answer },
+    AnsweredAgain { run: RunKey, step: Arc<str>, attempt: u32, report: RepeatedReport, answer: ReportReply },
     /// The worker is gone, and everything it ran with it.
     Crashed { worker: Arc<str> },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reported {
+pub enum AttemptReport {
     Nothing,
     Done,
     Failed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum ReportReply {
     /// It's in the log, written now or before.
     Acknowledged,
     Refused,
@@ -67,7 +74,7 @@ pub enum Answer {
 
 /// What an attempt reports again after its report was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Again {
+pub enum RepeatedReport {
     Same,
     /// An outcome that it hasn't reported before.
     Other,
@@ -78,15 +85,15 @@ type Attempt = (RunKey, Arc<str>, u32);
 #[derive(Debug, Default)]
 struct Seen {
     input: Option<Json>,
-    reported: Option<Reported>,
-    answer: Option<Answer>,
-    again: Vec<(Again, Answer)>,
+    reported: Option<AttemptReport>,
+    answer: Option<ReportReply>,
+    again: Vec<(RepeatedReport, ReportReply)>,
     emitted: BTreeSet<String>,
 }
 
 impl Effects {
     /// Compares the store with what workers did.
-    pub fn check(&self, checker: Checker, source: &dyn Source) -> Vec<Violation> {
+    pub fn check(&self, checker: Checker, source: &dyn StoreSnapshot) -> Vec<Violation> {
         let (attempts, mut violations) = self.replay(checker);
         let runs: BTreeSet<&RunKey> = attempts.keys().map(|(run, ..)| run).collect();
         for run in runs {
@@ -145,7 +152,7 @@ impl Effects {
     }
 }
 
-impl Slots {
+impl WorkerSlots {
     fn of(&self, queue: &str) -> usize {
         self.queues.get(queue).copied().unwrap_or(self.elsewhere)
     }
@@ -171,7 +178,7 @@ struct Logged {
 
 fn of_run(
     checker: Checker,
-    source: &dyn Source,
+    source: &dyn StoreSnapshot,
     run: &RunKey,
     attempts: &BTreeMap<Attempt, Seen>,
 ) -> Vec<Violation> {
@@ -205,7 +212,7 @@ fn of_run(
         let reported = seen.reported;
         let of = || format!("attempt {attempt} of step {step:?}");
         let fits = match (logged.completed, logged.failed) {
-            (true, _) => reported == Some(Reported::Done),
+            (true, _) => reported == Some(AttemptReport::Done),
             // A worker may fail an attempt that reported nothing, because it took too long or its program is gone.
             (_, true) => attempts.contains_key(&(run.clone(), step.clone(), *attempt)),
             _ => true,
@@ -215,7 +222,7 @@ fn of_run(
             let message = || format!("the log has a {what} of {}, which reported {reported:?}", of());
             found.say(I3, Subject::Outside, message);
         }
-        if seen.answer == Some(Answer::Refused) && (logged.completed || logged.failed) {
+        if seen.answer == Some(ReportReply::Refused) && (logged.completed || logged.failed) {
             found.say(I7, Subject::Outside, || {
                 format!("the report of {} was refused, but is in the log", of())
             });
@@ -232,7 +239,7 @@ fn of_run(
     for ((_, step, attempt), seen) in attempts.iter().filter(|((of, ..), _)| of == run) {
         let there =
             logged.get(&(step.clone(), *attempt)).is_some_and(|logged| logged.completed || logged.failed);
-        if seen.answer == Some(Answer::Acknowledged) && !there && !trimmed {
+        if seen.answer == Some(ReportReply::Acknowledged) && !there && !trimmed {
             let message = || {
                 format!(
                     "the report of attempt {attempt} of step {step:?} was acknowledged, but isn't in the log (the run has {}ended)",
@@ -244,13 +251,13 @@ fn of_run(
         let of = || format!("attempt {attempt} of step {step:?}");
         for again in &seen.again {
             let wrong = match again {
-                (Again::Same, Answer::Acknowledged) if !there && !trimmed => {
+                (RepeatedReport::Same, ReportReply::Acknowledged) if !there && !trimmed => {
                     "got the answer for a recorded report, but isn't in the log"
                 }
-                (Again::Same, Answer::Refused) if there => {
+                (RepeatedReport::Same, ReportReply::Refused) if there => {
                     "is in the log, but was refused when it was repeated"
                 }
-                (Again::Other, Answer::Acknowledged) => {
+                (RepeatedReport::Other, ReportReply::Acknowledged) => {
                     "got the answer for a recorded report, although it differs from the recorded one"
                 }
                 _ => continue,

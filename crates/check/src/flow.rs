@@ -12,7 +12,7 @@ use flowline_core::ids::digest;
 
 /// A definition with its steps and events by number. A step's number is its place in the definition.
 #[derive(Debug)]
-pub struct Flow {
+pub struct FlowMap {
     pub definition: Definition,
     /// SHA-256 of the stored text.
     pub hash: String,
@@ -48,14 +48,14 @@ enum Want {
     Never,
 }
 
-impl Flow {
+impl FlowMap {
     /// Reads a definition as it is stored.
-    pub fn read(name: &str, body: &str) -> Result<Flow, String> {
+    pub fn read(name: &str, body: &str) -> Result<FlowMap, String> {
         let definition = read_stored(name, body).map_err(|error| error.to_string())?;
-        Ok(Flow { hash: digest(body.as_bytes()), ..Flow::new(definition) })
+        Ok(FlowMap { hash: digest(body.as_bytes()), ..FlowMap::new(definition) })
     }
 
-    pub fn new(definition: Definition) -> Flow {
+    pub fn new(definition: Definition) -> FlowMap {
         let mut names: BTreeSet<&str> = definition.accepts.keys().map(String::as_str).collect();
         names.extend(definition.steps.iter().flat_map(StepDefinition::published));
         let events: BTreeMap<String, usize> =
@@ -77,7 +77,7 @@ impl Flow {
         }
         let want =
             |step: &StepDefinition| step.subscribes.as_ref().map(|want| Want::of(want, &steps, &events));
-        Flow {
+        FlowMap {
             wants: definition.steps.iter().map(want).collect(),
             published: definition
                 .steps

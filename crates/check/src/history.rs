@@ -7,8 +7,8 @@ use flowline_core::event::{Event, EventType};
 use flowline_core::{RunId, RunKey, Tenant};
 use serde::Deserialize;
 
-use crate::Invariant::{I3, I9};
-use crate::source::Source;
+use crate::invariant::Invariant::{I3, I9};
+use crate::source::StoreSnapshot;
 use crate::violation::{Checker, Findings, Subject, Violation};
 
 /// Everything that clients did, in any order.
@@ -22,12 +22,12 @@ pub struct History {
 #[derive(Debug, Clone)]
 pub struct Operation {
     pub tenant: Tenant,
-    pub act: Act,
-    pub outcome: Outcome,
+    pub act: ClientRequest,
+    pub outcome: ClientReply,
 }
 
 #[derive(Debug, Clone)]
-pub enum Act {
+pub enum ClientRequest {
     /// A start, or the retry of an ended run. `body` is the input as JSON; `None` if the client doesn't know it.
     Start {
         /// The run that the client was told about.
@@ -59,7 +59,7 @@ pub enum Act {
 
 /// What the client was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ClientReply {
     Acknowledged,
     Refused,
     /// No response, or one that leaves it open.
@@ -72,26 +72,26 @@ pub enum Outcome {
     },
 }
 
-impl Act {
+impl ClientRequest {
     fn run(&self) -> Option<&RunId> {
         match self {
-            Act::Start { run, .. } => run.as_ref(),
-            Act::Send { run, .. }
-            | Act::Cancel { run }
-            | Act::Pause { run }
-            | Act::Resume { run }
-            | Act::Finish { run } => Some(run),
+            ClientRequest::Start { run, .. } => run.as_ref(),
+            ClientRequest::Send { run, .. }
+            | ClientRequest::Cancel { run }
+            | ClientRequest::Pause { run }
+            | ClientRequest::Resume { run }
+            | ClientRequest::Finish { run } => Some(run),
         }
     }
 }
 
 impl History {
-    pub fn push(&mut self, tenant: &Tenant, act: Act, outcome: Outcome) {
+    pub fn push(&mut self, tenant: &Tenant, act: ClientRequest, outcome: ClientReply) {
         self.operations.push(Operation { tenant: tenant.clone(), act, outcome });
     }
 
     /// Compares the store with what clients were told.
-    pub fn check(&self, checker: Checker, source: &dyn Source) -> Vec<Violation> {
+    pub fn check(&self, checker: Checker, source: &dyn StoreSnapshot) -> Vec<Violation> {
         let tenants: BTreeSet<&Tenant> = self.operations.iter().map(|operation| &operation.tenant).collect();
         let mut violations = Vec::new();
         for tenant in tenants {
@@ -118,7 +118,7 @@ impl History {
     fn starts(
         &self,
         checker: Checker,
-        source: &dyn Source,
+        source: &dyn StoreSnapshot,
         tenant: &Tenant,
         operations: &[&Operation],
     ) -> Vec<Violation> {
@@ -127,13 +127,13 @@ impl History {
         let mut by_key: BTreeMap<(&str, &str), (bool, Option<&RunId>)> = BTreeMap::new();
         let mut untold = 0;
         for operation in operations {
-            let Act::Start { run, flow, key, .. } = &operation.act else { continue };
-            let asked = operation.outcome != Outcome::Refused;
+            let ClientRequest::Start { run, flow, key, .. } = &operation.act else { continue };
+            let asked = operation.outcome != ClientReply::Refused;
             match (key, run, operation.outcome) {
                 (Some(key), _, _) => {
                     let (was_asked, known) = by_key.entry((flow, key)).or_default();
                     *was_asked |= asked;
-                    let run = run.as_ref().filter(|_| operation.outcome == Outcome::Acknowledged);
+                    let run = run.as_ref().filter(|_| operation.outcome == ClientReply::Acknowledged);
                     if let (Some(known), Some(run)) = (*known, run)
                         && known != run
                     {
@@ -143,14 +143,14 @@ impl History {
                     }
                     *known = known.or(run);
                 }
-                (None, Some(run), Outcome::Acknowledged) => {
+                (None, Some(run), ClientReply::Acknowledged) => {
                     if !told.insert(run) {
                         found.say(I3, Subject::Outside, || {
                             format!("two starts were told that they created run {run}")
                         });
                     }
                 }
-                (None, _, Outcome::Unknown) => untold += 1,
+                (None, _, ClientReply::Unknown) => untold += 1,
                 (None, _, _) => {}
             }
         }
@@ -185,9 +185,14 @@ struct Said {
     by: Option<String>,
 }
 
-fn of_run(checker: Checker, source: &dyn Source, key: &RunKey, operations: &[&Operation]) -> Vec<Violation> {
+fn of_run(
+    checker: Checker,
+    source: &dyn StoreSnapshot,
+    key: &RunKey,
+    operations: &[&Operation],
+) -> Vec<Violation> {
     let mut found = checker.findings();
-    let acknowledged = operations.iter().any(|operation| operation.outcome == Outcome::Acknowledged);
+    let acknowledged = operations.iter().any(|operation| operation.outcome == ClientReply::Acknowledged);
     match source.row(key) {
         None if acknowledged => found
             .say(I3, Subject::Outside, || "the start was acknowledged, but the run doesn't exist".to_owned()),
@@ -212,7 +217,7 @@ struct Told {
 }
 
 impl Told {
-    fn read(source: &dyn Source, key: &RunKey) -> Told {
+    fn read(source: &dyn StoreSnapshot, key: &RunKey) -> Told {
         let events = source.events(key, 0);
         let said = |event: &Event| -> Said {
             event.data.as_ref().and_then(|data| data.to().ok()).unwrap_or_default()
@@ -244,13 +249,17 @@ impl Told {
         for operation in operations {
             self.check_one(operation, found);
         }
-        let asked = |fits: fn(&Act) -> bool| {
-            operations.iter().filter(|o| fits(&o.act) && o.outcome != Outcome::Refused).count()
+        let asked = |fits: fn(&ClientRequest) -> bool| {
+            operations.iter().filter(|o| fits(&o.act) && o.outcome != ClientReply::Refused).count()
         };
         let counts = [
-            ("flow.paused", self.count(true), asked(|act| matches!(act, Act::Pause { .. }))),
-            ("flow.resumed", self.count(false), asked(|act| matches!(act, Act::Resume { .. }))),
-            ("flow.cancelled", usize::from(self.cancelled), asked(|act| matches!(act, Act::Cancel { .. }))),
+            ("flow.paused", self.count(true), asked(|act| matches!(act, ClientRequest::Pause { .. }))),
+            ("flow.resumed", self.count(false), asked(|act| matches!(act, ClientRequest::Resume { .. }))),
+            (
+                "flow.cancelled",
+                usize::from(self.cancelled),
+                asked(|act| matches!(act, ClientRequest::Cancel { .. })),
+            ),
         ];
         for (kind, there, asked) in counts {
             if there > asked {
@@ -261,12 +270,12 @@ impl Told {
         }
         let sends = |name: &str, id: &Option<String>| {
             operations.iter().any(|operation| match &operation.act {
-                Act::Send { name: sent, event_id, .. } => {
+                ClientRequest::Send { name: sent, event_id, .. } => {
                     let alike = event_id.is_none() || event_id == id;
-                    sent == name && alike && operation.outcome != Outcome::Refused
+                    sent == name && alike && operation.outcome != ClientReply::Refused
                 }
                 // A retry inherits the events that the first run received.
-                Act::Start { body: None, .. } => true,
+                ClientRequest::Start { body: None, .. } => true,
                 _ => false,
             })
         };
@@ -288,10 +297,10 @@ impl Told {
         before == paused || between.any(|(_, kind)| *kind == paused)
     }
 
-    fn check_unchanged(&self, act: &Act, asked: u64, answered: u64, found: &mut Findings) {
+    fn check_unchanged(&self, act: &ClientRequest, asked: u64, answered: u64, found: &mut Findings) {
         let (what, paused) = match act {
-            Act::Pause { .. } => ("paused", true),
-            Act::Resume { .. } => ("not paused", false),
+            ClientRequest::Pause { .. } => ("paused", true),
+            ClientRequest::Resume { .. } => ("not paused", false),
             _ => return,
         };
         if !self.was(paused, asked, answered) {
@@ -301,10 +310,10 @@ impl Told {
     }
 
     fn check_one(&self, operation: &Operation, found: &mut Findings) {
-        if let Outcome::Unchanged { asked, answered } = operation.outcome {
+        if let ClientReply::Unchanged { asked, answered } = operation.outcome {
             self.check_unchanged(&operation.act, asked, answered, found);
         }
-        if operation.outcome != Outcome::Acknowledged {
+        if operation.outcome != ClientReply::Acknowledged {
             return;
         }
         let mut lost = |there: bool, what: &str| {
@@ -313,7 +322,7 @@ impl Told {
             }
         };
         match &operation.act {
-            Act::Start { body: Some(body), key, .. } => {
+            ClientRequest::Start { body: Some(body), key, .. } => {
                 // An input of null is read as `None`.
                 let body: Option<serde_json::Value> = serde_json::from_str(body).unwrap_or_default();
                 if body != self.input {
@@ -322,17 +331,17 @@ impl Told {
                     found.say(invariant, Subject::Outside, message);
                 }
             }
-            Act::Start { .. } => {}
-            Act::Send { name, event_id, .. } => {
+            ClientRequest::Start { .. } => {}
+            ClientRequest::Send { name, event_id, .. } => {
                 let any = event_id.is_none() || !self.by_id;
                 let same =
                     |(received, id): &(String, Option<String>)| received == name && (any || id == event_id);
                 lost(self.received.iter().any(same), &format!("event {name:?} ({event_id:?})"));
             }
-            Act::Cancel { .. } => lost(self.cancelled, "a cancel"),
-            Act::Pause { .. } => lost(self.count(true) > 0, "a pause"),
-            Act::Resume { .. } => lost(self.count(false) > 0, "a resume"),
-            Act::Finish { .. } => lost(self.by_hand, "a completion or failure by hand"),
+            ClientRequest::Cancel { .. } => lost(self.cancelled, "a cancel"),
+            ClientRequest::Pause { .. } => lost(self.count(true) > 0, "a pause"),
+            ClientRequest::Resume { .. } => lost(self.count(false) > 0, "a resume"),
+            ClientRequest::Finish { .. } => lost(self.by_hand, "a completion or failure by hand"),
         }
     }
 }

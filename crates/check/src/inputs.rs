@@ -10,8 +10,8 @@ use flowline_core::{Json, RunKey};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::flow::Flow;
-use crate::source::Source;
+use crate::flow::FlowMap;
+use crate::source::StoreSnapshot;
 use crate::violation::Checker;
 use crate::walk::Walk;
 
@@ -25,11 +25,15 @@ struct Data {
 }
 
 /// By triggered step. Empty for a machine, whose actions get their event instead.
-pub(crate) fn inputs(source: &dyn Source, run: &RunKey, events: &[Event]) -> BTreeMap<Arc<str>, Value> {
+pub(crate) fn inputs(
+    source: &dyn StoreSnapshot,
+    run: &RunKey,
+    events: &[Event],
+) -> BTreeMap<Arc<str>, Value> {
     let mut inputs = BTreeMap::new();
     let Some(row) = source.row(run) else { return inputs };
     let body = source.definition(&row.tenant, &row.definition);
-    let flow = body.and_then(|body| Flow::read(&row.flow_name, &body).ok());
+    let flow = body.and_then(|body| FlowMap::read(&row.flow_name, &body).ok());
     let Some(flow) = flow.filter(|flow| flow.states.is_none()) else { return inputs };
     let mut walk = Walk::new(run.clone(), row.flow_name, &flow);
     let mut emitted: BTreeMap<String, Option<Value>> = BTreeMap::new();

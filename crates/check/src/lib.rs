@@ -4,7 +4,7 @@
 //! the engine uses, so a bug there can't hide itself here. `cargo xtask tidy` enforces that.
 //!
 //! There are three ways to use it, depending on what the caller can see:
-//! - [`Look`] checks one run after the fact: its row, log and jobs. [`miscounted`] checks the counters.
+//! - [`RunCheck`] checks one run after the fact: its row, log and jobs. [`miscounted`] checks the counters.
 //! - [`Watch`] sits next to a store and sees every call that changes it, so it also sees what no dump shows: whole commits,
 //!   tokens, the log before and after.
 //! - [`History`] and [`Effects`] compare what clients were told and what workers did with the store, at the end.
@@ -16,6 +16,7 @@ mod effects;
 mod flow;
 mod history;
 mod inputs;
+mod invariant;
 mod look;
 mod source;
 mod violation;
@@ -23,11 +24,11 @@ mod walk;
 mod watch;
 
 pub use counters::{Counted, counted, miscounted};
-pub use effects::{Again, Answer, Effect, Effects, Reported, Slots};
-pub use flow::Flow;
-pub use flowline_core::violation::Invariant;
-pub use history::{Act, History, Operation, Outcome};
-pub use look::{Look, Shape};
-pub use source::Source;
+pub use effects::{AttemptReport, Effect, Effects, RepeatedReport, ReportReply, WorkerSlots};
+pub use flow::FlowMap;
+pub use history::{ClientReply, ClientRequest, History, Operation};
+pub use invariant::Invariant;
+pub use look::{RunCheck, RunShape};
+pub use source::StoreSnapshot;
 pub use violation::{Checker, Subject, Violation};
 pub use watch::Watch;

@@ -7,10 +7,10 @@ use flowline_core::ids::RunId;
 use flowline_core::{Event, RunKey, Status, Time};
 use flowline_store::{Failure, JobKey, JobRow, JobState, Receipt, ReceiptStatus, RunRow, StateValue};
 
-use crate::Invariant::{I1, I2, I5, I6, I8, I9, I11, I12, I15, I16, I17, I18};
-use crate::flow::Flow;
+use crate::flow::FlowMap;
+use crate::invariant::Invariant::{I1, I2, I5, I6, I8, I9, I11, I12, I15, I16, I17, I18};
 use crate::violation::{Checker, Findings, Subject, Violation};
-use crate::walk::{KnownValue, Phase, Walk};
+use crate::walk::{KnownValue, StepPhase, Walk};
 
 /// The timer for a run's timeout.
 const RUN_TIMEOUT: JobKey = JobKey::Timer(0);
@@ -21,16 +21,16 @@ const FIRST_TIMER: u32 = 2;
 
 /// The check of one run. Events come one by one, so that a long log doesn't have to fit into memory.
 #[derive(Debug)]
-pub struct Look {
+pub struct RunCheck {
     run: RunKey,
-    flow: Arc<Flow>,
+    flow: Arc<FlowMap>,
     walk: Walk,
     found: Findings,
 }
 
 /// What a run looks like according to its log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shape {
+pub struct RunShape {
     pub status: Status,
     /// The state that a machine is in.
     pub state: Option<Arc<str>>,
@@ -48,11 +48,11 @@ pub struct Shape {
     pub events: u64,
 }
 
-impl Look {
-    pub fn new(checker: Checker, row: &RunRow, flow: Arc<Flow>) -> Look {
+impl RunCheck {
+    pub fn new(checker: Checker, row: &RunRow, flow: Arc<FlowMap>) -> RunCheck {
         let run = row.key();
         let walk = Walk::new(run.clone(), row.flow_name.clone(), &flow);
-        Look { run, flow, walk, found: checker.findings() }
+        RunCheck { run, flow, walk, found: checker.findings() }
     }
 
     pub fn event(&mut self, event: &Event) {
@@ -69,7 +69,7 @@ impl Look {
         check_state(values, &self.walk, &self.flow, &mut self.found);
     }
 
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> RunShape {
         shape(&self.walk, &self.flow)
     }
 
@@ -82,15 +82,15 @@ impl Look {
     }
 }
 
-fn shape(walk: &Walk, flow: &Flow) -> Shape {
+fn shape(walk: &Walk, flow: &FlowMap) -> RunShape {
     let machine = walk.machine.as_ref();
-    Shape {
+    RunShape {
         state: machine.and_then(|machine| machine.state_name(flow)).map(Into::into),
         timers: walk.timers().collect(),
         begins_at: walk.begins_at.filter(|_| walk.has_not_begun()),
         status: walk.status(),
-        completed_steps: walk.count(Phase::Completed),
-        failed_steps: walk.count(Phase::Failed),
+        completed_steps: walk.count(StepPhase::Completed),
+        failed_steps: walk.count(StepPhase::Failed),
         retries: walk.retries,
         failure: walk.failure.clone(),
         created_at: walk.created_at,
@@ -102,7 +102,7 @@ fn shape(walk: &Walk, flow: &Flow) -> Shape {
 }
 
 /// Checks that the definition has the hash the run is pinned to, and that an idempotency key belongs to this run.
-pub(crate) fn check_pinned(row: &RunRow, flow: &Flow, found: &mut Findings) {
+pub(crate) fn check_pinned(row: &RunRow, flow: &FlowMap, found: &mut Findings) {
     if *row.definition != *flow.hash {
         let message = || format!("the content of definition {} has the hash {}", row.definition, flow.hash);
         found.say(I12, Subject::Log, message);
@@ -120,7 +120,7 @@ pub(crate) fn check_pinned(row: &RunRow, flow: &Flow, found: &mut Findings) {
 }
 
 /// Compares the row with the log.
-pub(crate) fn check_row(row: &RunRow, walk: &Walk, flow: &Flow, found: &mut Findings) {
+pub(crate) fn check_row(row: &RunRow, walk: &Walk, flow: &FlowMap, found: &mut Findings) {
     let shape = shape(walk, flow);
     let duration =
         shape.created_at.zip(shape.completed_at).map(|(from, to)| to.since(from).as_millis() as u64);
@@ -154,7 +154,7 @@ pub(crate) fn check_row(row: &RunRow, walk: &Walk, flow: &Flow, found: &mut Find
 }
 
 /// Compares jobs with what the log asks for.
-pub(crate) fn check_jobs(jobs: &[JobRow], walk: &Walk, flow: &Flow, found: &mut Findings) {
+pub(crate) fn check_jobs(jobs: &[JobRow], walk: &Walk, flow: &FlowMap, found: &mut Findings) {
     let ended = walk.ended.is_some();
     if !ended && walk.seq > 0 && walk.is_spent(flow) {
         let message = || "nothing is left to do, but there's no terminal event".to_owned();
@@ -195,7 +195,7 @@ pub(crate) fn check_jobs(jobs: &[JobRow], walk: &Walk, flow: &Flow, found: &mut 
 }
 
 /// Compares the jobs of a machine's timers with the timers that the log has set.
-fn check_timers(jobs: &[JobRow], walk: &Walk, flow: &Flow, found: &mut Findings) {
+fn check_timers(jobs: &[JobRow], walk: &Walk, flow: &FlowMap, found: &mut Findings) {
     if walk.ended.is_some() {
         return;
     }
@@ -270,7 +270,7 @@ pub(crate) fn check_receipts(receipts: &[Receipt], walk: &Walk, found: &mut Find
 
 /// Compares the run's own key-value state with the lines that wrote it. A value with a time to live may be gone by now; while
 /// it's there, it must be the last one written and must not outlive its time.
-pub(crate) fn check_state(values: &[StateValue], walk: &Walk, flow: &Flow, found: &mut Findings) {
+pub(crate) fn check_state(values: &[StateValue], walk: &Walk, flow: &FlowMap, found: &mut Findings) {
     let cleared = walk.ended.is_some() && flow.clears_state();
     let mut asked: BTreeMap<&str, &KnownValue> = match cleared {
         true => BTreeMap::new(),
@@ -304,7 +304,7 @@ fn left_over(job: &JobRow, walk: &Walk, step: usize, found: &mut Findings) {
         let message =
             || format!("step {name:?} is at attempt {}, but its job is at attempt {attempt}", at.attempt);
         found.say(I2, Subject::Jobs, message);
-    } else if at.phase == Phase::Completed && job.state == JobState::Leased {
+    } else if at.phase == StepPhase::Completed && job.state == JobState::Leased {
         let message = || format!("attempt {attempt} of step {name:?} is leased, but the step is completed");
         found.say(I16, Subject::Jobs, message);
     } else {

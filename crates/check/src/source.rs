@@ -12,7 +12,7 @@ use flowline_store::{
 use crate::counters::{Counted, counted};
 
 /// A store at a moment when nothing changes it.
-pub trait Source {
+pub trait StoreSnapshot {
     fn row(&self, run: &RunKey) -> Option<RunRow>;
     /// The events with a greater number, in order.
     fn events(&self, run: &RunKey, after: u64) -> Vec<Event>;
@@ -28,7 +28,7 @@ pub trait Source {
     fn runs(&self, tenant: &Tenant) -> Vec<RunKey>;
 }
 
-impl Source for Memory {
+impl StoreSnapshot for Memory {
     fn row(&self, run: &RunKey) -> Option<RunRow> {
         self.load(std::slice::from_ref(run)).pop().flatten().map(|snapshot| snapshot.row)
     }
@@ -92,7 +92,7 @@ impl Source for Memory {
 }
 
 /// A tenant's runs by flow and status, counted.
-pub(crate) fn recount(source: &dyn Source, tenant: &Tenant) -> BTreeMap<Counted, u64> {
+pub(crate) fn recount(source: &dyn StoreSnapshot, tenant: &Tenant) -> BTreeMap<Counted, u64> {
     let mut counts = BTreeMap::new();
     for row in source.runs(tenant).iter().filter_map(|run| source.row(run)) {
         *counts.entry(counted(&row)).or_default() += 1;

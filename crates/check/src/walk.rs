@@ -17,8 +17,8 @@ use flowline_core::ids::step_id;
 use flowline_core::{RunKey, Status, Time};
 use flowline_store::Failure;
 
-use crate::Invariant::{I1, I3, I4, I5, I6, I8, I12, I14};
-use crate::flow::Flow;
+use crate::flow::FlowMap;
+use crate::invariant::Invariant::{I1, I3, I4, I5, I6, I8, I12, I14};
 use crate::violation::{Findings, Subject};
 use data::Data;
 pub(crate) use machine::MachineAt;
@@ -26,7 +26,7 @@ pub(crate) use values::KnownValue;
 
 /// Where a step is, according to the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Phase {
+pub(crate) enum StepPhase {
     #[default]
     Idle,
     /// Its attempt waits for a time.
@@ -40,7 +40,7 @@ pub(crate) enum Phase {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StepAt {
-    pub(crate) phase: Phase,
+    pub(crate) phase: StepPhase,
     pub(crate) attempt: u32,
     /// Whether `step.started` of this attempt is in the log.
     started: bool,
@@ -50,7 +50,7 @@ pub(crate) struct StepAt {
 
 impl StepAt {
     pub(crate) fn is_live(self) -> bool {
-        matches!(self.phase, Phase::Delayed | Phase::Queued)
+        matches!(self.phase, StepPhase::Delayed | StepPhase::Queued)
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    pub(crate) fn new(run: RunKey, flow_name: Arc<str>, flow: &Flow) -> Walk {
+    pub(crate) fn new(run: RunKey, flow_name: Arc<str>, flow: &FlowMap) -> Walk {
         Walk {
             run,
             flow_name,
@@ -135,16 +135,16 @@ impl Walk {
             Some(EventType::FlowFailed) => Status::Failed,
             Some(_) => Status::Cancelled,
             None if self.paused => Status::Paused,
-            None if self.steps.iter().any(|step| step.phase == Phase::Queued) => Status::Running,
+            None if self.steps.iter().any(|step| step.phase == StepPhase::Queued) => Status::Running,
             None => Status::Waiting,
         }
     }
 
     /// Number of steps in a phase; for a machine, how often an action got there.
-    pub(crate) fn count(&self, phase: Phase) -> u32 {
+    pub(crate) fn count(&self, phase: StepPhase) -> u32 {
         match (&self.machine, phase) {
-            (Some(machine), Phase::Completed) => return machine.completed,
-            (Some(machine), Phase::Failed) => return machine.failed,
+            (Some(machine), StepPhase::Completed) => return machine.completed,
+            (Some(machine), StepPhase::Failed) => return machine.failed,
             _ => {}
         }
         self.steps.iter().filter(|step| step.phase == phase).count() as u32
@@ -157,7 +157,7 @@ impl Walk {
     }
 
     /// Whether nothing is left to do: there's no job, and no external event could trigger a step.
-    pub(crate) fn is_spent(&self, flow: &Flow) -> bool {
+    pub(crate) fn is_spent(&self, flow: &FlowMap) -> bool {
         if let Some(machine) = &self.machine {
             let settled = self.failed.is_some() || machine.is_final(flow);
             return machine.transition > 0 && settled && !self.is_busy();
@@ -170,27 +170,27 @@ impl Walk {
         self.steps.iter().any(|step| step.is_live())
     }
 
-    fn could_go_on(&self, flow: &Flow) -> bool {
+    fn could_go_on(&self, flow: &FlowMap) -> bool {
         (0..self.steps.len()).any(|step| self.could_be_triggered(flow, step))
     }
 
     /// Whether external events alone would trigger a step.
-    fn could_be_triggered(&self, flow: &Flow, step: usize) -> bool {
+    fn could_be_triggered(&self, flow: &FlowMap, step: usize) -> bool {
         let event = |event: usize| self.emitted[event] || flow.accepted.contains(&event);
         let done = |step: usize| self.satisfies(flow, step);
-        !self.stopping && self.steps[step].phase == Phase::Idle && flow.holds(step, &event, &done)
+        !self.stopping && self.steps[step].phase == StepPhase::Idle && flow.holds(step, &event, &done)
     }
 
     /// `step:NAME` is satisfied after completion, or after a failure with `on_failure: continue`.
-    fn satisfies(&self, flow: &Flow, step: usize) -> bool {
+    fn satisfies(&self, flow: &FlowMap, step: usize) -> bool {
         match self.steps[step].phase {
-            Phase::Completed => true,
-            Phase::Failed => flow.goes_on_after_failure(step),
+            StepPhase::Completed => true,
+            StepPhase::Failed => flow.goes_on_after_failure(step),
             _ => false,
         }
     }
 
-    pub(crate) fn event(&mut self, flow: &Flow, event: &Event, found: &mut Findings) {
+    pub(crate) fn event(&mut self, flow: &FlowMap, event: &Event, found: &mut Findings) {
         self.envelope(event, found);
         if let Some(end) = self.ended {
             let (seq, kind) = (event.seq, event.kind);
@@ -263,33 +263,33 @@ impl Walk {
         }
     }
 
-    fn start(&mut self, flow: &Flow, event: &Event, data: &Data) {
+    fn start(&mut self, flow: &FlowMap, event: &Event, data: &Data) {
         self.created_at = Some(event.ts);
         self.begins_at = data.start_at;
         self.inheriting = data.retry_of.is_some();
-        let phase = if data.start_at.is_some() { Phase::Delayed } else { Phase::Queued };
+        let phase = if data.start_at.is_some() { StepPhase::Delayed } else { StepPhase::Queued };
         for step in (0..self.steps.len()).filter(|step| flow.is_entry(*step)) {
             self.begin(step, phase);
         }
     }
 
-    fn begin(&mut self, step: usize, phase: Phase) {
+    fn begin(&mut self, step: usize, phase: StepPhase) {
         self.steps[step] = StepAt { phase, attempt: 1, ..StepAt::default() };
         self.triggered.insert(step);
         self.added += 1;
     }
 
     /// Triggers the steps that were waiting for what just happened.
-    fn trigger(&mut self, flow: &Flow, candidates: &[usize]) {
+    fn trigger(&mut self, flow: &FlowMap, candidates: &[usize]) {
         if self.stopping {
             return;
         }
         for &step in candidates {
-            let holds = self.steps[step].phase == Phase::Idle && {
+            let holds = self.steps[step].phase == StepPhase::Idle && {
                 flow.holds(step, &|event| self.emitted[event], &|step| self.satisfies(flow, step))
             };
             if holds {
-                self.begin(step, Phase::Queued);
+                self.begin(step, StepPhase::Queued);
             }
         }
     }
@@ -302,7 +302,7 @@ impl Walk {
         self.paused = paused;
     }
 
-    fn emit(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+    fn emit(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
         let seq = event.seq;
         let name = data.name.as_deref().unwrap_or_default();
         let Some(&number) = flow.events.get(name) else {
@@ -330,7 +330,7 @@ impl Walk {
         self.trigger(flow, &flow.listeners[number]);
     }
 
-    fn end(&mut self, flow: &Flow, event: &Event, data: Data, found: &mut Findings) {
+    fn end(&mut self, flow: &FlowMap, event: &Event, data: Data, found: &mut Findings) {
         let (seq, kind) = (event.seq, event.kind);
         // A cancel, a timeout or an end by hand can come at any moment, any other end only when nothing is left to do.
         let by_itself =
@@ -339,7 +339,7 @@ impl Walk {
             self.machine_end(flow, event, &data, by_itself, found);
         }
         if by_itself {
-            let idle = |step: &StepAt| step.phase == Phase::Idle && self.machine.is_none();
+            let idle = |step: &StepAt| step.phase == StepPhase::Idle && self.machine.is_none();
             let unfinished = self.steps.iter().position(|step| step.is_live() || idle(step));
             if let Some(step) = unfinished {
                 let (name, phase) = (flow.name(step), self.steps[step].phase);
@@ -375,7 +375,7 @@ impl Walk {
         self.completed_at = Some(event.ts);
     }
 
-    fn step_of(&self, flow: &Flow, name: &str, event: &Event, found: &mut Findings) -> Option<usize> {
+    fn step_of(&self, flow: &FlowMap, name: &str, event: &Event, found: &mut Findings) -> Option<usize> {
         let step = flow.steps.get(name).copied();
         if step.is_none() {
             let (seq, kind) = (event.seq, event.kind);
@@ -387,8 +387,8 @@ impl Walk {
     }
 
     /// Checks that the event comes from the current attempt of its step.
-    fn of_current(&self, flow: &Flow, step: usize, event: &Event, found: &mut Findings) {
-        use crate::Invariant::{I2, I7};
+    fn of_current(&self, flow: &FlowMap, step: usize, event: &Event, found: &mut Findings) {
+        use crate::invariant::Invariant::{I2, I7};
         let (seq, kind, attempt) = (event.seq, event.kind, event.attempt.unwrap_or(0));
         let at = self.steps[step];
         if at.is_live() && at.attempt == attempt {
@@ -396,9 +396,9 @@ impl Walk {
         }
         let outcome = matches!(kind, EventType::StepCompleted | EventType::StepFailed | EventType::StepRetry);
         let (invariant, why) = match at.phase {
-            Phase::Idle => (I5, "before the step was triggered".to_owned()),
-            Phase::Skipped => (I5, "but the step was skipped".to_owned()),
-            Phase::Completed | Phase::Failed if outcome && at.attempt == attempt => {
+            StepPhase::Idle => (I5, "before the step was triggered".to_owned()),
+            StepPhase::Skipped => (I5, "but the step was skipped".to_owned()),
+            StepPhase::Completed | StepPhase::Failed if outcome && at.attempt == attempt => {
                 (I8, "whose outcome is already in the log".to_owned())
             }
             _ if attempt > at.attempt => (I2, format!("but the step is at attempt {}", at.attempt)),

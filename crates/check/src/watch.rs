@@ -17,10 +17,10 @@ use std::sync::Arc;
 use flowline_core::{Event, RunKey, Tenant, Time};
 use flowline_store::{Append, AppendError, JobKey, JobState, NewJob, ReceiptStatus, RunRow, Token};
 
-use crate::Invariant::{I3, I4, I6, I7, I8, I12, I15};
-use crate::flow::Flow;
+use crate::flow::FlowMap;
+use crate::invariant::Invariant::{I3, I4, I6, I7, I8, I12, I15};
 use crate::look::{check_jobs, check_pinned, check_receipts, check_row, check_state};
-use crate::source::Source;
+use crate::source::StoreSnapshot;
 use crate::violation::{Checker, Findings, Subject, Violation};
 use crate::walk::Walk;
 
@@ -28,7 +28,7 @@ use crate::walk::Walk;
 #[derive(Debug, Clone)]
 pub struct Watch {
     checker: Checker,
-    flows: BTreeMap<(Tenant, Arc<str>), Arc<Flow>>,
+    flows: BTreeMap<(Tenant, Arc<str>), Arc<FlowMap>>,
     runs: BTreeMap<RunKey, Followed>,
     paused: BTreeSet<(Tenant, Arc<str>)>,
     tenants: BTreeSet<Tenant>,
@@ -37,7 +37,7 @@ pub struct Watch {
 /// A run as the calls so far leave it.
 #[derive(Debug, Clone)]
 struct Followed {
-    flow: Arc<Flow>,
+    flow: Arc<FlowMap>,
     definition: Arc<str>,
     walk: Walk,
     version: u64,
@@ -98,7 +98,7 @@ impl Watch {
     /// Lines were appended to the log of a running attempt, or refused.
     pub fn appended(
         &mut self,
-        source: &dyn Source,
+        source: &dyn StoreSnapshot,
         append: &Append,
         answer: &Result<u32, AppendError>,
     ) -> Vec<Violation> {
@@ -131,18 +131,18 @@ impl Watch {
         };
     }
 
-    fn flow(&mut self, source: &dyn Source, tenant: &Tenant, hash: &Arc<str>) -> Option<Arc<Flow>> {
+    fn flow(&mut self, source: &dyn StoreSnapshot, tenant: &Tenant, hash: &Arc<str>) -> Option<Arc<FlowMap>> {
         let key = (tenant.clone(), hash.clone());
         if let Some(flow) = self.flows.get(&key) {
             return Some(flow.clone());
         }
-        let flow = Arc::new(Flow::read(hash, &source.definition(tenant, hash)?).ok()?);
+        let flow = Arc::new(FlowMap::read(hash, &source.definition(tenant, hash)?).ok()?);
         self.flows.insert(key, flow.clone());
         Some(flow)
     }
 
     /// Compares what the store says about a run with the ledger.
-    fn compare(&mut self, source: &dyn Source, key: &RunKey, found: &mut Findings) {
+    fn compare(&mut self, source: &dyn StoreSnapshot, key: &RunKey, found: &mut Findings) {
         if let Some(run) = self.runs.get_mut(key).filter(|run| run.walk.machine.is_some()) {
             run.follow_receipts(source, key, found);
         }
@@ -169,7 +169,7 @@ impl Watch {
     }
 
     /// Checks that the jobs in the store are the ones that the commits so far leave, and the ones that the log asks for.
-    fn compare_jobs(&self, source: &dyn Source, key: &RunKey, run: &Followed, found: &mut Findings) {
+    fn compare_jobs(&self, source: &dyn StoreSnapshot, key: &RunKey, run: &Followed, found: &mut Findings) {
         let jobs = source.jobs(key);
         check_jobs(&jobs, &run.walk, &run.flow, found);
         for job in &jobs {
@@ -198,7 +198,7 @@ impl Watch {
 }
 
 impl Followed {
-    fn new(key: &RunKey, row: &RunRow, flow: Arc<Flow>) -> Followed {
+    fn new(key: &RunKey, row: &RunRow, flow: Arc<FlowMap>) -> Followed {
         Followed {
             walk: Walk::new(key.clone(), row.flow_name.clone(), &flow),
             definition: row.definition.clone(),
@@ -213,7 +213,7 @@ impl Followed {
     }
 
     /// Checks that receipts match the log, and that their status only moves forward.
-    fn follow_receipts(&mut self, source: &dyn Source, key: &RunKey, found: &mut Findings) {
+    fn follow_receipts(&mut self, source: &dyn StoreSnapshot, key: &RunKey, found: &mut Findings) {
         let receipts = source.receipts(key);
         check_receipts(&receipts, &self.walk, found);
         for receipt in receipts {
@@ -227,7 +227,7 @@ impl Followed {
     }
 
     /// Walks the new part of the log, and returns the number of new events.
-    fn read_on(&mut self, source: &dyn Source, key: &RunKey, found: &mut Findings) -> usize {
+    fn read_on(&mut self, source: &dyn StoreSnapshot, key: &RunKey, found: &mut Findings) -> usize {
         let events = source.events(key, self.walk.seq);
         for event in &events {
             self.walk.event(&self.flow, event, found);
@@ -237,7 +237,7 @@ impl Followed {
     }
 
     /// Walks the whole log again. Earlier events must be unchanged.
-    fn reread(&self, source: &dyn Source, key: &RunKey, found: &mut Findings) {
+    fn reread(&self, source: &dyn StoreSnapshot, key: &RunKey, found: &mut Findings) {
         let events = source.events(key, 0);
         let changed = events.iter().map(digest).zip(&self.digests).position(|(now, then)| now != *then);
         if let Some(at) = changed {

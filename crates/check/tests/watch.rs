@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use flowline_check::Invariant::*;
 use flowline_check::{
-    Act, Again, Answer, Checker, Effect, Effects, History, Invariant, Outcome, Reported, Slots, Violation,
-    Watch,
+    AttemptReport, Checker, ClientReply, ClientRequest, Effect, Effects, History, Invariant, RepeatedReport,
+    ReportReply, Violation, Watch, WorkerSlots,
 };
 use flowline_core::definition::{Format, Priority, read};
 use flowline_core::event::{EventType, NewEvent};
@@ -395,9 +395,9 @@ fn what_is_due_gets_on() {
     only(&stage.watch.progress(stage.now + bound * 2, stage.now, bound), I11);
 }
 
-fn started(key: Option<&str>, id: &str, body: &str, outcome: Outcome) -> History {
+fn started(key: Option<&str>, id: &str, body: &str, outcome: ClientReply) -> History {
     let mut history = History::default();
-    let act = Act::Start {
+    let act = ClientRequest::Start {
         run: Some(RunId::new(id).unwrap()),
         flow: "pair".into(),
         key: key.map(str::to_owned),
@@ -411,29 +411,29 @@ fn started(key: Option<&str>, id: &str, body: &str, outcome: Outcome) -> History
 fn what_clients_were_told_is_so() {
     let stage = Stage::leased();
     let check = |history: &History| history.check(Checker::default(), &stage.memory);
-    let good = started(None, "r1", "1", Outcome::Acknowledged);
+    let good = started(None, "r1", "1", ClientReply::Acknowledged);
     assert_eq!(check(&good), []);
-    assert_eq!(check(&started(None, "r1", "1", Outcome::Unknown)), []);
-    names(&check(&started(None, "r1", "2", Outcome::Acknowledged)), I3, "another input");
-    names(&check(&started(None, "r1", "1", Outcome::Refused)), I3, "every start of it was refused");
+    assert_eq!(check(&started(None, "r1", "1", ClientReply::Unknown)), []);
+    names(&check(&started(None, "r1", "2", ClientReply::Acknowledged)), I3, "another input");
+    names(&check(&started(None, "r1", "1", ClientReply::Refused)), I3, "every start of it was refused");
     names(
-        &check(&started(None, "r9", "1", Outcome::Acknowledged)),
+        &check(&started(None, "r9", "1", ClientReply::Acknowledged)),
         I3,
         "acknowledged, but the run doesn't exist",
     );
-    names(&check(&started(Some("k"), "r1", "2", Outcome::Acknowledged)), I9, "another input");
-    let mut two = started(Some("k"), "r1", "1", Outcome::Acknowledged);
-    two.operations.extend(started(Some("k"), "r2", "1", Outcome::Acknowledged).operations);
+    names(&check(&started(Some("k"), "r1", "2", ClientReply::Acknowledged)), I9, "another input");
+    let mut two = started(Some("k"), "r1", "1", ClientReply::Acknowledged);
+    two.operations.extend(started(Some("k"), "r2", "1", ClientReply::Acknowledged).operations);
     names(&check(&two), I9, "started two runs, r1 and r2");
     for act in [
-        Act::Send { run: RunId::new("r1").unwrap(), name: "x".into(), event_id: None },
-        Act::Cancel { run: RunId::new("r1").unwrap() },
-        Act::Pause { run: RunId::new("r1").unwrap() },
-        Act::Resume { run: RunId::new("r1").unwrap() },
-        Act::Finish { run: RunId::new("r1").unwrap() },
+        ClientRequest::Send { run: RunId::new("r1").unwrap(), name: "x".into(), event_id: None },
+        ClientRequest::Cancel { run: RunId::new("r1").unwrap() },
+        ClientRequest::Pause { run: RunId::new("r1").unwrap() },
+        ClientRequest::Resume { run: RunId::new("r1").unwrap() },
+        ClientRequest::Finish { run: RunId::new("r1").unwrap() },
     ] {
         for (outcome, fine) in
-            [(Outcome::Acknowledged, false), (Outcome::Refused, true), (Outcome::Unknown, true)]
+            [(ClientReply::Acknowledged, false), (ClientReply::Refused, true), (ClientReply::Unknown, true)]
         {
             let mut history = good.clone();
             history.push(&Tenant::default(), act.clone(), outcome);
@@ -447,14 +447,14 @@ fn what_clients_were_told_is_so() {
 #[test]
 fn who_is_told_that_a_run_is_paused_already_is_told_the_truth() {
     let stage = Stage::leased();
-    let check = |act: fn(RunId) -> Act, asked, answered| {
-        let mut history = started(None, "r1", "1", Outcome::Acknowledged);
+    let check = |act: fn(RunId) -> ClientRequest, asked, answered| {
+        let mut history = started(None, "r1", "1", ClientReply::Acknowledged);
         let act = act(RunId::new("r1").unwrap());
-        history.push(&Tenant::default(), act, Outcome::Unchanged { asked, answered });
+        history.push(&Tenant::default(), act, ClientReply::Unchanged { asked, answered });
         history.check(Checker::default(), &stage.memory)
     };
-    assert_eq!(check(|run| Act::Resume { run }, 1, 1), []);
-    names(&check(|run| Act::Pause { run }, 1, 1), I3, "already paused, but it wasn't");
+    assert_eq!(check(|run| ClientRequest::Resume { run }, 1, 1), []);
+    names(&check(|run| ClientRequest::Pause { run }, 1, 1), I3, "already paused, but it wasn't");
 }
 
 #[test]
@@ -480,29 +480,33 @@ fn what_workers_did_is_what_the_log_says() {
     };
     let answered = |attempt, answer| Effect::Answered { run: run("r1"), step: "a".into(), attempt, answer };
     let check = |log: Vec<Effect>| {
-        let slots = Slots { elsewhere: 1, ..Slots::default() };
+        let slots = WorkerSlots { elsewhere: 1, ..WorkerSlots::default() };
         Effects { log, slots: [("w".into(), slots)].into() }.check(Checker::default(), &stage.memory)
     };
-    let good = || vec![began(1), ended(Reported::Done), answered(1, Answer::Acknowledged)];
+    let good = || vec![began(1), ended(AttemptReport::Done), answered(1, ReportReply::Acknowledged)];
     assert_eq!(check(good()), []);
-    names(&check(vec![began(1), ended(Reported::Nothing)]), I3, "the log has a completion");
-    names(&check(vec![began(1), ended(Reported::Done), answered(1, Answer::Refused)]), I7, "was refused");
+    names(&check(vec![began(1), ended(AttemptReport::Nothing)]), I3, "the log has a completion");
+    names(
+        &check(vec![began(1), ended(AttemptReport::Done), answered(1, ReportReply::Refused)]),
+        I7,
+        "was refused",
+    );
     names(&check([good(), vec![began(1)]].concat()), I2, "started twice");
     names(&check([vec![began(2)], good()].concat()), I17, "2 attempts");
     let crashed = vec![began(2), Effect::Crashed { worker: "w".into() }];
     assert_eq!(check([crashed, good()].concat()), []);
-    let lost = vec![began(2), Effect::Crashed { worker: "w".into() }, answered(2, Answer::Acknowledged)];
+    let lost = vec![began(2), Effect::Crashed { worker: "w".into() }, answered(2, ReportReply::Acknowledged)];
     names(&check([lost, good()].concat()), I3, "isn't in the log");
     let again = |attempt, report, answer| {
         let again = Effect::AnsweredAgain { run: run("r1"), step: "a".into(), attempt, report, answer };
         check([good(), vec![again]].concat())
     };
-    assert_eq!(again(1, Again::Same, Answer::Acknowledged), []);
-    assert_eq!(again(1, Again::Other, Answer::Refused), []);
-    assert_eq!(again(2, Again::Same, Answer::Refused), []);
-    names(&again(1, Again::Same, Answer::Refused), I20, "is in the log, but was refused");
-    names(&again(2, Again::Same, Answer::Acknowledged), I20, "but isn't in the log");
-    names(&again(1, Again::Other, Answer::Acknowledged), I20, "differs from the recorded one");
+    assert_eq!(again(1, RepeatedReport::Same, ReportReply::Acknowledged), []);
+    assert_eq!(again(1, RepeatedReport::Other, ReportReply::Refused), []);
+    assert_eq!(again(2, RepeatedReport::Same, ReportReply::Refused), []);
+    names(&again(1, RepeatedReport::Same, ReportReply::Refused), I20, "is in the log, but was refused");
+    names(&again(2, RepeatedReport::Same, ReportReply::Acknowledged), I20, "but isn't in the log");
+    names(&again(1, RepeatedReport::Other, ReportReply::Acknowledged), I20, "differs from the recorded one");
 }
 
 #[test]
@@ -527,7 +531,7 @@ fn an_emit_of_an_attempt_that_failed_was_asked_for_in_its_middle() {
         run: run("r1"),
         step: "a".into(),
         attempt: 1,
-        reported: Reported::Failed,
+        reported: AttemptReport::Failed,
     };
     let emitted = Effect::EmittedNow { run: run("r1"), step: "a".into(), attempt: 1, name: "a.done".into() };
     let check =
@@ -556,7 +560,7 @@ fn every_attempt_gets_the_input_that_its_step_was_triggered_with() {
             run: run("r1"),
             step: "a".into(),
             attempt: 1,
-            reported: Reported::Done,
+            reported: AttemptReport::Done,
         };
         Effects { log: vec![first, began], ..Effects::default() }.check(Checker::default(), &stage.memory)
     };

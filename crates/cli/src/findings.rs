@@ -3,7 +3,8 @@
 use std::io;
 
 use flowline_sim::report::{
-    Ending, FailurePath, How, Join, Lost, Report, Root, Sight, Stuck, Twice, Wait, Why,
+    FailurePath, How, Lost, Root, RunEnding, Sight, SimulationReport, StarvedJoin, StuckState, Twice, Wait,
+    Why,
 };
 
 use crate::output::{self, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW};
@@ -12,7 +13,7 @@ use crate::output::{self, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW};
 const SHOWN: usize = 12;
 
 /// Prints a report; `replay` is the command that shows one seed, without its number.
-pub fn tell(report: &Report, replay: &str) -> io::Result<()> {
+pub fn tell(report: &SimulationReport, replay: &str) -> io::Result<()> {
     let page = Page { seeds: report.seeds().max(1) };
     page.outcomes(report)?;
     page.found(report)?;
@@ -24,7 +25,7 @@ pub fn tell(report: &Report, replay: &str) -> io::Result<()> {
 }
 
 /// Prints what one seed showed, after its story.
-pub fn tell_one(report: &Report) -> io::Result<()> {
+pub fn tell_one(report: &SimulationReport) -> io::Result<()> {
     let page = Page { seeds: 1 };
     for outcome in report.outcomes() {
         let (color, word) = ending(outcome.status);
@@ -52,7 +53,7 @@ impl Page {
         if self.seeds == 1 { text } else { format!("{text}\n      {}", self.sight(sight)) }
     }
 
-    fn found(&self, report: &Report) -> io::Result<()> {
+    fn found(&self, report: &SimulationReport) -> io::Result<()> {
         self.violations(report)?;
         self.stuck(&report.stuck())?;
         self.lost(&report.lost())?;
@@ -62,7 +63,7 @@ impl Page {
         self.twice(&report.twice())
     }
 
-    fn stuck(&self, stuck: &[Stuck]) -> io::Result<()> {
+    fn stuck(&self, stuck: &[StuckState]) -> io::Result<()> {
         if stuck.is_empty() {
             return Ok(());
         }
@@ -100,7 +101,7 @@ impl Page {
         )
     }
 
-    fn outcomes(&self, report: &Report) -> io::Result<()> {
+    fn outcomes(&self, report: &SimulationReport) -> io::Result<()> {
         for outcome in report.outcomes() {
             let (color, word) = ending(outcome.status);
             let (seeds, share) = (outcome.sight.seeds, self.share(outcome.sight.seeds));
@@ -112,7 +113,7 @@ impl Page {
         Ok(())
     }
 
-    fn violations(&self, report: &Report) -> io::Result<()> {
+    fn violations(&self, report: &SimulationReport) -> io::Result<()> {
         let broken = report.violations();
         if broken.is_empty() {
             return Ok(());
@@ -124,7 +125,7 @@ impl Page {
         few(lines.collect())
     }
 
-    fn joins(&self, joins: &[Join]) -> io::Result<()> {
+    fn joins(&self, joins: &[StarvedJoin]) -> io::Result<()> {
         if joins.is_empty() {
             return Ok(());
         }
@@ -134,10 +135,10 @@ impl Page {
             let because =
                 if because.is_empty() { String::new() } else { format!(" when {}", because.join(" and ")) };
             let end = match join.run {
-                Ending::Completed => format!("{YELLOW}the run completes without it{RESET}"),
-                Ending::Failed => "the run fails".to_owned(),
-                Ending::Waiting => "the run keeps waiting".to_owned(),
-                Ending::Cancelled | Ending::Unfinished | Ending::Unstarted => {
+                RunEnding::Completed => format!("{YELLOW}the run completes without it{RESET}"),
+                RunEnding::Failed => "the run fails".to_owned(),
+                RunEnding::Waiting => "the run keeps waiting".to_owned(),
+                RunEnding::Cancelled | RunEnding::Unfinished | RunEnding::Unstarted => {
                     "the run hasn't ended".to_owned()
                 }
             };
@@ -146,7 +147,7 @@ impl Page {
         });
         few(lines.collect())?;
         // Only where the run goes on as if nothing had happened is there something to mend.
-        let silent = joins.iter().filter(|join| join.run == Ending::Completed);
+        let silent = joins.iter().filter(|join| join.run == RunEnding::Completed);
         let failed = silent.flat_map(|join| &join.because).find(|root| root.how == How::Failed);
         match failed {
             Some(Root { of, .. }) => remedy(&format!(
@@ -205,7 +206,7 @@ impl Page {
         )
     }
 
-    fn steps(&self, report: &Report) -> io::Result<()> {
+    fn steps(&self, report: &SimulationReport) -> io::Result<()> {
         let never = report.never_run();
         if !never.is_empty() {
             head("Steps and actions that no seed ran")?;
@@ -227,7 +228,7 @@ impl Page {
         Ok(())
     }
 
-    fn path(&self, report: &Report) -> io::Result<()> {
+    fn path(&self, report: &SimulationReport) -> io::Result<()> {
         let Some(path) = report.longest_path() else { return Ok(()) };
         head("Longest path")?;
         output::line(&format!(
@@ -247,14 +248,14 @@ impl Page {
     }
 }
 
-fn ending(status: Ending) -> (&'static str, &'static str) {
+fn ending(status: RunEnding) -> (&'static str, &'static str) {
     match status {
-        Ending::Completed => (GREEN, "completed"),
-        Ending::Failed => (RED, "failed"),
-        Ending::Cancelled => (RED, "cancelled"),
-        Ending::Waiting => (YELLOW, "left waiting"),
-        Ending::Unfinished => (YELLOW, "unfinished"),
-        Ending::Unstarted => (DIM, "not started"),
+        RunEnding::Completed => (GREEN, "completed"),
+        RunEnding::Failed => (RED, "failed"),
+        RunEnding::Cancelled => (RED, "cancelled"),
+        RunEnding::Waiting => (YELLOW, "left waiting"),
+        RunEnding::Unfinished => (YELLOW, "unfinished"),
+        RunEnding::Unstarted => (DIM, "not started"),
     }
 }
 

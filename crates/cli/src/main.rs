@@ -6,15 +6,14 @@ mod definition;
 mod failure;
 mod findings;
 mod flows_dir;
-mod follow;
 mod happened;
 mod log;
 mod open;
+mod operator;
 mod output;
 mod progress;
 mod settings;
 mod signals;
-mod target;
 mod trouble;
 
 use std::process::ExitCode;

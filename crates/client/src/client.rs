@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::error::ClientError;
 use crate::transport::{Asked, Encrypted, Transport};
-use flowline_api::work;
+use crate::wire;
 
 /// How long an answer may take beyond what was asked to wait for.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -161,7 +161,7 @@ impl Client {
     }
 
     /// Asks for work once.
-    pub async fn claim(&self, request: &work::ClaimRequest) -> Result<work::ClaimAnswer, ClientError> {
+    pub async fn claim(&self, request: &wire::ClaimRequest) -> Result<wire::ClaimAnswer, ClientError> {
         self.post("/v1/work/claim", request, Duration::from_millis(request.wait_ms)).await
     }
 
@@ -170,40 +170,40 @@ impl Client {
         &self,
         leases: Vec<String>,
         patience: Duration,
-    ) -> Result<work::HeartbeatAnswer, ClientError> {
-        self.post_for("/v1/work/heartbeat", &work::HeartbeatRequest { leases }, patience).await
+    ) -> Result<wire::HeartbeatAnswer, ClientError> {
+        self.post_for("/v1/work/heartbeat", &wire::HeartbeatRequest { leases }, patience).await
     }
 
     /// Reports how attempts ended.
     pub async fn complete(
         &self,
-        request: &work::CompleteRequest,
+        request: &wire::CompleteRequest,
         patience: Duration,
-    ) -> Result<work::CompleteAnswer, ClientError> {
+    ) -> Result<wire::CompleteAnswer, ClientError> {
         self.post_for("/v1/work/complete", request, patience).await
     }
 
     /// Adds lines to the log of an attempt.
     pub async fn append(
         &self,
-        request: &work::AppendRequest,
+        request: &wire::AppendRequest,
         patience: Duration,
-    ) -> Result<work::AppendAnswer, ClientError> {
+    ) -> Result<wire::AppendAnswer, ClientError> {
         self.post_for("/v1/work/append", request, patience).await
     }
 
     /// Publishes an event in the middle of an attempt.
     pub async fn emit(
         &self,
-        request: &work::EmitRequest,
+        request: &wire::EmitRequest,
         patience: Duration,
-    ) -> Result<work::EmitAnswer, ClientError> {
+    ) -> Result<wire::EmitAnswer, ClientError> {
         self.post_for("/v1/work/emit", request, patience).await
     }
 
     /// Gives attempts back.
     pub async fn release(&self, leases: Vec<String>, patience: Duration) -> Result<(), ClientError> {
-        self.post_for("/v1/work/release", &work::ReleaseRequest { leases }, patience).await
+        self.post_for("/v1/work/release", &wire::ReleaseRequest { leases }, patience).await
     }
 }
 

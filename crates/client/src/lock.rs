@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::client::Client;
 use crate::error::ClientError;
-use flowline_api::locks::{
+use crate::wire::{
     AcquireLockAnswer, AcquireLockRequest, ExtendLockAnswer, ExtendLockRequest, HeldLock, LockList,
     ReleaseLockAnswer, ReleaseLockRequest,
 };

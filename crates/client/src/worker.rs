@@ -13,13 +13,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_types::Json;
+use flowline_core::Json;
 use serde::Serialize;
 
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::job::{Failure, Job};
-use flowline_api::work as wire;
+use crate::wire;
 
 use rounds::Rounds;
 

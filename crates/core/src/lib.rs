@@ -26,7 +26,7 @@ pub use decide::{Decided, Decision, Input, decide};
 pub use definition::Definition;
 pub use flowline_types::{
     Event, EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time, event, ids, json, limits, receipt,
-    row, time, violation,
+    time,
 };
 pub use plan::Plan;
 pub use run::RunState;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flowline_check::{Checker, Counted, Flow, Invariant, Look, Shape, counted, miscounted};
+use flowline_check::{Checker, Counted, FlowMap, Invariant, RunCheck, RunShape, counted, miscounted};
 use flowline_core::run::{Fact, FoldError, RunState};
 use flowline_core::{Event, Plan, RunKey, Tenant, Time};
 use flowline_store::query::WantTotal;
@@ -14,12 +14,20 @@ use flowline_store::{
     EventQuery, Index, JobRow, Receipt, ReceiptQuery, RunQuery, Snapshot, StateOwner, StateQuery, StateValue,
     Store, StoreError,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::ledger::index_of;
 use crate::plans::Plans;
 
-pub use flowline_api::explain::VerifyReport;
 pub use flowline_check::{Subject, Violation};
+
+/// What a verification found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub runs: u64,
+    pub events: u64,
+    pub violations: Vec<Violation>,
+}
 
 /// How often a run that changes meanwhile is looked at.
 const LOOKS: usize = 5;
@@ -29,12 +37,8 @@ const PAGE: usize = 500;
 const VALUES: usize = 250;
 
 /// Verifies every run of every tenant, or of one.
-pub async fn verify(
-    store: &dyn Store,
-    plans: &Plans,
-    only: Option<&Tenant>,
-) -> Result<VerifyReport, StoreError> {
-    let mut report = VerifyReport::default();
+pub async fn verify(store: &dyn Store, plans: &Plans, only: Option<&Tenant>) -> Result<Report, StoreError> {
+    let mut report = Report::default();
     let mut lens = Lens::new(store, plans);
     for tenant in tenants(store, only).await? {
         let mut recount: Recount = BTreeMap::new();
@@ -58,9 +62,9 @@ pub async fn verify(
 }
 
 /// Verifies one run.
-pub async fn verify_run(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<VerifyReport, StoreError> {
+pub async fn verify_run(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<Report, StoreError> {
     let looked = Lens::new(store, plans).look_until_still(run).await?;
-    Ok(VerifyReport { runs: 1, events: looked.events, violations: looked.violations })
+    Ok(Report { runs: 1, events: looked.events, violations: looked.violations })
 }
 
 /// Tenants that have runs.
@@ -132,7 +136,7 @@ pub(crate) struct Truth {
 pub(crate) struct Lens<'a> {
     store: &'a dyn Store,
     plans: &'a Plans,
-    flows: BTreeMap<Arc<str>, Arc<Flow>>,
+    flows: BTreeMap<Arc<str>, Arc<FlowMap>>,
 }
 
 impl<'a> Lens<'a> {
@@ -171,7 +175,7 @@ impl<'a> Lens<'a> {
         }
         let plan = self.plans.get(self.store, &row.tenant, &row.definition).await?;
         let flow = self.flow(&plan);
-        let mut look = Look::new(Checker::default(), row, flow);
+        let mut look = RunCheck::new(Checker::default(), row, flow);
         let mut folding = Folding::new(&plan);
         let mut query = EventQuery::default();
         loop {
@@ -231,9 +235,9 @@ impl<'a> Lens<'a> {
         }
     }
 
-    fn flow(&mut self, plan: &Plan) -> Arc<Flow> {
+    fn flow(&mut self, plan: &Plan) -> Arc<FlowMap> {
         let flow = self.flows.entry(plan.hash.clone());
-        flow.or_insert_with(|| Arc::new(Flow::new(plan.definition.clone()))).clone()
+        flow.or_insert_with(|| Arc::new(FlowMap::new(plan.definition.clone()))).clone()
     }
 }
 
@@ -273,7 +277,7 @@ fn misfolded(snapshot: &Snapshot, folded: &Result<RunState, FoldError>) -> Optio
     })
 }
 
-fn truth(plan: Arc<Plan>, state: RunState, shape: Shape, snapshot: &Snapshot, jobs: Vec<JobRow>) -> Truth {
+fn truth(plan: Arc<Plan>, state: RunState, shape: RunShape, snapshot: &Snapshot, jobs: Vec<JobRow>) -> Truth {
     Truth {
         index: index_of(&plan, &state, shape.failure),
         plan,

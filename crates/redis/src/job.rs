@@ -111,7 +111,7 @@ pub(crate) fn write(args: &mut Args, job: &JobRow, token: Token, number: u64) {
         key: job.key,
         name: job.name.clone(),
         attempt,
-        lane: Lane { queue: job.queue.clone(), need: job.need.clone() },
+        lane: job.lane(),
         priority: job.priority,
         due: job.due,
         held: job.state == JobState::Held,

@@ -1,9 +1,98 @@
-//! Times and durations as people write them in flags, query strings and bodies.
+//! Which runs, as people write it in flags, query strings and bodies: one filter, read by one function.
 
 use std::time::Duration;
 
-use flowline::core::Time;
 use flowline::core::time::parse_duration;
+use flowline::core::{Status, Tenant, Time};
+use flowline::store::RunQuery;
+use serde::Serialize;
+
+/// Lets runs through that fit all that it names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct RunFilter {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flow: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    /// Of a machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// NAME=VALUE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Created at or after: a timestamp or an age.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Created before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+}
+
+/// A part of a filter that can't be read.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FilterError {
+    /// The name of the flag, parameter or field.
+    pub name: &'static str,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl RunFilter {
+    /// The question to a store. Ages count back from `now`.
+    pub fn query(&self, tenant: Tenant, now: Time) -> Result<RunQuery, FilterError> {
+        let status = |text: &str| Status::parse(text);
+        let label =
+            |text: &str| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let time = |text: &str| moment(text, now);
+        Ok(RunQuery {
+            flow: self.flow.clone(),
+            status: part("status", &self.status, STATUSES, status)?,
+            state: self.state.clone(),
+            label: part("label", &self.label, "NAME=VALUE (team=billing)", label)?,
+            since: part("since", &self.since, MOMENT, time)?,
+            until: part("until", &self.until, MOMENT, time)?,
+            ..RunQuery::of(tenant)
+        })
+    }
+
+    /// Refuses what [`query`](RunFilter::query) would.
+    pub fn check(&self) -> Result<(), FilterError> {
+        self.query(Tenant::default(), Time::default()).map(drop)
+    }
+
+    /// As parameters of the API.
+    pub fn parameters(&self) -> [(&'static str, Option<String>); 6] {
+        let RunFilter { flow, status, state, label, since, until } = self.clone();
+        [
+            ("flow", flow),
+            ("status", status),
+            ("state", state),
+            ("label", label),
+            ("since", since),
+            ("until", until),
+        ]
+    }
+
+    /// Whether it lets every run through.
+    pub fn is_empty(&self) -> bool {
+        *self == RunFilter::default()
+    }
+}
+
+const STATUSES: &str = "one of running, waiting, paused, completed, failed, cancelled";
+/// What a time looks like.
+pub const MOMENT: &str = "a timestamp (2026-01-31T12:00:00Z) or an age (24h)";
+
+fn part<T>(
+    name: &'static str,
+    text: &Option<String>,
+    expected: &str,
+    read: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, FilterError> {
+    let Some(text) = text else { return Ok(None) };
+    let problem = || FilterError { name, problem: format!("{text:?} isn't {expected}") };
+    read(text).map(Some).ok_or_else(problem)
+}
 
 /// Reads a duration; the message shows what one looks like.
 pub fn duration(text: &str) -> Result<Duration, String> {
@@ -13,4 +102,32 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// A timestamp, or a duration before now.
 pub fn moment(text: &str, now: Time) -> Option<Time> {
     parse_duration(text).map(|ago| now.before(ago)).or_else(|| Time::parse(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_says_which_part_of_it_is_wrong() {
+        let some = |text: &str| Some(text.to_owned());
+        let wrong = [
+            (RunFilter { status: some("done"), ..RunFilter::default() }, "status", "one of running"),
+            (RunFilter { label: some("team"), ..RunFilter::default() }, "label", "NAME=VALUE"),
+            (RunFilter { since: some("soon"), ..RunFilter::default() }, "since", "or an age"),
+            (RunFilter { until: some("soon"), ..RunFilter::default() }, "until", "or an age"),
+        ];
+        for (filter, name, expected) in wrong {
+            let error = filter.check().expect_err(name);
+            assert!(error.name == name && error.problem.contains(expected), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn ages_count_back_from_now() {
+        let now = Time::from_millis(100_000);
+        let filter = RunFilter { since: Some("40s".to_owned()), ..RunFilter::default() };
+        let query = filter.query(Tenant::default(), now).expect("a filter");
+        assert_eq!((query.since, query.until), (Some(Time::from_millis(60_000)), None));
+    }
 }

@@ -10,14 +10,14 @@ use flowline::operate::refused;
 use flowline::plans::Plans;
 use flowline::retry::{RetryFrom, again};
 use flowline::start::{input_digest, opened};
-use flowline_check::{Act, Outcome};
+use flowline_check::{ClientReply, ClientRequest};
 use flowline_core::decide::{self, Finish};
 use flowline_core::{Input, Plan, RunId, RunKey, Status, Tenant};
 use flowline_store::row::{Pause, Retention};
 use flowline_store::{Catalog, QueueRow, RunStore, StoreError, StoredDefinition};
 
-use crate::program::{Op, Play, Program, Start};
-use crate::shared::{Life, Place, Shared, Ticket};
+use crate::program::{Op, Play, Program, ScriptedStart};
+use crate::shared::{Life, SharedWorld, Ticket, WaitPlace};
 use crate::wire::Wire;
 
 /// How long a client waits for an answer.
@@ -28,8 +28,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 const TRIES: u32 = 20;
 
 #[derive(Clone)]
-pub(crate) struct Client {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct SimulatedClient {
+    pub(crate) shared: Arc<SharedWorld>,
     pub(crate) wire: Wire,
     pub(crate) program: Arc<Program>,
     pub(crate) plans: Arc<Plans>,
@@ -51,7 +51,7 @@ enum Told {
     Unasked,
 }
 
-impl Client {
+impl SimulatedClient {
     /// The run of a number within the program.
     pub(crate) fn run(&self, number: usize) -> RunKey {
         let key = self.program.script.starts_of(number).find_map(|start| start.key.as_deref());
@@ -65,14 +65,18 @@ impl Client {
 
     /// Waits for the time of an operation, then carries it out.
     pub(crate) async fn perform(self, at: Duration, op: Op) {
-        self.shared.sleep_until(at, Place::Home).await;
+        self.shared.sleep_until(at, WaitPlace::Home).await;
         match op {
             Op::Start(start) => self.start(start).await,
             Op::Send { run, event, payload, id, sender, fresh } => {
                 let made = || format!("event-{}", self.shared.lock().rng.u32(..));
                 let event_id = Some(id.unwrap_or_else(made));
                 let key = self.run(run);
-                let act = Act::Send { run: key.run.clone(), name: event.clone(), event_id: event_id.clone() };
+                let act = ClientRequest::Send {
+                    run: key.run.clone(),
+                    name: event.clone(),
+                    event_id: event_id.clone(),
+                };
                 let input = Input::External { name: event, payload, event_id, sender };
                 match fresh {
                     true => self.input_once(key, act, input).await,
@@ -82,15 +86,20 @@ impl Client {
             Op::Play(play) => self.play(&play).await,
             Op::Pause { run } => {
                 let key = self.run(run);
-                self.input(key.clone(), Act::Pause { run: key.run }, Input::Pause).await;
+                self.input(key.clone(), ClientRequest::Pause { run: key.run }, Input::Pause).await;
             }
             Op::Resume { run } => {
                 let key = self.run(run);
-                self.input(key.clone(), Act::Resume { run: key.run }, Input::Resume).await;
+                self.input(key.clone(), ClientRequest::Resume { run: key.run }, Input::Resume).await;
             }
             Op::Cancel { run } => {
                 let key = self.run(run);
-                self.input(key.clone(), Act::Cancel { run: key.run }, Input::Cancel { reason: None }).await;
+                self.input(
+                    key.clone(),
+                    ClientRequest::Cancel { run: key.run },
+                    Input::Cancel { reason: None },
+                )
+                .await;
             }
             Op::Complete { run, result } => {
                 self.finish(run, Finish::Completed { result }).await;
@@ -109,13 +118,14 @@ impl Client {
         let Some(row) = found.map(|run| run.row).filter(|row| !row.status.is_terminal()) else { return };
         let Some((event, payload, sender)) = self.program.choose(play, row.state.as_deref()) else { return };
         let event_id = Some(format!("event-{}", play.number));
-        let act = Act::Send { run: key.run.clone(), name: event.clone(), event_id: event_id.clone() };
+        let act =
+            ClientRequest::Send { run: key.run.clone(), name: event.clone(), event_id: event_id.clone() };
         self.input(key, act, Input::External { name: event, payload, event_id, sender }).await;
     }
 
     async fn finish(&self, run: usize, finish: Finish) {
         let key = self.run(run);
-        self.input(key.clone(), Act::Finish { run: key.run }, Input::Finish(finish)).await;
+        self.input(key.clone(), ClientRequest::Finish { run: key.run }, Input::Finish(finish)).await;
     }
 
     /// An operator insists: nothing may stay paused for ever.
@@ -131,9 +141,9 @@ impl Client {
                 break;
             }
             for key in paused {
-                self.input(key.clone(), Act::Resume { run: key.run }, Input::Resume).await;
+                self.input(key.clone(), ClientRequest::Resume { run: key.run }, Input::Resume).await;
             }
-            self.shared.sleep(AGAIN, Place::Home).await;
+            self.shared.sleep(AGAIN, WaitPlace::Home).await;
         }
         let paused: Vec<QueueRow> = {
             let inner = self.shared.lock();
@@ -152,7 +162,7 @@ impl Client {
     /// Retention at these times.
     pub(crate) async fn tidy_up(self, times: Vec<Duration>, policy: Retention) {
         for at in times {
-            self.shared.sleep_until(at, Place::Home).await;
+            self.shared.sleep_until(at, WaitPlace::Home).await;
             // As in the engine, the next round is soon enough where this fails.
             let _ = self.wire.retain(policy, 100).await;
         }
@@ -160,11 +170,11 @@ impl Client {
 
     async fn pause_queue(&self, queue: &str, pause: Pause) {
         while self.wire.pause_queue(&self.tenant, queue, pause).await.is_err() {
-            self.shared.sleep(AGAIN, Place::Home).await;
+            self.shared.sleep(AGAIN, WaitPlace::Home).await;
         }
     }
 
-    async fn start(&self, start: Start) {
+    async fn start(&self, start: ScriptedStart) {
         let plan = self.program.versions[start.version].plan.clone();
         let stored = StoredDefinition {
             tenant: self.tenant.clone(),
@@ -176,7 +186,7 @@ impl Client {
             latest: true,
         };
         while self.wire.put_definition(stored.clone()).await.is_err() {
-            self.shared.sleep(AGAIN, Place::Home).await;
+            self.shared.sleep(AGAIN, WaitPlace::Home).await;
         }
         let run = self.run(start.run);
         let body = Some(start.input.get().to_owned());
@@ -213,7 +223,12 @@ impl Client {
     /// Starts a run. With a key it is safe to ask again until somebody knows.
     async fn open(&self, run: RunKey, plan: Arc<Plan>, start: decide::Start, body: Option<String>) {
         let key = start.idempotency_key.clone();
-        let act = Act::Start { run: Some(run.run.clone()), flow: plan.flow.clone(), key: key.clone(), body };
+        let act = ClientRequest::Start {
+            run: Some(run.run.clone()),
+            flow: plan.flow.clone(),
+            key: key.clone(),
+            body,
+        };
         for _ in 0..TRIES {
             let asked_at = self.shared.lock().now;
             let message = |ticket| Message::start(run.clone(), plan.clone(), start.clone(), ticket);
@@ -229,13 +244,13 @@ impl Client {
             if self.record(&act, asked_at, &told) || key.is_none() && !matches!(told, Told::Unasked) {
                 return;
             }
-            self.shared.sleep(AGAIN, Place::Home).await;
+            self.shared.sleep(AGAIN, WaitPlace::Home).await;
         }
     }
 
     /// Carries an input into a run, and asks again for as long as nobody knows what became of it.
-    async fn input(&self, run: RunKey, act: Act, input: Input) {
-        let may_be_so_already = matches!(act, Act::Pause { .. } | Act::Resume { .. });
+    async fn input(&self, run: RunKey, act: ClientRequest, input: Input) {
+        let may_be_so_already = matches!(act, ClientRequest::Pause { .. } | ClientRequest::Resume { .. });
         for _ in 0..TRIES {
             let asked_at = self.shared.lock().now;
             let asked = self.events(&run);
@@ -255,12 +270,12 @@ impl Client {
             if self.record(&act, asked_at, &told) || !again {
                 return;
             }
-            self.shared.sleep(AGAIN, Place::Home).await;
+            self.shared.sleep(AGAIN, WaitPlace::Home).await;
         }
     }
 
     /// Carries an event whose id was made for it into a run. Whoever does not know what became of it leaves it at that.
-    async fn input_once(&self, run: RunKey, act: Act, input: Input) {
+    async fn input_once(&self, run: RunKey, act: ClientRequest, input: Input) {
         for _ in 0..TRIES {
             let asked_at = self.shared.lock().now;
             let told = match self.ask(|ticket| Message::new_event(run.clone(), input.clone(), ticket)).await {
@@ -276,7 +291,7 @@ impl Client {
             if !matches!(told, Told::Unasked) {
                 return;
             }
-            self.shared.sleep(AGAIN, Place::Home).await;
+            self.shared.sleep(AGAIN, WaitPlace::Home).await;
         }
     }
 
@@ -300,16 +315,18 @@ impl Client {
     }
 
     /// Writes down what a client was told. True where it knows.
-    fn record(&self, act: &Act, asked_at: Duration, told: &Told) -> bool {
+    fn record(&self, act: &ClientRequest, asked_at: Duration, told: &Told) -> bool {
         let mut inner = self.shared.lock();
         let promised_since = inner.went_back.is_none_or(|at| at < asked_at);
         let outcome = match told {
             // Said by a store that has gone back since, and promises no more.
-            Told::Yes | Told::Already { .. } if !promised_since => Outcome::Unknown,
-            Told::Yes => Outcome::Acknowledged,
-            Told::No(_) => Outcome::Refused,
-            Told::Unknown => Outcome::Unknown,
-            Told::Already { asked, answered } => Outcome::Unchanged { asked: *asked, answered: *answered },
+            Told::Yes | Told::Already { .. } if !promised_since => ClientReply::Unknown,
+            Told::Yes => ClientReply::Acknowledged,
+            Told::No(_) => ClientReply::Refused,
+            Told::Unknown => ClientReply::Unknown,
+            Told::Already { asked, answered } => {
+                ClientReply::Unchanged { asked: *asked, answered: *answered }
+            }
             Told::Unasked => return false,
         };
         inner.tell(
@@ -320,6 +337,6 @@ impl Client {
             },
         );
         inner.history.push(&self.tenant, act.clone(), outcome);
-        outcome != Outcome::Unknown
+        outcome != ClientReply::Unknown
     }
 }

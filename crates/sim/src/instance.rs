@@ -9,11 +9,11 @@ use flowline::attempt::Attempt;
 use flowline::drive::{Driver, Message, Meters};
 use flowline::plans::Plans;
 use flowline::slots::{Slots, Tokens};
-use flowline_check::{Effect, Reported};
+use flowline_check::{AttemptReport, Effect};
 use flowline_core::{Json, Time, json};
 use flowline_store::Token;
 
-use crate::shared::{Life, TaskId, Ticket};
+use crate::shared::{FutureId, Life, Ticket};
 use crate::wire::Wire;
 
 /// What the steps of every program need.
@@ -21,13 +21,13 @@ pub(crate) const NEED: &str = "function:work";
 
 /// An attempt that runs in an instance.
 #[derive(Debug, Clone)]
-pub(crate) struct Running {
-    pub(crate) task: TaskId,
+pub(crate) struct RunningAttempt {
+    pub(crate) task: FutureId,
     pub(crate) attempt: Attempt,
 }
 
 /// An attempt of a worker is over.
-pub(crate) fn ended(attempt: &Attempt, worker: &Arc<str>, reported: Reported) -> Effect {
+pub(crate) fn ended(attempt: &Attempt, worker: &Arc<str>, reported: AttemptReport) -> Effect {
     Effect::Ended {
         worker: worker.clone(),
         queue: attempt.queue().clone(),
@@ -46,7 +46,7 @@ pub(crate) struct Instance {
     pub(crate) driver: Driver<Ticket>,
     pub(crate) plans: Arc<Plans>,
     pub(crate) wire: Wire,
-    pub(crate) attempts: BTreeMap<Token, Running>,
+    pub(crate) attempts: BTreeMap<Token, RunningAttempt>,
     /// Its clock at the world's beginning.
     ahead: i64,
     /// The tick that counts; others were put off.
@@ -55,7 +55,7 @@ pub(crate) struct Instance {
     /// Stopped as a process: what comes waits here.
     pub(crate) paused: bool,
     pub(crate) kept: VecDeque<Message<Ticket>>,
-    pub(crate) late: Vec<TaskId>,
+    pub(crate) late: Vec<FutureId>,
     /// Told to stop: it ends when it has come to rest.
     pub(crate) draining: bool,
 }

@@ -18,4 +18,4 @@ mod wire;
 mod worker;
 mod world;
 
-pub use world::{Aim, Options, Simulated, simulate};
+pub use world::{Aim, Simulated, SimulationOptions, simulate};

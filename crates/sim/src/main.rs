@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use flowline_sim::program::Program;
-use flowline_sim::{Options, simulate};
+use flowline_sim::{SimulationOptions, simulate};
 
 /// How often the line of progress changes.
 const PROGRESS: Duration = Duration::from_millis(200);
@@ -51,7 +51,7 @@ fn many(from: u64, count: u64) -> ExitCode {
         // A world that panics is a finding like any other, and must not end the hunt without its seed.
         let judged = catch_unwind(|| {
             let program = Program::random(seed);
-            (program.is_of_machine(), simulate(program, &Options::default()).violations.is_empty())
+            (program.is_of_machine(), simulate(program, &SimulationOptions::default()).violations.is_empty())
         });
         of_machines += u64::from(judged.as_ref().is_ok_and(|(machine, _)| *machine));
         if !judged.as_ref().is_ok_and(|(_, fine)| *fine) {
@@ -90,7 +90,7 @@ fn tell(seed: u64) -> bool {
     for version in &program.versions {
         println!("flow: {}", version.plan.definition.canonical());
     }
-    let simulated = simulate(program, &Options { tell: true, ..Options::default() });
+    let simulated = simulate(program, &SimulationOptions { tell: true, ..SimulationOptions::default() });
     simulated.story.iter().for_each(|line| println!("{line}"));
     for violation in &simulated.violations {
         println!("seed {seed} breaks {violation}");

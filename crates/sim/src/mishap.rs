@@ -31,7 +31,7 @@ pub(crate) struct Weather {
 
 /// What becomes of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum CallFate {
     Fine,
     Lost,
     AnswerLost,
@@ -44,7 +44,7 @@ pub(crate) enum Fate {
 
 /// Whether a call changes anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CallKind {
     Read,
     Write,
     /// A write of which nobody could tell from a second answer that it was carried out: where it arrives twice, the first
@@ -106,11 +106,11 @@ impl Weather {
         Weather { lost: 700, answer_lost: 300, ..Weather::fair() }
     }
 
-    pub(crate) fn fate(&self, rng: &mut Rng, kind: Kind) -> Fate {
+    pub(crate) fn fate(&self, rng: &mut Rng, kind: CallKind) -> CallFate {
         if *self == Weather::fair() {
-            return Fate::Fine;
+            return CallFate::Fine;
         }
-        let write = kind != Kind::Read;
+        let write = kind != CallKind::Read;
         let mut at = rng.u32(0..1_000);
         let mut falls = |rate: u32| {
             let hit = at < rate;
@@ -118,20 +118,20 @@ impl Weather {
             hit
         };
         if falls(self.lost) {
-            Fate::Lost
+            CallFate::Lost
         } else if falls(self.answer_lost) {
-            Fate::AnswerLost
+            CallFate::AnswerLost
         } else if write && falls(self.refused) {
-            Fate::Refused
+            CallFate::Refused
         } else if write && falls(self.doubled) {
-            if rng.bool() && kind == Kind::Write {
-                Fate::Repeated
+            if rng.bool() && kind == CallKind::Write {
+                CallFate::Repeated
             } else {
                 let most = pick(rng, &[Duration::from_millis(5), LATEST_COPY]);
-                Fate::Doubled(Duration::from_micros(rng.u64(1..=most.as_micros() as u64)))
+                CallFate::Doubled(Duration::from_micros(rng.u64(1..=most.as_micros() as u64)))
             }
         } else {
-            Fate::Fine
+            CallFate::Fine
         }
     }
 
@@ -150,14 +150,14 @@ impl Weather {
     }
 }
 
-impl Fate {
+impl CallFate {
     pub(crate) fn error(self) -> Option<StoreError> {
         match self {
-            Fate::Lost | Fate::AnswerLost => {
+            CallFate::Lost | CallFate::AnswerLost => {
                 Some(StoreError::Unavailable("the connection was lost".to_owned()))
             }
-            Fate::Refused => Some(StoreError::CannotWrite("the disk is full".to_owned())),
-            Fate::Fine | Fate::Doubled(_) | Fate::Repeated => None,
+            CallFate::Refused => Some(StoreError::CannotWrite("the disk is full".to_owned())),
+            CallFate::Fine | CallFate::Doubled(_) | CallFate::Repeated => None,
         }
     }
 }

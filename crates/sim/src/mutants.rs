@@ -12,19 +12,19 @@ use flowline_check::{Checker, Invariant};
 use flowline_core::planted::{Bug, plant};
 
 use crate::program::Program;
-use crate::{Options, simulate};
+use crate::{SimulationOptions, simulate};
 
 /// What became of one planted bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hunt {
     pub bug: Bug,
     /// How many seeds it took and what gave it away; `None` where nothing did.
-    pub caught: Option<(u64, By)>,
+    pub caught: Option<(u64, CaughtBy)>,
 }
 
 /// What gives a bug away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub enum CaughtBy {
     Invariant(Invariant),
     /// An assertion of the engine's own.
     Panic,
@@ -34,11 +34,11 @@ pub enum By {
 pub fn hunt(bug: Bug, seeds: u64, checker: Checker) -> Hunt {
     plant(Some(bug));
     let caught = (0..seeds).find_map(|seed| {
-        let options = Options { checker, ..Options::default() };
+        let options = SimulationOptions { checker, ..SimulationOptions::default() };
         let run = || simulate(Program::random(seed), &options).violations;
         let by = match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(violations) => By::Invariant(violations.first()?.invariant),
-            Err(_) => By::Panic,
+            Ok(violations) => CaughtBy::Invariant(violations.first()?.invariant),
+            Err(_) => CaughtBy::Panic,
         };
         Some((seed + 1, by))
     });
@@ -75,11 +75,11 @@ pub fn hunt_all(
     hunts.into_iter().map(|(_, hunt)| hunt).collect()
 }
 
-impl fmt::Display for By {
+impl fmt::Display for CaughtBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            By::Invariant(invariant) => f.pad(invariant.as_str()),
-            By::Panic => f.pad("panic"),
+            CaughtBy::Invariant(invariant) => f.pad(invariant.as_str()),
+            CaughtBy::Panic => f.pad("panic"),
         }
     }
 }

@@ -21,8 +21,8 @@ use crate::story::Story;
 
 /// What a caller of a driver gets its outcome by.
 pub(crate) type Ticket = u64;
-pub(crate) type TaskId = u64;
-pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type FutureId = u64;
+pub(crate) type BoxedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The store's clock at the beginning of a simulation: some day, at a full minute so that stories are easy to read.
 pub(crate) const BEGINNING: i64 = 1_800_000_000_000;
@@ -45,7 +45,7 @@ pub(crate) enum Owner {
 
 /// Where a task waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum WaitPlace {
     /// In its own process: a stopped or dead process gets no further.
     Home,
     /// On its way to the store: it arrives whatever becomes of its sender.
@@ -55,14 +55,14 @@ pub(crate) enum Place {
 /// Something that is to happen.
 #[derive(Debug)]
 pub(crate) enum Wake {
-    Task(TaskId),
+    Task(FutureId),
     Tick { life: Life, generation: u64 },
     Mishap(Mishap),
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    task: Option<TaskId>,
+    task: Option<FutureId>,
     /// The life that owes the answer.
     life: Option<Life>,
     answer: Option<Option<Outcome>>,
@@ -87,21 +87,21 @@ pub(crate) struct Inner {
     pub(crate) queue: BTreeMap<(Duration, u64), Wake>,
     pub(crate) mail: VecDeque<(Life, Message<Ticket>)>,
     /// Requests that were sent twice, on their second way.
-    pub(crate) spawned: Vec<Work>,
+    pub(crate) spawned: Vec<BoxedFuture>,
     pub(crate) violations: Vec<Violation>,
     pub(crate) story: Story,
-    pub(crate) polling: TaskId,
-    pub(crate) place: Place,
+    pub(crate) polling: FutureId,
+    pub(crate) place: WaitPlace,
     tickets: BTreeMap<Ticket, Waiting>,
     last_ticket: Ticket,
     last_wake: u64,
 }
 
-pub(crate) struct Shared(Mutex<Inner>);
+pub(crate) struct SharedWorld(Mutex<Inner>);
 
-impl Shared {
-    pub(crate) fn new(rng: Rng, weather: Weather, watch: Watch, story: Story) -> Arc<Shared> {
-        Arc::new(Shared(Mutex::new(Inner {
+impl SharedWorld {
+    pub(crate) fn new(rng: Rng, weather: Weather, watch: Watch, story: Story) -> Arc<SharedWorld> {
+        Arc::new(SharedWorld(Mutex::new(Inner {
             now: Duration::ZERO,
             rng,
             weather,
@@ -119,7 +119,7 @@ impl Shared {
             violations: Vec::new(),
             story,
             polling: 0,
-            place: Place::Home,
+            place: WaitPlace::Home,
             tickets: BTreeMap::new(),
             last_ticket: 0,
             last_wake: 0,
@@ -131,12 +131,12 @@ impl Shared {
     }
 
     /// Waits until this long from now.
-    pub(crate) fn sleep(self: &Arc<Self>, wait: Duration, place: Place) -> Sleep {
+    pub(crate) fn sleep(self: &Arc<Self>, wait: Duration, place: WaitPlace) -> Sleep {
         let until = self.lock().now + wait;
         self.sleep_until(until, place)
     }
 
-    pub(crate) fn sleep_until(self: &Arc<Self>, until: Duration, place: Place) -> Sleep {
+    pub(crate) fn sleep_until(self: &Arc<Self>, until: Duration, place: WaitPlace) -> Sleep {
         Sleep { shared: self.clone(), until, place, asked: false }
     }
 
@@ -188,11 +188,11 @@ impl Inner {
     }
 }
 
-/// See [`Shared::sleep`].
+/// See [`SharedWorld::sleep`].
 pub(crate) struct Sleep {
-    shared: Arc<Shared>,
+    shared: Arc<SharedWorld>,
     until: Duration,
-    place: Place,
+    place: WaitPlace,
     asked: bool,
 }
 
@@ -215,9 +215,9 @@ impl Future for Sleep {
     }
 }
 
-/// See [`Shared::answered`].
+/// See [`SharedWorld::answered`].
 pub(crate) struct Answered {
-    shared: Arc<Shared>,
+    shared: Arc<SharedWorld>,
     ticket: Ticket,
     by: Option<Duration>,
     asked: bool,
@@ -244,7 +244,7 @@ impl Future for Answered {
             self.asked = true;
             inner.wake(by, Wake::Task(task));
         }
-        inner.place = Place::Home;
+        inner.place = WaitPlace::Home;
         Poll::Pending
     }
 }

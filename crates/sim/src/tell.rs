@@ -1,6 +1,6 @@
 //! What is done to the store, in words.
 
-use flowline_check::Source;
+use flowline_check::StoreSnapshot;
 use flowline_core::definition::read_stored;
 use flowline_core::{EventType, NewEvent};
 use flowline_store::row::Retained;
@@ -9,16 +9,16 @@ use flowline_store::{
     Memory, Others,
 };
 
-use crate::mishap::Fate;
+use crate::mishap::CallFate;
 
-pub(crate) fn fate(fate: Fate, what: &str) -> String {
+pub(crate) fn fate(fate: CallFate, what: &str) -> String {
     match fate {
-        Fate::Fine => format!("{what}: arrives"),
-        Fate::Lost => format!("FAULT {what}: the request is lost"),
-        Fate::AnswerLost => format!("FAULT {what}: is carried out, and its answer is lost"),
-        Fate::Refused => format!("FAULT {what}: the store cannot write"),
-        Fate::Doubled(later) => format!("FAULT {what}: arrives again after {later:?}"),
-        Fate::Repeated => format!("FAULT {what}: is carried out twice; the second answer counts"),
+        CallFate::Fine => format!("{what}: arrives"),
+        CallFate::Lost => format!("FAULT {what}: the request is lost"),
+        CallFate::AnswerLost => format!("FAULT {what}: is carried out, and its answer is lost"),
+        CallFate::Refused => format!("FAULT {what}: the store cannot write"),
+        CallFate::Doubled(later) => format!("FAULT {what}: arrives again after {later:?}"),
+        CallFate::Repeated => format!("FAULT {what}: is carried out twice; the second answer counts"),
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn commit(store: &Memory, commit: &Commit, answer: &Result<Committed,
 
 /// The names of a run's steps, in the order of its definition.
 fn steps_of(store: &Memory, commit: &Commit) -> Vec<String> {
-    let row = Source::row(store, &commit.run);
+    let row = StoreSnapshot::row(store, &commit.run);
     let stored = row.and_then(|row| store.definition(&row.tenant, &row.definition));
     let read = stored.and_then(|stored| read_stored(&stored.flow, &stored.body).ok());
     read.map_or_else(Vec::new, |read| read.steps.into_iter().map(|step| step.name).collect())

@@ -1,11 +1,11 @@
 //! One seed of a user's flow, played and made ready for the report.
 
-use flowline_check::Source;
+use flowline_check::StoreSnapshot;
 use flowline_core::Event;
 
 use crate::program::Program;
 use crate::report::Trial;
-use crate::world::{Aim, Options, simulate};
+use crate::world::{Aim, SimulationOptions, simulate};
 
 /// Whether to keep what everybody did; without it a seed is quicker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,8 @@ impl Played {
 
 /// Plays a program with one run; with its story where `tell` says so.
 pub fn play(program: &Program, tell: Tell) -> Played {
-    let options = Options { tell: tell == Tell::Story, aim: Aim::Show, ..Options::default() };
+    let options =
+        SimulationOptions { tell: tell == Tell::Story, aim: Aim::Show, ..SimulationOptions::default() };
     let simulated = simulate(program.clone(), &options);
     let name = |step: u32| match program.plan(0) {
         Some(plan) => plan.step(step).name.to_string(),
@@ -51,7 +52,11 @@ pub fn play(program: &Program, tell: Tell) -> Played {
     let effects = simulated.acted.iter().map(|(_, step, attempt)| (name(*step), *attempt));
     Played {
         seed: program.seed,
-        log: simulated.runs.get(&0).map(|run| Source::events(&simulated.store, run, 0)).unwrap_or_default(),
+        log: simulated
+            .runs
+            .get(&0)
+            .map(|run| StoreSnapshot::events(&simulated.store, run, 0))
+            .unwrap_or_default(),
         effects: effects.collect(),
         story: simulated.story,
         violation: simulated.violations.first().map(|violation| violation.to_string()),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flowline_check::Source;
+use flowline_check::StoreSnapshot;
 use flowline_core::event::{EventType, NewEvent, Slot};
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention};
@@ -21,14 +21,14 @@ use flowline_store::{
 };
 use tokio::sync::watch;
 
-use crate::mishap::{Fate, Kind};
-use crate::shared::{Inner, Place, Shared};
+use crate::mishap::{CallFate, CallKind};
+use crate::shared::{Inner, SharedWorld, WaitPlace};
 use crate::tell;
 
 /// One sender's connection to the store.
 #[derive(Clone)]
 pub(crate) struct Wire {
-    shared: Arc<Shared>,
+    shared: Arc<SharedWorld>,
     who: Arc<str>,
 }
 
@@ -39,14 +39,14 @@ impl fmt::Debug for Wire {
 }
 
 impl Wire {
-    pub(crate) fn new(shared: Arc<Shared>, who: Arc<str>) -> Wire {
+    pub(crate) fn new(shared: Arc<SharedWorld>, who: Arc<str>) -> Wire {
         Wire { shared, who }
     }
 
     /// Carries a request to the store and its answer back. `act` is what the store does.
     async fn cross<T: Send>(
         &self,
-        kind: Kind,
+        kind: CallKind,
         what: &'static str,
         mut act: impl FnMut(&mut Inner, &str) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -55,32 +55,34 @@ impl Wire {
             let Inner { rng, weather, .. } = &mut *inner;
             (weather.fate(rng, kind), weather.way(rng), weather.way(rng))
         };
-        self.shared.sleep(there, Place::Wire).await;
+        self.shared.sleep(there, WaitPlace::Wire).await;
         let answer = {
             let mut inner = self.shared.lock();
-            if fate != Fate::Fine {
+            if fate != CallFate::Fine {
                 inner.tell(|| self.who.to_string(), || tell::fate(fate, what));
             }
             match fate {
-                Fate::Lost | Fate::Refused => None,
-                Fate::Fine | Fate::AnswerLost | Fate::Doubled(_) => Some(act(&mut inner, &self.who)),
-                Fate::Repeated => {
+                CallFate::Lost | CallFate::Refused => None,
+                CallFate::Fine | CallFate::AnswerLost | CallFate::Doubled(_) => {
+                    Some(act(&mut inner, &self.who))
+                }
+                CallFate::Repeated => {
                     act(&mut inner, &self.who);
                     Some(act(&mut inner, &self.who))
                 }
             }
         };
-        if let Fate::Doubled(later) = fate {
+        if let CallFate::Doubled(later) = fate {
             let (shared, who) = (self.shared.clone(), self.who.clone());
             let again = async move {
-                shared.sleep(later, Place::Wire).await;
+                shared.sleep(later, WaitPlace::Wire).await;
                 let mut inner = shared.lock();
                 inner.tell(|| who.to_string(), || format!("{what}: the second copy arrives"));
                 act(&mut inner, &who);
             };
             self.shared.lock().spawned.push(Box::pin(again));
         }
-        self.shared.sleep(back, Place::Home).await;
+        self.shared.sleep(back, WaitPlace::Home).await;
         match (fate.error(), answer) {
             (None, Some(answer)) => Ok(answer),
             (error, _) => Err(error.unwrap_or_else(|| StoreError::Unavailable("no answer".to_owned()))),
@@ -92,7 +94,7 @@ impl Wire {
         what: &'static str,
         read: impl Fn(&flowline_store::Memory, Time) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.cross(Kind::Read, what, move |inner, _| read(&inner.memory, inner.store_now())).await
+        self.cross(CallKind::Read, what, move |inner, _| read(&inner.memory, inner.store_now())).await
     }
 }
 
@@ -101,7 +103,7 @@ impl RunStore for Wire {
     async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
         let hidden = |event: &NewEvent| matches!(event.kind, EventType::FlowPaused | EventType::FlowResumed);
         let hides = batch.iter().any(|commit| commit.events.iter().any(hidden));
-        let kind = if hides { Kind::FirstAnswer } else { Kind::Write };
+        let kind = if hides { CallKind::FirstAnswer } else { CallKind::Write };
         let act = move |inner: &mut Inner, who: &str| {
             let (at, now) = (inner.now, inner.store_now());
             let answers = inner.memory.commit(now, batch.clone());
@@ -127,7 +129,7 @@ impl RunStore for Wire {
             }
             answers
         };
-        self.cross(Kind::Write, "append", act).await
+        self.cross(CallKind::Write, "append", act).await
     }
 
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
@@ -141,7 +143,7 @@ impl RunStore for Wire {
             inner.judge(violations);
             claimed
         };
-        self.cross(Kind::Write, "claim", act).await
+        self.cross(CallKind::Write, "claim", act).await
     }
 
     async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
@@ -153,7 +155,7 @@ impl RunStore for Wire {
             inner.judge(violations);
             answers
         };
-        self.cross(Kind::Write, "heartbeat", act).await
+        self.cross(CallKind::Write, "heartbeat", act).await
     }
 
     async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
@@ -163,7 +165,7 @@ impl RunStore for Wire {
             inner.tell(|| who.to_owned(), || format!("gives back {} leases", leases.len()));
             inner.watch.released(now, &leases);
         };
-        self.cross(Kind::Write, "release", act).await
+        self.cross(CallKind::Write, "release", act).await
     }
 
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
@@ -220,7 +222,7 @@ impl Catalog for Wire {
             }
             new
         };
-        self.cross(Kind::Write, "put definition", act).await
+        self.cross(CallKind::Write, "put definition", act).await
     }
 
     async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
@@ -231,7 +233,7 @@ impl Catalog for Wire {
     async fn set_latest(&self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> Result<bool, StoreError> {
         let (tenant, flow, hash) = (tenant.clone(), flow.to_owned(), hash.map(str::to_owned));
         let act = move |inner: &mut Inner, _: &str| inner.memory.set_latest(&tenant, &flow, hash.as_deref());
-        self.cross(Kind::Write, "set latest", act).await
+        self.cross(CallKind::Write, "set latest", act).await
     }
 
     async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
@@ -283,7 +285,7 @@ impl Catalog for Wire {
             let now = inner.store_now();
             inner.memory.change_state(now, &tenant, &owner, &key, value.clone(), ttl);
         };
-        self.cross(Kind::Write, "change state", act).await
+        self.cross(CallKind::Write, "change state", act).await
     }
 
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
@@ -298,7 +300,7 @@ impl Catalog for Wire {
             inner.watch.queue_paused(&tenant, &queue, pause == Pause::Paused);
             inner.tell(|| who.to_owned(), || format!("queue {queue} is now {pause:?}"));
         };
-        self.cross(Kind::Write, "pause queue", act).await
+        self.cross(CallKind::Write, "pause queue", act).await
     }
 
     async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
@@ -306,7 +308,7 @@ impl Catalog for Wire {
             let now = inner.store_now();
             inner.memory.acquire_lock(now, request.clone())
         };
-        self.cross(Kind::Write, "acquire lock", act).await
+        self.cross(CallKind::Write, "acquire lock", act).await
     }
 
     async fn extend_lock(
@@ -321,7 +323,7 @@ impl Catalog for Wire {
             let now = inner.store_now();
             inner.memory.extend_lock(now, &tenant, &name, token, ttl)
         };
-        self.cross(Kind::Write, "extend lock", act).await
+        self.cross(CallKind::Write, "extend lock", act).await
     }
 
     async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
@@ -330,7 +332,7 @@ impl Catalog for Wire {
             let now = inner.store_now();
             inner.memory.release_lock(now, &tenant, &name, token)
         };
-        self.cross(Kind::Write, "release lock", act).await
+        self.cross(CallKind::Write, "release lock", act).await
     }
 
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
@@ -350,7 +352,7 @@ impl Catalog for Wire {
             let now = inner.store_now();
             inner.memory.put_document(now, &collection, &id, body.clone(), ttl)
         };
-        self.cross(Kind::Write, "put document", act).await?
+        self.cross(CallKind::Write, "put document", act).await?
     }
 
     async fn create_document(
@@ -365,7 +367,7 @@ impl Catalog for Wire {
             let now = inner.store_now();
             inner.memory.create_document(now, &collection, &id, body.clone(), ttl)
         };
-        self.cross(Kind::Write, "create document", act).await?
+        self.cross(CallKind::Write, "create document", act).await?
     }
 
     async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
@@ -384,7 +386,7 @@ impl Catalog for Wire {
             let now = inner.store_now();
             inner.memory.delete_document(now, &collection, &id)
         };
-        self.cross(Kind::Write, "delete document", act).await?
+        self.cross(CallKind::Write, "delete document", act).await?
     }
 
     async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
@@ -403,7 +405,7 @@ impl Catalog for Wire {
     async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
         let act = move |inner: &mut Inner, who: &str| {
             let now = inner.store_now();
-            let before = Source::runs(&inner.memory, &Tenant::default());
+            let before = StoreSnapshot::runs(&inner.memory, &Tenant::default());
             let retained = inner.memory.retain(now, policy, limit);
             let gone = before.into_iter().filter(|run| inner.memory.row(run).is_none());
             inner.history.removed.extend(gone.collect::<Vec<_>>());
@@ -412,7 +414,7 @@ impl Catalog for Wire {
             inner.judge(violations);
             retained
         };
-        self.cross(Kind::Write, "retain", act).await
+        self.cross(CallKind::Write, "retain", act).await
     }
 
     async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {
@@ -423,7 +425,7 @@ impl Catalog for Wire {
             inner.history.removed.extend(removed);
             gone
         };
-        self.cross(Kind::Write, "delete runs", act).await
+        self.cross(CallKind::Write, "delete runs", act).await
     }
 
     async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
@@ -431,7 +433,7 @@ impl Catalog for Wire {
             let now = inner.store_now();
             inner.memory.repair(now, repair.clone())
         };
-        self.cross(Kind::Write, "repair", act).await?
+        self.cross(CallKind::Write, "repair", act).await?
     }
 
     fn is_shared(&self) -> bool {
@@ -459,15 +461,16 @@ impl Transfer for Wire {
             let now = inner.store_now();
             inner.memory.begin_filling(now)
         };
-        self.cross(Kind::Write, "begin filling", act).await
+        self.cross(CallKind::Write, "begin filling", act).await
     }
 
     async fn restore(&self, parts: Vec<Restored>) -> Result<(), CommitError> {
         let act = move |inner: &mut Inner, _: &str| inner.memory.restore(parts.clone());
-        self.cross(Kind::Write, "restore", act).await?
+        self.cross(CallKind::Write, "restore", act).await?
     }
 
     async fn end_filling(&self) -> Result<(), StoreError> {
-        self.cross(Kind::Write, "end filling", |inner: &mut Inner, _: &str| inner.memory.end_filling()).await
+        self.cross(CallKind::Write, "end filling", |inner: &mut Inner, _: &str| inner.memory.end_filling())
+            .await
     }
 }

@@ -7,18 +7,18 @@ use flowline::attempt::{ASK_AGAIN, Attempt, FLUSH, Launch, Record, out_of_time_e
 use flowline::drive::{Message, Reply};
 use flowline::ledger::{Entry, Outcome as Became};
 use flowline::{Level, StepError};
-use flowline_check::{Again, Answer, Effect, Reported};
+use flowline_check::{AttemptReport, Effect, RepeatedReport, ReportReply};
 use flowline_core::decide::{Failure, Retryable};
 use flowline_core::{Input, Json, Time};
 use flowline_store::{LeaseUse, RunStore};
 
 use crate::instance::{Instance, ended};
-use crate::program::{Act, Doing, Outcome};
-use crate::shared::{Life, Place, Shared, Ticket};
+use crate::program::{AttemptOutcome, Doing, ScriptedAttempt};
+use crate::shared::{Life, SharedWorld, Ticket, WaitPlace};
 use crate::wire::Wire;
 
-pub(crate) struct Worker {
-    shared: Arc<Shared>,
+pub(crate) struct SimulatedWorker {
+    shared: Arc<SharedWorld>,
     wire: Wire,
     life: Life,
     worker: Arc<str>,
@@ -28,10 +28,15 @@ pub(crate) struct Worker {
     flushed: Duration,
 }
 
-impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, instance: &Instance, launch: &Launch, began: Time) -> Worker {
+impl SimulatedWorker {
+    pub(crate) fn new(
+        shared: Arc<SharedWorld>,
+        instance: &Instance,
+        launch: &Launch,
+        began: Time,
+    ) -> SimulatedWorker {
         let flushed = shared.lock().now;
-        Worker {
+        SimulatedWorker {
             record: Record::new(launch, &instance.json, began),
             attempt: launch.attempt.clone(),
             shared,
@@ -43,12 +48,12 @@ impl Worker {
     }
 
     /// Plays an act, reports its outcome and writes down what came of the report.
-    pub(crate) async fn play(mut self, act: Act) {
+    pub(crate) async fn play(mut self, act: ScriptedAttempt) {
         let outcome = self.perform(act).await;
         if self.record.must_append() {
             let _ = self.write_lines().await;
         }
-        let reported = if outcome.is_ok() { Reported::Done } else { Reported::Failed };
+        let reported = if outcome.is_ok() { AttemptReport::Done } else { AttemptReport::Failed };
         let (ticket, input, lease) = {
             let mut inner = self.shared.lock();
             let ticket = inner.ticket(self.life);
@@ -72,14 +77,14 @@ impl Worker {
         if !dice.is_multiple_of(6) {
             return;
         }
-        self.shared.sleep(Duration::from_millis(dice >> 8 & 0xfff), Place::Home).await;
+        self.shared.sleep(Duration::from_millis(dice >> 8 & 0xfff), WaitPlace::Home).await;
         let (step, attempt) = (self.attempt.step, self.attempt.number);
         let (report, input) = match dice >> 20 & 1 {
-            0 => (Again::Same, input),
+            0 => (RepeatedReport::Same, input),
             _ => {
                 let error = "something that it never said before".to_owned();
                 let failure = Failure { error, code: None, stack: None, retry: Retryable::ByPolicy };
-                (Again::Other, Input::Failed { step, attempt, failure })
+                (RepeatedReport::Other, Input::Failed { step, attempt, failure })
             }
         };
         let ticket = {
@@ -100,7 +105,7 @@ impl Worker {
         Message::Finished(self.attempt.token, self.attempt.run.clone(), entry)
     }
 
-    async fn perform(&mut self, act: Act) -> Result<Json, StepError> {
+    async fn perform(&mut self, act: ScriptedAttempt) -> Result<Json, StepError> {
         let began = self.flushed;
         let late = self.attempt.timeout().filter(|timeout| *timeout < act.takes);
         let end = late.unwrap_or(act.takes);
@@ -124,11 +129,11 @@ impl Worker {
             return Err(out_of_time_error(timeout));
         }
         match act.outcome {
-            Outcome::Done { result, emits } => {
+            AttemptOutcome::Done { result, emits } => {
                 emits.into_iter().for_each(|(name, payload)| self.record.emit(&name, payload));
                 Ok(result)
             }
-            Outcome::Failed { error, code, retry } => {
+            AttemptOutcome::Failed { error, code, retry } => {
                 let failed = match retry {
                     Retryable::Never => StepError::fatal(error),
                     Retryable::After(delay) => StepError::new(error).retry_after(delay),
@@ -185,12 +190,12 @@ impl Worker {
     /// Waits, and flushes lines that have waited long enough meanwhile.
     async fn until(&mut self, until: Duration) {
         while self.record.waiting() > 0 && self.flushed + FLUSH < until {
-            self.shared.sleep_until(self.flushed + FLUSH, Place::Home).await;
+            self.shared.sleep_until(self.flushed + FLUSH, WaitPlace::Home).await;
             // A step whose lease is gone is stopped by the heartbeat; here it is enough to stop writing.
             let _ = self.write_lines().await;
             self.flushed = self.shared.lock().now;
         }
-        self.shared.sleep_until(until, Place::Home).await;
+        self.shared.sleep_until(until, WaitPlace::Home).await;
     }
 
     async fn write_lines(&mut self) -> Result<(), StepError> {
@@ -201,17 +206,17 @@ impl Worker {
                     let Some(result) = results.into_iter().next() else { continue };
                     return self.record.appended(result);
                 }
-                Err(_) => self.shared.sleep(ASK_AGAIN, Place::Home).await,
+                Err(_) => self.shared.sleep(ASK_AGAIN, WaitPlace::Home).await,
             }
         }
     }
 }
 
 /// What an attempt is told of its report; `None` where that is nothing.
-fn said(outcome: Option<Became>) -> Option<Answer> {
+fn said(outcome: Option<Became>) -> Option<ReportReply> {
     match outcome? {
-        Became::Committed { .. } | Became::Applied { .. } => Some(Answer::Acknowledged),
-        Became::Refused(_) | Became::StaleLease(_) => Some(Answer::Refused),
+        Became::Committed { .. } | Became::Applied { .. } => Some(ReportReply::Acknowledged),
+        Became::Refused(_) | Became::StaleLease(_) => Some(ReportReply::Refused),
         _ => None,
     }
 }

@@ -14,23 +14,23 @@ use std::time::Duration;
 use fastrand::Rng;
 use flowline::plans::Plans;
 use flowline::{Config, Role};
-use flowline_check::{Checker, Effects, Invariant, Source, Subject, Violation, Watch};
+use flowline_check::{Checker, Effects, Invariant, StoreSnapshot, Subject, Violation, Watch};
 use flowline_core::{RunKey, RunState, Tenant, Time};
 use flowline_store::Memory;
 use flowline_store::row::Retention;
 
-use crate::client::Client;
+use crate::client::SimulatedClient;
 use crate::instance::Instance;
 use crate::mishap::{LATEST_COPY, Mishap, Weather, draw, leaps, stop_and_go};
-use crate::model::{Seen, compare};
+use crate::model::{ObservedRun, compare};
 use crate::program::{Op, Program, is_sluggish};
-use crate::shared::{Owner, Place, Shared, TaskId, Wake, Work};
+use crate::shared::{BoxedFuture, FutureId, Owner, SharedWorld, WaitPlace, Wake};
 use crate::story::Story;
 use crate::wire::Wire;
 
 /// How a program is to be simulated.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
+pub struct SimulationOptions {
     pub checker: Checker,
     /// Whether the story is told.
     pub tell: bool,
@@ -49,9 +49,9 @@ pub enum Aim {
     Show,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { checker: Checker::default(), tell: false, faults: true, aim: Aim::Prove }
+impl Default for SimulationOptions {
+    fn default() -> SimulationOptions {
+        SimulationOptions { checker: Checker::default(), tell: false, faults: true, aim: Aim::Prove }
     }
 }
 
@@ -80,9 +80,9 @@ const WATCHED: Duration = Duration::from_secs(130);
 const BOUND: Duration = Duration::from_secs(2);
 
 struct Task {
-    work: Work,
+    work: BoxedFuture,
     owner: Owner,
-    place: Place,
+    place: WaitPlace,
 }
 
 /// The store as it was when it was durable last.
@@ -94,17 +94,17 @@ struct Durable {
 }
 
 pub(crate) struct World {
-    shared: Arc<Shared>,
+    shared: Arc<SharedWorld>,
     program: Arc<Program>,
     numbers: BTreeMap<RunKey, usize>,
-    client: Client,
+    client: SimulatedClient,
     checker: Checker,
     config: Config,
     weather: Weather,
     instances: Vec<Option<Instance>>,
     lives: Vec<u32>,
-    tasks: BTreeMap<TaskId, Task>,
-    last_task: TaskId,
+    tasks: BTreeMap<FutureId, Task>,
+    last_task: FutureId,
     durable: Option<Durable>,
     calm: Option<Time>,
     /// When this world ends at the latest.
@@ -112,12 +112,12 @@ pub(crate) struct World {
 }
 
 /// Simulates a program: same program and options, same outcome.
-pub fn simulate(program: Program, options: &Options) -> Simulated {
+pub fn simulate(program: Program, options: &SimulationOptions) -> Simulated {
     World::new(program, options).run()
 }
 
 impl World {
-    fn new(program: Program, options: &Options) -> World {
+    fn new(program: Program, options: &SimulationOptions) -> World {
         let mut rng = Rng::with_seed(crate::program::mix(program.seed, &[77]));
         let instances = rng.usize(1..=4).min(rng.usize(1..=4)) + usize::from(rng.bool());
         let lease = Duration::from_secs([3, 10, 30][rng.usize(0..3)]);
@@ -143,13 +143,13 @@ impl World {
             mishaps.extend(leaps(program.seed, calm));
         }
         let story = if options.tell { Story::told() } else { Story::silent() };
-        let shared = Shared::new(rng, weather, Watch::new(options.checker), story);
+        let shared = SharedWorld::new(rng, weather, Watch::new(options.checker), story);
         let horizon = match program.is_toy() {
             true => program.script.end().max(calm) + WATCHED,
             false => calm + LONGEST,
         };
         let program = Arc::new(program);
-        let client = Client {
+        let client = SimulatedClient {
             wire: Wire::new(shared.clone(), "client".into()),
             shared: shared.clone(),
             program: program.clone(),
@@ -275,20 +275,21 @@ impl World {
     fn compare(&self, memory: &Memory) -> Vec<Violation> {
         let mut violations = Vec::new();
         for (key, number) in self.numbers.iter().filter(|_| !self.program.is_toy()) {
-            let log = Source::events(memory, key, 0);
+            let log = StoreSnapshot::events(memory, key, 0);
             if log.is_empty() {
                 continue;
             }
             let parent = self.program.script.ops.iter().find_map(|timed| match timed.op {
                 Op::Retry { run, into, .. } if into == *number => {
-                    Some(Source::events(memory, &self.client.run(run), 0))
+                    Some(StoreSnapshot::events(memory, &self.client.run(run), 0))
                 }
                 _ => None,
             });
             // Of a run that retention has trimmed nothing can be said.
             let parent = parent.filter(|parent| !parent.is_empty());
-            let receipts = Source::receipts(memory, key);
-            let seen = Seen { log: &log, receipts: &receipts, parent: parent.as_deref(), at_rest: true };
+            let receipts = StoreSnapshot::receipts(memory, key);
+            let seen =
+                ObservedRun { log: &log, receipts: &receipts, parent: parent.as_deref(), at_rest: true };
             if let Err(message) = compare(&self.program, *number, seen) {
                 violations.extend(self.violation(
                     Some(key),
@@ -306,7 +307,7 @@ impl World {
         for (key, number) in &self.numbers {
             let stored = memory.load(std::slice::from_ref(key)).pop().flatten();
             let (Some(stored), Some(plan)) = (stored, self.program.plan(*number)) else { continue };
-            let log = Source::events(memory, key, 0);
+            let log = StoreSnapshot::events(memory, key, 0);
             let folded = RunState::fold(plan, &log).map(|state| state.encode());
             if !log.is_empty() && folded.as_ref() != Ok(&stored.state) {
                 let message = "the stored run state doesn't match the log".to_owned();

@@ -7,7 +7,7 @@
 mod player;
 
 use flowline_core::definition::{Format, read};
-use flowline_sim::model::{Fate, Seen, compare, predict};
+use flowline_sim::model::{ObservedRun, StepFate, compare, predict};
 use flowline_sim::program::{Program, Stub};
 use player::Player;
 
@@ -31,8 +31,12 @@ fn agree(program: &Program, losing: u32) -> Result<(), String> {
         let parent = player::parent_of(program, run).and_then(|parent| played.get(parent)?.as_ref());
         let player = Player::play(program, run, parent, losing);
         if let Some(player) = &player {
-            let seen =
-                Seen { log: &player.log, receipts: &[], parent: parent.map(|p| &*p.log), at_rest: true };
+            let seen = ObservedRun {
+                log: &player.log,
+                receipts: &[],
+                parent: parent.map(|p| &*p.log),
+                at_rest: true,
+            };
             compare(program, run, seen).map_err(|problem| {
                 let flow = &player.plan.definition;
                 let flow = serde_json::to_string_pretty(flow).unwrap();
@@ -107,7 +111,8 @@ fn a_log_that_was_tampered_with_is_noticed() {
             }
             tampered += 1;
             noticed += usize::from(
-                compare(&program, 0, Seen { log: &log, receipts: &[], parent: None, at_rest: true }).is_err(),
+                compare(&program, 0, ObservedRun { log: &log, receipts: &[], parent: None, at_rest: true })
+                    .is_err(),
             );
         }
     }
@@ -123,7 +128,7 @@ fn the_prediction_leaves_little_to_chance() {
         let prediction = predict(&program, 0, &observed);
         all += prediction.fates.len();
         certain += prediction.fates.values().filter(|fates| fates.len() == 1).count();
-        assert!(prediction.fates.values().all(|fates| !fates.contains(&Fate::Open)));
+        assert!(prediction.fates.values().all(|fates| !fates.contains(&StepFate::Open)));
     }
     assert!(certain * 4 >= all * 3, "{certain} of {all} fates are certain");
 }

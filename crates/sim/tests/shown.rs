@@ -3,14 +3,14 @@
 use flowline_core::EventType;
 use flowline_core::definition::{Format, read};
 use flowline_sim::program::Stub;
-use flowline_sim::report::{Ending, Report};
+use flowline_sim::report::{RunEnding, SimulationReport};
 use flowline_sim::trial::{Tell, play};
 
-fn report(text: &str, seeds: u64) -> Report {
+fn report(text: &str, seeds: u64) -> SimulationReport {
     let read =
         read("flow.yaml", text, Format::Yaml).unwrap_or_else(|wrong| panic!("{}", wrong.render(false)));
     let mut stub = Stub::new(read.definition.clone(), None).unwrap();
-    let mut report = Report::new(read.definition);
+    let mut report = SimulationReport::new(read.definition);
     for seed in 0..seeds {
         let program = stub.program(seed).unwrap();
         report.add(play(&program, Tell::Nothing).trial());
@@ -19,7 +19,7 @@ fn report(text: &str, seeds: u64) -> Report {
     report
 }
 
-fn seeds_of(report: &Report, ending: Ending) -> u64 {
+fn seeds_of(report: &SimulationReport, ending: RunEnding) -> u64 {
     report
         .outcomes()
         .iter()
@@ -36,7 +36,7 @@ fn days_of_waiting_and_hours_of_retries_are_played_to_their_end() {
          \x20 act: { command: [x], subscribes: [asked, approved] }\n",
         60,
     );
-    assert_eq!(seeds_of(&report, Ending::Unfinished) + seeds_of(&report, Ending::Waiting), 0);
+    assert_eq!(seeds_of(&report, RunEnding::Unfinished) + seeds_of(&report, RunEnding::Waiting), 0);
     let out_of_time = report.failures().into_iter().find(|failure| failure.step.is_none()).unwrap();
     assert_eq!(out_of_time.path, ["start", "the run takes longer than 30d", "the run fails"]);
 }
@@ -46,7 +46,7 @@ fn many_steps_side_by_side_come_to_an_end() {
     let steps: String =
         (0..60).map(|at| format!("  s{at}: {{ command: [x], retry: {{ attempts: 5 }} }}\n")).collect();
     let report = report(&format!("flow: wide\nsteps:\n{steps}"), 20);
-    assert_eq!(seeds_of(&report, Ending::Unfinished), 0);
+    assert_eq!(seeds_of(&report, RunEnding::Unfinished), 0);
     assert_eq!(report.never_run(), [""; 0]);
 }
 
@@ -60,7 +60,7 @@ fn a_condition_on_what_came_first_is_played_both_ways() {
         60,
     );
     assert_eq!(report.guessed(), [""; 0]);
-    assert!(seeds_of(&report, Ending::Completed) > 0);
+    assert!(seeds_of(&report, RunEnding::Completed) > 0);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_machine_that_can_be_stuck_is_found_with_its_events_and_a_seed_that_replays_
     assert_eq!(lost, [("approve".to_owned(), "review".to_owned())]);
     assert_eq!(report.never_run(), ["remind"]);
     assert_eq!(report.never_entered(), ["audit"]);
-    assert!(seeds_of(&report, Ending::Completed) > 0 && seeds_of(&report, Ending::Failed) > 0);
+    assert!(seeds_of(&report, RunEnding::Completed) > 0 && seeds_of(&report, RunEnding::Failed) > 0);
     let failure = &report.failures()[0];
     assert_eq!(failure.step.as_deref(), Some("pay"));
     assert_eq!(failure.path[..4], ["start", "draft", "submit", "review"]);
@@ -138,7 +138,7 @@ fn machines_with_timers_that_come_back_and_times_from_their_context_are_played()
         15,
     );
     assert!(report.stuck().is_empty(), "{:?}", report.stuck());
-    assert!(seeds_of(&report, Ending::Completed) > 0, "{:?}", report.outcomes());
+    assert!(seeds_of(&report, RunEnding::Completed) > 0, "{:?}", report.outcomes());
     assert_eq!(report.never_entered(), [""; 0]);
 }
 
@@ -149,7 +149,7 @@ fn a_guard_that_asks_for_somebody_of_the_input_is_passed_and_an_example_is_playe
     assert_eq!(report.never_entered(), [""; 0]);
     assert_eq!(report.never_run(), [""; 0]);
     assert!(report.stuck().is_empty(), "{:?}", report.stuck());
-    assert!(seeds_of(&report, Ending::Completed) > 0 && seeds_of(&report, Ending::Failed) > 0);
+    assert!(seeds_of(&report, RunEnding::Completed) > 0 && seeds_of(&report, RunEnding::Failed) > 0);
     let lost: Vec<(String, String)> = report.lost().into_iter().map(|one| (one.event, one.state)).collect();
     assert_eq!(lost, [("submit".to_owned(), "draft".to_owned())], "by somebody else");
 }
@@ -167,7 +167,7 @@ fn actions_that_are_dropped_are_found() {
     let definition = read_stored("order.json", text).unwrap();
     let play_all = || {
         let mut stub = Stub::new(definition.clone(), None).unwrap();
-        let mut report = Report::new(definition.clone());
+        let mut report = SimulationReport::new(definition.clone());
         (0..20).for_each(|seed| report.add(play(&stub.program(seed).unwrap(), Tell::Nothing).trial()));
         report
     };

@@ -1,4 +1,4 @@
-//! The one write that matters.
+//! The one write that matters. Which guards it has and what it does to jobs is told in [`crate::rule`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,43 +32,6 @@ pub struct Commit {
     pub receipts: Vec<ReceiptChange>,
     /// Remove the run's own key-value state.
     pub clear_state: bool,
-}
-
-/// A job as the guards of a commit look at it.
-#[derive(Debug, Clone, Copy)]
-pub struct JobNow {
-    pub attempt: u32,
-    pub held: bool,
-    pub due: Time,
-    pub lease: Option<LeaseNow>,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct LeaseNow {
-    pub token: Token,
-    pub expires: Time,
-    pub lines: u32,
-}
-
-impl Commit {
-    /// The guards after the base, in their order: every job that the commit relies on is as it needs it, and every key that
-    /// it adds is free once what goes has gone. `there` tells how a job of the run is.
-    pub fn check_jobs(&self, now: Time, there: impl Fn(JobKey) -> Option<JobNow>) -> Result<(), CommitError> {
-        let unfit = |lease: &&LeaseUse| !there(lease.key()).is_some_and(|job| lease.fits(job, now));
-        if let Some(lease) = self.leases.iter().find(unfit) {
-            return Err(CommitError::StaleLease(lease.key()));
-        }
-        for (at, NewJob { key, .. }) in self.add.iter().enumerate() {
-            let stays = match self.leases.iter().find(|lease| lease.key() == *key) {
-                Some(lease) => matches!(lease, LeaseUse::Keep { .. }),
-                None => self.others != Others::Drop && there(*key).is_some(),
-            };
-            if stays || self.add[..at].iter().any(|other| other.key == *key) {
-                return Err(CommitError::StaleLease(*key));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// What the commit was decided on.
@@ -142,24 +105,6 @@ pub enum LeaseUse {
 }
 
 impl LeaseUse {
-    fn fits(&self, job: JobNow, now: Time) -> bool {
-        let leased = |attempt: u32, token: Token| {
-            job.lease.filter(|lease| job.attempt == attempt && lease.token == token)
-        };
-        match *self {
-            LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
-                leased(attempt, token).is_some()
-            }
-            LeaseUse::Expired { attempt, token, lines, .. } => {
-                leased(attempt, token).is_some_and(|lease| lease.expires <= now && lease.lines == lines)
-            }
-            LeaseUse::Due { attempt, .. } => {
-                job.attempt == attempt && job.lease.is_none() && !job.held && job.due <= now
-            }
-            LeaseUse::Unleased { attempt, .. } => job.attempt == attempt && job.lease.is_none(),
-        }
-    }
-
     pub fn key(&self) -> JobKey {
         match self {
             LeaseUse::Finish { key, .. }

@@ -21,6 +21,7 @@ pub mod query;
 pub mod reading;
 pub mod receipt;
 pub mod row;
+pub mod rule;
 pub mod state;
 pub mod transfer;
 
@@ -34,8 +35,8 @@ use tokio::sync::watch;
 
 pub use clock::Clock;
 pub use commit::{
-    Append, AppendError, Base, Commit, CommitError, Committed, Index, JobNow, LeaseNow, LeaseUse, Line,
-    NewRun, Others, StateChange,
+    Append, AppendError, Base, Commit, CommitError, Committed, Index, LeaseUse, Line, NewRun, Others,
+    StateChange,
 };
 pub use document::{Document, DocumentPage, DocumentQuery, Order};
 pub use error::StoreError;
@@ -58,7 +59,7 @@ pub trait RunStore: Send + Sync + 'static {
     /// A refused commit leaves nothing behind and does not disturb the others. A batch holds a run at most once.
     /// Guards are checked in this order, and the first that fails is the answer: the base (`Exists` before
     /// `UnknownDefinition`), the leases, the keys of added jobs (a key that is there already, or twice, is a
-    /// `StaleLease`). `Err` means that the outcome of the whole batch is unknown, unless [`StoreError::nothing_written`] says so.
+    /// `StaleLease`); [`rule`] has them in full, and what becomes of jobs. `Err` means that the outcome of the whole batch is unknown, unless [`StoreError::nothing_written`] says so.
     async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError>;
 
     /// Adds lines of running attempts (`step.started`, logs, state changes) to their runs' logs, fenced by the lease.

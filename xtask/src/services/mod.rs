@@ -73,19 +73,19 @@ impl Service {
 
 /// Servers that stop when this goes, whatever became of the tests.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningServices {
     root: PathBuf,
     urls: Vec<(&'static str, String)>,
 }
 
-impl Running {
+impl RunningServices {
     /// The variables to run the tests with.
     pub(crate) fn variables(&self) -> &[(&'static str, String)] {
         &self.urls
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningServices {
     fn drop(&mut self) {
         if let Err(error) = stop(&self.root) {
             eprintln!("xtask: {error:#}");
@@ -94,8 +94,8 @@ impl Drop for Running {
 }
 
 /// Starts what the environment gives no URL for, until the answer is dropped.
-pub(crate) fn run(root: &Path) -> Result<Running> {
-    let mut running = Running { root: root.to_path_buf(), urls: Vec::new() };
+pub(crate) fn run(root: &Path) -> Result<RunningServices> {
+    let mut running = RunningServices { root: root.to_path_buf(), urls: Vec::new() };
     running.urls = start(root)?;
     Ok(running)
 }
@@ -152,9 +152,14 @@ pub(crate) fn status(root: &Path) -> Vec<(String, String)> {
     read_list(&list(root))
 }
 
-fn folder(root: &Path) -> PathBuf {
+/// Where cargo builds, and where what tests leave behind goes.
+pub(crate) fn target_folder(root: &Path) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    root.join(target.unwrap_or_else(|| "target".into())).join("services")
+    root.join(target.unwrap_or_else(|| "target".into()))
+}
+
+fn folder(root: &Path) -> PathBuf {
+    target_folder(root).join("services")
 }
 
 fn list(root: &Path) -> PathBuf {

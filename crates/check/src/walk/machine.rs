@@ -12,9 +12,9 @@ use flowline_store::ReceiptStatus;
 
 use super::Walk;
 use super::data::Data;
-use super::turn::{Current, Turn};
-use crate::Invariant::{I1, I3, I5, I8, I10, I12, I18};
-use crate::flow::Flow;
+use super::turn::{LastTransition, TurnCause};
+use crate::flow::FlowMap;
+use crate::invariant::Invariant::{I1, I3, I5, I8, I10, I12, I18};
 use crate::violation::{Findings, Subject};
 
 /// Where a machine is, according to its log.
@@ -24,12 +24,12 @@ pub(crate) struct MachineAt {
     /// Transitions so far; 0 before the initial state is entered.
     pub(crate) transition: u32,
     /// What is waiting for its turn.
-    inbox: VecDeque<Turn>,
+    inbox: VecDeque<TurnCause>,
     /// Name and roles of each accepted event, by number.
     received: BTreeMap<u32, (String, Vec<String>)>,
     /// Ids of the events so far, by number.
     pub(crate) ids: BTreeMap<u32, String>,
-    pub(crate) current: Option<Current>,
+    pub(crate) current: Option<LastTransition>,
     /// Timers that are set, each with its number and due time.
     pub(crate) armed: BTreeMap<usize, (u32, Time)>,
     /// Timers set so far.
@@ -49,22 +49,22 @@ pub(crate) struct MachineAt {
 
 impl MachineAt {
     /// Whether the run ends in the current state.
-    pub(crate) fn is_final(&self, flow: &Flow) -> bool {
+    pub(crate) fn is_final(&self, flow: &FlowMap) -> bool {
         flow.state(self.state).is_some_and(|state| state.ends != Ends::No)
     }
 
-    pub(crate) fn state_name<'a>(&self, flow: &'a Flow) -> Option<&'a str> {
+    pub(crate) fn state_name<'a>(&self, flow: &'a FlowMap) -> Option<&'a str> {
         flow.state(self.state).filter(|_| self.transition > 0).map(|state| state.name.as_str())
     }
 
     fn has_event_waiting(&self) -> bool {
-        self.inbox.iter().any(|turn| matches!(turn, Turn::Event(_)))
+        self.inbox.iter().any(|turn| matches!(turn, TurnCause::Event(_)))
     }
 }
 
 impl Walk {
     /// Checks that what has to come next comes next.
-    pub(super) fn before_event(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+    pub(super) fn before_event(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
         let Some(machine) = &mut self.machine else { return };
         let (seq, kind) = (event.seq, event.kind);
         if kind != EventType::TimerSet && !machine.unset.is_empty() {
@@ -93,7 +93,7 @@ impl Walk {
         }
     }
 
-    pub(super) fn machine_event(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+    pub(super) fn machine_event(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
         if self.machine.is_none() {
             let (seq, kind) = (event.seq, event.kind);
             return found.say(I12, Subject::Log, || {
@@ -111,7 +111,7 @@ impl Walk {
         }
     }
 
-    fn received(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+    fn received(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
         let Some(machine) = &mut self.machine else { return };
         let (seq, number) = (event.seq, data.number.unwrap_or(0));
         let name = data.name.clone().unwrap_or_default();
@@ -142,26 +142,26 @@ impl Walk {
             machine.receipts.insert(number, status.unwrap_or(ReceiptStatus::Failed));
             return;
         }
-        machine.inbox.push_back(Turn::Event(number));
+        machine.inbox.push_back(TurnCause::Event(number));
         machine.receipts.insert(number, ReceiptStatus::Pending);
     }
 
-    fn rejected(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+    fn rejected(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
         let number = data.number.unwrap_or(0);
         match data.code.as_deref() {
             Some("ended") => {
                 let Some(machine) = &mut self.machine else { return };
                 machine.closing = true;
-                if !machine.inbox.contains(&Turn::Event(number)) {
+                if !machine.inbox.contains(&TurnCause::Event(number)) {
                     let seq = event.seq;
                     found.say(I3, Subject::Log, || {
                         format!("event {seq} rejects number {number}, which isn't in the inbox")
                     });
                 }
-                machine.inbox.retain(|turn| *turn != Turn::Event(number));
+                machine.inbox.retain(|turn| *turn != TurnCause::Event(number));
             }
             code => {
-                self.turn(flow, Turn::Event(number), event, found);
+                self.turn(flow, TurnCause::Event(number), event, found);
                 self.check_rejection(flow, number, code, event, found);
             }
         }
@@ -173,7 +173,7 @@ impl Walk {
     /// Whether an event was rejected for a good reason, as far as roles and states can tell.
     fn check_rejection(
         &self,
-        flow: &Flow,
+        flow: &FlowMap,
         number: u32,
         code: Option<&str>,
         event: &Event,
@@ -201,7 +201,7 @@ impl Walk {
     }
 
     /// A turn starts. It belongs to the first in line, and nothing of the previous turn may be left.
-    fn turn(&mut self, flow: &Flow, by: Turn, event: &Event, found: &mut Findings) {
+    fn turn(&mut self, flow: &FlowMap, by: TurnCause, event: &Event, found: &mut Findings) {
         let (seq, kind) = (event.seq, event.kind);
         let (busy, paused, fails) = (self.is_busy(), self.paused, self.failed.is_some());
         self.close_turn();
@@ -216,13 +216,13 @@ impl Walk {
         let problem = match by {
             _ if busy => Some("while actions of the previous turn are running".to_owned()),
             _ if fails => Some("although an action failed the run".to_owned()),
-            Turn::Start if machine.transition > 0 => {
+            TurnCause::Start if machine.transition > 0 => {
                 Some("although the machine has already started".to_owned())
             }
-            Turn::Start => None,
+            TurnCause::Start => None,
             _ if machine.transition == 0 => Some("although the machine hasn't started".to_owned()),
-            Turn::Error(action) if machine.error == Some(action) => None,
-            Turn::Error(action) => {
+            TurnCause::Error(action) if machine.error == Some(action) => None,
+            TurnCause::Error(action) => {
                 Some(format!("but action {:?} wasn't the first to fail", flow.name(action)))
             }
             _ if machine.error.is_some() => {
@@ -242,7 +242,7 @@ impl Walk {
     }
 
     /// A retry puts the machine into the state that the retried run was in.
-    fn stood(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+    fn stood(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
         let (seq, inheriting) = (event.seq, self.inheriting);
         let Some(machine) = &mut self.machine else { return };
         let state = data.to.as_deref().and_then(|name| flow.state_named(name));
@@ -255,15 +255,15 @@ impl Walk {
         (machine.state, machine.transition) = (state.unwrap_or_default(), data.transition.unwrap_or(0));
     }
 
-    fn changed(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+    fn changed(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
         if data.inherited {
             return self.stood(flow, event, data, found);
         }
         let by = match (data.number, data.timer, &data.action) {
-            (Some(number), ..) => Turn::Event(number),
-            (_, Some(timer), _) => Turn::Timer(timer),
+            (Some(number), ..) => TurnCause::Event(number),
+            (_, Some(timer), _) => TurnCause::Timer(timer),
             (.., Some(action)) => match flow.steps.get(action) {
-                Some(action) => Turn::Error(*action),
+                Some(action) => TurnCause::Error(*action),
                 None => {
                     let seq = event.seq;
                     return found.say(I12, Subject::Log, || {
@@ -271,7 +271,7 @@ impl Walk {
                     });
                 }
             },
-            _ => Turn::Start,
+            _ => TurnCause::Start,
         };
         self.turn(flow, by, event, found);
         let planned = self.transition_of(flow, by, data, event, found);
@@ -288,8 +288,8 @@ impl Walk {
             found.say(I5, Subject::Log, message);
         }
         let to = match by {
-            Turn::Start => flow.definition.machine.as_ref().map(|machine| machine.initial.as_str()),
-            Turn::Error(action) => flow.definition.steps[action].on_error.as_deref(),
+            TurnCause::Start => flow.definition.machine.as_ref().map(|machine| machine.initial.as_str()),
+            TurnCause::Error(action) => flow.definition.steps[action].on_error.as_deref(),
             _ => planned.and_then(|planned| planned.to.as_deref()),
         };
         let stays = from.as_deref().filter(|_| to.is_none());
@@ -299,9 +299,11 @@ impl Walk {
                 format!("event {seq} leads to {says:?}, but the definition says {to:?}")
             });
         }
-        let leaves = to.is_some() && by != Turn::Start;
+        let leaves = to.is_some() && by != TurnCause::Start;
         let kept: Vec<usize> = machine.armed.keys().copied().collect();
-        if leaves && (!kept.is_empty() || machine.inbox.iter().any(|turn| matches!(turn, Turn::Timer(_)))) {
+        if leaves
+            && (!kept.is_empty() || machine.inbox.iter().any(|turn| matches!(turn, TurnCause::Timer(_))))
+        {
             found.say(I10, Subject::Log, || {
                 format!("event {seq} leaves the state, but timers {kept:?} are still set")
             });
@@ -324,8 +326,8 @@ impl Walk {
     /// The transition that a turn takes. It has to be open to the sender of the event.
     fn transition_of<'a>(
         &self,
-        flow: &'a Flow,
-        by: Turn,
+        flow: &'a FlowMap,
+        by: TurnCause,
         data: &Data,
         event: &Event,
         found: &mut Findings,
@@ -333,8 +335,8 @@ impl Walk {
         let machine = self.machine.as_ref()?;
         let seq = event.seq;
         match by {
-            Turn::Start | Turn::Error(_) => None,
-            Turn::Timer(timer) => match flow.timer(timer) {
+            TurnCause::Start | TurnCause::Error(_) => None,
+            TurnCause::Timer(timer) => match flow.timer(timer) {
                 Some((state, timer)) if state == machine.state => Some(&timer.then),
                 _ => {
                     found.say(I10, Subject::Log, || {
@@ -343,7 +345,7 @@ impl Walk {
                     None
                 }
             },
-            Turn::Event(number) => {
+            TurnCause::Event(number) => {
                 let (name, roles) = machine.received.get(&number)?;
                 if data.event.as_deref() != Some(name) || data.event_id.as_ref() != machine.ids.get(&number) {
                     let (says, id) = (&data.event, &data.event_id);
@@ -379,7 +381,7 @@ impl Walk {
         }
     }
 
-    fn timer(&mut self, flow: &Flow, event: &Event, data: &Data, found: &mut Findings) {
+    fn timer(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
         let (seq, kind) = (event.seq, event.kind);
         let Some((timer, (state, definition))) =
             data.timer.and_then(|timer| Some((timer, flow.timer(timer)?)))
@@ -390,7 +392,7 @@ impl Walk {
         };
         let name = flow.state(state).map_or("?", |state| &state.name);
         if kind == EventType::TimerCancelled && data.reason.as_deref() == Some("guard") {
-            return self.turn(flow, Turn::Timer(timer), event, found);
+            return self.turn(flow, TurnCause::Timer(timer), event, found);
         }
         let inheriting = self.inheriting;
         let Some(machine) = &mut self.machine else { return };
@@ -406,7 +408,8 @@ impl Walk {
                 Some(_) => None,
             },
             (_, Some("left")) => {
-                let there = machine.armed.contains_key(&timer) || machine.inbox.contains(&Turn::Timer(timer));
+                let there =
+                    machine.armed.contains_key(&timer) || machine.inbox.contains(&TurnCause::Timer(timer));
                 (!there).then(|| "which isn't set".to_owned())
             }
             (_, Some("missed")) => match machine.armed.get(&timer) {
@@ -430,11 +433,11 @@ impl Walk {
             }
             EventType::TimerFired => {
                 machine.armed.remove(&timer);
-                machine.inbox.push_back(Turn::Timer(timer));
+                machine.inbox.push_back(TurnCause::Timer(timer));
             }
             _ => {
                 machine.armed.remove(&timer);
-                machine.inbox.retain(|turn| *turn != Turn::Timer(timer));
+                machine.inbox.retain(|turn| *turn != TurnCause::Timer(timer));
                 let missed = data.reason.as_deref() == Some("missed");
                 machine.leaving |= !missed;
                 if missed && definition.missed == Missed::Restart && matches!(definition.when, When::In(_)) {
@@ -447,7 +450,7 @@ impl Walk {
     /// The run ends. The inbox must be empty and, unless it's ended from outside, the machine must be in a final state.
     pub(super) fn machine_end(
         &mut self,
-        flow: &Flow,
+        flow: &FlowMap,
         event: &Event,
         data: &Data,
         by_itself: bool,

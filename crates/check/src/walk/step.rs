@@ -5,23 +5,32 @@ use flowline_core::limits::LOST_LEASES;
 use flowline_store::Failure;
 
 use super::data::{Cause, Data};
-use super::{Phase, Walk};
-use crate::Invariant::{I1, I2, I5, I8, I18};
-use crate::flow::Flow;
+use super::{StepPhase, Walk};
+use crate::flow::FlowMap;
+use crate::invariant::Invariant::{I1, I2, I5, I8, I18};
 use crate::violation::{Findings, Subject};
 
 impl Walk {
-    pub(super) fn step_event(&mut self, flow: &Flow, event: &Event, data: Data, found: &mut Findings) {
+    pub(super) fn step_event(&mut self, flow: &FlowMap, event: &Event, data: Data, found: &mut Findings) {
         let name = event.step_name.as_deref().unwrap_or_default();
         let Some(step) = self.step_of(flow, name, event, found) else { return };
         match event.kind {
             EventType::StepSkipped => self.skipped(flow, step, event, &data, found),
-            EventType::StepCompleted if data.inherited => self.settle(flow, step, event, Phase::Completed),
+            EventType::StepCompleted if data.inherited => {
+                self.settle(flow, step, event, StepPhase::Completed)
+            }
             _ => self.attempt_event(flow, step, event, data, found),
         }
     }
 
-    fn attempt_event(&mut self, flow: &Flow, step: usize, event: &Event, data: Data, found: &mut Findings) {
+    fn attempt_event(
+        &mut self,
+        flow: &FlowMap,
+        step: usize,
+        event: &Event,
+        data: Data,
+        found: &mut Findings,
+    ) {
         self.of_current(flow, step, event, found);
         let by_condition = event.kind == EventType::StepFailed && data.code.as_deref() == Some("condition");
         let outcome =
@@ -45,7 +54,7 @@ impl Walk {
                         || format!("event {} completes the step without emitting what it returns", event.seq);
                     found.say(I8, Subject::Log, message);
                 }
-                self.settle(flow, step, event, Phase::Completed);
+                self.settle(flow, step, event, StepPhase::Completed);
             }
             EventType::StepRetry => self.retried(flow, step, event, &data, found),
             EventType::StepFailed => self.step_failed(flow, step, event, data, found),
@@ -66,11 +75,11 @@ impl Walk {
             found.say(I8, Subject::Log, message);
         }
         at.started = true;
-        at.phase = Phase::Queued;
+        at.phase = StepPhase::Queued;
     }
 
     /// A step is over: it completed, or is out of attempts.
-    fn settle(&mut self, flow: &Flow, step: usize, event: &Event, phase: Phase) {
+    fn settle(&mut self, flow: &FlowMap, step: usize, event: &Event, phase: StepPhase) {
         let at = &mut self.steps[step];
         self.over += u64::from(at.is_live());
         at.phase = phase;
@@ -83,7 +92,7 @@ impl Walk {
         }
     }
 
-    fn retried(&mut self, flow: &Flow, step: usize, event: &Event, data: &Data, found: &mut Findings) {
+    fn retried(&mut self, flow: &FlowMap, step: usize, event: &Event, data: &Data, found: &mut Findings) {
         self.retries += 1;
         self.retried.insert(step);
         if self.stopping {
@@ -101,13 +110,13 @@ impl Walk {
             self.over += 1;
             self.added += 1;
         }
-        at.phase = if data.delay_ms.unwrap_or(0) > 0 { Phase::Delayed } else { Phase::Queued };
+        at.phase = if data.delay_ms.unwrap_or(0) > 0 { StepPhase::Delayed } else { StepPhase::Queued };
         at.attempt = event.attempt.unwrap_or(0) + 1;
         at.started = false;
     }
 
     /// Counts a failed attempt against its cap.
-    fn charge(&mut self, flow: &Flow, step: usize, event: &Event, cause: Cause, found: &mut Findings) {
+    fn charge(&mut self, flow: &FlowMap, step: usize, event: &Event, cause: Cause, found: &mut Findings) {
         let attempts = flow.definition.steps[step].retry.attempts;
         let at = &mut self.steps[step];
         let (count, cap, what) = match cause {
@@ -127,7 +136,7 @@ impl Walk {
         }
     }
 
-    fn step_failed(&mut self, flow: &Flow, step: usize, event: &Event, data: Data, found: &mut Findings) {
+    fn step_failed(&mut self, flow: &FlowMap, step: usize, event: &Event, data: Data, found: &mut Findings) {
         self.charge(flow, step, event, data.cause(), found);
         let moves = flow.definition.steps[step].on_error.is_some();
         if !flow.goes_on_after_failure(step) && !moves {
@@ -138,10 +147,10 @@ impl Walk {
             }
             self.stopping |= flow.definition.fail_fast;
         }
-        self.settle(flow, step, event, Phase::Failed);
+        self.settle(flow, step, event, StepPhase::Failed);
     }
 
-    fn skipped(&mut self, flow: &Flow, step: usize, event: &Event, data: &Data, found: &mut Findings) {
+    fn skipped(&mut self, flow: &FlowMap, step: usize, event: &Event, data: &Data, found: &mut Findings) {
         let at = self.steps[step];
         let by_condition = data.reason.as_deref() == Some("condition");
         let dropped = self.machine.is_some() && !by_condition && !self.is_cut_off();
@@ -154,10 +163,12 @@ impl Walk {
         let fits = match data.reason.as_deref() {
             _ if dropped => true,
             Some("condition") if self.machine.is_some() => at.is_live() && !at.started,
-            _ if self.machine.is_some() => at.phase == Phase::Idle && self.is_passed_over(flow, step),
+            _ if self.machine.is_some() => at.phase == StepPhase::Idle && self.is_passed_over(flow, step),
             Some("condition") => at.is_live() && at.attempt == 1 && !at.started,
-            Some("fail_fast") => self.stopping && !at.started && (at.is_live() || at.phase == Phase::Idle),
-            _ => at.phase == Phase::Idle,
+            Some("fail_fast") => {
+                self.stopping && !at.started && (at.is_live() || at.phase == StepPhase::Idle)
+            }
+            _ => at.phase == StepPhase::Idle,
         };
         let of_flow = self.machine.is_none();
         let given_up =
@@ -178,10 +189,10 @@ impl Walk {
         }
         let at = &mut self.steps[step];
         self.over += u64::from(at.is_live());
-        at.phase = Phase::Skipped;
+        at.phase = StepPhase::Skipped;
         if self.machine.is_some() {
             match data.reason.as_deref() {
-                Some("condition") => self.action_over(flow, step, Phase::Skipped),
+                Some("condition") => self.action_over(flow, step, StepPhase::Skipped),
                 _ => self.pass_over(),
             }
         }

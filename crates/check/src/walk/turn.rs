@@ -5,12 +5,12 @@ use flowline_core::definition::OnFailure;
 use flowline_store::ReceiptStatus;
 
 use super::machine::MachineAt;
-use super::{Phase, StepAt, Walk};
-use crate::flow::Flow;
+use super::{StepAt, StepPhase, Walk};
+use crate::flow::FlowMap;
 
 /// What causes a transition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum TurnCause {
     Start,
     /// The event accepted under this number.
     Event(u32),
@@ -21,8 +21,8 @@ pub(crate) enum Turn {
 
 /// The last transition, and what it triggered.
 #[derive(Debug, Clone)]
-pub(crate) struct Current {
-    pub(crate) by: Turn,
+pub(crate) struct LastTransition {
+    pub(crate) by: TurnCause,
     /// Each action once, with the number of its group: leaving, the transition itself, entering.
     pub(crate) asked: Vec<(usize, u8)>,
     /// The remaining ones wait for each other, and the log says so of one of them.
@@ -31,7 +31,7 @@ pub(crate) struct Current {
 
 impl Walk {
     /// A transition triggers actions. What they did before no longer counts.
-    pub(super) fn ask(&mut self, flow: &Flow, by: Turn, groups: [Vec<usize>; 3]) {
+    pub(super) fn ask(&mut self, flow: &FlowMap, by: TurnCause, groups: [Vec<usize>; 3]) {
         let mut asked: Vec<(usize, u8)> = Vec::new();
         for (group, actions) in groups.into_iter().enumerate() {
             for action in actions {
@@ -44,24 +44,24 @@ impl Walk {
             self.steps[*action] = StepAt { attempt: self.steps[*action].attempt, ..StepAt::default() };
         }
         if let Some(machine) = &mut self.machine {
-            machine.current = Some(Current { by, asked, passed_over: false });
+            machine.current = Some(LastTransition { by, asked, passed_over: false });
         }
         self.trigger_actions(flow);
     }
 
     /// An action completed, is out of attempts, or was skipped.
-    pub(super) fn action_over(&mut self, flow: &Flow, action: usize, phase: Phase) {
+    pub(super) fn action_over(&mut self, flow: &FlowMap, action: usize, phase: StepPhase) {
         if let Some(machine) = &mut self.machine {
-            machine.completed += u32::from(phase == Phase::Completed);
-            machine.failed += u32::from(phase == Phase::Failed);
-            if phase == Phase::Failed && flow.definition.steps[action].on_error.is_some() {
+            machine.completed += u32::from(phase == StepPhase::Completed);
+            machine.failed += u32::from(phase == StepPhase::Failed);
+            if phase == StepPhase::Failed && flow.definition.steps[action].on_error.is_some() {
                 machine.error.get_or_insert(action);
             }
         }
         self.trigger_actions(flow);
     }
 
-    fn trigger_actions(&mut self, flow: &Flow) {
+    fn trigger_actions(&mut self, flow: &FlowMap) {
         let Some(current) = self.machine.as_ref().and_then(|machine| machine.current.as_ref()) else {
             return;
         };
@@ -72,25 +72,25 @@ impl Walk {
             .collect();
         for action in ready {
             let at = &mut self.steps[action];
-            (at.phase, at.attempt, at.started) = (Phase::Queued, at.attempt + 1, false);
+            (at.phase, at.attempt, at.started) = (StepPhase::Queued, at.attempt + 1, false);
             self.triggered.insert(action);
             self.added += 1;
         }
     }
 
     /// Whether everything that an action waits for is done, and it hasn't run yet.
-    fn may_run(&self, flow: &Flow, current: &Current, action: usize) -> bool {
+    fn may_run(&self, flow: &FlowMap, current: &LastTransition, action: usize) -> bool {
         let Some((_, group)) = current.asked.iter().find(|(asked, _)| *asked == action) else { return false };
         let definition = &flow.definition.steps[action];
         let waits_for = |(other, of): &&(usize, u8)| {
             of < group || (of == group && definition.after.iter().any(|name| name == flow.name(*other)))
         };
         let done = |(other, _): &(usize, u8)| match self.steps[*other].phase {
-            Phase::Completed | Phase::Skipped => true,
-            Phase::Failed => flow.definition.steps[*other].on_failure == OnFailure::Continue,
-            Phase::Idle | Phase::Delayed | Phase::Queued => false,
+            StepPhase::Completed | StepPhase::Skipped => true,
+            StepPhase::Failed => flow.definition.steps[*other].on_failure == OnFailure::Continue,
+            StepPhase::Idle | StepPhase::Delayed | StepPhase::Queued => false,
         };
-        self.steps[action].phase == Phase::Idle && current.asked.iter().filter(waits_for).all(done)
+        self.steps[action].phase == StepPhase::Idle && current.asked.iter().filter(waits_for).all(done)
     }
 
     /// Whether the log says why actions of the current turn don't run: another one failed.
@@ -101,12 +101,12 @@ impl Walk {
     /// An action of the last transition that the log doesn't account for, although nothing of that turn is running.
     pub(crate) fn dropped(&self) -> Option<usize> {
         let current = self.machine.as_ref()?.current.as_ref().filter(|_| !self.is_busy())?;
-        let idle = |(action, _): &&(usize, u8)| self.steps[*action].phase == Phase::Idle;
+        let idle = |(action, _): &&(usize, u8)| self.steps[*action].phase == StepPhase::Idle;
         current.asked.iter().find(idle).map(|(action, _)| *action)
     }
 
     /// Whether an action was triggered but can never run, and nothing else of its turn is running.
-    pub(super) fn is_passed_over(&self, flow: &Flow, action: usize) -> bool {
+    pub(super) fn is_passed_over(&self, flow: &FlowMap, action: usize) -> bool {
         let current = self.machine.as_ref().and_then(|machine| machine.current.as_ref());
         !self.is_busy()
             && current.is_some_and(|current| {
@@ -134,7 +134,7 @@ impl Walk {
     pub(super) fn close_turn(&mut self) {
         let Some(machine) = &self.machine else { return };
         let (outcome, by) = (self.outcome(machine), machine.current.as_ref().map(|current| current.by));
-        if let (Some(machine), Some(Turn::Event(number))) = (&mut self.machine, by) {
+        if let (Some(machine), Some(TurnCause::Event(number))) = (&mut self.machine, by) {
             machine.receipts.insert(number, outcome);
         }
     }
@@ -157,7 +157,7 @@ impl Walk {
     pub(crate) fn receipts(&self) -> impl Iterator<Item = (u32, ReceiptStatus)> {
         let machine = self.machine.as_deref();
         let current = machine.and_then(|machine| match machine.current.as_ref()?.by {
-            Turn::Event(number) => Some(number),
+            TurnCause::Event(number) => Some(number),
             _ => None,
         });
         let of = move |machine: &MachineAt, number: u32, before: ReceiptStatus| match current {

@@ -12,7 +12,7 @@ use flowline_store::StateValue;
 use serde::Deserialize;
 
 use super::Walk;
-use crate::flow::Flow;
+use crate::flow::FlowMap;
 
 /// A value of key-value state. Only its digest is kept, because a log can hold a lot of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ struct Line {
 }
 
 impl Walk {
-    pub(super) fn state_line(&mut self, flow: &Flow, event: &Event) {
+    pub(super) fn state_line(&mut self, flow: &FlowMap, event: &Event) {
         let line = event.data.as_ref().and_then(|data| data.to::<Line>().ok());
         let Some(line) = line.filter(|line| line.scope == "run") else { return };
         match (line.operation.as_str(), line.value) {

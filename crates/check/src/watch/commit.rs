@@ -6,15 +6,15 @@ use flowline_core::Time;
 use flowline_store::{Base, Commit, CommitError, Committed, JobKey, LeaseUse, Others};
 
 use super::{Followed, KnownJob, KnownLease, Watch};
-use crate::Invariant::{I2, I4, I5, I7, I8, I9, I10, I12, I17};
-use crate::source::Source;
+use crate::invariant::Invariant::{I2, I4, I5, I7, I8, I9, I10, I12, I17};
+use crate::source::StoreSnapshot;
 use crate::violation::{Findings, Subject, Violation};
 
 impl Watch {
     /// A commit was written or refused, at `now` by the store's clock.
     pub fn committed(
         &mut self,
-        source: &dyn Source,
+        source: &dyn StoreSnapshot,
         now: Time,
         commit: &Commit,
         answer: &Result<Committed, CommitError>,
@@ -41,7 +41,7 @@ impl Watch {
 
     fn landed(
         &mut self,
-        source: &dyn Source,
+        source: &dyn StoreSnapshot,
         now: Time,
         commit: &Commit,
         landed: &Committed,
@@ -89,7 +89,7 @@ impl Watch {
     }
 
     /// Checks that the commit was written on the version it was decided on.
-    fn base(&mut self, source: &dyn Source, commit: &Commit, found: &mut Findings) {
+    fn base(&mut self, source: &dyn StoreSnapshot, commit: &Commit, found: &mut Findings) {
         let known = self.runs.get(&commit.run).map(|run| run.version);
         match (&commit.base, known) {
             (Base::Version(decided), Some(known)) if *decided != known => {
@@ -192,7 +192,13 @@ impl Followed {
     }
 
     /// Checks that all events of the commit are in the log, and that what they trigger has a job.
-    fn events(&mut self, source: &dyn Source, commit: &Commit, landed: &Committed, found: &mut Findings) {
+    fn events(
+        &mut self,
+        source: &dyn StoreSnapshot,
+        commit: &Commit,
+        landed: &Committed,
+        found: &mut Findings,
+    ) {
         if landed.first_seq != self.walk.seq + 1 {
             let (first, after) = (landed.first_seq, self.walk.seq);
             found

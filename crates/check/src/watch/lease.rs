@@ -7,9 +7,9 @@ use flowline_core::{RunKey, Time};
 use flowline_store::{Claim, Claimed, Extend, Extended, JobKey, LeasedJob};
 
 use super::{KnownLease, Watch};
-use crate::Invariant::{I7, I10, I14, I15, I16, I17};
+use crate::invariant::Invariant::{I7, I10, I14, I15, I16, I17};
 use crate::violation::{Findings, Subject, Violation};
-use crate::walk::Phase;
+use crate::walk::StepPhase;
 
 impl Watch {
     /// Jobs were leased.
@@ -119,7 +119,7 @@ impl Watch {
     pub fn began(&self, worker: &str, run: &RunKey, step: u32, attempt: u32) -> Vec<Violation> {
         let mut found = self.checker.findings();
         let at = self.runs.get(run).and_then(|run| run.walk.steps.get(step as usize));
-        if let Some(at) = at.filter(|at| matches!(at.phase, Phase::Completed | Phase::Failed)) {
+        if let Some(at) = at.filter(|at| matches!(at.phase, StepPhase::Completed | StepPhase::Failed)) {
             let message = || format!("{worker} starts attempt {attempt} of step {step}, which is {at:?}");
             found.say(I16, Subject::Outside, message);
         }

@@ -6,16 +6,16 @@ use flowline_core::{RunKey, Time};
 use flowline_store::row::Retention;
 
 use super::Watch;
-use crate::Invariant::{I3, I4, I11};
 use crate::counters::miscounted;
+use crate::invariant::Invariant::{I3, I4, I11};
 use crate::look::{check_jobs, check_pinned, check_receipts, check_row, check_state};
-use crate::source::{Source, recount};
+use crate::source::{StoreSnapshot, recount};
 use crate::violation::{Subject, Violation};
 use crate::walk::Walk;
 
 impl Watch {
     /// Retention trimmed or removed runs. Runs that haven't ended, or not long enough ago, must be unchanged.
-    pub fn retained(&mut self, source: &dyn Source, now: Time, policy: Retention) -> Vec<Violation> {
+    pub fn retained(&mut self, source: &dyn StoreSnapshot, now: Time, policy: Retention) -> Vec<Violation> {
         let mut violations = Vec::new();
         let mut gone = Vec::new();
         for (key, run) in &mut self.runs {
@@ -47,7 +47,7 @@ impl Watch {
     }
 
     /// Checks everything again, from the first event of every log, and the counters.
-    pub fn end(&mut self, source: &dyn Source) -> Vec<Violation> {
+    pub fn end(&mut self, source: &dyn StoreSnapshot) -> Vec<Violation> {
         let mut violations = Vec::new();
         for key in self.runs.keys() {
             violations.extend(self.look(source, key));
@@ -65,7 +65,7 @@ impl Watch {
     }
 
     /// Checks one run from scratch.
-    fn look(&self, source: &dyn Source, key: &RunKey) -> Vec<Violation> {
+    fn look(&self, source: &dyn StoreSnapshot, key: &RunKey) -> Vec<Violation> {
         let mut found = self.checker.findings();
         let (Some(run), Some(row)) = (self.runs.get(key), source.row(key)) else {
             found.say(I3, Subject::Row, || "the run is gone".to_owned());

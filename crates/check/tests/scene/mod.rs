@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flowline_check::{Checker, Flow, Invariant, Look};
+use flowline_check::{Checker, FlowMap, Invariant, RunCheck};
 use flowline_core::definition::{Format, Priority, read};
 use flowline_core::event::{Event, EventType, NewEvent};
 use flowline_core::{Json, RunId, Status, Tenant, Time};
@@ -26,15 +26,15 @@ steps:
 
 #[derive(Debug, Clone)]
 pub struct Scene {
-    pub flow: Arc<Flow>,
+    pub flow: Arc<FlowMap>,
     pub row: RunRow,
     pub events: Vec<Event>,
     pub jobs: Vec<JobRow>,
     pub now: i64,
 }
 
-pub fn flow(text: &str) -> Arc<Flow> {
-    Arc::new(Flow::new(read("scene.yaml", text, Format::Yaml).unwrap().definition))
+pub fn flow(text: &str) -> Arc<FlowMap> {
+    Arc::new(FlowMap::new(read("scene.yaml", text, Format::Yaml).unwrap().definition))
 }
 
 impl Scene {
@@ -126,7 +126,7 @@ impl Scene {
 
     /// Takes the row from the log, as an undisturbed store would have it.
     pub fn settled(mut self) -> Scene {
-        let mut look = Look::new(Checker::default(), &self.row, self.flow.clone());
+        let mut look = RunCheck::new(Checker::default(), &self.row, self.flow.clone());
         self.events.iter().for_each(|event| look.event(event));
         let shape = look.shape();
         let row = &mut self.row;
@@ -146,14 +146,14 @@ impl Scene {
 
     /// What the checker finds, as it is.
     pub fn found(&self) -> Vec<flowline_check::Violation> {
-        let mut look = Look::new(Checker::default(), &self.row, self.flow.clone());
+        let mut look = RunCheck::new(Checker::default(), &self.row, self.flow.clone());
         self.events.iter().for_each(|event| look.event(event));
         look.finish(&self.row, &self.jobs)
     }
 
     /// As [`Scene::found`], with what became of the events that a machine took in.
     pub fn found_with(&self, receipts: &[flowline_store::Receipt]) -> Vec<flowline_check::Violation> {
-        let mut look = Look::new(Checker::default(), &self.row, self.flow.clone());
+        let mut look = RunCheck::new(Checker::default(), &self.row, self.flow.clone());
         self.events.iter().for_each(|event| look.event(event));
         look.receipts(receipts);
         look.finish(&self.row, &self.jobs)
@@ -161,7 +161,7 @@ impl Scene {
 
     /// As [`Scene::found`], with the run's own key-value state.
     pub fn found_with_state(&self, values: &[flowline_store::StateValue]) -> Vec<flowline_check::Violation> {
-        let mut look = Look::new(Checker::default(), &self.row, self.flow.clone());
+        let mut look = RunCheck::new(Checker::default(), &self.row, self.flow.clone());
         self.events.iter().for_each(|event| look.event(event));
         look.state(values);
         look.finish(&self.row, &self.jobs)
@@ -175,7 +175,7 @@ impl Scene {
         assert_eq!(broken, BTreeSet::from([invariant]), "{found:#?}");
         assert!(found.iter().any(|violation| violation.message.contains(text)), "{text:?}: {found:#?}");
         let checker = Checker { without: Some(invariant) };
-        let mut look = Look::new(checker, &self.row, self.flow.clone());
+        let mut look = RunCheck::new(checker, &self.row, self.flow.clone());
         self.events.iter().for_each(|event| look.event(event));
         assert_eq!(look.finish(&self.row, &self.jobs), []);
     }

@@ -1,19 +1,15 @@
 //! What is done to one run from outside: cancel, pause, resume, complete, fail, retry.
 
-use flowline::core::decide::Finish;
-use flowline::core::json::{object, string};
-use flowline::core::{Input, Json, RunKey};
+use flowline::RetryFrom;
 use flowline::operate::Applied;
-use flowline::{EngineError, RetryFrom};
-use flowline_api::runs::Retried;
+use flowline_server::api::Retried;
 use serde_json::json;
 
 use super::Context;
 use super::start::parse_json;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::open::Access;
+use crate::failure::{Exit, Outcome};
+use crate::operator::Steering;
 use crate::output;
-use crate::target::Target;
 
 /// Cancel a run
 ///
@@ -84,59 +80,31 @@ pub struct Retry {
     from_start: bool,
 }
 
-/// One input, as an engine takes it and as the API does.
-struct Act {
-    input: Input,
-    /// The last part of the route.
-    route: &'static str,
-    body: Json,
-    /// What it does, for people.
-    done: &'static str,
-}
-
 pub async fn cancel(context: &Context, args: Cancel) -> Outcome {
-    let body = object([("reason", args.reason.as_deref().map(string).as_ref())]);
-    let input = Input::Cancel { reason: args.reason };
-    apply(context, &args.run, Act { input, route: "cancel", body, done: "cancelled" }).await
+    steer(context, &args.run, Steering::Cancel { reason: args.reason }, "cancelled").await
 }
 
 pub async fn pause(context: &Context, args: Pause) -> Outcome {
-    let act = Act { input: Input::Pause, route: "pause", body: object([]), done: "paused" };
-    apply(context, &args.run, act).await
+    steer(context, &args.run, Steering::Pause, "paused").await
 }
 
 pub async fn resume(context: &Context, args: Resume) -> Outcome {
-    let act = Act { input: Input::Resume, route: "resume", body: object([]), done: "resumed" };
-    apply(context, &args.run, act).await
+    steer(context, &args.run, Steering::Resume, "resumed").await
 }
 
 pub async fn complete(context: &Context, args: Complete) -> Outcome {
-    let result: Json = parse_json(context, "--result", &args.result)?;
-    let body = object([("result", Some(&result))]);
-    let input = Input::Finish(Finish::Completed { result });
-    apply(context, &args.run, Act { input, route: "complete", body, done: "completed" }).await
+    let result = parse_json(context, "--result", &args.result)?;
+    steer(context, &args.run, Steering::Complete { result }, "completed").await
 }
 
 pub async fn fail(context: &Context, args: Fail) -> Outcome {
-    let body = object([("error", Some(&string(&args.error)))]);
-    let input = Input::Finish(Finish::Failed { error: args.error });
-    apply(context, &args.run, Act { input, route: "fail", body, done: "failed" }).await
+    steer(context, &args.run, Steering::Fail { error: args.error }, "failed").await
 }
 
 pub async fn retry(context: &Context, args: Retry) -> Outcome {
     let run = context.run_key(&args.run)?;
-    let retried = match context.target()? {
-        Target::Store => {
-            let from = if args.from_start { RetryFrom::Start } else { args.from.as_deref().into() };
-            retry_here(context, &run, from).await?
-        }
-        Target::Server(server) => {
-            let from_start = args.from_start.then(|| Json::from(true));
-            let from = args.from.as_deref().map(string);
-            let body = object([("from", from.as_ref()), ("fromStart", from_start.as_ref())]);
-            server.post(&format!("/v1/runs/{}/retry", run.run), &body).await?
-        }
-    };
+    let from = if args.from_start { RetryFrom::Start } else { args.from.as_deref().into() };
+    let retried = context.operator()?.retry(&run, from).await?;
     let Retried { run_id, retry_of, status, state, completed_steps } = &retried;
     if context.json {
         output::json(&json!({ "runId": run_id, "retryOf": retry_of, "changed": true, "status": status }))?;
@@ -151,36 +119,13 @@ pub async fn retry(context: &Context, args: Retry) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn retry_here(context: &Context, run: &RunKey, from: RetryFrom<'_>) -> Result<Retried, Failure> {
-    let engine = context.operator(Access::Existing).await?;
-    let retried = async {
-        let handle = engine.again(run, from).await?.await?;
-        let row = engine.row(handle.key()).await?;
-        Ok::<_, EngineError>(Retried::of(&row, &run.run))
-    };
-    let retried = retried.await;
-    engine.stop().await;
-    Ok(retried?)
-}
-
-/// Carries one input into a run and says what it did.
-async fn apply(context: &Context, id: &str, act: Act) -> Outcome {
+/// Does it to a run and says what it did.
+async fn steer(context: &Context, id: &str, steering: Steering, done: &str) -> Outcome {
     let run = context.run_key(id)?;
-    let Applied { changed, status } = match context.target()? {
-        Target::Store => {
-            let engine = context.operator(Access::Existing).await?;
-            let applied = engine.input(&run, act.input).await;
-            engine.stop().await;
-            applied?
-        }
-        Target::Server(server) => {
-            server.post(&format!("/v1/runs/{}/{}", run.run, act.route), &act.body).await?
-        }
-    };
+    let Applied { changed, status } = context.operator()?.steer(&run, steering).await?;
     if context.json {
         output::json(&json!({ "runId": run.run, "changed": changed, "status": status }))?;
     } else {
-        let done = act.done;
         let done = if changed { done.to_owned() } else { format!("already {done}; nothing changed") };
         output::line(&format!("run {}: {done} (now {})", run.run, output::status(status)))?;
     }

@@ -7,11 +7,8 @@ use flowline_server::view::Data;
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::follow::Log;
 use crate::happened;
-use crate::open::Access;
 use crate::output::{self, BOLD, DIM, RESET};
-use crate::target::Target;
 
 /// Characters of a payload on a line for people; --json has it whole.
 const TEXT: usize = 160;
@@ -54,10 +51,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         attempt: args.attempt,
         ..EventQuery::default()
     };
-    let mut log = match context.target()? {
-        Target::Store => Log::of_store(context.open(Access::Reader).await?, run, query).await?,
-        Target::Server(server) => Log::of_server(server, &run, query).await?,
-    };
+    let mut log = context.operator()?.log(run, query).await?;
     if log.is_trimmed() {
         output::note("the events of this run were removed by retention");
     }

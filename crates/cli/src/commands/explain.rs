@@ -1,13 +1,10 @@
 //! `flowline explain`: why a run is not further.
 
-use flowline::explain::{Explanation, explain};
-use flowline::plans::Plans;
+use flowline::explain::Explanation;
 
 use super::Context;
 use crate::failure::{Exit, Outcome};
-use crate::open::Access;
 use crate::output;
-use crate::target::Target;
 
 /// Explain why a run isn't progressing
 ///
@@ -22,13 +19,7 @@ pub struct Args {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
-    let explanation = match context.target()? {
-        Target::Store => {
-            let store = context.open(Access::Reader).await?;
-            explain(&*store, &Plans::default(), &run).await?
-        }
-        Target::Server(server) => server.get(&format!("/v1/runs/{}/explain", run.run)).await?,
-    };
+    let explanation = context.operator()?.explain(&run).await?;
     if context.json {
         output::json(&explanation)?;
     } else {

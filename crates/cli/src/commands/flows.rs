@@ -4,18 +4,12 @@ use std::collections::BTreeMap;
 
 use clap::Subcommand;
 use flowline::core::Status;
-use flowline::registry;
-use flowline_api::flows::{DefinitionKind, FlowList, FlowView};
-use flowline_server::api::part;
-use flowline_server::view::{Versions, read_flows};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use flowline_server::view::{FlowView, Items, Versions};
 
 use super::Context;
 use crate::failure::{Exit, Outcome};
-use crate::open::Access;
+use crate::operator::FlowChange;
 use crate::output;
-use crate::target::Target;
 
 /// Characters of a hash that tell definitions apart for people.
 const HASH: usize = 12;
@@ -60,45 +54,18 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     }
 }
 
-/// A flow after a change, as the API writes it.
-#[derive(Debug, Serialize, Deserialize)]
-struct Changed {
-    flow: String,
-    hash: Option<String>,
-    retired: bool,
-}
-
 async fn activate(context: &Context, flow: &str, hash: &str) -> Outcome {
-    let changed = match context.target()? {
-        Target::Store => {
-            let store = context.open(Access::Existing).await?;
-            let latest = registry::activate(&*store, &context.settings.tenant.value, flow, hash).await?;
-            Changed { flow: flow.to_owned(), hash: Some(latest.hash.to_string()), retired: false }
-        }
-        Target::Server(server) => {
-            let path = format!("/v1/flows/{}/activate", part(flow));
-            server.post(&path, &json!({ "version": hash })).await?
-        }
-    };
+    let changed = context.operator()?.activate(flow, hash).await?;
     let hash = changed.hash.as_deref().unwrap_or_default();
     tell(context, &changed, &format!("new runs of {flow} use {hash}"))
 }
 
 async fn retire(context: &Context, flow: &str) -> Outcome {
-    let changed = match context.target()? {
-        Target::Store => {
-            let store = context.open(Access::Existing).await?;
-            registry::retire(&*store, &context.settings.tenant.value, flow).await?;
-            Changed { flow: flow.to_owned(), hash: None, retired: true }
-        }
-        Target::Server(server) => {
-            server.post(&format!("/v1/flows/{}/retire", part(flow)), &json!({})).await?
-        }
-    };
+    let changed = context.operator()?.retire(flow).await?;
     tell(context, &changed, &format!("flow {flow} is retired: existing runs continue, and no new ones start"))
 }
 
-fn tell(context: &Context, changed: &Changed, text: &str) -> Outcome {
+fn tell(context: &Context, changed: &FlowChange, text: &str) -> Outcome {
     if context.json {
         output::json(changed)?;
     } else {
@@ -109,18 +76,9 @@ fn tell(context: &Context, changed: &Changed, text: &str) -> Outcome {
 
 async fn list(context: &Context, args: Args) -> Outcome {
     let versions = if args.versions { Versions::All } else { Versions::Latest };
-    let items = match context.target()? {
-        Target::Store => {
-            let store = context.open(Access::Reader).await?;
-            read_flows(&*store, &context.settings.tenant.value, versions).await?
-        }
-        Target::Server(server) => {
-            let all = args.versions.then(|| "true".to_owned());
-            server.find::<FlowList>("/v1/flows", &[("versions", all)]).await?.items
-        }
-    };
+    let items = context.operator()?.flows(versions).await?;
     if context.json {
-        output::json(&FlowList { items })?;
+        output::json(&Items { items })?;
         return Ok(Exit::Fine);
     }
     if items.is_empty() {
@@ -133,9 +91,9 @@ async fn list(context: &Context, args: Args) -> Outcome {
         let definition = &item.definition;
         vec![
             definition.flow.to_string(),
-            item.kind.map_or("", DefinitionKind::as_str).to_owned(),
+            item.kind.as_str().to_owned(),
             definition.hash.chars().take(HASH).collect(),
-            if item.retired == Some(true) {
+            if item.retired {
                 "retired"
             } else if definition.latest {
                 "latest"
@@ -144,7 +102,7 @@ async fn list(context: &Context, args: Args) -> Outcome {
             }
             .to_owned(),
             output::date(definition.created_at),
-            item.runs.as_ref().map_or(String::new(), words),
+            words(&item.runs),
         ]
     };
     let rows = items.iter().map(cells).collect();

@@ -4,20 +4,17 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use flowline::core::time::parse_duration;
-use flowline::lock::{LockError, LockGuard, NamedLock, held_locks, new_token};
-use flowline::store::Token;
-use flowline_api::locks::{AcquireLockAnswer, HeldLock, LockList};
-use flowline_client::{RemoteLock, RemoteLockGuard};
-use flowline_server::api::{held, left};
+use flowline::lock::new_token;
+use flowline_client::wire::HeldLock;
+use flowline_server::view::Items;
 use process_wrap::tokio::{CommandWrap, ProcessGroup};
 use serde_json::json;
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::open::Access;
+use crate::operator::{OperatorLock, lost};
 use crate::output;
 use crate::signals::Signals;
-use crate::target::Target;
 
 /// List named locks, acquire or release one, or run a command under one
 ///
@@ -90,19 +87,6 @@ fn span(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "write a duration such as 500ms, 30s or 1h30m".to_owned())
 }
 
-/// A lock, in a store or at a server.
-enum Lock {
-    Store(NamedLock),
-    /// Boxed, since it is much larger than a store's.
-    Server(Box<RemoteLock>),
-}
-
-/// A lock that is held. Dropped, it is released.
-enum Guard {
-    Store(LockGuard),
-    Server(RemoteLockGuard),
-}
-
 pub async fn run(context: &Context, args: Args) -> Outcome {
     match args.command {
         None => list(context).await,
@@ -118,17 +102,9 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 }
 
 async fn list(context: &Context) -> Outcome {
-    let items: Vec<HeldLock> = match context.target()? {
-        Target::Store => {
-            let store = context.open(Access::Reader).await?;
-            let now = store.now().await?;
-            let rows = held_locks(&*store, &context.settings.tenant.value).await?;
-            rows.into_iter().map(|row| held(row, now)).collect()
-        }
-        Target::Server(server) => server.get::<LockList>("/v1/locks").await?.items,
-    };
+    let items = context.operator()?.locks().await?;
     if context.json {
-        output::json(&LockList { items })?;
+        output::json(&Items { items })?;
     } else if items.is_empty() {
         output::note("no locks are held");
     } else {
@@ -174,16 +150,7 @@ async fn acquire(context: &Context, name: &str, how: How) -> Outcome {
 }
 
 async fn extend(context: &Context, name: &str, token: &str, ttl: Duration) -> Outcome {
-    let (until, remaining_ms) = match lock(context, name, ttl).await? {
-        Lock::Server(lock) => {
-            let extended = lock.extend(token).await?;
-            (extended.until, extended.remaining_ms)
-        }
-        Lock::Store(lock) => {
-            let until = lock.extend(read_token(token)?).await?.ok_or_else(|| lost(name))?;
-            (until, u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
-        }
-    };
+    let (until, remaining_ms) = lock(context, name, ttl).await?.extend(token, ttl).await?;
     if context.json {
         output::json(&json!({ "name": name, "until": until, "remainingMs": remaining_ms }))?;
     } else {
@@ -193,10 +160,7 @@ async fn extend(context: &Context, name: &str, token: &str, ttl: Duration) -> Ou
 }
 
 async fn release(context: &Context, name: &str, token: &str) -> Outcome {
-    let released = match lock(context, name, flowline::lock::TTL).await? {
-        Lock::Server(lock) => lock.release(token).await?,
-        Lock::Store(lock) => lock.release(read_token(token)?).await?,
-    };
+    let released = lock(context, name, flowline::lock::TTL).await?.release(token).await?;
     if context.json {
         output::json(&json!({ "name": name, "released": released }))?;
     } else if released {
@@ -260,15 +224,9 @@ async fn run_under(context: &Context, name: &str, how: How, command: Vec<String>
     Ok(Exit::Found)
 }
 
-async fn lock(context: &Context, name: &str, ttl: Duration) -> Result<Lock, Failure> {
+async fn lock(context: &Context, name: &str, ttl: Duration) -> Result<OperatorLock, Failure> {
     flowline::core::ids::check_name("lock", name).map_err(|error| Failure::usage(error.to_string()))?;
-    Ok(match context.settings.server() {
-        Some(server) => Lock::Server(Box::new(context.client(server)?.lock(name).ttl(ttl))),
-        None => {
-            let store = context.open(Access::Existing).await?;
-            Lock::Store(NamedLock::new(store, context.settings.tenant.value.clone(), name).ttl(ttl))
-        }
-    })
+    context.operator()?.lock(name, ttl).await
 }
 
 impl How {
@@ -281,86 +239,10 @@ impl How {
     }
 }
 
-impl Lock {
-    fn owner(self, owner: &str) -> Lock {
-        match self {
-            Lock::Store(lock) => Lock::Store(lock.owner(owner)),
-            Lock::Server(lock) => Lock::Server(Box::new(lock.owner(owner))),
-        }
-    }
-
-    async fn grant(&self, token: Token, owner: &str) -> Result<AcquireLockAnswer, Failure> {
-        let lock_token = format!("{:032x}", token.0);
-        match self {
-            Lock::Server(lock) => Ok(lock.grant(Some(&lock_token)).await?),
-            Lock::Store(lock) => {
-                let grant = lock.grant(token).await?;
-                let (fence, since, until) = (grant.fence, grant.since, grant.until);
-                let (name, owner) = (lock.name().to_owned(), owner.to_owned());
-                let remaining_ms = left(until, since);
-                let lock = HeldLock { name, owner, fence, since, until, remaining_ms };
-                Ok(AcquireLockAnswer { lock, lock_token })
-            }
-        }
-    }
-
-    async fn guard(&self, wait: Duration) -> Result<Guard, Failure> {
-        Ok(match self {
-            Lock::Store(lock) => Guard::Store(lock.acquire_within(wait).await?),
-            Lock::Server(lock) => Guard::Server(lock.acquire_within(wait).await?),
-        })
-    }
-}
-
-impl Guard {
-    fn fence(&self) -> u64 {
-        match self {
-            Guard::Store(guard) => guard.fence(),
-            Guard::Server(guard) => guard.fence(),
-        }
-    }
-
-    async fn lost(&self) {
-        match self {
-            Guard::Store(guard) => guard.lost().await,
-            Guard::Server(guard) => guard.lost().await,
-        }
-    }
-
-    async fn release(self) -> Result<bool, Failure> {
-        Ok(match self {
-            Guard::Store(guard) => guard.release().await?,
-            Guard::Server(guard) => guard.release().await?,
-        })
-    }
-}
-
 fn given_token(flag: Option<String>) -> Result<String, Failure> {
     let from_env = || std::env::var("FLOWLINE_LOCK_TOKEN").ok().filter(|token| !token.is_empty());
     flag.or_else(from_env).ok_or_else(|| {
         Failure::usage("the lock token is missing")
             .help("pass the token that `flowline locks acquire` printed with --lock-token")
     })
-}
-
-fn read_token(text: &str) -> Result<Token, Failure> {
-    let token = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
-    token.map(Token).ok_or_else(|| {
-        Failure::usage("--lock-token must be the 32 hex digits that `flowline locks acquire` printed")
-    })
-}
-
-fn lost(name: &str) -> Failure {
-    Failure::new(Exit::Found, "lock-lost", format!("this token doesn't hold lock {name:?} any more"))
-}
-
-impl From<LockError> for Failure {
-    fn from(error: LockError) -> Failure {
-        let text = error.to_string();
-        match error {
-            LockError::Store(error) => error.into(),
-            LockError::Held { .. } => Failure::new(Exit::Found, "lock-held", text),
-            _ => Failure::usage(text),
-        }
-    }
 }

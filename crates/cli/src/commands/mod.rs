@@ -42,15 +42,15 @@ use flowline::core::limits::Limits;
 use flowline::core::{RunId, RunKey};
 use flowline::runner::http::Secrets;
 use flowline::store::Store;
-use flowline::{Config, Engine, HttpConfig, Role, instance_name};
+use flowline::{Config, Engine, HttpConfig, instance_name};
 use flowline_client::Client;
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::{self, Access};
+use crate::operator::{Operator, ServerOperator, StoreOperator};
 use crate::output;
 use crate::settings::{GlobalSettings, Settings, Source, WorkSettings};
 use crate::signals::Signals;
-use crate::target::{Server, Target};
 
 /// Run durable workflows: flows (steps wired by events) and state machines.
 #[derive(Debug, Parser)]
@@ -145,11 +145,11 @@ impl Context {
         open::open(&self.settings.store.value, access).await
     }
 
-    /// Where the runs are.
-    pub fn target(&self) -> Result<Target, Failure> {
+    /// Does things where the runs are: at the server of the settings, or in their store.
+    pub fn operator(&self) -> Result<Box<dyn Operator + '_>, Failure> {
         match self.settings.server() {
-            Some(server) => Ok(Target::Server(Server::new(self.client(server)?))),
-            None => Ok(Target::Store),
+            Some(server) => Ok(Box::new(ServerOperator::new(self.client(server)?))),
+            None => Ok(Box::new(StoreOperator::new(&self.settings))),
         }
     }
 
@@ -190,14 +190,6 @@ impl Context {
     pub fn run_key(&self, id: &str) -> Result<RunKey, Failure> {
         let run = RunId::new(id).map_err(|error| Failure::refusal("no-such-run", error.to_string()))?;
         Ok(RunKey::new(self.settings.tenant.value.clone(), run))
-    }
-
-    /// An engine that only carries inputs into runs.
-    pub async fn operator(&self, access: Access) -> Result<Engine, Failure> {
-        let limits = self.settings.limits();
-        let config = Config { role: Role::Operate, retention: None, limits, ..Config::default() };
-        let engine = Engine::on(self.open(access).await?).config(config);
-        Ok(engine.tenant(self.settings.tenant.value.clone()).start().await?)
     }
 
     /// The store of a process that runs for long: where it is away, that is waited for. `None` where a signal ended the wait.

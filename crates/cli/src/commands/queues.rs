@@ -4,15 +4,12 @@ use clap::Subcommand;
 use flowline::core::ids::check_name;
 use flowline::store::QueueRow;
 use flowline::store::row::Pause;
-use flowline_api::queues::QueueList;
-use serde::de::IgnoredAny;
+use flowline_server::view::Items;
 use serde_json::json;
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::open::Access;
 use crate::output;
-use crate::target::Target;
 
 /// Show queues and their jobs, or pause and resume one
 #[derive(Debug, clap::Args)]
@@ -41,12 +38,9 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 }
 
 async fn list(context: &Context) -> Outcome {
-    let items: Vec<QueueRow> = match context.target()? {
-        Target::Store => context.open(Access::Reader).await?.queues(&context.settings.tenant.value).await?,
-        Target::Server(server) => server.get::<QueueList>("/v1/queues").await?.items,
-    };
+    let items = context.operator()?.queues().await?;
     if context.json {
-        output::json(&QueueList { items })?;
+        output::json(&Items { items })?;
     } else if items.is_empty() {
         output::note("all queues are empty, and none is paused");
     } else {
@@ -67,16 +61,7 @@ fn cells(row: &QueueRow) -> Vec<String> {
 async fn change(context: &Context, queue: &str, pause: Pause) -> Outcome {
     check_name("queue", queue).map_err(|error| Failure::usage(error.to_string()))?;
     let paused = pause == Pause::Paused;
-    match context.target()? {
-        Target::Store => {
-            let store = context.open(Access::Existing).await?;
-            store.pause_queue(&context.settings.tenant.value, queue, pause).await?;
-        }
-        Target::Server(server) => {
-            let act = if paused { "pause" } else { "resume" };
-            let _: IgnoredAny = server.post(&format!("/v1/queues/{queue}/{act}"), &json!({})).await?;
-        }
-    }
+    context.operator()?.pause_queue(queue, pause).await?;
     if context.json {
         output::json(&json!({ "queue": queue, "paused": paused }))?;
     } else {

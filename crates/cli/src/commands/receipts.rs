@@ -1,15 +1,11 @@
 //! `flowline receipts`: what became of the events that machines took in.
 
-use flowline::plans::Plans;
 use flowline::store::{ReceiptQuery, ReceiptStatus};
-use flowline_api::events::{ReceiptList, ReceiptView};
-use flowline_server::receipts::read_receipts;
+use flowline_server::receipts::ReceiptView;
 
 use super::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::open::Access;
+use crate::failure::{Exit, Outcome};
 use crate::output;
-use crate::target::{Server, Target};
 
 /// List receipts: what happened to the events sent to machines, newest first
 #[derive(Debug, clap::Args)]
@@ -36,10 +32,22 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
-    let page = match context.target()? {
-        Target::Store => read(context, args).await?,
-        Target::Server(server) => ask(context, &server, args).await?,
+    let mut query = ReceiptQuery {
+        run: args.run.as_deref().map(|run| context.run_key(run)).transpose()?.map(|run| run.run),
+        status: args.status,
+        worker: args.worker,
+        after: args.cursor,
+        limit: usize::from(args.limit),
+        ..ReceiptQuery::of(context.settings.tenant.value.clone())
     };
+    let operator = context.operator()?;
+    let mut page = operator.receipts(query.clone()).await?;
+    while args.all
+        && let Some(cursor) = page.next.take()
+    {
+        query.after = Some(cursor);
+        page.extend(operator.receipts(query.clone()).await?);
+    }
     if context.json {
         output::json(&page)?;
         return Ok(Exit::Fine);
@@ -53,55 +61,6 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let more = page.next.map_or(String::new(), |next| format!("; more with --cursor {next} or --all"));
     output::note(&format!("{}{more}", output::count(page.items.len() as u64, "receipt")));
     Ok(Exit::Fine)
-}
-
-async fn read(context: &Context, args: Args) -> Result<ReceiptList, Failure> {
-    let run = args.run.as_deref().map(|run| context.run_key(run)).transpose()?;
-    let (store, plans) = (context.open(Access::Reader).await?, Plans::default());
-    if let Some(run) = &run
-        && store.load(std::slice::from_ref(run)).await?.iter().all(Option::is_none)
-    {
-        return Err(Failure::no_such_run(run.run.as_str()));
-    }
-    let mut query = ReceiptQuery {
-        run: run.map(|run| run.run),
-        status: args.status,
-        worker: args.worker,
-        after: args.cursor,
-        limit: usize::from(args.limit),
-        ..ReceiptQuery::of(context.settings.tenant.value.clone())
-    };
-    let mut first = read_receipts(&*store, &plans, query.clone(), |_| true).await?;
-    while args.all
-        && let Some(cursor) = first.next.take()
-    {
-        query.after = Some(cursor);
-        first.extend(read_receipts(&*store, &plans, query.clone(), |_| true).await?);
-    }
-    Ok(first)
-}
-
-async fn ask(context: &Context, server: &Server, args: Args) -> Result<ReceiptList, Failure> {
-    let path = match &args.run {
-        Some(run) => format!("/v1/runs/{}/receipts", context.run_key(run)?.run),
-        None => "/v1/receipts".to_owned(),
-    };
-    let page = async |cursor: Option<String>| {
-        let parameters = [
-            ("status", args.status.map(|status| status.as_str().to_owned())),
-            ("worker", args.worker.clone()),
-            ("limit", Some(args.limit.to_string())),
-            ("cursor", cursor),
-        ];
-        server.find::<ReceiptList>(&path, &parameters).await
-    };
-    let mut first = page(args.cursor.clone()).await?;
-    while args.all
-        && let Some(cursor) = first.next.take()
-    {
-        first.extend(page(Some(cursor)).await?);
-    }
-    Ok(first)
 }
 
 fn cells(receipt: &ReceiptView) -> Vec<String> {

@@ -11,8 +11,7 @@ use flowline::plans::Plans;
 use flowline::store::job::{JobKey, REMOTE};
 use flowline::store::{EventQuery, JobRow, JobState, Store};
 use flowline::{Engine, RunHandle};
-use flowline_api::runs::RunView;
-use flowline_server::view::read_run;
+use flowline_server::view::RunView;
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -21,8 +20,8 @@ use super::work::PATIENCE;
 use super::{Context, NEEDS, WorkFlags};
 use crate::definition;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::follow::Tail;
 use crate::open::{Access, Place, shown};
+use crate::operator::Tail;
 use crate::output::{self, DIM, RESET};
 use crate::progress::{Names, Progress};
 use crate::signals::Signals;
@@ -211,7 +210,7 @@ async fn stands(
             }
             continue;
         }
-        let view = read_run(&**store, &Plans::default(), run).await?;
+        let view = RunView::read(&**store, &Plans::default(), run).await?;
         let awaited = view.parts.awaits;
         let Some(event) = awaited.first() else {
             // A machine that only time can move.
@@ -282,7 +281,7 @@ async fn paused_queues(
 }
 
 async fn report(context: &Context, store: &dyn Store, run: &RunKey, ending: Ending) -> Outcome {
-    let view = read_run(store, &Plans::default(), run).await?;
+    let view = RunView::read(store, &Plans::default(), run).await?;
     let row = &view.row;
     let exit = match (&ending, row.status) {
         (_, Status::Completed) => Exit::Fine,

@@ -3,17 +3,13 @@
 use std::time::Duration;
 
 use flowline::core::time::format_duration;
-use flowline::plans::Plans;
 use flowline::position::Position;
 use flowline::store::{JobRow, JobState, RunRow};
-use flowline_api::runs::{RunView, StepView};
-use flowline_server::view::read_run;
+use flowline_server::view::{RunView, StepView};
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::open::Access;
 use crate::output::{self, BOLD, RESET};
-use crate::target::Target;
 
 /// Show a run: status, steps, jobs, emitted events and result
 #[derive(Debug, clap::Args)]
@@ -25,13 +21,7 @@ pub struct Args {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
-    let view = match context.target()? {
-        Target::Store => {
-            let store = context.open(Access::Reader).await?;
-            read_run(&*store, &Plans::default(), &run).await?
-        }
-        Target::Server(server) => server.get(&format!("/v1/runs/{}", run.run)).await?,
-    };
+    let view = context.operator()?.show(&run).await?;
     if context.json {
         output::json(&view)?;
     } else {

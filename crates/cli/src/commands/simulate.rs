@@ -11,7 +11,7 @@ use flowline::core::definition::Definition;
 use flowline::core::plan::PlanError;
 use flowline::core::{Json, Plan};
 use flowline_sim::program::Stub;
-use flowline_sim::report::Report;
+use flowline_sim::report::SimulationReport;
 use flowline_sim::trial::{Tell, play};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -87,10 +87,10 @@ fn many(context: &Context, flow: &Flow, args: &Args) -> Outcome {
 }
 
 /// Plays seeds on all cores, with a bar on a terminal. The report does not depend on which comes in first.
-fn play_all(flow: &Flow, seeds: u64) -> Result<Report, Failure> {
+fn play_all(flow: &Flow, seeds: u64) -> Result<SimulationReport, Failure> {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {eta} left");
     let bar = ProgressBar::new(seeds).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let mut report = Report::new(flow.definition.clone());
+    let mut report = SimulationReport::new(flow.definition.clone());
     let next = AtomicU64::new(0);
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
     std::thread::scope(|scope| {
@@ -124,7 +124,7 @@ fn play_all(flow: &Flow, seeds: u64) -> Result<Report, Failure> {
     })
 }
 
-fn summary(flow: &str, seconds: f64, report: &Report) -> Value {
+fn summary(flow: &str, seconds: f64, report: &SimulationReport) -> Value {
     json!({
         "flow": flow,
         "seeds": report.seeds(),
@@ -148,7 +148,7 @@ fn summary(flow: &str, seconds: f64, report: &Report) -> Value {
 fn one(context: &Context, flow: &Flow, seed: u64) -> Outcome {
     let program = flow.stub().and_then(|mut stub| stub.program(seed)).map_err(EngineError::from)?;
     let played = play(&program, Tell::Story);
-    let mut report = Report::new(flow.definition.clone());
+    let mut report = SimulationReport::new(flow.definition.clone());
     report.add(played.trial());
     if context.json {
         let status = report.outcomes().first().map(|outcome| outcome.status);
@@ -168,6 +168,6 @@ fn one(context: &Context, flow: &Flow, seed: u64) -> Outcome {
     Ok(exit(&report))
 }
 
-fn exit(report: &Report) -> Exit {
+fn exit(report: &SimulationReport) -> Exit {
     if report.violations().is_empty() { Exit::Fine } else { Exit::Found }
 }

@@ -2,25 +2,21 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::StartRequest;
+use flowline::core::Json;
 use flowline::core::definition::{Format, Priority};
 use flowline::core::limits::{Limit, Limits};
-use flowline::core::{Json, Plan};
 use flowline::operate::check_start;
-use flowline_api::runs::{RunStart, Started};
-use flowline_server::api::part;
-use serde::de::IgnoredAny;
+use flowline_server::api::{Start, Started};
 use serde_json::json;
 
 use super::Context;
 use crate::definition;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::open::Access;
+use crate::operator::FlowFile;
 use crate::output;
-use crate::target::{Server, Target};
 
 /// Start a run and return at once
 ///
@@ -75,6 +71,18 @@ impl StartFlags {
         }
     }
 
+    fn start(self, flow: String, input: Json) -> Start {
+        Start {
+            flow: Some(flow),
+            input: Some(input),
+            idempotency_key: self.idempotency_key,
+            labels: self.labels.into_iter().collect(),
+            delay: self.delay.unwrap_or_default(),
+            priority: self.priority.unwrap_or_default(),
+            version: None,
+        }
+    }
+
     pub fn apply(&self, mut request: StartRequest) -> StartRequest {
         if let Some(key) = &self.idempotency_key {
             request = request.idempotency_key(key);
@@ -89,15 +97,15 @@ impl StartFlags {
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let input = args.start.input(context)?;
     // What would be refused leaves no new store behind.
-    let planned = match as_file(&args.flow) {
-        Some(path) => Some((definition::plan(definition::load(path)?, &input, context.limits())?, path)),
+    let file = match as_file(&args.flow) {
+        Some(path) => {
+            let plan = definition::plan(definition::load(path)?, &input, context.limits())?;
+            Some(FlowFile { plan, path })
+        }
         None => None,
     };
-    let flow = planned.as_ref().map_or(args.flow.clone(), |(plan, _)| plan.flow.to_string());
-    let started = match context.target()? {
-        Target::Store => begin(context, &args, planned, input).await?,
-        Target::Server(server) => ask(&server, &args, planned, input).await?,
-    };
+    let flow = file.as_ref().map_or(args.flow.clone(), |file| file.plan.flow.to_string());
+    let started = context.operator()?.start(args.start.start(flow.clone(), input), file).await?;
     let Started { run_id: run, existed, status, .. } = started;
     if context.json {
         output::json(&json!({ "runId": run, "flowName": flow, "status": status, "existed": existed }))?;
@@ -107,61 +115,6 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         output::note(&format!("run {run} of {flow} {text}; {}", context.who_works("its steps")));
     }
     Ok(Exit::Fine)
-}
-
-/// A checked definition, and the file that it is in.
-type Planned<'a> = Option<(Arc<Plan>, &'a Path)>;
-
-async fn begin(
-    context: &Context,
-    args: &Args,
-    planned: Planned<'_>,
-    input: Json,
-) -> Result<Started, Failure> {
-    let origin = planned.as_ref().map(|(_, path)| definition::origin(path)).transpose()?;
-    let access = if planned.is_some() { Access::Engine } else { Access::Existing };
-    let engine = context.operator(access).await?;
-    let started = async {
-        let request = match planned {
-            Some((plan, _)) => engine.run_plan(engine.register_plan(plan, origin).await?, input),
-            None => engine.run_named(&args.flow, input).await?,
-        };
-        let handle = args.start.apply(request).await?;
-        let status = engine.row(handle.key()).await?.status;
-        Ok::<_, Failure>(Started {
-            run_id: handle.id().clone(),
-            existed: handle.existed(),
-            status,
-            result: None,
-            error: None,
-        })
-    };
-    let started = started.await;
-    engine.stop().await;
-    started
-}
-
-/// Starts it at a server, by the version that the file holds.
-async fn ask(server: &Server, args: &Args, planned: Planned<'_>, input: Json) -> Result<Started, Failure> {
-    let (flow, version) = match planned {
-        Some((plan, path)) => {
-            let kind = definition::media_type(path)?;
-            let _: IgnoredAny = server.send("/v1/flows", kind, definition::text(path)?.into_bytes()).await?;
-            (plan.flow.to_string(), Some(plan.hash.to_string()))
-        }
-        None => (args.flow.clone(), None),
-    };
-    let flags = &args.start;
-    let start = RunStart {
-        flow: None,
-        input: Some(input),
-        idempotency_key: flags.idempotency_key.clone(),
-        labels: flags.labels.iter().cloned().collect(),
-        delay: flags.delay.unwrap_or_default(),
-        priority: flags.priority.unwrap_or_default(),
-        version,
-    };
-    server.post(&format!("/v1/flows/{}/runs", part(&flow)), &start).await
 }
 
 /// A path where something is there, or where only a definition file is called like that.

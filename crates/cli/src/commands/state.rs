@@ -1,24 +1,17 @@
 //! `flowline state`: key-value state from outside of runs.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Subcommand;
 use flowline::core::Json;
-use flowline::core::json::{object, string};
-use flowline::core::time::format_duration;
-use flowline::store::Store;
-use flowline::{StateHandle, StateOwner, StateQuery};
-use flowline_api::state::{StateChanged, StateEntry, StateList};
-use flowline_server::api::{part, read_scopes, state_entry, state_list};
+use flowline::{StateOwner, StateQuery};
+use flowline_server::api::StateEntry;
 use serde_json::json;
 
 use super::Context;
 use super::start::parse_json;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::open::Access;
 use crate::output;
-use crate::target::{Server, Target};
 
 /// Read and write key-value state
 ///
@@ -92,41 +85,8 @@ fn owner(scope: &str) -> Result<StateOwner, Failure> {
     })
 }
 
-/// The state of the store that the settings name.
-async fn opened(context: &Context, owner: &StateOwner, access: Access) -> Result<StateHandle, Failure> {
-    let tenant = context.settings.tenant.value.clone();
-    let store: Arc<dyn Store> = context.open(access).await?;
-    if let StateOwner::Run(run) = owner {
-        let key = flowline::core::RunKey::new(tenant.clone(), run.clone());
-        if store.load(&[key]).await?.iter().all(Option::is_none) {
-            return Err(Failure::no_such_run(run.as_str()));
-        }
-    }
-    if let StateOwner::Flow(flow) = owner
-        && store.latest(&tenant, flow).await?.is_none()
-    {
-        return Err(Failure::refusal("no-such-flow", format!("there is no flow {flow:?}")));
-    }
-    Ok(StateHandle::new(store, tenant, owner.clone(), context.limits()))
-}
-
-fn path(owner: &StateOwner, key: &str) -> Result<String, Failure> {
-    flowline::state::check_key(key).map_err(Failure::usage)?;
-    Ok(format!("/v1/state/{}/{}", part(&owner.to_string()), part(key)))
-}
-
 async fn get(context: &Context, owner: &StateOwner, key: &str) -> Outcome {
-    let found = match context.target()? {
-        Target::Store => {
-            let found = opened(context, owner, Access::Reader).await?.find(key).await?;
-            found.map(|found| state_entry(owner, found))
-        }
-        Target::Server(server) => match server.get::<StateEntry>(&path(owner, key)?).await {
-            Ok(found) => Some(found),
-            Err(failure) if failure.code == "no-such-key" => None,
-            Err(failure) => return Err(failure),
-        },
-    };
+    let found = context.operator()?.value(owner, key).await?;
     let Some(found) = found else {
         return Err(Failure::new(Exit::Found, "no-such-key", format!("scope {owner} has no key {key:?}"))
             .help(format!("`flowline state list {owner}` lists its keys")));
@@ -146,28 +106,12 @@ async fn set(
     value: Json,
     ttl: Option<Duration>,
 ) -> Outcome {
-    match context.target()? {
-        Target::Store => {
-            let state = opened(context, owner, Access::Existing).await?;
-            match ttl {
-                Some(ttl) => state.set_for(key, &value, ttl).await?,
-                None => state.set(key, &value).await?,
-            }
-        }
-        Target::Server(server) => {
-            let ttl = ttl.map(|ttl| string(&format_duration(ttl)));
-            let body = object([("value", Some(&value)), ("ttl", ttl.as_ref())]);
-            let _: StateChanged = server.put(&path(owner, key)?, &body).await?;
-        }
-    }
+    context.operator()?.set_value(owner, key, value, ttl).await?;
     tell(context, owner, key, true, "is set")
 }
 
 async fn delete(context: &Context, owner: &StateOwner, key: &str) -> Outcome {
-    let changed = match context.target()? {
-        Target::Store => opened(context, owner, Access::Existing).await?.delete(key).await?,
-        Target::Server(server) => server.remove::<StateChanged>(&path(owner, key)?).await?.changed,
-    };
+    let changed = context.operator()?.delete_value(owner, key).await?;
     tell(context, owner, key, changed, if changed { "is deleted" } else { "was not set" })
 }
 
@@ -181,13 +125,7 @@ fn tell(context: &Context, owner: &StateOwner, key: &str, changed: bool, done: &
 }
 
 async fn scopes(context: &Context) -> Outcome {
-    let found = match context.target()? {
-        Target::Store => {
-            let store = context.open(Access::Reader).await?;
-            read_scopes(&*store, &context.settings.tenant.value).await?
-        }
-        Target::Server(server) => server.get("/v1/state").await?,
-    };
+    let found = context.operator()?.scopes().await?;
     if context.json {
         output::json(&found)?;
     } else if found.items.is_empty() {
@@ -198,14 +136,15 @@ async fn scopes(context: &Context) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn list(context: &Context, owner: &StateOwner, query: StateQuery, all: bool) -> Outcome {
-    let page = match context.target()? {
-        Target::Store => {
-            let state = opened(context, owner, Access::Reader).await?;
-            pages(all, query, async |query| Ok(state_list(owner, state.list(query).await?))).await?
-        }
-        Target::Server(server) => pages(all, query, async |query| ask(&server, owner, query).await).await?,
-    };
+async fn list(context: &Context, owner: &StateOwner, mut query: StateQuery, all: bool) -> Outcome {
+    let operator = context.operator()?;
+    let mut page = operator.values(owner, query.clone()).await?;
+    while all && let Some(next) = page.next.take() {
+        query.after = Some(next);
+        let later = operator.values(owner, query.clone()).await?;
+        page.items.extend(later.items);
+        page.next = later.next;
+    }
     if context.json {
         output::json(&page)?;
         return Ok(Exit::Fine);
@@ -219,26 +158,6 @@ async fn list(context: &Context, owner: &StateOwner, query: StateQuery, all: boo
     let more = next.map_or(String::new(), |next| format!("; more with --cursor {next:?} or --all"));
     output::note(&format!("{}{more}", output::count(page.items.len() as u64, "key")));
     Ok(Exit::Fine)
-}
-
-async fn pages(
-    all: bool,
-    mut query: StateQuery,
-    page: impl AsyncFn(StateQuery) -> Result<StateList, Failure>,
-) -> Result<StateList, Failure> {
-    let mut first = page(query.clone()).await?;
-    while all && let Some(next) = first.next.take() {
-        query.after = Some(next);
-        let later = page(query.clone()).await?;
-        first.items.extend(later.items);
-        first.next = later.next;
-    }
-    Ok(first)
-}
-
-async fn ask(server: &Server, owner: &StateOwner, query: StateQuery) -> Result<StateList, Failure> {
-    let parameters = [("limit", Some(query.limit.to_string())), ("cursor", query.after)];
-    server.find(&format!("/v1/state/{}", part(&owner.to_string())), &parameters).await
 }
 
 fn cells(entry: &StateEntry) -> Vec<String> {

@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use flowline::core::Time;
-use flowline::core::time::format_duration;
-use flowline::stats::{Depth, NO_WIDTH, Percentiles, Question, Stats, Summary, stats};
+use flowline::stats::{NO_WIDTH, Percentiles, Stats, Summary};
 
 use super::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::open::Access;
+use crate::failure::{Exit, Outcome};
+use crate::operator::StatsQuestion;
 use crate::output;
-use crate::target::{Server, Target};
 
 /// Show run counts by status, and durations
 #[derive(Debug, clap::Args)]
@@ -38,10 +35,8 @@ fn bucket(text: &str) -> Result<Duration, String> {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
-    let stats = match context.target()? {
-        Target::Store => read(context, args).await?,
-        Target::Server(server) => ask(&server, args).await?,
-    };
+    let Args { flow, since, bucket, steps } = args;
+    let stats = context.operator()?.stats(&StatsQuestion { flow, since, bucket, steps }).await?;
     if context.json {
         output::json(&stats)?;
     } else {
@@ -50,39 +45,11 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn read(context: &Context, args: Args) -> Result<Stats, Failure> {
-    let store = context.open(Access::Reader).await?;
-    let since = match args.since {
-        Some(ago) => Some(store.now().await?.before(ago)),
-        None => None,
-    };
-    let question = Question {
-        tenant: context.settings.tenant.value.clone(),
-        flow: args.flow,
-        since,
-        bucket: args.bucket,
-        steps: if args.steps { Depth::Steps } else { Depth::Runs },
-    };
-    Ok(stats(&*store, &question).await?)
-}
-
-async fn ask(server: &Server, args: Args) -> Result<Stats, Failure> {
-    // A server that is told nothing goes back a day.
-    let since = args.since.map_or_else(|| Time::from_millis(0).to_string(), format_duration);
-    let parameters = [
-        ("flow", args.flow),
-        ("since", Some(since)),
-        ("bucket", Some(format_duration(args.bucket))),
-        ("steps", args.steps.then(|| "true".to_owned())),
-    ];
-    server.find("/v1/stats", &parameters).await
-}
-
 const HEAD: [&str; 9] =
     ["", "runs", "running", "waiting", "completed", "failed", "success", "p50", "p95 / p99"];
 
 fn tell(stats: &Stats) -> std::io::Result<()> {
-    let flows = stats.flows.iter().map(|(flow, summary)| cells(flow, &summary.summary));
+    let flows = stats.flows.iter().map(|(flow, summary)| cells(flow, summary));
     output::table(&HEAD, flows.chain([cells("all", &stats.total)]).collect())?;
     let states = stats.flows.iter().flat_map(|(flow, summary)| {
         summary

@@ -1,16 +1,14 @@
 //! `flowline token`: make, list and revoke API tokens.
 
 use clap::Subcommand;
-use flowline_api::access::{MadeToken, NewToken, Scope, TokenList, TokenRow};
-use flowline_server::api::part;
-use flowline_server::token;
+use flowline_server::api::Scope;
+use flowline_server::token::{MadeToken, NewToken};
+use flowline_server::view::Items;
 use serde_json::json;
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::open::Access;
 use crate::output;
-use crate::target::Target;
 
 /// Create, list and revoke API tokens
 ///
@@ -80,15 +78,9 @@ async fn make(context: &Context, create: Create) -> Outcome {
         queues: some(create.queues),
         expires: create.expires,
     };
-    token::check(&new)
+    new.check()
         .map_err(|(field, wrong)| Failure::usage(format!("--{}: {wrong}", field.trim_end_matches('s'))))?;
-    let made = match context.target()? {
-        Target::Store => {
-            let store = context.open(Access::Engine).await?;
-            token::create(&*store, &context.settings.tenant.value, new).await?
-        }
-        Target::Server(server) => server.post("/v1/tokens", &new).await?,
-    };
+    let made = context.operator()?.create_token(new).await?;
     if context.json {
         output::json(&made)?;
     } else {
@@ -103,15 +95,9 @@ async fn make(context: &Context, create: Create) -> Outcome {
 }
 
 async fn list(context: &Context) -> Outcome {
-    let items: Vec<TokenRow> = match context.target()? {
-        Target::Store => {
-            let store = context.open(Access::Reader).await?;
-            token::list(&*store, Some(&context.settings.tenant.value)).await?
-        }
-        Target::Server(server) => server.get::<TokenList>("/v1/tokens").await?.items,
-    };
+    let items = context.operator()?.tokens().await?;
     if context.json {
-        output::json(&TokenList { items })?;
+        output::json(&Items { items })?;
     } else if items.is_empty() {
         output::note("there are no tokens; create one with `flowline token create`");
     } else {
@@ -138,15 +124,7 @@ async fn list(context: &Context) -> Outcome {
 }
 
 async fn revoke(context: &Context, id: &str) -> Outcome {
-    match context.target()? {
-        Target::Store => {
-            let store = context.open(Access::Existing).await?;
-            if !token::revoke(&*store, &context.settings.tenant.value, id).await? {
-                return Err(Failure::refusal("no-such-token", format!("there is no token {id}")));
-            }
-        }
-        Target::Server(server) => server.delete(&format!("/v1/tokens/{}", part(id))).await?,
-    }
+    context.operator()?.revoke_token(id).await?;
     if context.json {
         output::json(&json!({ "id": id, "revoked": true }))?;
     } else {

@@ -1,14 +1,8 @@
 //! `flowline verify`: folds every log again and compares.
 
-use flowline::plans::Plans;
-use flowline::verify::{VerifyReport, verify};
-use serde_json::json;
-
 use super::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::open::Access;
+use crate::failure::{Exit, Outcome};
 use crate::output;
-use crate::target::Target;
 
 /// Check every run in the store against its event log
 ///
@@ -23,18 +17,7 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
-    let report = match context.target()? {
-        Target::Store => {
-            let store = context.open(Access::Reader).await?;
-            let only = (!args.all_tenants).then_some(&context.settings.tenant.value);
-            verify(&*store, &Plans::default(), only).await?
-        }
-        Target::Server(_) if args.all_tenants => {
-            return Err(Failure::usage("a server checks one tenant only")
-                .help("drop --all-tenants, or name the store with --store"));
-        }
-        Target::Server(server) => server.post::<VerifyReport>("/v1/verify", &json!({})).await?,
-    };
+    let report = context.operator()?.verify(args.all_tenants).await?;
     if context.json {
         output::json(&report)?;
     } else {

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use flowline::core::{RunId, Tenant};
-use flowline_check::{Act, History, Outcome};
+use flowline_check::{ClientReply, ClientRequest, History};
 use flowline_sqlite::Mode;
 
 use crate::dump::Dump;
@@ -23,10 +23,10 @@ fn what_a_full_disk_refuses_is_not_there_and_what_it_took_is() {
     let here = ledger::here();
     let mut history = History::default();
     let mut start = |key: &str, said: Said| {
-        let outcome = if said.exit == 0 { Outcome::Acknowledged } else { Outcome::Refused };
+        let outcome = if said.exit == 0 { ClientReply::Acknowledged } else { ClientReply::Refused };
         let run = (said.exit == 0).then(|| RunId::new(said.out.trim()).unwrap());
         let (flow, key, body) = ("hit".into(), Some(key.to_owned()), Some("1".to_owned()));
-        history.push(&Tenant::default(), Act::Start { run, flow, key, body }, outcome);
+        history.push(&Tenant::default(), ClientRequest::Start { run, flow, key, body }, outcome);
         outcome
     };
     let arguments = |key: &'static str| ["start", "hit.yaml", "--input", "1", "--idempotency-key", key];
@@ -36,7 +36,7 @@ fn what_a_full_disk_refuses_is_not_there_and_what_it_took_is() {
     for (at, key) in keys.iter().enumerate() {
         // The bound bites at every write between not a page and more than a start needs.
         let outcome = start(key, bounded(&here, at * 8, &arguments(key)));
-        refused += usize::from(outcome == Outcome::Refused);
+        refused += usize::from(outcome == ClientReply::Refused);
     }
     assert!(0 < refused && refused < keys.len(), "{refused} of {} were refused", keys.len());
     // A worker that cannot write either leaves what it did to the next one.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use flowline::core::{Event, RunKey, Tenant};
 use flowline::store::query::WantTotal;
 use flowline::store::{Counter, EventQuery, JobRow, RunQuery, RunRow, Store, StoreError};
-use flowline_check::{Checker, Effects, Flow, History, Look, Source, Violation, counted, miscounted};
+use flowline_check::{
+    Checker, Effects, FlowMap, History, RunCheck, StoreSnapshot, Violation, counted, miscounted,
+};
 use flowline_sqlite::{Mode, Options, SqliteStore};
 
 #[derive(Debug, Default)]
@@ -82,7 +84,7 @@ impl Dump {
     /// What the checker says of every run and of the counters.
     pub fn check(&self) -> Vec<Violation> {
         let checker = Checker::default();
-        let mut flows: BTreeMap<&str, Arc<Flow>> = BTreeMap::new();
+        let mut flows: BTreeMap<&str, Arc<FlowMap>> = BTreeMap::new();
         let mut violations = Vec::new();
         let mut recount = BTreeMap::new();
         for run in self.runs.values() {
@@ -90,9 +92,9 @@ impl Dump {
             *recount.entry(counted(row)).or_default() += 1;
             let flow = flows.entry(&row.definition).or_insert_with(|| {
                 let body = &self.definitions[&*row.definition];
-                Arc::new(Flow::read(&row.flow_name, body).unwrap())
+                Arc::new(FlowMap::read(&row.flow_name, body).unwrap())
             });
-            let mut look = Look::new(checker, row, flow.clone());
+            let mut look = RunCheck::new(checker, row, flow.clone());
             run.events.iter().for_each(|event| look.event(event));
             violations.extend(look.finish(row, &run.jobs));
         }
@@ -101,7 +103,7 @@ impl Dump {
     }
 }
 
-impl Source for Dump {
+impl StoreSnapshot for Dump {
     fn row(&self, run: &RunKey) -> Option<RunRow> {
         self.runs.get(run).map(|run| run.row.clone())
     }

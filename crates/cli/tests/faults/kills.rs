@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use flowline::core::{RunId, RunKey, Tenant};
-use flowline_check::{Act, History, Outcome};
+use flowline_check::{ClientReply, ClientRequest, History};
 use flowline_sqlite::Mode;
 
 use crate::dice::{Dice, seed, soaking};
@@ -189,8 +189,8 @@ impl Scene {
         let arguments = ["start", "hit.yaml", "--idempotency-key", &key, "--input", &body];
         let (outcome, said) = self.call(&arguments, may_kill);
         let known = self.started.entry(key.clone()).or_insert(body.clone());
-        assert!(*known == body || outcome != Outcome::Acknowledged, "{key} was taken with another input");
-        let act = Act::Start {
+        assert!(*known == body || outcome != ClientReply::Acknowledged, "{key} was taken with another input");
+        let act = ClientRequest::Start {
             run: said.map(|said| RunId::new(said.trim()).unwrap()),
             flow: "hit".into(),
             key: Some(key),
@@ -209,7 +209,7 @@ impl Scene {
         let id = run.as_str().to_owned();
         if self.dice.one_in(6) {
             let (outcome, _) = self.call(&["cancel", &id], may_kill);
-            self.history.push(&Tenant::default(), Act::Cancel { run }, outcome);
+            self.history.push(&Tenant::default(), ClientRequest::Cancel { run }, outcome);
         } else {
             self.approve(run, may_kill);
         }
@@ -218,21 +218,21 @@ impl Scene {
     fn approve(&mut self, run: RunId, may_kill: bool) {
         let id = run.as_str().to_owned();
         let (outcome, _) = self.call(&["send", &id, "approved", "--payload", "1"], may_kill);
-        let act = Act::Send { run, name: "approved".into(), event_id: None };
+        let act = ClientRequest::Send { run, name: "approved".into(), event_id: None };
         self.history.push(&Tenant::default(), act, outcome);
     }
 
     /// Runs that a client was told of.
     fn told(&self) -> Vec<RunId> {
         let told = self.history.operations.iter().filter_map(|operation| match &operation.act {
-            Act::Start { run, .. } if operation.outcome == Outcome::Acknowledged => run.clone(),
+            ClientRequest::Start { run, .. } if operation.outcome == ClientReply::Acknowledged => run.clone(),
             _ => None,
         });
         told.collect()
     }
 
     /// Runs a command, now and then killed at any moment. Whoever has read the whole line has been told.
-    fn call(&mut self, arguments: &[&str], may_kill: bool) -> (Outcome, Option<String>) {
+    fn call(&mut self, arguments: &[&str], may_kill: bool) -> (ClientReply, Option<String>) {
         let mut child = self.here.spawn(arguments);
         if may_kill && self.dice.one_in(8) {
             std::thread::sleep(self.dice.between(Duration::ZERO, Duration::from_millis(60)));
@@ -246,11 +246,11 @@ impl Scene {
         self.tally.kills += usize::from(output.status.signal() == Some(9));
         let out = String::from_utf8(output.stdout).unwrap();
         match (output.status.code(), out.ends_with('\n')) {
-            (Some(0), _) | (None, true) => (Outcome::Acknowledged, Some(out)),
-            (None, false) => (Outcome::Unknown, None),
+            (Some(0), _) | (None, true) => (ClientReply::Acknowledged, Some(out)),
+            (None, false) => (ClientReply::Unknown, None),
             (Some(code), _) => {
                 assert_eq!(code, 2, "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-                (Outcome::Refused, None)
+                (ClientReply::Refused, None)
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The flow that the faults hit, and the ledger that its steps keep of themselves, outside the store.
 
 use flowline::core::{RunId, RunKey, Tenant};
-use flowline_check::{Effect, Effects, Reported};
+use flowline_check::{AttemptReport, Effect, Effects};
 
 use crate::place::Here;
 
@@ -66,8 +66,8 @@ pub fn read_in(here: &Here, queue: &str) -> Effects {
         let (worker, queue) = ("any".into(), queue.into());
         match what {
             "began" => Effect::Began { worker, queue, run, step, attempt, input: None },
-            "done" => Effect::Ended { worker, queue, run, step, attempt, reported: Reported::Done },
-            "failed" => Effect::Ended { worker, queue, run, step, attempt, reported: Reported::Failed },
+            "done" => Effect::Ended { worker, queue, run, step, attempt, reported: AttemptReport::Done },
+            "failed" => Effect::Ended { worker, queue, run, step, attempt, reported: AttemptReport::Failed },
             name => Effect::EmittedNow { run, step, attempt, name: name.to_owned() },
         }
     };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flowline::core::{Json, RunId, RunKey, Tenant, definition};
 use flowline::store::Store;
 use flowline::{Config, Engine, EngineError, Role};
-use flowline_check::{Act, History, Outcome};
+use flowline_check::{ClientReply, ClientRequest, History};
 use flowline_postgres::PostgresStore;
 use flowline_redis::RedisStore;
 use tokio::runtime::{Builder, Runtime};
@@ -80,11 +80,11 @@ impl Client {
         };
         let told = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, start).await });
         let (run, outcome) = match told {
-            Ok(Ok(handle)) => (Some(handle.key().clone()), Outcome::Acknowledged),
+            Ok(Ok(handle)) => (Some(handle.key().clone()), ClientReply::Acknowledged),
             Ok(Err(error)) => (None, outcome(&error)),
-            Err(_) => (None, Outcome::Unknown),
+            Err(_) => (None, ClientReply::Unknown),
         };
-        let act = Act::Start {
+        let act = ClientRequest::Start {
             run: run.as_ref().map(|run| run.run.clone()),
             flow: flow.into(),
             key: Some(key.to_owned()),
@@ -100,11 +100,11 @@ impl Client {
         let send = self.engine.send(&key, "approved", Json::null());
         let told = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, send).await });
         let outcome = match told {
-            Ok(Ok(_)) => Outcome::Acknowledged,
+            Ok(Ok(_)) => ClientReply::Acknowledged,
             Ok(Err(error)) => outcome(&error),
-            Err(_) => Outcome::Unknown,
+            Err(_) => ClientReply::Unknown,
         };
-        let act = Act::Send { run: run.clone(), name: "approved".into(), event_id: None };
+        let act = ClientRequest::Send { run: run.clone(), name: "approved".into(), event_id: None };
         self.history.push(&Tenant::default(), act, outcome);
     }
 
@@ -115,10 +115,10 @@ impl Client {
     }
 }
 
-fn outcome(error: &EngineError) -> Outcome {
+fn outcome(error: &EngineError) -> ClientReply {
     match error {
-        EngineError::Store(error) if error.nothing_written() => Outcome::Refused,
-        EngineError::Store(_) | EngineError::Stopped => Outcome::Unknown,
-        _ => Outcome::Refused,
+        EngineError::Store(error) if error.nothing_written() => ClientReply::Refused,
+        EngineError::Store(_) | EngineError::Stopped => ClientReply::Unknown,
+        _ => ClientReply::Refused,
     }
 }

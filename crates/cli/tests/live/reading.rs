@@ -86,9 +86,8 @@ async fn whoever_begins_by_reading_is_served_on_threads_for_that() {
     }
     let after = (sleeps(&server, reads), sleeps(&server, rest));
     let (reads, rest) = (after.0 - before.0, after.1 - before.1);
-    // Now and then a thread sees the next request before it goes to sleep.
-    assert!(reads > TIMES / 2, "{TIMES} lists woke readers {reads} times and others {rest} times");
-    assert!(rest < TIMES / 2, "{TIMES} lists woke readers {reads} times and others {rest} times");
+    // On a busy machine a thread often sees the next request before it goes to sleep.
+    assert!(reads > 4 * rest, "{TIMES} lists woke readers {reads} times and others {rest} times");
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ mod twins;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -274,11 +275,12 @@ fn locks_are_the_same_at_a_server_as_in_a_store() {
 #[test]
 fn a_command_whose_lock_is_lost_is_killed() {
     let twins = Twins::new();
-    let words = ["locks", "run", "nightly", "--ttl", "1s", "--server", &twins.url, "--", "sleep", "600"];
+    let begun = twins.away.path("begun");
+    let script = format!("touch {} && exec sleep 600", begun.display());
+    let words = ["locks", "run", "nightly", "--ttl", "1s", "--server", &twins.url, "--", "sh", "-c", &script];
     let running = twins.away.spawn(&words);
-    let locks = || twins.away.json(0, &["locks", "--server", &twins.url])["items"].clone();
-    while locks() == json!([]) {
-        std::thread::yield_now();
+    while !begun.exists() {
+        std::thread::sleep(Duration::from_millis(5));
     }
     // Its server is gone for longer than the lock lasts.
     let Twins { served, .. } = twins;

@@ -11,6 +11,7 @@ mod graph;
 mod machine;
 mod place;
 mod read;
+mod retain;
 mod source;
 mod suggest;
 
@@ -26,11 +27,12 @@ use crate::time::format_duration;
 pub use check::{Finding, check};
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use file_schema::file_schema;
-pub use flowline_types::{Priority, Retain};
+pub use flowline_types::Priority;
 pub use graph::{Graph, GraphEdge, GraphNode, Join, NodeKind, dot, graph, mermaid};
 pub use machine::{Ends, Machine, Missed, StateDefinition, TimerDefinition, Transition, When};
 pub use place::Place;
 pub use read::{Read, read, read_stored};
+pub use retain::Retain;
 pub use source::Format;
 pub use suggest::nearest;
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use flowline_core::{RunKey, Tenant, Time};
 use flowline_store::row::Repair;
+use flowline_store::rule::{StoredJob, StoredLease};
 use flowline_store::{
     AppendError, Base, Commit, CommitError, Committed, JobKey, Lane, LeaseUse, NewJob, NewRun, Others,
 };
@@ -16,7 +17,7 @@ use tokio_postgres::Row;
 
 use super::Work;
 use super::flush;
-use super::model::{Job, Lease, Live, Model, Stored, sound};
+use super::model::{Live, Model};
 use crate::code;
 use crate::fault::Fault;
 use crate::names::Names;
@@ -118,15 +119,14 @@ fn commits(works: &[Work]) -> impl Iterator<Item = &Commit> {
     })
 }
 
-/// The starts whose rows will be inserted: one per run, with every guard fulfilled but the one that the insert settles.
+/// The starts whose rows will be inserted: one per run, with every guard fulfilled but the one that the insert settles. A
+/// new run has no job that the time could matter for.
 fn starts<'w>(works: &'w [Work], model: &Model) -> Vec<&'w Commit> {
     let mut taken = HashSet::new();
-    let known = |commit: &Commit, new: &NewRun| {
-        !model.unknown.contains(&(commit.run.tenant.clone(), new.definition.clone()))
-    };
-    let startable = commits(works).filter(|commit| match &commit.base {
-        Base::New(new) => known(commit, new) && sound(commit).is_ok() && taken.insert(&commit.run),
-        Base::Version(_) => false,
+    let startable = commits(works).filter(|commit| {
+        matches!(commit.base, Base::New(_))
+            && model.check(commit, Time::default()).is_ok()
+            && taken.insert(&commit.run)
     });
     startable.collect()
 }
@@ -251,25 +251,29 @@ fn live_run(row: &Row) -> Result<(RunKey, Live), Fault> {
         changed: false,
         jobs: BTreeMap::new(),
         removed: Vec::new(),
+        touched: BTreeSet::new(),
+        added: BTreeSet::new(),
     };
     Ok((run, live))
 }
 
-fn job(row: &Row, names: &Names) -> Result<Job, Fault> {
+fn job(row: &Row, names: &Names) -> Result<StoredJob, Fault> {
     let lease = match row.try_get::<_, Option<&[u8]>>(8)? {
-        Some(token) => Some(Lease {
+        Some(token) => Some(StoredLease {
             token: code::token(token)?,
             worker: row.try_get::<_, Option<&str>>(9)?.unwrap_or_default().into(),
             leased_at: Time::from_millis(row.try_get::<_, Option<i64>>(10)?.unwrap_or_default()),
             expires: Time::from_millis(row.try_get::<_, Option<i64>>(11)?.unwrap_or_default()),
             lines: row.try_get::<_, i32>(12)? as u32,
+            // Not asked for: a change leaves it as it is.
             released: false,
         }),
         None => None,
     };
     // A lane that another instance made is not needed by its name here: a job that was read is only changed or removed.
     let nowhere = || Lane { queue: "".into(), need: "".into() };
-    Ok(Job {
+    Ok(StoredJob {
+        number: 0,
         name: row.try_get::<_, &str>(2)?.into(),
         attempt: row.try_get::<_, i32>(3)? as u32,
         lane: names.lane_name(row.try_get(4)?).unwrap_or_else(|_| nowhere()),
@@ -277,8 +281,6 @@ fn job(row: &Row, names: &Names) -> Result<Job, Fault> {
         due: Time::from_millis(row.try_get(6)?),
         held: row.try_get(7)?,
         lease,
-        stored: Stored::AsRead,
-        order: (0, 0),
     })
 }
 

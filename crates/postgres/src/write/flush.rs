@@ -4,13 +4,14 @@
 //! updates of runs and removals of jobs name the version and the token that were decided on, and `expect` breaks the
 //! transaction off where fewer rows than that are found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flowline_store::JobKey;
+use flowline_store::rule::StoredJob;
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 
-use super::model::{Job, Live, Model, Stored};
+use super::model::{Live, Model};
 use super::receipts::{CHANGE_RECEIPTS, OPEN_RECEIPTS, changed, opened};
 use crate::code;
 use crate::fault::Fault;
@@ -126,7 +127,7 @@ const DELETE_JOBS: &str = "
 
 fn removed_jobs(model: &Model) -> Option<Vec<Value>> {
     let removed = |run| move |(key, job)| (run, key, job);
-    let mut gone: Vec<(i64, &JobKey, &Job)> = Vec::new();
+    let mut gone: Vec<(i64, &JobKey, &StoredJob)> = Vec::new();
     for run in model.runs.values() {
         gone.extend(run.removed.iter().map(|(key, job)| (key, job)).map(removed(run.id)));
     }
@@ -148,15 +149,14 @@ const INSERT_JOBS: &str = "
         $7::bigint[], $8::bool[], $9::bytea[], $10::text[], $11::bigint[], $12::bigint[], $13::int[], $14::bool[])";
 
 fn added_jobs(model: &Model, names: &Names) -> Result<Option<Vec<Value>>, Fault> {
-    let mut added: Vec<(&Job, i64, JobKey, i32)> = Vec::new();
+    let mut added: Vec<(&StoredJob, i64, JobKey, i32)> = Vec::new();
     for (key, run) in &model.runs {
-        for (at, job) in run.jobs.iter().filter(|(_, job)| job.stored == Stored::Added) {
+        for (at, job) in jobs_at(run, &run.added) {
             added.push((job, run.id, *at, names.lane(&key.tenant, &job.lane)?));
         }
     }
-    // Jobs alike in lane, priority and due time are claimed in the order in which they were added.
-    added.sort_unstable_by_key(|(job, ..)| job.order);
-    let lease = |(job, ..): &(&Job, i64, JobKey, i32)| job.lease.clone();
+    added.sort_unstable_by_key(|(job, ..)| job.number);
+    let lease = |(job, ..): &(&StoredJob, i64, JobKey, i32)| job.lease.clone();
     Ok((!added.is_empty()).then(|| {
         vec![
             column(&added, |(_, run, ..)| *run),
@@ -185,10 +185,9 @@ const UPDATE_JOBS: &str = "
     select expect(count(*), cardinality($1::bigint[])) from written";
 
 fn changed_jobs(model: &Model) -> Option<Vec<Value>> {
-    let mut changed: Vec<(i64, &JobKey, &Job)> = Vec::new();
+    let mut changed: Vec<(i64, &JobKey, &StoredJob)> = Vec::new();
     for run in model.runs.values() {
-        let of_run = run.jobs.iter().filter(|(_, job)| job.stored == Stored::Changed);
-        changed.extend(of_run.map(|(key, job)| (run.id, key, job)));
+        changed.extend(jobs_at(run, &run.touched).map(|(key, job)| (run.id, key, job)));
     }
     changed.sort_unstable_by_key(|(run, key, _)| (*run, key.number()));
     (!changed.is_empty()).then(|| {
@@ -206,12 +205,19 @@ fn changed_jobs(model: &Model) -> Option<Vec<Value>> {
 const REWIND: &str = "select nextval('job_rewinds')";
 
 fn rewinds(model: &Model) -> bool {
-    let written = |job: &&Job| job.stored != Stored::AsRead;
-    let is_old = |job: &Job| {
+    let is_old = |job: &StoredJob| {
         let due = job.lease.as_ref().map_or(job.due, |lease| lease.expires);
         !job.held && model.now.since(due) > floor::OLD
     };
-    model.runs.values().flat_map(|run| run.jobs.values()).filter(written).any(is_old)
+    let written = |run| jobs_at(run, &run.added).chain(jobs_at(run, &run.touched));
+    model.runs.values().flat_map(written).any(|(_, job)| is_old(job))
+}
+
+fn jobs_at<'r>(
+    run: &'r Live,
+    keys: &'r BTreeSet<JobKey>,
+) -> impl Iterator<Item = (&'r JobKey, &'r StoredJob)> {
+    keys.iter().filter_map(|key| run.jobs.get_key_value(key))
 }
 
 /// Says, before the first number is drawn and until the transaction has ended, that events may be on their way: the

@@ -6,13 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use flowline_core::definition::Priority;
 use flowline_core::{Json, NewEvent, RunKey, Status, Tenant, Time};
 use flowline_store::row::Repair;
+use flowline_store::rule::{self, FencedLines, JobChange, Jobs, StoredJob};
 use flowline_store::{
-    Append, AppendError, Base, Commit, CommitError, Committed, Handoff, Index, JobKey, JobNow, Lane,
-    LeaseNow, LeaseUse, NewJob, NewRun, Opened, Others, ReceiptStatus, RunRow, StateChange, StateOwner,
-    Token,
+    Append, AppendError, Commit, CommitError, Committed, Index, JobKey, NewRun, Opened, ReceiptStatus,
+    RunRow, StateChange, StateOwner,
 };
 
 /// All that a batch works on.
@@ -60,42 +59,14 @@ pub(super) struct Live {
     /// `None` keeps what is in the table.
     pub(super) state: Option<Vec<u8>>,
     pub(super) changed: bool,
-    pub(super) jobs: BTreeMap<JobKey, Job>,
+    /// The number of one that is added is its place in the batch.
+    pub(super) jobs: Jobs,
     /// Jobs that are in the table and go.
-    pub(super) removed: Vec<(JobKey, Job)>,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct Job {
-    pub(super) name: Arc<str>,
-    pub(super) attempt: u32,
-    pub(super) lane: Lane,
-    pub(super) priority: Priority,
-    pub(super) due: Time,
-    pub(super) held: bool,
-    pub(super) lease: Option<Lease>,
-    pub(super) stored: Stored,
-    /// Of an added job: the place of its commit in the batch, and its own in the commit.
-    pub(super) order: (usize, usize),
-}
-
-/// How a job stands to the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stored {
-    AsRead,
-    Changed,
-    Added,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct Lease {
-    pub(super) token: Token,
-    pub(super) worker: Arc<str>,
-    pub(super) leased_at: Time,
-    pub(super) expires: Time,
-    pub(super) lines: u32,
-    /// Only known of what is added: a change leaves it as it is.
-    pub(super) released: bool,
+    pub(super) removed: Vec<(JobKey, StoredJob)>,
+    /// Those that are in the table and are no longer as they were read.
+    pub(super) touched: BTreeSet<JobKey>,
+    /// Those that are not in the table.
+    pub(super) added: BTreeSet<JobKey>,
 }
 
 #[derive(Debug)]
@@ -136,18 +107,9 @@ impl Model {
     /// A commit on a run that is there. New runs are inserted before; see [`Model::started`].
     pub(super) fn commit(&mut self, commit: &Commit) -> Result<Committed, CommitError> {
         let now = self.now;
-        let run = self.runs.get_mut(&commit.run);
-        let found = run.as_ref().map(|run| run.version);
-        let run = match (&commit.base, run) {
-            (Base::New(_), Some(_)) => return Err(CommitError::Exists),
-            // Its row could not be inserted, and it was not there to be locked: one of its own guards failed.
-            (Base::New(new), None) => return Err(self.unstartable(commit, &new.definition)),
-            (Base::Version(expected), Some(run)) if run.version == *expected => run,
-            (Base::Version(expected), _) => {
-                return Err(CommitError::Conflict { expected: *expected, found });
-            }
-        };
-        run.check(commit, now)?;
+        self.check(commit, now)?;
+        // A start that its guards allow was inserted, or its run is there after all and was not to be locked.
+        let Some(run) = self.runs.get_mut(&commit.run) else { return Err(CommitError::Exists) };
         let granted = run.settle(commit, now, &self.paused, self.place);
         let ts = now.max(Time::from_millis(run.ms));
         let first_seq = run.seq + 1;
@@ -186,25 +148,20 @@ impl Model {
     }
 
     pub(super) fn append(&mut self, append: &Append) -> Result<u32, AppendError> {
-        let Append { run, key, attempt, token, from_line, lines } = append;
         let now = self.now;
-        let stale = AppendError::StaleLease(*key);
-        let Some(live) = self.runs.get_mut(run) else { return Err(stale) };
-        let lease = live.jobs.get(key).and_then(|job| job.leased_with(*attempt, *token));
-        // Lines that the caller believes to be there and that are not: its lease is of another history.
-        let Some(there) = lease.map(|lease| lease.lines).filter(|there| from_line <= there) else {
-            return Err(stale);
-        };
-        let fresh = lines.get((there - from_line) as usize..).unwrap_or_default();
+        let live = self.runs.get_mut(&append.run);
+        let job = live.as_ref().and_then(|live| live.jobs.get(&append.key));
+        let FencedLines { new, total } = rule::fence(append, job)?;
+        let Some(live) = live.filter(|_| !new.is_empty()) else { return Ok(total) };
         let ts = now.max(Time::from_millis(live.ms));
-        live.log(ts, fresh.iter().map(|line| line.event.clone()), &mut self.events);
-        live.add_lines(*key, fresh.len() as u32);
-        live.changed |= !fresh.is_empty();
+        live.log(ts, new.iter().map(|line| line.event.clone()), &mut self.events);
+        live.add_lines(append.key, new.len() as u32);
+        live.changed = true;
         let flow = live.flow.clone();
-        for change in fresh.iter().filter_map(|line| line.state.as_ref()) {
-            self.change_state(run, &flow, change);
+        for change in new.iter().filter_map(|line| line.state.as_ref()) {
+            self.change_state(&append.run, &flow, change);
         }
-        Ok(there + fresh.len() as u32)
+        Ok(total)
     }
 
     pub(super) fn repair(&mut self, repair: &Repair) -> Result<(), CommitError> {
@@ -215,13 +172,9 @@ impl Model {
             return Ok(());
         };
         let now = self.now;
-        let run = match self.runs.get_mut(key) {
-            Some(run) if run.version == *version => run,
-            other => {
-                let found = other.map(|run| run.version);
-                return Err(CommitError::Conflict { expected: *version, found });
-            }
-        };
+        let run = self.runs.get_mut(key);
+        rule::check_version(*version, run.as_ref().map(|run| run.version))?;
+        let Some(run) = run else { return Ok(()) };
         let before = run.counted(&key.tenant);
         match repair {
             Repair::Row { seen, .. } if run.seq != *seen => {
@@ -241,7 +194,12 @@ impl Model {
                 run.log(ts, events.iter().cloned(), &mut self.events);
                 run.advance(state, index);
             }
-            Repair::Jobs { add, remove, .. } => run.mend_jobs(add, remove, now, self.place)?,
+            Repair::Jobs { add, remove, .. } => {
+                let changes = rule::repair(add, remove, &run.jobs)?;
+                run.change_jobs(changes, self.place);
+                run.version += 1;
+                run.changed = true;
+            }
             Repair::Counters { .. } => {}
         }
         let after = run.counted(&key.tenant);
@@ -249,12 +207,12 @@ impl Model {
         Ok(())
     }
 
-    /// Which guard of a start failed, the run not being there.
-    fn unstartable(&self, commit: &Commit, definition: &Arc<str>) -> CommitError {
-        if self.unknown.contains(&(commit.run.tenant.clone(), definition.clone())) {
-            return CommitError::UnknownDefinition(definition.clone());
-        }
-        sound(commit).err().unwrap_or(CommitError::Exists)
+    /// The guards of a commit.
+    pub(super) fn check(&self, commit: &Commit, now: Time) -> Result<(), CommitError> {
+        let run = self.runs.get(&commit.run).map(|run| (run.version, &run.jobs));
+        rule::check(commit, now, run, |new| {
+            !self.unknown.contains(&(commit.run.tenant.clone(), new.definition.clone()))
+        })
     }
 
     fn count(&mut self, before: Counted, after: Counted) {
@@ -276,12 +234,6 @@ impl Model {
         let value = change.value.as_ref().map(|value| (value.get().to_owned(), expires));
         self.state.keys.insert((owner, change.key.clone()), value);
     }
-}
-
-/// The guards of a start that need no look at the store: a new run has no job that a commit could use, and each of its
-/// own is added once.
-pub(super) fn sound(commit: &Commit) -> Result<(), CommitError> {
-    commit.check_jobs(Time::from_millis(0), |_| None)
 }
 
 impl Live {
@@ -308,8 +260,10 @@ impl Live {
             failure: Live::failure_of(&commit.index),
             state: None,
             changed: false,
-            jobs: BTreeMap::new(),
+            jobs: Jobs::new(),
             removed: Vec::new(),
+            touched: BTreeSet::new(),
+            added: BTreeSet::new(),
         }
     }
 
@@ -333,8 +287,10 @@ impl Live {
             failure: (None, None),
             state: None,
             changed: false,
-            jobs: BTreeMap::new(),
+            jobs: Jobs::new(),
             removed: Vec::new(),
+            touched: BTreeSet::new(),
+            added: BTreeSet::new(),
         }
     }
 
@@ -352,11 +308,6 @@ impl Live {
         )
     }
 
-    /// The guards of a commit after its base.
-    fn check(&self, commit: &Commit, now: Time) -> Result<(), CommitError> {
-        commit.check_jobs(now, |key| self.jobs.get(&key).map(Job::now))
-    }
-
     /// What a commit does to the jobs of its run. Gives the keys of granted hand-offs.
     fn settle(
         &mut self,
@@ -365,87 +316,52 @@ impl Live {
         paused: &BTreeSet<(Tenant, String)>,
         place: usize,
     ) -> Vec<JobKey> {
-        for lease in &commit.leases {
-            match *lease {
-                LeaseUse::Keep { key, lines, .. } => self.add_lines(key, lines),
-                _ => self.take(lease.key()),
-            }
-        }
-        if commit.others != Others::Leave {
-            let named: BTreeSet<JobKey> = commit.leases.iter().map(LeaseUse::key).collect();
-            let others: Vec<JobKey> = self.jobs.keys().filter(|key| !named.contains(key)).copied().collect();
-            for key in others {
-                match commit.others {
-                    Others::Drop => self.take(key),
-                    Others::Hold => self.hold(key, true),
-                    Others::Release => self.hold(key, false),
-                    Others::Leave => {}
-                }
-            }
-        }
-        let is_paused = |lane: &Lane| {
+        let changes = rule::changes(commit, now, &self.jobs, |lane| {
             !paused.is_empty() && paused.contains(&(commit.run.tenant.clone(), lane.queue.to_string()))
-        };
-        let mut granted = Vec::new();
-        for (at, job) in commit.add.iter().enumerate() {
-            let grantable =
-                matches!(job.key, JobKey::Step(_)) && !job.held && job.due <= now && !is_paused(&job.lane);
-            let handoff = job.handoff.as_ref().filter(|_| grantable);
-            if handoff.is_some() {
-                granted.push(job.key);
-            }
-            self.jobs.insert(job.key, Job::added(job, handoff, now, (place, at)));
-        }
+        });
+        let granted = rule::granted(&changes);
+        self.change_jobs(changes, place);
         granted
     }
 
-    fn mend_jobs(
-        &mut self,
-        add: &[NewJob],
-        remove: &[JobKey],
-        now: Time,
-        place: usize,
-    ) -> Result<(), CommitError> {
-        for (at, job) in add.iter().enumerate() {
-            let there = self.jobs.contains_key(&job.key) && !remove.contains(&job.key);
-            if there || add[..at].iter().any(|other| other.key == job.key) {
-                return Err(CommitError::StaleLease(job.key));
+    fn change_jobs(&mut self, changes: Vec<JobChange<'_>>, place: usize) {
+        for (at, change) in changes.into_iter().enumerate() {
+            match change {
+                JobChange::Remove(key) => self.take(key),
+                JobChange::AddLines(key, lines) => self.add_lines(key, lines),
+                JobChange::Hold(key) => self.change_job(key, |job| job.held = true),
+                JobChange::Release(key) => self.change_job(key, |job| job.held = false),
+                JobChange::Add(job, lease) => {
+                    self.add(job.key, StoredJob::new(number(place, at), job, job.lane.clone(), lease));
+                }
             }
         }
-        for key in remove {
-            self.take(*key);
-        }
-        for (at, job) in add.iter().enumerate() {
-            // Nobody waits for the answer to a hand-off here: mended jobs wait to be claimed.
-            self.jobs.insert(job.key, Job::added(job, None, now, (place, at)));
-        }
-        self.version += 1;
-        self.changed = true;
-        Ok(())
+    }
+
+    pub(super) fn add(&mut self, key: JobKey, job: StoredJob) {
+        self.added.insert(key);
+        self.jobs.insert(key, job);
     }
 
     fn take(&mut self, key: JobKey) {
-        if let Some(job) = self.jobs.remove(&key)
-            && job.stored != Stored::Added
-        {
+        let Some(job) = self.jobs.remove(&key) else { return };
+        self.touched.remove(&key);
+        if !self.added.remove(&key) {
             self.removed.push((key, job));
         }
     }
 
-    /// Waiting jobs alone are held or let go.
-    fn hold(&mut self, key: JobKey, held: bool) {
-        if let Some(job) = self.jobs.get_mut(&key).filter(|job| job.lease.is_none() && job.held != held) {
-            job.held = held;
-            job.touch();
+    fn change_job(&mut self, key: JobKey, change: impl FnOnce(&mut StoredJob)) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        change(job);
+        if !self.added.contains(&key) {
+            self.touched.insert(key);
         }
     }
 
     fn add_lines(&mut self, key: JobKey, lines: u32) {
-        if let Some(job) = self.jobs.get_mut(&key).filter(|_| lines > 0)
-            && let Some(lease) = &mut job.lease
-        {
-            lease.lines += lines;
-            job.touch();
+        if lines > 0 {
+            self.change_job(key, |job| job.lease.iter_mut().for_each(|lease| lease.lines += lines));
         }
     }
 
@@ -482,48 +398,7 @@ impl Live {
     }
 }
 
-impl Job {
-    fn added(job: &NewJob, handoff: Option<&Handoff>, now: Time, order: (usize, usize)) -> Job {
-        let lease = handoff.map(|asked| Lease {
-            token: asked.token,
-            worker: asked.worker.clone(),
-            leased_at: now,
-            expires: now + asked.ttl,
-            lines: 0,
-            released: false,
-        });
-        Job {
-            name: job.name.clone(),
-            attempt: job.attempt,
-            lane: job.lane.clone(),
-            priority: job.priority,
-            due: job.due,
-            held: job.held,
-            lease,
-            stored: Stored::Added,
-            order,
-        }
-    }
-
-    fn touch(&mut self) {
-        if self.stored == Stored::AsRead {
-            self.stored = Stored::Changed;
-        }
-    }
-
-    fn leased_with(&self, attempt: u32, token: Token) -> Option<&Lease> {
-        self.lease.as_ref().filter(|lease| self.attempt == attempt && lease.token == token)
-    }
-
-    /// As the guards of a commit look at it.
-    fn now(&self) -> JobNow {
-        let lease =
-            |lease: &Lease| LeaseNow { token: lease.token, expires: lease.expires, lines: lease.lines };
-        JobNow {
-            attempt: self.attempt,
-            held: self.held,
-            due: self.due,
-            lease: self.lease.as_ref().map(lease),
-        }
-    }
+/// The number of an added job: jobs are numbered by the table in the order of the batch, and of their commits.
+pub(super) fn number(place: usize, at: usize) -> u64 {
+    (place as u64) << 32 | at as u64
 }

@@ -1,16 +1,16 @@
 //! Being filled with another store's content: parts become the model of a batch, and the batch is written as any other.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
 
 use flowline_core::{RunKey, Tenant, Time};
+use flowline_store::rule::StoredJob;
 use flowline_store::{
-    CommitError, JobRow, JobState, Lane, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue,
-    StoreError, StoredDefinition, Token,
+    CommitError, JobRow, Lane, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue, StoreError,
+    StoredDefinition,
 };
 
 use super::flush::{self, column};
-use super::model::{EventRow, Job, Lease, Live, Model, Stored};
+use super::model::{EventRow, Live, Model, number};
 use crate::code;
 use crate::documents;
 use crate::fault::Fault;
@@ -31,7 +31,7 @@ pub(crate) async fn restore(
         })
         .collect();
     // Remembered from here on, so not part of what may be rolled back.
-    let lane = |run: &RestoredRun, job: &JobRow| (run.row.tenant.clone(), lane(job));
+    let lane = |run: &RestoredRun, job: &JobRow| (run.row.tenant.clone(), job.lane());
     let lanes: BTreeSet<(Tenant, Lane)> =
         runs.iter().flat_map(|run| run.jobs.iter().map(move |job| lane(run, job))).collect();
     names.enter_lanes(seat, lanes).await?;
@@ -166,10 +166,6 @@ async fn insert_runs(seat: &Seat<'_>, runs: &[&RestoredRun]) -> Result<HashMap<R
     Ok(ids)
 }
 
-fn lane(job: &JobRow) -> Lane {
-    Lane { queue: job.queue.clone(), need: job.need.clone() }
-}
-
 impl Model {
     fn is_empty(&self) -> bool {
         self.runs.is_empty()
@@ -183,10 +179,10 @@ impl Model {
         let RestoredRun { row, jobs, token, .. } = restored;
         let labels = row.labels.iter();
         self.labels.extend(labels.map(|(key, value)| (row.tenant.clone(), key.clone(), value.clone(), id)));
-        let jobs = jobs.iter().enumerate();
-        let jobs: BTreeMap<_, _> =
-            jobs.map(|(at, job)| (job.key, restored_job(job, *token, (place, at)))).collect();
-        let live = Live { jobs, ..Live::restored(id, row) };
+        let mut live = Live::restored(id, row);
+        for (at, job) in jobs.iter().enumerate() {
+            live.add(job.key, StoredJob::restored(number(place, at), job, job.lane(), *token));
+        }
         *self.counts.entry(live.counted(&row.tenant)).or_default() += 1;
         self.runs.insert(row.key(), live);
     }
@@ -207,27 +203,5 @@ impl Model {
             let value = (value.get().to_owned(), expires.map(|time| time.millis()));
             self.state.keys.insert((owner.clone(), key.clone()), Some(value));
         }
-    }
-}
-
-fn restored_job(job: &JobRow, token: Token, order: (usize, usize)) -> Job {
-    let lease = (job.state == JobState::Leased).then(|| Lease {
-        token,
-        worker: job.worker.clone().unwrap_or_else(|| Arc::from("")),
-        leased_at: job.leased_at.unwrap_or_default(),
-        expires: job.expires.unwrap_or_default(),
-        lines: job.lines,
-        released: job.released,
-    });
-    Job {
-        name: job.name.clone(),
-        attempt: job.attempt,
-        lane: lane(job),
-        priority: job.priority,
-        due: job.due,
-        held: job.state == JobState::Held,
-        lease,
-        stored: Stored::Added,
-        order,
     }
 }

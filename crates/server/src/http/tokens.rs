@@ -4,18 +4,19 @@ use axum::Json;
 use axum::handler::Handler as _;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use flowline::core::Json as Raw;
 use flowline::store::query::PAGE;
 use flowline::store::{DocumentQuery, Order};
-use flowline_api::access::{AuditList, MadeToken, NewToken, TokenList, Whoami};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::audit::collection;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Content, Kind, Query, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Content, Kind, Query, Required, Route, Scope, Verb};
 use super::runs::LIMIT;
-use crate::token;
-use crate::view::read_documents;
+use crate::token::{self, NewToken};
 
 pub const ROUTES: &[Route] = &[
     Route {
@@ -25,8 +26,13 @@ pub const ROUTES: &[Route] = &[
         summary: "Create a token",
         about: "The response is the only place that shows the secret; the store keeps only a hash.",
         query: &[],
-        body: Some(Body::of::<NewToken>(BodyLimit::Bytes(64 << 10))),
-        answers: &[Answer::json::<MadeToken>(201, "")],
+        body: Some(Body {
+            schema: "NewToken",
+            limit: BodyLimit::Bytes(64 << 10),
+            required: Required::Yes,
+            also: &[],
+        }),
+        answers: &[Answer::json(201, "MadeToken", "")],
         problems: &[],
         handler: |request, app| make.call(request, app),
     },
@@ -38,7 +44,7 @@ pub const ROUTES: &[Route] = &[
         about: "",
         query: &[],
         body: None,
-        answers: &[Answer::json::<TokenList>(200, "Tokens without their secrets.")],
+        answers: &[Answer::json(200, "TokenList", "Tokens without their secrets.")],
         problems: &[],
         handler: |request, app| list.call(request, app),
     },
@@ -62,7 +68,7 @@ pub const ROUTES: &[Route] = &[
         about: "Who changed runs, queues, definitions and tokens, newest first. Entries are kept for 90 days.",
         query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." }],
         body: None,
-        answers: &[Answer::json::<AuditList>(200, "")],
+        answers: &[Answer::json(200, "AuditPage", "")],
         problems: &[],
         handler: |request, app| audit.call(request, app),
     },
@@ -74,22 +80,21 @@ pub const ROUTES: &[Route] = &[
         about: "",
         query: &[],
         body: None,
-        answers: &[Answer::json::<Whoami>(200, "")],
+        answers: &[Answer::json(200, "Principal", "")],
         problems: &[],
         handler: |request, app| whoami.call(request, app),
     },
 ];
 
 async fn make(caller: Caller, _: Params, Given(new): Given<NewToken>) -> Result<Response, Problem> {
-    token::check(&new)
-        .map_err(|(field, wrong)| Problem::new(&codes::BAD_BODY, wrong).at(&format!("/{field}")))?;
+    new.check().map_err(|(field, wrong)| Problem::new(&codes::BAD_BODY, wrong).at(&format!("/{field}")))?;
     let made = token::create(caller.engine.store(), caller.engine.tenant(), new).await?;
     Ok((StatusCode::CREATED, [("cache-control", "no-store")], Json(made)).into_response())
 }
 
-async fn list(caller: Caller, _: Params) -> Result<Json<TokenList>, Problem> {
+async fn list(caller: Caller, _: Params) -> Result<Json<Value>, Problem> {
     let rows = token::list(caller.engine.store(), Some(caller.engine.tenant())).await?;
-    Ok(Json(TokenList { items: rows }))
+    Ok(Json(json!({ "items": rows })))
 }
 
 async fn revoke(caller: Caller, params: Params) -> Result<StatusCode, Problem> {
@@ -100,7 +105,15 @@ async fn revoke(caller: Caller, params: Params) -> Result<StatusCode, Problem> {
     }
 }
 
-async fn audit(caller: Caller, params: Params) -> Result<Json<AuditList>, Problem> {
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AuditPage {
+    items: Vec<Raw>,
+    has_more: bool,
+    next: Option<String>,
+}
+
+async fn audit(caller: Caller, params: Params) -> Result<Json<AuditPage>, Problem> {
     let query = DocumentQuery {
         order: Order::Descending,
         after: params.text("cursor").map(str::to_owned),
@@ -108,17 +121,18 @@ async fn audit(caller: Caller, params: Params) -> Result<Json<AuditList>, Proble
     };
     let page = caller.engine.store().documents(&collection(caller.engine.tenant()), query).await?;
     let next = page.items.last().filter(|_| page.more).map(|last| last.id.clone());
-    Ok(Json(AuditList { has_more: page.more, next, items: read_documents(page.items)? }))
+    Ok(Json(AuditPage {
+        has_more: page.more,
+        next,
+        items: page.items.into_iter().map(|line| line.body).collect(),
+    }))
 }
 
-async fn whoami(caller: Caller, _: Params) -> Json<Whoami> {
+async fn whoami(caller: Caller, _: Params) -> Json<Value> {
     let principal = &caller.principal;
-    Json(Whoami {
-        tenant: principal.tenant.clone(),
-        subject: principal.subject.to_string(),
-        scopes: principal.scopes.to_vec(),
-        roles: principal.roles.to_vec(),
-        flows: principal.flows.as_deref().map(<[String]>::to_vec),
-        queues: principal.queues.as_deref().map(<[String]>::to_vec),
-    })
+    let scopes: Vec<&str> = principal.scopes.iter().map(|scope| scope.as_str()).collect();
+    Json(json!({
+        "tenant": principal.tenant, "subject": &*principal.subject, "scopes": scopes, "roles": &*principal.roles,
+        "flows": principal.flows.as_deref(), "queues": principal.queues.as_deref(),
+    }))
 }

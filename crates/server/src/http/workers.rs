@@ -9,14 +9,13 @@ use axum::handler::Handler as _;
 use flowline::core::{Json as Raw, Tenant};
 use flowline::store::DocumentQuery;
 use flowline::store::query::PAGE;
-use flowline_api::queues::WorkerList;
+use serde::Serialize;
 use serde_json::json;
 
 use super::problem::Problem;
 use super::request::{Caller, Params};
 use super::route::{Access, Answer, Kind, Query, Route, Scope, Verb};
 use super::runs::LIMIT;
-use crate::view::read_documents;
 
 /// How long after its last request for work, or its last heartbeat, a worker is listed.
 const LISTED: Duration = Duration::from_secs(600);
@@ -33,7 +32,7 @@ pub const ROUTES: &[Route] = &[Route {
     about: "Workers that asked for jobs or sent a heartbeat in the last ten minutes, by name.",
     query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." }],
     body: None,
-    answers: &[Answer::json::<WorkerList>(200, "")],
+    answers: &[Answer::json(200, "WorkerPage", "")],
     problems: &[],
     handler: |request, app| list.call(request, app),
 }];
@@ -92,7 +91,15 @@ fn collection(tenant: &Tenant) -> String {
     format!("workers:{tenant}")
 }
 
-async fn list(caller: Caller, params: Params) -> Result<Json<WorkerList>, Problem> {
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WorkerPage {
+    items: Vec<Raw>,
+    has_more: bool,
+    next: Option<String>,
+}
+
+async fn list(caller: Caller, params: Params) -> Result<Json<WorkerPage>, Problem> {
     let query = DocumentQuery {
         after: params.text("cursor").map(str::to_owned),
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
@@ -100,5 +107,6 @@ async fn list(caller: Caller, params: Params) -> Result<Json<WorkerList>, Proble
     };
     let page = caller.engine.store().documents(&collection(caller.engine.tenant()), query).await?;
     let next = page.items.last().filter(|_| page.more).map(|last| last.id.clone());
-    Ok(Json(WorkerList { items: read_documents(page.items)?, has_more: page.more, next }))
+    let items = page.items.into_iter().map(|worker| worker.body).collect();
+    Ok(Json(WorkerPage { items, has_more: page.more, next }))
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use flowline_check::{Checker, Invariant};
 use flowline_core::planted::Bug;
-use flowline_sim::mutants::{By, Hunt, hunt_all};
+use flowline_sim::mutants::{CaughtBy, Hunt, hunt_all};
 
 struct Asked {
     seeds: u64,
@@ -87,7 +87,9 @@ fn needed(asked: &Asked) -> ExitCode {
     let without: Vec<(Bug, Checker)> = hunts
         .iter()
         .filter_map(|hunt| match hunt.caught {
-            Some((_, By::Invariant(invariant))) => Some((hunt.bug, Checker { without: Some(invariant) })),
+            Some((_, CaughtBy::Invariant(invariant))) => {
+                Some((hunt.bug, Checker { without: Some(invariant) }))
+            }
             _ => None,
         })
         .collect();

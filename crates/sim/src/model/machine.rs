@@ -14,7 +14,7 @@ use flowline_core::{Event, EventType};
 use serde_json::{Map, Value, json};
 
 use super::predict::{Ending, is_repeated};
-use super::{Cut, Seen, check_cut_of};
+use super::{Cut, ObservedRun, check_cut_of};
 use crate::program::{Made, Op, Program};
 
 use again::{Legacy, Over, Stood};
@@ -112,7 +112,7 @@ struct Model<'a> {
 }
 
 /// Whether the run of a machine went as its program says.
-pub(super) fn compare(program: &Program, run: usize, seen: Seen<'_>) -> Result<(), String> {
+pub(super) fn compare(program: &Program, run: usize, seen: ObservedRun<'_>) -> Result<(), String> {
     let mut model = model(program, run)?;
     let repeats = program.script.ops.iter().find_map(|timed| match timed.op {
         Op::Retry { run: of, into, .. } if into == run => Some(of),

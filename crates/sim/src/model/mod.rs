@@ -25,7 +25,7 @@ pub use predict::{Prediction, predict};
 
 /// How a step ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
+pub enum StepFate {
     Completed,
     Failed,
     /// Skipped because its condition did not hold.
@@ -40,7 +40,7 @@ pub enum Fate {
 
 /// A run as it is to be compared.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
+pub struct ObservedRun<'a> {
     /// Everything that happened to it.
     pub log: &'a [Event],
     /// What became of the events that a machine took in.
@@ -52,7 +52,7 @@ pub struct Seen<'a> {
 }
 
 /// Whether a run went as its program says. `run` is its number in the script. The error says what differs, in words.
-pub fn compare(program: &Program, run: usize, seen: Seen<'_>) -> Result<(), String> {
+pub fn compare(program: &Program, run: usize, seen: ObservedRun<'_>) -> Result<(), String> {
     let Some(version) = program.version(run) else { return Err(format!("no start makes run {run}")) };
     if version.machine.is_some() {
         return machine::compare(program, run, seen);
@@ -85,8 +85,8 @@ fn satisfied(step: &StepDefinition, event: &dyn Fn(&str) -> bool, done: &dyn Fn(
 fn counts_as_done(flow: &Definition, observed: &Observed, name: &str) -> bool {
     let goes_on = flow.step(name).is_some_and(|step| step.on_failure == OnFailure::Continue);
     match observed.fate(name) {
-        Fate::Completed => true,
-        Fate::Failed => goes_on,
+        StepFate::Completed => true,
+        StepFate::Failed => goes_on,
         _ => false,
     }
 }
@@ -178,7 +178,7 @@ fn check_cut_of(program: &Program, run: usize, flow: &Definition, cut: Cut) -> R
 /// Every step that shows in the log had what it waits for before that.
 fn check_order(flow: &Definition, observed: &Observed) -> Result<(), String> {
     for step in &flow.steps {
-        let untriggered = matches!(observed.fate(&step.name), Fate::Untriggered | Fate::Stopped);
+        let untriggered = matches!(observed.fate(&step.name), StepFate::Untriggered | StepFate::Stopped);
         let Some(first) = observed.first(&step.name) else { continue };
         // A queued step that `fail_fast` took away never began.
         if observed.inherited.contains_key(&step.name)
@@ -200,7 +200,7 @@ fn check_order(flow: &Definition, observed: &Observed) -> Result<(), String> {
 /// Nothing that could have been triggered was forgotten, and the run ended if and only if nothing could come any more.
 fn check_end(flow: &Definition, observed: &Observed, at_rest: bool) -> Result<(), String> {
     let fails = |step: &&StepDefinition| {
-        observed.fate(&step.name) == Fate::Failed && step.on_failure == OnFailure::Fail
+        observed.fate(&step.name) == StepFate::Failed && step.on_failure == OnFailure::Fail
     };
     let failing = flow.steps.iter().find(fails);
     let stopping = flow.fail_fast && failing.is_some();
@@ -210,12 +210,12 @@ fn check_end(flow: &Definition, observed: &Observed, at_rest: bool) -> Result<()
     let mut awaited = None;
     for step in &flow.steps {
         let fate = observed.fate(&step.name);
-        let idle =
-            fate == Fate::Untriggered || (fate == Fate::Open && !observed.touched.contains(&step.name));
-        if fate == Fate::Open && !idle {
+        let idle = fate == StepFate::Untriggered
+            || (fate == StepFate::Open && !observed.touched.contains(&step.name));
+        if fate == StepFate::Open && !idle {
             return Err(format!("step {:?} was begun and never ended", step.name));
         }
-        if fate == Fate::Stopped && !stopping {
+        if fate == StepFate::Stopped && !stopping {
             return Err(format!("step {:?} was skipped by fail_fast, and nothing failed", step.name));
         }
         if !idle || stopping {

@@ -6,7 +6,7 @@ use flowline_core::definition::Definition;
 use flowline_core::{Event, EventType, Status};
 use serde_json::Value;
 
-use super::Fate;
+use super::StepFate;
 
 /// A run that was ended from outside before it was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Cut {
 pub struct Observed {
     pub input: Value,
     /// Only steps that have ended, with the number of the event that says so.
-    fates: BTreeMap<String, (Fate, u64)>,
+    fates: BTreeMap<String, (StepFate, u64)>,
     /// The first event of each step.
     firsts: BTreeMap<String, u64>,
     emits: BTreeMap<String, u64>,
@@ -77,8 +77,8 @@ impl Observed {
         Ok(observed)
     }
 
-    pub fn fate(&self, step: &str) -> Fate {
-        self.fates.get(step).map_or(Fate::Open, |(fate, _)| *fate)
+    pub fn fate(&self, step: &str) -> StepFate {
+        self.fates.get(step).map_or(StepFate::Open, |(fate, _)| *fate)
     }
 
     /// The number of the event that ended a step.
@@ -100,7 +100,7 @@ impl Observed {
     }
 
     pub fn completed(&self) -> impl Iterator<Item = &String> {
-        self.fates.iter().filter(|(_, (fate, _))| *fate == Fate::Completed).map(|(step, _)| step)
+        self.fates.iter().filter(|(_, (fate, _))| *fate == StepFate::Completed).map(|(step, _)| step)
     }
 
     fn note(
@@ -133,19 +133,19 @@ impl Observed {
                 if data.get("inherited") == Some(&Value::Bool(true)) {
                     self.inherited.insert(step.to_owned(), emits.remove(step).unwrap_or_default());
                 }
-                Fate::Completed
+                StepFate::Completed
             }
             EventType::StepFailed => {
                 match data.get("cause") {
                     None => self.tries.entry(step.to_owned()).or_default().push(text(data, "code")),
                     Some(_) => drop(self.lost.insert(step.to_owned())),
                 }
-                Fate::Failed
+                StepFate::Failed
             }
             EventType::StepSkipped => match text(data, "reason").as_deref() {
-                Some("condition") => Fate::Unwanted,
-                Some("fail_fast") => Fate::Stopped,
-                Some("not_triggered") => Fate::Untriggered,
+                Some("condition") => StepFate::Unwanted,
+                Some("fail_fast") => StepFate::Stopped,
+                Some("not_triggered") => StepFate::Untriggered,
                 other => return Err(format!("step {step:?} was skipped for {other:?}")),
             },
             _ => return Ok(()),

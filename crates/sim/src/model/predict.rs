@@ -10,13 +10,13 @@ use flowline_core::decide::Retryable;
 use flowline_core::definition::{Definition, OnFailure, StepDefinition, Subscribes};
 use serde_json::Value;
 
-use super::{Fate, Observed, counts_as_done, holds, satisfied};
-use crate::program::{Act, Condition, Doing, Outcome, Program, weight};
+use super::{Observed, StepFate, counts_as_done, holds, satisfied};
+use crate::program::{AttemptOutcome, Condition, Doing, Program, ScriptedAttempt, weight};
 
 /// What is allowed to become of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prediction {
-    pub fates: BTreeMap<String, BTreeSet<Fate>>,
+    pub fates: BTreeMap<String, BTreeSet<StepFate>>,
     /// Emitted whatever happens, and emitted if it happens so.
     pub emitted: (BTreeSet<String>, BTreeSet<String>),
     pub status: BTreeSet<Status>,
@@ -29,7 +29,7 @@ pub struct Prediction {
 /// What a step does once it is triggered.
 #[derive(Debug, Clone, Default)]
 struct Own {
-    fates: BTreeSet<Fate>,
+    fates: BTreeSet<StepFate>,
     /// Emitted if it is triggered at all.
     emits: BTreeSet<String>,
     may_emit: BTreeSet<String>,
@@ -60,11 +60,12 @@ pub fn predict(program: &Program, run: usize, observed: &Observed) -> Prediction
     let sure = closure(flow, observed, &own, true);
     let may = closure(flow, observed, &own, false);
     let fatal = |step: &&StepDefinition| step.on_failure == OnFailure::Fail;
-    let fails = |step: &&StepDefinition| own[step.name.as_str()].fates.contains(&Fate::Failed);
+    let fails = |step: &&StepDefinition| own[step.name.as_str()].fates.contains(&StepFate::Failed);
     let may_fail =
         flow.steps.iter().filter(|s| may.triggered.contains(&s.name)).filter(fatal).any(|s| fails(&s));
     let must_fail = flow.steps.iter().filter(fatal).any(|step| {
-        sure.triggered.contains(&step.name) && own[step.name.as_str()].fates == BTreeSet::from([Fate::Failed])
+        sure.triggered.contains(&step.name)
+            && own[step.name.as_str()].fates == BTreeSet::from([StepFate::Failed])
     });
     let stops = flow.fail_fast && may_fail;
     let fates = flow.steps.iter().map(|step| {
@@ -72,12 +73,12 @@ pub fn predict(program: &Program, run: usize, observed: &Observed) -> Prediction
         let runs = sure.triggered.contains(&step.name) && !stops;
         let mut fates = if may_run { own[step.name.as_str()].fates.clone() } else { BTreeSet::new() };
         if !runs {
-            fates.insert(Fate::Untriggered);
+            fates.insert(StepFate::Untriggered);
         }
         if stops {
-            fates.insert(Fate::Stopped);
+            fates.insert(StepFate::Stopped);
             // A try that fails after the stop is not repeated.
-            fates.extend((may_run && !own[step.name.as_str()].tries.is_empty()).then_some(Fate::Failed));
+            fates.extend((may_run && !own[step.name.as_str()].tries.is_empty()).then_some(StepFate::Failed));
         }
         (step.name.clone(), fates)
     });
@@ -113,7 +114,7 @@ impl Prediction {
         for step in &flow.steps {
             let fate = observed.fate(&step.name);
             let allowed = &self.fates[&step.name];
-            let fits = if fate == Fate::Open { under_way } else { allowed.contains(&fate) };
+            let fits = if fate == StepFate::Open { under_way } else { allowed.contains(&fate) };
             if !fits {
                 return Err(format!("step {:?} is {fate:?}; allowed: {allowed:?}", step.name));
             }
@@ -138,11 +139,11 @@ impl Prediction {
     }
 
     /// Tries fail with the codes and as often as the program says, unless something stops them.
-    fn check_tries(&self, step: &str, fate: Fate, observed: &Observed) -> Result<(), String> {
+    fn check_tries(&self, step: &str, fate: StepFate, observed: &Observed) -> Result<(), String> {
         let (none, lost) = (Vec::new(), observed.lost.contains(step));
         let expected = &self.tries[step];
         let found = observed.tries.get(step).unwrap_or(&none);
-        let whole = matches!(fate, Fate::Completed | Fate::Failed) && !self.may_stop && !lost;
+        let whole = matches!(fate, StepFate::Completed | StepFate::Failed) && !self.may_stop && !lost;
         let inherited = observed.inherited.contains_key(step);
         let fits = if whole { found == expected } else { expected.starts_with(found) };
         if fits || inherited {
@@ -170,8 +171,9 @@ fn closure(flow: &Definition, observed: &Observed, own: &BTreeMap<&str, Own>, su
             }
             let own = &own[step.name.as_str()];
             world.triggered.insert(step.name.clone());
-            let ends_well = |fate: &Fate| {
-                *fate == Fate::Completed || *fate == Fate::Failed && step.on_failure == OnFailure::Continue
+            let ends_well = |fate: &StepFate| {
+                *fate == StepFate::Completed
+                    || *fate == StepFate::Failed && step.on_failure == OnFailure::Continue
             };
             let done = if sure { own.fates.iter().all(ends_well) } else { own.fates.iter().any(ends_well) };
             world.done.extend(done.then(|| step.name.clone()));
@@ -193,17 +195,17 @@ fn own(
 ) -> Own {
     let mut own = Own::default();
     if observed.inherited.contains_key(&step.name) {
-        own.fates.insert(Fate::Completed);
+        own.fates.insert(StepFate::Completed);
         return own;
     }
     if verdicts.contains(&Verdict::Holds) {
         play(program, run, (at, step), observed, &mut own);
     }
     if verdicts.contains(&Verdict::Fails) {
-        own.fates.insert(Fate::Unwanted);
+        own.fates.insert(StepFate::Unwanted);
     }
     if verdicts.contains(&Verdict::Errs) {
-        own.fates.insert(Fate::Failed);
+        own.fates.insert(StepFate::Failed);
         let erred = vec![Some("condition".to_owned())];
         if verdicts.len() == 1 || observed.tries.get(&step.name) == Some(&erred) {
             own.tries = erred;
@@ -243,20 +245,20 @@ fn play(
                 let emits = published(step, &act);
                 own.emits.extend(emits.iter().cloned());
                 own.may_emit.extend(emits);
-                own.fates.insert(Fate::Completed);
+                own.fates.insert(StepFate::Completed);
                 break;
             }
             Some(code) => {
                 own.tries.push(code.clone());
                 if !is_repeated(step, code.as_deref(), ending.may_retry, tries) {
-                    own.fates.insert(Fate::Failed);
+                    own.fates.insert(StepFate::Failed);
                     break;
                 }
             }
         }
     }
     if observed.lost.contains(&step.name) {
-        own.fates = BTreeSet::from([Fate::Failed]);
+        own.fates = BTreeSet::from([StepFate::Failed]);
         own.emits.clear();
     }
 }
@@ -280,7 +282,7 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    pub(super) fn of(step: &StepDefinition, act: &Act, late_in_log: bool) -> Ending {
+    pub(super) fn of(step: &StepDefinition, act: &ScriptedAttempt, late_in_log: bool) -> Ending {
         let failed = |code: Option<&str>, may_retry: bool| Ending {
             code: Some(code.map(str::to_owned)),
             may_retry,
@@ -299,8 +301,8 @@ impl Ending {
             return Ending { cut_off: true, ..failed(Some("timeout"), true) };
         }
         match &act.outcome {
-            Outcome::Failed { code, retry, .. } => failed(code.as_deref(), *retry != Retryable::Never),
-            Outcome::Done { emits, .. } => {
+            AttemptOutcome::Failed { code, retry, .. } => failed(code.as_deref(), *retry != Retryable::Never),
+            AttemptOutcome::Done { emits, .. } => {
                 // In the order in which they are checked: the first that is wrong gives the code.
                 for (name, payload) in emits {
                     if !declared(name) {
@@ -317,8 +319,8 @@ impl Ending {
     }
 }
 
-fn published(step: &StepDefinition, act: &Act) -> Vec<String> {
-    let Outcome::Done { emits, .. } = &act.outcome else { return Vec::new() };
+fn published(step: &StepDefinition, act: &ScriptedAttempt) -> Vec<String> {
+    let AttemptOutcome::Done { emits, .. } = &act.outcome else { return Vec::new() };
     emits.iter().map(|(name, _)| name.clone()).chain(step.returns.clone()).collect()
 }
 

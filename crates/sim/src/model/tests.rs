@@ -7,7 +7,7 @@ use flowline_core::event::NewEvent;
 use flowline_core::{Event, EventType, Json, RunId, Tenant};
 use serde_json::{Value, json};
 
-use super::{Seen, compare};
+use super::{ObservedRun, compare};
 use crate::program::Program;
 
 /// A diamond: two branches after one, joined again.
@@ -51,7 +51,7 @@ fn judge(steps: &str, doomed: Option<&str>, lines: &[&str]) -> Result<(), String
     let text = format!("flow: f\naccepts: [x]\nsteps:{steps}");
     let read = read("f.yaml", &text, Format::Yaml).unwrap_or_else(|wrong| panic!("{}", wrong.render(false)));
     let program = Program::calm(read.definition, doomed, Json::null());
-    compare(&program, 0, Seen { log: &log(lines), receipts: &[], parent: None, at_rest: true })
+    compare(&program, 0, ObservedRun { log: &log(lines), receipts: &[], parent: None, at_rest: true })
 }
 
 #[track_caller]

@@ -18,14 +18,14 @@ pub(crate) const UNDECLARED: &str = "nobody.declared.this";
 
 /// One try, from its start on.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Act {
+pub struct ScriptedAttempt {
     /// What it does on the way, by the time since its start: in order, before it ends and before its time-out.
     pub doings: Vec<(Duration, Doing)>,
     /// When it acts on the world: an attempt that is cut off after this has had its effect.
     pub effect: Duration,
     /// When it ends. Longer than the step's time-out means that the time-out ends it.
     pub takes: Duration,
-    pub outcome: Outcome,
+    pub outcome: AttemptOutcome,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -38,15 +38,20 @@ pub enum Doing {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     Done { result: Json, emits: Vec<(String, Json)> },
     Failed { error: String, code: Option<String>, retry: Retryable },
 }
 
-impl Act {
-    pub(super) fn nothing() -> Act {
-        let outcome = Outcome::Done { result: Json::null(), emits: Vec::new() };
-        Act { doings: Vec::new(), effect: Duration::ZERO, takes: Duration::from_millis(1), outcome }
+impl ScriptedAttempt {
+    pub(super) fn nothing() -> ScriptedAttempt {
+        let outcome = AttemptOutcome::Done { result: Json::null(), emits: Vec::new() };
+        ScriptedAttempt {
+            doings: Vec::new(),
+            effect: Duration::ZERO,
+            takes: Duration::from_millis(1),
+            outcome,
+        }
     }
 }
 
@@ -60,7 +65,7 @@ pub(super) struct Making<'a> {
 }
 
 impl<'a> Making<'a> {
-    pub(super) fn act(mut self) -> Act {
+    pub(super) fn act(mut self) -> ScriptedAttempt {
         let timeout = self.plan.step_definition(self.step).timeout;
         let mut takes = Duration::from_millis(self.rng.u64(1..=self.temper.slowest.as_millis() as u64));
         if let Some(timeout) = timeout {
@@ -76,10 +81,10 @@ impl<'a> Making<'a> {
         let mut times: Vec<Duration> = doings.iter().map(|_| when()).collect();
         times.sort();
         let effect = when();
-        Act { doings: times.into_iter().zip(doings).collect(), effect, takes, outcome }
+        ScriptedAttempt { doings: times.into_iter().zip(doings).collect(), effect, takes, outcome }
     }
 
-    fn failed(&mut self) -> Outcome {
+    fn failed(&mut self) -> AttemptOutcome {
         let policy = &self.plan.step_definition(self.step).retry;
         let named = policy.only.iter().chain(&policy.except).cloned();
         let mut codes: Vec<Option<String>> = named.map(Some).collect();
@@ -96,10 +101,10 @@ impl<'a> Making<'a> {
             _ => Retryable::ByPolicy,
         };
         let error = format!("broke with {}", code.as_deref().unwrap_or("no code"));
-        Outcome::Failed { error, code, retry }
+        AttemptOutcome::Failed { error, code, retry }
     }
 
-    fn done(&mut self) -> Outcome {
+    fn done(&mut self) -> AttemptOutcome {
         let unruly = self.temper.manners == Manners::Unruly;
         let mut emits: Vec<(String, Json)> =
             self.chosen().into_iter().map(|name| (name.to_owned(), self.emitted(name))).collect();
@@ -117,7 +122,7 @@ impl<'a> Making<'a> {
             Some(event) => self.payload(event),
             None => json::number(i64::from(self.step)),
         };
-        Outcome::Done { result, emits }
+        AttemptOutcome::Done { result, emits }
     }
 
     /// The declared emits that it makes: all, or some.

@@ -20,10 +20,10 @@ use fastrand::Rng;
 use flowline_core::definition::Retain;
 use flowline_core::{Definition, Json, Plan};
 
-pub use act::{Act, Doing, Outcome};
+pub use act::{AttemptOutcome, Doing, ScriptedAttempt};
 pub use flow::{Condition, Version};
 pub use machine::{Guard, Made, MadeTransition, Term};
-pub use script::{Op, Script, Start, Timed};
+pub use script::{ClientScript, Op, ScriptedStart, Timed};
 pub use stub::{Guess, Stub};
 pub use toy::Play;
 pub(crate) use toy::users_of;
@@ -34,7 +34,7 @@ pub struct Program {
     pub seed: u64,
     /// The definitions of the flow, oldest first. A start names one by its place here.
     pub versions: Vec<Version>,
-    pub script: Script,
+    pub script: ClientScript,
     /// Conditions of a user's flow that made-up data could not settle.
     pub guesses: Vec<Guess>,
     temper: Temper,
@@ -111,7 +111,7 @@ impl Program {
     pub(crate) fn calm(definition: flowline_core::Definition, doomed: Option<&str>, input: Json) -> Program {
         let plan = Arc::new(Plan::build(definition).unwrap());
         let doomed = doomed.map(|step| plan.step_index(step).unwrap());
-        let start = Start {
+        let start = ScriptedStart {
             run: 0,
             version: 0,
             input,
@@ -124,7 +124,7 @@ impl Program {
             step.condition.as_ref().map(|condition| Condition::Given(condition == "true"))
         };
         let conditions = plan.definition.steps.iter().map(says).collect();
-        let script = Script::of(vec![Timed { at: Duration::ZERO, op: Op::Start(start) }]);
+        let script = ClientScript::of(vec![Timed { at: Duration::ZERO, op: Op::Start(start) }]);
         let temper =
             Temper { failing: 0, doomed, manners: Manners::Plain, slowest: Duration::from_millis(10) };
         let versions = vec![Version { plan, conditions, machine: None }];
@@ -164,17 +164,17 @@ impl Program {
     }
 
     /// What a step does in a run, after this many failed tries (attempts lost with their lease do not count).
-    pub fn act(&self, run: usize, step: u32, tries: u32) -> Act {
+    pub fn act(&self, run: usize, step: u32, tries: u32) -> ScriptedAttempt {
         self.acts(run, step, mix(self.seed, &[1, run as u64, u64::from(step), u64::from(tries)]))
     }
 
     /// The same of an action that this transition of a machine asked for.
-    pub fn act_in(&self, run: usize, transition: u32, action: u32, tries: u32) -> Act {
+    pub fn act_in(&self, run: usize, transition: u32, action: u32, tries: u32) -> ScriptedAttempt {
         let of = [3, run as u64, u64::from(action), u64::from(tries), u64::from(transition)];
         self.acts(run, action, mix(self.seed, &of))
     }
 
-    fn acts(&self, run: usize, step: u32, seed: u64) -> Act {
+    fn acts(&self, run: usize, step: u32, seed: u64) -> ScriptedAttempt {
         match self.plan(run) {
             Some(plan) => act::Making {
                 rng: Rng::with_seed(seed),
@@ -184,7 +184,7 @@ impl Program {
                 step,
             }
             .act(),
-            None => Act::nothing(),
+            None => ScriptedAttempt::nothing(),
         }
     }
 }

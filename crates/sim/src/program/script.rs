@@ -14,7 +14,7 @@ use super::{Version, one_in, percent, pick, weight};
 
 /// Operations in the order of their times.
 #[derive(Debug, Clone, Default)]
-pub struct Script {
+pub struct ClientScript {
     pub ops: Vec<Timed>,
 }
 
@@ -29,7 +29,7 @@ pub struct Timed {
 /// starts with one key make one run. An operation on a run that is not there yet comes to nothing.
 #[derive(Debug, Clone)]
 pub enum Op {
-    Start(Start),
+    Start(ScriptedStart),
     Send {
         run: usize,
         event: String,
@@ -76,7 +76,7 @@ pub enum Op {
 }
 
 #[derive(Debug, Clone)]
-pub struct Start {
+pub struct ScriptedStart {
     pub run: usize,
     /// The definition, by its place in [`super::Program::versions`].
     pub version: usize,
@@ -94,10 +94,10 @@ impl Op {
     }
 }
 
-impl Script {
-    pub(super) fn of(mut ops: Vec<Timed>) -> Script {
+impl ClientScript {
+    pub(super) fn of(mut ops: Vec<Timed>) -> ClientScript {
         ops.sort_by_key(|timed| timed.at);
-        Script { ops }
+        ClientScript { ops }
     }
 
     /// Has an operator end each run that is started, at some moment of its first seconds.
@@ -134,7 +134,7 @@ impl Script {
     }
 
     /// The starts that make a run: several with one key.
-    pub fn starts_of(&self, run: usize) -> impl Iterator<Item = &Start> {
+    pub fn starts_of(&self, run: usize) -> impl Iterator<Item = &ScriptedStart> {
         self.ops.iter().filter_map(move |timed| match &timed.op {
             Op::Start(start) if start.run == run => Some(start),
             _ => None,
@@ -147,7 +147,7 @@ impl Script {
     }
 }
 
-pub(super) fn random(rng: &mut Rng, versions: &[Version]) -> Script {
+pub(super) fn random(rng: &mut Rng, versions: &[Version]) -> ClientScript {
     let mut ops = Vec::new();
     let starts = pick(rng, &[1, 1, 1, 2, 2, 3]);
     let mut runs = starts;
@@ -186,11 +186,11 @@ pub(super) fn random(rng: &mut Rng, versions: &[Version]) -> Script {
         ops.push(Timed { at, op: Op::PauseQueue { queue: queue.clone() } });
         ops.push(Timed { at: later, op: Op::ResumeQueue { queue } });
     }
-    Script::of(ops)
+    ClientScript::of(ops)
 }
 
 /// What is sent to machines: mostly what they take, sometimes again under the same id.
-pub(super) fn of_machines(rng: &mut Rng, versions: &[Version]) -> Script {
+pub(super) fn of_machines(rng: &mut Rng, versions: &[Version]) -> ClientScript {
     let mut ops = Vec::new();
     let starts = pick(rng, &[1, 1, 1, 2, 2, 3]);
     let mut runs = starts;
@@ -230,7 +230,7 @@ pub(super) fn of_machines(rng: &mut Rng, versions: &[Version]) -> Script {
             runs += 1;
         }
     }
-    Script::of(ops)
+    ClientScript::of(ops)
 }
 
 /// An event for a machine, from somebody who may or may not send it.
@@ -254,10 +254,10 @@ fn event(rng: &mut Rng, run: usize, number: usize, events: &[String]) -> Op {
     }
 }
 
-fn start(rng: &mut Rng, run: usize, versions: &[Version]) -> Start {
+fn start(rng: &mut Rng, run: usize, versions: &[Version]) -> ScriptedStart {
     let labels =
         if one_in(rng, 4) { BTreeMap::from([("team".to_owned(), "a".to_owned())]) } else { BTreeMap::new() };
-    Start {
+    ScriptedStart {
         run,
         version: rng.usize(0..versions.len()),
         input: input(rng),

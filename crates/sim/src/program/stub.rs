@@ -19,7 +19,7 @@ use crate::report::longest_try;
 
 use super::flow::FUNCTION;
 use super::sample::{Literals, value};
-use super::script::{Op, Script, Start, Timed};
+use super::script::{ClientScript, Op, ScriptedStart, Timed};
 use super::toy::Toy;
 use super::{Condition, Program, Temper, Version, mix, one_in, pick};
 
@@ -248,8 +248,13 @@ pub(super) fn temper(rng: &mut Rng, definition: &Definition) -> Temper {
 }
 
 /// One run; events from outside come at any time, or never.
-fn script(rng: &mut Rng, definition: &Definition, input: Json, payloads: &BTreeMap<String, Json>) -> Script {
-    let start = Start {
+fn script(
+    rng: &mut Rng,
+    definition: &Definition,
+    input: Json,
+    payloads: &BTreeMap<String, Json>,
+) -> ClientScript {
+    let start = ScriptedStart {
         run: 0,
         version: 0,
         input,
@@ -267,7 +272,7 @@ fn script(rng: &mut Rng, definition: &Definition, input: Json, payloads: &BTreeM
             ops.push(Timed { at, op: Op::send(0, event.clone(), payload) });
         }
     }
-    Script::of(ops)
+    ClientScript::of(ops)
 }
 
 /// Numbers and texts that conditions mention.

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::flow::FUNCTION;
 use super::sample::{Literals, value};
-use super::script::{Op, Script, Start, Timed};
+use super::script::{ClientScript, Op, ScriptedStart, Timed};
 use super::stub::{literals, temper};
 use super::{Program, Version, mix, one_in, pick};
 use crate::report::longest_try;
@@ -128,8 +128,8 @@ impl Toy {
         }
     }
 
-    fn script(&self, rng: &mut Rng, input: Json) -> Script {
-        let start = Start {
+    fn script(&self, rng: &mut Rng, input: Json) -> ClientScript {
+        let start = ScriptedStart {
             run: 0,
             version: 0,
             input,
@@ -157,7 +157,7 @@ impl Toy {
                 play(&mut ops, rng, 3_000, Try::Next(turn));
             }
         }
-        Script::of(ops)
+        ClientScript::of(ops)
     }
 
     /// A value of a schema, with all that expressions read of it where the schema lets it be there.

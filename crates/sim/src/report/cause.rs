@@ -7,7 +7,7 @@ use flowline_core::{Event, EventType};
 use serde::Serialize;
 
 use super::leaf_name;
-use crate::model::{Fate, Observed, holds};
+use crate::model::{Observed, StepFate, holds};
 
 /// Where something that did not happen comes from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -43,7 +43,7 @@ pub(super) fn came(flow: &Definition, observed: &Observed, leaf: &Subscribes) ->
 fn done(flow: &Definition, observed: &Observed, name: &str) -> bool {
     let goes_on = flow.step(name).is_some_and(|step| step.on_failure == OnFailure::Continue);
     let fate = observed.fate(name);
-    fate == Fate::Completed || fate == Fate::Failed && goes_on
+    fate == StepFate::Completed || fate == StepFate::Failed && goes_on
 }
 
 /// The parts of a subscription that did not come, and where that comes from.
@@ -95,15 +95,15 @@ impl Search<'_> {
                 continue;
             }
             let how = match self.observed.fate(&step) {
-                Fate::Failed => How::Failed,
-                Fate::Unwanted => How::Skipped,
-                Fate::Completed => match event {
+                StepFate::Failed => How::Failed,
+                StepFate::Unwanted => How::Skipped,
+                StepFate::Completed => match event {
                     Some(event) => How::Silent { event },
                     None => continue,
                 },
-                Fate::Stopped => How::Stopped,
-                Fate::Open if self.observed.touched.contains(&step) => How::CutOff,
-                Fate::Untriggered | Fate::Open => {
+                StepFate::Stopped => How::Stopped,
+                StepFate::Open if self.observed.touched.contains(&step) => How::CutOff,
+                StepFate::Untriggered | StepFate::Open => {
                     let flow = self.flow;
                     let mut leaves = Vec::new();
                     if let Some(want) = flow.step(&step).and_then(|step| step.subscribes.as_ref()) {

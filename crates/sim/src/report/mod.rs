@@ -16,13 +16,13 @@ use flowline_core::definition::{Definition, Subscribes};
 use flowline_core::{Event, EventType, Status};
 use serde::Serialize;
 
-use crate::model::{Cut, Fate, Observed};
+use crate::model::{Cut, Observed, StepFate};
 use states::States;
 
 pub use cause::{How, Root};
 pub use path::LongestPath;
 pub(crate) use path::longest_try;
-pub use states::{Lost, Stuck};
+pub use states::{Lost, StuckState};
 
 /// One seed, as it went.
 #[derive(Debug, Clone, Copy)]
@@ -60,12 +60,12 @@ impl Sight {
     }
 }
 
-/// Everything that the seeds showed. Fill it with [`Report::add`], then read it.
+/// Everything that the seeds showed. Fill it with [`SimulationReport::add`], then read it.
 #[derive(Debug, Clone)]
-pub struct Report {
+pub struct SimulationReport {
     flow: Definition,
     seeds: u64,
-    outcomes: BTreeMap<Ending, Sight>,
+    outcomes: BTreeMap<RunEnding, Sight>,
     twice: BTreeMap<(String, Why), Sight>,
     failures: BTreeMap<(String, Option<String>), (Sight, Vec<String>)>,
     joins: BTreeMap<Unsatisfied, Sight>,
@@ -79,7 +79,7 @@ pub struct Report {
 /// How a run ended, or did not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ending {
+pub enum RunEnding {
     Completed,
     Failed,
     Cancelled,
@@ -106,7 +106,7 @@ struct Unsatisfied {
     join: String,
     missing: Vec<String>,
     roots: BTreeSet<Root>,
-    ending: Ending,
+    ending: RunEnding,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -138,14 +138,14 @@ pub struct FailurePath {
 
 /// A join that some of what it waits for never reached.
 #[derive(Debug, Clone, Serialize)]
-pub struct Join {
+pub struct StarvedJoin {
     pub step: String,
     /// What did not come.
     pub missing: Vec<String>,
     /// What it comes from.
     pub because: Vec<Root>,
     /// How the run ended all the same.
-    pub run: Ending,
+    pub run: RunEnding,
     #[serde(flatten)]
     pub sight: Sight,
 }
@@ -160,15 +160,15 @@ pub struct Wait {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct Outcome {
-    pub status: Ending,
+pub struct EndingSight {
+    pub status: RunEnding,
     #[serde(flatten)]
     pub sight: Sight,
 }
 
-impl Report {
-    pub fn new(flow: Definition) -> Report {
-        Report {
+impl SimulationReport {
+    pub fn new(flow: Definition) -> SimulationReport {
+        SimulationReport {
             flow,
             seeds: 0,
             outcomes: BTreeMap::new(),
@@ -201,18 +201,18 @@ impl Report {
                 return self.violated(trial.seed, message);
             }
         };
-        let ending = if trial.log.is_empty() { Ending::Unstarted } else { self.ending(&observed) };
+        let ending = if trial.log.is_empty() { RunEnding::Unstarted } else { self.ending(&observed) };
         let weight = trial.log.len();
         self.outcomes.entry(ending).or_default().see(trial.seed, weight);
         self.add_ran(trial);
         self.add_twice(trial);
-        if ending == Ending::Failed {
+        if ending == RunEnding::Failed {
             self.add_failure(trial, &observed);
         }
-        if ending != Ending::Unstarted {
+        if ending != RunEnding::Unstarted {
             self.add_joins(trial, &observed, ending);
         }
-        if ending == Ending::Waiting {
+        if ending == RunEnding::Waiting {
             self.add_wait(trial, &observed);
         }
     }
@@ -232,9 +232,9 @@ impl Report {
     }
 
     /// The likeliest first.
-    pub fn outcomes(&self) -> Vec<Outcome> {
+    pub fn outcomes(&self) -> Vec<EndingSight> {
         let outcomes = self.outcomes.iter();
-        let all = outcomes.map(|(status, sight)| Outcome { status: *status, sight: sight.clone() });
+        let all = outcomes.map(|(status, sight)| EndingSight { status: *status, sight: sight.clone() });
         by_seeds(all.collect(), |outcome| &outcome.sight)
     }
 
@@ -262,12 +262,12 @@ impl Report {
 
     /// Runs that complete without the join come first: nobody would notice. A cause that contains a simpler one is left
     /// out.
-    pub fn joins(&self) -> Vec<Join> {
+    pub fn joins(&self) -> Vec<StarvedJoin> {
         let simpler = |one: &Unsatisfied, than: &Unsatisfied| {
             one.join == than.join && one.roots.len() < than.roots.len() && one.roots.is_subset(&than.roots)
         };
         let kept = self.joins.iter().filter(|(join, _)| !self.joins.keys().any(|one| simpler(one, join)));
-        let all = kept.map(|(join, sight)| Join {
+        let all = kept.map(|(join, sight)| StarvedJoin {
             step: join.join.clone(),
             missing: join.missing.clone(),
             because: join.roots.iter().cloned().collect(),
@@ -275,7 +275,7 @@ impl Report {
             sight: sight.clone(),
         });
         let mut all = by_seeds(all.collect(), |join| &join.sight);
-        all.sort_by_key(|join| join.run != Ending::Completed);
+        all.sort_by_key(|join| join.run != RunEnding::Completed);
         all
     }
 
@@ -308,13 +308,13 @@ impl Report {
         self.flow.machine.is_none().then(|| LongestPath::of(&self.flow))
     }
 
-    fn ending(&self, observed: &Observed) -> Ending {
+    fn ending(&self, observed: &Observed) -> RunEnding {
         match observed.status {
-            Some(Status::Completed) => Ending::Completed,
-            Some(Status::Failed) => Ending::Failed,
-            Some(Status::Cancelled) => Ending::Cancelled,
-            _ if !cause::awaited(&self.flow, observed).is_empty() => Ending::Waiting,
-            _ => Ending::Unfinished,
+            Some(Status::Completed) => RunEnding::Completed,
+            Some(Status::Failed) => RunEnding::Failed,
+            Some(Status::Cancelled) => RunEnding::Cancelled,
+            _ if !cause::awaited(&self.flow, observed).is_empty() => RunEnding::Waiting,
+            _ => RunEnding::Unfinished,
         }
     }
 
@@ -364,15 +364,15 @@ impl Report {
         }
     }
 
-    fn add_joins(&mut self, trial: Trial<'_>, observed: &Observed, ending: Ending) {
+    fn add_joins(&mut self, trial: Trial<'_>, observed: &Observed, ending: RunEnding) {
         if observed.cut.is_some() {
             return;
         }
         for step in &self.flow.steps {
             let Some(subscribes) = &step.subscribes else { continue };
             let leaves = subscribes.leaves();
-            let waiting = matches!(observed.fate(&step.name), Fate::Untriggered | Fate::Stopped)
-                || ending == Ending::Waiting && !observed.touched.contains(&step.name);
+            let waiting = matches!(observed.fate(&step.name), StepFate::Untriggered | StepFate::Stopped)
+                || ending == RunEnding::Waiting && !observed.touched.contains(&step.name);
             let some = leaves.iter().any(|leaf| cause::came(&self.flow, observed, leaf));
             if leaves.len() < 2 || !waiting || !some {
                 continue;

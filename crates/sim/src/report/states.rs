@@ -11,7 +11,7 @@ use flowline_core::{Event, EventType};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Ending, Report, Sight, Trial, by_seeds};
+use super::{RunEnding, Sight, SimulationReport, Trial, by_seeds};
 use crate::program::users_of;
 
 /// How often an event that could lead out of a state must have been turned down there, whoever sent it.
@@ -26,7 +26,7 @@ pub(super) struct States {
 
 /// A state that nothing can move the machine out of any more.
 #[derive(Debug, Clone, Serialize)]
-pub struct Stuck {
+pub struct StuckState {
     pub state: String,
     /// Events that could lead out of it, and were turned down.
     pub events: Vec<String>,
@@ -64,7 +64,7 @@ struct Story {
     unsettled: BTreeSet<String>,
     /// The step and the code of a failure, or what else ended the run.
     failure: Option<(String, Option<String>)>,
-    ending: Option<Ending>,
+    ending: Option<RunEnding>,
 }
 
 impl Story {
@@ -101,10 +101,10 @@ impl Story {
                 self.path.push(format!("{} fails{detail}", step()));
                 self.failure = Some((step(), code));
             }
-            EventType::FlowCompleted => self.ending = Some(Ending::Completed),
-            EventType::FlowCancelled => self.ending = Some(Ending::Cancelled),
+            EventType::FlowCompleted => self.ending = Some(RunEnding::Completed),
+            EventType::FlowCancelled => self.ending = Some(RunEnding::Cancelled),
             EventType::FlowFailed => {
-                self.ending = Some(Ending::Failed);
+                self.ending = Some(RunEnding::Failed);
                 if data["step"].is_null() {
                     let state = self.state.clone().unwrap_or_default();
                     let timeout = data["code"] == "timeout";
@@ -153,11 +153,11 @@ impl Story {
         }
     }
 
-    fn ending(&self) -> Ending {
+    fn ending(&self) -> RunEnding {
         match self.ending {
             Some(ending) => ending,
-            None if self.armed.is_empty() && self.running.is_empty() => Ending::Waiting,
-            None => Ending::Unfinished,
+            None if self.armed.is_empty() && self.running.is_empty() => RunEnding::Waiting,
+            None => RunEnding::Unfinished,
         }
     }
 }
@@ -169,10 +169,10 @@ fn ways_out(state: &StateDefinition) -> Vec<String> {
     out.map(|(event, _)| event.clone()).collect()
 }
 
-impl Report {
+impl SimulationReport {
     pub(super) fn add_machine(&mut self, trial: Trial<'_>) {
         let story = Story::of(trial.log);
-        let ending = if trial.log.is_empty() { Ending::Unstarted } else { story.ending() };
+        let ending = if trial.log.is_empty() { RunEnding::Unstarted } else { story.ending() };
         let (seed, weight) = (trial.seed, trial.log.len());
         self.outcomes.entry(ending).or_default().see(seed, weight);
         self.add_ran(trial);
@@ -181,7 +181,7 @@ impl Report {
         let to = entered.filter_map(|event| event.data.as_ref()?.value()["to"].as_str().map(str::to_owned));
         self.states.entered.extend(to);
         self.guessed.extend(story.unsettled.iter().cloned());
-        if let (Ending::Failed, Some(failure)) = (ending, &story.failure) {
+        if let (RunEnding::Failed, Some(failure)) = (ending, &story.failure) {
             let (sight, path) = self.failures.entry(failure.clone()).or_default();
             if sight.see(seed, story.path.len() * 1_000 + weight) {
                 *path = story.path.iter().cloned().chain(["the run fails".to_owned()]).collect();
@@ -198,7 +198,7 @@ impl Report {
                 *kept = context;
             }
         }
-        if let Some(state) = story.state.as_ref().filter(|_| ending == Ending::Waiting)
+        if let Some(state) = story.state.as_ref().filter(|_| ending == RunEnding::Waiting)
             && self.is_stuck(state, &story)
         {
             let (sight, kept) = self.states.stuck.entry(state.clone()).or_default();
@@ -217,8 +217,8 @@ impl Report {
     }
 
     /// States that a run can be stuck in.
-    pub fn stuck(&self) -> Vec<Stuck> {
-        let all = self.states.stuck.iter().map(|(state, (sight, context))| Stuck {
+    pub fn stuck(&self) -> Vec<StuckState> {
+        let all = self.states.stuck.iter().map(|(state, (sight, context))| StuckState {
             state: state.clone(),
             events: state_of(&self.flow, state).map(ways_out).unwrap_or_default(),
             context: context.clone(),

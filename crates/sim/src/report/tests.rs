@@ -2,21 +2,21 @@
 
 use flowline_core::definition::{Format, read};
 
-use super::{Ending, How, Report, Root, Trial, Why};
+use super::{How, Root, RunEnding, SimulationReport, Trial, Why};
 use crate::model::tests::log;
 
 /// The lines of a log, and the attempts that acted on the world.
 type Told<'a> = (&'a [&'a str], &'a [(&'a str, u32)]);
 
-fn report(steps: &str, logs: &[&[&str]]) -> Report {
+fn report(steps: &str, logs: &[&[&str]]) -> SimulationReport {
     with_effects(steps, &logs.iter().map(|log| (*log, &[] as &[(&str, u32)])).collect::<Vec<_>>())
 }
 
 /// The seeds are 0, 1, 2 …
-fn with_effects(steps: &str, trials: &[Told<'_>]) -> Report {
+fn with_effects(steps: &str, trials: &[Told<'_>]) -> SimulationReport {
     let text = format!("flow: f\naccepts: [x]\n{steps}");
     let read = read("f.yaml", &text, Format::Yaml).unwrap_or_else(|wrong| panic!("{}", wrong.render(false)));
-    let mut report = Report::new(read.definition);
+    let mut report = SimulationReport::new(read.definition);
     for (seed, (lines, effects)) in trials.iter().enumerate() {
         let effects: Vec<(String, u32)> =
             effects.iter().map(|(step, attempt)| ((*step).to_owned(), *attempt)).collect();
@@ -54,7 +54,7 @@ fn a_join_is_put_down_to_the_skip_at_the_root_and_not_to_what_followed() {
         ]],
     );
     let joins = found.joins();
-    assert_eq!((joins.len(), joins[0].step.as_str(), joins[0].run), (1, "d", Ending::Completed));
+    assert_eq!((joins.len(), joins[0].step.as_str(), joins[0].run), (1, "d", RunEnding::Completed));
     assert_eq!(joins[0].missing, ["c.done"]);
     assert_eq!(joins[0].because, [root("b", How::Skipped)]);
     assert_eq!(found.never_run(), ["b", "c", "d"]);
@@ -144,7 +144,7 @@ fn a_failure_is_traced_back_through_what_triggered_each_step() {
 #[test]
 fn a_run_that_waits_says_for_what() {
     let found = report(CHAIN, &[&TO_C]);
-    assert_eq!(found.outcomes()[0].status, Ending::Waiting);
+    assert_eq!(found.outcomes()[0].status, RunEnding::Waiting);
     assert_eq!((found.waits()[0].step.as_str(), &found.waits()[0].events), ("c", &vec!["x".to_owned()]));
     assert_eq!(found.joins()[0].because, [root("x", How::NeverSent)]);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::drive::Message;
-use flowline_check::{Effect, Outcome};
+use flowline_check::{ClientReply, Effect};
 
 use super::{BOUND, Durable, LONGEST, LOOK, World};
 use crate::mishap::{Mishap, Weather};
@@ -125,8 +125,8 @@ impl World {
         let workers: Vec<Arc<str>> = inner.effects.slots.keys().cloned().collect();
         inner.effects.log.extend(workers.into_iter().map(|worker| Effect::Crashed { worker }));
         for operation in inner.history.operations.iter_mut().skip(durable.operations) {
-            if operation.outcome != Outcome::Refused {
-                operation.outcome = Outcome::Unknown;
+            if operation.outcome != ClientReply::Refused {
+                operation.outcome = ClientReply::Unknown;
             }
         }
         let back = inner.now + Duration::from_millis(inner.rng.u64(1..3_000));

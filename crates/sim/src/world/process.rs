@@ -8,16 +8,16 @@ use std::time::Duration;
 use flowline::Config;
 use flowline::attempt::{Attempt, Launch};
 use flowline::drive::{Action, Message};
-use flowline_check::{Effect, Reported, Slots};
+use flowline_check::{AttemptReport, Effect, WorkerSlots};
 use flowline_core::{RunState, Time};
 use flowline_store::Token;
 
 use super::{Task, World};
-use crate::instance::{Instance, Running, ended};
+use crate::instance::{Instance, RunningAttempt, ended};
 use crate::mishap::Mishap;
-use crate::shared::{Life, Owner, Place, TaskId, Ticket, Wake, Work};
+use crate::shared::{BoxedFuture, FutureId, Life, Owner, Ticket, WaitPlace, Wake};
 use crate::wire::Wire;
-use crate::worker::Worker;
+use crate::worker::SimulatedWorker;
 
 impl World {
     /// Starts a process, unless one runs.
@@ -35,7 +35,7 @@ impl World {
         let (now, store_now) = (inner.now, inner.store_now());
         inner.tell(|| name.to_string(), || "starts".to_owned());
         inner.up.push(life);
-        let slots = Slots { queues: BTreeMap::new(), elsewhere: config.slots };
+        let slots = WorkerSlots { queues: BTreeMap::new(), elsewhere: config.slots };
         inner.effects.slots.insert(name, slots);
         drop(inner);
         self.instances[instance] = Some(Instance::start(life, config, wire, rng, now, store_now));
@@ -45,7 +45,7 @@ impl World {
     /// A process ends, with all that it held in memory. What it has sent may still arrive.
     pub(super) fn end(&mut self, instance: usize) {
         let Some(dead) = self.instances[instance].take() else { return };
-        let of: Vec<TaskId> = self
+        let of: Vec<FutureId> = self
             .tasks
             .iter()
             .filter(|(_, task)| task.owner == Owner::Life(dead.life))
@@ -66,27 +66,27 @@ impl World {
     }
 
     /// A task is dropped. What it has sent to the store arrives, or is lost with it.
-    pub(super) fn abandon(&mut self, id: TaskId) {
+    pub(super) fn abandon(&mut self, id: FutureId) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
-        if task.place == Place::Wire && self.shared.lock().rng.bool() {
+        if task.place == WaitPlace::Wire && self.shared.lock().rng.bool() {
             task.owner = Owner::Nobody;
         } else {
             self.tasks.remove(&id);
         }
     }
 
-    pub(super) fn spawn(&mut self, owner: Owner, work: Work) -> TaskId {
+    pub(super) fn spawn(&mut self, owner: Owner, work: BoxedFuture) -> FutureId {
         self.last_task += 1;
         let id = self.last_task;
-        self.tasks.insert(id, Task { work, owner, place: Place::Home });
+        self.tasks.insert(id, Task { work, owner, place: WaitPlace::Home });
         self.poll(id);
         id
     }
 
-    pub(super) fn poll(&mut self, id: TaskId) {
+    pub(super) fn poll(&mut self, id: FutureId) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         if let Owner::Life(life) = task.owner
-            && task.place == Place::Home
+            && task.place == WaitPlace::Home
             && let Some(stopped) = self.instances[life.instance].as_mut().filter(|instance| instance.paused)
         {
             stopped.late.push(id);
@@ -95,11 +95,11 @@ impl World {
         {
             let mut inner = self.shared.lock();
             inner.polling = id;
-            inner.place = Place::Home;
+            inner.place = WaitPlace::Home;
         }
         let done = task.work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
         task.place = self.shared.lock().place;
-        if done || task.owner == Owner::Nobody && task.place == Place::Home {
+        if done || task.owner == Owner::Nobody && task.place == WaitPlace::Home {
             self.tasks.remove(&id);
         }
     }
@@ -238,8 +238,8 @@ impl World {
                 None => self.program.act(of, step, tries),
             }
         };
-        let worker = Worker::new(self.shared.clone(), instance, &launch, began);
-        let running = Running { task: 0, attempt: launch.attempt };
+        let worker = SimulatedWorker::new(self.shared.clone(), instance, &launch, began);
+        let running = RunningAttempt { task: 0, attempt: launch.attempt };
         let life = instance.life;
         if let Some(instance) = &mut self.instances[at] {
             instance.attempts.insert(token, running);
@@ -261,7 +261,7 @@ impl World {
             || instance.name.to_string(),
             || format!("stops {} attempt {} of run {}", attempt.name(), attempt.number, attempt.run.run),
         );
-        inner.effects.log.push(ended(attempt, &instance.name, Reported::Nothing));
+        inner.effects.log.push(ended(attempt, &instance.name, AttemptReport::Nothing));
         drop(inner);
         self.abandon(running.task);
     }

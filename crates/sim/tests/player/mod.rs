@@ -14,7 +14,7 @@ use flowline_core::event::{Event, EventType, NewEvent, Slot};
 use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
 use flowline_core::{Json, Plan, RunId, RunState, Tenant, Time};
-use flowline_sim::program::{Act, Doing, Op, Outcome, Program};
+use flowline_sim::program::{AttemptOutcome, Doing, Op, Program, ScriptedAttempt};
 
 const EPOCH: Time = Time::from_millis(1_767_225_600_000);
 
@@ -26,7 +26,7 @@ pub struct Player {
     now: Time,
     slots: BTreeMap<Slot, Json>,
     jobs: BTreeMap<u32, AddJob>,
-    running: BTreeMap<u32, Running>,
+    running: BTreeMap<u32, RunningAttempt>,
     /// What is to come, by time and then by the order in which it was planned.
     agenda: BTreeMap<(Time, u64), Next>,
     planned: u64,
@@ -34,9 +34,9 @@ pub struct Player {
     losing: u32,
 }
 
-struct Running {
+struct RunningAttempt {
     attempt: u32,
-    act: Act,
+    act: ScriptedAttempt,
     refused: bool,
 }
 
@@ -181,7 +181,7 @@ impl Player {
         }
         let state = self.state.step(step);
         let act = program.act(run, step, state.tries);
-        self.running.insert(step, Running { attempt, act: act.clone(), refused: false });
+        self.running.insert(step, RunningAttempt { attempt, act: act.clone(), refused: false });
         if state.phase == Phase::Delayed {
             self.apply(&Input::Started { step, attempt, data: Json::null() });
         } else {
@@ -201,7 +201,7 @@ impl Player {
     }
 
     fn end(&mut self, step: u32, attempt: u32) {
-        let Running { act, refused, .. } = self.running.remove(&step).unwrap();
+        let RunningAttempt { act, refused, .. } = self.running.remove(&step).unwrap();
         self.jobs.remove(&step);
         let late = self.plan.step_definition(step).timeout.is_some_and(|timeout| act.takes > timeout);
         let failed = |code: Option<String>, retry: Retryable| {
@@ -211,8 +211,8 @@ impl Player {
         let input = match act.outcome {
             _ if refused => failed(Some("emit_refused".to_owned()), Retryable::Never),
             _ if late => failed(Some("timeout".to_owned()), Retryable::ByPolicy),
-            Outcome::Done { result, emits } => Input::Done { step, attempt, result, emits },
-            Outcome::Failed { code, retry, .. } => failed(code, retry),
+            AttemptOutcome::Done { result, emits } => Input::Done { step, attempt, result, emits },
+            AttemptOutcome::Failed { code, retry, .. } => failed(code, retry),
         };
         self.apply(&input);
     }

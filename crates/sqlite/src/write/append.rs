@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use flowline_core::{Json, RunId, Tenant, Time};
-use flowline_store::{Append, AppendError, Line, StateChange, StateOwner};
+use flowline_store::rule::{self, FencedLines};
+use flowline_store::{Append, AppendError, StateChange, StateOwner};
 
 use super::Writer;
 use crate::code;
@@ -17,19 +18,13 @@ impl Writer<'_> {
     }
 
     fn append_one(&mut self, append: &Append, now: Time) -> Result<Result<u32, AppendError>, Fault> {
-        let stale = Ok(Err(AppendError::StaleLease(append.key)));
-        let Some(id) = self.find(&append.run)? else { return stale };
-        let job = self.run(id)?.jobs.get(&append.key);
-        let lease = job.and_then(|job| job.leased_with(append.attempt, append.token));
-        // Lines that the caller believes to be there and that are not: its lease is of another history.
-        let Some(there) = lease.map(|lease| lease.lines).filter(|there| append.from_line <= *there) else {
-            return stale;
+        let found = self.find(&append.run)?;
+        let job = found.and_then(|id| self.live.get(id)).and_then(|run| run.jobs.get(&append.key));
+        let FencedLines { new, total } = match rule::fence(append, job) {
+            Ok(lines) => lines,
+            Err(refused) => return Ok(Err(refused)),
         };
-        let known = (there - append.from_line) as usize;
-        let new: &[Line] = append.lines.get(known..).unwrap_or_default();
-        if new.is_empty() {
-            return Ok(Ok(there));
-        }
+        let Some(id) = found.filter(|_| !new.is_empty()) else { return Ok(Ok(total)) };
         for change in new.iter().filter_map(|line| line.state.as_ref()) {
             self.change_state(id, &append.run.run, change, now)?;
         }
@@ -39,7 +34,7 @@ impl Writer<'_> {
         let (seq, ms, started_at) = (run.seq as i64, run.ms, run.started_at);
         self.sql.advance_log.execute((id, seq, ms, started_at))?;
         self.add_lines(id, append.key, new.len() as u32)?;
-        Ok(Ok(there + new.len() as u32))
+        Ok(Ok(total))
     }
 
     fn change_state(&mut self, id: i64, run: &RunId, change: &StateChange, now: Time) -> Result<(), Fault> {

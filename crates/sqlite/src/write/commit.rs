@@ -1,17 +1,13 @@
 //! One run's next version.
 
-use std::collections::BTreeSet;
-
 use flowline_core::Time;
 use flowline_core::event::Slot;
-use flowline_store::{
-    Base, Commit, CommitError, Committed, Handoff, Index, JobKey, LeaseUse, NewJob, NewRun, Others,
-    StoreError,
-};
+use flowline_store::rule::{self, JobChange, StoredJob};
+use flowline_store::{Base, Commit, CommitError, Committed, Index, JobKey, NewRun, StoreError};
 use rusqlite::params;
 
 use super::Writer;
-use super::live::{LiveJob, LiveLease, LiveRun};
+use super::live::LiveRun;
 use super::log::End;
 use crate::code;
 use crate::fault::Fault;
@@ -24,7 +20,11 @@ impl Writer<'_> {
 
     fn commit_one(&mut self, commit: &Commit, now: Time) -> Result<Result<Committed, CommitError>, Fault> {
         let found = self.find(&commit.run)?;
-        if let Err(refused) = self.check(commit, found, now) {
+        let run = found.and_then(|id| self.live.get(id)).map(|run| (run.version, &run.jobs));
+        let tenant = self.names.known_tenant(&commit.run.tenant);
+        let is_defined =
+            |new: &NewRun| tenant.and_then(|tenant| self.names.definition(tenant, &new.definition)).is_some();
+        if let Err(refused) = rule::check(commit, now, run, is_defined) {
             return Ok(Err(refused));
         }
         let id = match (&commit.base, found) {
@@ -32,9 +32,11 @@ impl Writer<'_> {
             (Base::Version(_), Some(id)) => id,
             (Base::Version(_), None) => return Err(Fault::damaged("a run vanished within a commit")),
         };
-        self.use_leases(id, &commit.leases)?;
-        self.settle_others(id, commit)?;
-        let granted = self.add_jobs(id, &commit.add, now)?;
+        let run = self.live.get(id).ok_or_else(|| not_in_mind(id))?;
+        let changes =
+            rule::changes(commit, now, &run.jobs, |lane| self.names.is_paused(run.tenant, &lane.queue));
+        let granted = rule::granted(&changes);
+        self.change_jobs(id, changes)?;
         if commit.clear_state {
             self.sql.clear_kv.execute((0, id))?;
         }
@@ -49,27 +51,6 @@ impl Writer<'_> {
             self.live.forget(id);
         }
         Ok(Ok(Committed { version, first_seq, ts, granted }))
-    }
-
-    /// Every guard of a commit, before anything is written.
-    fn check(&self, commit: &Commit, found: Option<i64>, now: Time) -> Result<(), CommitError> {
-        let run = found.and_then(|id| self.live.get(id));
-        match &commit.base {
-            Base::New(_) if run.is_some() => return Err(CommitError::Exists),
-            Base::New(new) => {
-                let tenant = self.names.known_tenant(&commit.run.tenant);
-                if tenant.and_then(|tenant| self.names.definition(tenant, &new.definition)).is_none() {
-                    return Err(CommitError::UnknownDefinition(new.definition.clone()));
-                }
-            }
-            Base::Version(expected) => {
-                let found = run.map(|run| run.version);
-                if found != Some(*expected) {
-                    return Err(CommitError::Conflict { expected: *expected, found });
-                }
-            }
-        }
-        commit.check_jobs(now, |key| run.and_then(|run| run.jobs.get(&key)).map(LiveJob::now))
     }
 
     fn insert_run(&mut self, commit: &Commit, new: &NewRun, now: Time) -> Result<i64, Fault> {
@@ -122,129 +103,70 @@ impl Writer<'_> {
         Ok(id)
     }
 
-    fn use_leases(&mut self, id: i64, leases: &[LeaseUse]) -> Result<(), Fault> {
-        for lease in leases {
-            match *lease {
-                LeaseUse::Keep { key, lines, .. } => self.add_lines(id, key, lines)?,
-                _ => self.take_job(id, lease.key())?,
-            }
-        }
-        Ok(())
-    }
-
-    fn settle_others(&mut self, id: i64, commit: &Commit) -> Result<(), Fault> {
-        match commit.others {
-            Others::Leave => {}
-            Others::Drop => {
-                let named: BTreeSet<JobKey> = commit.leases.iter().map(LeaseUse::key).collect();
-                let keys = self.run(id)?.jobs.keys().filter(|key| !named.contains(key));
-                for key in keys.copied().collect::<Vec<_>>() {
-                    self.take_job(id, key)?;
+    /// Writes what the rule for jobs says.
+    pub(super) fn change_jobs(&mut self, id: i64, changes: Vec<JobChange<'_>>) -> Result<(), Fault> {
+        for change in changes {
+            match change {
+                JobChange::Remove(key) => self.take_job(id, key)?,
+                JobChange::AddLines(key, lines) => self.add_lines(id, key, lines)?,
+                JobChange::Hold(key) => self.hold_job(id, key, true)?,
+                JobChange::Release(key) => self.hold_job(id, key, false)?,
+                JobChange::Add(job, lease) => {
+                    let tenant = self.run(id)?.tenant;
+                    let lane = self.names.lane(self.conn, tenant, &job.lane)?;
+                    self.last.job += 1;
+                    let stored = StoredJob::new(self.last.job, job, lane, lease);
+                    self.insert_job(id, job.key, &stored)?;
+                    self.run(id)?.jobs.insert(job.key, stored);
                 }
             }
-            Others::Hold => self.hold_jobs(id, true)?,
-            Others::Release => self.hold_jobs(id, false)?,
         }
         Ok(())
     }
 
-    /// Waiting jobs are the only ones that are held or let go, and a commit that names one removes it.
-    fn hold_jobs(&mut self, id: i64, held: bool) -> Result<(), Fault> {
-        let waiting = self.run(id)?.jobs.values_mut().filter(|job| job.lease.is_none());
-        let mut any = false;
-        for job in waiting {
-            any |= job.held != held;
-            job.held = held;
-        }
-        if any {
-            self.sql.hold_jobs.execute((id, held))?;
-        }
-        Ok(())
-    }
-
-    /// Adds jobs, and leases those whose hand-off can be granted. Gives the keys of those.
-    pub(super) fn add_jobs(&mut self, id: i64, add: &[NewJob], now: Time) -> Result<Vec<JobKey>, Fault> {
-        let mut granted = Vec::new();
-        for job in add {
-            let tenant = self.run(id)?.tenant;
-            let lane = self.names.lane(self.conn, tenant, &job.lane)?;
-            let grantable = matches!(job.key, JobKey::Step(_))
-                && !job.held
-                && job.due <= now
-                && !self.names.is_paused(tenant, &job.lane.queue);
-            self.last.job += 1;
-            let mut live = LiveJob {
-                name: job.name.clone(),
-                attempt: job.attempt,
+    /// Writes a job, among those that wait or among the leases.
+    pub(super) fn insert_job(&mut self, id: i64, key: JobKey, job: &StoredJob<i64>) -> Result<(), Fault> {
+        let (key, number) = (key.number(), job.number as i64);
+        let (priority, due) = (code::priority_number(job.priority), job.due.millis());
+        let StoredJob { name, attempt, lane, held, .. } = job;
+        match &job.lease {
+            None => {
+                self.sql.insert_job.execute((id, key, &**name, attempt, lane, priority, due, held, number))?
+            }
+            Some(lease) => self.sql.insert_lease.execute(params![
+                id,
+                key,
+                name,
+                attempt,
                 lane,
-                priority: job.priority,
-                due: job.due,
-                held: job.held,
-                n: self.last.job,
-                lease: None,
-            };
-            match job.handoff.as_ref().filter(|_| grantable) {
-                Some(Handoff { token, ttl, worker }) => {
-                    let lease = LiveLease { token: *token, expires: now + *ttl, lines: 0, released: false };
-                    live.lease = Some(lease);
-                    self.insert_lease(id, job.key, &live, lease, worker, now)?;
-                    granted.push(job.key);
-                }
-                None => self.insert_job(id, job.key, &live)?,
-            }
-            self.run(id)?.jobs.insert(job.key, live);
-        }
-        Ok(granted)
-    }
-
-    fn insert_job(&mut self, id: i64, key: JobKey, job: &LiveJob) -> Result<(), Fault> {
-        self.sql.insert_job.execute((
-            id,
-            key.number(),
-            &*job.name,
-            job.attempt,
-            job.lane,
-            code::priority_number(job.priority),
-            job.due.millis(),
-            job.held,
-            job.n,
-        ))?;
+                priority,
+                due,
+                number,
+                code::token_bytes(lease.token),
+                lease.worker,
+                lease.leased_at.millis(),
+                lease.expires.millis(),
+                lease.lines,
+                lease.released,
+            ])?,
+        };
         Ok(())
     }
 
-    pub(super) fn insert_lease(
-        &mut self,
-        id: i64,
-        key: JobKey,
-        job: &LiveJob,
-        lease: LiveLease,
-        worker: &str,
-        now: Time,
-    ) -> Result<(), Fault> {
-        self.sql.insert_lease.execute((
-            id,
-            key.number(),
-            &*job.name,
-            job.attempt,
-            job.lane,
-            code::priority_number(job.priority),
-            job.due.millis(),
-            job.n,
-            code::token_bytes(lease.token),
-            worker,
-            now.millis(),
-            lease.expires.millis(),
-        ))?;
-        Ok(())
-    }
-
-    /// Removes a job of a run, waiting or leased.
-    pub(super) fn take_job(&mut self, id: i64, key: JobKey) -> Result<(), Fault> {
+    fn take_job(&mut self, id: i64, key: JobKey) -> Result<(), Fault> {
         let Some(job) = self.run(id)?.jobs.remove(&key) else { return Ok(()) };
         match job.lease {
             Some(_) => self.sql.delete_lease.execute((id, key.number()))?,
             None => self.sql.delete_job.execute((id, key.number()))?,
         };
+        Ok(())
+    }
+
+    fn hold_job(&mut self, id: i64, key: JobKey, held: bool) -> Result<(), Fault> {
+        if let Some(job) = self.run(id)?.jobs.get_mut(&key) {
+            job.held = held;
+            self.sql.hold_job.execute((id, key.number(), held))?;
+        }
         Ok(())
     }
 
@@ -328,6 +250,10 @@ impl Writer<'_> {
 
     /// A run that `find` or `recall` took into mind in this transaction.
     pub(super) fn run(&mut self, id: i64) -> Result<&mut LiveRun, Fault> {
-        self.live.get_mut(id).ok_or_else(|| Fault::damaged(&format!("run {id} is not in mind")))
+        self.live.get_mut(id).ok_or_else(|| not_in_mind(id))
     }
+}
+
+fn not_in_mind(id: i64) -> Fault {
+    Fault::damaged(&format!("run {id} is not in mind"))
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use flowline_core::definition::Priority;
 use flowline_core::{Tenant, Time};
-use flowline_store::{Claim, Claimed, Extend, Extended, Gone, JobKey, Lane, LeasedJob, Token};
+use flowline_store::rule::StoredLease;
+use flowline_store::{Claim, Claimed, Extend, Extended, JobKey, Lane, LeasedJob, Token};
 use rusqlite::{OptionalExtension, Statement};
 
 use super::Writer;
-use super::live::LiveLease;
 use crate::code;
 use crate::fault::Fault;
 use crate::names::LaneAt;
@@ -59,9 +59,8 @@ impl Writer<'_> {
             let found = self.find(&held.run)?;
             let lease = found.and_then(|id| self.live.get_mut(id)).and_then(|run| run.held_by(held));
             let (Some(id), Some(lease)) = (found, lease) else {
-                let ended =
-                    found.and_then(|id| self.live.get(id)).is_some_and(|run| run.status.is_terminal());
-                answers.push(Extended::Gone(if ended { Gone::RunEnded } else { Gone::Lost }));
+                let run = found.and_then(|id| self.live.get(id));
+                answers.push(Extended::gone(run.map(|run| run.status)));
                 continue;
             };
             lease.expires = expires;
@@ -77,8 +76,7 @@ impl Writer<'_> {
             let found = self.find(&held.run)?;
             let lease = found.and_then(|id| self.live.get_mut(id)).and_then(|run| run.held_by(held));
             let (Some(id), Some(lease)) = (found, lease) else { continue };
-            lease.released = true;
-            lease.expires = lease.expires.min(now);
+            lease.release(now);
             let expires = lease.expires.millis();
             self.sql.set_expiry.execute((id, held.key.number(), expires, true))?;
         }
@@ -114,10 +112,11 @@ impl Writer<'_> {
         let run = self.run(id)?;
         let name = run.key.clone();
         let mut job = run.jobs.remove(&key).ok_or_else(|| Fault::damaged("a claimed job is not in mind"))?;
-        let lease = LiveLease { token, expires: now + claim.ttl, lines: 0, released: false };
+        let lease = StoredLease::new(token, &claim.worker, now, claim.ttl);
+        let expires = lease.expires;
         job.lease = Some(lease);
         self.sql.delete_job.execute((id, key.number()))?;
-        self.insert_lease(id, key, &job, lease, &claim.worker, now)?;
+        self.insert_job(id, key, &job)?;
         let leased = LeasedJob {
             run: name,
             key,
@@ -126,7 +125,7 @@ impl Writer<'_> {
             lane: self.names.lane_name(job.lane)?.clone(),
             due: job.due,
             token,
-            expires: lease.expires,
+            expires,
         };
         self.run(id)?.jobs.insert(key, job);
         Ok(leased)

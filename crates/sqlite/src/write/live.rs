@@ -1,12 +1,12 @@
 //! Runs that the writer has in mind: version, number of the last event, and their jobs, so that the guards of a commit
 //! are checked without a read. Everything here is also in the file or in the open transaction; a rollback empties it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use flowline_core::definition::Priority;
 use flowline_core::{RunId, RunKey, Status, Time};
-use flowline_store::{Extend, JobKey, JobNow, LeaseNow, Token};
+use flowline_store::rule::{Jobs, StoredJob, StoredLease};
+use flowline_store::{Extend, JobKey};
 use rusqlite::params;
 
 use super::Writer;
@@ -36,28 +36,7 @@ pub(crate) struct LiveRun {
     pub(crate) seq: u64,
     /// Date of the last event.
     pub(crate) ms: i64,
-    pub(crate) jobs: BTreeMap<JobKey, LiveJob>,
-}
-
-#[derive(Debug)]
-pub(crate) struct LiveJob {
-    pub(crate) name: Arc<str>,
-    pub(crate) attempt: u32,
-    pub(crate) lane: i64,
-    pub(crate) priority: Priority,
-    pub(crate) due: Time,
-    pub(crate) held: bool,
-    /// Jobs alike in lane, priority and due time go in this order.
-    pub(crate) n: i64,
-    pub(crate) lease: Option<LiveLease>,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LiveLease {
-    pub(crate) token: Token,
-    pub(crate) expires: Time,
-    pub(crate) lines: u32,
-    pub(crate) released: bool,
+    pub(crate) jobs: Jobs<i64>,
 }
 
 impl LiveRuns {
@@ -90,27 +69,8 @@ impl LiveRuns {
 
 impl LiveRun {
     /// The lease that a holder may still extend or give back.
-    pub(crate) fn held_by(&mut self, held: &Extend) -> Option<&mut LiveLease> {
-        let lease = self.jobs.get_mut(&held.key)?.lease.as_mut()?;
-        (lease.token == held.token && !lease.released).then_some(lease)
-    }
-}
-
-impl LiveJob {
-    /// As the guards of a commit look at it.
-    pub(crate) fn now(&self) -> JobNow {
-        let lease =
-            |lease: &LiveLease| LeaseNow { token: lease.token, expires: lease.expires, lines: lease.lines };
-        JobNow {
-            attempt: self.attempt,
-            held: self.held,
-            due: self.due,
-            lease: self.lease.as_ref().map(lease),
-        }
-    }
-
-    pub(crate) fn leased_with(&self, attempt: u32, token: Token) -> Option<&LiveLease> {
-        self.lease.as_ref().filter(|lease| self.attempt == attempt && lease.token == token)
+    pub(crate) fn held_by(&mut self, held: &Extend) -> Option<&mut StoredLease> {
+        self.jobs.get_mut(&held.key)?.held_with(held.token)
     }
 }
 
@@ -149,7 +109,7 @@ impl Writer<'_> {
             version: row.get::<_, i64>(3)? as u64,
             seq: row.get::<_, i64>(4)? as u64,
             ms: row.get(5)?,
-            jobs: BTreeMap::new(),
+            jobs: Jobs::new(),
         };
         drop(rows);
         self.recall_jobs(id, &mut run.jobs)?;
@@ -157,39 +117,29 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn recall_jobs(&mut self, id: i64, jobs: &mut BTreeMap<JobKey, LiveJob>) -> Result<(), Fault> {
+    fn recall_jobs(&mut self, id: i64, jobs: &mut Jobs<i64>) -> Result<(), Fault> {
         let mut rows = self.sql.jobs_of_run.query([id])?;
         while let Some(row) = rows.next()? {
-            let job = LiveJob {
+            let lease = match row.get::<_, Option<[u8; 16]>>(8)? {
+                Some(token) => Some(StoredLease {
+                    token: code::token(token),
+                    worker: row.get(9)?,
+                    leased_at: Time::from_millis(row.get(10)?),
+                    expires: Time::from_millis(row.get(11)?),
+                    lines: row.get(12)?,
+                    released: row.get(13)?,
+                }),
+                None => None,
+            };
+            let job = StoredJob {
                 name: row.get(1)?,
                 attempt: row.get(2)?,
                 lane: row.get(3)?,
                 priority: code::priority(row.get(4)?)?,
                 due: Time::from_millis(row.get(5)?),
                 held: row.get(6)?,
-                n: row.get(7)?,
-                lease: None,
-            };
-            jobs.insert(JobKey::from_number(row.get(0)?), job);
-        }
-        drop(rows);
-        let mut rows = self.sql.leases_of_run.query([id])?;
-        while let Some(row) = rows.next()? {
-            let lease = LiveLease {
-                token: code::token(row.get(7)?),
-                expires: Time::from_millis(row.get(8)?),
-                lines: row.get(9)?,
-                released: row.get(10)?,
-            };
-            let job = LiveJob {
-                name: row.get(1)?,
-                attempt: row.get(2)?,
-                lane: row.get(3)?,
-                priority: code::priority(row.get(4)?)?,
-                due: Time::from_millis(row.get(5)?),
-                held: false,
-                n: row.get(6)?,
-                lease: Some(lease),
+                number: row.get::<_, i64>(7)? as u64,
+                lease,
             };
             jobs.insert(JobKey::from_number(row.get(0)?), job);
         }

@@ -63,7 +63,7 @@ pub(crate) struct Writer<'c> {
 struct Numbers {
     event: i64,
     run: i64,
-    job: i64,
+    job: u64,
     /// No run is dated later.
     created: i64,
     /// By how much a run may be dated before one with a lower number.
@@ -292,7 +292,7 @@ impl<'c> Writer<'c> {
             run: number("select coalesce(max(id), 0) from runs")?.max(number(&format!("{cell}run'), 0)"))?),
             job: number(
                 "select max((select coalesce(max(n), 0) from jobs), (select coalesce(max(n), 0) from leases))",
-            )?,
+            )? as u64,
             created: number(
                 "select coalesce((select created_at from runs order by id desc limit 1), 0)
                     + (select value from cells where name = 'created_slack')",

@@ -1,8 +1,9 @@
 //! Mending what reconciling found.
 
-use flowline_core::{RunKey, Tenant};
+use flowline_core::Tenant;
+use flowline_store::CommitError;
 use flowline_store::row::Repair;
-use flowline_store::{CommitError, JobKey, NewJob};
+use flowline_store::rule;
 use rusqlite::params;
 
 use super::Writer;
@@ -17,10 +18,12 @@ impl Writer<'_> {
             | Repair::Events { run, version, .. }
             | Repair::Jobs { run, version, .. } => (run, *version),
         };
-        let id = match self.at_version(run, version)? {
-            Ok(id) => id,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        let found = self.find(run)?;
+        let at = found.and_then(|id| self.live.get(id)).map(|run| run.version);
+        if let Err(refused) = rule::check_version(version, at) {
+            return Ok(Err(refused));
+        }
+        let id = found.ok_or_else(|| Fault::damaged("a run vanished within a repair"))?;
         match repair {
             Repair::Row { state, index, created_at, started_at, completed_at, events, seen, .. } => {
                 let run = self.run(id)?;
@@ -49,7 +52,17 @@ impl Writer<'_> {
                 let (_, end) = self.log(id, ts, events)?;
                 self.advance(id, state, index, end)?;
             }
-            Repair::Jobs { add, remove, .. } => return self.repair_jobs(id, add, remove),
+            Repair::Jobs { add, remove, .. } => {
+                let changes = match rule::repair(add, remove, &self.run(id)?.jobs) {
+                    Ok(changes) => changes,
+                    Err(refused) => return Ok(Err(refused)),
+                };
+                self.change_jobs(id, changes)?;
+                let run = self.run(id)?;
+                run.version += 1;
+                let version = run.version as i64;
+                self.conn.execute("update progress set version = ?2 where run = ?1", [id, version])?;
+            }
             Repair::Counters { .. } => {}
         }
         Ok(Ok(()))
@@ -65,41 +78,6 @@ impl Writer<'_> {
             self.widen_slack(self.last.created_slack.saturating_add((before - at).abs()))?;
         }
         Ok(())
-    }
-
-    fn at_version(&mut self, run: &RunKey, expected: u64) -> Result<Result<i64, CommitError>, Fault> {
-        let found = self.find(run)?;
-        let version = found.and_then(|id| self.live.get(id)).map(|run| run.version);
-        Ok(match found {
-            Some(id) if version == Some(expected) => Ok(id),
-            _ => Err(CommitError::Conflict { expected, found: version }),
-        })
-    }
-
-    fn repair_jobs(
-        &mut self,
-        id: i64,
-        add: &[NewJob],
-        remove: &[JobKey],
-    ) -> Result<Result<(), CommitError>, Fault> {
-        for (at, job) in add.iter().enumerate() {
-            let there = self.run(id)?.jobs.contains_key(&job.key) && !remove.contains(&job.key);
-            if there || add[..at].iter().any(|other| other.key == job.key) {
-                return Ok(Err(CommitError::StaleLease(job.key)));
-            }
-        }
-        for key in remove {
-            self.take_job(id, *key)?;
-        }
-        // Nobody waits for the answer to a hand-off here: mended jobs wait to be claimed.
-        let add: Vec<NewJob> = add.iter().map(|job| NewJob { handoff: None, ..job.clone() }).collect();
-        let now = self.clock.now();
-        self.add_jobs(id, &add, now)?;
-        let run = self.run(id)?;
-        run.version += 1;
-        let version = run.version as i64;
-        self.conn.execute("update progress set version = ?2 where run = ?1", params![id, version])?;
-        Ok(Ok(()))
     }
 
     fn recount(&mut self, tenant: &Tenant) -> Result<(), Fault> {

@@ -27,9 +27,10 @@ statements! {
     run_by_name: "select id from runs where tenant = ?1 and run_id = ?2",
     run_by_id: "select p.flow, p.status, p.started_at, p.version, p.seq, p.ms, r.run_id, p.tenant, p.machine_state,
         r.created_at from runs r join progress p on p.run = r.id where r.id = ?1",
-    jobs_of_run: "select key, name, attempt, lane, priority, due, held, n from jobs where run = ?1",
-    leases_of_run: "select key, name, attempt, lane, priority, due, n, token, expires, lines, released
-        from leases where run = ?1",
+    jobs_of_run: "select key, name, attempt, lane, priority, due, held, n, null, null, null, null, null, null
+            from jobs where run = ?1
+        union all select key, name, attempt, lane, priority, due, 0, n, token, worker, leased_at, expires, lines, released
+            from leases where run = ?1",
 
     insert_run: "insert or rollback into runs (id, tenant, flow, definition, run_id, created_at, step_count, idempotency_key,
         retry_of, input_digest, labels) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
@@ -57,9 +58,9 @@ statements! {
     insert_job: "insert or rollback into jobs (run, key, name, attempt, lane, priority, due, held, n)
         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     delete_job: "delete from jobs where run = ?1 and key = ?2",
-    hold_jobs: "update or rollback jobs set held = ?2 where run = ?1 and held <> ?2",
+    hold_job: "update or rollback jobs set held = ?3 where run = ?1 and key = ?2",
     insert_lease: "insert or rollback into leases (run, key, name, attempt, lane, priority, due, n, token, worker, leased_at,
-        expires, lines, released) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 0, 0)",
+        expires, lines, released) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     delete_lease: "delete from leases where run = ?1 and key = ?2",
     set_lines: "update or rollback leases set lines = ?3 where run = ?1 and key = ?2",
     set_expiry: "update or rollback leases set expires = ?3, released = ?4 where run = ?1 and key = ?2",

@@ -1,9 +1,9 @@
 //! Being filled with another store's content.
 
 use flowline_core::RunKey;
+use flowline_store::rule::StoredJob;
 use flowline_store::{
-    CommitError, Filling, JobKey, JobRow, JobState, Lane, Restored, RestoredEvent, RestoredRun, StateOwner,
-    StateValue, StoreError, Token,
+    CommitError, Filling, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue, StoreError,
 };
 use rusqlite::params;
 
@@ -139,41 +139,11 @@ impl Writer<'_> {
         ])?;
         self.count(flow, row.status, row.state.clone(), 1);
         for job in jobs {
-            self.restore_job(id, tenant, job, *token)?;
+            let lane = self.names.lane(self.conn, tenant, &job.lane())?;
+            self.last.job += 1;
+            self.insert_job(id, job.key, &StoredJob::restored(self.last.job, job, lane, *token))?;
         }
         Ok(Ok(()))
-    }
-
-    fn restore_job(&mut self, id: i64, tenant: i64, job: &JobRow, token: Token) -> Result<(), Fault> {
-        let lane = Lane { queue: job.queue.clone(), need: job.need.clone() };
-        let lane = self.names.lane(self.conn, tenant, &lane)?;
-        self.last.job += 1;
-        let (key, n, due) = (JobKey::number(job.key), self.last.job, job.due.millis());
-        let priority = code::priority_number(job.priority);
-        if job.state != JobState::Leased {
-            let held = job.state == JobState::Held;
-            self.sql.insert_job.execute((id, key, &*job.name, job.attempt, lane, priority, due, held, n))?;
-            return Ok(());
-        }
-        let insert = "insert or rollback into leases (run, key, name, attempt, lane, priority, due, n, token, worker,
-            leased_at, expires, lines, released) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
-        self.conn.prepare_cached(insert)?.execute(params![
-            id,
-            key,
-            &*job.name,
-            job.attempt,
-            lane,
-            priority,
-            due,
-            n,
-            code::token_bytes(token),
-            job.worker.as_deref().unwrap_or_default(),
-            job.leased_at.unwrap_or_default().millis(),
-            job.expires.unwrap_or_default().millis(),
-            job.lines,
-            job.released,
-        ])?;
-        Ok(())
     }
 
     fn restore_events(

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use flowline_core::{RunKey, Tenant, Time};
 
 use super::rows::{Counted, LaneJobs, Memory};
-use crate::job::JobRow;
+use crate::job::{JobKey, JobRow, JobState};
 use crate::row::{Counter, Health, Pause, QueueRow, StoredDefinition};
+use crate::rule::StoredJob;
 
 impl Memory {
     pub fn put_definition(&mut self, now: Time, definition: StoredDefinition) -> bool {
@@ -104,8 +105,7 @@ impl Memory {
 
     /// By key: steps by index, then timers by number.
     pub fn jobs(&self, run: &RunKey) -> Vec<JobRow> {
-        let jobs = self.runs.get(run).into_iter().flat_map(|run| &run.jobs);
-        jobs.map(|(key, job)| job.row(*key)).collect()
+        self.jobs_of(run).iter().map(|(key, job)| job_row(*key, job)).collect()
     }
 
     pub fn check(&self) -> Health {
@@ -118,5 +118,28 @@ impl Memory {
             unwritable: None,
             problems: Vec::new(),
         }
+    }
+}
+
+fn job_row(key: JobKey, job: &StoredJob) -> JobRow {
+    let lease = job.lease.as_ref();
+    JobRow {
+        key,
+        name: job.name.clone(),
+        attempt: job.attempt,
+        queue: job.lane.queue.clone(),
+        need: job.lane.need.clone(),
+        priority: job.priority,
+        due: job.due,
+        state: match (lease, job.held) {
+            (Some(_), _) => JobState::Leased,
+            (None, true) => JobState::Held,
+            (None, false) => JobState::Waiting,
+        },
+        worker: lease.map(|lease| lease.worker.clone()),
+        leased_at: lease.map(|lease| lease.leased_at),
+        expires: lease.map(|lease| lease.expires),
+        lines: lease.map_or(0, |lease| lease.lines),
+        released: lease.is_some_and(|lease| lease.released),
     }
 }

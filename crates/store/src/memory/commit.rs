@@ -1,15 +1,11 @@
-//! Commit and append: every guard is checked first, then everything is written.
-
-use std::collections::BTreeSet;
+//! Commit and append: every guard is checked first ([`rule`]), then everything is written.
 
 use flowline_core::{NewEvent, RunKey, Time};
 
-use super::rows::{Job, Lease, Memory, Run};
-use crate::commit::{
-    Append, AppendError, Base, Commit, CommitError, Committed, Index, LeaseUse, NewRun, Others, StateChange,
-};
-use crate::job::{JobKey, NewJob};
+use super::rows::{Memory, Run};
+use crate::commit::{Append, AppendError, Base, Commit, CommitError, Committed, Index, NewRun, StateChange};
 use crate::row::RunRow;
+use crate::rule::{self, FencedLines};
 use crate::state::StateOwner;
 
 impl Memory {
@@ -24,22 +20,22 @@ impl Memory {
     }
 
     fn commit_one(&mut self, now: Time, commit: Commit) -> Result<Committed, CommitError> {
-        self.check_base(&commit)?;
-        commit.check_jobs(now, |key| self.job(&commit.run, key).map(Job::now))?;
-
-        let Commit { run, base, leases, events, state, index, others, add, receipts, clear_state } = commit;
-        let moves = self.moves(&run, &index, &events);
-        match base {
-            Base::New(new) => self.insert_run(now, &run, new, &index),
-            Base::Version(_) if moves => self.unlist(&run),
+        let found = self.runs.get(&commit.run).map(|run| (run.row.version, &run.jobs));
+        rule::check(&commit, now, found, |new| {
+            self.definitions.contains_key(&(commit.run.tenant.clone(), new.definition.clone()))
+        })?;
+        let moves = self.moves(&commit.run, &commit.index, &commit.events);
+        match &commit.base {
+            Base::New(new) => self.insert_run(now, &commit.run, new.clone(), &commit.index),
+            Base::Version(_) if moves => self.unlist(&commit.run),
             Base::Version(_) => {}
         }
-        let named: BTreeSet<JobKey> = leases.iter().map(LeaseUse::key).collect();
-        for lease in leases {
-            self.use_lease(&run, lease);
-        }
-        self.apply_others(&run, others, &named);
-        let granted = self.add_jobs(now, &run, add);
+        let changes = rule::changes(&commit, now, self.jobs_of(&commit.run), |lane| {
+            self.paused.contains(&(commit.run.tenant.clone(), lane.queue.clone()))
+        });
+        let granted = rule::granted(&changes);
+        self.change_jobs(&commit.run, changes);
+        let Commit { run, events, state, index, receipts, clear_state, .. } = commit;
         if clear_state {
             self.states.remove(&(run.tenant.clone(), StateOwner::Run(run.run.clone())));
         }
@@ -58,22 +54,6 @@ impl Memory {
     fn moves(&self, run: &RunKey, index: &Index, events: &[NewEvent]) -> bool {
         let there = self.runs.get(run).map(|run| (run.row.status, &run.row.state));
         there != Some((index.status, &index.state)) || events.iter().any(|event| event.kind.is_terminal())
-    }
-
-    fn check_base(&self, commit: &Commit) -> Result<(), CommitError> {
-        let found = self.runs.get(&commit.run).map(|run| run.row.version);
-        match &commit.base {
-            Base::New(_) if found.is_some() => Err(CommitError::Exists),
-            Base::New(new) => {
-                let key = (commit.run.tenant.clone(), new.definition.clone());
-                match self.definitions.contains_key(&key) {
-                    true => Ok(()),
-                    false => Err(CommitError::UnknownDefinition(new.definition.clone())),
-                }
-            }
-            Base::Version(expected) if found == Some(*expected) => Ok(()),
-            Base::Version(expected) => Err(CommitError::Conflict { expected: *expected, found }),
-        }
     }
 
     fn insert_run(&mut self, now: Time, key: &RunKey, new: NewRun, index: &Index) {
@@ -119,65 +99,6 @@ impl Memory {
         self.runs.insert(key.clone(), run);
     }
 
-    fn use_lease(&mut self, run: &RunKey, lease: LeaseUse) {
-        match lease {
-            LeaseUse::Keep { key, lines, .. } => self.add_lines(run, key, lines),
-            other => {
-                self.take_job(run, other.key());
-            }
-        }
-    }
-
-    fn add_lines(&mut self, run: &RunKey, key: JobKey, lines: u32) {
-        let job = self.runs.get_mut(run).and_then(|run| run.jobs.get_mut(&key));
-        if let Some(lease) = job.and_then(|job| job.lease.as_mut()) {
-            lease.lines += lines;
-        }
-    }
-
-    fn apply_others(&mut self, run: &RunKey, others: Others, named: &BTreeSet<JobKey>) {
-        if others == Others::Leave {
-            return;
-        }
-        let Some(found) = self.runs.get(run) else { return };
-        let keys: Vec<JobKey> = found.jobs.keys().filter(|key| !named.contains(key)).copied().collect();
-        for key in keys {
-            match others {
-                Others::Leave => {}
-                Others::Drop => {
-                    self.take_job(run, key);
-                }
-                Others::Hold => {
-                    self.change_job(run, key, |job| job.held = job.lease.is_none());
-                }
-                Others::Release => {
-                    self.change_job(run, key, |job| job.held = false);
-                }
-            }
-        }
-    }
-
-    /// Adds jobs, and leases those whose hand-off can be granted. Gives the keys of those.
-    pub(super) fn add_jobs(&mut self, now: Time, run: &RunKey, add: Vec<NewJob>) -> Vec<JobKey> {
-        let mut granted = Vec::new();
-        for mut job in add {
-            let key = job.key;
-            let lease = job.handoff.take().filter(|_| {
-                matches!(key, JobKey::Step(_))
-                    && !job.held
-                    && job.due <= now
-                    && !self.paused.contains(&(run.tenant.clone(), job.lane.queue.clone()))
-            });
-            let lease = lease.map(|asked| Lease::new(asked.token, asked.worker, now, asked.ttl));
-            if lease.is_some() {
-                granted.push(key);
-            }
-            self.last_job += 1;
-            self.put_job(run, key, Job::new(self.last_job, job, lease));
-        }
-        granted
-    }
-
     /// The date of what is written to a run's log now.
     pub(super) fn date(&self, now: Time, run: &RunKey) -> Time {
         self.runs.get(run).map_or(now, |run| now.max(run.last))
@@ -201,24 +122,17 @@ impl Memory {
     }
 
     fn append_one(&mut self, now: Time, append: Append) -> Result<u32, AppendError> {
-        let Append { run, key, attempt, token, from_line, lines } = append;
-        let lease = self.job(&run, key).and_then(|job| job.leased_with(attempt, token));
-        // Lines that the caller believes to be there and that are not: its lease is of another history.
-        let Some(there) = lease.map(|lease| lease.lines).filter(|there| from_line <= *there) else {
-            return Err(AppendError::StaleLease(key));
-        };
-        let known = (there - from_line) as usize;
-        let ts = self.date(now, &run);
-        let mut written = 0;
-        for line in lines.into_iter().skip(known) {
-            if let Some(change) = line.state {
-                self.change_state_of_run(now, &run, change);
+        let run = &append.run;
+        let FencedLines { new, total } = rule::fence(&append, self.job(run, append.key))?;
+        let ts = self.date(now, run);
+        for line in new {
+            if let Some(change) = &line.state {
+                self.change_state_of_run(now, run, change.clone());
             }
-            self.push_events(&run, ts, [line.event]);
-            written += 1;
+            self.push_events(run, ts, [line.event.clone()]);
         }
-        self.add_lines(&run, key, written);
-        Ok(there + written)
+        self.add_lines(run, append.key, new.len() as u32);
+        Ok(total)
     }
 
     fn change_state_of_run(&mut self, now: Time, run: &RunKey, change: StateChange) {

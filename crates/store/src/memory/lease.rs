@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use flowline_core::Time;
 
-use super::rows::{JobAt, LaneJobs, LaneKey, Lease, Memory};
-use crate::job::{
-    Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, JobKey, LeasedJob, Swept, Token,
-};
+use super::rows::{JobAt, LaneJobs, LaneKey, Memory};
+use crate::job::{Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, JobKey, LeasedJob, Swept, Token};
+use crate::rule::StoredLease;
 
 impl Memory {
     /// Leases due jobs, one lane after the other, beginning after the lane that was served last.
@@ -45,36 +44,17 @@ impl Memory {
         Claimed { jobs, next_due, now }
     }
 
-    /// A lease that ran out but was not yet given up can still be extended: nobody else has the job. One that was
-    /// released cannot.
     pub fn extend(&mut self, now: Time, leases: Vec<Extend>, ttl: Duration) -> Vec<Extended> {
-        let extend = |held: Extend| match self.holds(&held) {
-            true => {
-                self.change_job(&held.run, held.key, |job| {
-                    if let Some(lease) = job.lease.as_mut() {
-                        lease.expires = now + ttl;
-                    }
-                });
-                Extended::Held
-            }
-            false => {
-                let ended = self.runs.get(&held.run).is_some_and(|run| run.row.status.is_terminal());
-                Extended::Gone(if ended { Gone::RunEnded } else { Gone::Lost })
-            }
+        let extend = |held: Extend| match self.change_lease(&held, |lease| lease.expires = now + ttl) {
+            true => Extended::Held,
+            false => Extended::gone(self.runs.get(&held.run).map(|run| run.row.status)),
         };
         leases.into_iter().map(extend).collect()
     }
 
     pub fn release(&mut self, now: Time, leases: Vec<Extend>) {
-        for held in leases.into_iter() {
-            if self.holds(&held) {
-                self.change_job(&held.run, held.key, |job| {
-                    if let Some(lease) = &mut job.lease {
-                        lease.released = true;
-                        lease.expires = lease.expires.min(now);
-                    }
-                });
-            }
+        for held in leases {
+            self.change_lease(&held, |lease| lease.release(now));
         }
     }
 
@@ -122,7 +102,7 @@ impl Memory {
 
     fn lease(&mut self, now: Time, at: JobAt, token: Token, claim: &Claim) -> Option<LeasedJob> {
         let (run, key) = at;
-        let lease = Lease::new(token, claim.worker.clone(), now, claim.ttl);
+        let lease = StoredLease::new(token, &claim.worker, now, claim.ttl);
         let expires = lease.expires;
         self.change_job(&run, key, |job| job.lease = Some(lease));
         let job = self.job(&run, key)?;
@@ -130,10 +110,16 @@ impl Memory {
         Some(LeasedJob { run, key, name, attempt, lane, due, token, expires })
     }
 
-    fn holds(&self, held: &Extend) -> bool {
-        self.job(&held.run, held.key)
-            .and_then(|job| job.lease.as_ref())
-            .is_some_and(|lease| lease.token == held.token && !lease.released)
+    /// Changes a lease that is still held. True where it is.
+    fn change_lease(&mut self, held: &Extend, change: impl FnOnce(&mut StoredLease)) -> bool {
+        let mut found = false;
+        self.change_job(&held.run, held.key, |job| {
+            if let Some(lease) = job.held_with(held.token) {
+                change(lease);
+                found = true;
+            }
+        });
+        found
     }
 
     fn expired_lease(&self, (run, key): &JobAt) -> Option<ExpiredLease> {

@@ -1,6 +1,6 @@
 //! Forgetting what is old, and mending what reconciling found.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flowline_core::definition::Retain;
@@ -8,8 +8,8 @@ use flowline_core::{RunKey, Tenant, Time};
 
 use super::rows::{EndedRuns, Memory, counter};
 use crate::commit::CommitError;
-use crate::job::{JobKey, NewJob};
 use crate::row::{Repair, Retained, Retention};
+use crate::rule;
 use crate::state::StateOwner;
 
 impl Memory {
@@ -84,44 +84,21 @@ impl Memory {
                 self.advance(&run, state, index);
                 self.list(&run);
             }
-            Repair::Jobs { run, version, add, remove } => self.repair_jobs(now, run, version, add, remove)?,
+            Repair::Jobs { run, version, add, remove } => {
+                self.check_version(&run, version)?;
+                let changes = rule::repair(&add, &remove, self.jobs_of(&run))?;
+                self.change_jobs(&run, changes);
+                if let Some(found) = self.runs.get_mut(&run) {
+                    found.row.version += 1;
+                }
+            }
             Repair::Counters { tenant } => self.recount(&tenant),
         }
         Ok(())
     }
 
-    fn repair_jobs(
-        &mut self,
-        now: Time,
-        run: RunKey,
-        version: u64,
-        add: Vec<NewJob>,
-        remove: Vec<JobKey>,
-    ) -> Result<(), CommitError> {
-        self.check_version(&run, version)?;
-        let mut added = BTreeSet::new();
-        for NewJob { key, .. } in &add {
-            let there = self.job(&run, *key).is_some() && !remove.contains(key);
-            if there || !added.insert(*key) {
-                return Err(CommitError::StaleLease(*key));
-            }
-        }
-        for key in remove {
-            self.take_job(&run, key);
-        }
-        // Nobody waits for the answer to a hand-off here: mended jobs wait to be claimed.
-        self.add_jobs(now, &run, add.into_iter().map(|job| NewJob { handoff: None, ..job }).collect());
-        if let Some(found) = self.runs.get_mut(&run) {
-            found.row.version += 1;
-        }
-        Ok(())
-    }
-
     fn check_version(&self, run: &RunKey, expected: u64) -> Result<(), CommitError> {
-        match self.runs.get(run).map(|run| run.row.version) {
-            Some(found) if found == expected => Ok(()),
-            found => Err(CommitError::Conflict { expected, found }),
-        }
+        rule::check_version(expected, self.runs.get(run).map(|run| run.row.version))
     }
 
     fn recount(&mut self, tenant: &Tenant) {

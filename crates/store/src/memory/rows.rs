@@ -7,18 +7,17 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use flowline_core::definition::Retain;
 use flowline_core::event::Slot;
 use flowline_core::{Event, NewEvent, RunKey, Status, Tenant, Time};
 
 use super::receipts::ReceiptsOf;
-use crate::commit::{JobNow, LeaseNow};
 use crate::document::Document;
-use crate::job::{JobKey, JobRow, JobState, Lane, NewJob, Token};
+use crate::job::{JobKey, Lane, Token};
 use crate::receipt::{Place, Receipt};
 use crate::row::{RunRow, StoredDefinition};
+use crate::rule::{JobChange, Jobs, StoredJob};
 use crate::state::{StateOwner, StateValue};
 
 /// The content of an in-memory store. Its methods are the contract's verbs without waiting: time is an argument, and
@@ -85,7 +84,7 @@ pub(super) struct Run {
     pub(super) last: Time,
     pub(super) log: BTreeMap<u64, Logged>,
     pub(super) slots: BTreeMap<Slot, u64>,
-    pub(super) jobs: BTreeMap<JobKey, Job>,
+    pub(super) jobs: Jobs,
     pub(super) receipts: BTreeMap<u32, Receipt>,
     /// The numbers of receipts by their events' ids.
     pub(super) received: BTreeMap<Arc<str>, u32>,
@@ -96,29 +95,6 @@ pub(super) struct Logged {
     pub(super) event: Event,
     /// Its number in the feed.
     pub(super) number: u64,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct Job {
-    /// Jobs alike in lane, priority and due time go in this order.
-    pub(super) number: u64,
-    pub(super) name: Arc<str>,
-    pub(super) attempt: u32,
-    pub(super) lane: Lane,
-    pub(super) priority: flowline_core::definition::Priority,
-    pub(super) due: Time,
-    pub(super) held: bool,
-    pub(super) lease: Option<Lease>,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct Lease {
-    pub(super) token: Token,
-    pub(super) worker: Arc<str>,
-    pub(super) leased_at: Time,
-    pub(super) expires: Time,
-    pub(super) lines: u32,
-    pub(super) released: bool,
 }
 
 pub(super) type JobAt = (RunKey, JobKey);
@@ -153,65 +129,13 @@ pub(super) struct Lock {
     pub(super) until: Time,
 }
 
-impl Job {
-    pub(super) fn new(number: u64, job: NewJob, lease: Option<Lease>) -> Job {
-        let NewJob { name, attempt, lane, priority, due, held, .. } = job;
-        Job { number, name, attempt, lane, priority, due, held, lease }
-    }
-
-    pub(super) fn leased_with(&self, attempt: u32, token: Token) -> Option<&Lease> {
-        self.lease.as_ref().filter(|lease| self.attempt == attempt && lease.token == token)
-    }
-
-    /// As the guards of a commit look at it.
-    pub(super) fn now(&self) -> JobNow {
-        let lease =
-            |lease: &Lease| LeaseNow { token: lease.token, expires: lease.expires, lines: lease.lines };
-        JobNow {
-            attempt: self.attempt,
-            held: self.held,
-            due: self.due,
-            lease: self.lease.as_ref().map(lease),
-        }
-    }
-
-    pub(super) fn row(&self, key: JobKey) -> JobRow {
-        let lease = self.lease.as_ref();
-        JobRow {
-            key,
-            name: self.name.clone(),
-            attempt: self.attempt,
-            queue: self.lane.queue.clone(),
-            need: self.lane.need.clone(),
-            priority: self.priority,
-            due: self.due,
-            state: match (lease, self.held) {
-                (Some(_), _) => JobState::Leased,
-                (None, true) => JobState::Held,
-                (None, false) => JobState::Waiting,
-            },
-            worker: lease.map(|lease| lease.worker.clone()),
-            leased_at: lease.map(|lease| lease.leased_at),
-            expires: lease.map(|lease| lease.expires),
-            lines: lease.map_or(0, |lease| lease.lines),
-            released: lease.is_some_and(|lease| lease.released),
-        }
-    }
-}
-
-impl Lease {
-    pub(super) fn new(token: Token, worker: Arc<str>, now: Time, ttl: Duration) -> Lease {
-        Lease { token, worker, leased_at: now, expires: now + ttl, lines: 0, released: false }
-    }
-}
-
 impl Memory {
     pub fn new() -> Memory {
         Memory::default()
     }
 
     /// Puts a job into its run and into the one index that it belongs to.
-    pub(super) fn put_job(&mut self, run: &RunKey, key: JobKey, job: Job) {
+    pub(super) fn put_job(&mut self, run: &RunKey, key: JobKey, job: StoredJob) {
         let Some(owner) = self.runs.get_mut(run) else { return };
         let at = (run.clone(), key);
         if let JobKey::Step(_) = key {
@@ -234,7 +158,7 @@ impl Memory {
     }
 
     /// Takes a job out of its run and out of its index.
-    pub(super) fn take_job(&mut self, run: &RunKey, key: JobKey) -> Option<Job> {
+    pub(super) fn take_job(&mut self, run: &RunKey, key: JobKey) -> Option<StoredJob> {
         let job = self.runs.get_mut(run)?.jobs.remove(&key)?;
         if let JobKey::Step(_) = key {
             let lane_key = LaneKey { tenant: run.tenant.clone(), lane: job.lane.clone() };
@@ -260,15 +184,50 @@ impl Memory {
     }
 
     /// Changes a job where it is, indexes included. True where it was there.
-    pub(super) fn change_job(&mut self, run: &RunKey, key: JobKey, change: impl FnOnce(&mut Job)) -> bool {
+    pub(super) fn change_job(
+        &mut self,
+        run: &RunKey,
+        key: JobKey,
+        change: impl FnOnce(&mut StoredJob),
+    ) -> bool {
         let Some(mut job) = self.take_job(run, key) else { return false };
         change(&mut job);
         self.put_job(run, key, job);
         true
     }
 
-    pub(super) fn job(&self, run: &RunKey, key: JobKey) -> Option<&Job> {
-        self.runs.get(run)?.jobs.get(&key)
+    /// Writes what the rule for jobs says.
+    pub(super) fn change_jobs(&mut self, run: &RunKey, changes: Vec<JobChange<'_>>) {
+        for change in changes {
+            match change {
+                JobChange::Remove(key) => _ = self.take_job(run, key),
+                JobChange::AddLines(key, lines) => self.add_lines(run, key, lines),
+                JobChange::Hold(key) => _ = self.change_job(run, key, |job| job.held = true),
+                JobChange::Release(key) => _ = self.change_job(run, key, |job| job.held = false),
+                JobChange::Add(job, lease) => {
+                    self.last_job += 1;
+                    let stored = StoredJob::new(self.last_job, job, job.lane.clone(), lease);
+                    self.put_job(run, job.key, stored);
+                }
+            }
+        }
+    }
+
+    pub(super) fn add_lines(&mut self, run: &RunKey, key: JobKey, lines: u32) {
+        let job = self.runs.get_mut(run).and_then(|run| run.jobs.get_mut(&key));
+        if let Some(lease) = job.and_then(|job| job.lease.as_mut()) {
+            lease.lines += lines;
+        }
+    }
+
+    pub(super) fn job(&self, run: &RunKey, key: JobKey) -> Option<&StoredJob> {
+        self.jobs_of(run).get(&key)
+    }
+
+    /// The jobs of a run; none where there is no such run.
+    pub(super) fn jobs_of(&self, run: &RunKey) -> &Jobs {
+        static NONE: Jobs = Jobs::new();
+        self.runs.get(run).map_or(&NONE, |run| &run.jobs)
     }
 
     /// Numbers and dates events, and puts them into the log and the feed.

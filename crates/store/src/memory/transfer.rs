@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use flowline_core::{RunKey, Tenant, Time};
 
-use super::rows::{Job, Lease, Logged, Memory, Run};
+use super::rows::{Logged, Memory, Run};
 use crate::commit::CommitError;
 use crate::error::StoreError;
-use crate::job::{JobRow, JobState, Lane, Token};
 use crate::row::StoredDefinition;
+use crate::rule::StoredJob;
 use crate::state::StateOwner;
 use crate::transfer::{Filling, Restored, RestoredEvent, RestoredRun};
 
@@ -91,7 +91,7 @@ impl Memory {
         self.runs.insert(key.clone(), run);
         for job in jobs {
             self.last_job += 1;
-            self.put_job(&key, job.key, restored_job(self.last_job, job, token));
+            self.put_job(&key, job.key, StoredJob::restored(self.last_job, &job, job.lane(), token));
         }
         self.list(&key);
         Ok(())
@@ -110,18 +110,4 @@ impl Memory {
         }
         Ok(())
     }
-}
-
-fn restored_job(number: u64, job: JobRow, token: Token) -> Job {
-    let JobRow { name, attempt, queue, need, priority, due, state, lines, released, .. } = job;
-    let lease = (state == JobState::Leased).then(|| Lease {
-        token,
-        worker: job.worker.unwrap_or_else(|| "".into()),
-        leased_at: job.leased_at.unwrap_or_default(),
-        expires: job.expires.unwrap_or_default(),
-        lines,
-        released,
-    });
-    let held = state == JobState::Held;
-    Job { number, name, attempt, lane: Lane { queue, need }, priority, due, held, lease }
 }

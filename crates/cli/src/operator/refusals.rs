@@ -1,89 +1,14 @@
-//! Where a command finds its runs: in a store that it opens itself, or at a server that it asks.
-//!
-//! A command gets its data from either, as one type, and prints it in one place. What a server refuses becomes the same
-//! [`Failure`] that the store's side has for it, so that scripts need not know which of the two they speak to.
+//! What a server or a filter refuses, as the store's side words it.
 
-use std::time::Duration;
-
-use flowline_api::codes::Code;
-use flowline_client::{Client, ClientError, Method};
-use serde::Serialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use flowline_client::ClientError;
+use flowline_server::api::codes::Code;
+use flowline_server::filter::FilterError;
 
 use crate::failure::{Exit, Failure};
 
-/// How long an answer may take: as long as a server works on it.
-const PATIENCE: Duration = flowline_server::api::HANDLER_TIME;
-
-#[derive(Debug)]
-pub enum Target {
-    /// The store of the settings.
-    Store,
-    Server(Server),
-}
-
-/// A server, with what it takes to speak to it.
-#[derive(Debug)]
-pub struct Server {
-    /// Boxed, since it is much larger than a store's name.
-    client: Box<Client>,
-}
-
-impl Server {
-    pub fn new(client: Client) -> Server {
-        Server { client: Box::new(client) }
-    }
-
-    pub async fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, Failure> {
-        Ok(self.client.get(path, PATIENCE).await?)
-    }
-
-    /// Asks with the parameters that have a value.
-    pub async fn find<A: DeserializeOwned>(
-        &self,
-        path: &str,
-        parameters: &[(&str, Option<String>)],
-    ) -> Result<A, Failure> {
-        let mut query = form_urlencoded::Serializer::new(format!("{path}?"));
-        for (name, value) in parameters {
-            if let Some(value) = value {
-                query.append_pair(name, value);
-            }
-        }
-        self.get(&query.finish()).await
-    }
-
-    /// Asks for something to be done; what it takes is written as JSON.
-    pub async fn post<A: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<A, Failure> {
-        let body = serde_json::to_vec(body).map_err(|error| Failure::input(error.to_string()))?;
-        self.send(path, "application/json", body).await
-    }
-
-    /// Sends a body as it is, under its media type.
-    pub async fn send<A: DeserializeOwned>(
-        &self,
-        path: &str,
-        kind: &'static str,
-        body: Vec<u8>,
-    ) -> Result<A, Failure> {
-        Ok(self.client.request(Method::POST, path, Some((kind, body)), PATIENCE).await?)
-    }
-
-    /// Puts something in its place.
-    pub async fn put<A: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<A, Failure> {
-        let body = serde_json::to_vec(body).map_err(|error| Failure::input(error.to_string()))?;
-        let body = Some(("application/json", body));
-        Ok(self.client.request(Method::PUT, path, body, PATIENCE).await?)
-    }
-
-    /// Removes something, and hears what there was.
-    pub async fn remove<A: DeserializeOwned>(&self, path: &str) -> Result<A, Failure> {
-        Ok(self.client.delete(path, PATIENCE).await?)
-    }
-
-    pub async fn delete(&self, path: &str) -> Result<(), Failure> {
-        let _: IgnoredAny = self.client.delete(path, PATIENCE).await?;
-        Ok(())
+impl From<FilterError> for Failure {
+    fn from(error: FilterError) -> Failure {
+        Failure::usage(format!("--{}: {}", error.name, error.problem))
     }
 }
 
@@ -147,7 +72,7 @@ fn no_server(text: String) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flowline_api::codes;
+    use flowline_server::api::codes;
 
     #[test]
     fn a_refusal_of_the_api_ends_a_command_as_the_store_would() {

@@ -7,15 +7,15 @@ use std::time::Duration;
 use flowline::core::time::format_duration;
 use flowline::core::{Event, RunKey};
 use flowline::store::{EventQuery, RunRow, Store, StoreError};
-use flowline_api::runs::{EventList, RunResult};
+use flowline_server::api::{Events, Outcome};
 use tokio::sync::watch;
 
+use super::ServerOperator;
 use crate::failure::Failure;
-use crate::target::Server;
 
 /// Looked again without a hint: a hint can be lost.
 const LOOK: Duration = Duration::from_millis(500);
-/// EventList read at a time: a page of full payloads stays small.
+/// Events read at a time: a page of full payloads stays small.
 const PAGE: usize = 200;
 
 /// Reads a run's log from some event on.
@@ -73,36 +73,40 @@ impl Tail {
 }
 
 /// A run's log for whoever looks at it, from the store or from a server.
-pub struct Log {
+pub struct RunLog {
     source: Source,
     trimmed: bool,
 }
 
 enum Source {
     Store(Tail),
-    Server(Box<Asked>),
+    Server(Box<ServerLog>),
 }
 
 /// A log that a server is asked for, a page at a time.
-struct Asked {
-    server: Server,
+struct ServerLog {
+    server: ServerOperator,
     /// The run's route.
     path: String,
     query: EventQuery,
     buffer: VecDeque<Event>,
 }
 
-impl Log {
-    pub async fn of_store(store: Arc<dyn Store>, run: RunKey, query: EventQuery) -> Result<Log, Failure> {
+impl RunLog {
+    pub async fn of_store(store: Arc<dyn Store>, run: RunKey, query: EventQuery) -> Result<RunLog, Failure> {
         let tail = Tail::new(store, run, query);
-        Ok(Log { trimmed: tail.row().await?.events_trimmed, source: Source::Store(tail) })
+        Ok(RunLog { trimmed: tail.row().await?.events_trimmed, source: Source::Store(tail) })
     }
 
-    pub async fn of_server(server: Server, run: &RunKey, query: EventQuery) -> Result<Log, Failure> {
+    pub async fn of_server(
+        server: ServerOperator,
+        run: &RunKey,
+        query: EventQuery,
+    ) -> Result<RunLog, Failure> {
         let path = format!("/v1/runs/{}", run.run);
-        let mut asked = Asked { server, path, query, buffer: VecDeque::new() };
+        let mut asked = ServerLog { server, path, query, buffer: VecDeque::new() };
         let trimmed = asked.fill().await?.events_trimmed;
-        Ok(Log { trimmed, source: Source::Server(Box::new(asked)) })
+        Ok(RunLog { trimmed, source: Source::Server(Box::new(asked)) })
     }
 
     /// Whether retention has removed it.
@@ -130,7 +134,7 @@ impl Log {
             }
             Source::Server(asked) => {
                 let parameters = [("wait", Some(format_duration(LOOK)))];
-                let outcome: RunResult =
+                let outcome: Outcome =
                     asked.server.find(&format!("{}/result", asked.path), &parameters).await?;
                 Ok(outcome.status.is_terminal())
             }
@@ -138,7 +142,7 @@ impl Log {
     }
 }
 
-impl Asked {
+impl ServerLog {
     async fn ready(&mut self) -> Result<Option<Event>, Failure> {
         if self.buffer.is_empty() {
             self.fill().await?;
@@ -147,7 +151,7 @@ impl Asked {
     }
 
     /// Reads the next page; what it holds goes into the buffer.
-    async fn fill(&mut self) -> Result<EventList, Failure> {
+    async fn fill(&mut self) -> Result<Events, Failure> {
         let query = &self.query;
         let kinds: Vec<&str> = query.kinds.iter().map(|kind| kind.as_str()).collect();
         let parameters = [
@@ -157,7 +161,7 @@ impl Asked {
             ("attempt", query.attempt.map(|attempt| attempt.to_string())),
             ("limit", Some(PAGE.to_string())),
         ];
-        let mut page: EventList = self.server.find(&format!("{}/events", self.path), &parameters).await?;
+        let mut page: Events = self.server.find(&format!("{}/events", self.path), &parameters).await?;
         self.query.after = page.items.last().map_or(self.query.after, |event| event.seq);
         self.buffer.extend(page.items.drain(..));
         Ok(page)

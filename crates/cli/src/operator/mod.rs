@@ -1,0 +1,178 @@
+//! What commands do with runs, written once: in a store that the command opens itself ([`StoreOperator`]), or at a server
+//! that it asks ([`ServerOperator`]). Commands know only [`Operator`], so both give the same answers.
+//!
+//! What a server refuses becomes the same [`Failure`] that the store's side has for it, so that scripts need not know which of
+//! the two they speak to.
+
+mod lock;
+mod log;
+mod refusals;
+mod server;
+mod store;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use flowline::core::decide::Sender;
+use flowline::core::{Json, Plan, RunKey};
+use flowline::explain::Explanation;
+use flowline::operate::Applied;
+use flowline::stats::Stats;
+use flowline::store::row::Pause;
+use flowline::store::{EventQuery, QueueRow, ReceiptQuery};
+use flowline::verify::Report;
+use flowline::{RetryFrom, StateOwner, StateQuery};
+use flowline_client::wire::HeldLock;
+use flowline_server::api::{Retried, Start, Started, StateEntry, StateList, StateScopes};
+use flowline_server::filter::RunFilter;
+use flowline_server::receipts::{ReceiptList, SentView};
+use flowline_server::token::{MadeToken, NewToken, TokenRow};
+use flowline_server::view::{FlowView, RunList, RunView, Versions};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+pub use lock::{OperatorLock, lost};
+pub use log::{RunLog, Tail};
+pub use server::ServerOperator;
+pub use store::StoreOperator;
+
+/// What can be done from outside, wherever the runs are.
+#[async_trait(?Send)]
+pub trait Operator {
+    /// Starts a run of the flow that `start` names, or of a definition in a file, which is registered first.
+    async fn start(&self, start: Start, file: Option<FlowFile<'_>>) -> Result<Started, Failure>;
+    /// Sends an event, and waits until a machine has handled it if told so.
+    async fn send(&self, event: ExternalEvent, wait: Option<Duration>) -> Result<SentView, Failure>;
+    async fn steer(&self, run: &RunKey, steering: Steering) -> Result<Applied, Failure>;
+    /// Starts an ended run again, as a new one.
+    async fn retry(&self, run: &RunKey, from: RetryFrom<'_>) -> Result<Retried, Failure>;
+    async fn delete(&self, run: &RunKey) -> Result<(), Failure>;
+    /// Deletes a page of the runs that have ended; with `dry_run` only tells which they are.
+    async fn delete_page(&self, page: &RunsPage, dry_run: bool) -> Result<DeletedPage, Failure>;
+    async fn runs(&self, page: &RunsPage) -> Result<RunList, Failure>;
+    async fn show(&self, run: &RunKey) -> Result<RunView, Failure>;
+    async fn log(&self, run: RunKey, query: EventQuery) -> Result<RunLog, Failure>;
+    async fn explain(&self, run: &RunKey) -> Result<Explanation, Failure>;
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptList, Failure>;
+    async fn stats(&self, question: &StatsQuestion) -> Result<Stats, Failure>;
+    /// Checks the runs of the tenant against their logs, or those of all tenants.
+    async fn verify(&self, all_tenants: bool) -> Result<Report, Failure>;
+
+    async fn flows(&self, versions: Versions) -> Result<Vec<FlowView>, Failure>;
+    /// Chooses the version that new runs use.
+    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChange, Failure>;
+    async fn retire(&self, flow: &str) -> Result<FlowChange, Failure>;
+
+    async fn queues(&self) -> Result<Vec<QueueRow>, Failure>;
+    async fn pause_queue(&self, queue: &str, pause: Pause) -> Result<(), Failure>;
+
+    async fn locks(&self) -> Result<Vec<HeldLock>, Failure>;
+    /// A lock to acquire, extend or release.
+    async fn lock(&self, name: &str, ttl: Duration) -> Result<OperatorLock, Failure>;
+
+    /// Scopes that hold a value.
+    async fn scopes(&self) -> Result<StateScopes, Failure>;
+    async fn values(&self, owner: &StateOwner, query: StateQuery) -> Result<StateList, Failure>;
+    async fn value(&self, owner: &StateOwner, key: &str) -> Result<Option<StateEntry>, Failure>;
+    async fn set_value(
+        &self,
+        owner: &StateOwner,
+        key: &str,
+        value: Json,
+        ttl: Option<Duration>,
+    ) -> Result<(), Failure>;
+    /// Whether there was one.
+    async fn delete_value(&self, owner: &StateOwner, key: &str) -> Result<bool, Failure>;
+
+    async fn create_token(&self, new: NewToken) -> Result<MadeToken, Failure>;
+    async fn tokens(&self) -> Result<Vec<TokenRow>, Failure>;
+    async fn revoke_token(&self, id: &str) -> Result<(), Failure>;
+}
+
+/// A checked definition, and the file that it is in.
+#[derive(Debug)]
+pub struct FlowFile<'a> {
+    pub plan: Arc<Plan>,
+    pub path: &'a Path,
+}
+
+/// What is done to one run from outside.
+#[derive(Debug)]
+pub enum Steering {
+    Cancel { reason: Option<String> },
+    Pause,
+    Resume,
+    Complete { result: Json },
+    Fail { error: String },
+}
+
+/// An event from outside.
+#[derive(Debug)]
+pub struct ExternalEvent {
+    pub to: EventTarget,
+    pub name: String,
+    pub payload: Json,
+    pub sender: Sender,
+    /// Idempotency key.
+    pub key: Option<String>,
+}
+
+/// Where an event goes.
+#[derive(Debug)]
+pub enum EventTarget {
+    Run(RunKey),
+    /// The run of a business key, which is started if it doesn't exist.
+    Key {
+        flow: String,
+        key: String,
+        input: Json,
+    },
+}
+
+/// A page of the runs that a filter lets through.
+#[derive(Debug, Clone, Default)]
+pub struct RunsPage {
+    pub filter: RunFilter,
+    pub limit: Option<u16>,
+    pub cursor: Option<String>,
+    /// The total is left out, which some filters make expensive.
+    pub without_total: bool,
+}
+
+/// Runs that were deleted, or would be.
+#[derive(Debug, Deserialize)]
+pub struct DeletedPage {
+    pub items: Vec<DeletedRun>,
+    /// The cursor of the next page.
+    pub next: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeletedRun {
+    pub run_id: String,
+    pub flow_name: String,
+    pub status: flowline::core::Status,
+}
+
+/// Which figures.
+#[derive(Debug)]
+pub struct StatsQuestion {
+    pub flow: Option<String>,
+    /// How far back; all there is by default.
+    pub since: Option<Duration>,
+    /// Width of the time buckets.
+    pub bucket: Duration,
+    pub steps: bool,
+}
+
+/// A flow after a change, as the API writes it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FlowChange {
+    pub flow: String,
+    pub hash: Option<String>,
+    pub retired: bool,
+}

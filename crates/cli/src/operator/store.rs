@@ -1,0 +1,317 @@
+//! Commands on a store that this process opens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use flowline::core::decide::Finish;
+use flowline::core::{Input, Json, RunKey, Tenant};
+use flowline::explain::{Explanation, explain};
+use flowline::lock::{NamedLock, held_locks};
+use flowline::operate::Applied;
+use flowline::plans::Plans;
+use flowline::registry;
+use flowline::stats::{Depth, Question, Stats, stats};
+use flowline::store::query::{MAX_PAGE, WantTotal};
+use flowline::store::row::Pause;
+use flowline::store::{EventQuery, QueueRow, ReceiptQuery, RunQuery, RunRow, Store};
+use flowline::verify::{Report, verify};
+use flowline::{Config, Engine, RetryFrom, Role, StateHandle, StateOwner, StateQuery};
+use flowline_client::wire::HeldLock;
+use flowline_server::api::{Retried, Start, Started, StateEntry, StateList, StateScopes, held};
+use flowline_server::receipts::{ReceiptList, ReceiptView, SentView};
+use flowline_server::token::{self, MadeToken, NewToken, TokenRow};
+use flowline_server::view::{FlowView, RunList, RunView, Versions};
+use tokio::sync::OnceCell;
+
+use super::{
+    DeletedPage, DeletedRun, EventTarget, ExternalEvent, FlowChange, FlowFile, Operator, OperatorLock,
+    RunLog, RunsPage, StatsQuestion, Steering,
+};
+use crate::definition;
+use crate::failure::Failure;
+use crate::open::{Access, open};
+use crate::settings::Settings;
+
+/// The store of the settings.
+pub struct StoreOperator<'a> {
+    settings: &'a Settings,
+    store: OnceCell<Arc<dyn Store>>,
+}
+
+impl<'a> StoreOperator<'a> {
+    pub fn new(settings: &'a Settings) -> StoreOperator<'a> {
+        StoreOperator { settings, store: OnceCell::new() }
+    }
+
+    fn tenant(&self) -> &Tenant {
+        &self.settings.tenant.value
+    }
+
+    /// The store, opened for what is asked of it first.
+    async fn open(&self, access: Access) -> Result<&Arc<dyn Store>, Failure> {
+        self.store.get_or_try_init(|| open(&self.settings.store.value, access)).await
+    }
+
+    /// Does something with an engine that only carries inputs into runs.
+    async fn operate<T>(
+        &self,
+        access: Access,
+        act: impl AsyncFnOnce(&Engine) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let limits = self.settings.limits();
+        let config = Config { role: Role::Operate, retention: None, limits, ..Config::default() };
+        let engine = Engine::on(self.open(access).await?.clone()).config(config);
+        let engine = engine.tenant(self.tenant().clone()).start().await?;
+        let done = act(&engine).await;
+        engine.stop().await;
+        done
+    }
+
+    /// The key-values of an owner, which must be there.
+    async fn state(&self, owner: &StateOwner, access: Access) -> Result<StateHandle, Failure> {
+        let (store, tenant) = (self.open(access).await?, self.tenant().clone());
+        match owner {
+            StateOwner::Run(run) => self.known(&RunKey::new(tenant.clone(), run.clone())).await?,
+            StateOwner::Flow(flow) if store.latest(&tenant, flow).await?.is_none() => {
+                return Err(Failure::refusal("no-such-flow", format!("there is no flow {flow:?}")));
+            }
+            _ => {}
+        }
+        Ok(StateHandle::new(store.clone(), tenant, owner.clone(), self.settings.limits()))
+    }
+
+    /// Refuses a run that isn't there.
+    async fn known(&self, run: &RunKey) -> Result<(), Failure> {
+        let store = self.open(Access::Reader).await?;
+        match store.load(std::slice::from_ref(run)).await?.iter().all(Option::is_none) {
+            true => Err(Failure::no_such_run(run.run.as_str())),
+            false => Ok(()),
+        }
+    }
+
+    async fn query(&self, page: &RunsPage) -> Result<RunQuery, Failure> {
+        let now = self.open(Access::Reader).await?.now().await?;
+        let limit = page.limit.map_or(MAX_PAGE, usize::from);
+        let total = if page.without_total { WantTotal::No } else { WantTotal::Yes };
+        let query = page.filter.query(self.tenant().clone(), now)?;
+        Ok(RunQuery { cursor: page.cursor.clone(), limit, total, ..query })
+    }
+}
+
+#[async_trait(?Send)]
+impl Operator for StoreOperator<'_> {
+    async fn start(&self, start: Start, file: Option<FlowFile<'_>>) -> Result<Started, Failure> {
+        let origin = file.as_ref().map(|file| definition::origin(file.path)).transpose()?;
+        let access = if file.is_some() { Access::Engine } else { Access::Existing };
+        let input = start.input.unwrap_or_else(Json::null);
+        self.operate(access, async |engine| {
+            let mut request = match file {
+                Some(file) => engine.run_plan(engine.register_plan(file.plan, origin).await?, input),
+                None => engine.run_named(start.flow.as_deref().unwrap_or_default(), input).await?,
+            };
+            if let Some(key) = start.idempotency_key {
+                request = request.idempotency_key(key);
+            }
+            for (name, value) in start.labels {
+                request = request.label(name, value);
+            }
+            let handle = request.priority(start.priority).delay(start.delay).await?;
+            let status = engine.row(handle.key()).await?.status;
+            Ok(Started::of(&handle, status))
+        })
+        .await
+    }
+
+    async fn send(&self, event: ExternalEvent, wait: Option<Duration>) -> Result<SentView, Failure> {
+        let ExternalEvent { to, name, payload, sender, key } = event;
+        self.operate(Access::Existing, async |engine| {
+            let request = match to {
+                EventTarget::Run(run) => engine.event(&run, &name, payload),
+                EventTarget::Key { flow, key, input } => {
+                    engine.event_for(&flow, &key, input, (&name, payload))
+                }
+            };
+            let mut request = request.sender(sender);
+            if let Some(key) = key {
+                request = request.key(key);
+            }
+            let Some(wait) = wait else { return Ok(SentView::of(request.send().await?, None)) };
+            let run = request.run().clone();
+            let (mut sent, receipt) = request.wait(wait).await?;
+            let receipt = match receipt {
+                Some(receipt) => Some(ReceiptView::read(engine.store(), engine.plans(), receipt).await?),
+                None => None,
+            };
+            sent.status = engine.row(&run).await?.status;
+            Ok(SentView::of(sent, receipt))
+        })
+        .await
+    }
+
+    async fn steer(&self, run: &RunKey, steering: Steering) -> Result<Applied, Failure> {
+        let input = match steering {
+            Steering::Cancel { reason } => Input::Cancel { reason },
+            Steering::Pause => Input::Pause,
+            Steering::Resume => Input::Resume,
+            Steering::Complete { result } => Input::Finish(Finish::Completed { result }),
+            Steering::Fail { error } => Input::Finish(Finish::Failed { error }),
+        };
+        self.operate(Access::Existing, async |engine| Ok(engine.input(run, input).await?)).await
+    }
+
+    async fn retry(&self, run: &RunKey, from: RetryFrom<'_>) -> Result<Retried, Failure> {
+        self.operate(Access::Existing, async |engine| {
+            let handle = engine.again(run, from).await?.await?;
+            Ok(Retried::of(&engine.row(handle.key()).await?, &run.run))
+        })
+        .await
+    }
+
+    async fn delete(&self, run: &RunKey) -> Result<(), Failure> {
+        self.operate(Access::Existing, async |engine| Ok(engine.delete(run).await?)).await
+    }
+
+    async fn delete_page(&self, page: &RunsPage, dry_run: bool) -> Result<DeletedPage, Failure> {
+        let store = self.open(Access::Existing).await?;
+        let page = store.runs(self.query(page).await?).await?;
+        let ended: Vec<&RunRow> = page.items.iter().filter(|row| row.status.is_terminal()).collect();
+        let keys: Vec<RunKey> = ended.iter().map(|row| row.key()).collect();
+        let gone = if dry_run { vec![true; keys.len()] } else { store.delete_runs(&keys).await? };
+        let items = ended.iter().zip(gone).filter(|(_, gone)| *gone).map(|(row, _)| DeletedRun {
+            run_id: row.run_id.to_string(),
+            flow_name: row.flow_name.to_string(),
+            status: row.status,
+        });
+        Ok(DeletedPage { items: items.collect(), next: page.next })
+    }
+
+    async fn runs(&self, page: &RunsPage) -> Result<RunList, Failure> {
+        let query = self.query(page).await?;
+        Ok(self.open(Access::Reader).await?.runs(query).await?.into())
+    }
+
+    async fn show(&self, run: &RunKey) -> Result<RunView, Failure> {
+        Ok(RunView::read(&**self.open(Access::Reader).await?, &Plans::default(), run).await?)
+    }
+
+    async fn log(&self, run: RunKey, query: EventQuery) -> Result<RunLog, Failure> {
+        RunLog::of_store(self.open(Access::Reader).await?.clone(), run, query).await
+    }
+
+    async fn explain(&self, run: &RunKey) -> Result<Explanation, Failure> {
+        Ok(explain(&**self.open(Access::Reader).await?, &Plans::default(), run).await?)
+    }
+
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptList, Failure> {
+        let store = self.open(Access::Reader).await?;
+        if let Some(run) = &query.run {
+            self.known(&RunKey::new(self.tenant().clone(), run.clone())).await?;
+        }
+        Ok(ReceiptList::read(&**store, &Plans::default(), query, |_| true).await?)
+    }
+
+    async fn stats(&self, question: &StatsQuestion) -> Result<Stats, Failure> {
+        let store = self.open(Access::Reader).await?;
+        let since = match question.since {
+            Some(ago) => Some(store.now().await?.before(ago)),
+            None => None,
+        };
+        let question = Question {
+            tenant: self.tenant().clone(),
+            flow: question.flow.clone(),
+            since,
+            bucket: question.bucket,
+            steps: if question.steps { Depth::Steps } else { Depth::Runs },
+        };
+        Ok(stats(&**store, &question).await?)
+    }
+
+    async fn verify(&self, all_tenants: bool) -> Result<Report, Failure> {
+        let only = (!all_tenants).then_some(self.tenant());
+        Ok(verify(&**self.open(Access::Reader).await?, &Plans::default(), only).await?)
+    }
+
+    async fn flows(&self, versions: Versions) -> Result<Vec<FlowView>, Failure> {
+        Ok(FlowView::list(&**self.open(Access::Reader).await?, self.tenant(), versions).await?)
+    }
+
+    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChange, Failure> {
+        let store = self.open(Access::Existing).await?;
+        let latest = registry::activate(&**store, self.tenant(), flow, version).await?;
+        Ok(FlowChange { flow: flow.to_owned(), hash: Some(latest.hash.to_string()), retired: false })
+    }
+
+    async fn retire(&self, flow: &str) -> Result<FlowChange, Failure> {
+        registry::retire(&**self.open(Access::Existing).await?, self.tenant(), flow).await?;
+        Ok(FlowChange { flow: flow.to_owned(), hash: None, retired: true })
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueRow>, Failure> {
+        Ok(self.open(Access::Reader).await?.queues(self.tenant()).await?)
+    }
+
+    async fn pause_queue(&self, queue: &str, pause: Pause) -> Result<(), Failure> {
+        self.open(Access::Existing).await?.pause_queue(self.tenant(), queue, pause).await?;
+        Ok(())
+    }
+
+    async fn locks(&self) -> Result<Vec<HeldLock>, Failure> {
+        let store = self.open(Access::Reader).await?;
+        let now = store.now().await?;
+        let rows = held_locks(&**store, self.tenant()).await?;
+        Ok(rows.into_iter().map(|row| held(row, now)).collect())
+    }
+
+    async fn lock(&self, name: &str, ttl: Duration) -> Result<OperatorLock, Failure> {
+        let store = self.open(Access::Existing).await?.clone();
+        Ok(OperatorLock::Store(NamedLock::new(store, self.tenant().clone(), name).ttl(ttl)))
+    }
+
+    async fn scopes(&self) -> Result<StateScopes, Failure> {
+        Ok(StateScopes::read(&**self.open(Access::Reader).await?, self.tenant()).await?)
+    }
+
+    async fn values(&self, owner: &StateOwner, query: StateQuery) -> Result<StateList, Failure> {
+        Ok(StateList::of(owner, self.state(owner, Access::Reader).await?.list(query).await?))
+    }
+
+    async fn value(&self, owner: &StateOwner, key: &str) -> Result<Option<StateEntry>, Failure> {
+        let found = self.state(owner, Access::Reader).await?.find(key).await?;
+        Ok(found.map(|found| StateEntry::of(owner, found)))
+    }
+
+    async fn set_value(
+        &self,
+        owner: &StateOwner,
+        key: &str,
+        value: Json,
+        ttl: Option<Duration>,
+    ) -> Result<(), Failure> {
+        let state = self.state(owner, Access::Existing).await?;
+        match ttl {
+            Some(ttl) => state.set_for(key, &value, ttl).await?,
+            None => state.set(key, &value).await?,
+        }
+        Ok(())
+    }
+
+    async fn delete_value(&self, owner: &StateOwner, key: &str) -> Result<bool, Failure> {
+        Ok(self.state(owner, Access::Existing).await?.delete(key).await?)
+    }
+
+    async fn create_token(&self, new: NewToken) -> Result<MadeToken, Failure> {
+        Ok(token::create(&**self.open(Access::Engine).await?, self.tenant(), new).await?)
+    }
+
+    async fn tokens(&self) -> Result<Vec<TokenRow>, Failure> {
+        Ok(token::list(&**self.open(Access::Reader).await?, Some(self.tenant())).await?)
+    }
+
+    async fn revoke_token(&self, id: &str) -> Result<(), Failure> {
+        match token::revoke(&**self.open(Access::Existing).await?, self.tenant(), id).await? {
+            true => Ok(()),
+            false => Err(Failure::refusal("no-such-token", format!("there is no token {id}"))),
+        }
+    }
+}

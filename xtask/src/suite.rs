@@ -1,0 +1,266 @@
+//! The tests: built once, then their binaries side by side.
+//!
+//! `cargo test` runs one binary after the other, and most of ours wait: for a lease to expire, a server to come back, a
+//! process to end. So a few run at a time. What each prints is kept and shown whole when it ends, so that outputs never mix.
+//! All run to their end whatever fails, and the end names each that failed with the command that repeats it.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::stage::cargo;
+
+/// Binaries at a time, beyond one for each core.
+const SPARE: usize = 1;
+/// What takes longest starts first, so that it doesn't run on alone at the end.
+const SLOW: &[&str] = &[
+    "live",
+    "instances",
+    "remote",
+    "machines",
+    "pages",
+    "seeds",
+    "scale",
+    "conformance",
+    "doctor",
+    "limits",
+];
+
+/// One binary with tests, or the examples in doc comments.
+#[derive(Debug)]
+struct Suite {
+    package: String,
+    /// What `cargo test -p PACKAGE` takes to run this one alone.
+    select: Vec<String>,
+    /// The binary and the folder that it runs in; the doc tests have none and are run by cargo.
+    binary: Option<(PathBuf, PathBuf)>,
+}
+
+/// A line of what `cargo --message-format=json` prints, as far as it is read here.
+#[derive(Debug, Deserialize)]
+struct Artifact {
+    manifest_path: Option<PathBuf>,
+    target: Option<Target>,
+    profile: Option<Profile>,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// How one suite ended.
+#[derive(Debug)]
+struct Ran {
+    by_hand: String,
+    ok: bool,
+    took: Duration,
+    counts: Counts,
+}
+
+/// The numbers of lines such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+/// Builds every test of the workspace and runs them, with `variables` in their environment.
+pub(crate) fn run(root: &Path, variables: &[(&'static str, String)]) -> Result<()> {
+    let suites = Mutex::new(VecDeque::from(build(root)?));
+    let logs = crate::services::target_folder(root).join("xtask/tests");
+    fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
+    let ran = Mutex::new(Vec::new());
+    let lanes = thread::available_parallelism().map_or(1, usize::from) + SPARE;
+    thread::scope(|scope| {
+        for lane in 0..lanes {
+            let (suites, ran) = (&suites, &ran);
+            let log = logs.join(format!("lane-{lane}.log"));
+            scope.spawn(move || {
+                while let Some(suite) = locked(suites).pop_front() {
+                    let one = suite.run(root, variables, &log);
+                    locked(ran).push(one);
+                }
+            });
+        }
+    });
+    report(locked(&ran).drain(..).collect::<Result<Vec<Ran>>>()?)
+}
+
+fn locked<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Compiles the tests and gives what there is to run, the slow ones first.
+fn build(root: &Path) -> Result<Vec<Suite>> {
+    let mut child = cargo()
+        .current_dir(root)
+        .args(["test", "--workspace", "--no-run", "--quiet", "--message-format=json-render-diagnostics"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start cargo; is it on PATH?")?;
+    let lines = BufReader::new(child.stdout.take().context("cargo has no output")?).lines();
+    let mut suites = vec![Suite::docs()];
+    for line in lines {
+        let artifact: Artifact = serde_json::from_str(&line?).context("cannot read what cargo printed")?;
+        suites.extend(Suite::of(artifact));
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("the tests don't compile ({status})");
+    }
+    suites.sort_by_key(|suite| suite.rank());
+    Ok(suites)
+}
+
+impl Suite {
+    /// The examples in doc comments, of all crates at once.
+    fn docs() -> Suite {
+        Suite { package: String::new(), select: vec!["--doc".to_owned()], binary: None }
+    }
+
+    fn of(artifact: Artifact) -> Option<Suite> {
+        let (target, executable) = (artifact.target?, artifact.executable?);
+        if !artifact.profile?.test {
+            return None;
+        }
+        let folder = artifact.manifest_path?.parent()?.to_path_buf();
+        let select = match target.kind.first()?.as_str() {
+            "test" => vec!["--test".to_owned(), target.name],
+            "bin" => vec!["--bin".to_owned(), target.name],
+            "example" => vec!["--example".to_owned(), target.name],
+            _ => vec!["--lib".to_owned()],
+        };
+        let package = package_of(&folder)?;
+        Some(Suite { package, select, binary: Some((executable, folder)) })
+    }
+
+    fn rank(&self) -> usize {
+        let name = self.select.last().map_or("", String::as_str);
+        let place = SLOW.iter().position(|slow| *slow == name);
+        // The doc tests compile as they run: they begin at once, too.
+        if self.binary.is_none() { 0 } else { place.map_or(SLOW.len() + 1, |place| place + 1) }
+    }
+
+    fn arguments(&self) -> Vec<&str> {
+        let mut arguments = vec!["test"];
+        match self.package.as_str() {
+            "" => arguments.push("--workspace"),
+            package => arguments.extend(["-p", package]),
+        }
+        arguments.extend(self.select.iter().map(String::as_str));
+        arguments
+    }
+
+    fn run(&self, root: &Path, variables: &[(&'static str, String)], log: &Path) -> Result<Ran> {
+        let by_hand = format!("cargo {}", self.arguments().join(" "));
+        let output = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        let mut command = match &self.binary {
+            Some((binary, folder)) => {
+                let mut command = Command::new(binary);
+                command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
+                command
+            }
+            None => {
+                let mut command = cargo();
+                command.current_dir(root).arg("--quiet").args(self.arguments());
+                command
+            }
+        };
+        let began = Instant::now();
+        let status = command
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stderr(output.try_clone()?)
+            .stdout(output)
+            .status()
+            .with_context(|| format!("cannot run {by_hand}"))?;
+        let took = began.elapsed();
+        let printed = String::from_utf8_lossy(&fs::read(log)?).into_owned();
+        // One write, so that two that end together do not mix.
+        let shown = format!("\n     Running {by_hand} ({:.1} s)\n{printed}", took.as_secs_f32());
+        std::io::stdout().lock().write_all(shown.as_bytes())?;
+        let counts = Counts::of(&printed);
+        Ok(Ran { by_hand, ok: status.success() && counts.failed == 0, took, counts })
+    }
+}
+
+/// The name in the manifest of a folder.
+fn package_of(folder: &Path) -> Option<String> {
+    let manifest: toml::Table = fs::read_to_string(folder.join("Cargo.toml")).ok()?.parse().ok()?;
+    Some(manifest.get("package")?.get("name")?.as_str()?.to_owned())
+}
+
+impl Counts {
+    fn of(printed: &str) -> Counts {
+        let mut counts = Counts::default();
+        for line in printed.lines().filter_map(|line| line.strip_prefix("test result: ")) {
+            let number = |word: &str| {
+                let part = line.split([';', '.']).find(|part| part.trim().ends_with(word));
+                part.and_then(|part| part.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+            };
+            counts.passed += number("passed");
+            counts.failed += number("failed");
+            counts.ignored += number("ignored");
+        }
+        counts
+    }
+}
+
+fn report(mut ran: Vec<Ran>) -> Result<()> {
+    ran.sort_by_key(|one| std::cmp::Reverse(one.took));
+    println!("\nlongest:");
+    for one in ran.iter().take(8) {
+        println!("  {:6.1} s  {}", one.took.as_secs_f32(), one.by_hand);
+    }
+    let total = |count: fn(&Counts) -> u64| ran.iter().map(|one| count(&one.counts)).sum::<u64>();
+    let (passed, failed) = (total(|counts| counts.passed), total(|counts| counts.failed));
+    println!("\n{passed} passed, {failed} failed, {} skipped", total(|counts| counts.ignored));
+    let failed: Vec<&str> = ran.iter().filter(|one| !one.ok).map(|one| one.by_hand.as_str()).collect();
+    if !failed.is_empty() {
+        bail!("these failed:\n  {}", failed.join("\n  "));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_a_binary_with_several_results_are_added_up() {
+        let printed = "running 4 tests\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out\n\
+            test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.2s\n";
+        assert_eq!(Counts::of(printed), Counts { passed: 8, failed: 2, ignored: 1 });
+    }
+
+    #[test]
+    fn a_binary_that_dies_without_a_word_counts_as_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let suite = Suite {
+            package: "flowline-core".to_owned(),
+            select: vec!["--lib".to_owned()],
+            binary: Some(("/bin/false".into(), folder.path().to_path_buf())),
+        };
+        let ran = suite.run(folder.path(), &[], &folder.path().join("log")).unwrap();
+        assert!(!ran.ok);
+        let error = report(vec![ran]).unwrap_err().to_string();
+        assert!(error.ends_with("cargo test -p flowline-core --lib"), "{error}");
+    }
+}
