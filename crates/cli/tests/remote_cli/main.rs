@@ -2,6 +2,7 @@
 //! alike, one opened and one asked for, end with the same exit codes and say the same; and what only a server can go wrong
 //! with.
 
+mod every;
 #[allow(dead_code)]
 #[path = "../cli/place.rs"]
 mod place;

@@ -144,7 +144,7 @@ impl Twins {
 
     /// Names stand for ids, and nothing for what differs from run to run.
     fn blank(&self, value: &mut Value) {
-        const DIFFER: [&str; 27] = [
+        const DIFFER: [&str; 28] = [
             "id",
             "ts",
             "at",
@@ -172,6 +172,7 @@ impl Twins {
             "since",
             "until",
             "remainingMs",
+            "lockToken",
         ];
         match value {
             Value::Object(members) => {
