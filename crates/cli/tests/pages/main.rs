@@ -55,6 +55,7 @@ macro_rules! pages {
 pages! {
     readme: "README.md",
     architecture: "ARCHITECTURE.md",
+    contributing: "CONTRIBUTING.md",
     examples: "examples/README.md",
     contents: "docs/README.md",
     checker: "docs/checker.md",
