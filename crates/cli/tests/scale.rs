@@ -6,13 +6,11 @@ mod place;
 
 use std::time::Duration;
 
-use flowline::config::{Config, Role};
 use flowline::core::Status;
-use flowline::plans::Plans;
 use flowline::store::query::Total;
 use flowline::store::{EventQuery, RunQuery};
 use flowline::verify::verify;
-use flowline::{Engine, Flow, Level, Step, StepError};
+use flowline::{Config, Engine, Flow, Level, Plans, Role, Step, StepError};
 use place::Here;
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};

@@ -148,13 +148,36 @@ impl std::fmt::Debug for EngineBuilder {
 }
 
 impl Engine {
-    /// An engine on a SQLite file, made where there is none.
+    /// An engine on a SQLite file, which is created if it doesn't exist.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use flowline::{Engine, Flow};
+    /// # let flow = Flow::new("f").step("a", |_, _: serde_json::Value| async { Ok(()) }).build()?;
+    /// let engine = Engine::open("flowline.db").flow(&flow).slots(8).start().await?;
+    /// // …
+    /// engine.stop().await; // lets running steps finish
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "sqlite")]
     pub fn open(path: impl Into<std::path::PathBuf>) -> EngineBuilder {
         EngineBuilder::new(Place::File(path.into()))
     }
 
-    /// An engine on a store that is open already.
+    /// An engine on a store that is open already: PostgreSQL, Redis, or one in memory for tests.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::sync::Arc;
+    /// use flowline::Engine;
+    /// use flowline::store::{Clock, MemoryStore};
+    ///
+    /// let store = Arc::new(MemoryStore::new(Clock::system()));
+    /// let engine = Engine::on(store).start().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn on(store: Arc<dyn Store>) -> EngineBuilder {
         EngineBuilder::new(Place::Store(store))
     }

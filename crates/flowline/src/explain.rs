@@ -102,7 +102,19 @@ impl Explanation {
     }
 }
 
-/// Explains one run.
+/// Explains one run: where it is, and what each step waits for.
+///
+/// ```no_run
+/// # async fn example(engine: flowline::Engine, run: flowline::RunHandle) -> Result<(), Box<dyn std::error::Error>> {
+/// use flowline::explain::explain;
+///
+/// let explanation = explain(engine.store(), engine.plans(), run.key()).await?;
+/// for step in &explanation.steps {
+///     println!("{}: {}", step.step, step.reason);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub async fn explain(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<Explanation, EngineError> {
     let snapshot = store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
     let snapshot = snapshot.ok_or_else(|| EngineError::NoSuchRun(run.run.to_string()))?;

@@ -52,7 +52,7 @@ pub trait StepOutput: Send + 'static {
     fn write(self) -> Result<Json, StepError>;
 }
 
-/// Waits for every one of a tuple of events.
+/// Waits for every one of a tuple of events: `All((charged, reserved)): All<(Charged, Reserved)>`.
 #[derive(Debug, Clone)]
 pub struct All<T>(pub T);
 
@@ -167,6 +167,39 @@ impl StepOutput for () {
 }
 
 /// A flow or a [machine](crate::machine) with its functions, checked.
+///
+/// ```
+/// use flowline::{All, Flow, Retry, Step, StepError, event};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Order { cents: u32 }
+/// #[derive(Serialize, Deserialize)]
+/// struct Charged { receipt: String }
+/// #[derive(Serialize, Deserialize)]
+/// struct Reserved { shelf: String }
+/// event!(Order = "order.placed", Charged = "order.charged", Reserved = "order.reserved");
+///
+/// async fn charge(step: Step, order: Order) -> Result<Charged, StepError> {
+///     Ok(Charged { receipt: format!("{} for {}", step.idempotency_key(), order.cents) })
+/// }
+/// async fn reserve(_: Step, _: Order) -> Result<Reserved, StepError> {
+///     Ok(Reserved { shelf: "7b".to_owned() })
+/// }
+/// async fn ship(_: Step, All((charged, reserved)): All<(Charged, Reserved)>) -> Result<(), StepError> {
+///     println!("{} from shelf {}", charged.receipt, reserved.shelf);
+///     Ok(())
+/// }
+///
+/// let flow = Flow::new("fulfil-order")
+///     .input::<Order>()
+///     .step("charge", charge)
+///     .retry(Retry { attempts: 5, ..Retry::default() })
+///     .step("reserve", reserve)
+///     .step("ship", ship) // waits for both
+///     .build()?; // the whole graph is checked here
+/// # Ok::<(), flowline::EngineError>(())
+/// ```
 #[derive(Clone)]
 pub struct Flow {
     definition: Definition,

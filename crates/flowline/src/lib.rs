@@ -1,4 +1,4 @@
-//! Durable flows, from one file or on many instances.
+//! Durable workflows, on one file or on many instances.
 //!
 //! A flow is steps wired by events. [`Flow`] describes one in Rust with typed steps; a YAML, TOML or JSON file describes
 //! the same thing. An [`Engine`] runs flows: it carries inputs to the pure `decide` of `flowline-core`, makes each
@@ -28,54 +28,65 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Where to look:
+//!
+//! - **Describe** what runs: [`Flow`] and [`Machine`] in Rust; [`core::definition::read`] reads a file. [`Step`] is what the
+//!   code of a step sees.
+//! - **Run** it: [`Engine::open`] or [`Engine::on`], [`Engine::run`], [`RunHandle::wait`], [`Engine::send`],
+//!   [`Engine::subscribe`], [`Engine::state`], [`Engine::lock`]. [`Engine::remote`] serves workers in other processes, and
+//!   [`runner`] is for runners of your own.
+//! - **Operate** it: [`Engine::cancel`], [`Engine::pause`], [`Engine::retry`]; on any open store, [`explain`], [`stats`],
+//!   [`stuck`], [`verify`], [`reconcile`], [`retain`] and [`relocate`]; [`meters`] and [`trace`] for what watches.
 
-pub mod attempt;
-pub mod config;
-pub mod drive;
-pub mod engine;
+mod attempt;
+mod config;
+mod drive;
+mod engine;
 pub mod explain;
-pub mod flow;
-pub mod lease_ref;
-pub mod ledger;
+mod flow;
+mod lease_ref;
+mod ledger;
 pub mod lock;
 pub mod machine;
 pub mod meters;
-pub mod operate;
+mod operate;
 mod pace;
-pub mod plans;
+mod plans;
 pub mod position;
-pub mod presence;
+mod presence;
 pub mod reconcile;
 pub mod registry;
 pub mod relocate;
 pub mod remote;
 pub mod retain;
-pub mod retry;
+mod retry;
 pub mod runner;
-pub mod send;
-pub mod slots;
+mod send;
+mod slots;
 mod standing;
-pub mod start;
-pub mod state;
+mod start;
+mod state;
 pub mod stats;
-pub mod step;
+mod step;
 pub mod stuck;
-pub mod subscribe;
+mod subscribe;
 pub mod trace;
 pub mod verify;
 
 pub use config::{Config, Role, instance_name};
 pub use engine::{Engine, EngineBuilder, EngineError};
-pub use flow::{All, Any, Event, Flow};
+pub use flow::{All, Any, Event, Flow, FlowBuilder, StepInput, StepOutput};
 pub use flowline_core as core;
 pub use flowline_core::definition::{Backoff, OnFailure, Priority, Retain, Retry};
 pub use flowline_core::limits::Limits;
 pub use flowline_store as store;
 pub use flowline_store::{StateOwner, StatePage, StateQuery, StateScope, StateValue};
-pub use lease_ref::LeaseRef;
+pub use lease_ref::{LeaseRef, NoLeaseRef};
 pub use lock::{LockError, LockGuard, NamedLock};
 pub use machine::{ActionInput, Machine};
-pub use operate::{RunHandle, RunOutcome};
+pub use operate::{Applied, RunHandle, RunOutcome};
+pub use plans::Plans;
 pub use retry::RetryFrom;
 #[cfg(feature = "http")]
 pub use runner::http::HttpConfig;
@@ -84,6 +95,22 @@ pub use start::StartRequest;
 pub use state::StateHandle;
 pub use step::{Level, Step, StepError};
 pub use subscribe::{Source, Subscription};
+
+/// For the crates of this workspace alone: the engine's parts as the simulator drives them, and what the server and the
+/// command line share with the engine. Nothing here is part of the crate's API, and any version may change it.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::attempt::{ASK_AGAIN, Attempt, FLUSH, Launch, Record, out_of_time_error};
+    pub use crate::drive::{Action, Driver, Message, Reply};
+    pub use crate::ledger::{Entry, Outcome};
+    pub use crate::operate::refused;
+    pub use crate::presence::{PresentEngine, engines};
+    pub use crate::retry::again;
+    pub use crate::slots::{Slots, Tokens};
+    pub use crate::start::{check_start, input_digest, opened};
+    pub use crate::state::check_key;
+    pub use crate::subscribe::Hint;
+}
 
 /// The Rust of the guides compiles and runs.
 #[cfg(doctest)]

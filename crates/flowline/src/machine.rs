@@ -20,6 +20,26 @@ use crate::runner::{Runner, StepFuture};
 use crate::step::{Step, StepError};
 
 /// Describes a machine: `Machine::new(…)….build()`.
+///
+/// ```
+/// use flowline::machine::to;
+/// use flowline::{ActionInput, Machine, Step, StepError};
+///
+/// async fn notify(_: Step, input: ActionInput) -> Result<(), StepError> {
+///     println!("now {}", input.state);
+///     Ok(())
+/// }
+///
+/// let door = Machine::new("door")
+///     .events(["open", "close"])
+///     .action("notify", notify)
+///     .state("closed")
+///     .on("open", to("opened").actions(["notify"]))
+///     .state("opened")
+///     .on("close", to("closed"))
+///     .build()?;
+/// # Ok::<(), flowline::EngineError>(())
+/// ```
 #[derive(Debug)]
 pub struct Machine;
 

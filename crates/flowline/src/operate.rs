@@ -14,8 +14,6 @@ use crate::drive::{Ended, Message};
 use crate::engine::{Engine, EngineError};
 use crate::ledger::Outcome;
 
-pub use crate::start::check_start;
-
 /// How often a run that this engine does not work on is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -71,6 +69,19 @@ impl RunHandle {
     }
 
     /// Waits for the end of the run.
+    ///
+    /// ```no_run
+    /// # async fn example(run: flowline::RunHandle) -> Result<(), Box<dyn std::error::Error>> {
+    /// use flowline::core::Status;
+    ///
+    /// let outcome = run.wait().await?;
+    /// match outcome.status {
+    ///     Status::Completed => println!("{:?}", outcome.result),
+    ///     status => println!("{status}: {:?}", outcome.error),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn wait(&self) -> Result<RunOutcome, EngineError> {
         let told = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
         match told {
@@ -170,20 +181,49 @@ impl Engine {
         }
     }
 
+    /// Ends a run. Queued steps are dropped, running ones are told to stop, and nothing they report is recorded any more.
+    ///
+    /// ```no_run
+    /// # async fn example(engine: flowline::Engine, run: flowline::RunHandle) -> Result<(), Box<dyn std::error::Error>> {
+    /// engine.cancel(run.key(), Some("ordered twice".to_owned())).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn cancel(&self, run: &RunKey, reason: Option<String>) -> Result<Applied, EngineError> {
         self.input(run, Input::Cancel { reason }).await
     }
 
-    /// Holds what waits; what runs goes on to its end.
+    /// Pauses a run: what waits is held until [`Engine::resume`], what runs goes on to its end.
+    ///
+    /// ```no_run
+    /// # async fn example(engine: flowline::Engine, run: flowline::RunHandle) -> Result<(), Box<dyn std::error::Error>> {
+    /// engine.pause(run.key()).await?;
+    /// // … look into it …
+    /// engine.resume(run.key()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn pause(&self, run: &RunKey) -> Result<Applied, EngineError> {
         self.input(run, Input::Pause).await
     }
 
+    /// Lets a paused run go on.
     pub async fn resume(&self, run: &RunKey) -> Result<Applied, EngineError> {
         self.input(run, Input::Resume).await
     }
 
-    /// Ends a run by hand.
+    /// Ends a run by hand, as completed or as failed.
+    ///
+    /// ```no_run
+    /// # async fn example(engine: flowline::Engine, run: flowline::RunHandle) -> Result<(), Box<dyn std::error::Error>> {
+    /// use flowline::core::Json;
+    /// use flowline::core::decide::Finish;
+    ///
+    /// let result = Json::of(&"settled on the phone")?;
+    /// engine.finish(run.key(), Finish::Completed { result }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn finish(&self, run: &RunKey, finish: Finish) -> Result<Applied, EngineError> {
         self.input(run, Input::Finish(finish)).await
     }

@@ -105,6 +105,17 @@ fn tell(done: &Reconciled, meters: &Meters, instance: &str) {
     }
 }
 
+/// Compares every run of every tenant, or of one, with its log, and in [`Mode::Repair`] puts right what can be.
+///
+/// ```no_run
+/// # async fn example(engine: flowline::Engine) -> Result<(), Box<dyn std::error::Error>> {
+/// use flowline::reconcile::{Mode, reconcile};
+///
+/// let found = reconcile(engine.store(), engine.plans(), None, Mode::Repair).await?;
+/// println!("{} findings in {} runs", found.findings.len(), found.runs);
+/// # Ok(())
+/// # }
+/// ```
 pub async fn reconcile(
     store: &dyn Store,
     plans: &Plans,

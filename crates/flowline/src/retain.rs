@@ -24,7 +24,19 @@ pub async fn keep_tidy(store: Arc<dyn Store>, instance: Arc<str>, policy: Retent
     keep_pace(store.clone(), "retain", instance, PACE, work).await;
 }
 
-/// Removes everything that is over its time now.
+/// Removes everything that is over its time now. An engine does this by itself, as [`Config::retention`] says.
+///
+/// [`Config::retention`]: crate::Config::retention
+///
+/// ```no_run
+/// # async fn example(engine: flowline::Engine) -> Result<(), Box<dyn std::error::Error>> {
+/// use flowline::store::row::Retention;
+///
+/// let done = flowline::retain::retain_all(engine.store(), Retention::default()).await?;
+/// println!("{} runs removed", done.removed);
+/// # Ok(())
+/// # }
+/// ```
 pub async fn retain_all(
     store: &dyn Store,
     policy: Retention,

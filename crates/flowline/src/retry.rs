@@ -36,6 +36,14 @@ impl Engine {
     /// Repeats an ended run as a new one. A flow keeps the steps that it had completed and their emits; with `from`, that step
     /// and everything after it are done again too. A machine goes back to where it stood before the event that failed, and
     /// applies that event again.
+    ///
+    /// ```no_run
+    /// # async fn example(engine: flowline::Engine, run: flowline::RunHandle) -> Result<(), Box<dyn std::error::Error>> {
+    /// let again = engine.retry(run.key(), None).await?; // or Some("ship"), to do that step again as well
+    /// println!("{:?}", again.wait().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn retry(&self, run: &RunKey, from: Option<&str>) -> Result<RunHandle, EngineError> {
         self.again(run, from.into()).await?.await
     }

@@ -71,7 +71,21 @@ struct Reserved {
 }
 
 impl Engine {
-    /// An event for a run, to be sent with [`SendRequest::send`].
+    /// An event for a run, to be sent with [`SendRequest::send`] or, to wait until a machine has handled it,
+    /// [`SendRequest::wait`].
+    ///
+    /// ```no_run
+    /// # async fn example(engine: flowline::Engine, run: flowline::RunHandle) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use flowline::core::Json;
+    ///
+    /// let payload = Json::of(&serde_json::json!({ "reason": "fragile" }))?;
+    /// let event = engine.event(run.key(), "order.approve", payload).key("approval-42").user("mia");
+    /// let (sent, receipt) = event.wait(Duration::from_secs(5)).await?;
+    /// println!("{}: {:?}", sent.event_id, receipt);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn event(&self, run: &RunKey, name: &str, payload: Json) -> SendRequest {
         SendRequest {
             engine: self.clone(),
@@ -100,6 +114,15 @@ impl Engine {
     }
 
     /// Sends an event from outside into a run.
+    ///
+    /// ```no_run
+    /// # async fn example(engine: flowline::Engine, run: flowline::RunHandle) -> Result<(), Box<dyn std::error::Error>> {
+    /// use flowline::core::Json;
+    ///
+    /// engine.send(run.key(), "order.paid", Json::of(&serde_json::json!({ "cents": 1900 }))?).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn send(&self, run: &RunKey, event: &str, payload: Json) -> Result<Sent, EngineError> {
         self.event(run, event, payload).send().await
     }

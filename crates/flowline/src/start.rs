@@ -112,6 +112,21 @@ impl IntoFuture for StartRequest {
 
 impl Engine {
     /// Starts a run of a flow that was registered with this engine.
+    ///
+    /// ```no_run
+    /// # async fn example(engine: flowline::Engine, flow: flowline::Flow) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let run = engine
+    ///     .run(&flow, serde_json::json!({ "cents": 1900 }))
+    ///     .idempotency_key("order-42") // started again with the same input, it's the same run
+    ///     .label("customer", "c-7")
+    ///     .delay(Duration::from_secs(60))
+    ///     .await?;
+    /// println!("{} started", run.id());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn run(&self, flow: &Flow, input: impl Serialize) -> StartRequest {
         let plan = self.shared.plans.cached(flow.hash());
         let plan = plan.ok_or_else(|| EngineError::NoSuchFlow(flow.name().to_owned()));

@@ -36,6 +36,15 @@ impl std::fmt::Debug for StateHandle {
 impl Engine {
     /// Key-value state of this handle's tenant: `tenant`, `flow:FLOW`, `run:RUN`, or any other name, such as `orders`, which
     /// is shared by all flows.
+    ///
+    /// ```no_run
+    /// # async fn example(engine: flowline::Engine) -> Result<(), Box<dyn std::error::Error>> {
+    /// let orders = engine.state("orders")?;
+    /// orders.set("order-42", "paid").await?;
+    /// let status: Option<String> = orders.get("order-42").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn state(&self, owner: &str) -> Result<StateHandle, EngineError> {
         let owner = StateOwner::parse(owner).map_err(EngineError::Invalid)?;
         let limits = self.shared.config.limits;

@@ -122,6 +122,23 @@ impl Summary {
 pub const NO_WIDTH: &str = "a time bucket is 1ms wide or wider";
 
 /// Counts. Cost is linear in the runs that the question covers.
+///
+/// ```no_run
+/// # async fn example(engine: flowline::Engine) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use flowline::stats::{Depth, Question, stats};
+///
+/// let question = Question {
+///     tenant: engine.tenant().clone(),
+///     flow: Some("fulfil-order".to_owned()),
+///     since: None,
+///     bucket: Duration::from_secs(3600),
+///     steps: Depth::Runs,
+/// };
+/// println!("{:?}", stats(engine.store(), &question).await?.total);
+/// # Ok(())
+/// # }
+/// ```
 pub async fn stats(store: &dyn Store, question: &Question) -> Result<Stats, StoreError> {
     if question.bucket < Duration::from_millis(1) {
         return Err(StoreError::Invalid(NO_WIDTH.to_owned()));

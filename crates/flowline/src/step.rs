@@ -17,6 +17,18 @@ use crate::attempt::live::LiveAttempt;
 use crate::lock::NamedLock;
 
 /// One attempt of a step, as its code sees it. Cheap to clone.
+///
+/// ```
+/// use flowline::{Level, Step, StepError};
+///
+/// async fn charge(step: Step, order: serde_json::Value) -> Result<String, StepError> {
+///     step.log(Level::Info, format!("attempt {}", step.attempt()));
+///     let tries: u32 = step.get("run", "tries").await?.unwrap_or(0);
+///     step.set("run", "tries", tries + 1).await?; // stays written if the attempt fails
+///     step.emit("order.charging", &order)?; // published when the attempt completes
+///     Ok(step.idempotency_key()) // pass this on to whatever must not do its work twice
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Step {
     pub(crate) live: Arc<LiveAttempt>,
@@ -218,6 +230,14 @@ impl Level {
 
 /// Why an attempt failed. Made by `?` from any error, which is then retried as the step's policy says; or by
 /// [`StepError::fatal`], which is not retried.
+///
+/// ```
+/// use std::time::Duration;
+/// use flowline::StepError;
+///
+/// let busy = StepError::new("the bank is busy").code("busy").retry_after(Duration::from_secs(5));
+/// let hopeless = StepError::fatal("no such account");
+/// ```
 #[derive(Debug)]
 pub struct StepError(pub(crate) Failure);
 

@@ -86,6 +86,21 @@ pub struct Subscription {
 impl Engine {
     /// Follows the events that match, from a cursor on. An empty cursor starts at the oldest event kept, or at the end
     /// with `filter.from_now`.
+    ///
+    /// ```no_run
+    /// # async fn example(engine: flowline::Engine) -> Result<(), Box<dyn std::error::Error>> {
+    /// use flowline::store::FeedFilter;
+    ///
+    /// let mut feed = engine.subscribe(FeedFilter::default(), "");
+    /// loop {
+    ///     let event = feed.next().await?;
+    ///     println!("{} {}", event.run_id, event.kind);
+    ///     # break;
+    /// }
+    /// let cursor = feed.cursor().to_owned(); // keep it, to go on from here later
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn subscribe(&self, filter: FeedFilter, cursor: &str) -> Subscription {
         Subscription {
             engine: self.clone(),

@@ -37,6 +37,14 @@ const PAGE: usize = 500;
 const VALUES: usize = 250;
 
 /// Verifies every run of every tenant, or of one.
+///
+/// ```no_run
+/// # async fn example(engine: flowline::Engine) -> Result<(), Box<dyn std::error::Error>> {
+/// let report = flowline::verify::verify(engine.store(), engine.plans(), None).await?;
+/// assert!(report.violations.is_empty(), "{:?}", report.violations);
+/// # Ok(())
+/// # }
+/// ```
 pub async fn verify(store: &dyn Store, plans: &Plans, only: Option<&Tenant>) -> Result<Report, StoreError> {
     let mut report = Report::default();
     let mut lens = Lens::new(store, plans);

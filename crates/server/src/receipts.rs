@@ -7,11 +7,10 @@ use std::sync::Arc;
 use flowline::core::machine::Current;
 use flowline::core::run::Phase;
 use flowline::core::{Json, RunId, RunKey, RunState, Status, Time};
-use flowline::plans::Plans;
 use flowline::store::{
     JobKey, JobRow, JobState, Receipt, ReceiptQuery, ReceiptStatus, Snapshot, Store, StoreError,
 };
-use flowline::{EngineError, Sent};
+use flowline::{EngineError, Plans, Sent};
 use serde::{Deserialize, Serialize};
 
 /// Pages that are looked through for one with something on it.

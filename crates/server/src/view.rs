@@ -4,16 +4,15 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flowline::EngineError;
 use flowline::core::event::EventType;
 use flowline::core::run::Phase;
 use flowline::core::{Event, Json, Plan, RunKey, RunState, Status, Tenant, Time};
-use flowline::plans::Plans;
 use flowline::position::Position;
 use flowline::registry::Unserved;
 use flowline::store::{
     EventQuery, JobRow, JobState, RunPage, RunRow, Store, StoreError, StoredDefinition, Total,
 };
+use flowline::{EngineError, Plans};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 

@@ -3,13 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::EngineError;
-use flowline::drive::Message;
-use flowline::ledger::Outcome as Became;
-use flowline::operate::refused;
-use flowline::plans::Plans;
-use flowline::retry::{RetryFrom, again};
-use flowline::start::{input_digest, opened};
+use flowline::internal::{Message, Outcome as Became, again, input_digest, opened, refused};
+use flowline::{EngineError, Plans, RetryFrom};
 use flowline_check::{ClientReply, ClientRequest};
 use flowline_core::decide::{self, Finish};
 use flowline_core::{Input, Plan, RunId, RunKey, Status, Tenant};

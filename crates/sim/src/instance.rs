@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::Config;
-use flowline::attempt::Attempt;
-use flowline::drive::{Driver, Message, Meters};
-use flowline::plans::Plans;
-use flowline::slots::{Slots, Tokens};
+use flowline::internal::{Attempt, Driver, Message, Slots, Tokens};
+use flowline::meters::Meters;
+use flowline::{Config, Plans};
 use flowline_check::{AttemptReport, Effect};
 use flowline_core::{Json, Time, json};
 use flowline_store::Token;

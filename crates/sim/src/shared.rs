@@ -10,8 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fastrand::Rng;
-use flowline::drive::Message;
-use flowline::ledger::Outcome;
+use flowline::internal::{Message, Outcome};
 use flowline_check::{Effects, History, Violation, Watch};
 use flowline_core::{RunKey, Time};
 use flowline_store::Memory;

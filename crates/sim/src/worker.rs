@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::attempt::{ASK_AGAIN, Attempt, FLUSH, Launch, Record, out_of_time_error};
-use flowline::drive::{Message, Reply};
-use flowline::ledger::{Entry, Outcome as Became};
+use flowline::internal::{
+    ASK_AGAIN, Attempt, Entry, FLUSH, Launch, Message, Outcome as Became, Record, Reply, out_of_time_error,
+};
 use flowline::{Level, StepError};
 use flowline_check::{AttemptReport, Effect, RepeatedReport, ReportReply};
 use flowline_core::decide::{Failure, Retryable};

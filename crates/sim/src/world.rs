@@ -12,8 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use flowline::plans::Plans;
-use flowline::{Config, Role};
+use flowline::{Config, Plans, Role};
 use flowline_check::{Checker, Effects, Invariant, StoreSnapshot, Subject, Violation, Watch};
 use flowline_core::{RunKey, RunState, Tenant, Time};
 use flowline_store::Memory;

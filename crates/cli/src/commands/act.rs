@@ -1,7 +1,6 @@
 //! What is done to one run from outside: cancel, pause, resume, complete, fail, retry.
 
-use flowline::RetryFrom;
-use flowline::operate::Applied;
+use flowline::{Applied, RetryFrom};
 use flowline_server::api::Retried;
 use serde_json::json;
 

@@ -1,6 +1,6 @@
 //! `flowline reconcile`: reports what the log contradicts, and mends it on command.
 
-use flowline::plans::Plans;
+use flowline::Plans;
 use flowline::reconcile::{Mode, reconcile};
 
 use super::Context;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use flowline::plans::Plans;
-use flowline::presence::engines;
+use flowline::Plans;
+use flowline::internal::engines;
 use flowline::relocate::{MoveError, Moved, relocate, survey};
 use flowline::store::Store;
 use flowline::verify::verify;

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use flowline::core::time::show_duration;
 use flowline::core::{RunKey, Status, Time};
-use flowline::plans::Plans;
 use flowline::store::job::{JobKey, REMOTE};
 use flowline::store::{EventQuery, JobRow, JobState, Store};
-use flowline::{Engine, RunHandle};
+use flowline::{Engine, Plans, RunHandle};
 use flowline_server::view::RunView;
 use serde_json::json;
 use tokio::sync::mpsc;

@@ -8,7 +8,7 @@ use flowline::StartRequest;
 use flowline::core::Json;
 use flowline::core::definition::{Format, Priority};
 use flowline::core::limits::{Limit, Limits};
-use flowline::operate::check_start;
+use flowline::internal::check_start;
 use flowline_server::api::{Start, Started};
 use serde_json::json;
 

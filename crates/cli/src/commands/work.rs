@@ -7,7 +7,7 @@ use std::time::Duration;
 use flowline::Engine;
 use flowline::core::Event;
 use flowline::core::event::EventType;
-use flowline::drive::Meters;
+use flowline::meters::Meters;
 use flowline::store::FeedFilter;
 use serde_json::json;
 

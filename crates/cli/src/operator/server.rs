@@ -7,12 +7,11 @@ use flowline::core::json::{object, string};
 use flowline::core::time::format_duration;
 use flowline::core::{Json, RunKey, Time};
 use flowline::explain::Explanation;
-use flowline::operate::Applied;
 use flowline::stats::Stats;
 use flowline::store::row::Pause;
 use flowline::store::{EventQuery, QueueRow, ReceiptQuery};
 use flowline::verify::Report;
-use flowline::{RetryFrom, StateOwner, StateQuery};
+use flowline::{Applied, RetryFrom, StateOwner, StateQuery};
 use flowline_client::wire::HeldLock;
 use flowline_client::{Client, Method};
 use flowline_server::api::{
@@ -116,7 +115,7 @@ fn unless<T>(found: Result<T, Failure>, code: &str) -> Result<Option<T>, Failure
 }
 
 fn key_path(owner: &StateOwner, key: &str) -> Result<String, Failure> {
-    flowline::state::check_key(key).map_err(Failure::usage)?;
+    flowline::internal::check_key(key).map_err(Failure::usage)?;
     Ok(format!("/v1/state/{}/{}", part(&owner.to_string()), part(key)))
 }
 

@@ -274,15 +274,6 @@ impl<R> Ledger<R> {
         self.cells.values().all(|cell| cell.waiting.is_empty() && matches!(cell.busy, Busy::No))
     }
 
-    /// Runs that it remembers.
-    pub fn len(&self) -> usize {
-        self.cells.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.cells.is_empty()
-    }
-
     /// What is known of a run, which may be out of date.
     pub fn seen(&self, run: &RunKey) -> Option<&Seen> {
         self.cells.get(run)?.seen.as_ref()

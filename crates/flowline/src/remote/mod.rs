@@ -178,7 +178,30 @@ pub fn worker_of(lease: &str) -> Option<Arc<str>> {
 }
 
 impl Engine {
-    /// Work for remote workers of this handle's tenant.
+    /// Work for remote workers of this handle's tenant: what a server offers over its wire.
+    ///
+    /// ```no_run
+    /// # async fn example(engine: flowline::Engine) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use flowline::core::Json;
+    /// use flowline::remote::{Ending, WorkRequest};
+    ///
+    /// let remote = engine.remote();
+    /// let request = WorkRequest {
+    ///     worker: "depot-1".to_owned(),
+    ///     queues: vec!["depot".to_owned()],
+    ///     limit: 10,
+    ///     wait: Duration::from_secs(20),
+    ///     with_state: false,
+    /// };
+    /// for job in remote.claim(request).await? {
+    ///     remote.heartbeat(std::slice::from_ref(&job.lease)).await?; // the first word: it has begun
+    ///     let outcome = Ok(Json::of(&format!("packed {}", job.step_id))?);
+    ///     remote.complete(vec![Ending { lease: job.lease, outcome, emits: Vec::new() }]).await;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn remote(&self) -> Remote {
         Remote { engine: self.clone() }
     }

@@ -21,7 +21,21 @@ use crate::step::{Step, StepError};
 /// The future of one attempt.
 pub type StepFuture = Pin<Box<dyn Future<Output = Result<Json, StepError>> + Send>>;
 
-/// Something that can run attempts.
+/// Something that can run attempts. A function will do; register it with
+/// [`EngineBuilder::runner`](crate::EngineBuilder::runner) under what it can run.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::sync::Arc;
+/// use flowline::core::Json;
+/// use flowline::runner::StepFuture;
+/// use flowline::{Engine, Step};
+///
+/// let echo = |_: Step, input: Json| -> StepFuture { Box::pin(async move { Ok(input) }) };
+/// let engine = Engine::open("flowline.db").runner("function:echo", Arc::new(echo)).start().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait Runner: Send + Sync + 'static {
     /// Starts an attempt. Dropping the future stops it.
     fn run(&self, step: Step, input: Json) -> StepFuture;

@@ -8,8 +8,7 @@ use axum::extract::State;
 use axum::handler::Handler as _;
 use flowline::core::Json as Raw;
 use flowline::core::time::parse_duration;
-use flowline::operate::Applied;
-use flowline::{LeaseRef, StepError};
+use flowline::{Applied, LeaseRef, StepError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

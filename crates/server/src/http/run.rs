@@ -12,11 +12,10 @@ use flowline::core::decide::Finish;
 use flowline::core::event::EventType;
 use flowline::core::{Event, Input, Json as Raw, RunId, Status};
 use flowline::explain::explain;
-use flowline::operate::{Applied, RunOutcome};
 use flowline::store::query::{MAX_PAGE, PAGE};
 use flowline::store::{EventQuery, RunRow, Total};
 use flowline::verify::{Report, verify_run};
-use flowline::{RetryFrom, StateOwner, StateQuery, StateScope};
+use flowline::{Applied, RetryFrom, RunOutcome, StateOwner, StateQuery, StateScope};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::drive::Message;
+use flowline::internal::Message;
 use flowline_check::{ClientReply, Effect};
 
 use super::{BOUND, Durable, LONGEST, LOOK, World};

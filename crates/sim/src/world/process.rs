@@ -6,8 +6,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use flowline::Config;
-use flowline::attempt::{Attempt, Launch};
-use flowline::drive::{Action, Message};
+use flowline::internal::{Action, Attempt, Launch, Message};
 use flowline_check::{AttemptReport, Effect, WorkerSlots};
 use flowline_core::{RunState, Time};
 use flowline_store::Token;

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
+use flowline::Source;
 use flowline::core::event::EventType;
 use flowline::core::{RunId, Status};
 use flowline::store::{FeedPage, StoreError};
-use flowline::subscribe::Source;
 use futures_util::stream::{self, Stream};
 use tokio::sync::watch;
 use tokio::time::Instant;

@@ -19,11 +19,12 @@ use axum::extract::State;
 use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use flowline::Source;
 use flowline::core::event::{EventType, seq_of_id};
 use flowline::core::{RunKey, Tenant};
+use flowline::internal::Hint;
 use flowline::registry;
 use flowline::store::{EventQuery, FeedFilter, RunRow, Store};
-use flowline::subscribe::{Hint, Source};
 use tokio::sync::{Semaphore, watch};
 
 use super::App;

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use flowline::Source;
 use flowline::core::event::EventType;
 use flowline::store::{FeedPage, Store, StoreError};
-use flowline::subscribe::Source;
 use tokio::sync::watch;
 
 use super::message::{Ids, Message};
