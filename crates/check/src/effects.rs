@@ -234,7 +234,7 @@ fn of_run(
             }
         }
     }
-    let trimmed = events.is_empty();
+    let (trimmed, kept) = (events.is_empty(), source.row(run).is_some());
     let inputs = inputs(source, run, &events);
     for ((_, step, attempt), seen) in attempts.iter().filter(|((of, ..), _)| of == run) {
         let there =
@@ -249,13 +249,20 @@ fn of_run(
             found.say(I3, Subject::Outside, message);
         }
         let of = || format!("attempt {attempt} of step {step:?}");
+        // Of a run that is still there, the answer tells what the log did before it was trimmed.
+        let told = seen.answer.filter(|_| trimmed && kept);
         for again in &seen.again {
             let wrong = match again {
                 (RepeatedReport::Same, ReportReply::Acknowledged) if !there && !trimmed => {
                     "got the answer for a recorded report, but isn't in the log"
                 }
-                (RepeatedReport::Same, ReportReply::Refused) if there => {
-                    "is in the log, but was refused when it was repeated"
+                (RepeatedReport::Same, ReportReply::Acknowledged) if told == Some(ReportReply::Refused) => {
+                    "got the answer for a recorded report, but was refused before"
+                }
+                (RepeatedReport::Same, ReportReply::Refused)
+                    if there || told == Some(ReportReply::Acknowledged) =>
+                {
+                    "is recorded, but was refused when it was repeated"
                 }
                 (RepeatedReport::Other, ReportReply::Acknowledged) => {
                     "got the answer for a recorded report, although it differs from the recorded one"

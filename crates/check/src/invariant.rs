@@ -75,7 +75,7 @@ invariants! {
     I18 = "no dropped actions",
     /// A step's input is fixed when it's triggered; every attempt gets the same input.
     I19 = "fixed inputs",
-    /// A recorded report is answered as recorded for as long as its log is kept; no other report ever is.
+    /// A recorded report is answered as recorded for as long as its run is kept; no other report ever is.
     I20 = "reports",
 }
 

@@ -126,6 +126,17 @@ impl Stage {
         }
     }
 
+    fn cancelled(&self, version: u64, completed: u32) -> Commit {
+        Commit {
+            base: Base::Version(version),
+            events: vec![event(EventType::FlowCancelled, json!({}))],
+            index: index(Status::Cancelled, completed),
+            others: Others::Drop,
+            add: Vec::new(),
+            ..self.start("r1")
+        }
+    }
+
     /// Writes a commit, and tells the watch of it.
     fn commit(&mut self, commit: Commit) -> Vec<Violation> {
         let told = commit.clone();
@@ -362,14 +373,7 @@ fn retention_takes_only_what_is_old() {
     let policy = Retention { events: TTL, runs: TTL * 2 };
     assert_eq!(stage.watch.retained(&stage.memory, stage.now, policy), []);
     only(&stage.watch.clone().retained(&Memory::new(), stage.now, policy), I3);
-    let cancel = Commit {
-        base: Base::Version(1),
-        events: vec![event(EventType::FlowCancelled, json!({}))],
-        index: index(Status::Cancelled, 0),
-        others: Others::Drop,
-        add: Vec::new(),
-        ..stage.start("r1")
-    };
+    let cancel = stage.cancelled(1, 0);
     assert_eq!(stage.commit(cancel), []);
     stage.now = stage.now + TTL;
     assert_eq!(stage.memory.retain(stage.now, policy, 10).trimmed, 1);
@@ -504,9 +508,51 @@ fn what_workers_did_is_what_the_log_says() {
     assert_eq!(again(1, RepeatedReport::Same, ReportReply::Acknowledged), []);
     assert_eq!(again(1, RepeatedReport::Other, ReportReply::Refused), []);
     assert_eq!(again(2, RepeatedReport::Same, ReportReply::Refused), []);
-    names(&again(1, RepeatedReport::Same, ReportReply::Refused), I20, "is in the log, but was refused");
+    names(&again(1, RepeatedReport::Same, ReportReply::Refused), I20, "is recorded, but was refused");
     names(&again(2, RepeatedReport::Same, ReportReply::Acknowledged), I20, "but isn't in the log");
     names(&again(1, RepeatedReport::Other, ReportReply::Acknowledged), I20, "differs from the recorded one");
+}
+
+#[test]
+fn a_report_is_known_as_long_as_its_run_is_kept_and_its_log_need_not_be() {
+    let mut stage = Stage::leased();
+    let done = stage.a_done(1, HELD);
+    stage.commit(done);
+    let check = |stage: &Stage, first, report, answer| {
+        let (run, step, attempt) = (run("r1"), Arc::<str>::from("a"), 1);
+        let first = Effect::Answered { run: run.clone(), step: step.clone(), attempt, answer: first };
+        let log = vec![first, Effect::AnsweredAgain { run, step, attempt, report, answer }];
+        let mut found = Effects { log, ..Effects::default() }.check(Checker::default(), &stage.memory);
+        found.retain(|violation| violation.invariant == I20);
+        found
+    };
+    let cancel = stage.cancelled(2, 1);
+    assert_eq!(stage.commit(cancel), []);
+    let policy = Retention { events: Duration::ZERO, runs: TTL };
+    assert_eq!(stage.memory.retain(stage.now, policy, 10).trimmed, 1);
+    for (first, second) in
+        [(ReportReply::Acknowledged, ReportReply::Acknowledged), (ReportReply::Refused, ReportReply::Refused)]
+    {
+        assert_eq!(check(&stage, first, RepeatedReport::Same, second), []);
+    }
+    let refused = check(&stage, ReportReply::Acknowledged, RepeatedReport::Same, ReportReply::Refused);
+    names(&refused, I20, "is recorded, but was refused");
+    names(
+        &check(&stage, ReportReply::Refused, RepeatedReport::Same, ReportReply::Acknowledged),
+        I20,
+        "but was refused before",
+    );
+    names(
+        &check(&stage, ReportReply::Acknowledged, RepeatedReport::Other, ReportReply::Acknowledged),
+        I20,
+        "differs from the recorded one",
+    );
+    stage.memory.delete_runs(&[run("r1")]);
+    assert_eq!(
+        check(&stage, ReportReply::Acknowledged, RepeatedReport::Same, ReportReply::Refused),
+        [],
+        "the run is gone"
+    );
 }
 
 #[test]

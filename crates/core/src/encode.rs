@@ -24,7 +24,7 @@ const WITH_CHOICES: u8 = 3;
 /// Bytes that are no state of this plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the stored run state is damaged: {0}")]
-pub struct DecodeError(&'static str);
+pub struct DecodeError(pub(crate) &'static str);
 
 impl RunState {
     pub fn encode(&self) -> Vec<u8> {
@@ -275,7 +275,7 @@ fn get_bits(len: usize, next: &mut impl FnMut() -> Result<u8, DecodeError>) -> R
     Ok(bits)
 }
 
-fn put(out: &mut Vec<u8>, mut number: u32) {
+pub(crate) fn put(out: &mut Vec<u8>, mut number: u32) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -283,7 +283,7 @@ fn put(out: &mut Vec<u8>, mut number: u32) {
     out.push(number as u8);
 }
 
-fn get(next: &mut impl FnMut() -> Result<u8, DecodeError>) -> Result<u32, DecodeError> {
+pub(crate) fn get(next: &mut impl FnMut() -> Result<u8, DecodeError>) -> Result<u32, DecodeError> {
     let mut number = 0u32;
     for shift in (0..35).step_by(7) {
         let byte = next()?;

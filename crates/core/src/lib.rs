@@ -16,6 +16,7 @@ pub mod machine;
 pub mod plan;
 #[cfg(feature = "planted")]
 pub mod planted;
+pub mod report;
 pub mod request;
 pub mod run;
 pub mod schema;

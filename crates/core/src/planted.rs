@@ -167,6 +167,10 @@ bugs! {
     RecordedRefused,
     /// Another outcome of an attempt is taken for the one that is in the log.
     OtherOutcomeApplied,
+    /// What attempts reported is forgotten when the log of their run is trimmed.
+    ReportsForgotten,
+    /// Once the log is trimmed, any outcome of an attempt is taken for the recorded one.
+    OtherAfterTrim,
     /// A machine that is tried again in place does not apply the event that failed.
     RetryWithoutEvent,
     // Beside the log.

@@ -8,7 +8,7 @@ use flowline_core::decide::{Failure, Input, Refusal, Retryable};
 use flowline_core::limits::{self, Limits};
 use flowline_core::run::{Phase, Status};
 use flowline_core::{EventType, Json, Time};
-use scenario::{Came, EPOCH, Scenario, failure};
+use scenario::{Came, EPOCH, Retained, Scenario, failure};
 
 macro_rules! assert_run {
     ($scenario:expr) => {
@@ -423,11 +423,51 @@ fn an_emit_without_a_payload_is_known_after_its_attempt_is_over() {
 }
 
 #[test]
-fn a_report_that_comes_again_after_the_log_is_gone_is_refused_and_says_why() {
+fn a_recorded_report_is_known_after_the_log_is_gone_and_no_other_is() {
+    let mut run = Scenario::started("steps:\n  a: {function: f, emits: [ea], retry: {attempts: 9}}\n", "{}");
+    run.fail("a", "x");
+    run.emit_now("a", "ea", r#"{"n": 1}"#);
+    run.lose("a");
+    run.fail("a", "timeout");
+    run.done("a", r#"{"n":1, "m":[2]}"#, &[]);
+    let failed = |attempt: u32, code: &str| Input::Failed { step: 0, attempt, failure: failure(code) };
+    let emit = |name: &str, payload: &str| {
+        let (name, payload) = (name.to_owned(), scenario::json(payload));
+        Input::EmitNow { step: 0, attempt: 2, name, payload }
+    };
+    let other = |attempt, recorded: &str| {
+        Came::Refused(Refusal::OtherOutcome { step: "a".into(), attempt, recorded: recorded.to_owned() })
+    };
+    for retained in [Retained::Log, Retained::Digests] {
+        run.retained = retained;
+        let stale = Came::Refused(Refusal::Ended(Status::Completed));
+        let (broke, words) = match retained {
+            Retained::Log => ("failed (broke with x)", "in words"),
+            _ => ("failed", "what it said is gone with the log"),
+        };
+        assert_eq!(run.apply(failed(1, "x")), Came::Applied, "{retained:?}");
+        assert_eq!(run.apply(failed(1, "y")), other(1, broke), "{words}");
+        assert_eq!(run.done_at("a", 1, "1", &[]), other(1, broke));
+        assert_eq!(run.apply(emit("ea", r#"{"n":1}"#)), Came::Applied, "{retained:?}");
+        assert_eq!(run.apply(emit("ea", r#"{"n":2}"#)), stale);
+        assert_eq!(run.apply(emit("eb", r#"{"n":1}"#)), stale);
+        assert_eq!(run.apply(failed(2, "x")), stale, "its lease was lost");
+        assert_eq!(run.apply(failed(3, "timeout")), Came::Applied, "{retained:?}");
+        assert_eq!(run.apply(failed(3, "x")), stale, "the clock has ended it");
+        assert_eq!(run.done_at("a", 3, "1", &[]), stale);
+        assert_eq!(run.done_at("a", 4, r#"{"m": [2], "n": 1}"#, &[]), Came::Applied, "{retained:?}");
+        assert_eq!(run.done_at("a", 4, r#"{"m": [2], "n": 2}"#, &[]), other(4, "completed"));
+        assert_eq!(run.apply(failed(4, "x")), other(4, "completed"));
+        assert_eq!(run.apply(failed(5, "x")), stale, "there was none");
+    }
+}
+
+#[test]
+fn a_report_that_comes_again_after_an_older_build_has_removed_the_log_is_refused_and_says_why() {
     let mut run = Scenario::started("steps:\n  a: {function: f, retry: {attempts: 2}}\n", "{}");
     run.fail("a", "x");
     run.done("a", "1", &[]);
-    run.trimmed = true;
+    run.retained = Retained::Nothing;
     let trimmed = |attempt| Came::Refused(Refusal::ReportsTrimmed { step: "a".into(), attempt });
     for result in ["1", "2"] {
         assert_eq!(run.done_at("a", 2, result, &[]), trimmed(2), "nobody can say whether it said {result}");

@@ -227,7 +227,8 @@ impl Cart<'_> {
         self.moved.jobs += jobs.len() as u64;
         let (tenant, definition, bytes, parts) =
             (row.tenant.clone(), row.definition.clone(), state.len(), 1 + jobs.len());
-        let run = RestoredRun { row, state, last, jobs, token: self.tokens.next() };
+        let reports = if row.events_trimmed { self.source.reports(key).await? } else { None };
+        let run = RestoredRun { row, state, last, jobs, token: self.tokens.next(), reports };
         self.put(Restored::Run(Box::new(run)), bytes, parts).await?;
         let plan = self.plans.get(self.source, &tenant, &definition).await?;
         let mut folded = RunState::new(&plan);

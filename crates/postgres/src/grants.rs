@@ -100,8 +100,8 @@ mod tests {
     #[test]
     fn all_that_engines_write_to_is_known() {
         let made = made();
-        assert_eq!(made.len(), 20, "{made:?}");
-        for name in ["flow_runs", "writers", "receipts", "run_ids", "job_rewinds"] {
+        assert_eq!(made.len(), 21, "{made:?}");
+        for name in ["flow_runs", "writers", "receipts", "reports", "run_ids", "job_rewinds"] {
             assert!(made.contains(&name), "{name} is missing in {made:?}");
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use flowline_core::event::{AttemptOf, Slot};
 use flowline_core::{Event, EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time};
-use flowline_store::query::{EXACT_TOTAL, WantTotal, page_size};
+use flowline_store::query::{EXACT_TOTAL, PAGE_BYTES, WantTotal, page_size};
 use flowline_store::{
     EventPage, EventQuery, Failure, RunPage, RunQuery, RunRow, Snapshot, StoreError, Total,
 };
@@ -14,7 +14,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::code;
 use crate::fault::Fault;
-use crate::session::Session;
+use crate::session::{Given, Session};
 
 const COLUMNS: &str = "r.id, r.tenant, r.run_id, r.flow_name, r.definition, r.status, r.created_at, r.started_at,
     r.completed_at, r.step_count, r.completed_steps, r.failed_steps, r.retries, r.failure_error, r.failure_step,
@@ -112,13 +112,16 @@ pub(crate) fn event(row: &Row, run: &RunId, flow: &Arc<str>, tenant: &Tenant) ->
     Ok(Event::stored(run, flow, tenant, seq, ms, new))
 }
 
+/// A range of the primary key: its bytes are summed up in its order, and no further than the page goes.
 pub(crate) async fn events(session: &Session, run: &RunKey, query: &EventQuery) -> Result<EventPage, Fault> {
-    let sql = format!(
-        "select {EVENT}, r.flow_name from flow_runs r join events e on e.run = r.id
-         where r.tenant || '/' || r.run_id = $1::text || '/' || $2::text and e.seq > $3 and ($4::text[] is null or e.type = any($4))
-             and ($5::text is null or e.step = $5) and ($6::int is null or e.attempt = $6)
-         order by e.seq limit $7"
-    );
+    // What there is no room for is told of without its data, which the server need not even fetch.
+    let sql = "select seq, ms, type, step, attempt, case when fits then data end, flow_name, fits
+        from (select e.*, r.flow_name, bytes <= $8 or bytes = size as fits
+            from flow_runs r, lateral (select *, sum(size) over (order by seq) as bytes
+                from (select *, coalesce(octet_length(data), 0) as size from events where run = r.id and seq > $3
+                    and ($4::text[] is null or type = any($4)) and ($5::text is null or step = $5)
+                    and ($6::int is null or attempt = $6) order by seq limit $7) e) e
+            where r.tenant || '/' || r.run_id = $1::text || '/' || $2::text) e order by seq";
     let size = page_size(query.limit);
     let kinds = (!query.kinds.is_empty())
         .then(|| query.kinds.iter().map(|kind| kind.as_str()).collect::<Vec<&str>>());
@@ -126,12 +129,17 @@ pub(crate) async fn events(session: &Session, run: &RunKey, query: &EventQuery) 
     let step = query.step.as_deref().map(code::shut);
     let attempt = query.attempt.map(|attempt| attempt as i32);
     let (tenant, name, limit) = (run.tenant.as_str(), run.run.as_str(), size as i64 + 1);
-    let rows = session.query(&sql, &[&tenant, &name, &after, &kinds, &step, &attempt, &limit]).await?;
+    let bytes = PAGE_BYTES as i64;
+    let given: Given<'_> = &[&tenant, &name, &after, &kinds, &step, &attempt, &limit, &bytes];
+    let rows = session.query(sql, given).await?;
     let mut events = Vec::with_capacity(rows.len().min(size));
     for row in rows.iter().take(size) {
+        if !row.try_get::<_, bool>(7)? {
+            break;
+        }
         events.push(event(row, &run.run, &row.try_get::<_, &str>(6)?.into(), &run.tenant)?);
     }
-    Ok(EventPage { events, more: rows.len() > size })
+    Ok(EventPage { more: rows.len() > events.len(), events })
 }
 
 /// A page of runs, and its total.

@@ -3,13 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use flowline_core::report::ReportDigests;
 use flowline_core::{RunKey, Tenant};
+use flowline_store::EventQuery;
 use flowline_store::row::{Retained, Retention};
 
 use crate::code;
 use crate::documents;
 use crate::fault::Fault;
 use crate::pool::Seat;
+use crate::read;
+use crate::session::Session;
 use crate::witness::KEPT_DAYS;
 
 /// Runs per transaction: few, so that whoever commits beside it does not wait long for what it wrote to the server's log.
@@ -146,6 +150,7 @@ async fn remove_ids(seat: &Seat<'_>, ids: &[i64]) -> Result<(), Fault> {
         "delete from events where run = any($1)",
         "delete from run_labels where run = any($1)",
         "delete from receipts where run = any($1)",
+        "delete from reports where run = any($1)",
         "delete from state s using flow_runs r
             where r.id = any($1) and s.tenant = r.tenant and s.scope = 0 and s.owner = r.run_id",
         "insert into state_counters (tenant, flow_name, status, state, shard, n)
@@ -171,11 +176,46 @@ async fn trim(seat: &mut Seat<'_>, kept: &Kept, limit: usize) -> Result<u64, Fau
     begin(seat).await?;
     let ids = ended(seat, kept, &kept.events, &[false], limit).await?;
     if !ids.is_empty() {
+        let digests = digests(seat, &ids).await?;
+        let keep = "insert into reports (run, digests) select * from unnest($1::bigint[], $2::bytea[])
+            on conflict (run) do update set digests = excluded.digests";
+        seat.execute(keep, &[&ids, &digests]).await?;
         seat.execute("delete from events where run = any($1)", &[&ids]).await?;
         seat.execute("update flow_runs set events_trimmed = true where id = any($1)", &[&ids]).await?;
     }
     seat.commit().await?;
     Ok(ids.len() as u64)
+}
+
+/// What is left of the reports of these runs, which nobody else changes meanwhile.
+async fn digests(seat: &Seat<'_>, ids: &[i64]) -> Result<Vec<Vec<u8>>, Fault> {
+    let sql = "select r.tenant, r.run_id from unnest($1::bigint[]) with ordinality wanted(id, place)
+        join flow_runs r on r.id = wanted.id order by place";
+    let mut all = Vec::with_capacity(ids.len());
+    for row in seat.query(sql, &[&ids]).await? {
+        let run = RunKey::new(code::tenant(row.try_get(0)?)?, code::run_id(row.try_get(1)?)?);
+        let mut query = EventQuery { kinds: ReportDigests::KINDS.to_vec(), ..EventQuery::default() };
+        let mut digests = ReportDigests::default();
+        loop {
+            let page = read::events(seat, &run, &query).await?;
+            page.events.iter().for_each(|event| digests.note_event(event));
+            match page.events.last() {
+                Some(last) if page.more => query.after = last.seq,
+                _ => break,
+            }
+        }
+        all.push(digests.encode());
+    }
+    Ok(all)
+}
+
+pub(crate) async fn reports(session: &Session, run: &RunKey) -> Result<Option<ReportDigests>, Fault> {
+    let sql = "select digests from flow_runs r join reports on reports.run = r.id
+        where r.tenant || '/' || r.run_id = $1::text || '/' || $2::text";
+    let row = session.query_opt(sql, &[&run.tenant.as_str(), &run.run.as_str()]).await?;
+    let Some(row) = row else { return Ok(None) };
+    let digests = ReportDigests::decode(row.try_get(0)?);
+    digests.map(Some).map_err(|error| Fault::damaged(&error.to_string()))
 }
 
 /// Counts a tenant's runs again. Who is about to count waits for the lock and adds to what is found here; who has counted

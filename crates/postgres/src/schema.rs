@@ -16,7 +16,7 @@ use crate::target::Target;
 /// The format that this build writes.
 pub(crate) const FORMAT: u32 = STEPS.len() as u32;
 
-pub(crate) const STEPS: &[&str] = &[FIRST, DOCUMENTS, MACHINES, FLOORS, TURNS];
+pub(crate) const STEPS: &[&str] = &[FIRST, DOCUMENTS, MACHINES, FLOORS, TURNS, REPORTS];
 
 /// `flow_runs` and `jobs` change all the time: room is left in their pages so that a changed row stays in its page and
 /// touches no index, and they are vacuumed early and without pauses. `events` only grows.
@@ -216,6 +216,11 @@ alter table state alter column key type text collate \"C\";
 alter table flow_runs add column retain text collate \"C\" not null default '';
 drop index flow_runs_ended;
 create index flow_runs_ended on flow_runs (retain, events_trimmed, completed_at, id) where completed_at is not null;
+";
+
+/// What is left of a trimmed run's reports, apart from the rows that lists read. Runs that an older build trimmed have none.
+const REPORTS: &str = "
+create table reports (run bigint primary key, digests bytea not null);
 ";
 
 /// Makes the schema where it is missing and takes the steps that it lacks. Refuses one of a newer build. True where it is

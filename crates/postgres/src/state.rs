@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::{Json, Tenant, Time};
+use flowline_store::query::PAGE_BYTES;
 use flowline_store::{StateOwner, StatePage, StateQuery, StateValue};
 use tokio_postgres::Row;
 
@@ -28,9 +29,12 @@ pub(crate) async fn state(
 macro_rules! page_sql {
     ($beyond:literal) => {
         concat!(
-            "select key, value, expires from state where tenant = $1 and scope = $2 and owner = $3 and key ",
+            "select key, case when fits then value end, expires, fits
+            from (select *, bytes <= $6 or bytes = octet_length(value) as fits
+                from (select *, sum(octet_length(value)) over (order by key) as bytes
+                    from (select key, value, expires from state where tenant = $1 and scope = $2 and owner = $3 and key ",
             $beyond,
-            " $4 and (expires is null or expires > now_ms()) order by key limit $5"
+            " $4 and (expires is null or expires > now_ms()) order by key limit $5) s) s) s order by key"
         )
     };
 }
@@ -47,9 +51,11 @@ pub(crate) async fn states(
     let (scope, name) = (code::scope_number(owner), code::owner_name(owner));
     let after = code::shut(query.after.as_deref().unwrap_or_default());
     let limit = i64::try_from(query.limit).unwrap_or(i64::MAX - 1) + 1;
-    let rows = session.query(sql, &[&tenant.as_str(), &scope, &name, &after, &limit]).await?;
-    let values = rows.iter().map(value).collect::<Result<_, Fault>>()?;
-    Ok(StatePage::cut(values, query.limit))
+    let bytes = PAGE_BYTES as i64;
+    let rows = session.query(sql, &[&tenant.as_str(), &scope, &name, &after, &limit, &bytes]).await?;
+    let fits = |row: &&Row| row.try_get(3).unwrap_or(false);
+    let values = rows.iter().take(query.limit).take_while(fits).map(value).collect::<Result<Vec<_>, _>>()?;
+    Ok(StatePage { more: rows.len() > values.len(), values })
 }
 
 fn value(row: &Row) -> Result<StateValue, Fault> {

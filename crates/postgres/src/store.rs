@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_core::event::Slot;
+use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::document;
 use flowline_store::row::{Pause, Repair, Retained, Retention};
@@ -284,6 +285,10 @@ impl Catalog for PostgresStore {
     async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
         let mut seat = self.pool.take().await?;
         retain::retain(&mut seat, policy, limit).await.map_err(Fault::of_read)
+    }
+
+    async fn reports(&self, run: &RunKey) -> Result<Option<ReportDigests>, StoreError> {
+        reading!(self, |session| retain::reports(&session, run))
     }
 
     async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {

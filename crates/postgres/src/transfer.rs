@@ -59,7 +59,7 @@ async fn tenants(session: &Session) -> Result<Vec<Tenant>, Fault> {
 /// Lanes stay: they are only numbers of names, and instances remember them.
 const EMPTY: &str = "
     truncate definitions, flow_runs, run_labels, run_counters, events, paused_queues, jobs, state, locks, documents,
-        state_counters, receipts";
+        state_counters, receipts, reports";
 
 async fn begin_filling(seat: &mut Seat<'_>) -> Result<Filling, Fault> {
     seat.begin_long().await?;

@@ -13,8 +13,8 @@ use flowline_store::conformance::given;
 use flowline_store::row::Retention;
 use flowline_store::{Catalog, Commit, Counter, Index, RunStore, StoreError};
 
-/// Takes away what the fifth format brought.
-const WITHOUT_TURNS: &str = "
+/// Takes away what the fifth format brought, and the sixth.
+const WITHOUT_TURNS: &str = "drop table reports;
     alter table definitions drop column turn; drop sequence definition_turns;
     drop index flow_runs_ended; alter table flow_runs drop column retain;
     create index flow_runs_ended on flow_runs (events_trimmed, completed_at, id) where completed_at is not null";
@@ -83,7 +83,7 @@ async fn a_schema_of_the_format_before_is_brought_up_to_date_by_an_engine_alone(
     let StoreError::Unavailable(text) = &error else { panic!("{error:?}") };
     assert!(text.contains("format 1") && text.contains("flowline work"), "{text}");
     let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
-    assert_eq!(store.check().await.expect("answers").format, 5);
+    assert_eq!(store.check().await.expect("answers").format, 6);
     store.put_document("tokens", "t", given::json("x".into()), None).await.expect("is stored");
     assert!(store.document("tokens", "t").await.expect("answers").is_some());
 }
@@ -128,6 +128,32 @@ async fn ended_runs_of_the_format_before_are_kept_as_the_policy_says() {
     assert_eq!(store.retain(Retention::default(), 10).await.expect("retains").removed, 0);
     let soon = Retention { events: Duration::ZERO, runs: Duration::ZERO };
     assert_eq!(store.retain(soon, 10).await.expect("retains").removed, 1);
+}
+
+#[tokio::test]
+async fn a_run_that_was_trimmed_in_the_format_before_has_no_digests_and_others_get_them() {
+    let (url, schema) = place::fresh();
+    let soon = Retention { events: Duration::ZERO, runs: Duration::from_secs(86_400) };
+    let ended = async |store: &PostgresStore, id: &str| {
+        let run = given::run(id);
+        let define = given::definition(&run.tenant, given::FLOW, given::HASH);
+        store.put_definition(define).await.expect("is stored");
+        for commit in [given::start(&run), given::end(&run, 1)] {
+            store.commit(vec![commit]).await.expect("answers").remove(0).expect("lands");
+        }
+        run
+    };
+    let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
+    let before = ended(&store, "before").await;
+    assert_eq!(store.retain(soon, 10).await.expect("retains").trimmed, 1);
+    drop(store);
+    put_back(&schema, "drop table reports", 5).await;
+
+    let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
+    let after = ended(&store, "after").await;
+    assert_eq!(store.retain(soon, 10).await.expect("retains").trimmed, 1);
+    assert_eq!(store.reports(&before).await.expect("answers"), None, "nobody knows any more");
+    assert!(store.reports(&after).await.expect("answers").is_some());
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use crate::args::Args;
 use crate::link::{Link, REPLICA, failed, refused};
 use crate::script::{self, Script};
 use crate::shard::Shard;
-use crate::{BEFORE, FORMAT, IfMissing, RedisStore};
+use crate::{FORMAT, IfMissing, OLDEST_FORMAT, RedisStore, WITH_KEYS};
 
 /// The oldest server that scripts may ask for the time before they write.
 const OLDEST: u32 = 7;
@@ -97,8 +97,10 @@ pub(crate) async fn prepare(shard: &Shard, count: usize) -> Result<(), StoreErro
     }
     shard.ask_all(&pipe).await?;
     // What came since is only beside what was there: who reads does without, an engine adds it.
-    if format(shard).await? == Some(BEFORE) {
-        through(shard, &script::KEYS).await?;
+    if let Some(before) = format(shard).await?.filter(|found| *found < FORMAT) {
+        if before < WITH_KEYS {
+            through(shard, &script::KEYS).await?;
+        }
         let mut raise = redis::cmd("HSET");
         raise.arg(shard.meta()).arg("format").arg(FORMAT);
         shard.ask(&raise).await?;
@@ -124,12 +126,11 @@ pub(crate) async fn through(shard: &Shard, script: &Script) -> Result<(), StoreE
 pub(crate) async fn format(shard: &Shard) -> Result<Option<u32>, StoreError> {
     let mut asked = redis::cmd("HGET");
     asked.arg(shard.meta()).arg("format");
-    match maybe_text(shard.ask(&asked).await?)? {
-        None => Ok(None),
-        Some(known) if known == FORMAT.to_string() => Ok(Some(FORMAT)),
-        Some(before) if before == BEFORE.to_string() => Ok(Some(BEFORE)),
-        Some(other) => Err(StoreError::Incompatible(format!(
-            "the store's layout is format {other}; this build reads formats {BEFORE} and {FORMAT}: use a build that matches"
+    let Some(found) = maybe_text(shard.ask(&asked).await?)? else { return Ok(None) };
+    match found.parse() {
+        Ok(known @ OLDEST_FORMAT..=FORMAT) => Ok(Some(known)),
+        _ => Err(StoreError::Incompatible(format!(
+            "the store's layout is format {found}; this build reads formats {OLDEST_FORMAT} to {FORMAT}: use a build that matches"
         ))),
     }
 }

@@ -54,9 +54,11 @@ use transfer::Places;
 use write::Writer;
 
 /// The layout that this build writes.
-const FORMAT: u32 = 4;
-/// The format before it, which this build reads too.
-const BEFORE: u32 = 3;
+const FORMAT: u32 = 5;
+/// The oldest that this build reads, and brings up to date.
+const OLDEST_FORMAT: u32 = 3;
+/// The first that has the keys of key-value state in order.
+const WITH_KEYS: u32 = 4;
 
 /// What to do where a server holds no store under the prefix yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

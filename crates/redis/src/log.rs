@@ -72,14 +72,13 @@ pub(crate) fn event(args: &mut Args, event: &NewEvent) {
 #[derive(Debug)]
 pub(crate) struct Entries {
     pub(crate) events: Vec<Event>,
-    pub(crate) count: usize,
     /// The id of the last entry.
     pub(crate) last: Option<String>,
 }
 
 /// Reads entries of a run's log.
 pub(crate) fn read(run: &RunKey, flow: &Arc<str>, found: Value) -> Result<Entries, StoreError> {
-    let mut entries = Entries { events: Vec::new(), count: 0, last: None };
+    let mut entries = Entries { events: Vec::new(), last: None };
     for entry in list(found)? {
         let mut entry = list(entry)?.into_iter();
         let id = text(entry.next().unwrap_or_default())?;
@@ -97,7 +96,6 @@ pub(crate) fn read(run: &RunKey, flow: &Arc<str>, found: Value) -> Result<Entrie
         for (seq, event) in (first..).zip(events) {
             entries.events.push(Event::stored(&run.run, flow, &run.tenant, seq, ms, event));
         }
-        entries.count += 1;
         entries.last = Some(id);
     }
     Ok(entries)

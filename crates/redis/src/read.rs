@@ -1,13 +1,14 @@
 //! Reading runs, their logs and their payloads.
 
 use flowline_core::event::Slot;
+use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey};
-use flowline_store::query::page_size;
+use flowline_store::query::{PAGE_BYTES, PageRoom, page_size};
 use flowline_store::{EventPage, EventQuery, JobRow, Snapshot, StoreError};
 use redis::Value;
 
 use crate::RedisStore;
-use crate::answer::{list, maybe_text, number};
+use crate::answer::{bytes, list, maybe_text, number, text};
 use crate::args::Args;
 use crate::job::Job;
 use crate::log;
@@ -89,24 +90,58 @@ impl RedisStore {
         let ms: i64 = began.filter(|_| mark > 0).map_or(Ok(0), |ms| number(&ms))?;
         let mut from = format!("{ms}-{}", query.after + 1);
         let size = page_size(query.limit);
-        let mut found = Vec::new();
+        let (mut page, mut room) = (none, PageRoom::new(size));
         // Most entries hold several events: few are asked for first, more where that was not enough.
         let most = size + 1 + MARK as usize;
         let mut part = most / 8 + 2;
         loop {
-            let mut asked = redis::cmd("XRANGE");
-            asked.arg(shard.key(&format!("log:{run}"))).arg(&from).arg("+").arg("COUNT").arg(part);
-            let page = log::read(key, &row.flow, shard.ask(&asked).await?)?;
-            found.extend(page.events.into_iter().filter(|event| query.matches(event)));
-            match page.last {
-                Some(last) if found.len() <= size && page.count == part => from = format!("({last}"),
-                _ => break,
+            let mut args = Args::new();
+            args.text(&run).text(&from).number(part).number(PAGE_BYTES);
+            let mut answer = shard.call(&script::EVENTS, [&args]).await?;
+            let more = text(answer.rest.next().unwrap_or_default())? == "1";
+            let entries = log::read(key, &row.flow, answer.rest.next().unwrap_or_default())?;
+            for event in entries.events.into_iter().filter(|event| query.matches(event)) {
+                if !room.take(event.data.as_ref()) {
+                    page.more = true;
+                    return Ok(page);
+                }
+                page.events.push(event);
+            }
+            match entries.last {
+                Some(last) if more => from = format!("({last}"),
+                _ => return Ok(page),
             }
             part = (part * 2).min(most);
         }
-        let more = found.len() > size;
-        found.truncate(size);
-        Ok(EventPage { events: found, more })
+    }
+
+    /// The digests of a run's reports as its log has them, and the version of the run that they hold for.
+    pub(crate) async fn digest(&self, key: &RunKey) -> Result<Option<(u64, ReportDigests)>, StoreError> {
+        let run = names::run(key);
+        let shard = self.shard(&run);
+        let mut asked = redis::cmd("GET");
+        asked.arg(shard.key(&format!("run:{run}")));
+        let Some(row) = row::read(key, shard.ask(&asked).await?)? else { return Ok(None) };
+        let mut query = EventQuery { kinds: ReportDigests::KINDS.to_vec(), ..EventQuery::default() };
+        let mut digests = ReportDigests::default();
+        loop {
+            let page = self.page_of_events(key, &query).await?;
+            page.events.iter().for_each(|event| digests.note_event(event));
+            match page.events.last() {
+                Some(last) if page.more => query.after = last.seq,
+                _ => return Ok(Some((row.version, digests))),
+            }
+        }
+    }
+
+    pub(crate) async fn reports_of(&self, key: &RunKey) -> Result<Option<ReportDigests>, StoreError> {
+        let run = names::run(key);
+        let shard = self.shard(&run);
+        let mut asked = redis::cmd("GET");
+        asked.arg(shard.key(&format!("reports:{run}")));
+        let Some(found) = bytes(shard.ask(&asked).await?)? else { return Ok(None) };
+        let digests = ReportDigests::decode(&found);
+        digests.map(Some).map_err(|error| StoreError::Damaged(error.to_string()))
     }
 
     pub(crate) async fn jobs_of(&self, key: &RunKey) -> Result<Vec<JobRow>, StoreError> {

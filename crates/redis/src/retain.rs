@@ -120,7 +120,16 @@ impl RedisStore {
                         args.text(verb.as_str());
                         args
                     });
+                    let digested = match verb {
+                        Verb::Trim => self.digest(&names::read_run(run)?).await?,
+                        Verb::Remove => None,
+                    };
                     args.number(*by).text(run);
+                    if verb == Verb::Trim {
+                        // One that is gone meanwhile has no version to be trimmed at.
+                        let (version, digests) = digested.unwrap_or_default();
+                        args.number(version).bytes(&digests.encode());
+                    }
                 }
                 for (shard, args) in by_shard {
                     let mut answer = self.shards[shard].call(&script::FORGET, [&args]).await?;

@@ -27,7 +27,7 @@ pub(crate) struct Row {
     pub(crate) flow: Arc<str>,
     pub(crate) events: u64,
     pub(crate) jobs: Vec<JobKey>,
-    version: u64,
+    pub(crate) version: u64,
     status: Status,
     machine_state: Option<Arc<str>>,
     started: Option<Time>,

@@ -26,6 +26,7 @@ scripts! {
     KEYS = "lua/keys.lua",
     LATEST = "lua/latest.lua",
     DOCUMENT = "lua/document.lua",
+    EVENTS = "lua/events.lua",
     FORGET = "lua/forget.lua",
     HOLD = "lua/hold.lua",
     LEASE = "lua/lease.lua",

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::{Json, RunKey, Tenant, Time};
+use flowline_store::query::{PAGE_BYTES, PageRoom};
 use flowline_store::{StateOwner, StatePage, StateQuery, StateValue, StoreError};
 
 use crate::RedisStore;
@@ -22,15 +23,15 @@ const VALUES: usize = 64;
 const KEYS: usize = 1_000;
 
 impl RedisStore {
-    /// The live values among these keys.
+    /// The live values among the first of these keys, and how many keys those are: as many as one answer has room for.
     pub(crate) async fn values_of(
         &self,
         tenant: &Tenant,
         owner: &StateOwner,
         keys: &[String],
-    ) -> Result<Vec<StateValue>, StoreError> {
+    ) -> Result<(Vec<StateValue>, usize), StoreError> {
         let mut args = Args::new();
-        args.text("get").text(&owner_name(tenant, owner));
+        args.text("get").text(&owner_name(tenant, owner)).number(PAGE_BYTES);
         for key in keys {
             args.text(key);
         }
@@ -39,8 +40,10 @@ impl RedisStore {
             None => self.on_all(|shard: &Shard| shard.call(&script::STATE, [&args])).await?,
         };
         let mut newest: BTreeMap<String, (u64, Option<Time>, String)> = BTreeMap::new();
+        let mut looked = keys.len();
         for mut answer in answers {
             let mut part = || answer.rest.next().map(text).transpose();
+            looked = looked.min(number(&part()?.unwrap_or_default())?);
             while let (Some(key), Some(expires), Some(order), Some(value)) =
                 (part()?, part()?, part()?, part()?)
             {
@@ -52,10 +55,10 @@ impl RedisStore {
                 }
             }
         }
-        let live = newest.into_iter().filter(|(_, (.., value))| !value.is_empty());
-        Ok(live
-            .map(|(key, (_, expires, value))| StateValue { key, value: Json::composed(value), expires })
-            .collect())
+        // A shard with less in it has looked further than others.
+        newest.retain(|key, (.., value)| !value.is_empty() && keys[..looked].contains(key));
+        let value = |(key, (_, expires, value))| StateValue { key, value: Json::composed(value), expires };
+        Ok((newest.into_iter().map(value).collect(), looked))
     }
 
     /// Looks at the keys of the page, and at those of values past their time on the way.
@@ -66,9 +69,10 @@ impl RedisStore {
         query: &StateQuery,
     ) -> Result<StatePage, StoreError> {
         let name = owner_name(tenant, owner);
-        let (mut found, mut after) = (Vec::new(), query.after.clone());
+        let (mut page, mut after) = (StatePage::default(), query.after.clone());
+        let mut room = PageRoom::new(query.limit);
         loop {
-            let wanted = query.limit.saturating_add(1).saturating_sub(found.len()).min(KEYS);
+            let wanted = query.limit.saturating_add(1).saturating_sub(page.values.len()).min(KEYS);
             let after_this = after.as_deref();
             let lists = match self.home_of_run(tenant, owner) {
                 Some(home) => vec![keys_in(home, &name, after_this, wanted).await?],
@@ -77,11 +81,20 @@ impl RedisStore {
             // Each has its first ones, so that the first ones of all are among them.
             let keys: BTreeSet<String> = lists.into_iter().flatten().collect();
             let keys: Vec<String> = keys.into_iter().take(wanted).collect();
-            for part in keys.chunks(VALUES) {
-                found.extend(self.values_of(tenant, owner, part).await?);
+            let mut rest = &keys[..];
+            while !rest.is_empty() {
+                let (values, looked) = self.values_of(tenant, owner, &rest[..rest.len().min(VALUES)]).await?;
+                for value in values {
+                    if !room.take(Some(&value.value)) {
+                        page.more = true;
+                        return Ok(page);
+                    }
+                    page.values.push(value);
+                }
+                rest = &rest[looked..];
             }
-            if keys.len() < wanted || found.len() > query.limit {
-                return Ok(StatePage::cut(found, query.limit));
+            if keys.len() < wanted {
+                return Ok(page);
             }
             after = keys.into_iter().next_back();
         }

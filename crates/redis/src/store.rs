@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_core::event::Slot;
+use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::document;
 use flowline_store::row::{Pause, Repair, Retained, Retention};
@@ -239,7 +240,7 @@ impl Catalog for RedisStore {
         owner: &StateOwner,
         key: &str,
     ) -> Result<Option<StateValue>, StoreError> {
-        Ok(self.values_of(tenant, owner, &[key.to_owned()]).await?.pop())
+        Ok(self.values_of(tenant, owner, &[key.to_owned()]).await?.0.pop())
     }
 
     async fn states(
@@ -348,6 +349,10 @@ impl Catalog for RedisStore {
 
     async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
         self.retain_by(policy, limit).await
+    }
+
+    async fn reports(&self, run: &RunKey) -> Result<Option<ReportDigests>, StoreError> {
+        self.reports_of(run).await
     }
 
     async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
+use flowline_core::report::ReportDigests;
 use flowline_core::{RunKey, Tenant, Time};
 use flowline_store::{
     CommitError, Document, Filling, NewRun, Receipt, Restored, RestoredEvent, RestoredRun, StateOwner,
@@ -161,7 +162,7 @@ impl RedisStore {
         let run = names::run(&row.key());
         let place = next_place(&self.places.runs, row.created_at, 1 + jobs.len() as u64);
         let mut args = Args::new();
-        args.number(7 + 2 * jobs.len()).text("R").text(&run).number(row.created_at.millis());
+        args.number(8 + 2 * jobs.len()).text("R").text(&run).number(row.created_at.millis());
         row::write(&mut args, &restored, place)?;
         let new = NewRun {
             flow: row.flow_name.clone(),
@@ -174,11 +175,12 @@ impl RedisStore {
             retain: row.retain,
         };
         let definition = encode::start(&mut args, &run, &new)?;
+        args.bytes(&restored.reports.as_ref().map(ReportDigests::encode).unwrap_or_default());
         for (at, job) in (place + 1..).zip(jobs) {
             args.number(job.key.number());
             job::write(&mut args, job, *token, at);
         }
-        let commands = 10 + 2 * jobs.len() + row.labels.len();
+        let commands = 11 + 2 * jobs.len() + row.labels.len();
         Ok(Packed { shard: self.shard_number(&run), args, commands, definition })
     }
 

@@ -4,9 +4,12 @@
 #[path = "place/server.rs"]
 mod server;
 
+use std::time::Duration;
+
 use flowline_core::{EventType, NewEvent, Tenant};
 use flowline_redis::{IfMissing, RedisStore};
 use flowline_store::conformance::{Fixture, given};
+use flowline_store::row::Retention;
 use flowline_store::{Commit, StateOwner, StateQuery};
 use server::Server;
 
@@ -56,7 +59,7 @@ async fn a_store_of_the_format_before_is_read_as_it_is_and_brought_up_to_date_by
     assert_eq!(format(), "3", "who reads changes nothing");
 
     let f = open(&server, IfMissing::Make).await;
-    assert_eq!(format(), "4");
+    assert_eq!(format(), "5");
     let keys = ["ZRANGE", "{flowline:0}:keys:scope:default/orders", "0", "-1"];
     assert_eq!(server.ask(&keys).split_whitespace().collect::<Vec<_>>(), ["a", "b", "c"]);
     assert_eq!(listed(&f, StateQuery::first(9)).await, ["a", "b", "c"]);
@@ -73,10 +76,33 @@ async fn a_store_of_the_format_before_is_read_as_it_is_and_brought_up_to_date_by
 }
 
 #[tokio::test]
+async fn a_run_that_was_trimmed_in_the_format_before_has_no_digests_and_others_get_them() {
+    let server = Server::start(&[]);
+    let soon = Retention { events: Duration::ZERO, runs: Duration::from_secs(86_400) };
+    let ended = async |f: &Fixture, id: &str| {
+        let run = f.started(id, vec![]).await;
+        f.commit(given::end(&run, 1)).await;
+        assert_eq!(f.store.retain(soon, 10).await.expect("retains").trimmed, 1);
+        run
+    };
+    let f = open(&server, IfMissing::Make).await;
+    let before = ended(&f, "before").await;
+    drop(f);
+    server.ask(&["DEL", "{flowline:0}:reports:default/before"]);
+    server.ask(&["HSET", "{flowline:0}:meta", "format", "4"]);
+
+    let f = open(&server, IfMissing::Make).await;
+    assert_eq!(f.store.check().await.expect("checks").format, 5);
+    let after = ended(&f, "after").await;
+    assert_eq!(f.store.reports(&before).await.expect("answers"), None, "nobody knows any more");
+    assert!(f.store.reports(&after).await.expect("answers").is_some());
+}
+
+#[tokio::test]
 async fn a_store_of_another_format_is_refused() {
     let server = Server::start(&[]);
     drop(open(&server, IfMissing::Make).await);
-    for other in ["2", "5"] {
+    for other in ["2", "6", "x"] {
         server.ask(&["HSET", "{flowline:0}:meta", "format", other]);
         for missing in [IfMissing::Make, IfMissing::Expect, IfMissing::Refuse, IfMissing::Ignore] {
             let error = RedisStore::open(&server.url(), missing).await.expect_err("is refused");

@@ -151,7 +151,9 @@ async fn carry(from: &Fixture, to: &RedisStore) {
         let receipts = from.store.receipts(of_run).await.expect("lists").items;
         let (log, jobs) = (from.log(&run).await, from.jobs(&run).await);
         let last = log.last().map(|event| event.ts).or(row.completed_at).unwrap_or(row.created_at);
-        parts.push(Restored::Run(Box::new(RestoredRun { row, state, last, jobs, token: Token(TOKEN) })));
+        let reports = from.store.reports(&run).await.expect("tells");
+        let restored = RestoredRun { row, state, last, jobs, token: Token(TOKEN), reports };
+        parts.push(Restored::Run(Box::new(restored)));
         parts.push(Restored::Receipts { run: run.clone(), receipts });
         let events = log.into_iter().map(|event| RestoredEvent { slot: slot(&run, event.seq), event });
         parts.push(Restored::Events { events: events.collect(), run });

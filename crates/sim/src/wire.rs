@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use flowline_check::StoreSnapshot;
 use flowline_core::event::{EventType, NewEvent, Slot};
+use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
@@ -415,6 +416,11 @@ impl Catalog for Wire {
             retained
         };
         self.cross(CallKind::Write, "retain", act).await
+    }
+
+    async fn reports(&self, run: &RunKey) -> Result<Option<ReportDigests>, StoreError> {
+        let run = run.clone();
+        self.read("reports", move |memory, _| memory.reports(&run)).await
     }
 
     async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {

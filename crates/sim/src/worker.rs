@@ -77,7 +77,9 @@ impl SimulatedWorker {
         if !dice.is_multiple_of(6) {
             return;
         }
-        self.shared.sleep(Duration::from_millis(dice >> 8 & 0xfff), WaitPlace::Home).await;
+        // Up to four seconds, or up to half a minute: by then retention may have trimmed the log.
+        let most = if dice >> 21 & 1 == 0 { 0xfff } else { 0x7fff };
+        self.shared.sleep(Duration::from_millis(dice >> 24 & most), WaitPlace::Home).await;
         let (step, attempt) = (self.attempt.step, self.attempt.number);
         let (report, input) = match dice >> 20 & 1 {
             0 => (RepeatedReport::Same, input),

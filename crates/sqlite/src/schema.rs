@@ -26,7 +26,10 @@ pub(crate) const WITH_PLACES: u32 = 5;
 /// The first format that knows how far the dates of runs are out of order, and what definitions keep their runs for.
 pub(crate) const WITH_CREATION: u32 = 6;
 
-const STEPS: &[&str] = &[FIRST, LOCKS, DOCUMENTS, MACHINES, PLACES, CREATION];
+/// The first format that keeps digests of the reports of trimmed runs.
+pub(crate) const WITH_REPORTS: u32 = 7;
+
+const STEPS: &[&str] = &[FIRST, LOCKS, DOCUMENTS, MACHINES, PLACES, CREATION, REPORTS];
 
 /// The events of one commit are one row, numbered in commit order, so that writing touches the end of the table and the
 /// feed of all runs is the table itself. What is written once (`runs`) is apart from what changes with every commit
@@ -207,6 +210,11 @@ insert or replace into cells (name, value) select 'created_slack', coalesce(max(
 alter table progress add column retain text;
 drop index progress_ended;
 create index progress_ended on progress (retain, events_trimmed, completed_at) where completed_at is not null;
+";
+
+/// What is left of a trimmed run's reports, apart from the rows that lists read. Runs that an older build trimmed have none.
+const REPORTS: &str = "
+create table reports (run integer primary key, digests blob not null);
 ";
 
 /// The format of a file, `None` where it has no such cell.

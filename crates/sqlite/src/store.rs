@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_core::event::Slot;
+use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::document;
 use flowline_store::row::{Pause, Repair, Retained, Retention};
@@ -275,19 +276,32 @@ impl Catalog for SqliteStore {
     async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
         let writer = self.writer()?;
         let mut done = Retained::default();
+        let left = |done: Retained| limit.saturating_sub((done.trimmed + done.removed) as usize);
         loop {
-            let left = limit.saturating_sub((done.trimmed + done.removed) as usize);
-            let (part, more) = writer.ask(move |writer| writer.retain(policy, left)).await?;
-            done.trimmed += part.trimmed;
-            done.removed += part.removed;
-            if more == More::No || part == Retained::default() {
-                break;
+            let most = left(done);
+            match writer.ask(move |writer| writer.remove_due(policy, most)).await? {
+                0 => break,
+                removed => done.removed += removed,
+            }
+        }
+        loop {
+            let most = left(done);
+            let due = writer.ask(move |writer| writer.due_to_trim(policy, most)).await?;
+            let digested = self.readers.read(move |reader| reader.digest(&due)).await?;
+            match writer.ask(move |writer| writer.trim(&digested)).await? {
+                0 => break,
+                trimmed => done.trimmed += trimmed,
             }
         }
         while writer.ask(|writer| writer.expire()).await? == More::Yes {}
         while writer.ask(|writer| writer.purge()).await? == More::Yes {}
         while writer.ask(|writer| writer.shrink()).await? == More::Yes {}
         Ok(done)
+    }
+
+    async fn reports(&self, run: &RunKey) -> Result<Option<ReportDigests>, StoreError> {
+        let run = run.clone();
+        self.readers.read(move |reader| reader.reports(&run)).await
     }
 
     async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {

@@ -238,6 +238,9 @@ async fn a_client_reads_along_and_cannot_write() {
     assert_eq!(version(&alone, &run).await, Some(2));
 }
 
+/// Takes away what the seventh format brought.
+const WITHOUT_REPORTS: &str = "drop table reports; update cells set value = 6 where name = 'format';";
+
 /// Takes away what the sixth format brought.
 const WITHOUT_CREATION: &str = "delete from cells where name = 'created_slack';
     drop index progress_ended; alter table progress drop column retain;
@@ -275,6 +278,7 @@ async fn a_file_of_a_format_before_is_read_as_it_is_and_brought_up_to_date_by_an
     let run = started(&store, "r", vec![]).await;
     drop(store);
     let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch(WITHOUT_REPORTS).unwrap();
     conn.execute_batch(WITHOUT_CREATION).unwrap();
     conn.execute_batch(WITHOUT_PLACES).unwrap();
     conn.execute_batch(WITHOUT_MACHINES).unwrap();
@@ -300,7 +304,7 @@ async fn a_file_of_a_format_before_is_read_as_it_is_and_brought_up_to_date_by_an
     assert_eq!(reader.check().await.unwrap().format, 2);
 
     let store = engine(&path);
-    assert_eq!(store.check().await.unwrap().format, 6);
+    assert_eq!(store.check().await.unwrap().format, 7);
     assert_eq!(version(&store, &run).await, Some(1));
     assert_eq!(counted(store.counters().await.unwrap()).collect::<Vec<_>>(), running);
     let index = Index { state: Some("review".into()), ..given::index(Status::Running) };
@@ -344,6 +348,7 @@ async fn events_and_contexts_of_machines_are_found_in_a_file_of_the_format_befor
     };
     let before = slots(&path);
     let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch(WITHOUT_REPORTS).unwrap();
     conn.execute_batch(WITHOUT_CREATION).unwrap();
     conn.execute_batch(WITHOUT_PLACES).unwrap();
     drop(conn);
@@ -449,6 +454,7 @@ async fn ended_runs_of_a_file_of_the_format_before_are_kept_as_the_policy_says()
     commit(&store, given::end(&run, 1)).await;
     drop(store);
     let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch(WITHOUT_REPORTS).unwrap();
     conn.execute_batch(WITHOUT_CREATION).unwrap();
     drop(conn);
     let load = async |store: &SqliteStore| {
@@ -473,6 +479,7 @@ async fn in_a_file_of_the_format_before_runs_are_found_by_time_whatever_its_cloc
     }
     drop(store);
     let conn = rusqlite::Connection::open(&path).unwrap();
+    conn.execute_batch(WITHOUT_REPORTS).unwrap();
     conn.execute_batch(WITHOUT_CREATION).unwrap();
     // The clock was an hour ahead for a while.
     conn.execute_batch("update runs set created_at = id * 1000 + iif(id between 5 and 9, 3600000, 0)")
@@ -486,4 +493,37 @@ async fn in_a_file_of_the_format_before_runs_are_found_by_time_whatever_its_cloc
     };
     assert_eq!(count(&client(&path).unwrap()).await, (5, 6), "read as it is");
     assert_eq!(count(&engine(&path)).await, (5, 6), "brought up to date");
+}
+
+#[tokio::test]
+async fn a_run_that_was_trimmed_by_the_format_before_has_no_digests_and_others_get_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.db");
+    let clock = Clock::manual(START);
+    let ended = async |store: &SqliteStore, id: &str| {
+        let run = started(store, id, vec![]).await;
+        let done = NewEvent::step(EventType::StepCompleted, &"a".into(), 1, Some(given::json(1.into())));
+        commit(store, Commit { events: vec![done], ..given::next(&run, 1) }).await;
+        commit(store, given::end(&run, 2)).await;
+        run
+    };
+    let trim = async |store: &SqliteStore| {
+        clock.advance(Duration::from_secs(60));
+        let policy = Retention { events: Duration::from_secs(1), runs: Duration::from_secs(86_400) };
+        store.retain(policy, 10).await.unwrap().trimmed
+    };
+    let store = engine_at(&path, clock.clone());
+    let before = ended(&store, "before").await;
+    assert_eq!(trim(&store).await, 1);
+    let after = ended(&store, "after").await;
+    drop(store);
+    rusqlite::Connection::open(&path).unwrap().execute_batch(WITHOUT_REPORTS).unwrap();
+    let reader = client(&path).unwrap();
+    assert_eq!(reader.check().await.unwrap().format, 6);
+    assert_eq!(reader.reports(&before).await.unwrap(), None);
+
+    let store = engine_at(&path, clock.clone());
+    assert_eq!((reader.check().await.unwrap().format, trim(&store).await), (7, 1));
+    assert_eq!(reader.reports(&before).await.unwrap(), None, "nobody knows any more");
+    assert!(reader.reports(&after).await.unwrap().is_some());
 }

@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_core::event::Slot;
+use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use tokio::sync::watch;
 
@@ -90,7 +91,8 @@ pub trait RunStore: Send + Sync + 'static {
     /// The `data` of the events at these addresses of a run; `None` where nothing is there.
     async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError>;
 
-    /// A page of a run's log, in order. Its cost does not grow with the place in the log.
+    /// A page of a run's log, in order, of at most [`query::PAGE_BYTES`]. Its cost does not grow with the place in the log, nor
+    /// with what comes after the page.
     async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError>;
 
     /// How many events of a run's log the filters of a query let through, wherever its page lies. Exact up to
@@ -150,7 +152,8 @@ pub trait Catalog: Send + Sync + 'static {
         owner: &StateOwner,
         key: &str,
     ) -> Result<Option<StateValue>, StoreError>;
-    /// A page of an owner's live values, by key. Costs what the page holds, and the values past their time among them.
+    /// A page of an owner's live values, by key, of at most [`query::PAGE_BYTES`]. Costs what the page holds, and the values past
+    /// their time among them.
     async fn states(
         &self,
         tenant: &Tenant,
@@ -234,6 +237,9 @@ pub trait Catalog: Send + Sync + 'static {
     /// runs have, not with the runs that it leaves. Key-value state, locks and documents past their time go along, however
     /// many.
     async fn retain(&self, policy: row::Retention, limit: usize) -> Result<row::Retained, StoreError>;
+    /// What is left of the reports of a run whose log was trimmed: the digests of all its events, made before they went, in
+    /// the same write that marks the run. `None` where the log is whole, and where an older build trimmed it.
+    async fn reports(&self, run: &RunKey) -> Result<Option<ReportDigests>, StoreError>;
     /// Removes runs that have ended with all that is theirs, whatever retention would keep, and says for each whether it did:
     /// not where the run has not ended or is not there. Events that a feed has not read yet go too.
     async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError>;

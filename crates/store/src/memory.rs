@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_core::event::Slot;
+use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use tokio::sync::watch;
 
@@ -289,6 +290,10 @@ impl Catalog for MemoryStore {
 
     async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
         Ok(self.lock().retain(self.time(), policy, limit))
+    }
+
+    async fn reports(&self, run: &RunKey) -> Result<Option<ReportDigests>, StoreError> {
+        Ok(self.lock().reports(run))
     }
 
     async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flowline_core::{Event, EventType, Status, Tenant, Time};
+use flowline_core::{Event, EventType, Json, Status, Tenant, Time};
 use serde::Serialize;
 
 use crate::error::StoreError;
@@ -12,12 +12,40 @@ use crate::row::RunRow;
 pub const PAGE: usize = 50;
 /// The most items on a page.
 pub const MAX_PAGE: usize = 1_000;
+/// The most bytes of payloads on a page of events or of key-value state: what one answer can carry. A first item that has more
+/// is a page of its own.
+pub const PAGE_BYTES: usize = 16 << 20;
 /// Filters that no counter answers are counted up to here; beyond it a total is a lower bound.
 pub const EXACT_TOTAL: u64 = 10_000;
 
 /// A page's size as a store honours it: at least one item, at most [`MAX_PAGE`].
 pub fn page_size(limit: usize) -> usize {
     limit.clamp(1, MAX_PAGE)
+}
+
+/// The room that is left on a page of events or of key-value state.
+#[derive(Debug, Clone, Copy)]
+pub struct PageRoom {
+    items: usize,
+    /// Of the payloads that are on it.
+    bytes: usize,
+}
+
+impl PageRoom {
+    pub fn new(items: usize) -> PageRoom {
+        PageRoom { items, bytes: 0 }
+    }
+
+    /// Takes an item with this payload in, if there is room for it.
+    pub fn take(&mut self, payload: Option<&Json>) -> bool {
+        let bytes = payload.map_or(0, |payload| payload.get().len());
+        let fits = self.items > 0 && (self.bytes == 0 || self.bytes + bytes <= PAGE_BYTES);
+        if fits {
+            self.items -= 1;
+            self.bytes += bytes;
+        }
+        fits
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -10,6 +10,7 @@ use flowline_core::ids::{NameError, check_name};
 use flowline_core::{Json, RunId, Time};
 
 use crate::error::StoreError;
+use crate::query::PageRoom;
 
 /// Whose key-value state, as a step says it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -152,11 +153,21 @@ pub struct StatePage {
 }
 
 impl StatePage {
-    /// A page of `limit` values made of one value more, where there is one.
-    pub fn cut(mut values: Vec<StateValue>, limit: usize) -> StatePage {
-        let more = values.len() > limit;
-        values.truncate(limit);
-        StatePage { values, more }
+    /// A page of as many of these values as there is room for. Reads one more than that, where there is one.
+    pub fn fill<E>(
+        values: impl IntoIterator<Item = Result<StateValue, E>>,
+        limit: usize,
+    ) -> Result<StatePage, E> {
+        let (mut page, mut room) = (StatePage::default(), PageRoom::new(limit));
+        for value in values {
+            let value = value?;
+            if !room.take(Some(&value.value)) {
+                page.more = true;
+                break;
+            }
+            page.values.push(value);
+        }
+        Ok(page)
     }
 }
 

@@ -9,6 +9,7 @@
 
 use async_trait::async_trait;
 use flowline_core::event::{AttemptOf, Slot};
+use flowline_core::report::ReportDigests;
 use flowline_core::{Event, NewEvent, RunKey, Tenant, Time};
 
 use crate::commit::CommitError;
@@ -73,6 +74,8 @@ pub struct RestoredRun {
     pub jobs: Vec<JobRow>,
     /// What leases among the jobs are held by now. Nobody knows it, so they can only run out.
     pub token: Token,
+    /// What is left of its log where that was trimmed.
+    pub reports: Option<ReportDigests>,
 }
 
 #[derive(Debug, Clone)]

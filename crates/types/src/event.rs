@@ -85,7 +85,7 @@ impl fmt::Display for EventType {
 }
 
 /// Which attempt of which step an event belongs to. Attempt 0 is none: a step that was skipped before it was tried.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttemptOf {
     pub step: Arc<str>,
     pub attempt: u32,

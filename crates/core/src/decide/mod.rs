@@ -23,6 +23,7 @@ use crate::json::Json;
 use crate::limits::{self, Limits};
 use crate::plan::Plan;
 use crate::receipt::ReceiptChange;
+use crate::report::ReportDigest;
 use crate::run::RunState;
 use crate::time::Time;
 
@@ -212,19 +213,17 @@ impl Known {
     }
 }
 
-/// What a run's log says of what an attempt reported.
+/// What is recorded of an attempt's reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptLog {
-    /// Its events of the types in [`AttemptLog::KINDS`], with their `data`.
+    /// Its events of the types in [`ReportDigests::KINDS`], with their `data`.
+    ///
+    /// [`ReportDigests::KINDS`]: crate::report::ReportDigests::KINDS
     Kept(Vec<(EventType, Json)>),
-    /// Retention has removed the log.
-    Trimmed,
-}
-
-impl AttemptLog {
-    /// The events that a report makes.
-    pub const KINDS: [EventType; 4] =
-        [EventType::Emit, EventType::StepCompleted, EventType::StepRetry, EventType::StepFailed];
+    /// Retention has removed the log; what is left of its reports.
+    Trimmed(Vec<ReportDigest>),
+    /// An older build has removed the log, and left nothing.
+    Forgotten,
 }
 
 /// The run and the moment that a decision is about.

@@ -16,6 +16,7 @@ use flowline_core::event::{AttemptOf, Event, EventType, NewEvent, Slot};
 use flowline_core::limits::Limits;
 use flowline_core::machine::Turn;
 use flowline_core::receipt::{ReceiptChange, ReceiptStatus};
+use flowline_core::report::ReportDigests;
 use flowline_core::run::{Phase, Status};
 use flowline_core::{Json, Plan, RunId, RunState, Tenant, Time};
 
@@ -28,6 +29,15 @@ pub enum Came {
     Decided(Box<Decision>),
     Applied,
     Refused(Refusal),
+}
+
+/// What retention has left of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retained {
+    Log,
+    Digests,
+    /// As an older build trimmed it.
+    Nothing,
 }
 
 pub struct Scenario {
@@ -47,8 +57,7 @@ pub struct Scenario {
     pub limits: Limits,
     /// Everything that decisions asked for, in order.
     pub asked: Vec<Missing>,
-    /// Whether retention has removed the log.
-    pub trimmed: bool,
+    pub retained: Retained,
     pub transcript: String,
     run: RunId,
     slots: BTreeMap<Slot, Json>,
@@ -98,7 +107,7 @@ impl Scenario {
             now: EPOCH,
             limits: Limits::default(),
             asked: Vec::new(),
-            trimmed: false,
+            retained: Retained::Log,
             transcript: String::new(),
             run: RunId::new("run-1").expect("a run id"),
             slots: BTreeMap::new(),
@@ -371,12 +380,16 @@ impl Scenario {
     }
 
     fn reports_of(&self, of: &AttemptOf) -> AttemptLog {
-        if self.trimmed {
-            return AttemptLog::Trimmed;
+        match self.retained {
+            Retained::Log => {}
+            Retained::Digests => {
+                return AttemptLog::Trimmed(ReportDigests::of(&self.log).attempt(of).to_vec());
+            }
+            Retained::Nothing => return AttemptLog::Forgotten,
         }
         let of =
             |event: &&Event| event.step_name.as_ref() == Some(&of.step) && event.attempt == Some(of.attempt);
-        let reports = self.log.iter().filter(of).filter(|event| AttemptLog::KINDS.contains(&event.kind));
+        let reports = self.log.iter().filter(of).filter(|event| ReportDigests::KINDS.contains(&event.kind));
         AttemptLog::Kept(reports.map(|event| (event.kind, event.data.clone().unwrap())).collect())
     }
 

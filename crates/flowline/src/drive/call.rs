@@ -2,7 +2,8 @@
 
 use flowline_core::decide::{AttemptLog, Learned, Missing};
 use flowline_core::event::AttemptOf;
-use flowline_core::{Json, RunKey};
+use flowline_core::report::ReportDigests;
+use flowline_core::{EventType, Json, RunKey};
 use flowline_store::{Commit, EventQuery, JobKey, JobState, Store, StoreError};
 
 use super::load::{load, payloads, prepare};
@@ -65,21 +66,33 @@ pub async fn look_up(store: &dyn Store, run: &RunKey, missing: Missing) -> Resul
     })
 }
 
-/// What the log of a run says of what an attempt reported.
+/// What is recorded of what an attempt reported: in the log of its run, or in what is left of that.
 async fn attempt_log(store: &dyn Store, run: &RunKey, of: &AttemptOf) -> Result<AttemptLog, StoreError> {
-    let query = EventQuery {
-        kinds: AttemptLog::KINDS.to_vec(),
+    let mut query = EventQuery {
+        kinds: ReportDigests::KINDS.to_vec(),
         step: Some(of.step.to_string()),
         attempt: Some(of.attempt),
         ..EventQuery::default()
     };
-    let page = store.events(run, query).await?;
-    if page.events.is_empty() {
-        let row = store.load(std::slice::from_ref(run)).await?.pop().flatten();
-        if row.is_none_or(|found| found.row.events_trimmed) {
-            return Ok(AttemptLog::Trimmed);
+    let mut events = Vec::new();
+    loop {
+        let page = store.events(run, query.clone()).await?;
+        query.after = page.events.last().map_or(query.after, |last| last.seq);
+        let data = |data: Option<Json>| data.unwrap_or_else(Json::null);
+        events.extend(page.events.into_iter().map(|event| (event.kind, data(event.data))));
+        if !page.more {
+            break;
         }
     }
-    let data = |data: Option<Json>| data.unwrap_or_else(Json::null);
-    Ok(AttemptLog::Kept(page.events.into_iter().map(|event| (event.kind, data(event.data))).collect()))
+    // A log without the end of the attempt may have gone, and be it just now.
+    if events.iter().all(|(kind, _)| *kind == EventType::Emit) {
+        if let Some(left) = store.reports(run).await? {
+            return Ok(AttemptLog::Trimmed(left.attempt(of).to_vec()));
+        }
+        let row = store.load(std::slice::from_ref(run)).await?.pop().flatten();
+        if row.is_none_or(|found| found.row.events_trimmed) {
+            return Ok(AttemptLog::Forgotten);
+        }
+    }
+    Ok(AttemptLog::Kept(events))
 }

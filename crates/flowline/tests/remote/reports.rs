@@ -87,25 +87,27 @@ async fn lines_that_were_written_are_known_after_their_attempt_is_over() {
 }
 
 #[tokio::test]
-async fn a_report_that_comes_again_after_its_log_was_trimmed_is_refused() {
+async fn a_recorded_report_is_known_after_its_log_was_trimmed_and_no_other_is() {
     let place = Place::new().await;
     let run = place.start().await;
     let first = place.claim_one("w1").await;
     assert!(fail(&place, &first, "no tape").await.unwrap());
     let second = place.claim_one("w1").await;
-    assert!(place.complete(&second, json!(1)).await.unwrap());
+    assert!(place.complete(&second, json!({"weight": 1, "to": null})).await.unwrap());
     let send = place.claim_one("w1").await;
     assert!(place.complete(&send, json!(2)).await.unwrap());
     place.engine.wait(&run).await.unwrap();
     place.store.clock().advance(Duration::from_secs(60));
     let policy = Retention { events: Duration::from_secs(1), runs: Duration::from_secs(86_400) };
     assert_eq!(place.engine.store().retain(policy, 10).await.unwrap().trimmed, 1);
-    for result in [1, 3] {
-        let unknown = place.complete(&second, json!(result)).await;
-        assert!(is_stale(unknown), "nobody can say any more whether it said {result}");
+    for _ in 0..2 {
+        assert!(!fail(&place, &first, "no tape").await.unwrap());
+        assert!(is_other(&fail(&place, &first, "no glue").await));
+        assert!(!place.complete(&second, json!({"to": null, "weight": 1})).await.unwrap());
+        assert!(is_other(&place.complete(&second, json!({"weight": 3, "to": null})).await));
+        assert!(!place.complete(&send, json!(2)).await.unwrap());
+        assert!(is_other(&fail(&place, &send, "no tape").await));
     }
-    assert!(is_stale(place.complete(&send, json!(2)).await));
-    assert!(is_stale(fail(&place, &first, "no tape").await));
     place.engine.stop().await;
 }
 

@@ -49,6 +49,12 @@ pub(crate) async fn restore(
     if ids.len() < runs.len() {
         return Ok(Err(CommitError::Exists));
     }
+    for run in &runs {
+        if let Some(reports) = &run.reports {
+            let keep = "insert into reports (run, digests) values ($1, $2)";
+            seat.execute(keep, &[&ids[&run.row.key()], &reports.encode()]).await?;
+        }
+    }
     // However old its jobs are, they are announced as such.
     let mut model = Model { now: Time::from_millis(i64::MAX), ..Model::default() };
     for (place, run) in runs.iter().enumerate() {

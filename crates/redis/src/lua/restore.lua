@@ -14,8 +14,8 @@ end
 -- A definition that another shard holds: a start looks at its own shard alone.
 local function know(o) call('SADD', base .. ':known', ARGV[o + 3] .. '/' .. ARGV[o + 4]) end
 
--- Arguments: the run, when it was created, its row, what was said at its start, its definition, then key and text of each
--- job. Written right away: what comes after it in the call looks for it.
+-- Arguments: the run, when it was created, its row, what was said at its start, its definition, what is left of its reports
+-- where its log was trimmed (empty otherwise), then key and text of each job. Written right away: what comes after it in the call looks for it.
 local function restore_run(o)
   local run, row = ARGV[o + 3], ARGV[o + 5]
   if call('EXISTS', RUN .. run) == 1 then return 'E' end
@@ -24,10 +24,11 @@ local function restore_run(o)
   local _, ended, kept, number, flow = match(tail, TAIL)
   flows[match(run, '^[^/]+') .. '/' .. flow] = true
   call('MSET', RUN .. run, row, START .. run, new_run(run, number, ARGV[o + 4], ARGV[o + 6]))
+  if ARGV[o + 8] ~= '' then call('SET', base .. ':reports:' .. run, ARGV[o + 8]) end
   relist(run, flow, number, nil, nil, status, ended ~= '-' and ended, kept)
   stamp = math.max(stamp, tonumber(number))
   local set = {}
-  for at = o + 8, o + tonumber(ARGV[o + 1]), 2 do
+  for at = o + 9, o + tonumber(ARGV[o + 1]), 2 do
     local key, text = ARGV[at], ARGV[at + 1]
     local j = parse(text)
     index(run, key, j)

@@ -1,4 +1,4 @@
--- Key-value state. ARGV: seen, verb, owner; then of `get` fields; of `set`: field, value (empty: deletes), time to live (empty:
+-- Key-value state. ARGV: seen, verb, owner; then of `get` the bytes that are enough and fields; of `set`: field, value (empty: deletes), time to live (empty:
 -- none), its order among shards (0: the clock), whether the store has one shard only.
 local verb, owner = ARGV[2], ARGV[3]
 local answers = { counted(), format('%.0f', us) }
@@ -14,13 +14,19 @@ if verb == 'set' then
   answers[1] = counted()
   return answers
 end
-for i = 4, #ARGV do
+-- Answers how many fields it has looked at, then what it found.
+local bytes, looked = 0, 0
+for i = 5, #ARGV do
+  if bytes >= tonumber(ARGV[4]) then break end
+  looked = looked + 1
   local text = call('HGET', base .. ':state:' .. owner, ARGV[i])
   if text then
     local expires, order, value = match(text, '^(%S+) (%d+) (.*)$')
     -- A remembered deletion has no value, and is told so that it wins against older values elsewhere.
     if expires ~= '-' and tonumber(expires) <= now then value = '' end
+    bytes = bytes + #value
     for _, part in ipairs({ ARGV[i], expires, order, value }) do answers[#answers + 1] = part end
   end
 end
+table.insert(answers, 3, tostring(looked))
 return answers

@@ -1,8 +1,9 @@
 //! A run's log, and payloads by their address.
 
 use flowline_core::event::Slot;
-use flowline_core::{Event, Json, RunKey};
-use flowline_store::query::page_size;
+use flowline_core::report::ReportDigests;
+use flowline_core::{Event, Json, NewEvent, RunKey};
+use flowline_store::query::{PageRoom, page_size};
 use flowline_store::{EventPage, EventQuery};
 use rusqlite::{OptionalExtension, params};
 
@@ -11,6 +12,13 @@ use super::rows::Log;
 use crate::fault::Fault;
 use crate::pack::{Packed, unpack};
 use crate::schema;
+
+/// What is kept of the reports of a run that stands at this version.
+pub(crate) struct Digested {
+    pub(crate) run: i64,
+    pub(crate) version: i64,
+    pub(crate) digests: Vec<u8>,
+}
 
 /// A page begins by key with the row that its first event is in, wherever it lies.
 pub(crate) const LOG_FROM: &str = "select first_seq, ms, events from log indexed by log_by_run where run = ?1
@@ -21,7 +29,7 @@ impl Reader<'_> {
     pub(crate) fn events(&self, run: &RunKey, query: &EventQuery) -> Result<EventPage, Fault> {
         let mut page = EventPage { events: Vec::new(), more: false };
         let Some((id, log)) = self.log_of(run)? else { return Ok(page) };
-        let size = page_size(query.limit);
+        let mut room = PageRoom::new(page_size(query.limit));
         let mut statement = self.conn.prepare_cached(LOG_FROM)?;
         let after = query.after.max(log.trimmed_to);
         let mut rows = statement.query(params![id, after.min(i64::MAX as u64 - 1) as i64])?;
@@ -32,14 +40,53 @@ impl Reader<'_> {
                 if !wanted(query, event) {
                     continue;
                 }
-                if page.events.len() == size {
+                let event = event.event();
+                if !room.take(event.data.as_ref()) {
                     page.more = true;
                     return Ok(page);
                 }
-                page.events.push(Event::stored(&log.run, &log.flow, &log.tenant, seq, ms, event.event()));
+                page.events.push(Event::stored(&log.run, &log.flow, &log.tenant, seq, ms, event));
             }
         }
         Ok(page)
+    }
+
+    /// The digests of the reports of these runs, as they are kept once the runs are trimmed.
+    pub(crate) fn digest(&self, runs: &[i64]) -> Result<Vec<Digested>, Fault> {
+        let mut version = self.conn.prepare_cached("select version from progress where run = ?1")?;
+        let mut log = self.conn.prepare_cached(
+            "select events from log indexed by log_by_run where run = ?1 order by first_seq",
+        )?;
+        let mut digested = Vec::with_capacity(runs.len());
+        for &run in runs {
+            let Some(version) = version.query_row([run], |row| row.get(0)).optional()? else { continue };
+            let mut digests = ReportDigests::default();
+            let mut rows = log.query([run])?;
+            while let Some(row) = rows.next()? {
+                for event in unpack(row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?)? {
+                    if ReportDigests::KINDS.contains(&event.kind)
+                        && let NewEvent { kind, of: Some(of), data, .. } = event.event()
+                    {
+                        digests.note(kind, &of, data.as_ref());
+                    }
+                }
+            }
+            digested.push(Digested { run, version, digests: digests.encode() });
+        }
+        Ok(digested)
+    }
+
+    pub(crate) fn reports(&self, run: &RunKey) -> Result<Option<ReportDigests>, Fault> {
+        if !self.has(schema::WITH_REPORTS)? {
+            return Ok(None);
+        }
+        let Some(id) = self.run(run)? else { return Ok(None) };
+        let mut statement = self.conn.prepare_cached("select digests from reports where run = ?1")?;
+        let mut rows = statement.query([id])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        let bytes = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
+        let digests = ReportDigests::decode(bytes).map_err(|error| Fault::damaged(&error.to_string()))?;
+        Ok(Some(digests))
     }
 
     pub(crate) fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, Fault> {

@@ -56,17 +56,15 @@ impl Reader<'_> {
         let after = code::kv_key(owner, query.after.as_deref().unwrap_or_default());
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX - 1) + 1;
         let values = params![code::scope_number(owner), id, now.millis(), limit, after, end];
-        let mut rows = statement.query(values)?;
-        let mut found = Vec::new();
-        while let Some(row) = rows.next()? {
+        let found = statement.query_and_then(values, |row| {
             let key: String = row.get(0)?;
-            found.push(StateValue {
+            Ok(StateValue {
                 key: code::state_key(owner, key),
                 value: code::json(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?)?,
                 expires: row.get::<_, Option<i64>>(2)?.map(Time::from_millis),
-            });
-        }
-        Ok(StatePage::cut(found, query.limit))
+            })
+        })?;
+        StatePage::fill(found, query.limit)
     }
 
     pub(crate) fn scopes(&self, tenant: &Tenant, now: Time) -> Result<Vec<Arc<str>>, Fault> {

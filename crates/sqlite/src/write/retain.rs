@@ -1,17 +1,19 @@
 //! Forgetting what is old, a little at a time.
 //!
 //! A run is trimmed or removed in one small write that makes its events invisible and enters it in `purges`; the events
-//! themselves go afterwards, some thousand per transaction, so that other writers never wait long for a large run.
+//! themselves go afterwards, some thousand per transaction, so that other writers never wait long for a large run. For the
+//! same reason the digests of a run's reports are made by a reader, before it is trimmed.
 
 use std::time::Duration;
 
 use flowline_core::{RunKey, Status, Time};
-use flowline_store::row::{Retained, Retention};
+use flowline_store::row::Retention;
 use rusqlite::{OptionalExtension, params};
 
 use super::Writer;
 use crate::code;
 use crate::fault::Fault;
+use crate::read::events::Digested;
 
 /// Runs marked in one transaction.
 pub(crate) const RUNS: usize = 64;
@@ -30,29 +32,41 @@ pub(crate) enum More {
 }
 
 impl Writer<'_> {
-    /// Marks up to `limit` runs, removals first, those that ended first before others.
-    pub(crate) fn retain(&mut self, policy: Retention, limit: usize) -> Result<(Retained, More), Fault> {
-        let chunk = limit.min(RUNS);
-        let mut done = Retained::default();
+    /// Removes some of the runs that are due, at most `limit`, those that ended first before others. Says how many.
+    pub(crate) fn remove_due(&mut self, policy: Retention, limit: usize) -> Result<u64, Fault> {
         let kept = self.kept(policy)?;
         let runs: Vec<_> = kept.iter().map(|(code, kept)| (code.as_deref(), kept.runs)).collect();
-        for id in self.due(&runs, &[0, 1], chunk)? {
-            self.remove_run(id)?;
-            done.removed += 1;
+        let due = self.due(&runs, &[0, 1], limit.min(RUNS))?;
+        for id in &due {
+            self.remove_run(*id)?;
         }
+        Ok(due.len() as u64)
+    }
+
+    /// Some of the runs whose events are due, at most `limit`, those that ended first before others.
+    pub(crate) fn due_to_trim(&mut self, policy: Retention, limit: usize) -> Result<Vec<i64>, Fault> {
+        let kept = self.kept(policy)?;
         let events: Vec<_> = kept.iter().map(|(code, kept)| (code.as_deref(), kept.events)).collect();
-        for id in self.due(&events, &[0], chunk - done.removed as usize)? {
-            self.recall(id)?;
-            let last_seq = self.run(id)?.seq as i64;
-            self.conn.execute(
-                "update progress set events_trimmed = 1, trimmed_to = ?2 where run = ?1",
-                params![id, last_seq],
-            )?;
-            self.purge_later(id, last_seq)?;
-            done.trimmed += 1;
+        self.due(&events, &[0], limit.min(RUNS))
+    }
+
+    /// Trims those of these runs that stand where their reports were read. Says how many.
+    pub(crate) fn trim(&mut self, runs: &[Digested]) -> Result<u64, Fault> {
+        let mut trimmed = 0;
+        for Digested { run, version, digests } in runs {
+            let mark = "update progress set events_trimmed = 1, trimmed_to = seq
+                where run = ?1 and version = ?2 and events_trimmed = 0";
+            self.recall(*run)?;
+            if self.conn.prepare_cached(mark)?.execute(params![run, version])? == 0 {
+                continue;
+            }
+            let keep = "insert or replace into reports (run, digests) values (?1, ?2)";
+            self.conn.prepare_cached(keep)?.execute(params![run, digests])?;
+            let last_seq = self.run(*run)?.seq as i64;
+            self.purge_later(*run, last_seq)?;
+            trimmed += 1;
         }
-        let full = (done.removed + done.trimmed) as usize == chunk;
-        Ok((done, if full { More::Yes } else { More::No }))
+        Ok(trimmed)
     }
 
     /// Removes those of these runs that have ended, and says which.
@@ -152,6 +166,7 @@ impl Writer<'_> {
             "delete from jobs where run = ?1",
             "delete from leases where run = ?1",
             "delete from receipts where run = ?1",
+            "delete from reports where run = ?1",
             "delete from kv where scope = 0 and owner = ?1",
             "delete from progress where run = ?1",
             "delete from runs where id = ?1",

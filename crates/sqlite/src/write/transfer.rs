@@ -15,7 +15,7 @@ use crate::names::Names;
 use crate::schema;
 
 /// Everything but the cells.
-const TABLES: [&str; 18] = [
+const TABLES: [&str; 19] = [
     "tenants",
     "flows",
     "definitions",
@@ -34,6 +34,7 @@ const TABLES: [&str; 18] = [
     "locks",
     "documents",
     "receipts",
+    "reports",
 ];
 
 impl Writer<'_> {
@@ -81,7 +82,7 @@ impl Writer<'_> {
     }
 
     fn restore_run(&mut self, restored: &RestoredRun) -> Result<Result<(), CommitError>, Fault> {
-        let RestoredRun { row, state, last, jobs, token } = restored;
+        let RestoredRun { row, state, last, jobs, token, reports } = restored;
         if self.find(&row.key())?.is_some() {
             return Ok(Err(CommitError::Exists));
         }
@@ -137,6 +138,10 @@ impl Writer<'_> {
             row.state,
             row.retain.map(|retain| retain.code()),
         ])?;
+        if let Some(reports) = reports {
+            let keep = "insert or rollback into reports (run, digests) values (?1, ?2)";
+            self.conn.prepare_cached(keep)?.execute(params![id, reports.encode()])?;
+        }
         self.count(flow, row.status, row.state.clone(), 1);
         for job in jobs {
             let lane = self.names.lane(self.conn, tenant, &job.lane())?;

@@ -182,6 +182,7 @@ impl Side {
             }
             Op::Retain(policy) => format!("{:#?}", store.retain(policy, 1_000).await?),
             Op::Delete(runs) => format!("{:#?}", store.delete_runs(&runs).await?),
+            Op::Reports(run) => format!("{:#?}", store.reports(&run).await?),
             Op::Repair(repair) => format!("{:#?}", store.repair(repair).await),
             Op::Define(definition) => format!("{:#?}", store.put_definition(definition).await?),
             Op::SetLatest(tenant, hash) => {

@@ -337,3 +337,31 @@ pub async fn the_payload_of_flow_start_is_the_input(f: Fixture) {
     f.commit(Commit { events: vec![start], ..given::start(&run) }).await;
     assert_eq!(f.store.payloads(&run, &[Slot::Input]).await.expect("finds"), [Some(input)]);
 }
+
+pub async fn a_page_of_events_is_bounded_by_its_bytes(f: Fixture) {
+    let run = f.started("r", vec![]).await;
+    let megabytes = [9, 9, 17, 0, 1];
+    for (version, size) in (1..).zip(megabytes) {
+        let data = Some(given::json("x".repeat(size << 20).into()));
+        let events = vec![NewEvent::run(EventType::Log, data), NewEvent::run(EventType::State, None)];
+        f.commit(Commit { events, ..given::next(&run, version) }).await;
+    }
+    let pages = async |query: EventQuery| {
+        let (mut query, mut pages) = (query, Vec::new());
+        loop {
+            let page = f.store.events(&run, query.clone()).await.expect("the store gives a page");
+            query.after = page.events.last().expect("a page with something on it").seq;
+            pages.push(page.events.into_iter().map(|event| event.seq).collect::<Vec<_>>());
+            if !page.more {
+                return pages;
+            }
+        }
+    };
+    let all: [&[u64]; 4] = [&[1, 2, 3], &[4, 5], &[6], &[7, 8, 9, 10, 11]];
+    assert_eq!(pages(EventQuery::default()).await, all);
+    let logs = EventQuery { kinds: vec![EventType::Log], ..EventQuery::default() };
+    let all: [&[u64]; 4] = [&[2], &[4], &[6], &[8, 10]];
+    assert_eq!(pages(logs).await, all);
+    let small = EventQuery { kinds: vec![EventType::State], limit: 4, ..EventQuery::default() };
+    assert_eq!(pages(small).await, [&[3, 5, 7, 9][..], &[11]], "others do not count");
+}

@@ -28,6 +28,7 @@ mod ops;
 pub mod queues;
 pub mod receipts;
 pub mod repair;
+pub mod reports;
 pub mod retention;
 pub mod runs;
 pub mod state;
@@ -138,6 +139,7 @@ macro_rules! conformance {
                 appended_lines_are_events_like_others
                 append_changes_neither_version_nor_state
                 append_repeated_with_the_same_from_line_writes_once
+                a_page_of_events_is_bounded_by_its_bytes
                 append_writes_the_lines_that_are_not_there_yet
                 append_beyond_the_lines_that_are_there_is_refused
                 a_stale_token_appends_not_even_a_log_line
@@ -251,6 +253,12 @@ macro_rules! conformance {
                 a_fresh_store_is_healthy_and_says_what_it_survives
                 the_stores_time_does_not_stand_still
             ]
+            reports: [
+                a_trimmed_run_keeps_a_digest_of_each_report
+                a_run_whose_log_is_whole_has_no_digests
+                a_log_of_many_pages_is_digested_whole
+                digests_go_with_their_run
+            ]
             retention: [
                 a_run_that_has_not_ended_is_never_touched
                 a_run_that_ended_lately_is_kept
@@ -305,6 +313,7 @@ macro_rules! conformance {
                 a_stale_lease_changes_no_state
                 a_line_sent_again_does_not_change_state_again
                 clear_state_removes_the_runs_own_alone
+                a_page_of_values_is_bounded_by_its_bytes
             ]
             transfer: [
                 what_is_restored_reads_as_in_the_store_it_comes_from
@@ -357,6 +366,7 @@ mod tests {
             include_str!("queues.rs"),
             include_str!("receipts.rs"),
             include_str!("repair.rs"),
+            include_str!("reports.rs"),
             include_str!("retention.rs"),
             include_str!("runs.rs"),
             include_str!("state.rs"),

@@ -47,6 +47,7 @@ pub(super) enum Op {
     Pause(Tenant, &'static str, Pause),
     Retain(Retention),
     Delete(Vec<RunKey>),
+    Reports(RunKey),
     Repair(Repair),
     Counters,
     Definitions(Tenant),
@@ -161,6 +162,7 @@ impl Maker {
         for run in &self.runs {
             ops.push(Op::Events(run.clone(), EventQuery::default()));
             ops.push(Op::Jobs(run.clone()));
+            ops.push(Op::Reports(run.clone()));
             ops.extend(SCOPES[1..].iter().map(|scope| {
                 let owner = StateScope::from(*scope).of(&run.run, &given::FLOW.into());
                 Op::States(run.tenant.clone(), owner)
@@ -199,6 +201,7 @@ impl Maker {
             95 => Op::Counters,
             96 => self.define(run.tenant),
             97 if self.rng.percent(30) => Op::Delete(vec![run]),
+            97 if self.rng.percent(30) => Op::Reports(run),
             97 => self.retain(),
             98..100 => self.repair(run).await,
             100..104 => self.lock(run.tenant),
@@ -259,10 +262,16 @@ impl Maker {
     }
 
     fn event(&mut self) -> NewEvent {
-        let kind =
-            self.rng.pick(&[EventType::StepStarted, EventType::Log, EventType::Emit, EventType::StepRetry]);
+        let kind = self.rng.pick(&[
+            EventType::StepStarted,
+            EventType::Log,
+            EventType::Emit,
+            EventType::StepRetry,
+            EventType::StepCompleted,
+        ]);
         let step: Arc<str> = self.rng.pick(&["a", "b"]).into();
-        let event = NewEvent::step(kind, &step, 1 + self.rng.below(2) as u32, self.data());
+        let data = self.event_data(kind);
+        let event = NewEvent::step(kind, &step, 1 + self.rng.below(2) as u32, data);
         match kind {
             EventType::Emit => {
                 // An address is written once: what a second write would mean is not for a store to say.
@@ -546,17 +555,6 @@ impl Maker {
 
     fn scope(&mut self) -> StateScope {
         self.rng.pick(&SCOPES).into()
-    }
-
-    fn define(&mut self, tenant: Tenant) -> Op {
-        let hash = format!("hash-{}", 1 + self.rng.below(4));
-        let mut definition = given::definition(&tenant, given::FLOW, &hash);
-        definition.origin = self.rng.percent(50).then(|| "/somewhere".to_owned());
-        match self.rng.below(5) {
-            0 => Op::SetLatest(tenant, self.rng.percent(70).then_some(hash)),
-            1 | 2 => Op::Define(definition),
-            _ => Op::Definitions(tenant),
-        }
     }
 
     async fn repair(&mut self, run: RunKey) -> Op {

@@ -277,3 +277,22 @@ pub async fn clear_state_removes_the_runs_own_alone(f: Fixture) {
     }
     assert_eq!(get(&f, &other.run, StateScope::Run, "k").await, Some(value("v")));
 }
+
+pub async fn a_page_of_values_is_bounded_by_its_bytes(f: Fixture) {
+    let (tenant, owner) = (flowline_core::Tenant::default(), StateOwner::Named("orders".into()));
+    for (n, size) in [9, 9, 17, 0, 1].into_iter().enumerate() {
+        let value = Some(given::json("x".repeat(size << 20).into()));
+        f.store.change_state(&tenant, &owner, &n.to_string(), value, None).await.expect("is set");
+    }
+    let (mut query, mut pages) = (StateQuery::first(1_000), Vec::new());
+    loop {
+        let page = f.store.states(&tenant, &owner, query.clone()).await.expect("the store gives a page");
+        let keys: Vec<String> = page.values.into_iter().map(|value| value.key).collect();
+        query.after = Some(keys.last().expect("a page with something on it").clone());
+        pages.push(keys.concat());
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(pages, ["0", "1", "2", "34"]);
+}

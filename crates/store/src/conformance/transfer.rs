@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use flowline_core::definition::Retain;
 use flowline_core::event::Slot;
+use flowline_core::report::ReportDigests;
 use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant, Time};
 
 use super::{Fixture, given};
@@ -80,7 +81,8 @@ async fn parts(from: &Fixture, run: &RunKey) -> Vec<Restored> {
     let log = from.log(run).await;
     let jobs = from.jobs(run).await;
     let last = log.last().map_or(snapshot.row.created_at, |event| event.ts);
-    let restored = RestoredRun { row: snapshot.row, state: snapshot.state, last, jobs, token: NEW };
+    let reports = from.store.reports(run).await.expect("tells");
+    let restored = RestoredRun { row: snapshot.row, state: snapshot.state, last, jobs, token: NEW, reports };
     let input = from.store.payloads(run, &[Slot::Input]).await.expect("finds").remove(0).is_some();
     let slot = |kind| (kind == EventType::FlowStart && input).then_some(Slot::Input);
     let events = log.into_iter().map(|event| RestoredEvent { slot: slot(event.kind), event }).collect();
@@ -384,7 +386,10 @@ pub async fn a_restored_run_ends_and_is_retained_like_any_other(f: Fixture) {
     let from = source(&f).await;
     for id in ["kept", "trimmed"] {
         let run = from.started(id, vec![]).await;
-        from.commit(given::end(&run, 1)).await;
+        let done = given::json(serde_json::json!({"result": id}));
+        let events = vec![NewEvent::step(EventType::StepCompleted, &id.into(), 1, Some(done))];
+        from.commit(Commit { events, ..given::next(&run, 1) }).await;
+        from.commit(given::end(&run, 2)).await;
         from.pass(Duration::from_millis(10)).await;
     }
     let day = Duration::from_secs(86_400);
@@ -394,11 +399,17 @@ pub async fn a_restored_run_ends_and_is_retained_like_any_other(f: Fixture) {
     assert!(from.row(&trimmed).await.events_trimmed && !from.row(&whole).await.events_trimmed);
     carry(&from, &f).await;
     assert_eq!(f.row(&trimmed).await, from.row(&trimmed).await);
-    assert_eq!((f.log(&trimmed).await.len(), f.log(&whole).await.len()), (0, 2));
+    assert_eq!((f.log(&trimmed).await.len(), f.log(&whole).await.len()), (0, 3));
+    let (left, reports) =
+        (from.store.reports(&trimmed).await.expect("tells"), ReportDigests::of(&f.log(&whole).await));
+    assert!(left.is_some() && left != Some(ReportDigests::default()));
+    assert_eq!(f.store.reports(&trimmed).await.expect("tells"), left);
+    assert_eq!(f.store.reports(&whole).await.expect("tells"), None);
     f.pass(Duration::from_millis(50)).await;
     let policy = Retention { events: Duration::from_millis(1), runs: day };
     let done = f.store.retain(policy, 10).await.expect("retains");
     assert_eq!((done.trimmed, done.removed), (1, 0));
+    assert_eq!(f.store.reports(&whole).await.expect("tells"), Some(reports));
     let policy = Retention { events: Duration::from_millis(1), runs: Duration::from_millis(1) };
     let done = f.store.retain(policy, 10).await.expect("retains");
     assert_eq!((done.trimmed, done.removed), (0, 2));

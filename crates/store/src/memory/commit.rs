@@ -91,6 +91,7 @@ impl Memory {
             state: Vec::new(),
             last: now,
             log: Default::default(),
+            reports: None,
             slots: Default::default(),
             jobs: Default::default(),
             receipts: Default::default(),

@@ -8,7 +8,8 @@ use flowline_core::{Json, RunKey};
 use super::rows::{Listing, Memory, Run};
 use crate::error::StoreError;
 use crate::query::{
-    EXACT_TOTAL, EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery, Total, WantTotal, page_size,
+    EXACT_TOTAL, EventPage, EventQuery, FeedFilter, FeedPage, PageRoom, RunPage, RunQuery, Total, WantTotal,
+    page_size,
 };
 use crate::row::Snapshot;
 
@@ -28,15 +29,18 @@ impl Memory {
     }
 
     pub fn events(&self, run: &RunKey, query: &EventQuery) -> EventPage {
-        let size = page_size(query.limit);
-        let Some(run) = self.runs.get(run) else { return EventPage { events: Vec::new(), more: false } };
-        let mut found = run
-            .log
-            .range((Bound::Excluded(query.after), Bound::Unbounded))
-            .map(|(_, logged)| &logged.event)
-            .filter(|event| query.matches(event));
-        let events = found.by_ref().take(size).cloned().collect();
-        EventPage { events, more: found.next().is_some() }
+        let mut page = EventPage { events: Vec::new(), more: false };
+        let Some(run) = self.runs.get(run) else { return page };
+        let later = run.log.range((Bound::Excluded(query.after), Bound::Unbounded));
+        let mut room = PageRoom::new(page_size(query.limit));
+        for event in later.map(|(_, logged)| &logged.event).filter(|event| query.matches(event)) {
+            if !room.take(event.data.as_ref()) {
+                page.more = true;
+                break;
+            }
+            page.events.push(event.clone());
+        }
+        page
     }
 
     /// Walks the list that flow and status choose; labels and dates are looked at on the way.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flowline_core::definition::Retain;
+use flowline_core::report::ReportDigests;
 use flowline_core::{RunKey, Tenant, Time};
 
 use super::rows::{EndedRuns, Memory, counter};
@@ -33,6 +34,10 @@ impl Memory {
         self.locks.retain(|_, held| now < held.until);
         self.forget_expired_documents(now);
         done
+    }
+
+    pub fn reports(&self, run: &RunKey) -> Option<ReportDigests> {
+        self.runs.get(run)?.reports.clone()
     }
 
     pub fn delete_runs(&mut self, runs: &[RunKey]) -> Vec<bool> {
@@ -130,6 +135,7 @@ impl Memory {
     fn trim(&mut self, key: &RunKey) {
         self.unlist(key);
         if let Some(run) = self.runs.get_mut(key) {
+            run.reports = Some(ReportDigests::of(run.log.values().map(|logged| &logged.event)));
             for logged in std::mem::take(&mut run.log).into_values() {
                 self.feed.remove(&logged.number);
             }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use flowline_core::definition::Retain;
 use flowline_core::event::Slot;
+use flowline_core::report::ReportDigests;
 use flowline_core::{Event, NewEvent, RunKey, Status, Tenant, Time};
 
 use super::receipts::ReceiptsOf;
@@ -83,6 +84,8 @@ pub(super) struct Run {
     /// The date of the last event: the next ones are not dated before it.
     pub(super) last: Time,
     pub(super) log: BTreeMap<u64, Logged>,
+    /// What is left of a log that was trimmed.
+    pub(super) reports: Option<ReportDigests>,
     pub(super) slots: BTreeMap<Slot, u64>,
     pub(super) jobs: Jobs,
     pub(super) receipts: BTreeMap<u32, Receipt>,

@@ -1,5 +1,6 @@
 //! Key-value state.
 
+use std::convert::Infallible;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +22,8 @@ impl Memory {
         };
         let after = query.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let later = values.range::<str, _>((after, Bound::Unbounded)).map(|(_, value)| value);
-        let live = later.filter(|value| value.live(now)).take(query.limit + 1);
-        StatePage::cut(live.cloned().collect(), query.limit)
+        let live = later.filter(|value| value.live(now)).cloned();
+        StatePage::fill(live.map(Ok::<_, Infallible>), query.limit).unwrap_or_default()
     }
 
     pub fn scopes(&self, now: Time, tenant: &Tenant) -> Vec<Arc<str>> {

@@ -68,7 +68,7 @@ impl Memory {
     }
 
     fn restore_run(&mut self, restored: RestoredRun) -> Result<(), CommitError> {
-        let RestoredRun { row, state, last, jobs, token } = restored;
+        let RestoredRun { row, state, last, jobs, token, reports } = restored;
         let key = row.key();
         if self.runs.contains_key(&key) {
             return Err(CommitError::Exists);
@@ -83,6 +83,7 @@ impl Memory {
             state,
             last,
             log: Default::default(),
+            reports,
             slots: Default::default(),
             jobs: Default::default(),
             receipts: Default::default(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_core::event::Slot;
+use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::*;
@@ -44,10 +45,12 @@ pub(crate) enum Fault {
     ForgetsReceipts,
     /// A second creator of a document is told that it was the first.
     CreatesTwice,
+    /// What attempts reported is forgotten with the log.
+    ForgetsReports,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 17] = [
+    pub(crate) const ALL: [Fault; 18] = [
         Fault::DropsTheFence,
         Fault::IgnoresTheVersion,
         Fault::ExpiresEarly,
@@ -65,6 +68,7 @@ impl Fault {
         Fault::KeepsDocuments,
         Fault::ForgetsReceipts,
         Fault::CreatesTwice,
+        Fault::ForgetsReports,
     ];
 }
 
@@ -308,6 +312,11 @@ impl Catalog for Broken {
     async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
         self.store.retain(policy, limit).await
     }
+    async fn reports(&self, run: &RunKey) -> Result<Option<ReportDigests>, StoreError> {
+        let reports = self.store.reports(run).await?;
+        Ok(reports.filter(|_| !matches!(self.fault, Fault::ForgetsReports)))
+    }
+
     async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {
         self.store.delete_runs(runs).await
     }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use flowline_core::definition::Retain;
-use flowline_core::{RunKey, Tenant};
+use flowline_core::report::ReportDigests;
+use flowline_core::{EventType, Json, RunKey, Tenant, json};
 
 use super::{COLLECTIONS, HOUR, LOCK, Maker, Op, WORKERS};
 use crate::conformance::given;
@@ -31,6 +32,28 @@ impl Maker {
         match self.exact {
             true => Duration::from_millis(self.rng.pick(&[100, 1_000, 4_000])),
             false => self.rng.pick(&[Duration::ZERO, HOUR]),
+        }
+    }
+
+    /// Of an event; where it makes a report, with what is digested of one.
+    pub(super) fn event_data(&mut self, kind: EventType) -> Option<Json> {
+        let data = self.data()?;
+        if !ReportDigests::KINDS.contains(&kind) {
+            return Some(data);
+        }
+        let name = json::string(self.rng.pick(given::STRANGE));
+        let (name, data) = (Some(&name), Some(&data));
+        Some(json::object([("name", name), ("error", name), ("payload", data), ("result", data)]))
+    }
+
+    pub(super) fn define(&mut self, tenant: Tenant) -> Op {
+        let hash = format!("hash-{}", 1 + self.rng.below(4));
+        let mut definition = given::definition(&tenant, given::FLOW, &hash);
+        definition.origin = self.rng.percent(50).then(|| "/somewhere".to_owned());
+        match self.rng.below(5) {
+            0 => Op::SetLatest(tenant, self.rng.percent(70).then_some(hash)),
+            1 | 2 => Op::Define(definition),
+            _ => Op::Definitions(tenant),
         }
     }
 
