@@ -9,7 +9,7 @@ use flowline::store::memory::MemoryStore;
 use flowline::store::{Clock, Store};
 use flowline_postgres::{IfMissing, PostgresStore};
 use flowline_redis::RedisStore;
-use flowline_sqlite::{Mode, Options, SqliteStore};
+use flowline_sqlite::{OpenMode, Options, SqliteStore};
 
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -36,7 +36,7 @@ pub enum Access {
 
 /// A store URL, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum StoreUrl {
     File(PathBuf),
     Memory,
     /// A PostgreSQL server, by its whole URL.
@@ -45,8 +45,8 @@ pub enum Place {
     Redis(String),
 }
 
-impl Place {
-    pub fn read(url: &str) -> Result<Place, Failure> {
+impl StoreUrl {
+    pub fn read(url: &str) -> Result<StoreUrl, Failure> {
         let refuse = |message: String| {
             Err(Failure::usage(message).help(
                 "use sqlite:PATH (one file, the default), postgres://USER:PASSWORD@HOST/DATABASE, redis://HOST:PORT, \
@@ -56,12 +56,12 @@ impl Place {
         match url.split_once(':') {
             Some(("sqlite", path)) => match path.strip_prefix("//").unwrap_or(path) {
                 "" => refuse("the store \"sqlite:\" doesn't name a file".to_owned()),
-                path => Ok(Place::File(path.into())),
+                path => Ok(StoreUrl::File(path.into())),
             },
-            Some(("memory", "")) => Ok(Place::Memory),
-            Some(("postgres" | "postgresql", _)) => Ok(Place::Postgres(url.to_owned())),
+            Some(("memory", "")) => Ok(StoreUrl::Memory),
+            Some(("postgres" | "postgresql", _)) => Ok(StoreUrl::Postgres(url.to_owned())),
             Some(("redis" | "rediss" | "redis+cluster" | "rediss+cluster", _)) => {
-                Ok(Place::Redis(url.to_owned()))
+                Ok(StoreUrl::Redis(url.to_owned()))
             }
             Some((scheme, _)) => {
                 refuse(format!("store {:?}: {scheme:?} stores aren't supported", shown(url)))
@@ -72,8 +72,8 @@ impl Place {
 
     pub fn file(&self) -> Option<&Path> {
         match self {
-            Place::File(path) => Some(path),
-            Place::Memory | Place::Postgres(_) | Place::Redis(_) => None,
+            StoreUrl::File(path) => Some(path),
+            StoreUrl::Memory | StoreUrl::Postgres(_) | StoreUrl::Redis(_) => None,
         }
     }
 }
@@ -100,9 +100,9 @@ pub fn shown(url: &str) -> String {
 
 /// Opens a store, in the runtime that it will live in.
 pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> {
-    let path = match Place::read(url)? {
-        Place::Memory => return Ok(Arc::new(MemoryStore::new(Clock::system()))),
-        Place::Postgres(url) => {
+    let path = match StoreUrl::read(url)? {
+        StoreUrl::Memory => return Ok(Arc::new(MemoryStore::new(Clock::system()))),
+        StoreUrl::Postgres(url) => {
             let missing = match access {
                 Access::Engine => IfMissing::Make,
                 Access::Receive => IfMissing::Receive,
@@ -111,7 +111,7 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
             };
             return Ok(PostgresStore::open(&url, missing).await?);
         }
-        Place::Redis(url) => {
+        StoreUrl::Redis(url) => {
             let missing = match access {
                 Access::Engine => flowline_redis::IfMissing::Make,
                 Access::Receive => flowline_redis::IfMissing::Receive,
@@ -120,7 +120,7 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
             };
             return Ok(RedisStore::open(&url, missing).await?);
         }
-        Place::File(path) => path,
+        StoreUrl::File(path) => path,
     };
     if !matches!(access, Access::Engine | Access::Receive) && !path.try_exists().unwrap_or(true) {
         return Err(Failure::new(
@@ -131,10 +131,10 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
         .help("create one with `flowline run FILE`, or name an existing one with --store sqlite:PATH"));
     }
     let mode = match access {
-        Access::Engine | Access::Existing => Mode::Engine,
-        Access::Reader => Mode::Client,
-        Access::Still => Mode::Still,
-        Access::Receive => Mode::Receive,
+        Access::Engine | Access::Existing => OpenMode::Engine,
+        Access::Reader => OpenMode::Client,
+        Access::Still => OpenMode::Still,
+        Access::Receive => OpenMode::Receive,
     };
     Ok(SqliteStore::open(&path, Options { mode, ..Options::default() })?)
 }
@@ -168,9 +168,9 @@ pub async fn wait(url: &str, access: Access, patience: Duration) -> Result<Arc<d
 
 /// Opens a store to look at it and at its server, where there may be no store yet.
 pub async fn look(url: &str) -> Result<Arc<dyn Store>, Failure> {
-    match Place::read(url)? {
-        Place::Redis(url) => Ok(RedisStore::open(&url, flowline_redis::IfMissing::Ignore).await?),
-        Place::Postgres(url) => Ok(PostgresStore::open(&url, IfMissing::Ignore).await?),
+    match StoreUrl::read(url)? {
+        StoreUrl::Redis(url) => Ok(RedisStore::open(&url, flowline_redis::IfMissing::Ignore).await?),
+        StoreUrl::Postgres(url) => Ok(PostgresStore::open(&url, IfMissing::Ignore).await?),
         _ => open(url, Access::Reader).await,
     }
 }
@@ -196,22 +196,22 @@ mod tests {
         ] {
             assert_eq!(shown(url), expected);
         }
-        let failure = Place::read("mysql://me:s3cret@h").unwrap_err();
+        let failure = StoreUrl::read("mysql://me:s3cret@h").unwrap_err();
         assert!(!failure.message.contains("s3cret"), "{}", failure.message);
     }
 
     #[test]
     fn a_url_names_a_file_a_server_or_memory() {
-        assert_eq!(Place::read("sqlite:a/b.db").unwrap(), Place::File("a/b.db".into()));
-        assert_eq!(Place::read("sqlite:///a/b.db").unwrap(), Place::File("/a/b.db".into()));
-        assert_eq!(Place::read("memory:").unwrap(), Place::Memory);
+        assert_eq!(StoreUrl::read("sqlite:a/b.db").unwrap(), StoreUrl::File("a/b.db".into()));
+        assert_eq!(StoreUrl::read("sqlite:///a/b.db").unwrap(), StoreUrl::File("/a/b.db".into()));
+        assert_eq!(StoreUrl::read("memory:").unwrap(), StoreUrl::Memory);
         let server = "postgres://me@localhost/flows";
-        assert_eq!(Place::read(server).unwrap(), Place::Postgres(server.into()));
+        assert_eq!(StoreUrl::read(server).unwrap(), StoreUrl::Postgres(server.into()));
         for url in ["redis://h:1/2?prefix=p", "rediss://h", "redis+cluster://a:1,b:2"] {
-            assert_eq!(Place::read(url).unwrap(), Place::Redis(url.into()));
+            assert_eq!(StoreUrl::read(url).unwrap(), StoreUrl::Redis(url.into()));
         }
         for bad in ["sqlite:", "sqlite://", "memory:x", "mysql://localhost", "a/b.db", ""] {
-            let failure = Place::read(bad).unwrap_err();
+            let failure = StoreUrl::read(bad).unwrap_err();
             assert_eq!(failure.exit, Exit::Usage, "{bad}");
             assert!(failure.help.unwrap().contains("sqlite:PATH"));
         }

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use flowline_postgres::{IfMissing, PostgresStore};
-use flowline_store::conformance::{Failure, keep_busy};
+use flowline_store::conformance::{BoxError, keep_busy};
 
 #[tokio::main]
-async fn main() -> Result<(), Failure> {
+async fn main() -> Result<(), BoxError> {
     let mut args = std::env::args().skip(1);
     let url = args.next().ok_or("name a store: postgres://USER@HOST/DATABASE?schema=NAME")?;
     let seconds = args.next().map_or(Ok(5), |text| text.parse())?;

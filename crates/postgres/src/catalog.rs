@@ -14,7 +14,7 @@ use crate::code;
 use crate::fault::Fault;
 use crate::grants;
 use crate::schema;
-use crate::session::{Given, Session};
+use crate::session::{Session, SqlParams};
 use crate::target::Target;
 
 /// True where the hash was new. The newest row of a flow is its latest: a known hash keeps its place.
@@ -78,7 +78,7 @@ async fn defined(
     session: &Session,
     tenant: &Tenant,
     wheres: &str,
-    given: Given<'_>,
+    given: SqlParams<'_>,
 ) -> Result<Vec<StoredDefinition>, Fault> {
     let sql = format!(
         "select d.flow_name, d.hash, d.body, d.origin, d.created_at, d.turn is not null and not exists
@@ -226,7 +226,7 @@ pub(crate) async fn acquire_lock(session: &Session, request: &LockRequest) -> Re
             let until = Time::from_millis(row.try_get(1)?);
             return Ok(Acquired::Held { owner: code::open(row.try_get(0)?), until });
         }
-        let given: Given<'_> = &[&tenant, &name, &owner, &token, &ttl];
+        let given: SqlParams<'_> = &[&tenant, &name, &owner, &token, &ttl];
         if let Some(row) = session.query_opt(take, given).await? {
             let time = |column| row.try_get(column).map(Time::from_millis);
             return Ok(Acquired::Granted { since: time(0)?, until: time(1)? });
@@ -244,7 +244,7 @@ pub(crate) async fn extend_lock(
     let sql = "update locks set until = now_ms() + $4
         where tenant = $1 and name = $2 and token = $3 and until > now_ms() returning until";
     let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4);
-    let given: Given<'_> = &[&tenant.as_str(), &code::shut(name), &code::token_bytes(token), &ttl];
+    let given: SqlParams<'_> = &[&tenant.as_str(), &code::shut(name), &code::token_bytes(token), &ttl];
     let row = session.query_opt(sql, given).await?;
     Ok(row.map(|row| row.try_get(0)).transpose()?.map(Time::from_millis))
 }
@@ -256,7 +256,7 @@ pub(crate) async fn release_lock(
     token: Token,
 ) -> Result<bool, Fault> {
     let sql = "delete from locks where tenant = $1 and name = $2 and token = $3 and until > now_ms()";
-    let given: Given<'_> = &[&tenant.as_str(), &code::shut(name), &code::token_bytes(token)];
+    let given: SqlParams<'_> = &[&tenant.as_str(), &code::shut(name), &code::token_bytes(token)];
     Ok(session.execute(sql, given).await? > 0)
 }
 

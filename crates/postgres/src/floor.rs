@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_secs(5);
 
 /// What is looked for, each with a floor of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
+pub(crate) enum FloorKey {
     Ready { lane: i32, priority: i16 },
     Leases,
     Timers,
@@ -37,7 +37,7 @@ pub(crate) struct Floors(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    floors: HashMap<Place, i64>,
+    floors: HashMap<FloorKey, i64>,
     rewinds: i64,
     /// The last time that a new announcement was found.
     rewound: Option<Instant>,
@@ -48,7 +48,7 @@ struct Known {
 /// What a look begins with.
 #[derive(Debug)]
 pub(crate) struct Look {
-    pub(crate) floors: HashMap<Place, i64>,
+    pub(crate) floors: HashMap<FloorKey, i64>,
     rewinds: i64,
 }
 
@@ -77,7 +77,7 @@ impl Floors {
     }
 
     /// Remembers what a look at this time found first in a place.
-    pub(crate) fn raise(&self, place: Place, first: Option<i64>, now: Time) {
+    pub(crate) fn raise(&self, place: FloorKey, first: Option<i64>, now: Time) {
         let top = now.millis() - BELOW.as_millis() as i64;
         self.known().floors.insert(place, first.map_or(top, |first| first.min(top)));
     }
@@ -91,7 +91,7 @@ impl Floors {
 mod tests {
     use super::*;
 
-    const PLACE: Place = Place::Ready { lane: 1, priority: 2 };
+    const PLACE: FloorKey = FloorKey::Ready { lane: 1, priority: 2 };
 
     fn looked(first: Option<i64>) -> Floors {
         let floors = Floors::default();

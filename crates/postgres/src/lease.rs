@@ -13,7 +13,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::code;
 use crate::fault::Fault;
-use crate::floor::{Floors, Place};
+use crate::floor::{FloorKey, Floors};
 use crate::session::Session;
 
 /// How often a claim asks again when others took what it had seen.
@@ -115,10 +115,10 @@ struct Ready {
 }
 
 impl Ready {
-    fn of(floors: &HashMap<Place, i64>) -> Ready {
+    fn of(floors: &HashMap<FloorKey, i64>) -> Ready {
         let mut ready = Ready::default();
         for (place, due) in floors {
-            if let Place::Ready { lane, priority } = *place {
+            if let FloorKey::Ready { lane, priority } = *place {
                 ready.lanes.push(lane);
                 ready.priorities.push(priority);
                 ready.dues.push(*due);
@@ -168,7 +168,7 @@ async fn served(session: &Session, floors: &Floors, claim: &Claim, limit: usize)
         seen.now = Time::from_millis(row.try_get(4)?);
         let Some(id) = row.try_get::<_, Option<i32>>(0)? else { continue };
         let priority = row.try_get(6)?;
-        floors.raise(Place::Ready { lane: id, priority }, row.try_get(8)?, seen.now);
+        floors.raise(FloorKey::Ready { lane: id, priority }, row.try_get(8)?, seen.now);
         let lane =
             Lane { queue: code::open(row.try_get(2)?).into(), need: code::open(row.try_get(3)?).into() };
         if claim.free_in(&lane.queue) == 0 {
@@ -363,7 +363,7 @@ pub(crate) async fn sweep(session: &Session, floors: &Floors, limit: usize) -> R
             floors.raise(place, first, now)
         }
     };
-    let given: [&(dyn ToSql + Sync); 3] = [&now.millis(), &limit, &from(Place::Leases)];
+    let given: [&(dyn ToSql + Sync); 3] = [&now.millis(), &limit, &from(FloorKey::Leases)];
     let mut first = None;
     for row in session.query(EXPIRED, &given).await? {
         first = first.or(Some(row.try_get(9)?));
@@ -378,8 +378,8 @@ pub(crate) async fn sweep(session: &Session, floors: &Floors, limit: usize) -> R
             released: row.try_get(8)?,
         });
     }
-    raise(Place::Leases, first);
-    let given: [&(dyn ToSql + Sync); 3] = [&now.millis(), &limit, &from(Place::Timers)];
+    raise(FloorKey::Leases, first);
+    let given: [&(dyn ToSql + Sync); 3] = [&now.millis(), &limit, &from(FloorKey::Timers)];
     for row in session.query(TIMERS, &given).await? {
         swept.timers.push(DueTimer {
             run: run_key(&row, 0)?,
@@ -388,6 +388,6 @@ pub(crate) async fn sweep(session: &Session, floors: &Floors, limit: usize) -> R
             due: Time::from_millis(row.try_get(4)?),
         });
     }
-    raise(Place::Timers, swept.timers.first().map(|timer| timer.due.millis()));
+    raise(FloorKey::Timers, swept.timers.first().map(|timer| timer.due.millis()));
     Ok(swept)
 }

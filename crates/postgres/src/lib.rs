@@ -8,6 +8,7 @@
 //! crate does not do: decide anything about flows, elect a leader, or keep anything in mind that the database might
 //! contradict.
 
+mod announce;
 mod catalog;
 mod code;
 mod documents;
@@ -24,7 +25,6 @@ mod receipts;
 mod retain;
 mod schema;
 mod session;
-mod signal;
 mod state;
 mod store;
 mod target;
@@ -37,18 +37,18 @@ use std::fmt;
 use std::sync::Arc;
 
 use flowline_store::StoreError;
-use flowline_store::others::Others;
+use flowline_store::others::OtherProcesses;
 use tokio::sync::{Notify, watch};
 
+use announce::Announcer;
 use floor::Floors;
 use lease::Rotation;
-use names::Names;
+use names::StoredNames;
 use pool::{Pool, timely};
 use session::Session;
-use signal::Signal;
 use target::Target;
 use witness::{Halt, Witness, Witnesses};
-use write::{Shared, WRITERS, Writers};
+use write::{WRITERS, WriterContext, Writers};
 
 pub use target::SCHEMA;
 
@@ -77,7 +77,7 @@ impl IfMissing {
 pub struct PostgresStore {
     target: Target,
     pool: Pool,
-    names: Arc<Names>,
+    names: Arc<StoredNames>,
     writers: Writers,
     rotation: Rotation,
     floors: Floors,
@@ -85,7 +85,7 @@ pub struct PostgresStore {
     witness: Witness,
     changed: watch::Sender<u64>,
     tell: Arc<Notify>,
-    _signal: Signal,
+    _announcer: Announcer,
 }
 
 impl PostgresStore {
@@ -99,7 +99,7 @@ impl PostgresStore {
         let halt = Arc::new(Halt::default());
         let first = Session::connect_first(&target).await?;
         let pool = Pool::new(target.clone(), first, halt.clone());
-        let names = Arc::new(Names::default());
+        let names = Arc::new(StoredNames::default());
         {
             let mut seat = pool.take().await?;
             let prepared = schema::prepare(&mut seat, &target, missing).await;
@@ -114,8 +114,8 @@ impl PostgresStore {
         }
         let (changed, _) = watch::channel(0);
         let tell = Arc::new(Notify::new());
-        let (witnesses, others) = (Witnesses::new(WRITERS), Others::new());
-        let shared = Shared {
+        let (witnesses, others) = (Witnesses::new(WRITERS), OtherProcesses::new());
+        let shared = WriterContext {
             target: target.clone(),
             names: names.clone(),
             changed: changed.clone(),
@@ -125,7 +125,7 @@ impl PostgresStore {
             others: others.clone(),
         };
         let writers = Writers::start(shared);
-        let signal = Signal::start(target.clone(), changed.clone(), tell.clone(), others);
+        let announcer = Announcer::start(target.clone(), changed.clone(), tell.clone(), others);
         let (rotation, witness) = (Rotation::default(), witnesses.of_sweeps());
         Ok(Arc::new(PostgresStore {
             target,
@@ -137,7 +137,7 @@ impl PostgresStore {
             witness,
             changed,
             tell,
-            _signal: signal,
+            _announcer: announcer,
         }))
     }
 

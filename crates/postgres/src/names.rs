@@ -11,7 +11,7 @@ use crate::fault::Fault;
 use crate::session::Session;
 
 #[derive(Debug, Default)]
-pub(crate) struct Names(Mutex<Known>);
+pub(crate) struct StoredNames(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -20,7 +20,7 @@ struct Known {
     definitions: HashSet<(Tenant, Arc<str>)>,
 }
 
-impl Names {
+impl StoredNames {
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -14,7 +14,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::code;
 use crate::fault::Fault;
-use crate::session::{Given, Session};
+use crate::session::{Session, SqlParams};
 
 const COLUMNS: &str = "r.id, r.tenant, r.run_id, r.flow_name, r.definition, r.status, r.created_at, r.started_at,
     r.completed_at, r.step_count, r.completed_steps, r.failed_steps, r.retries, r.failure_error, r.failure_step,
@@ -130,7 +130,7 @@ pub(crate) async fn events(session: &Session, run: &RunKey, query: &EventQuery) 
     let attempt = query.attempt.map(|attempt| attempt as i32);
     let (tenant, name, limit) = (run.tenant.as_str(), run.run.as_str(), size as i64 + 1);
     let bytes = PAGE_BYTES as i64;
-    let given: Given<'_> = &[&tenant, &name, &after, &kinds, &step, &attempt, &limit, &bytes];
+    let given: SqlParams<'_> = &[&tenant, &name, &after, &kinds, &step, &attempt, &limit, &bytes];
     let rows = session.query(sql, given).await?;
     let mut events = Vec::with_capacity(rows.len().min(size));
     for row in rows.iter().take(size) {

@@ -2,7 +2,7 @@
 
 use flowline_core::{Json, RunKey, Time};
 use flowline_store::query::page_size;
-use flowline_store::receipt::Place;
+use flowline_store::receipt::ReceiptPlace;
 use flowline_store::{Receipt, ReceiptPage, ReceiptQuery, ReceiptStatus};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -27,14 +27,18 @@ pub(crate) async fn get(session: &Session, run: &RunKey, event_id: &str) -> Resu
 
 pub(crate) async fn page(session: &Session, query: &ReceiptQuery) -> Result<ReceiptPage, Fault> {
     let limit = page_size(query.limit);
-    let before = query.after.as_deref().map(Place::parse).transpose()?;
+    let before = query.after.as_deref().map(ReceiptPlace::parse).transpose()?;
     let rows = match &query.run {
         Some(_) => of_run(session, query, before, limit as i64 + 1).await?,
         None => of_tenant(session, query, before, limit as i64 + 1).await?,
     };
-    let place = |row: &Row| -> Result<Place, Fault> {
+    let place = |row: &Row| -> Result<ReceiptPlace, Fault> {
         let (received, run) = (row.try_get(9)?, row.try_get::<_, i64>(13)? as u64);
-        Ok(Place { received: Time::from_millis(received), run, number: row.try_get::<_, i64>(4)? as u32 })
+        Ok(ReceiptPlace {
+            received: Time::from_millis(received),
+            run,
+            number: row.try_get::<_, i64>(4)? as u32,
+        })
     };
     let found = rows.iter().map(|row| Ok((place(row)?, receipt(row)?)));
     Ok(ReceiptPage::of(found.collect::<Result<_, Fault>>()?, limit))
@@ -43,7 +47,7 @@ pub(crate) async fn page(session: &Session, query: &ReceiptQuery) -> Result<Rece
 async fn of_run(
     session: &Session,
     query: &ReceiptQuery,
-    before: Option<Place>,
+    before: Option<ReceiptPlace>,
     limit: i64,
 ) -> Result<Vec<Row>, Fault> {
     let sql = format!(
@@ -64,7 +68,7 @@ async fn of_run(
 async fn of_tenant(
     session: &Session,
     query: &ReceiptQuery,
-    before: Option<Place>,
+    before: Option<ReceiptPlace>,
     limit: i64,
 ) -> Result<Vec<Row>, Fault> {
     let by_worker = if query.worker.is_some() { "and worker = $7" } else { "" };

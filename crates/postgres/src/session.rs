@@ -26,7 +26,7 @@ pub(crate) const SILENT: Duration = Duration::from_secs(4);
 const OLDEST: i32 = 15;
 
 /// What a statement is given.
-pub(crate) type Given<'a> = &'a [&'a (dyn ToSql + Sync)];
+pub(crate) type SqlParams<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 /// A connection. It closes when this goes; an open transaction is then rolled back by the server.
 pub(crate) struct Session {
@@ -106,21 +106,21 @@ impl Session {
         Ok(statement)
     }
 
-    pub(crate) async fn query(&self, sql: &str, given: Given<'_>) -> Result<Vec<Row>, Fault> {
+    pub(crate) async fn query(&self, sql: &str, given: SqlParams<'_>) -> Result<Vec<Row>, Fault> {
         let statement = self.prepare(sql).await?;
         Ok(self.client.query(&statement, given).await?)
     }
 
-    pub(crate) async fn query_opt(&self, sql: &str, given: Given<'_>) -> Result<Option<Row>, Fault> {
+    pub(crate) async fn query_opt(&self, sql: &str, given: SqlParams<'_>) -> Result<Option<Row>, Fault> {
         Ok(self.query(sql, given).await?.into_iter().next())
     }
 
     /// The only row of a statement that always gives one.
-    pub(crate) async fn query_one(&self, sql: &str, given: Given<'_>) -> Result<Row, Fault> {
+    pub(crate) async fn query_one(&self, sql: &str, given: SqlParams<'_>) -> Result<Row, Fault> {
         self.query_opt(sql, given).await?.ok_or_else(|| Fault::damaged("a statement returned no row"))
     }
 
-    pub(crate) async fn execute(&self, sql: &str, given: Given<'_>) -> Result<u64, Fault> {
+    pub(crate) async fn execute(&self, sql: &str, given: SqlParams<'_>) -> Result<u64, Fault> {
         let statement = self.prepare(sql).await?;
         Ok(self.client.execute(&statement, given).await?)
     }
@@ -173,11 +173,11 @@ fn settings(target: &Target) -> String {
 }
 
 /// A statement under way.
-pub(crate) type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Fault>> + Send + 'a>>;
+pub(crate) type StatementFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Fault>> + Send + 'a>>;
 
 /// Sends statements in order without waiting in between, and gives all their answers. The first failure is the answer
 /// to all: what follows it in a transaction failed of it.
-pub(crate) async fn pipelined(mut sent: Vec<Sent<'_>>) -> Result<Vec<Vec<Row>>, Fault> {
+pub(crate) async fn pipelined(mut sent: Vec<StatementFuture<'_>>) -> Result<Vec<Vec<Row>>, Fault> {
     let mut answers: Vec<Option<Result<Vec<Row>, Fault>>> = sent.iter().map(|_| None).collect();
     poll_fn(|context| {
         let mut pending = false;
@@ -196,12 +196,12 @@ pub(crate) async fn pipelined(mut sent: Vec<Sent<'_>>) -> Result<Vec<Vec<Row>>, 
 
 impl Session {
     /// A prepared statement for [`pipelined`].
-    pub(crate) fn send<'a>(&'a self, statement: &'a Statement, given: Given<'a>) -> Sent<'a> {
+    pub(crate) fn send<'a>(&'a self, statement: &'a Statement, given: SqlParams<'a>) -> StatementFuture<'a> {
         Box::pin(async move { Ok(self.client.query(statement, given).await?) })
     }
 
     /// Plain SQL for [`pipelined`].
-    pub(crate) fn send_plain<'a>(&'a self, sql: &'a str) -> Sent<'a> {
+    pub(crate) fn send_plain<'a>(&'a self, sql: &'a str) -> StatementFuture<'a> {
         Box::pin(async move { self.run(sql).await.map(|()| Vec::new()) })
     }
 }

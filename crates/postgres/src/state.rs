@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 
 use crate::code;
 use crate::fault::Fault;
-use crate::session::{Given, Session};
+use crate::session::{Session, SqlParams};
 
 pub(crate) async fn state(
     session: &Session,
@@ -22,7 +22,7 @@ pub(crate) async fn state(
         "select key, value, expires from state where tenant = $1 and scope = $2 and owner = $3 and key = $4
         and (expires is null or expires > now_ms())";
     let (scope, name) = (code::scope_number(owner), code::owner_name(owner));
-    let given: Given<'_> = &[&tenant.as_str(), &scope, &name, &code::shut(key)];
+    let given: SqlParams<'_> = &[&tenant.as_str(), &scope, &name, &code::shut(key)];
     session.query_opt(sql, given).await?.as_ref().map(value).transpose()
 }
 

@@ -63,14 +63,14 @@ pub(crate) const COUNT_ON: &str = "
 
 /// What [`COUNT_ON`] is given.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct CountParams {
     id: String,
     known: i64,
     other_ids: Vec<String>,
     others: Vec<i64>,
 }
 
-impl Known {
+impl CountParams {
     pub(crate) fn given(&self) -> [&(dyn ToSql + Sync); 4] {
         [&self.id, &self.known, &self.other_ids, &self.others]
     }
@@ -97,13 +97,13 @@ impl Witnesses {
 }
 
 impl Witness {
-    pub(crate) fn known(&self) -> Known {
+    pub(crate) fn known(&self) -> CountParams {
         let slept = self.of.idle() > SLEPT;
         let known = |row: &Count| if slept { 0 } else { row.known.load(Ordering::Relaxed) };
         let mine = &self.of.rows[self.mine];
         let others = self.of.rows.iter().filter(|row| row.id != mine.id && known(row) > 0);
         let (other_ids, others) = others.map(|row| (row.id.clone(), known(row))).unzip();
-        Known { id: mine.id.clone(), known: known(mine), other_ids, others }
+        CountParams { id: mine.id.clone(), known: known(mine), other_ids, others }
     }
 
     /// What [`COUNT_ON`] answered, once its transaction is durable.

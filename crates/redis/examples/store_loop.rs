@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use flowline_redis::{IfMissing, RedisStore};
-use flowline_store::conformance::{Failure, keep_busy};
+use flowline_store::conformance::{BoxError, keep_busy};
 
 #[tokio::main]
-async fn main() -> Result<(), Failure> {
+async fn main() -> Result<(), BoxError> {
     let mut args = std::env::args().skip(1);
     let url = args.next().unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let seconds = args.next().map_or(Ok(3), |text| text.parse())?;

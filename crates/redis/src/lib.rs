@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use flowline_store::StoreError;
-use flowline_store::others::Others;
+use flowline_store::others::OtherProcesses;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -124,7 +124,7 @@ impl RedisStore {
                 false => drop(check::format(shard).await?),
             }
         }
-        let ((changed, _), others) = (watch::channel(0), Others::new());
+        let ((changed, _), others) = (watch::channel(0), OtherProcesses::new());
         let writers = |script: &'static std::sync::LazyLock<script::Script>| -> Vec<Writer> {
             shards
                 .iter()

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_store::others::Others;
+use flowline_store::others::OtherProcesses;
 use futures_util::StreamExt;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -23,7 +23,7 @@ pub(crate) fn listen(
     address: &Address,
     who: String,
     changed: watch::Sender<u64>,
-    others: Arc<Others>,
+    others: Arc<OtherProcesses>,
 ) -> AbortHandle {
     let (nodes, channel) = (address.nodes.clone(), format!("{}:wake", address.prefix));
     let task = tokio::spawn(async move {

@@ -12,7 +12,7 @@ use std::task::Poll;
 
 use flowline_core::Time;
 use flowline_store::StoreError;
-use flowline_store::others::Others;
+use flowline_store::others::OtherProcesses;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::args::Args;
@@ -53,7 +53,7 @@ impl Writer {
         script: &'static Script,
         who: String,
         changed: watch::Sender<u64>,
-        others: Arc<Others>,
+        others: Arc<OtherProcesses>,
     ) -> Writer {
         let (queue, pending) = mpsc::unbounded_channel();
         tokio::spawn(work(shard, script, who, changed, others, pending));
@@ -95,7 +95,7 @@ async fn work(
     script: &'static Script,
     who: String,
     changed: watch::Sender<u64>,
-    others: Arc<Others>,
+    others: Arc<OtherProcesses>,
     mut pending: mpsc::UnboundedReceiver<Item>,
 ) {
     let flights = Arc::new(Semaphore::new(FLIGHTS));

@@ -13,7 +13,7 @@ use flowline_core::{Input, Json, Time};
 use flowline_store::{LeaseUse, RunStore};
 
 use crate::instance::{Instance, ended};
-use crate::program::{AttemptOutcome, Doing, ScriptedAttempt};
+use crate::program::{Doing, ScriptedAttempt, ScriptedOutcome};
 use crate::shared::{Life, SharedWorld, Ticket, WaitPlace};
 use crate::wire::Wire;
 
@@ -131,11 +131,11 @@ impl SimulatedWorker {
             return Err(out_of_time_error(timeout));
         }
         match act.outcome {
-            AttemptOutcome::Done { result, emits } => {
+            ScriptedOutcome::Done { result, emits } => {
                 emits.into_iter().for_each(|(name, payload)| self.record.emit(&name, payload));
                 Ok(result)
             }
-            AttemptOutcome::Failed { error, code, retry } => {
+            ScriptedOutcome::Failed { error, code, retry } => {
                 let failed = match retry {
                     Retryable::Never => StepError::fatal(error),
                     Retryable::After(delay) => StepError::new(error).retry_after(delay),

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flowline_sqlite::{Options, SqliteStore, baseline};
-use flowline_store::conformance::{Failure, keep_busy};
+use flowline_store::conformance::{BoxError, keep_busy};
 
 #[tokio::main]
-async fn main() -> Result<(), Failure> {
+async fn main() -> Result<(), BoxError> {
     let mut args = std::env::args().skip(1);
     let folder = args.next().map_or_else(std::env::temp_dir, PathBuf::from);
     let seconds = args.next().map_or(Ok(3), |text| text.parse())?;

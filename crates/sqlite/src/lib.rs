@@ -41,7 +41,7 @@ use write::WriterThread;
 #[derive(Debug, Clone)]
 pub struct Options {
     pub clock: Clock,
-    pub mode: Mode,
+    pub mode: OpenMode,
     pub durability: Durability,
     /// The most bytes that the file may grow to; writes beyond are refused as on a full disk. `None`: no bound but the
     /// disk. The write-ahead log beside the file comes on top.
@@ -50,13 +50,18 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { clock: Clock::system(), mode: Mode::Engine, durability: Durability::Full, max_bytes: None }
+        Options {
+            clock: Clock::system(),
+            mode: OpenMode::Engine,
+            durability: Durability::Full,
+            max_bytes: None,
+        }
     }
 }
 
 /// What the opener wants to do with the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum OpenMode {
     /// Read and write. One at a time: a second one is refused. Makes the file and its folder where they are missing.
     Engine,
     /// Read only, beside an engine or without one. Takes no lock; every write is refused.
@@ -124,8 +129,8 @@ impl SqliteStore {
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Arc<SqliteStore>, StoreError> {
         let path = file::plain(path.as_ref());
         let access = match options.mode {
-            Mode::Engine | Mode::Receive => open_engine(&path, &options)?,
-            Mode::Client | Mode::Still => {
+            OpenMode::Engine | OpenMode::Receive => open_engine(&path, &options)?,
+            OpenMode::Client | OpenMode::Still => {
                 if !file::identify(&path)? {
                     return Err(StoreError::Unavailable(format!(
                         "{} doesn't exist; start a flow with this store first, or name another file",
@@ -133,7 +138,7 @@ impl SqliteStore {
                     )));
                 }
                 file::refuse_half_moved(&path)?;
-                let _lock = (options.mode == Mode::Still).then(|| EngineLock::take(&path)).transpose()?;
+                let _lock = (options.mode == OpenMode::Still).then(|| EngineLock::take(&path)).transpose()?;
                 Access::Client { follower: Follower::new(path.clone()), _lock }
             }
         };
@@ -171,7 +176,7 @@ fn open_engine(path: &Path, options: &Options) -> Result<Access, StoreError> {
             .map_err(|error| StoreError::CannotWrite(format!("{}: {error}", folder.display())))?;
     }
     let lock = EngineLock::take(path)?;
-    if options.mode != Mode::Receive && file::identify(path)? {
+    if options.mode != OpenMode::Receive && file::identify(path)? {
         file::refuse_half_moved(path)?;
     }
     let conn = file::open_writer(path, options)?;

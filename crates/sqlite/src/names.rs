@@ -12,7 +12,7 @@ use rusqlite::{Connection, params};
 use crate::fault::Fault;
 
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct NameNumbers {
     tenants: HashMap<Tenant, i64>,
     tenant_names: HashMap<i64, Tenant>,
     flows: HashMap<i64, HashMap<Arc<str>, i64>>,
@@ -31,9 +31,9 @@ pub(crate) struct LaneAt {
     pub(crate) tenant: i64,
 }
 
-impl Names {
-    pub(crate) fn load(conn: &Connection) -> Result<Names, Fault> {
-        let mut names = Names::default();
+impl NameNumbers {
+    pub(crate) fn load(conn: &Connection) -> Result<NameNumbers, Fault> {
+        let mut names = NameNumbers::default();
         each(conn, "select id, name from tenants", |row| {
             let tenant = tenant_of(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?)?;
             names.enter_tenant(row.get(0)?, tenant);

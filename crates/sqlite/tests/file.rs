@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flowline_core::event::Slot;
 use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant, Time};
-use flowline_sqlite::{Mode, Options, SqliteStore};
+use flowline_sqlite::{OpenMode, Options, SqliteStore};
 use flowline_store::conformance::given;
 use flowline_store::row::{Pause, Retention};
 use flowline_store::{
@@ -27,7 +27,7 @@ fn engine_at(path: &Path, clock: Clock) -> Arc<SqliteStore> {
 }
 
 fn client(path: &Path) -> Result<Arc<SqliteStore>, StoreError> {
-    SqliteStore::open(path, Options { mode: Mode::Client, ..Options::default() })
+    SqliteStore::open(path, Options { mode: OpenMode::Client, ..Options::default() })
 }
 
 async fn started(store: &SqliteStore, id: &str, add: Vec<NewJob>) -> RunKey {
@@ -202,7 +202,7 @@ async fn what_is_not_a_store_is_refused_and_left_as_it_is() {
 
     for path in [noise, other, newer] {
         let before = fs::read(&path).unwrap();
-        for mode in [Mode::Engine, Mode::Client] {
+        for mode in [OpenMode::Engine, OpenMode::Client] {
             let error =
                 SqliteStore::open(&path, Options { mode, ..Options::default() }).expect_err("refused");
             let StoreError::Incompatible(text) = error else { panic!("{error:?}") };

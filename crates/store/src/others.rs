@@ -10,15 +10,15 @@ pub const BUSY: Duration = Duration::from_millis(50);
 
 /// When another process was last heard of.
 #[derive(Debug)]
-pub struct Others {
+pub struct OtherProcesses {
     began: Instant,
     /// Microseconds after that; 0 for never.
     heard: AtomicU64,
 }
 
-impl Others {
-    pub fn new() -> Arc<Others> {
-        Arc::new(Others { began: Instant::now(), heard: AtomicU64::new(0) })
+impl OtherProcesses {
+    pub fn new() -> Arc<OtherProcesses> {
+        Arc::new(OtherProcesses { began: Instant::now(), heard: AtomicU64::new(0) })
     }
 
     pub fn hear(&self) {

@@ -94,23 +94,23 @@ pub struct ReceiptPage {
 
 /// A receipt's place in the lists of a store that numbers its runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct ReceiptPlace {
     pub received: Time,
     pub run: u64,
     pub number: u32,
 }
 
-impl Place {
+impl ReceiptPlace {
     pub fn cursor(self) -> String {
         format!("{}.{}.{}", self.received.millis(), self.run, self.number)
     }
 
-    pub fn parse(cursor: &str) -> Result<Place, StoreError> {
+    pub fn parse(cursor: &str) -> Result<ReceiptPlace, StoreError> {
         let parts = || {
             let mut parts = cursor.split('.');
             let (received, run, number) = (parts.next()?, parts.next()?, parts.next()?);
             let received = Time::from_millis(received.parse().ok()?);
-            let place = Place { received, run: run.parse().ok()?, number: number.parse().ok()? };
+            let place = ReceiptPlace { received, run: run.parse().ok()?, number: number.parse().ok()? };
             parts.next().is_none().then_some(place)
         };
         parts().ok_or_else(|| {
@@ -122,7 +122,7 @@ impl Place {
 
 impl ReceiptPage {
     /// A page of what was found with one more than `limit` asked for.
-    pub fn of(mut found: Vec<(Place, Receipt)>, limit: usize) -> ReceiptPage {
+    pub fn of(mut found: Vec<(ReceiptPlace, Receipt)>, limit: usize) -> ReceiptPage {
         let more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().filter(|_| more).map(|(place, _)| place.cursor());

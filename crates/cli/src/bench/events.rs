@@ -13,7 +13,7 @@ use flowline::store::{Base, Commit, Index, NewRun, Others, Store};
 use flowline::{ActionInput, Config, Engine, Flow, Machine, Step};
 use serde::Serialize;
 
-use crate::bench::{Latency, Question, Shape, latency, measure, own_store};
+use crate::bench::{BenchFlow, BenchPlan, Latency, latency, measure, own_store};
 
 /// Commits, and events one after the other, to know how long one takes.
 const ONE_BY_ONE: u64 = 1_000;
@@ -38,7 +38,7 @@ pub struct EventsAnswer {
 }
 
 /// Measures on a database of its own, which is removed again, or on a server's.
-pub async fn bench(question: &Question) -> anyhow::Result<EventsAnswer> {
+pub async fn bench(question: &BenchPlan) -> anyhow::Result<EventsAnswer> {
     let (store, _folder) = own_store(question).await?;
     let plain = machine("bench-events", false)?;
     let acting = machine("bench-actions", true)?;
@@ -52,9 +52,9 @@ pub async fn bench(question: &Question) -> anyhow::Result<EventsAnswer> {
     let events_per_second = events(&engine, &plain, question.runs, question.in_flight).await?;
     let events_with_action_per_second = events(&engine, &acting, question.runs, question.in_flight).await?;
     engine.stop().await;
-    let flows = Question { shape: Shape::Diamond, runs: (question.runs / 4).max(1), ..question.clone() };
+    let flows = BenchPlan { shape: BenchFlow::Diamond, runs: (question.runs / 4).max(1), ..question.clone() };
     let part = measure(&flows, store, Arc::default()).await?;
-    let steps_per_second = part.steps_per_second(Shape::Diamond);
+    let steps_per_second = part.steps_per_second(BenchFlow::Diamond);
     Ok(EventsAnswer {
         events: question.runs,
         in_flight: question.in_flight,

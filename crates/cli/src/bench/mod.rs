@@ -22,7 +22,7 @@ use crate::open::{Access, open};
 
 /// The shape of the flow that is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub enum BenchFlow {
     /// a → b, c → d
     Diamond,
     /// Ten steps in a row.
@@ -36,8 +36,8 @@ const WIDTH: usize = 20;
 
 /// What to measure.
 #[derive(Debug, Clone)]
-pub struct Question {
-    pub shape: Shape,
+pub struct BenchPlan {
+    pub shape: BenchFlow,
     pub runs: u64,
     pub in_flight: u64,
     /// Where the database is made, in a folder of its own that is removed again.
@@ -57,7 +57,7 @@ pub struct Question {
 /// What was measured. The names are a contract.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Answer {
+pub struct BenchResult {
     pub flow: &'static str,
     pub runs: u64,
     pub steps: u64,
@@ -74,7 +74,7 @@ pub struct Answer {
     pub conflicts: u64,
     pub bytes_per_run: u64,
     pub peak_rss_mb: f64,
-    pub baseline: Baseline,
+    pub baseline: BenchBaseline,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -87,7 +87,7 @@ pub struct Latency {
 /// measured is left out.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Baseline {
+pub struct BenchBaseline {
     /// Raw inserted rows per second, 256 to a synced transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows_per_second: Option<f64>,
@@ -120,20 +120,20 @@ pub struct Part {
     latencies: Vec<f64>,
 }
 
-impl Shape {
+impl BenchFlow {
     fn name(self) -> &'static str {
         match self {
-            Shape::Diamond => "diamond",
-            Shape::Chain => "chain",
-            Shape::Fanout => "fanout",
+            BenchFlow::Diamond => "diamond",
+            BenchFlow::Chain => "chain",
+            BenchFlow::Fanout => "fanout",
         }
     }
 
     fn steps(self) -> u64 {
         match self {
-            Shape::Diamond => 4,
-            Shape::Chain => CHAIN as u64,
-            Shape::Fanout => WIDTH as u64 + 2,
+            BenchFlow::Diamond => 4,
+            BenchFlow::Chain => CHAIN as u64,
+            BenchFlow::Fanout => WIDTH as u64 + 2,
         }
     }
 
@@ -145,7 +145,7 @@ impl Shape {
         };
         let flow = Flow::new(self.name());
         match self {
-            Shape::Diamond => flow
+            BenchFlow::Diamond => flow
                 .step("a", step())
                 .returns("a.done")
                 .step("b", step())
@@ -156,12 +156,12 @@ impl Shape {
                 .returns("c.done")
                 .step("d", step())
                 .subscribes(["b.done", "c.done"]),
-            Shape::Chain => (1..CHAIN).fold(flow.step("s0", step()).returns("s0.done"), |flow, n| {
+            BenchFlow::Chain => (1..CHAIN).fold(flow.step("s0", step()).returns("s0.done"), |flow, n| {
                 let flow =
                     flow.step(&format!("s{n}"), step()).subscribes([format!("s{}.done", n - 1).as_str()]);
                 if n + 1 < CHAIN { flow.returns(&format!("s{n}.done")) } else { flow }
             }),
-            Shape::Fanout => {
+            BenchFlow::Fanout => {
                 let flow = flow.step("split", step()).returns("split.done");
                 let flow = (0..WIDTH).fold(flow, |flow, n| {
                     flow.step(&format!("w{n}"), step())
@@ -177,14 +177,14 @@ impl Shape {
 }
 
 /// Runs the flows and measures. `tell` hears of runs that ended, for a progress bar.
-pub async fn bench(question: &Question, tell: Arc<AtomicU64>) -> anyhow::Result<Answer> {
+pub async fn bench(question: &BenchPlan, tell: Arc<AtomicU64>) -> anyhow::Result<BenchResult> {
     match &question.server {
         Some(url) => on_server(question, url, tell).await,
         None => on_disk(question, tell).await,
     }
 }
 
-async fn on_disk(question: &Question, tell: Arc<AtomicU64>) -> anyhow::Result<Answer> {
+async fn on_disk(question: &BenchPlan, tell: Arc<AtomicU64>) -> anyhow::Result<BenchResult> {
     anyhow::ensure!(
         question.instances == 1,
         "one engine at a time works on an SQLite file; give several instances a server: --store redis://…"
@@ -200,15 +200,15 @@ async fn on_disk(question: &Question, tell: Arc<AtomicU64>) -> anyhow::Result<An
     let _ = std::fs::remove_dir_all(&folder);
     let (part, bytes) = measured?;
     let after = flowline_sqlite::baseline(&question.dir)?;
-    let baseline = Baseline {
+    let baseline = BenchBaseline {
         rows_per_second: Some((before.rows_per_second + after.rows_per_second) / 2.0),
         commits_per_second: Some((before.commits_per_second + after.commits_per_second) / 2.0),
-        ..Baseline::default()
+        ..BenchBaseline::default()
     };
     Ok(answer(question, part, bytes, baseline))
 }
 
-async fn in_file(question: &Question, folder: &Path, tell: Arc<AtomicU64>) -> anyhow::Result<(Part, u64)> {
+async fn in_file(question: &BenchPlan, folder: &Path, tell: Arc<AtomicU64>) -> anyhow::Result<(Part, u64)> {
     let database = folder.join("bench.db");
     let store = SqliteStore::open(&database, Options::default())?;
     let before = bytes_in(&database);
@@ -217,7 +217,7 @@ async fn in_file(question: &Question, folder: &Path, tell: Arc<AtomicU64>) -> an
     Ok((part, bytes_in(&database).saturating_sub(before)))
 }
 
-async fn on_server(question: &Question, url: &str, tell: Arc<AtomicU64>) -> anyhow::Result<Answer> {
+async fn on_server(question: &BenchPlan, url: &str, tell: Arc<AtomicU64>) -> anyhow::Result<BenchResult> {
     let store = open(url, Access::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
     let before = raw(question, url).await;
     let bytes_before = store.check().await?.bytes.unwrap_or(0);
@@ -228,35 +228,35 @@ async fn on_server(question: &Question, url: &str, tell: Arc<AtomicU64>) -> anyh
     let bytes = store.check().await?.bytes.unwrap_or(0).saturating_sub(bytes_before);
     let after = raw(question, url).await;
     let mean = |before: Option<f64>, after| before.zip(after).map(|(before, after)| (before + after) / 2.0);
-    let baseline = Baseline {
+    let baseline = BenchBaseline {
         scripts_per_second: mean(before.scripts_per_second, after.scripts_per_second),
         transactions_per_second: mean(before.transactions_per_second, after.transactions_per_second),
-        ..Baseline::default()
+        ..BenchBaseline::default()
     };
     Ok(answer(question, part, bytes, baseline))
 }
 
 /// What the server gives at this moment; of no interest where it is not asked for all that it gives.
-async fn raw(question: &Question, url: &str) -> Baseline {
+async fn raw(question: &BenchPlan, url: &str) -> BenchBaseline {
     if question.rate.is_some() {
-        return Baseline::default();
+        return BenchBaseline::default();
     }
-    Baseline {
+    BenchBaseline {
         scripts_per_second: base::scripts_per_second(url).await,
         transactions_per_second: base::transactions_per_second(url).await,
-        ..Baseline::default()
+        ..BenchBaseline::default()
     }
 }
 
 /// The share of one instance of several: what [`in_processes`] starts.
-pub async fn part(question: &Question) -> anyhow::Result<Part> {
+pub async fn part(question: &BenchPlan) -> anyhow::Result<Part> {
     let url = question.server.as_deref().unwrap_or_default();
     let store = open(url, Access::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
     measure(question, store, Arc::default()).await
 }
 
 /// As many processes of this binary as asked for, each with its share of the runs.
-async fn in_processes(question: &Question, url: &str) -> anyhow::Result<Part> {
+async fn in_processes(question: &BenchPlan, url: &str) -> anyhow::Result<Part> {
     let share = |whole: u64, n: u64| whole / question.instances + u64::from(n < whole % question.instances);
     let mut processes = Vec::new();
     for n in 0..question.instances {
@@ -288,7 +288,7 @@ async fn in_processes(question: &Question, url: &str) -> anyhow::Result<Part> {
 }
 
 pub async fn measure(
-    question: &Question,
+    question: &BenchPlan,
     store: Arc<dyn Store>,
     tell: Arc<AtomicU64>,
 ) -> anyhow::Result<Part> {
@@ -347,7 +347,7 @@ pub async fn measure(
 }
 
 impl Part {
-    pub fn steps_per_second(&self, shape: Shape) -> f64 {
+    pub fn steps_per_second(&self, shape: BenchFlow) -> f64 {
         (self.latencies.len() as u64 * shape.steps()) as f64 / self.seconds
     }
 }
@@ -363,7 +363,7 @@ pub fn latency(times: &mut [f64]) -> Latency {
 }
 
 /// A database of its own, removed with the folder that comes with it; or the server's store.
-pub async fn own_store(question: &Question) -> anyhow::Result<(Arc<dyn Store>, Option<Folder>)> {
+pub async fn own_store(question: &BenchPlan) -> anyhow::Result<(Arc<dyn Store>, Option<Folder>)> {
     if let Some(url) = &question.server {
         let store = open(url, Access::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
         return Ok((store, None));
@@ -383,7 +383,7 @@ impl Drop for Folder {
     }
 }
 
-fn answer(question: &Question, mut part: Part, bytes: u64, mut baseline: Baseline) -> Answer {
+fn answer(question: &BenchPlan, mut part: Part, bytes: u64, mut baseline: BenchBaseline) -> BenchResult {
     let latency_ms = latency(&mut part.latencies);
     let runs = part.latencies.len() as u64;
     let steps = runs * question.shape.steps();
@@ -391,7 +391,7 @@ fn answer(question: &Question, mut part: Part, bytes: u64, mut baseline: Baselin
     let per = |raw: Option<f64>| raw.map(|raw| transitions_per_second / raw);
     baseline.transitions_per_script = per(baseline.scripts_per_second);
     baseline.transitions_per_transaction = per(baseline.transactions_per_second);
-    Answer {
+    BenchResult {
         flow: question.shape.name(),
         runs,
         steps,

@@ -26,7 +26,7 @@ pub struct Cancel {
 /// Pause a run: running steps finish, but no more start
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline pause RUN")]
-pub struct Pause {
+pub struct PauseArgs {
     /// The run's id
     run: String,
 }
@@ -53,7 +53,7 @@ pub struct Complete {
 /// End a run as failed
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline fail RUN --error 'supplier went out of business'")]
-pub struct Fail {
+pub struct FailArgs {
     /// The run's id
     run: String,
     /// Error to record
@@ -68,7 +68,7 @@ pub struct Fail {
 /// --server on the server.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline retry RUN --from ship\n  flowline retry RUN --from-start")]
-pub struct Retry {
+pub struct RetryArgs {
     /// The run's id
     run: String,
     /// Also repeat this step and every step after it (flows only)
@@ -83,7 +83,7 @@ pub async fn cancel(context: &Context, args: Cancel) -> Outcome {
     steer(context, &args.run, Steering::Cancel { reason: args.reason }, "cancelled").await
 }
 
-pub async fn pause(context: &Context, args: Pause) -> Outcome {
+pub async fn pause(context: &Context, args: PauseArgs) -> Outcome {
     steer(context, &args.run, Steering::Pause, "paused").await
 }
 
@@ -96,11 +96,11 @@ pub async fn complete(context: &Context, args: Complete) -> Outcome {
     steer(context, &args.run, Steering::Complete { result }, "completed").await
 }
 
-pub async fn fail(context: &Context, args: Fail) -> Outcome {
+pub async fn fail(context: &Context, args: FailArgs) -> Outcome {
     steer(context, &args.run, Steering::Fail { error: args.error }, "failed").await
 }
 
-pub async fn retry(context: &Context, args: Retry) -> Outcome {
+pub async fn retry(context: &Context, args: RetryArgs) -> Outcome {
     let run = context.run_key(&args.run)?;
     let from = if args.from_start { RetryFrom::Start } else { args.from.as_deref().into() };
     let retried = context.operator()?.retry(&run, from).await?;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Context;
-use crate::bench::{Answer, Question, Shape, bench, events, http, part};
+use crate::bench::{BenchFlow, BenchPlan, BenchResult, bench, events, http, part};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::open::{self, Access, Place};
+use crate::open::{self, Access, StoreUrl};
 use crate::output;
 
 /// Measure how fast this machine runs flows
@@ -23,7 +23,7 @@ use crate::output;
 pub struct Args {
     /// Flow to run: diamond (4 steps), chain (10) or fanout (22)
     #[arg(long, value_name = "SHAPE", value_parser = shape, default_value = "diamond")]
-    flow: Shape,
+    flow: BenchFlow,
     /// How many runs to start
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 20_000)]
     runs: u64,
@@ -56,11 +56,11 @@ pub struct Args {
     keep: Option<PathBuf>,
 }
 
-fn shape(text: &str) -> Result<Shape, String> {
+fn shape(text: &str) -> Result<BenchFlow, String> {
     match text {
-        "diamond" => Ok(Shape::Diamond),
-        "chain" => Ok(Shape::Chain),
-        "fanout" => Ok(Shape::Fanout),
+        "diamond" => Ok(BenchFlow::Diamond),
+        "chain" => Ok(BenchFlow::Chain),
+        "fanout" => Ok(BenchFlow::Fanout),
         _ => Err("use diamond, chain or fanout".to_owned()),
     }
 }
@@ -74,7 +74,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     if args.http {
         return over_http(context, &args).await;
     }
-    let question = Question {
+    let question = BenchPlan {
         shape: args.flow,
         runs: args.runs,
         in_flight: args.in_flight,
@@ -140,7 +140,7 @@ async fn over_http(context: &Context, args: &Args) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn of_events(context: &Context, question: &Question) -> Outcome {
+async fn of_events(context: &Context, question: &BenchPlan) -> Outcome {
     warn_of_debug();
     let answer = events::bench(question).await;
     let answer = answer.map_err(|error| Failure::environment(format!("{error:#}")))?;
@@ -166,8 +166,8 @@ async fn of_events(context: &Context, question: &Question) -> Outcome {
 /// The store to run on where the settings name a server's.
 fn server(context: &Context) -> Result<Option<String>, Failure> {
     let url = &context.settings.store.value;
-    Ok(match Place::read(url)? {
-        Place::File(_) | Place::Memory => None,
+    Ok(match StoreUrl::read(url)? {
+        StoreUrl::File(_) | StoreUrl::Memory => None,
         _ => Some(url.clone()),
     })
 }
@@ -181,7 +181,7 @@ async fn show(done: Arc<AtomicU64>, runs: u64) {
     }
 }
 
-fn tell(answer: &Answer) -> std::io::Result<()> {
+fn tell(answer: &BenchResult) -> std::io::Result<()> {
     let instances = match answer.instances {
         1 => String::new(),
         count => format!(", {count} instances"),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Context;
 use crate::failure::{Exit, Outcome};
 use crate::output;
-use crate::settings::Source;
+use crate::settings::SettingSource;
 
 /// Show all settings and where each comes from
 ///
@@ -21,13 +21,13 @@ pub struct Args {}
 pub fn run(context: &Context) -> Outcome {
     let rows = context.settings.rows();
     if context.json {
-        let one = |(name, value, source): &(&str, Value, &Source)| {
+        let one = |(name, value, source): &(&str, Value, &SettingSource)| {
             ((*name).to_owned(), json!({ "value": value, "source": source.to_string() }))
         };
         output::json(&rows.iter().map(one).collect::<serde_json::Map<_, _>>())?;
         return Ok(Exit::Fine);
     }
-    let cells = |(name, value, source): &(&str, Value, &Source)| {
+    let cells = |(name, value, source): &(&str, Value, &SettingSource)| {
         let value = match value {
             Value::String(text) => output::clean(text).into_owned(),
             Value::Object(queues) if queues.is_empty() => "all alike".to_owned(),

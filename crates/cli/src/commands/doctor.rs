@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Context;
 use crate::failure::{Exit, Outcome};
-use crate::open::{Place, look};
+use crate::open::{StoreUrl, look};
 use crate::output::{self, GREEN, RED, RESET, YELLOW};
 
 /// Less than this and a busy store is soon full.
@@ -65,7 +65,7 @@ impl Findings {
 
 pub async fn run(context: &Context) -> Outcome {
     let mut findings = Findings::default();
-    let place = Place::read(&context.settings.store.value)?;
+    let place = StoreUrl::read(&context.settings.store.value)?;
     let there = match place.file() {
         Some(path) => surroundings(path, &mut findings),
         None => true,
@@ -223,7 +223,7 @@ fn system_clock(findings: &mut Findings) {
     }
 }
 
-async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: &mut Findings) {
+async fn examine(context: &Context, place: &StoreUrl, store: &dyn Store, findings: &mut Findings) {
     let mut made = true;
     match store.check().await {
         Ok(health) => {
@@ -252,7 +252,7 @@ async fn examine(context: &Context, place: &Place, store: &dyn Store, findings: 
                     // How a server is set is for its operator to weigh; the words say what to do.
                     None => {
                         let page = match place {
-                            Place::Postgres(_) => "see docs/postgres.md for what the server needs",
+                            StoreUrl::Postgres(_) => "see docs/postgres.md for what the server needs",
                             _ => "see docs/redis.md for what the server needs",
                         };
                         findings.warn("server", problem, page);

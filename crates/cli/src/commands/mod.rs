@@ -49,7 +49,7 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::open::{self, Access};
 use crate::operator::{Operator, ServerOperator, StoreOperator};
 use crate::output;
-use crate::settings::{GlobalSettings, Settings, Source, WorkSettings};
+use crate::settings::{GlobalSettings, SettingSource, Settings, WorkSettings};
 use crate::signals::Signals;
 
 /// Run durable workflows: flows (steps wired by events) and state machines.
@@ -92,11 +92,11 @@ enum Command {
     Start(start::Args),
     Send(send::Args),
     Cancel(act::Cancel),
-    Pause(act::Pause),
+    Pause(act::PauseArgs),
     Resume(act::Resume),
     Complete(act::Complete),
-    Fail(act::Fail),
-    Retry(act::Retry),
+    Fail(act::FailArgs),
+    Retry(act::RetryArgs),
     Delete(delete::Args),
     Flows(flows::Args),
     Runs(runs::Args),
@@ -158,14 +158,14 @@ impl Context {
         let (token, tenant) = (&self.settings.token, &self.settings.tenant);
         let client = Client::new(server)?;
         Ok(match &token.value {
-            Some(_) if tenant.source == Source::Flag => {
+            Some(_) if tenant.source == SettingSource::Flag => {
                 return Err(Failure::usage(
                     "--tenant can't be combined with a token, which already belongs to one tenant",
                 )
                 .help("drop --tenant, or use a token of that tenant"));
             }
             Some(token) => client.token(token)?,
-            None if tenant.source == Source::Default => client,
+            None if tenant.source == SettingSource::Default => client,
             None => client.tenant(tenant.value.as_str())?,
         })
     }
@@ -270,7 +270,7 @@ impl Command {
     /// Refuses to go to a server with what only a store can do, rather than to do it elsewhere.
     fn check_reach(&self, settings: &Settings) -> Result<(), Failure> {
         let refuse = |what: &str, help: &str| Err(Failure::usage(what).help(help));
-        let flag = settings.server.source == Source::Flag;
+        let flag = settings.server.source == SettingSource::Flag;
         match self {
             Command::Run(_)
             | Command::Work(_)

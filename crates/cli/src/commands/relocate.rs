@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::open::{self, Access, Place};
+use crate::open::{self, Access, StoreUrl};
 use crate::output;
 
 /// Move everything from one store into another, empty one
@@ -36,8 +36,8 @@ pub struct Args {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let begun = Instant::now();
-    let (from, to) = (Place::read(&args.from)?, Place::read(&args.to)?);
-    if from == Place::Memory || to == Place::Memory {
+    let (from, to) = (StoreUrl::read(&args.from)?, StoreUrl::read(&args.to)?);
+    if from == StoreUrl::Memory || to == StoreUrl::Memory {
         return Err(Failure::usage("memory: exists only inside one process, so there's nothing to move")
             .help("name a file or a database server in --from and --to"));
     }
@@ -101,7 +101,7 @@ fn report(context: &Context, args: &Args, moved: &Moved, took: Duration) -> Outc
 
 /// A file is locked while it is read. Of a server, only its leases tell whether somebody works.
 async fn alone(
-    from: &Place,
+    from: &StoreUrl,
     source: &dyn Store,
     leased_until: Option<flowline::core::Time>,
 ) -> Result<(), Failure> {
@@ -144,8 +144,8 @@ async fn sound(store: &dyn Store, which: &str) -> Result<(), Failure> {
         .help("list them with `flowline verify --all-tenants`, fix the source with `flowline reconcile --repair`, then repeat the move"))
 }
 
-fn same(from: &Place, to: &Place) -> bool {
-    let whole = |place: &Place| place.file().and_then(|path| path.canonicalize().ok());
+fn same(from: &StoreUrl, to: &StoreUrl) -> bool {
+    let whole = |place: &StoreUrl| place.file().and_then(|path| path.canonicalize().ok());
     from == to || matches!((whole(from), whole(to)), (Some(from), Some(to)) if from == to)
 }
 

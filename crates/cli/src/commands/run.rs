@@ -19,7 +19,7 @@ use super::work::PATIENCE;
 use super::{Context, NEEDS, WorkFlags};
 use crate::definition;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::open::{Access, Place, shown};
+use crate::open::{Access, StoreUrl, shown};
 use crate::operator::Tail;
 use crate::output::{self, DIM, RESET};
 use crate::progress::{Names, Progress};
@@ -198,8 +198,10 @@ async fn stands(
         if !steps.is_empty() {
             let why = missing_workers(context, &steps);
             // A server can only open a file once this process has let go of it.
-            let shared =
-                matches!(Place::read(&context.settings.store.value)?, Place::Postgres(_) | Place::Redis(_));
+            let shared = matches!(
+                StoreUrl::read(&context.settings.store.value)?,
+                StoreUrl::Postgres(_) | StoreUrl::Redis(_)
+            );
             if !shared {
                 return Ok(Ending::NeedsWorker(why));
             }

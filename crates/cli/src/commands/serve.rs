@@ -16,7 +16,7 @@ use crate::flows_dir::FlowFolder;
 use crate::log::{self, Habit};
 use crate::open::shown;
 use crate::output;
-use crate::settings::{Auth, ServeSettings, Source, UnattendedSettings};
+use crate::settings::{Auth, ServeSettings, SettingSource, UnattendedSettings};
 use crate::signals::Signals;
 
 /// Serve the HTTP API and run steps
@@ -185,7 +185,7 @@ async fn engine(
     let settings = &context.settings;
     let allow = match (&settings.http_allow.source, mode) {
         // The flows of others should not reach what this machine can.
-        (Source::Default, Mode::Serve { .. }) => Allow::default(),
+        (SettingSource::Default, Mode::Serve { .. }) => Allow::default(),
         _ => settings.http_allow.value.clone(),
     };
     let callbacks = settings.public_url.value.clone().unwrap_or_else(|| here.to_owned());

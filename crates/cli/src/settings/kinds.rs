@@ -26,7 +26,7 @@ const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
 /// A kind of value.
 #[derive(Debug)]
-pub struct Kind<T> {
+pub struct Form<T> {
     /// What stands for it in help.
     pub value: &'static str,
     pub read: fn(&str) -> Result<T, String>,
@@ -59,39 +59,39 @@ pub enum LogFormat {
     Json,
 }
 
-pub const STORE: Kind<String> =
-    Kind { value: "URL", read: |text| Ok(text.to_owned()), show: |url| json!(shown(url)) };
-pub const SERVER: Kind<Option<String>> =
-    Kind { value: "URL", read: if_any, show: |url| json!(shown(url.as_deref().unwrap_or_default())) };
-pub const TOKEN: Kind<Option<String>> =
-    Kind { value: "TOKEN", read: if_any, show: |token| json!(token.as_ref().map_or("", |_| "***")) };
-pub const TENANT: Kind<Tenant> = Kind {
+pub const STORE: Form<String> =
+    Form { value: "URL", read: |text| Ok(text.to_owned()), show: |url| json!(shown(url)) };
+pub const SERVER: Form<Option<String>> =
+    Form { value: "URL", read: if_any, show: |url| json!(shown(url.as_deref().unwrap_or_default())) };
+pub const TOKEN: Form<Option<String>> =
+    Form { value: "TOKEN", read: if_any, show: |token| json!(token.as_ref().map_or("", |_| "***")) };
+pub const TENANT: Form<Tenant> = Form {
     value: "NAME",
     read: |text| Tenant::new(text).map_err(|error| error.to_string()),
     show: |tenant| json!(tenant),
 };
-pub const COLOR: Kind<Color> = Kind { value: "WHEN", read: one_of, show: word };
-pub const AUTH: Kind<Auth> = Kind { value: "HOW", read: one_of, show: word };
-pub const LOG_FORMAT: Kind<LogFormat> = Kind { value: "FORMAT", read: one_of, show: word };
-pub const LOG: Kind<Targets> =
-    Kind { value: "LEVEL", read: log_filter, show: |levels| json!(levels.to_string()) };
-pub const ADDRESS: Kind<SocketAddr> =
-    Kind { value: "ADDRESS", read: address, show: |address| json!(address.to_string()) };
-pub const DURATION: Kind<Duration> = Kind { value: "DURATION", read: duration, show: show_duration };
+pub const COLOR: Form<Color> = Form { value: "WHEN", read: one_of, show: word };
+pub const AUTH: Form<Auth> = Form { value: "HOW", read: one_of, show: word };
+pub const LOG_FORMAT: Form<LogFormat> = Form { value: "FORMAT", read: one_of, show: word };
+pub const LOG: Form<Targets> =
+    Form { value: "LEVEL", read: log_filter, show: |levels| json!(levels.to_string()) };
+pub const ADDRESS: Form<SocketAddr> =
+    Form { value: "ADDRESS", read: address, show: |address| json!(address.to_string()) };
+pub const DURATION: Form<Duration> = Form { value: "DURATION", read: duration, show: show_duration };
 /// Not too short for a heartbeat.
-pub const LEASE: Kind<Duration> = Kind { value: "DURATION", read: lease, show: show_duration };
-pub const COUNT: Kind<usize> = Kind { value: "N", read: count, show: |count| json!(count) };
-pub const SIZE: Kind<usize> = Kind { value: "SIZE", read: size, show: |size| json!(format_bytes(*size)) };
-pub const QUEUES: Kind<BTreeMap<String, usize>> =
-    Kind { value: "QUEUE=N", read: read_queues, show: |queues| json!(queues) };
-pub const FILE: Kind<Option<PathBuf>> = Kind { value: "FILE", read: file_name, show: |file| json!(file) };
-pub const FOLDER: Kind<Option<PathBuf>> = Kind {
+pub const LEASE: Form<Duration> = Form { value: "DURATION", read: lease, show: show_duration };
+pub const COUNT: Form<usize> = Form { value: "N", read: count, show: |count| json!(count) };
+pub const SIZE: Form<usize> = Form { value: "SIZE", read: size, show: |size| json!(format_bytes(*size)) };
+pub const QUEUES: Form<BTreeMap<String, usize>> =
+    Form { value: "QUEUE=N", read: read_queues, show: |queues| json!(queues) };
+pub const FILE: Form<Option<PathBuf>> = Form { value: "FILE", read: file_name, show: |file| json!(file) };
+pub const FOLDER: Form<Option<PathBuf>> = Form {
     value: "DIR",
     read: file_name,
     show: |folder| json!(folder.as_ref().map_or(String::new(), |folder| folder.display().to_string())),
 };
-pub const INSTANCE: Kind<Option<String>> = Kind { value: "NAME", read: instance_name, show: text_if_any };
-pub const RECONCILE: Kind<Option<Mode>> = Kind {
+pub const INSTANCE: Form<Option<String>> = Form { value: "NAME", read: instance_name, show: text_if_any };
+pub const RECONCILE: Form<Option<Mode>> = Form {
     value: "MODE",
     read: reconcile,
     show: |mode| match mode {
@@ -100,18 +100,18 @@ pub const RECONCILE: Kind<Option<Mode>> = Kind {
         Some(Mode::Repair) => json!("repair"),
     },
 };
-pub const HOSTS: Kind<Allow> =
-    Kind { value: "HOSTS", read: str::parse, show: |allow| json!(allow.to_string()) };
-pub const PUBLIC_URL: Kind<Option<String>> = Kind { value: "URL", read: public_url, show: text_if_any };
-pub const ORIGINS: Kind<Origins> =
-    Kind { value: "ORIGINS", read: Origins::parse, show: |origins| json!(origins.list().join(",")) };
-pub const COLLECTOR: Kind<Option<Endpoint>> = Kind {
+pub const HOSTS: Form<Allow> =
+    Form { value: "HOSTS", read: str::parse, show: |allow| json!(allow.to_string()) };
+pub const PUBLIC_URL: Form<Option<String>> = Form { value: "URL", read: public_url, show: text_if_any };
+pub const ORIGINS: Form<Origins> =
+    Form { value: "ORIGINS", read: Origins::parse, show: |origins| json!(origins.list().join(",")) };
+pub const COLLECTOR: Form<Option<Endpoint>> = Form {
     value: "URL",
     read: |text| (!text.is_empty()).then(|| text.parse()).transpose(),
     show: |url| json!(url.as_ref().map_or(String::new(), ToString::to_string)),
 };
 /// Their values may be secrets.
-pub const HEADERS: Kind<Headers> = Kind {
+pub const HEADERS: Form<Headers> = Form {
     value: "HEADERS",
     read: str::parse,
     show: |headers| json!(headers.names().map(|name| format!("{name}=***")).collect::<Vec<_>>().join(",")),

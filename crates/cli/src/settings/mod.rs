@@ -28,32 +28,32 @@ pub use table::Settings;
 pub const CONFIG_FILE: &str = "flowline.toml";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum SettingSource {
     Flag,
     Env(String),
     File(PathBuf),
     Default,
 }
 
-impl Source {
+impl SettingSource {
     /// How far from the command: what is nearer counts.
     fn distance(&self) -> u8 {
         match self {
-            Source::Flag => 0,
-            Source::Env(_) => 1,
-            Source::File(_) => 2,
-            Source::Default => 3,
+            SettingSource::Flag => 0,
+            SettingSource::Env(_) => 1,
+            SettingSource::File(_) => 2,
+            SettingSource::Default => 3,
         }
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for SettingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::Flag => f.write_str("flag"),
-            Source::Env(name) => write!(f, "environment {name}"),
-            Source::File(path) => write!(f, "file {}", path.display()),
-            Source::Default => f.write_str("default"),
+            SettingSource::Flag => f.write_str("flag"),
+            SettingSource::Env(name) => write!(f, "environment {name}"),
+            SettingSource::File(path) => write!(f, "file {}", path.display()),
+            SettingSource::Default => f.write_str("default"),
         }
     }
 }
@@ -61,7 +61,7 @@ impl fmt::Display for Source {
 #[derive(Debug, Clone)]
 pub struct Setting<T> {
     pub value: T,
-    pub source: Source,
+    pub source: SettingSource,
 }
 
 impl Settings {
@@ -69,13 +69,13 @@ impl Settings {
     pub fn read(matches: &ArgMatches, config: Option<&Path>) -> Result<Settings, Failure> {
         let (path, file) = read_file(config)?;
         let mut settings = Settings::look_up(&Lookup { matches, path, file })?;
-        if settings.store.source == Source::Flag && settings.server.source == Source::Flag {
+        if settings.store.source == SettingSource::Flag && settings.server.source == SettingSource::Flag {
             return Err(Failure::usage("--store and --server can't be combined")
                 .help("drop one of them: a server has its own store"));
         }
         let (keep_events, keep_runs) = (&mut settings.keep_events, &settings.keep_runs);
         if keep_events.value > keep_runs.value {
-            if keep_events.source != Source::Default {
+            if keep_events.source != SettingSource::Default {
                 let what = "keep-events (--events) is longer than keep-runs (--runs)";
                 return Err(Failure::usage(format!("{what}, but a run's events can't outlive the run"))
                     .help("keep runs at least as long as their events"));
@@ -87,7 +87,7 @@ impl Settings {
         for (limit, usual) in
             [(&mut settings.max_join, usual.join), (&mut settings.max_context, usual.context)]
         {
-            if limit.source == Source::Default {
+            if limit.source == SettingSource::Default {
                 limit.value = usual;
             }
         }
@@ -128,10 +128,12 @@ impl Lookup<'_> {
         let (name, variable) = (spec.name, spec.variable());
         let from_env = env::var(&variable).ok().filter(|text| !text.is_empty());
         let (text, source) = match (spec.given(self.matches), from_env, self.file.get(name), &self.path) {
-            (Some(text), ..) => (text, Source::Flag),
-            (None, Some(text), ..) => (text, Source::Env(variable)),
-            (None, None, Some(FileValue(text)), Some(path)) => (text.clone(), Source::File(path.clone())),
-            _ => (spec.default.to_owned(), Source::Default),
+            (Some(text), ..) => (text, SettingSource::Flag),
+            (None, Some(text), ..) => (text, SettingSource::Env(variable)),
+            (None, None, Some(FileValue(text)), Some(path)) => {
+                (text.clone(), SettingSource::File(path.clone()))
+            }
+            _ => (spec.default.to_owned(), SettingSource::Default),
         };
         match read(&text) {
             Ok(value) => Ok(Setting { value, source }),

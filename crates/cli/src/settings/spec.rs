@@ -6,7 +6,7 @@ use super::table::SPECS;
 
 /// Which commands have a setting's flag. The others take it from the environment or the settings file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Group {
+pub enum SettingGroup {
     Global,
     /// Commands that run steps.
     Work,
@@ -25,7 +25,7 @@ pub struct Spec {
     pub flag: Option<&'static str>,
     /// What stands for the value in help.
     pub value: &'static str,
-    pub group: Group,
+    pub group: SettingGroup,
     pub default: &'static str,
     /// What the default amounts to, if its text doesn't say that.
     pub usually: Option<&'static str>,
@@ -59,7 +59,7 @@ impl Spec {
         let several = if self.flag.is_some() { ArgAction::Append } else { ArgAction::Set };
         let arg = Arg::new(self.id).long(self.flag()).value_name(self.value).action(several).help(help);
         match self.group {
-            Group::Global => arg.global(true).help_heading("Global options"),
+            SettingGroup::Global => arg.global(true).help_heading("Global options"),
             _ => arg,
         }
     }
@@ -82,10 +82,10 @@ impl Spec {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SettingFlags<const GROUP: u8>;
 
-pub type GlobalSettings = SettingFlags<{ Group::Global as u8 }>;
-pub type WorkSettings = SettingFlags<{ Group::Work as u8 }>;
-pub type UnattendedSettings = SettingFlags<{ Group::Unattended as u8 }>;
-pub type ServeSettings = SettingFlags<{ Group::Serve as u8 }>;
+pub type GlobalSettings = SettingFlags<{ SettingGroup::Global as u8 }>;
+pub type WorkSettings = SettingFlags<{ SettingGroup::Work as u8 }>;
+pub type UnattendedSettings = SettingFlags<{ SettingGroup::Unattended as u8 }>;
+pub type ServeSettings = SettingFlags<{ SettingGroup::Serve as u8 }>;
 
 impl<const GROUP: u8> clap::Args for SettingFlags<GROUP> {
     fn augment_args(command: Command) -> Command {
@@ -131,10 +131,10 @@ mod tests {
         let code = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}` ") };
         let default = spec.usually.map_or_else(|| code(spec.default), |usually| format!("{usually} "));
         let commands = match spec.group {
-            Group::Global => "all",
-            Group::Work => "`run`, `work`, `serve`, `dev`",
-            Group::Unattended => "`work`, `serve`, `dev`",
-            Group::Serve => "`serve`, `dev`",
+            SettingGroup::Global => "all",
+            SettingGroup::Work => "`run`, `work`, `serve`, `dev`",
+            SettingGroup::Unattended => "`work`, `serve`, `dev`",
+            SettingGroup::Serve => "`serve`, `dev`",
         };
         let help = spec.help.split_whitespace().collect::<Vec<_>>().join(" ");
         let more = spec.see.map_or_else(String::new, |see| format!(" ([more]({see}))"));

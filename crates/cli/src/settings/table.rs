@@ -15,8 +15,8 @@ use serde_json::Value;
 use tracing_subscriber::filter::Targets;
 
 use super::kinds::*;
-use super::spec::{Group, Spec, kebab};
-use super::{Lookup, Setting, Source};
+use super::spec::{SettingGroup, Spec, kebab};
+use super::{Lookup, Setting, SettingSource};
 use crate::failure::Failure;
 
 macro_rules! maybe {
@@ -50,7 +50,7 @@ macro_rules! settings {
             }
 
             /// Each setting as `flowline config` shows it, in the order of the table.
-            pub fn rows(&self) -> Vec<(&'static str, Value, &Source)> {
+            pub fn rows(&self) -> Vec<(&'static str, Value, &SettingSource)> {
                 let shown = [$( (($kind.show)(&self.$name.value), &self.$name.source), )+];
                 SPECS.iter().zip(shown).map(|(spec, (value, source))| (spec.name, value, source)).collect()
             }
@@ -65,7 +65,7 @@ macro_rules! settings {
             },
             flag: maybe!($($flag)?),
             value: $kind.value,
-            group: Group::$group,
+            group: SettingGroup::$group,
             default: $default,
             usually: maybe!($($usually)?),
             also: maybe!($($also)?),

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use flowline::core::{RunId, Tenant};
 use flowline_check::{ClientReply, ClientRequest, History};
-use flowline_sqlite::Mode;
+use flowline_sqlite::OpenMode;
 
 use crate::dump::Dump;
 use crate::ledger;
@@ -48,9 +48,9 @@ fn what_a_full_disk_refuses_is_not_there_and_what_it_took_is() {
     worker.kill().unwrap();
     worker.wait().unwrap();
     let path = here.path(".flowline/flowline.db");
-    Dump::read(&path, Mode::Client).unwrap().assert_right(&history, &ledger::read(&here));
+    Dump::read(&path, OpenMode::Client).unwrap().assert_right(&history, &ledger::read(&here));
     assert_eq!(here.flowline(&["work", "--until-idle", "--lease", "1s"]).exit, 0);
-    let dump = Dump::read(&path, Mode::Client).unwrap();
+    let dump = Dump::read(&path, OpenMode::Client).unwrap();
     dump.assert_right(&history, &ledger::read(&here));
     assert_eq!(dump.runs.len(), keys.len() + 1 - refused);
 }

@@ -10,7 +10,7 @@ use flowline::store::{Counter, EventQuery, JobRow, RunQuery, RunRow, Store, Stor
 use flowline_check::{
     Checker, Effects, FlowMap, History, RunCheck, StoreSnapshot, Violation, counted, miscounted,
 };
-use flowline_sqlite::{Mode, Options, SqliteStore};
+use flowline_sqlite::{OpenMode, Options, SqliteStore};
 
 #[derive(Debug, Default)]
 pub struct Dump {
@@ -28,7 +28,7 @@ pub struct Run {
 
 impl Dump {
     /// Reads a file. As an engine it is opened for writing first, as one that goes on after a crash would.
-    pub fn read(path: &Path, mode: Mode) -> Result<Dump, StoreError> {
+    pub fn read(path: &Path, mode: OpenMode) -> Result<Dump, StoreError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let store = SqliteStore::open(path, Options { mode, ..Options::default() })?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flowline::core::{RunId, RunKey, Tenant};
 use flowline_check::{ClientReply, ClientRequest, History};
-use flowline_sqlite::Mode;
+use flowline_sqlite::OpenMode;
 
 use crate::dice::{Dice, seed, soaking};
 use crate::dump::Dump;
@@ -258,7 +258,7 @@ impl Scene {
     /// Faults are over: everything comes to its end, and the checker has the word.
     fn finish(&mut self, dead_since: i64) {
         let runs: Vec<RunId> = {
-            let dump = Dump::read(&self.here.path(".flowline/flowline.db"), Mode::Client).unwrap();
+            let dump = Dump::read(&self.here.path(".flowline/flowline.db"), OpenMode::Client).unwrap();
             dump.runs.keys().map(|key| key.run.clone()).collect()
         };
         for run in runs {
@@ -267,7 +267,7 @@ impl Scene {
         self.faults.push((dead_since, now()));
         let said = self.here.flowline(&["work", "--until-idle", "--lease", "1s"]);
         assert_eq!(said.exit, 0, "{said:?}");
-        let dump = Dump::read(&self.here.path(".flowline/flowline.db"), Mode::Client).unwrap();
+        let dump = Dump::read(&self.here.path(".flowline/flowline.db"), OpenMode::Client).unwrap();
         dump.assert_right(&self.history, &ledger::read(&self.here));
         assert_eq!(self.here.json(0, &["verify"])["violations"], serde_json::json!([]));
         for (key, run) in &dump.runs {

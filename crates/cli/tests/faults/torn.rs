@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use flowline::store::StoreError;
-use flowline_sqlite::Mode;
+use flowline_sqlite::OpenMode;
 
 use crate::dice::{Dice, seed};
 use crate::dump::Dump;
@@ -20,7 +20,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// Opens a file as an engine does. A process that another test is just forking holds the lock of the last one for a moment.
 fn open(path: &Path) -> Result<Dump, StoreError> {
     loop {
-        match Dump::read(path, Mode::Engine) {
+        match Dump::read(path, OpenMode::Engine) {
             Err(StoreError::InUse(_)) => std::thread::yield_now(),
             other => return other,
         }
@@ -37,7 +37,12 @@ fn a_torn_log_gives_what_was_committed_before_the_tear() {
     }
     let mut worker = here.spawn(&["work"]);
     // The log stays behind a worker that is killed.
-    while Dump::read(&path, Mode::Client).unwrap().runs.values().map(|run| run.events.len()).sum::<usize>()
+    while Dump::read(&path, OpenMode::Client)
+        .unwrap()
+        .runs
+        .values()
+        .map(|run| run.events.len())
+        .sum::<usize>()
         < 60
     {
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -46,7 +51,7 @@ fn a_torn_log_gives_what_was_committed_before_the_tear() {
     worker.wait().unwrap();
     let (file, log) = (std::fs::read(&path).unwrap(), std::fs::read(with_suffix(&path, "-wal")).unwrap());
     assert!(!log.is_empty());
-    let whole = Dump::read(&path, Mode::Client).unwrap();
+    let whole = Dump::read(&path, OpenMode::Client).unwrap();
     // A thousand openings sync thousands of times; in memory that costs nothing.
     let folder = tempfile::TempDir::new_in("/dev/shm").or_else(|_| tempfile::TempDir::new()).unwrap();
     let torn = folder.path().join("torn.db");

@@ -20,13 +20,13 @@ use super::flush;
 use super::model::{Live, Model};
 use crate::code;
 use crate::fault::Fault;
-use crate::names::Names;
-use crate::session::{Sent, Session, pipelined};
+use crate::names::StoredNames;
+use crate::session::{Session, StatementFuture, pipelined};
 use crate::witness::Witness;
 
 /// The answer to one [`Work`].
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum WorkReply {
     Committed(Vec<Result<Committed, CommitError>>),
     Appended(Vec<Result<u32, AppendError>>),
     Repaired(Result<(), CommitError>),
@@ -42,10 +42,10 @@ pub(super) struct Failed {
 
 pub(super) async fn perform(
     session: &Session,
-    names: &Names,
+    names: &StoredNames,
     witness: &Witness,
     works: &[Work],
-) -> Result<Vec<Answer>, Failed> {
+) -> Result<Vec<WorkReply>, Failed> {
     let early = |fault| Failed { fault, ending: false };
     let unknown = prepare_names(session, names, works).await.map_err(early)?;
     let mut model = Model { unknown, ..Model::default() };
@@ -72,10 +72,10 @@ pub(super) async fn perform(
                     model.commit(commit)
                 }
             };
-            Answer::Committed(batch.iter().map(one).collect())
+            WorkReply::Committed(batch.iter().map(one).collect())
         }
-        Work::Append(batch) => Answer::Appended(batch.iter().map(|append| model.append(append)).collect()),
-        Work::Repair(repair) => Answer::Repaired(model.repair(repair)),
+        Work::Append(batch) => WorkReply::Appended(batch.iter().map(|append| model.append(append)).collect()),
+        Work::Repair(repair) => WorkReply::Repaired(model.repair(repair)),
     });
     let answers = answers.collect();
     flush::write(session, names, Some(witness), &model)
@@ -87,7 +87,7 @@ pub(super) async fn perform(
 /// Sees to it that every lane has its number, and finds the definitions that starts name and that are not stored.
 async fn prepare_names(
     session: &Session,
-    names: &Names,
+    names: &StoredNames,
     works: &[Work],
 ) -> Result<BTreeSet<(Tenant, Arc<str>)>, Fault> {
     let mut lanes = BTreeSet::new();
@@ -134,7 +134,7 @@ fn starts<'w>(works: &'w [Work], model: &Model) -> Vec<&'w Commit> {
 /// Begins the transaction, inserts, locks and reads. Gives the numbers of the runs that were inserted.
 async fn gather(
     session: &Session,
-    names: &Names,
+    names: &StoredNames,
     needs: &Needs<'_>,
     starts: &[&Commit],
     model: &mut Model,
@@ -147,7 +147,7 @@ async fn gather(
     let lock_jobs = session.prepare(LOCK_JOBS).await?;
     let moment = session.prepare(MOMENT).await?;
     let (given_rows, given_runs, given_jobs) = (rows.given(), [&runs.0 as _, &runs.1 as _], jobs.given());
-    let mut sent: Vec<Sent<'_>> = vec![session.send_plain("begin"), session.send(&moment, &[])];
+    let mut sent: Vec<StatementFuture<'_>> = vec![session.send_plain("begin"), session.send(&moment, &[])];
     let (some_starts, some_runs, some_jobs) =
         (!starts.is_empty(), !runs.0.is_empty(), !jobs.names.is_empty());
     if some_starts {
@@ -257,7 +257,7 @@ fn live_run(row: &Row) -> Result<(RunKey, Live), Fault> {
     Ok((run, live))
 }
 
-fn job(row: &Row, names: &Names) -> Result<StoredJob, Fault> {
+fn job(row: &Row, names: &StoredNames) -> Result<StoredJob, Fault> {
     let lease = match row.try_get::<_, Option<&[u8]>>(8)? {
         Some(token) => Some(StoredLease {
             token: code::token(token)?,

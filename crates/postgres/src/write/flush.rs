@@ -16,9 +16,9 @@ use super::receipts::{CHANGE_RECEIPTS, OPEN_RECEIPTS, changed, opened};
 use crate::code;
 use crate::fault::Fault;
 use crate::floor;
-use crate::names::Names;
+use crate::names::StoredNames;
 use crate::session::{Session, pipelined};
-use crate::witness::{COUNT_ON, Known, Witness};
+use crate::witness::{COUNT_ON, CountParams, Witness};
 
 pub(super) type Value = Box<dyn ToSql + Sync + Send>;
 
@@ -30,7 +30,7 @@ struct Filled {
 
 pub(super) async fn write(
     session: &Session,
-    names: &Names,
+    names: &StoredNames,
     witness: Option<&Witness>,
     model: &Model,
 ) -> Result<(), Fault> {
@@ -64,7 +64,7 @@ pub(super) async fn write(
     }
     // First of all: a store that lacks what this writer has written gets nothing more.
     let known = witness.map(Witness::known);
-    let known = known.as_ref().map(Known::given);
+    let known = known.as_ref().map(CountParams::given);
     let count_on = session.prepare(COUNT_ON).await?;
     let given: Vec<Vec<&(dyn ToSql + Sync)>> =
         filled.iter().map(|part| part.columns.iter().map(|column| &**column as _).collect()).collect();
@@ -148,7 +148,7 @@ const INSERT_JOBS: &str = "
     select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::int[], $5::int[], $6::smallint[],
         $7::bigint[], $8::bool[], $9::bytea[], $10::text[], $11::bigint[], $12::bigint[], $13::int[], $14::bool[])";
 
-fn added_jobs(model: &Model, names: &Names) -> Result<Option<Vec<Value>>, Fault> {
+fn added_jobs(model: &Model, names: &StoredNames) -> Result<Option<Vec<Value>>, Fault> {
     let mut added: Vec<(&StoredJob, i64, JobKey, i32)> = Vec::new();
     for (key, run) in &model.runs {
         for (at, job) in jobs_at(run, &run.added) {

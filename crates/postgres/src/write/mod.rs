@@ -15,18 +15,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flowline_core::NewEvent;
-use flowline_store::others::{self, Others};
+use flowline_store::others::{self, OtherProcesses};
 use flowline_store::row::Repair;
 use flowline_store::{Append, AppendError, Commit, CommitError, Committed, StoreError};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::fault::Fault;
-use crate::names::Names;
+use crate::names::StoredNames;
 use crate::session::{SILENT, Session};
 use crate::target::Target;
 use crate::witness::{Halt, Witness, Witnesses};
-use batch::{Answer, Failed};
+use batch::{Failed, WorkReply};
 
 pub(crate) use transfer::restore;
 
@@ -56,7 +56,7 @@ pub(crate) enum Work {
 #[derive(Debug)]
 struct Asked {
     work: Work,
-    answer: oneshot::Sender<Result<Answer, StoreError>>,
+    answer: oneshot::Sender<Result<WorkReply, StoreError>>,
 }
 
 /// The way to the writers. The queue closes when this goes; what is in it is written first.
@@ -77,20 +77,20 @@ struct Writing {
 
 /// What every writer works with.
 #[derive(Debug, Clone)]
-pub(crate) struct Shared {
+pub(crate) struct WriterContext {
     pub(crate) target: Target,
-    pub(crate) names: Arc<Names>,
+    pub(crate) names: Arc<StoredNames>,
     /// Counts what was committed here.
     pub(crate) changed: watch::Sender<u64>,
     /// Wakes whoever tells other processes.
     pub(crate) tell: Arc<tokio::sync::Notify>,
     pub(crate) halt: Arc<Halt>,
     pub(crate) witnesses: Arc<Witnesses>,
-    pub(crate) others: Arc<Others>,
+    pub(crate) others: Arc<OtherProcesses>,
 }
 
 impl Writers {
-    pub(crate) fn start(shared: Shared) -> Writers {
+    pub(crate) fn start(shared: WriterContext) -> Writers {
         let (asked, queue) = mpsc::unbounded_channel();
         let queue = Arc::new(Mutex::new(queue));
         let writer = |n| tokio::spawn(serve(shared.clone(), n, queue.clone()));
@@ -103,7 +103,7 @@ impl Writers {
         batch: Vec<Commit>,
     ) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
         match self.ask(Work::Commit(batch)).await? {
-            Answer::Committed(answers) => Ok(answers),
+            WorkReply::Committed(answers) => Ok(answers),
             _ => Err(gone()),
         }
     }
@@ -113,19 +113,19 @@ impl Writers {
         batch: Vec<Append>,
     ) -> Result<Vec<Result<u32, AppendError>>, StoreError> {
         match self.ask(Work::Append(batch)).await? {
-            Answer::Appended(answers) => Ok(answers),
+            WorkReply::Appended(answers) => Ok(answers),
             _ => Err(gone()),
         }
     }
 
     pub(crate) async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
         match self.ask(Work::Repair(repair)).await? {
-            Answer::Repaired(answer) => answer,
+            WorkReply::Repaired(answer) => answer,
             _ => Err(gone().into()),
         }
     }
 
-    async fn ask(&self, work: Work) -> Result<Answer, StoreError> {
+    async fn ask(&self, work: Work) -> Result<WorkReply, StoreError> {
         self.halt.healthy()?;
         let (answer, answered) = oneshot::channel();
         self.asked.send(Asked { work, answer }).map_err(|_| gone())?;
@@ -139,7 +139,7 @@ fn gone() -> StoreError {
     StoreError::Unavailable("the writer has stopped; restart the process".to_owned())
 }
 
-async fn serve(shared: Shared, number: usize, queue: Arc<Mutex<mpsc::UnboundedReceiver<Asked>>>) {
+async fn serve(shared: WriterContext, number: usize, queue: Arc<Mutex<mpsc::UnboundedReceiver<Asked>>>) {
     let mut seat = Writing { session: None, witness: shared.witnesses.of_writer(number) };
     let mut pending = Vec::with_capacity(BATCH);
     loop {
@@ -169,7 +169,7 @@ fn share(pending: &[Asked]) -> usize {
 }
 
 /// Writes a batch and answers everybody.
-async fn settle(shared: &Shared, seat: &mut Writing, batch: Vec<Asked>) {
+async fn settle(shared: &WriterContext, seat: &mut Writing, batch: Vec<Asked>) {
     // Who no longer waits was told that nobody knows: that stays true if it is never done.
     let waited_for = batch.into_iter().filter(|asked| !asked.answer.is_closed());
     let (works, answers): (Vec<Work>, Vec<_>) = waited_for.map(|asked| (asked.work, asked.answer)).unzip();
@@ -216,7 +216,11 @@ impl Work {
 }
 
 /// All works in one transaction, tried again where it surely left nothing behind.
-async fn write(shared: &Shared, seat: &mut Writing, works: &[Work]) -> Result<Vec<Answer>, StoreError> {
+async fn write(
+    shared: &WriterContext,
+    seat: &mut Writing,
+    works: &[Work],
+) -> Result<Vec<WorkReply>, StoreError> {
     let Writing { session, witness } = seat;
     let began = Instant::now();
     let mut tries = 0;

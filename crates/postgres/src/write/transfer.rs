@@ -14,13 +14,13 @@ use super::model::{EventRow, Live, Model, number};
 use crate::code;
 use crate::documents;
 use crate::fault::Fault;
-use crate::names::Names;
+use crate::names::StoredNames;
 use crate::pool::Seat;
 
 /// Writes all parts in one transaction.
 pub(crate) async fn restore(
     seat: &mut Seat<'_>,
-    names: &Names,
+    names: &StoredNames,
     parts: &[Restored],
 ) -> Result<Result<(), CommitError>, Fault> {
     let runs: Vec<&RestoredRun> = parts

@@ -11,7 +11,7 @@ use flowline_core::definition::{Definition, OnFailure, StepDefinition, Subscribe
 use serde_json::Value;
 
 use super::{Observed, StepFate, counts_as_done, holds, satisfied};
-use crate::program::{AttemptOutcome, Condition, Doing, Program, ScriptedAttempt, weight};
+use crate::program::{Condition, Doing, Program, ScriptedAttempt, ScriptedOutcome, weight};
 
 /// What is allowed to become of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -301,8 +301,10 @@ impl Ending {
             return Ending { cut_off: true, ..failed(Some("timeout"), true) };
         }
         match &act.outcome {
-            AttemptOutcome::Failed { code, retry, .. } => failed(code.as_deref(), *retry != Retryable::Never),
-            AttemptOutcome::Done { emits, .. } => {
+            ScriptedOutcome::Failed { code, retry, .. } => {
+                failed(code.as_deref(), *retry != Retryable::Never)
+            }
+            ScriptedOutcome::Done { emits, .. } => {
                 // In the order in which they are checked: the first that is wrong gives the code.
                 for (name, payload) in emits {
                     if !declared(name) {
@@ -320,7 +322,7 @@ impl Ending {
 }
 
 fn published(step: &StepDefinition, act: &ScriptedAttempt) -> Vec<String> {
-    let AttemptOutcome::Done { emits, .. } = &act.outcome else { return Vec::new() };
+    let ScriptedOutcome::Done { emits, .. } = &act.outcome else { return Vec::new() };
     emits.iter().map(|(name, _)| name.clone()).chain(step.returns.clone()).collect()
 }
 

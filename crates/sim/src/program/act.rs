@@ -25,7 +25,7 @@ pub struct ScriptedAttempt {
     pub effect: Duration,
     /// When it ends. Longer than the step's time-out means that the time-out ends it.
     pub takes: Duration,
-    pub outcome: AttemptOutcome,
+    pub outcome: ScriptedOutcome,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -38,14 +38,14 @@ pub enum Doing {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum AttemptOutcome {
+pub enum ScriptedOutcome {
     Done { result: Json, emits: Vec<(String, Json)> },
     Failed { error: String, code: Option<String>, retry: Retryable },
 }
 
 impl ScriptedAttempt {
     pub(super) fn nothing() -> ScriptedAttempt {
-        let outcome = AttemptOutcome::Done { result: Json::null(), emits: Vec::new() };
+        let outcome = ScriptedOutcome::Done { result: Json::null(), emits: Vec::new() };
         ScriptedAttempt {
             doings: Vec::new(),
             effect: Duration::ZERO,
@@ -84,7 +84,7 @@ impl<'a> Making<'a> {
         ScriptedAttempt { doings: times.into_iter().zip(doings).collect(), effect, takes, outcome }
     }
 
-    fn failed(&mut self) -> AttemptOutcome {
+    fn failed(&mut self) -> ScriptedOutcome {
         let policy = &self.plan.step_definition(self.step).retry;
         let named = policy.only.iter().chain(&policy.except).cloned();
         let mut codes: Vec<Option<String>> = named.map(Some).collect();
@@ -101,10 +101,10 @@ impl<'a> Making<'a> {
             _ => Retryable::ByPolicy,
         };
         let error = format!("broke with {}", code.as_deref().unwrap_or("no code"));
-        AttemptOutcome::Failed { error, code, retry }
+        ScriptedOutcome::Failed { error, code, retry }
     }
 
-    fn done(&mut self) -> AttemptOutcome {
+    fn done(&mut self) -> ScriptedOutcome {
         let unruly = self.temper.manners == Manners::Unruly;
         let mut emits: Vec<(String, Json)> =
             self.chosen().into_iter().map(|name| (name.to_owned(), self.emitted(name))).collect();
@@ -122,7 +122,7 @@ impl<'a> Making<'a> {
             Some(event) => self.payload(event),
             None => json::number(i64::from(self.step)),
         };
-        AttemptOutcome::Done { result, emits }
+        ScriptedOutcome::Done { result, emits }
     }
 
     /// The declared emits that it makes: all, or some.

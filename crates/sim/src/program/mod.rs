@@ -20,7 +20,7 @@ use fastrand::Rng;
 use flowline_core::definition::Retain;
 use flowline_core::{Definition, Json, Plan};
 
-pub use act::{AttemptOutcome, Doing, ScriptedAttempt};
+pub use act::{Doing, ScriptedAttempt, ScriptedOutcome};
 pub use flow::{Condition, Version};
 pub use machine::{Guard, Made, MadeTransition, Term};
 pub use script::{ClientScript, Op, ScriptedStart, Timed};

@@ -14,7 +14,7 @@ use flowline_core::event::{Event, EventType, NewEvent, Slot};
 use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
 use flowline_core::{Json, Plan, RunId, RunState, Tenant, Time};
-use flowline_sim::program::{AttemptOutcome, Doing, Op, Program, ScriptedAttempt};
+use flowline_sim::program::{Doing, Op, Program, ScriptedAttempt, ScriptedOutcome};
 
 const EPOCH: Time = Time::from_millis(1_767_225_600_000);
 
@@ -211,8 +211,8 @@ impl Player {
         let input = match act.outcome {
             _ if refused => failed(Some("emit_refused".to_owned()), Retryable::Never),
             _ if late => failed(Some("timeout".to_owned()), Retryable::ByPolicy),
-            AttemptOutcome::Done { result, emits } => Input::Done { step, attempt, result, emits },
-            AttemptOutcome::Failed { code, retry, .. } => failed(code, retry),
+            ScriptedOutcome::Done { result, emits } => Input::Done { step, attempt, result, emits },
+            ScriptedOutcome::Failed { code, retry, .. } => failed(code, retry),
         };
         self.apply(&input);
     }

@@ -3,7 +3,7 @@
 
 use flowline_core::{Json, RunKey, Time};
 use flowline_store::query::page_size;
-use flowline_store::receipt::Place;
+use flowline_store::receipt::ReceiptPlace;
 use flowline_store::{Receipt, ReceiptPage, ReceiptQuery, ReceiptStatus};
 use rusqlite::{Row, Statement, params};
 
@@ -19,7 +19,8 @@ const RECEIPTS: &str =
     cross join flows f on f.id = r.flow cross join tenants t on t.id = r.tenant";
 
 /// Before every receipt there is.
-const END: Place = Place { received: Time::from_millis(i64::MAX), run: i64::MAX as u64, number: u32::MAX };
+const END: ReceiptPlace =
+    ReceiptPlace { received: Time::from_millis(i64::MAX), run: i64::MAX as u64, number: u32::MAX };
 
 impl Reader<'_> {
     pub(crate) fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, Fault> {
@@ -34,7 +35,7 @@ impl Reader<'_> {
     }
 
     pub(crate) fn receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, Fault> {
-        let before = query.after.as_deref().map(Place::parse).transpose()?.unwrap_or(END);
+        let before = query.after.as_deref().map(ReceiptPlace::parse).transpose()?.unwrap_or(END);
         let limit = page_size(query.limit);
         if !self.has(schema::WITH_MACHINES)? {
             return Ok(ReceiptPage { items: Vec::new(), next: None });
@@ -53,7 +54,12 @@ impl Reader<'_> {
     }
 
     /// The newest of each list that the query is about, each read in the order of its index.
-    fn places(&self, query: &ReceiptQuery, before: Place, count: usize) -> Result<Vec<Place>, Fault> {
+    fn places(
+        &self,
+        query: &ReceiptQuery,
+        before: ReceiptPlace,
+        count: usize,
+    ) -> Result<Vec<ReceiptPlace>, Fault> {
         let Some(tenant) = self.tenant(&query.tenant)? else { return Ok(Vec::new()) };
         let mut statement = self.conn.prepare_cached(&page_sql(query))?;
         let mut places = Vec::new();
@@ -108,12 +114,12 @@ pub(super) fn page_sql(query: &ReceiptQuery) -> String {
 fn add_places(
     statement: &mut Statement<'_>,
     of: &[&dyn rusqlite::ToSql],
-    places: &mut Vec<Place>,
+    places: &mut Vec<ReceiptPlace>,
 ) -> Result<(), Fault> {
     let mut rows = statement.query(of)?;
     while let Some(row) = rows.next()? {
         let received = Time::from_millis(row.get(0)?);
-        places.push(Place { received, run: row.get::<_, i64>(1)? as u64, number: row.get(2)? });
+        places.push(ReceiptPlace { received, run: row.get::<_, i64>(1)? as u64, number: row.get(2)? });
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ use tokio::sync::{oneshot, watch};
 use crate::code;
 use crate::fault::Fault;
 use crate::file;
-use crate::names::Names;
+use crate::names::NameNumbers;
 use live::LiveRuns;
 use statements::Statements;
 
@@ -44,7 +44,7 @@ const BATCH: usize = 1_024;
 pub(crate) struct Writer<'c> {
     conn: &'c Connection,
     sql: Statements<'c>,
-    names: Names,
+    names: NameNumbers,
     live: LiveRuns,
     clock: Clock,
     last: Numbers,
@@ -177,7 +177,7 @@ impl<'c> Writer<'c> {
         let mut writer = Writer {
             conn,
             sql: Statements::prepare(conn)?,
-            names: Names::load(conn)?,
+            names: NameNumbers::load(conn)?,
             live: LiveRuns::default(),
             clock,
             last: Numbers { event: 0, run: 0, job: 0, created: 0, created_slack: 0 },
@@ -258,7 +258,7 @@ impl<'c> Writer<'c> {
         self.live = LiveRuns::default();
         self.counts.clear();
         self.slots.clear();
-        if let Ok(names) = Names::load(self.conn) {
+        if let Ok(names) = NameNumbers::load(self.conn) {
             self.names = names;
         }
     }

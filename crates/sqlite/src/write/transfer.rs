@@ -11,7 +11,7 @@ use super::Writer;
 use super::live::LiveRuns;
 use crate::code;
 use crate::fault::Fault;
-use crate::names::Names;
+use crate::names::NameNumbers;
 use crate::schema;
 
 /// Everything but the cells.
@@ -47,7 +47,7 @@ impl Writer<'_> {
                 self.conn.execute(&format!("delete from {table}"), [])?;
             }
             self.live = LiveRuns::default();
-            self.names = Names::load(self.conn)?;
+            self.names = NameNumbers::load(self.conn)?;
         } else if self.conn.query_row(there, [self.clock.now().millis()], |row| row.get(0))? {
             return Ok(Filling::NotEmpty);
         }

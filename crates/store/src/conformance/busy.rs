@@ -17,7 +17,7 @@ use crate::{
 
 const STEPS: u32 = 10;
 
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What came of it.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl std::fmt::Display for Busy {
 }
 
 /// Keeps `in_flight` runs going for this long.
-pub async fn keep_busy(store: Arc<dyn Store>, in_flight: usize, time: Duration) -> Result<Busy, Failure> {
+pub async fn keep_busy(store: Arc<dyn Store>, in_flight: usize, time: Duration) -> Result<Busy, BoxError> {
     store.put_definition(definition()).await?;
     let began = Instant::now();
     let loops: Vec<_> =
@@ -54,7 +54,7 @@ pub async fn keep_busy(store: Arc<dyn Store>, in_flight: usize, time: Duration) 
 }
 
 /// One run after the other until time is up.
-async fn run_on(store: Arc<dyn Store>, n: usize, until: Instant) -> Result<(u64, u64), Failure> {
+async fn run_on(store: Arc<dyn Store>, n: usize, until: Instant) -> Result<(u64, u64), BoxError> {
     // Runs of an earlier loop in the same store have other names.
     let salt = std::process::id();
     let (mut steps, mut starts) = (0, 0);
@@ -71,7 +71,7 @@ async fn run_on(store: Arc<dyn Store>, n: usize, until: Instant) -> Result<(u64,
     Ok((steps, starts))
 }
 
-async fn commit(store: &dyn Store, commit: Commit) -> Result<(), Failure> {
+async fn commit(store: &dyn Store, commit: Commit) -> Result<(), BoxError> {
     for answer in store.commit(vec![commit]).await? {
         answer?;
     }

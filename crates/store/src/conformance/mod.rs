@@ -34,7 +34,7 @@ pub mod runs;
 pub mod state;
 pub mod transfer;
 
-pub use busy::{Busy, Failure, keep_busy};
+pub use busy::{BoxError, Busy, keep_busy};
 pub use differ::{Mismatch, compare, differential};
 pub use fixture::Fixture;
 pub use largest::payloads_of_the_largest_size_are_kept;

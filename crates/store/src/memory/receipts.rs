@@ -8,7 +8,9 @@ use flowline_core::{RunKey, Tenant, Time};
 use super::rows::{Memory, Run};
 use crate::error::StoreError;
 use crate::query::page_size;
-use crate::receipt::{Opened, Place, Receipt, ReceiptChange, ReceiptPage, ReceiptQuery, ReceiptStatus};
+use crate::receipt::{
+    Opened, Receipt, ReceiptChange, ReceiptPage, ReceiptPlace, ReceiptQuery, ReceiptStatus,
+};
 
 /// A list of receipts that is kept ready.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +28,7 @@ impl Memory {
 
     /// Walks the run's receipts, or the list that worker and status choose.
     pub fn receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, StoreError> {
-        let before = query.after.as_deref().map(Place::parse).transpose()?;
+        let before = query.after.as_deref().map(ReceiptPlace::parse).transpose()?;
         let limit = page_size(query.limit);
         let found = match &query.run {
             Some(run) => {
@@ -44,10 +46,11 @@ impl Memory {
             None => {
                 let worker = query.worker.as_deref().map(Into::into);
                 let of = ReceiptsOf { tenant: query.tenant.clone(), worker, status: query.status };
-                let first = Place { received: Time::from_millis(i64::MIN), run: 0, number: 0 };
-                let last = Place { received: Time::from_millis(i64::MAX), run: u64::MAX, number: u32::MAX };
+                let first = ReceiptPlace { received: Time::from_millis(i64::MIN), run: 0, number: 0 };
+                let last =
+                    ReceiptPlace { received: Time::from_millis(i64::MAX), run: u64::MAX, number: u32::MAX };
                 let below = self.listed_receipts.range((of.clone(), first)..(of, before.unwrap_or(last)));
-                let receipt = |(_, place): &(ReceiptsOf, Place)| {
+                let receipt = |(_, place): &(ReceiptsOf, ReceiptPlace)| {
                     let run = self.runs.get(self.by_number.get(&place.run)?)?;
                     Some((*place, run.receipts.get(&place.number)?.clone()))
                 };
@@ -121,7 +124,7 @@ impl Memory {
     }
 
     /// Where a receipt is listed as it stands.
-    fn entries(&self, key: &RunKey, number: u32) -> Vec<(ReceiptsOf, Place)> {
+    fn entries(&self, key: &RunKey, number: u32) -> Vec<(ReceiptsOf, ReceiptPlace)> {
         let Some(run) = self.runs.get(key) else { return Vec::new() };
         let Some(receipt) = run.receipts.get(&number) else { return Vec::new() };
         let mut workers = vec![None];
@@ -143,6 +146,6 @@ impl Run {
     }
 }
 
-fn place(run: &Run, receipt: &Receipt) -> Place {
-    Place { received: receipt.received_at, run: run.number, number: receipt.number }
+fn place(run: &Run, receipt: &Receipt) -> ReceiptPlace {
+    ReceiptPlace { received: receipt.received_at, run: run.number, number: receipt.number }
 }

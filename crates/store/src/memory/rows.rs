@@ -16,7 +16,7 @@ use flowline_core::{Event, NewEvent, RunKey, Status, Tenant, Time};
 use super::receipts::ReceiptsOf;
 use crate::document::Document;
 use crate::job::{JobKey, Lane, Token};
-use crate::receipt::{Place, Receipt};
+use crate::receipt::{Receipt, ReceiptPlace};
 use crate::row::{RunRow, StoredDefinition};
 use crate::rule::{JobChange, Jobs, StoredJob};
 use crate::state::{StateOwner, StateValue};
@@ -30,7 +30,7 @@ pub struct Memory {
     pub(super) listed: BTreeSet<(Listing, u64)>,
     pub(super) by_number: BTreeMap<u64, RunKey>,
     pub(super) counters: BTreeMap<Counted, u64>,
-    pub(super) listed_receipts: BTreeSet<(ReceiptsOf, Place)>,
+    pub(super) listed_receipts: BTreeSet<(ReceiptsOf, ReceiptPlace)>,
     /// Ended runs; the first only while their events are there.
     pub(super) untrimmed: EndedRuns,
     pub(super) ended: EndedRuns,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_store::others::Others;
+use flowline_store::others::OtherProcesses;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
@@ -22,16 +22,16 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Ends with this.
 #[derive(Debug)]
-pub(crate) struct Signal(JoinHandle<()>);
+pub(crate) struct Announcer(JoinHandle<()>);
 
-impl Signal {
+impl Announcer {
     pub(crate) fn start(
         target: Target,
         changed: watch::Sender<u64>,
         tell: Arc<Notify>,
-        others: Arc<Others>,
-    ) -> Signal {
-        Signal(tokio::spawn(async move {
+        others: Arc<OtherProcesses>,
+    ) -> Announcer {
+        Announcer(tokio::spawn(async move {
             // Marks what this process says, which it need not hear.
             let own = format!("{:016x}", fastrand::u64(..));
             loop {
@@ -45,7 +45,7 @@ impl Signal {
     }
 }
 
-impl Drop for Signal {
+impl Drop for Announcer {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -55,7 +55,7 @@ async fn attend(
     target: &Target,
     changed: &watch::Sender<u64>,
     tell: &Notify,
-    others: &Others,
+    others: &OtherProcesses,
     own: &str,
 ) -> Result<(), Fault> {
     let mut session = Session::connect(target).await?;
