@@ -19,7 +19,7 @@ use crate::attempt::{Attempt, Record};
 use crate::drive::host::Mail;
 use crate::drive::{Message, Reply};
 use crate::engine::{Engine, EngineError};
-use crate::ledger::Outcome;
+use crate::ledger::InputOutcome;
 use crate::operate::{Applied, refused, row};
 use crate::step::StepError;
 use crate::trace::{self, End};
@@ -96,16 +96,16 @@ impl Engine {
         let tell = |message| self.shared.inbox.send(Mail::Message(message)).map_err(|_| EngineError::Stopped);
         tell(Message::Offer(run.clone(), entry))?;
         match answer.await.map_err(|_| EngineError::Stopped)? {
-            Outcome::Committed { status } => {
+            InputOutcome::Committed { status } => {
                 tell(Message::Settled(token))?;
                 if let Some(spans) = &self.shared.meters.spans {
                     spans.put(attempt.span((lease.claimed, trace::now()), end));
                 }
                 Ok(Applied { changed: true, status })
             }
-            Outcome::Applied { status } => Ok(Applied { changed: false, status }),
-            Outcome::StaleLease(Some(ended @ Refusal::Ended(_))) => Err(EngineError::Refused(ended)),
-            Outcome::StaleLease(_) => Err(stale()),
+            InputOutcome::Applied { status } => Ok(Applied { changed: false, status }),
+            InputOutcome::StaleLease(Some(ended @ Refusal::Ended(_))) => Err(EngineError::Refused(ended)),
+            InputOutcome::StaleLease(_) => Err(stale()),
             other => Err(refused(other, run)),
         }
     }

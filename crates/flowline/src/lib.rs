@@ -102,7 +102,7 @@ pub use subscribe::{Source, Subscription};
 pub mod internal {
     pub use crate::attempt::{ASK_AGAIN, Attempt, FLUSH, Launch, Record, out_of_time_error};
     pub use crate::drive::{Action, Driver, Message, Reply};
-    pub use crate::ledger::{Entry, Outcome};
+    pub use crate::ledger::{Entry, InputOutcome};
     pub use crate::operate::refused;
     pub use crate::presence::{PresentEngine, engines};
     pub use crate::retry::again;

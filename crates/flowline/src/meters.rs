@@ -57,7 +57,7 @@ pub struct Meters {
     pub applied: AtomicU64,
     pub rejected: AtomicU64,
     /// Runs that this instance wrote the end of.
-    pub ended: Ended,
+    pub ended: EndedMeters,
     /// From a batch of commits sent to the store until its answer.
     pub commit: Histogram,
     /// Deciding what a batch of commits says.
@@ -86,7 +86,7 @@ pub struct ReconcileMeters {
 
 /// Ends of runs, by status.
 #[derive(Debug, Default)]
-pub struct Ended {
+pub struct EndedMeters {
     pub completed: AtomicU64,
     pub failed: AtomicU64,
     pub cancelled: AtomicU64,

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::drive::host::{Caller, Mail};
-use crate::drive::{Ended, Message};
+use crate::drive::{Message, RunEnd};
 use crate::engine::{Engine, EngineError};
-use crate::ledger::Outcome;
+use crate::ledger::InputOutcome;
 
 /// How often a run that this engine does not work on is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ pub struct RunHandle {
     /// As the commit that started it left it; none where the run was there already.
     status: Option<Status>,
     /// Told when this engine ends the run. Taken by the first to wait.
-    ended: Mutex<Option<oneshot::Receiver<Ended>>>,
+    ended: Mutex<Option<oneshot::Receiver<RunEnd>>>,
 }
 
 /// How a run ended.
@@ -45,7 +45,7 @@ impl RunHandle {
         engine: Engine,
         key: RunKey,
         status: Option<Status>,
-        ended: Option<oneshot::Receiver<Ended>>,
+        ended: Option<oneshot::Receiver<RunEnd>>,
     ) -> RunHandle {
         RunHandle { engine, key, status, ended: Mutex::new(ended) }
     }
@@ -136,12 +136,12 @@ impl Engine {
     async fn wait_for(
         &self,
         run: &RunKey,
-        mut told: oneshot::Receiver<Ended>,
+        mut told: oneshot::Receiver<RunEnd>,
     ) -> Result<RunOutcome, EngineError> {
         loop {
             tokio::select! {
                 ended = &mut told => {
-                    let Ended { status, data, .. } = ended.map_err(|_| EngineError::Stopped)?;
+                    let RunEnd { status, data, .. } = ended.map_err(|_| EngineError::Stopped)?;
                     return Ok(outcome(status, data.as_ref()));
                 }
                 () = tokio::time::sleep(LOOK) => {}
@@ -175,8 +175,8 @@ impl Engine {
         let mail = Mail::Message(message(reply.into()));
         self.shared.inbox.send(mail).map_err(|_| EngineError::Stopped)?;
         match answer.await.map_err(|_| EngineError::Stopped)? {
-            Outcome::Committed { status } => Ok(Applied { changed: true, status }),
-            Outcome::Applied { status } => Ok(Applied { changed: false, status }),
+            InputOutcome::Committed { status } => Ok(Applied { changed: true, status }),
+            InputOutcome::Applied { status } => Ok(Applied { changed: false, status }),
             other => Err(refused(other, run)),
         }
     }
@@ -230,11 +230,11 @@ impl Engine {
 }
 
 /// What became of an input, when it was not written.
-pub fn refused(outcome: Outcome, run: &RunKey) -> EngineError {
+pub fn refused(outcome: InputOutcome, run: &RunKey) -> EngineError {
     match outcome {
-        Outcome::Refused(refusal) => EngineError::Refused(refusal),
-        Outcome::NotFound => EngineError::NoSuchRun(run.run.to_string()),
-        Outcome::Failed(error) => EngineError::Store(error),
+        InputOutcome::Refused(refusal) => EngineError::Refused(refusal),
+        InputOutcome::NotFound => EngineError::NoSuchRun(run.run.to_string()),
+        InputOutcome::Failed(error) => EngineError::Store(error),
         other => EngineError::Invalid(format!("the run couldn't take the input: {other:?}")),
     }
 }

@@ -19,7 +19,7 @@ use crate::drive::Message;
 use crate::drive::host::{Caller, Mail};
 use crate::engine::{Engine, EngineError};
 use crate::flow::Flow;
-use crate::ledger::Outcome;
+use crate::ledger::InputOutcome;
 use crate::operate::{RunHandle, refused, row};
 use crate::registry;
 
@@ -92,7 +92,7 @@ impl StartRequest {
         shared.inbox.send(Mail::Message(message)).map_err(|_| EngineError::Stopped)?;
         let outcome = answer.await.map_err(|_| EngineError::Stopped)?;
         let status = match &outcome {
-            Outcome::Committed { status } => Some(*status),
+            InputOutcome::Committed { status } => Some(*status),
             _ => None,
         };
         let existed = opened(&*shared.store, &key, &digest, outcome).await?;
@@ -160,11 +160,11 @@ pub async fn opened(
     store: &dyn Store,
     run: &RunKey,
     digest: &str,
-    outcome: Outcome,
+    outcome: InputOutcome,
 ) -> Result<bool, EngineError> {
     match outcome {
-        Outcome::Committed { .. } => Ok(false),
-        Outcome::Exists | Outcome::Applied { .. } => {
+        InputOutcome::Committed { .. } => Ok(false),
+        InputOutcome::Exists | InputOutcome::Applied { .. } => {
             let row = row(store, run).await?;
             if row.input_digest == digest {
                 return Ok(true);

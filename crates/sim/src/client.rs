@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::internal::{Message, Outcome as Became, again, input_digest, opened, refused};
+use flowline::internal::{InputOutcome, Message, again, input_digest, opened, refused};
 use flowline::{EngineError, Plans, RetryFrom};
 use flowline_check::{ClientReply, ClientRequest};
 use flowline_core::decide::{self, Finish};
@@ -252,10 +252,10 @@ impl SimulatedClient {
             let told = match self.ask(|ticket| Message::input(run.clone(), input.clone(), ticket)).await {
                 None => Told::Unasked,
                 Some(None) => Told::Unknown,
-                Some(Some(Became::Applied { .. })) if may_be_so_already => {
+                Some(Some(InputOutcome::Applied { .. })) if may_be_so_already => {
                     Told::Already { asked, answered: self.events(&run) }
                 }
-                Some(Some(Became::Committed { .. } | Became::Applied { .. })) => Told::Yes,
+                Some(Some(InputOutcome::Committed { .. } | InputOutcome::Applied { .. })) => Told::Yes,
                 Some(Some(outcome)) => match refused(outcome, &run) {
                     EngineError::Store(StoreError::Unavailable(_)) => Told::Unknown,
                     error => Told::No(error),
@@ -276,7 +276,7 @@ impl SimulatedClient {
             let told = match self.ask(|ticket| Message::new_event(run.clone(), input.clone(), ticket)).await {
                 None => Told::Unasked,
                 Some(None) => Told::Unknown,
-                Some(Some(Became::Committed { .. } | Became::Applied { .. })) => Told::Yes,
+                Some(Some(InputOutcome::Committed { .. } | InputOutcome::Applied { .. })) => Told::Yes,
                 Some(Some(outcome)) => match refused(outcome, &run) {
                     EngineError::Store(StoreError::Unavailable(_)) => Told::Unknown,
                     error => Told::No(error),
@@ -297,7 +297,7 @@ impl SimulatedClient {
     }
 
     /// Asks some instance. `None` where none is up; inside it, `None` where no answer came.
-    async fn ask(&self, message: impl FnOnce(Ticket) -> Message<Ticket>) -> Option<Option<Became>> {
+    async fn ask(&self, message: impl FnOnce(Ticket) -> Message<Ticket>) -> Option<Option<InputOutcome>> {
         let (ticket, by) = {
             let mut inner = self.shared.lock();
             let up: Vec<Life> = inner.up.clone();

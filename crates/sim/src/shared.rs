@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fastrand::Rng;
-use flowline::internal::{Message, Outcome};
+use flowline::internal::{InputOutcome, Message};
 use flowline_check::{Effects, History, Violation, Watch};
 use flowline_core::{RunKey, Time};
 use flowline_store::Memory;
@@ -64,7 +64,7 @@ struct Waiting {
     task: Option<FutureId>,
     /// The life that owes the answer.
     life: Option<Life>,
-    answer: Option<Option<Outcome>>,
+    answer: Option<Option<InputOutcome>>,
 }
 
 pub(crate) struct Inner {
@@ -162,7 +162,7 @@ impl Inner {
         self.last_ticket
     }
 
-    pub(crate) fn resolve(&mut self, ticket: Ticket, answer: Option<Outcome>) {
+    pub(crate) fn resolve(&mut self, ticket: Ticket, answer: Option<InputOutcome>) {
         let Some(waiting) = self.tickets.get_mut(&ticket) else { return };
         waiting.answer = Some(answer);
         if let Some(task) = waiting.task {
@@ -223,9 +223,9 @@ pub(crate) struct Answered {
 }
 
 impl Future for Answered {
-    type Output = Option<Outcome>;
+    type Output = Option<InputOutcome>;
 
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Outcome>> {
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<InputOutcome>> {
         let shared = self.shared.clone();
         let mut inner = shared.lock();
         let (now, task) = (inner.now, inner.polling);

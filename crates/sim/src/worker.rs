@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::internal::{
-    ASK_AGAIN, Attempt, Entry, FLUSH, Launch, Message, Outcome as Became, Record, Reply, out_of_time_error,
+    ASK_AGAIN, Attempt, Entry, FLUSH, InputOutcome, Launch, Message, Record, Reply, out_of_time_error,
 };
 use flowline::{Level, StepError};
 use flowline_check::{AttemptReport, Effect, RepeatedReport, ReportReply};
@@ -215,10 +215,10 @@ impl SimulatedWorker {
 }
 
 /// What an attempt is told of its report; `None` where that is nothing.
-fn said(outcome: Option<Became>) -> Option<ReportReply> {
+fn said(outcome: Option<InputOutcome>) -> Option<ReportReply> {
     match outcome? {
-        Became::Committed { .. } | Became::Applied { .. } => Some(ReportReply::Acknowledged),
-        Became::Refused(_) | Became::StaleLease(_) => Some(ReportReply::Refused),
+        InputOutcome::Committed { .. } | InputOutcome::Applied { .. } => Some(ReportReply::Acknowledged),
+        InputOutcome::Refused(_) | InputOutcome::StaleLease(_) => Some(ReportReply::Refused),
         _ => None,
     }
 }

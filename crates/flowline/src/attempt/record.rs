@@ -13,7 +13,7 @@ use flowline_core::{Input, Time, limits};
 use flowline_store::{Append, AppendError, Line, StateChange, StateScope};
 
 use super::{Attempt, FirstLine, Launch, started_data};
-use crate::ledger::{Entry, Outcome};
+use crate::ledger::{Entry, InputOutcome};
 use crate::state::check_key;
 use crate::step::{Level, StepError};
 
@@ -179,8 +179,8 @@ impl Record {
     }
 
     /// What became of [`Record::emit_now`].
-    pub fn emitted(&mut self, outcome: Outcome) -> Result<(), StepError> {
-        if let Outcome::Committed { .. } = outcome {
+    pub fn emitted(&mut self, outcome: InputOutcome) -> Result<(), StepError> {
+        if let InputOutcome::Committed { .. } = outcome {
             self.written += self.sent.len() as u32;
             self.sent.clear();
             return Ok(());
@@ -191,8 +191,8 @@ impl Record {
         self.sent.append(&mut self.lines);
         self.lines = std::mem::take(&mut self.sent);
         match outcome {
-            Outcome::Applied { .. } => Ok(()),
-            Outcome::Refused(refusal) => {
+            InputOutcome::Applied { .. } => Ok(()),
+            InputOutcome::Refused(refusal) => {
                 self.broken = Some(StepError::fatal(&refusal).code("emit_refused"));
                 Err(StepError::fatal(refusal).code("emit_refused"))
             }

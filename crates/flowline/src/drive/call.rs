@@ -7,33 +7,33 @@ use flowline_core::{EventType, Json, RunKey};
 use flowline_store::{Commit, EventQuery, JobKey, JobState, Store, StoreError};
 
 use super::load::{load, payloads, prepare};
-use super::{Answer, Call};
+use super::{StoreCall, StoreReply};
 use crate::plans::Plans;
 
-impl Call {
+impl StoreCall {
     /// Asks the store. `None` where nobody waits for an answer.
-    pub async fn ask(self, store: &dyn Store, plans: &Plans) -> Option<Answer> {
+    pub async fn ask(self, store: &dyn Store, plans: &Plans) -> Option<StoreReply> {
         Some(match self {
-            Call::Commit(commits) => commit(store, commits).await,
-            Call::Load(runs) => {
+            StoreCall::Commit(commits) => commit(store, commits).await,
+            StoreCall::Load(runs) => {
                 let seen = load(store, plans, &runs).await;
-                Answer::Loaded(runs, seen)
+                StoreReply::Loaded(runs, seen)
             }
-            Call::LookUp(run, missing) => {
+            StoreCall::LookUp(run, missing) => {
                 let learned = look_up(store, &run, missing).await;
-                Answer::LookedUp(run, learned)
+                StoreReply::LookedUp(run, learned)
             }
-            Call::Claim(claim) => Answer::Claimed(store.claim(claim).await),
-            Call::Prepare(jobs) => {
+            StoreCall::Claim(claim) => StoreReply::Claimed(store.claim(claim).await),
+            StoreCall::Prepare(jobs) => {
                 let (launches, failed) = prepare(store, plans, jobs).await;
-                Answer::Prepared(launches, failed)
+                StoreReply::Prepared(launches, failed)
             }
-            Call::Sweep(limit) => Answer::Swept(store.sweep(limit).await),
-            Call::Extend(leases, ttl) => {
+            StoreCall::Sweep(limit) => StoreReply::Swept(store.sweep(limit).await),
+            StoreCall::Extend(leases, ttl) => {
                 let tokens = leases.iter().map(|lease| lease.token).collect();
-                Answer::Extended(tokens, store.extend(leases, ttl).await)
+                StoreReply::Extended(tokens, store.extend(leases, ttl).await)
             }
-            Call::Release(leases) => {
+            StoreCall::Release(leases) => {
                 let _ = store.release(leases).await;
                 return None;
             }
@@ -41,9 +41,9 @@ impl Call {
     }
 }
 
-async fn commit(store: &dyn Store, commits: Vec<Commit>) -> Answer {
+async fn commit(store: &dyn Store, commits: Vec<Commit>) -> StoreReply {
     let runs = commits.iter().map(|commit| commit.run.clone()).collect();
-    Answer::Committed(runs, store.commit(commits).await)
+    StoreReply::Committed(runs, store.commit(commits).await)
 }
 
 /// Looks up what a decision lacks.

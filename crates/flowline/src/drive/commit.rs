@@ -7,9 +7,9 @@ use flowline_core::{RunKey, Status};
 use flowline_store::job::REMOTE;
 use flowline_store::{CommitError, Committed, LeaseUse, StoreError, Token};
 
-use super::{Action, BATCH, Call, Driver, Ended, FLIGHTS, RETRY_STORE, Reply};
+use super::{Action, BATCH, Driver, FLIGHTS, RETRY_STORE, Reply, RunEnd, StoreCall};
 use crate::attempt::{FirstLine, Launch};
-use crate::ledger::{Batch, HandedOff, Outcome, Unused};
+use crate::ledger::{Batch, HandedOff, InputOutcome, Unused};
 use crate::meters::count;
 
 impl<R> Driver<R> {
@@ -34,14 +34,14 @@ impl<R> Driver<R> {
             }
         }
         for (run, missing) in missing {
-            self.call(Call::LookUp(run, missing));
+            self.call(StoreCall::LookUp(run, missing));
         }
         if !loads.is_empty() {
-            self.call(Call::Load(loads));
+            self.call(StoreCall::Load(loads));
         }
         if !commits.is_empty() {
             self.flights += 1;
-            self.call(Call::Commit(commits));
+            self.call(StoreCall::Commit(commits));
         }
         asks
     }
@@ -115,7 +115,7 @@ impl<R> Driver<R> {
     }
 
     /// A run has ended: whoever waits is told, and attempts that are still running are stopped.
-    fn ended(&mut self, run: &RunKey, ended: Ended) {
+    fn ended(&mut self, run: &RunKey, ended: RunEnd) {
         let alone = ended.status == Status::Completed && self.attempts.is_empty();
         self.actions.push(Action::Ended(run.clone(), ended));
         if alone {
@@ -150,12 +150,12 @@ impl<R> Driver<R> {
         self.reply(replies);
     }
 
-    pub(super) fn reply(&mut self, replies: Vec<(Reply<R>, Outcome)>) {
+    pub(super) fn reply(&mut self, replies: Vec<(Reply<R>, InputOutcome)>) {
         for (reply, outcome) in replies {
             match outcome {
-                Outcome::Applied { .. } => count(&self.meters.repeated),
-                Outcome::Exists => count(&self.meters.existed),
-                Outcome::StaleLease(_) | Outcome::Refused(Refusal::OtherOutcome { .. }) => {
+                InputOutcome::Applied { .. } => count(&self.meters.repeated),
+                InputOutcome::Exists => count(&self.meters.existed),
+                InputOutcome::StaleLease(_) | InputOutcome::Refused(Refusal::OtherOutcome { .. }) => {
                     count(&self.meters.stale)
                 }
                 _ => {}
@@ -169,7 +169,7 @@ impl<R> Driver<R> {
                 Reply::Caller(caller) => self.actions.push(Action::Reply(caller, outcome)),
                 Reply::Launch(launch) => match outcome {
                     // Applied before: by a commit of its own whose outcome was unknown.
-                    Outcome::Committed { .. } | Outcome::Applied { .. } => {
+                    InputOutcome::Committed { .. } | InputOutcome::Applied { .. } => {
                         self.launch(Launch { first_line: FirstLine::Written, ..*launch });
                     }
                     _ => self.free(launch.attempt.queue()),

@@ -14,10 +14,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::{Action, BATCH, Call, Driver, Ended, Message, Meters};
+use super::{Action, BATCH, Driver, Message, Meters, RunEnd, StoreCall};
 use crate::attempt::live::Workplace;
 use crate::config::Config;
-use crate::ledger::Outcome;
+use crate::ledger::InputOutcome;
 use crate::plans::Plans;
 use crate::remote::Seats;
 use crate::runner::Runners;
@@ -26,20 +26,24 @@ use crate::slots::{Slots, Tokens};
 /// How a caller is told what became of its input.
 #[derive(Debug)]
 pub struct Caller {
-    reply: oneshot::Sender<Outcome>,
+    reply: oneshot::Sender<InputOutcome>,
     /// Of who starts a run: told when the run ends, unless it was there before.
-    ended: Option<(RunKey, oneshot::Sender<Ended>)>,
+    ended: Option<(RunKey, oneshot::Sender<RunEnd>)>,
 }
 
 impl Caller {
     /// Who starts this run.
-    pub fn starting(run: RunKey, reply: oneshot::Sender<Outcome>, ended: oneshot::Sender<Ended>) -> Caller {
+    pub fn starting(
+        run: RunKey,
+        reply: oneshot::Sender<InputOutcome>,
+        ended: oneshot::Sender<RunEnd>,
+    ) -> Caller {
         Caller { reply, ended: Some((run, ended)) }
     }
 }
 
-impl From<oneshot::Sender<Outcome>> for Caller {
-    fn from(reply: oneshot::Sender<Outcome>) -> Caller {
+impl From<oneshot::Sender<InputOutcome>> for Caller {
+    fn from(reply: oneshot::Sender<InputOutcome>) -> Caller {
         Caller { reply, ended: None }
     }
 }
@@ -53,7 +57,7 @@ const FORGET: Duration = Duration::from_secs(10);
 pub enum Mail {
     Message(Message<Caller>),
     /// Tell when a run ends.
-    Await(RunKey, oneshot::Sender<Ended>),
+    Await(RunKey, oneshot::Sender<RunEnd>),
     /// Tell when there is nothing left to do, or only jobs that are due later than this from now.
     AwaitIdle(Duration, oneshot::Sender<()>),
 }
@@ -74,7 +78,7 @@ pub struct Host {
     mail: mpsc::UnboundedReceiver<Mail>,
     tasks: JoinSet<()>,
     attempts: HashMap<Token, AbortHandle>,
-    waiters: HashMap<RunKey, Vec<oneshot::Sender<Ended>>>,
+    waiters: HashMap<RunKey, Vec<oneshot::Sender<RunEnd>>>,
     idle_waiters: Vec<(Duration, oneshot::Sender<()>)>,
     told_trouble: watch::Sender<Option<StoreError>>,
     meters: Arc<Meters>,
@@ -219,7 +223,7 @@ impl Host {
                     }
                 }
                 Action::Reply(Caller { reply, ended }, outcome) => {
-                    if let (Some((run, waiter)), Outcome::Committed { .. }) = (ended, &outcome) {
+                    if let (Some((run, waiter)), InputOutcome::Committed { .. }) = (ended, &outcome) {
                         self.waiters.entry(run).or_default().push(waiter);
                     }
                     drop(reply.send(outcome));
@@ -244,7 +248,7 @@ impl Host {
         if !unheard.is_empty() {
             // Whoever waited for these is gone: they are for anyone, at once.
             let (store, plans) = (self.store.clone(), self.plans.clone());
-            let release = Call::Release(unheard);
+            let release = StoreCall::Release(unheard);
             self.tasks.spawn(ask(release, store, plans, self.inbox.clone(), self.meters.clone()));
         }
     }
@@ -281,13 +285,13 @@ fn is_input(mail: &Mail) -> bool {
 }
 
 async fn ask(
-    call: Call,
+    call: StoreCall,
     store: Arc<dyn Store>,
     plans: Arc<Plans>,
     inbox: mpsc::UnboundedSender<Mail>,
     meters: Arc<Meters>,
 ) {
-    let began = matches!(call, Call::Commit(_)).then(std::time::Instant::now);
+    let began = matches!(call, StoreCall::Commit(_)).then(std::time::Instant::now);
     if let Some(answer) = call.ask(&*store, &plans).await {
         if let Some(began) = began {
             meters.commit.observe(began.elapsed());

@@ -12,6 +12,7 @@ mod call;
 mod commit;
 pub mod host;
 mod load;
+mod message;
 mod recover;
 mod tell;
 mod work;
@@ -20,22 +21,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::decide::{Learned, Missing, Start};
-use flowline_core::{Input, Json, Plan, RunKey, Time, json};
-use flowline_store::{
-    Claim, Claimed, Commit, CommitError, Committed, ExpiredLease, Extend, Extended, Gone, LeasedJob,
-    StoreError, Swept, Token,
-};
+use flowline_core::{Json, RunKey, Time, json};
+use flowline_store::{ExpiredLease, Extended, Gone, StoreError, Token};
 
-use crate::attempt::{Attempt, Launch};
+use crate::attempt::Attempt;
 use crate::config::{Config, Role};
-use crate::ledger::{Entry, HandedOff, Ledger, Outcome, Seen};
+use crate::ledger::Ledger;
 use crate::slots::Slots;
 
-pub use crate::ledger::Ended;
+pub use crate::ledger::RunEnd;
 pub use crate::meters::Meters;
 pub(crate) use call::look_up;
 pub(crate) use load::{prepare, see};
+pub use message::{Action, Message, Prepared, Reply, StoreCall, StoreReply};
 
 /// Batches of commits on their way to the store at once.
 const FLIGHTS: usize = 16;
@@ -47,108 +45,6 @@ const RETRY_STORE: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(25);
 /// Expired leases and due timers looked at in one sweep.
 const SWEEP: usize = 1_000;
-
-/// Something for a driver to deal with. `R` is whatever a caller wants back with the outcome of its input.
-#[derive(Debug)]
-pub enum Message<R> {
-    Offer(RunKey, Entry<Reply<R>>),
-    /// An attempt is over; its slot is free for what follows from it.
-    Finished(Token, RunKey, Entry<Reply<R>>),
-    /// The outcome of an attempt was committed by way of its reference: whoever still runs it here stops.
-    Settled(Token),
-    /// No new attempts; what still runs after this long is given back.
-    Stop(Duration),
-    /// The store has changed, perhaps by another instance.
-    Changed,
-    /// An attempt could not write its lines, or can again.
-    Trouble(Option<StoreError>),
-    Answer(Answer),
-}
-
-impl<R> Message<R> {
-    /// An input from outside for a run.
-    pub fn input(run: RunKey, input: Input, caller: R) -> Message<R> {
-        Message::Offer(run, Entry::new(input, Vec::new(), None, Reply::Caller(caller)))
-    }
-
-    /// As [`Message::input`], of an event whose id was made for it.
-    pub fn new_event(run: RunKey, input: Input, caller: R) -> Message<R> {
-        let entry = Entry::new(input, Vec::new(), None, Reply::Caller(caller));
-        Message::Offer(run, entry.with_fresh_id())
-    }
-
-    /// The start of a run of this plan.
-    pub fn start(run: RunKey, plan: Arc<Plan>, start: Start, caller: R) -> Message<R> {
-        Message::Offer(run, Entry::start(plan, start, Reply::Caller(caller)))
-    }
-}
-
-/// Something that a driver wants done.
-#[derive(Debug)]
-pub enum Action<R> {
-    /// Ask the store. The answer comes back as [`Message::Answer`].
-    Call(Call),
-    /// Run this attempt. The time is now by the store's clock.
-    Launch(Launch, Time),
-    /// Hand this attempt to the remote worker that its lease names.
-    HandOff(HandedOff),
-    /// Stop this attempt: it reports nothing any more.
-    Stop(Token),
-    /// Tell a caller what became of its input.
-    Reply(R, Outcome),
-    /// Tell whoever waits that this run has ended.
-    Ended(RunKey, Ended),
-    /// Let whoever watches know that the store takes no writes, or does again.
-    Trouble(Option<StoreError>),
-}
-
-/// A question to the store.
-#[derive(Debug, Clone)]
-pub enum Call {
-    Commit(Vec<Commit>),
-    Load(Vec<RunKey>),
-    /// Look up what a decision lacks.
-    LookUp(RunKey, Missing),
-    Claim(Claim),
-    /// Load what the attempts of claimed jobs need.
-    Prepare(Vec<LeasedJob>),
-    Sweep(usize),
-    Extend(Vec<Extend>, Duration),
-    /// Nothing comes back: where it fails the leases run out by themselves.
-    Release(Vec<Extend>),
-}
-
-/// What the store answered.
-#[derive(Debug)]
-pub enum Answer {
-    Committed(Vec<RunKey>, Result<Vec<Result<Committed, CommitError>>, StoreError>),
-    Loaded(Vec<RunKey>, Result<Vec<Option<Seen>>, StoreError>),
-    LookedUp(RunKey, Result<Learned, StoreError>),
-    Claimed(Result<Claimed, StoreError>),
-    /// Claimed jobs with all that their attempts need; those that could not be prepared are given back.
-    Prepared(Vec<Prepared>, Vec<LeasedJob>),
-    Swept(Result<Swept, StoreError>),
-    Extended(Vec<Token>, Result<Vec<Extended>, StoreError>),
-}
-
-/// An attempt of a claimed job, ready to start.
-#[derive(Debug)]
-pub struct Prepared {
-    pub launch: Launch,
-    /// The run as it was read for this.
-    pub seen: Seen,
-}
-
-/// Who wants to know what became of an input.
-#[derive(Debug)]
-pub enum Reply<R> {
-    None,
-    Caller(R),
-    /// Start this attempt once its `step.started` is in the log.
-    Launch(Box<Launch>),
-    /// The slot of this attempt is free for anyone; and a caller, where one waits.
-    Slot(Token, Option<R>),
-}
 
 /// Times of a driver are local: monotonic, since whatever moment its owner likes.
 pub struct Driver<R> {
@@ -394,28 +290,28 @@ impl<R> Driver<R> {
         }
     }
 
-    fn answer(&mut self, answer: Answer) {
+    fn answer(&mut self, answer: StoreReply) {
         match answer {
-            Answer::Committed(runs, result) => self.committed(runs, result),
-            Answer::Loaded(runs, Ok(seen)) => {
+            StoreReply::Committed(runs, result) => self.committed(runs, result),
+            StoreReply::Loaded(runs, Ok(seen)) => {
                 for (run, seen) in runs.iter().zip(seen) {
                     self.tell_untold(run, seen.as_ref().map(|seen| &*seen.plan.flow));
                     let replies = self.ledger.loaded(run, seen);
                     self.reply(replies);
                 }
             }
-            Answer::Loaded(runs, Err(error)) => {
+            StoreReply::Loaded(runs, Err(error)) => {
                 for run in &runs {
                     self.tell_untold(run, None);
                     self.question_failed(run, &error);
                 }
             }
-            Answer::LookedUp(run, Ok(learned)) => self.ledger.learned(&run, learned),
-            Answer::LookedUp(run, Err(error)) => self.question_failed(&run, &error),
-            Answer::Claimed(result) => self.claimed(result),
-            Answer::Prepared(launches, failed) => self.prepared(launches, failed),
-            Answer::Swept(result) => self.swept(result),
-            Answer::Extended(tokens, Ok(results)) => {
+            StoreReply::LookedUp(run, Ok(learned)) => self.ledger.learned(&run, learned),
+            StoreReply::LookedUp(run, Err(error)) => self.question_failed(&run, &error),
+            StoreReply::Claimed(result) => self.claimed(result),
+            StoreReply::Prepared(launches, failed) => self.prepared(launches, failed),
+            StoreReply::Swept(result) => self.swept(result),
+            StoreReply::Extended(tokens, Ok(results)) => {
                 for (token, result) in tokens.iter().zip(results) {
                     if let Extended::Gone(gone) = result {
                         if let (Gone::Lost, Some(attempt)) = (gone, self.attempts.get(token)) {
@@ -426,11 +322,11 @@ impl<R> Driver<R> {
                 }
             }
             // The next heartbeat is soon enough: a lease outlasts two that are missed.
-            Answer::Extended(_, Err(_)) => {}
+            StoreReply::Extended(_, Err(_)) => {}
         }
     }
 
-    fn call(&mut self, call: Call) {
+    fn call(&mut self, call: StoreCall) {
         self.actions.push(Action::Call(call));
     }
 
@@ -441,7 +337,7 @@ impl<R> Driver<R> {
             self.actions.push(Action::Stop(token));
             leases.push(attempt.lease());
         }
-        self.call(Call::Release(leases));
+        self.call(StoreCall::Release(leases));
     }
 
     fn at_rest(&self) -> bool {

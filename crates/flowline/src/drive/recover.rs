@@ -4,7 +4,7 @@ use flowline_core::event::{EventType, NewEvent};
 use flowline_core::{Input, RunKey, json};
 use flowline_store::{ExpiredLease, Extend, JobKey, LeaseUse, StoreError, Swept};
 
-use super::{Ahead, Call, Driver, Reply, SWEEP};
+use super::{Ahead, Driver, Reply, SWEEP, StoreCall};
 use crate::attempt::{Attempt, started_data};
 use crate::ledger::{Entry, timer_input};
 use crate::remote::UNACKNOWLEDGED;
@@ -14,7 +14,7 @@ impl<R> Driver<R> {
     pub(super) fn sweep(&mut self) {
         self.sweeping = true;
         self.sweep_saw = self.changes;
-        self.call(Call::Sweep(SWEEP));
+        self.call(StoreCall::Sweep(SWEEP));
     }
 
     pub(super) fn swept(&mut self, result: Result<Swept, StoreError>) {
@@ -59,7 +59,7 @@ impl<R> Driver<R> {
         self.next_heartbeat = self.now + self.config.lease / 3;
         let leases: Vec<Extend> = self.attempts.values().map(Attempt::lease).collect();
         if !leases.is_empty() {
-            self.call(Call::Extend(leases, self.config.lease));
+            self.call(StoreCall::Extend(leases, self.config.lease));
         }
     }
 }

@@ -12,7 +12,7 @@ use tracing::{Level, debug, enabled, warn};
 
 use super::Driver;
 use crate::attempt::Attempt;
-use crate::ledger::{Ended, Heard};
+use crate::ledger::{Heard, RunEnd};
 use crate::meters::count;
 use crate::trace::Span;
 
@@ -55,7 +55,7 @@ impl<R> Driver<R> {
         }
     }
 
-    pub(super) fn tell_ended(&self, run: &RunKey, ended: &Ended) {
+    pub(super) fn tell_ended(&self, run: &RunKey, ended: &RunEnd) {
         let meter = match ended.status {
             Status::Failed => &self.meters.ended.failed,
             Status::Cancelled => &self.meters.ended.cancelled,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use flowline_core::{RunKey, Time};
 use flowline_store::{Claimed, Extend, LeasedJob, StoreError, Token};
 
-use super::{Action, Call, Driver, LOOK, Prepared, Reply};
+use super::{Action, Driver, LOOK, Prepared, Reply, StoreCall};
 use crate::attempt::{FirstLine, Launch, started_data};
 use crate::config::Role;
 use crate::ledger::Entry;
@@ -41,7 +41,7 @@ impl<R> Driver<R> {
         self.claim_saw = self.changes;
         self.last_claim = self.now;
         self.meters.claims.fetch_add(1, Ordering::Relaxed);
-        self.call(Call::Claim(claim));
+        self.call(StoreCall::Claim(claim));
     }
 
     pub(super) fn claimed(&mut self, result: Result<Claimed, StoreError>) {
@@ -90,7 +90,7 @@ impl<R> Driver<R> {
         }
         if !load.is_empty() {
             self.preparing += load.len();
-            self.call(Call::Prepare(load));
+            self.call(StoreCall::Prepare(load));
         }
     }
 
@@ -105,7 +105,7 @@ impl<R> Driver<R> {
         }
         failed.iter().for_each(|job| self.free(&job.lane.queue));
         let given_back = |job: LeasedJob| Extend { run: job.run, key: job.key, token: job.token };
-        self.call(Call::Release(failed.into_iter().map(given_back).collect()));
+        self.call(StoreCall::Release(failed.into_iter().map(given_back).collect()));
     }
 
     pub(super) fn launch(&mut self, launch: Launch) {

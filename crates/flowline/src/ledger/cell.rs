@@ -11,7 +11,9 @@ use flowline_core::{Decided, Json, Plan, RunKey, RunState, Time, decide};
 use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, Lane, NewRun, StoreError};
 
 use super::draft::Draft;
-use super::{Batch, CACHED_PAYLOADS, Ended, Entry, HandedOff, Heard, Landed, Outcome, Room, Seen, Unused};
+use super::{
+    Batch, CACHED_PAYLOADS, Entry, HandedOff, Heard, InputOutcome, Landed, Room, RunEnd, Seen, Unused,
+};
 use crate::trace;
 
 #[derive(Debug)]
@@ -150,8 +152,8 @@ impl<R> Cell<R> {
                     // A start that was repeated; but its own commit may have made the run.
                     let exists = |entry: &Entry<R>| entry.as_start().is_some() && !entry.unsure;
                     let told = |entry: Entry<R>| match exists(&entry) {
-                        true => (entry.reply, Outcome::Exists),
-                        false => (entry.reply, Outcome::Applied { status }),
+                        true => (entry.reply, InputOutcome::Exists),
+                        false => (entry.reply, InputOutcome::Applied { status }),
                     };
                     batch.replies.extend(self.take().map(told));
                 }
@@ -204,7 +206,7 @@ impl<R> Cell<R> {
         }
         let status = flight.after.state.status();
         if status.is_terminal() {
-            landed.ended = Some(Ended {
+            landed.ended = Some(RunEnd {
                 status,
                 data: flight.terminal,
                 flow: flight.after.plan.flow.clone(),
@@ -229,7 +231,7 @@ impl<R> Cell<R> {
         }
         self.forget_past(&flight.after.state);
         self.seen = Some(flight.after);
-        let outcome = || Outcome::Committed { status };
+        let outcome = || InputOutcome::Committed { status };
         landed.replies.extend(flight.entries.into_iter().map(|entry| (entry.reply, outcome())));
     }
 
@@ -266,14 +268,14 @@ impl<R> Cell<R> {
     }
 
     /// A commit of the first `flown` that wait was refused.
-    pub(super) fn refuse(&mut self, error: CommitError, flown: usize, replies: &mut Vec<(R, Outcome)>) {
+    pub(super) fn refuse(&mut self, error: CommitError, flown: usize, replies: &mut Vec<(R, InputOutcome)>) {
         // A commit that was carried out twice is refused the second time: what was new in it may be written.
         self.waiting.iter_mut().take(flown).for_each(|entry| entry.fresh = false);
         match error {
             CommitError::Exists => {
                 let start = self.waiting.iter().position(|entry| entry.as_start().is_some());
                 if let Some(entry) = start.and_then(|at| self.waiting.remove(at)) {
-                    replies.push((entry.reply, Outcome::Exists));
+                    replies.push((entry.reply, InputOutcome::Exists));
                 }
             }
             CommitError::StaleLease(key) => {
@@ -282,18 +284,19 @@ impl<R> Cell<R> {
                 // A job that no input relied on (one that `fail_fast` drops) was taken meanwhile: look again. What its
                 // attempt says since is not at fault.
                 if let Some(entry) = stale.and_then(|at| self.waiting.remove(at)) {
-                    replies.push((entry.reply, Outcome::StaleLease(None)));
+                    replies.push((entry.reply, InputOutcome::StaleLease(None)));
                 }
             }
             CommitError::Store(error) if !error.is_transient() => {
                 let text = error.to_string();
-                let failed = |_| Outcome::Failed(StoreError::Damaged(text.clone()));
+                let failed = |_| InputOutcome::Failed(StoreError::Damaged(text.clone()));
                 replies.extend(self.waiting.drain(..).map(|entry| (entry.reply, failed(()))));
             }
             CommitError::UnknownDefinition(hash) => {
                 let why =
                     || StoreError::Invalid(format!("definition {hash} isn't stored; register it first"));
-                replies.extend(self.waiting.drain(..).map(|entry| (entry.reply, Outcome::Failed(why()))));
+                replies
+                    .extend(self.waiting.drain(..).map(|entry| (entry.reply, InputOutcome::Failed(why()))));
             }
             _ => {}
         }

@@ -10,108 +10,30 @@
 
 mod cell;
 mod draft;
+mod entry;
+mod jobs;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::decide::{AddJob, Job, Known, Learned, Missing, Refusal, Start};
+use flowline_core::decide::{Known, Learned, Missing};
 use flowline_core::event::Slot;
 use flowline_core::limits::Limits;
 use flowline_core::run::{Phase, RunState};
-use flowline_core::{Input, Json, NewEvent, Plan, RunKey, Status, Tenant, Time};
-use flowline_store::{
-    Commit, CommitError, Committed, DueTimer, Failure, Handoff, Index, JobKey, Lane, LeaseUse, LeasedJob,
-    NewJob, StoreError, Token,
-};
+use flowline_core::{Json, Plan, RunKey, Status, Tenant, Time};
+use flowline_store::{Commit, CommitError, Committed, Handoff, JobKey, Lane, LeasedJob, StoreError, Token};
 
 use crate::attempt::{Attempt, FirstLine, Launch};
 use cell::{Busy, Cell};
 
-/// The number of the run's time-out among its timers.
-pub const RUN_TIMEOUT: JobKey = JobKey::Timer(0);
-/// The number of a machine's delayed start among its timers.
-const BEGIN: JobKey = JobKey::Timer(1);
-/// Those of a machine's states follow.
-const FIRST_TIMER: u32 = 2;
+pub use entry::{Entry, InputOutcome};
+pub use jobs::{RUN_TIMEOUT, index_of, job_key, new_job, timer_input, timer_of};
 
 /// Payload bytes that a cell keeps for the steps to come; beyond that they are read again from the store.
 const CACHED_PAYLOADS: usize = 64 << 10;
 /// Cells that are kept without work to do.
 const IDLE_CELLS: usize = 20_000;
-
-/// An input on its way into a run. `R` is whatever the caller wants back with the outcome.
-#[derive(Debug)]
-pub struct Entry<R> {
-    pub input: Input,
-    /// Lines of the attempt that are not in the log yet; written before the input's own events.
-    pub lines: Vec<NewEvent>,
-    /// The job that the input comes from, as the commit must find it.
-    pub lease: Option<LeaseUse>,
-    /// The plan of the run that a start makes.
-    plan: Option<Arc<Plan>>,
-    pub reply: R,
-    /// Whether a commit with it may have landed, its answer being lost.
-    unsure: bool,
-    /// Whether the id of its event was made for it and no commit with it was tried, so that no run can have taken it in.
-    fresh: bool,
-}
-
-impl<R> Entry<R> {
-    pub fn new(input: Input, lines: Vec<NewEvent>, lease: Option<LeaseUse>, reply: R) -> Entry<R> {
-        Entry { input, lines, lease, plan: None, reply, unsure: false, fresh: false }
-    }
-
-    /// The first input of a run that should not exist yet.
-    pub fn start(plan: Arc<Plan>, start: Start, reply: R) -> Entry<R> {
-        let input = Input::Start(Box::new(start));
-        Entry { plan: Some(plan), ..Entry::new(input, Vec::new(), None, reply) }
-    }
-
-    fn as_start(&self) -> Option<(&Arc<Plan>, &Start)> {
-        match (&self.plan, &self.input) {
-            (Some(plan), Input::Start(start)) => Some((plan, start)),
-            _ => None,
-        }
-    }
-
-    /// Says that the id of its event was made for it.
-    pub fn with_fresh_id(mut self) -> Entry<R> {
-        self.fresh = true;
-        self
-    }
-
-    /// What it is told where it is refused: to an attempt that is over, that its lease is gone.
-    fn refused(&self, refusal: Refusal) -> Outcome {
-        let of_attempt = matches!(self.lease, Some(LeaseUse::Finish { .. } | LeaseUse::Keep { .. }));
-        let over = matches!(
-            refusal,
-            Refusal::Ended(_) | Refusal::StaleAttempt { .. } | Refusal::ReportsTrimmed { .. }
-        );
-        if of_attempt && over { Outcome::StaleLease(Some(refusal)) } else { Outcome::Refused(refusal) }
-    }
-}
-
-/// What became of an input.
-#[derive(Debug)]
-pub enum Outcome {
-    /// Written.
-    Committed {
-        status: Status,
-    },
-    /// It had been applied before.
-    Applied {
-        status: Status,
-    },
-    Refused(Refusal),
-    /// The lease that it relied on is not held any more; with what the run says of the attempt, where it was asked.
-    StaleLease(Option<Refusal>),
-    /// A start whose run exists.
-    Exists,
-    /// There is no such run.
-    NotFound,
-    Failed(StoreError),
-}
 
 /// What a round of decisions came to: what the ledger wants from the store, and what it can tell already.
 #[derive(Debug)]
@@ -121,7 +43,7 @@ pub struct Batch<R> {
     pub loads: Vec<RunKey>,
     /// What decisions lack.
     pub missing: Vec<(RunKey, Missing)>,
-    pub replies: Vec<(R, Outcome)>,
+    pub replies: Vec<(R, InputOutcome)>,
 }
 
 impl<R> Batch<R> {
@@ -134,7 +56,7 @@ impl<R> Batch<R> {
 /// What a landed commit sets off.
 #[derive(Debug)]
 pub struct Landed<R> {
-    pub replies: Vec<(R, Outcome)>,
+    pub replies: Vec<(R, InputOutcome)>,
     /// Jobs that were handed to this instance.
     pub handed: Vec<HandedOff>,
     /// What was reserved for hand-offs that did not come to be.
@@ -142,7 +64,7 @@ pub struct Landed<R> {
     /// Whether the commit left timers, or jobs that are claimed here, and the earliest time one is due.
     pub waiting: Option<Time>,
     /// Set when the commit ended the run.
-    pub ended: Option<Ended>,
+    pub ended: Option<RunEnd>,
     pub heard: Heard,
 }
 
@@ -159,7 +81,7 @@ pub struct Heard {
 
 /// How a run ended, and which it was.
 #[derive(Debug, Clone)]
-pub struct Ended {
+pub struct RunEnd {
     pub status: Status,
     /// Of the terminal event.
     pub data: Option<Json>,
@@ -335,14 +257,14 @@ impl<R> Ledger<R> {
     }
 
     /// A run of [`Batch::loads`] as it was read; `None` where there is no such run.
-    pub fn loaded(&mut self, run: &RunKey, seen: Option<Seen>) -> Vec<(R, Outcome)> {
+    pub fn loaded(&mut self, run: &RunKey, seen: Option<Seen>) -> Vec<(R, InputOutcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         cell.busy = Busy::No;
         let start = cell.waiting.iter().position(|entry| entry.as_start().is_some());
         if let (None, Some(start)) = (&seen, start) {
             // A start came while it was looked for: there will be a run, for the start and what came after it.
             let before = cell.waiting.drain(..start);
-            let unfounded = before.map(|entry| (entry.reply, Outcome::NotFound)).collect();
+            let unfounded = before.map(|entry| (entry.reply, InputOutcome::NotFound)).collect();
             cell.forget();
             self.dirty.push_back(run.clone());
             return unfounded;
@@ -350,7 +272,7 @@ impl<R> Ledger<R> {
         let Some(seen) = seen else {
             let waiting = std::mem::take(&mut cell.waiting);
             self.cells.remove(run);
-            return waiting.into_iter().map(|entry| (entry.reply, Outcome::NotFound)).collect();
+            return waiting.into_iter().map(|entry| (entry.reply, InputOutcome::NotFound)).collect();
         };
         cell.known = Known::default();
         cell.cached = 0;
@@ -380,12 +302,12 @@ impl<R> Ledger<R> {
 
     /// Refuses the inputs that came from outside: whoever sent them is there to decide what next. What attempts did
     /// stays, for it was done.
-    pub fn refuse_outside(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, Outcome)> {
+    pub fn refuse_outside(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, InputOutcome)> {
         self.refuse(run, why, |entry| entry.lease.is_none())
     }
 
     /// Refuses the inputs of which nobody could say afterwards whether they were applied before.
-    pub fn refuse_unnamed(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, Outcome)> {
+    pub fn refuse_unnamed(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, InputOutcome)> {
         self.refuse(run, why, |entry| !entry.input.names_itself())
     }
 
@@ -394,7 +316,7 @@ impl<R> Ledger<R> {
         run: &RunKey,
         why: &StoreError,
         which: impl Fn(&Entry<R>) -> bool,
-    ) -> Vec<(R, Outcome)> {
+    ) -> Vec<(R, InputOutcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         let waiting = std::mem::take(&mut cell.waiting).into_iter();
         let (go, stay): (VecDeque<_>, VecDeque<_>) = waiting.partition(which);
@@ -402,7 +324,7 @@ impl<R> Ledger<R> {
         if cell.is_spent() {
             self.cells.remove(run);
         }
-        go.into_iter().map(|entry| (entry.reply, Outcome::Failed(why.clone()))).collect()
+        go.into_iter().map(|entry| (entry.reply, InputOutcome::Failed(why.clone()))).collect()
     }
 
     /// Gives up on a run's inputs: each gets `why`.
@@ -410,10 +332,10 @@ impl<R> Ledger<R> {
         &mut self,
         run: &RunKey,
         why: impl Fn() -> StoreError,
-    ) -> (Vec<(R, Outcome)>, Vec<Unused>) {
+    ) -> (Vec<(R, InputOutcome)>, Vec<Unused>) {
         let Some(mut cell) = self.cells.remove(run) else { return (Vec::new(), Vec::new()) };
         let unused = cell.unwind();
-        (cell.waiting.into_iter().map(|entry| (entry.reply, Outcome::Failed(why()))).collect(), unused)
+        (cell.waiting.into_iter().map(|entry| (entry.reply, InputOutcome::Failed(why()))).collect(), unused)
     }
 
     /// Looks at a run again after [`Ledger::failed`].
@@ -452,62 +374,4 @@ impl<R> Ledger<R> {
         }
         landed
     }
-}
-
-/// The index row's changing part, from the state.
-pub fn index_of(plan: &Plan, state: &RunState, failure: Option<Failure>) -> Index {
-    Index {
-        state: plan.state_name(state),
-        status: state.status(),
-        completed_steps: state.count(Phase::Completed),
-        failed_steps: state.count(Phase::Failed),
-        retries: state.retries,
-        failure,
-    }
-}
-
-/// The timer of a machine's state that a job is.
-pub fn timer_of(key: JobKey) -> Option<u32> {
-    match key {
-        JobKey::Timer(number) => number.checked_sub(FIRST_TIMER),
-        JobKey::Step(_) => None,
-    }
-}
-
-/// The key that the store knows a job by.
-pub fn job_key(job: Job) -> JobKey {
-    match job {
-        Job::Step(step) => JobKey::Step(step),
-        Job::RunTimeout => RUN_TIMEOUT,
-        Job::Begin => BEGIN,
-        Job::Timer(timer) => JobKey::Timer(FIRST_TIMER + timer),
-    }
-}
-
-/// What a timer that is due means to its run.
-pub fn timer_input(timer: &DueTimer) -> Input {
-    match timer.key {
-        BEGIN => Input::Begin,
-        JobKey::Timer(n) if n >= FIRST_TIMER => {
-            Input::TimerDue { timer: n - FIRST_TIMER, number: timer.attempt, due: timer.due }
-        }
-        _ => Input::TimedOut,
-    }
-}
-
-/// The store's view of a job that a decision asks for.
-pub fn new_job(plan: &Plan, add: &AddJob) -> NewJob {
-    let timers = || Lane { queue: "timers".into(), need: "timer".into() };
-    let (name, lane) = match add.job {
-        Job::Step(step) => {
-            let planned = plan.step(step);
-            (planned.name.clone(), Lane { queue: planned.queue.clone(), need: planned.need.clone() })
-        }
-        Job::RunTimeout => ("timeout".into(), timers()),
-        Job::Begin => ("begin".into(), timers()),
-        Job::Timer(timer) => (plan.timer_name(timer), timers()),
-    };
-    let key = job_key(add.job);
-    let AddJob { attempt, priority, due, held, .. } = *add;
-    NewJob { key, name, attempt, lane, priority, due, held, handoff: None }
 }

@@ -16,7 +16,7 @@ use crate::attempt::{Attempt, Record, out_of_time_error, started_data};
 use crate::drive::host::{Caller, Mail};
 use crate::drive::{Message, Reply};
 use crate::engine::EngineError;
-use crate::ledger::{Entry, Outcome};
+use crate::ledger::{Entry, InputOutcome};
 use crate::step::StepError;
 use crate::trace::{self, End};
 
@@ -353,7 +353,7 @@ impl Remote {
     }
 
     /// Waits for what became of an input; while the store takes no writes not for long, for the report can be repeated.
-    async fn outcome(&self, mut answer: oneshot::Receiver<Outcome>) -> Result<Reported, EngineError> {
+    async fn outcome(&self, mut answer: oneshot::Receiver<InputOutcome>) -> Result<Reported, EngineError> {
         let outcome = loop {
             match tokio::time::timeout(TROUBLE, &mut answer).await {
                 Ok(outcome) => break outcome.map_err(|_| EngineError::Stopped)?,
@@ -365,14 +365,14 @@ impl Remote {
             }
         };
         match outcome {
-            Outcome::Committed { status } => Ok(Reported { applied: true, run_status: status }),
-            Outcome::Applied { status } => Ok(Reported { applied: false, run_status: status }),
-            Outcome::StaleLease(Some(why)) => Err(stale(&why.to_string())),
-            Outcome::StaleLease(None) => Err(stale("it isn't held by this worker")),
-            Outcome::NotFound => Err(stale("its run doesn't exist")),
-            Outcome::Failed(error) => Err(EngineError::Store(error)),
-            Outcome::Refused(refusal) => Err(EngineError::Refused(refusal)),
-            Outcome::Exists => Err(stale("its run was just started")),
+            InputOutcome::Committed { status } => Ok(Reported { applied: true, run_status: status }),
+            InputOutcome::Applied { status } => Ok(Reported { applied: false, run_status: status }),
+            InputOutcome::StaleLease(Some(why)) => Err(stale(&why.to_string())),
+            InputOutcome::StaleLease(None) => Err(stale("it isn't held by this worker")),
+            InputOutcome::NotFound => Err(stale("its run doesn't exist")),
+            InputOutcome::Failed(error) => Err(EngineError::Store(error)),
+            InputOutcome::Refused(refusal) => Err(EngineError::Refused(refusal)),
+            InputOutcome::Exists => Err(stale("its run was just started")),
         }
     }
 }

@@ -25,7 +25,7 @@ use hyper::{Request, Uri};
 
 use super::{Runner, StepFuture};
 use crate::step::{Step, StepError};
-use answer::Outcome;
+use answer::HttpOutcome;
 use connect::{Connector, Target};
 
 pub use address::Allow;
@@ -116,9 +116,9 @@ impl Shared {
             })??,
         };
         match answer::judge(&answer, &target, request, payload)? {
-            Outcome::Done(result) => Ok(result),
+            HttpOutcome::Done(result) => Ok(result),
             // Whoever brings the outcome takes the lease with it, which ends this attempt; or its time is up.
-            Outcome::Later => std::future::pending().await,
+            HttpOutcome::Later => std::future::pending().await,
         }
     }
 
@@ -128,7 +128,7 @@ impl Shared {
         message: Request<Full<Bytes>>,
         request: &HttpRequest,
         limit: Limit,
-    ) -> Result<exchange::Answer, StepError> {
+    ) -> Result<exchange::HttpAnswer, StepError> {
         let stream = self.connector.connect(target).await?;
         exchange::exchange(stream, message, target, request, limit).await
     }

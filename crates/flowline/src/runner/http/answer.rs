@@ -9,7 +9,7 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap, LOCATION, RETRY_AFTER};
 
 use super::connect::Target;
-use super::exchange::{Answer, means_later};
+use super::exchange::{HttpAnswer, means_later};
 use crate::step::StepError;
 
 /// The longest that a server can put the next try off.
@@ -18,21 +18,21 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 const EXCERPT: usize = 300;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum HttpOutcome {
     Done(Json),
     /// Somebody will say.
     Later,
 }
 
 pub(super) fn judge(
-    answer: &Answer,
+    answer: &HttpAnswer,
     target: &Target,
     request: &HttpRequest,
     limit: Limit,
-) -> Result<Outcome, StepError> {
+) -> Result<HttpOutcome, StepError> {
     match answer.status {
-        status if means_later(status, request) => Ok(Outcome::Later),
-        status if status.is_success() => result(answer, target, limit).map(Outcome::Done),
+        status if means_later(status, request) => Ok(HttpOutcome::Later),
+        status if status.is_success() => result(answer, target, limit).map(HttpOutcome::Done),
         status if status.is_redirection() => {
             let to =
                 answer.headers.get(LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()).into_owned());
@@ -47,7 +47,7 @@ pub(super) fn judge(
     }
 }
 
-fn result(answer: &Answer, target: &Target, limit: Limit) -> Result<Json, StepError> {
+fn result(answer: &HttpAnswer, target: &Target, limit: Limit) -> Result<Json, StepError> {
     if answer.body.is_empty() {
         return Ok(Json::null());
     }
@@ -73,7 +73,7 @@ fn is_json(kind: &str) -> bool {
     kind == "application/json" || kind == "text/json" || kind.ends_with("+json")
 }
 
-fn refused(answer: &Answer, status: StatusCode, target: &Target) -> StepError {
+fn refused(answer: &HttpAnswer, status: StatusCode, target: &Target) -> StepError {
     let body = shown(&String::from_utf8_lossy(&answer.body));
     let body = if body.is_empty() { body } else { format!(": {body}") };
     let text = format!("{target} responded with {status}{body}");

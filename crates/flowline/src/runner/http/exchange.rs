@@ -21,7 +21,7 @@ const EXCERPT: usize = 4 << 10;
 const EXCERPT_TIME: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Vec<u8>,
@@ -33,7 +33,7 @@ pub(super) async fn exchange(
     target: &Target,
     request: &HttpRequest,
     limit: Limit,
-) -> Result<Answer, StepError> {
+) -> Result<HttpAnswer, StepError> {
     let lost = |error: hyper::Error| lost(&error, target);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
     let answer = async {
@@ -54,10 +54,10 @@ async fn read(
     target: &Target,
     request: &HttpRequest,
     limit: Limit,
-) -> Result<Answer, StepError> {
+) -> Result<HttpAnswer, StepError> {
     let (head, mut incoming) = response.into_parts();
     let mut body = Vec::new();
-    let answer = |body| Answer { status: head.status, headers: head.headers, body };
+    let answer = |body| HttpAnswer { status: head.status, headers: head.headers, body };
     if means_later(head.status, request) {
         return Ok(answer(body));
     }

@@ -1,0 +1,115 @@
+//! What a driver is told and what it wants done: its whole surface.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flowline_core::decide::{Learned, Missing, Start};
+use flowline_core::{Input, Plan, RunKey, Time};
+use flowline_store::{
+    Claim, Claimed, Commit, CommitError, Committed, Extend, Extended, LeasedJob, StoreError, Swept, Token,
+};
+
+use crate::attempt::Launch;
+use crate::ledger::{Entry, HandedOff, InputOutcome, RunEnd, Seen};
+
+/// Something for a driver to deal with. `R` is whatever a caller wants back with the outcome of its input.
+#[derive(Debug)]
+pub enum Message<R> {
+    Offer(RunKey, Entry<Reply<R>>),
+    /// An attempt is over; its slot is free for what follows from it.
+    Finished(Token, RunKey, Entry<Reply<R>>),
+    /// The outcome of an attempt was committed by way of its reference: whoever still runs it here stops.
+    Settled(Token),
+    /// No new attempts; what still runs after this long is given back.
+    Stop(Duration),
+    /// The store has changed, perhaps by another instance.
+    Changed,
+    /// An attempt could not write its lines, or can again.
+    Trouble(Option<StoreError>),
+    Answer(StoreReply),
+}
+
+impl<R> Message<R> {
+    /// An input from outside for a run.
+    pub fn input(run: RunKey, input: Input, caller: R) -> Message<R> {
+        Message::Offer(run, Entry::new(input, Vec::new(), None, Reply::Caller(caller)))
+    }
+
+    /// As [`Message::input`], of an event whose id was made for it.
+    pub fn new_event(run: RunKey, input: Input, caller: R) -> Message<R> {
+        let entry = Entry::new(input, Vec::new(), None, Reply::Caller(caller));
+        Message::Offer(run, entry.with_fresh_id())
+    }
+
+    /// The start of a run of this plan.
+    pub fn start(run: RunKey, plan: Arc<Plan>, start: Start, caller: R) -> Message<R> {
+        Message::Offer(run, Entry::start(plan, start, Reply::Caller(caller)))
+    }
+}
+
+/// Something that a driver wants done.
+#[derive(Debug)]
+pub enum Action<R> {
+    /// Ask the store. The answer comes back as [`Message::Answer`].
+    Call(StoreCall),
+    /// Run this attempt. The time is now by the store's clock.
+    Launch(Launch, Time),
+    /// Hand this attempt to the remote worker that its lease names.
+    HandOff(HandedOff),
+    /// Stop this attempt: it reports nothing any more.
+    Stop(Token),
+    /// Tell a caller what became of its input.
+    Reply(R, InputOutcome),
+    /// Tell whoever waits that this run has ended.
+    Ended(RunKey, RunEnd),
+    /// Let whoever watches know that the store takes no writes, or does again.
+    Trouble(Option<StoreError>),
+}
+
+/// A question to the store.
+#[derive(Debug, Clone)]
+pub enum StoreCall {
+    Commit(Vec<Commit>),
+    Load(Vec<RunKey>),
+    /// Look up what a decision lacks.
+    LookUp(RunKey, Missing),
+    Claim(Claim),
+    /// Load what the attempts of claimed jobs need.
+    Prepare(Vec<LeasedJob>),
+    Sweep(usize),
+    Extend(Vec<Extend>, Duration),
+    /// Nothing comes back: where it fails the leases run out by themselves.
+    Release(Vec<Extend>),
+}
+
+/// What the store answered.
+#[derive(Debug)]
+pub enum StoreReply {
+    Committed(Vec<RunKey>, Result<Vec<Result<Committed, CommitError>>, StoreError>),
+    Loaded(Vec<RunKey>, Result<Vec<Option<Seen>>, StoreError>),
+    LookedUp(RunKey, Result<Learned, StoreError>),
+    Claimed(Result<Claimed, StoreError>),
+    /// Claimed jobs with all that their attempts need; those that could not be prepared are given back.
+    Prepared(Vec<Prepared>, Vec<LeasedJob>),
+    Swept(Result<Swept, StoreError>),
+    Extended(Vec<Token>, Result<Vec<Extended>, StoreError>),
+}
+
+/// An attempt of a claimed job, ready to start.
+#[derive(Debug)]
+pub struct Prepared {
+    pub launch: Launch,
+    /// The run as it was read for this.
+    pub seen: Seen,
+}
+
+/// Who wants to know what became of an input.
+#[derive(Debug)]
+pub enum Reply<R> {
+    None,
+    Caller(R),
+    /// Start this attempt once its `step.started` is in the log.
+    Launch(Box<Launch>),
+    /// The slot of this attempt is free for anyone; and a caller, where one waits.
+    Slot(Token, Option<R>),
+}
