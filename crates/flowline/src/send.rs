@@ -1,7 +1,7 @@
 //! Events from outside: sent into a run, and waited for.
 //!
 //! An event that a machine takes in has an id and a receipt. Its id is made for it, or stands behind an idempotency key:
-//! the first request under a key reserves it for its run and its content, so that whoever repeats it, on whatever
+//! the first request under a key reserves it for its run, content and sender, so that whoever repeats it, on whatever
 //! instance and after whatever crash, speaks of the same event. The run itself takes an id in once, and since the id follows
 //! from the key, it knows the event again when the reservation is long gone.
 
@@ -68,6 +68,9 @@ struct Reserved {
     run_id: RunId,
     event_id: String,
     digest: String,
+    /// Of who sent it; an older build didn't record that. Not of the roles, which may change before it's sent again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sender: Option<String>,
 }
 
 impl Engine {
@@ -298,7 +301,9 @@ impl SendRequest {
         let content = digest(format!("{}\0{content}", self.name).as_bytes());
         // The key comes last: it alone may hold a NUL.
         let name = digest(format!("{run_id}\0{content}\0{key}").as_bytes());
-        let reserved = Reserved { run_id, event_id: format!("k{}", &name[..32]), digest: content };
+        let Sender { user, sent_by, .. } = &self.sender;
+        let sender = Some(digest(format!("{user:?}\0{sent_by:?}").as_bytes()));
+        let reserved = Reserved { run_id, event_id: format!("k{}", &name[..32]), digest: content, sender };
         let body = Json::of(&reserved).map_err(|error| EngineError::Invalid(error.to_string()))?;
         let collection = format!("event-keys/{}", self.run.tenant);
         // A key is any text; the id of a document is shorter.
@@ -313,7 +318,8 @@ impl SendRequest {
             .body
             .to()
             .map_err(|error| StoreError::Damaged(format!("idempotency key {key:?} of an event: {error}")))?;
-        if first.run_id != reserved.run_id || first.digest != reserved.digest {
+        let other_sender = first.sender.is_some() && first.sender != reserved.sender;
+        if first.run_id != reserved.run_id || first.digest != reserved.digest || other_sender {
             let run = first.run_id.to_string();
             return Err(EngineError::KeyConflict { key: key.to_owned(), run });
         }

@@ -127,11 +127,12 @@ pub fn check_key(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// All key-value state of a run; `None` where it is more than an attempt is given.
+/// All key-value state of a run, and its bytes; `None` where it is more than an attempt is given, or than `most`.
 pub(crate) async fn of_run(
     store: &dyn Store,
     run: &RunKey,
-) -> Result<Option<BTreeMap<String, Json>>, StoreError> {
+    most: usize,
+) -> Result<Option<(BTreeMap<String, Json>, usize)>, StoreError> {
     let (owner, mut query) = (StateOwner::Run(run.run.clone()), StateQuery::first(VALUES));
     let (mut all, mut bytes) = (BTreeMap::new(), 0);
     loop {
@@ -141,11 +142,11 @@ pub(crate) async fn of_run(
             bytes += key.len() + value.get().len() + 4;
             all.insert(key, value);
         }
-        if bytes > limits::STATE_BYTES {
+        if bytes > limits::STATE_BYTES.min(most) {
             return Ok(None);
         }
         if !more {
-            return Ok(Some(all));
+            return Ok(Some((all, bytes)));
         }
     }
 }

@@ -91,6 +91,21 @@ async fn an_expense_is_approved() {
 }
 
 #[tokio::test]
+async fn a_key_stands_for_an_event_of_one_user_whatever_roles_that_has() {
+    let machine = expense();
+    let engine = engine(&machine).await;
+    let run = engine.run(&machine, json!({"amount": 1})).await.unwrap();
+    let by = |user: &str, role: &str| {
+        engine.event(run.key(), "edit", of(json!({"amount": 4}))).key("by").user(user).role(role).send()
+    };
+    let (one, again) = (by("ada", "clerk").await.unwrap(), by("ada", "manager").await.unwrap());
+    assert_eq!((one.changed, again.changed, &again.event_id), (true, false, &one.event_id));
+    let refused = by("bob", "clerk").await.unwrap_err();
+    assert!(matches!(refused, EngineError::KeyConflict { .. }), "{refused}");
+    engine.stop().await;
+}
+
+#[tokio::test]
 async fn a_key_stands_for_one_event_in_all_runs() {
     let machine = expense();
     let engine = engine(&machine).await;

@@ -233,7 +233,8 @@ impl LiveAttempt {
     /// All key-value state of the run; `None` where it is too much to hand out.
     #[cfg(feature = "command")]
     pub(crate) async fn states(&self) -> Result<Option<BTreeMap<String, Json>>, StepError> {
-        self.ask(|| crate::state::of_run(&*self.store, &self.attempt.run)).await
+        let found = self.ask(|| crate::state::of_run(&*self.store, &self.attempt.run, usize::MAX)).await?;
+        Ok(found.map(|(state, _)| state))
     }
 
     /// The stored definition that the run is pinned to.

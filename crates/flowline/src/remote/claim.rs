@@ -20,6 +20,8 @@ use crate::step::StepError;
 
 /// Inputs that one claim hands out, in bytes; jobs beyond that are given back, but for the first.
 const INPUT_BYTES: usize = Limits::MOST.join;
+/// Key-value state is left out of what would be larger than this with it, in bytes.
+const WITH_STATE_BYTES: usize = 16 << 20;
 /// Queues that one worker may serve.
 const QUEUES: usize = 100;
 
@@ -178,7 +180,7 @@ impl Remote {
                 continue;
             }
             if request.with_state {
-                self.add_state(&mut job).await?;
+                bytes += self.add_state(&mut job, WITH_STATE_BYTES.saturating_sub(bytes)).await?;
             }
             found.push(job);
         }
@@ -235,11 +237,14 @@ impl Remote {
         }
     }
 
-    async fn add_state(&self, job: &mut Assignment) -> Result<(), StoreError> {
+    /// Gives a job the state of its run if that fits into so many bytes. Says how many it has.
+    async fn add_state(&self, job: &mut Assignment, most: usize) -> Result<usize, StoreError> {
         let store: &dyn Store = &*self.engine.shared.store;
-        job.state = crate::state::of_run(store, &self.engine.key(&job.run_id)).await?;
-        job.state_omitted = job.state.is_none();
-        Ok(())
+        let found = crate::state::of_run(store, &self.engine.key(&job.run_id), most).await?;
+        job.state_omitted = found.is_none();
+        let (state, bytes) = found.unzip();
+        job.state = state;
+        Ok(bytes.unwrap_or(0))
     }
 }
 

@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 
 use flowline::core::decide::Refusal;
 use flowline::core::event::EventType;
-use flowline::remote::{Assignment, Beat, Ending, Said};
+use flowline::remote::{Assignment, Beat, Ending, Said, WorkRequest};
 use flowline::store::row::Retention;
 use flowline::{Config, EngineError, Level, StepError};
 use serde_json::json;
 use std::time::Duration;
 
-use super::{Json, Place, is_stale};
+use super::{Json, Place, asks, is_stale};
 
 /// Reports a failure; whether that changed anything.
 async fn fail(place: &Place, job: &Assignment, error: &str) -> Result<bool, EngineError> {
@@ -156,5 +156,32 @@ async fn a_late_report_counts_as_stale_and_a_repeated_start_as_one_whose_run_exi
     let other = place.complete(&taken, json!(2)).await;
     assert!(matches!(other, Err(EngineError::Refused(Refusal::OtherOutcome { .. }))), "{other:?}");
     assert_eq!(counted(), [1, 1, 2]);
+    place.engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_leaves_out_the_state_that_would_make_it_too_large() {
+    let place = Place::new().await;
+    let (runs, bytes) = (20, 900_000);
+    for _ in 0..runs {
+        place.start().await;
+    }
+    let mut packed = 0;
+    while packed < runs {
+        for pack in place.claim("w1").await {
+            let value = Json::from(json!("x".repeat(bytes)));
+            let set =
+                Said::Set { scope: flowline::StateScope::Run, key: "label".to_owned(), value, ttl: None };
+            place.engine.remote().append(&pack.lease, 0, vec![set]).await.unwrap();
+            assert!(place.complete(&pack, json!(1)).await.unwrap());
+            packed += 1;
+        }
+    }
+    let with_state = WorkRequest { with_state: true, limit: 100, ..asks("w1", &["depot"]) };
+    let jobs = place.engine.remote().claim(with_state).await.unwrap();
+    assert_eq!(jobs.len(), runs, "each is handed out");
+    let with: usize = jobs.iter().filter(|job| job.state.is_some()).count();
+    assert_eq!(with, (16 << 20) / bytes, "as many as there is room for have their state");
+    assert!(jobs.iter().all(|job| job.state_omitted == job.state.is_none()));
     place.engine.stop().await;
 }
