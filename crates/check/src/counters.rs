@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flowline_core::{Status, Tenant};
 use flowline_store::{Counter, RunRow};
 
-use crate::invariant::Invariant::I6;
+use crate::Invariant::I6;
 use crate::violation::{Checker, Subject, Violation};
 
 /// What runs are counted by: flow, status and, for machines, state.

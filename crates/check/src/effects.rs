@@ -7,8 +7,8 @@ use flowline_core::event::EventType;
 use flowline_core::{Json, RunKey};
 use serde::Deserialize;
 
+use crate::Invariant::{I2, I3, I7, I17, I19, I20};
 use crate::inputs::inputs;
-use crate::invariant::Invariant::{I2, I3, I7, I17, I19, I20};
 use crate::source::StoreSnapshot;
 use crate::violation::{Checker, Subject, Violation};
 

@@ -7,7 +7,7 @@ use flowline_core::event::{Event, EventType};
 use flowline_core::{RunId, RunKey, Tenant};
 use serde::Deserialize;
 
-use crate::invariant::Invariant::{I3, I9};
+use crate::Invariant::{I3, I9};
 use crate::source::StoreSnapshot;
 use crate::violation::{Checker, Findings, Subject, Violation};
 

@@ -7,8 +7,8 @@ use flowline_core::ids::RunId;
 use flowline_core::{Event, RunKey, Status, Time};
 use flowline_store::{Failure, JobKey, JobRow, JobState, Receipt, ReceiptStatus, RunRow, StateValue};
 
+use crate::Invariant::{I1, I2, I5, I6, I8, I9, I11, I12, I15, I16, I17, I18};
 use crate::flow::FlowMap;
-use crate::invariant::Invariant::{I1, I2, I5, I6, I8, I9, I11, I12, I15, I16, I17, I18};
 use crate::violation::{Checker, Findings, Subject, Violation};
 use crate::walk::{KnownValue, StepPhase, Walk};
 

@@ -17,8 +17,8 @@ use flowline_core::ids::step_id;
 use flowline_core::{RunKey, Status, Time};
 use flowline_store::Failure;
 
+use crate::Invariant::{I1, I3, I4, I5, I6, I8, I12, I14};
 use crate::flow::FlowMap;
-use crate::invariant::Invariant::{I1, I3, I4, I5, I6, I8, I12, I14};
 use crate::violation::{Findings, Subject};
 use data::Data;
 pub(crate) use machine::MachineAt;
@@ -388,7 +388,7 @@ impl Walk {
 
     /// Checks that the event comes from the current attempt of its step.
     fn of_current(&self, flow: &FlowMap, step: usize, event: &Event, found: &mut Findings) {
-        use crate::invariant::Invariant::{I2, I7};
+        use crate::Invariant::{I2, I7};
         let (seq, kind, attempt) = (event.seq, event.kind, event.attempt.unwrap_or(0));
         let at = self.steps[step];
         if at.is_live() && at.attempt == attempt {

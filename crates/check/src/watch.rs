@@ -17,8 +17,8 @@ use std::sync::Arc;
 use flowline_core::{Event, RunKey, Tenant, Time};
 use flowline_store::{Append, AppendError, JobKey, JobState, NewJob, ReceiptStatus, RunRow, Token};
 
+use crate::Invariant::{I3, I4, I6, I7, I8, I12, I15};
 use crate::flow::FlowMap;
-use crate::invariant::Invariant::{I3, I4, I6, I7, I8, I12, I15};
 use crate::look::{check_jobs, check_pinned, check_receipts, check_row, check_state};
 use crate::source::StoreSnapshot;
 use crate::violation::{Checker, Findings, Subject, Violation};

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::error::ClientError;
 use crate::transport::{Asked, Encrypted, Transport};
-use crate::wire;
+use flowline_api::work;
 
 /// How long an answer may take beyond what was asked to wait for.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -161,7 +161,7 @@ impl Client {
     }
 
     /// Asks for work once.
-    pub async fn claim(&self, request: &wire::ClaimRequest) -> Result<wire::ClaimAnswer, ClientError> {
+    pub async fn claim(&self, request: &work::ClaimRequest) -> Result<work::ClaimAnswer, ClientError> {
         self.post("/v1/work/claim", request, Duration::from_millis(request.wait_ms)).await
     }
 
@@ -170,40 +170,40 @@ impl Client {
         &self,
         leases: Vec<String>,
         patience: Duration,
-    ) -> Result<wire::HeartbeatAnswer, ClientError> {
-        self.post_for("/v1/work/heartbeat", &wire::HeartbeatRequest { leases }, patience).await
+    ) -> Result<work::HeartbeatAnswer, ClientError> {
+        self.post_for("/v1/work/heartbeat", &work::HeartbeatRequest { leases }, patience).await
     }
 
     /// Reports how attempts ended.
     pub async fn complete(
         &self,
-        request: &wire::CompleteRequest,
+        request: &work::CompleteRequest,
         patience: Duration,
-    ) -> Result<wire::CompleteAnswer, ClientError> {
+    ) -> Result<work::CompleteAnswer, ClientError> {
         self.post_for("/v1/work/complete", request, patience).await
     }
 
     /// Adds lines to the log of an attempt.
     pub async fn append(
         &self,
-        request: &wire::AppendRequest,
+        request: &work::AppendRequest,
         patience: Duration,
-    ) -> Result<wire::AppendAnswer, ClientError> {
+    ) -> Result<work::AppendAnswer, ClientError> {
         self.post_for("/v1/work/append", request, patience).await
     }
 
     /// Publishes an event in the middle of an attempt.
     pub async fn emit(
         &self,
-        request: &wire::EmitRequest,
+        request: &work::EmitRequest,
         patience: Duration,
-    ) -> Result<wire::EmitAnswer, ClientError> {
+    ) -> Result<work::EmitAnswer, ClientError> {
         self.post_for("/v1/work/emit", request, patience).await
     }
 
     /// Gives attempts back.
     pub async fn release(&self, leases: Vec<String>, patience: Duration) -> Result<(), ClientError> {
-        self.post_for("/v1/work/release", &wire::ReleaseRequest { leases }, patience).await
+        self.post_for("/v1/work/release", &work::ReleaseRequest { leases }, patience).await
     }
 }
 

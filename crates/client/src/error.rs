@@ -19,7 +19,7 @@ pub enum ClientError {
     /// No answer: whether the server did what it was asked is unknown.
     #[error("the connection to {server} broke: {problem}")]
     Unreachable { server: String, problem: String },
-    #[error("{server} didn't answer within {0}", flowline_core::time::show_duration(*.within))]
+    #[error("{server} didn't answer within {0}", flowline_types::time::show_duration(*.within))]
     Late { server: String, within: Duration },
     /// The server refused.
     #[error("{detail} ({status} {code})")]

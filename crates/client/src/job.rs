@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flowline_core::Json;
+use flowline_types::Json;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::lock::RemoteLock;
-use crate::wire;
+use flowline_api::work as wire;
 
 /// Lines that a job may be ahead of the server.
 const BUFFERED: usize = 500;
@@ -127,10 +127,10 @@ impl Job {
         let order = self.0.sending.lock().await;
         self.send_lines(&order).await?;
         // Ahead of lines that were added meanwhile, and on its own, so that this call gets its answer.
-        let get = wire::State {
+        let get = wire::StateLine {
             get: Some(key.to_owned()),
             scope: Some(scope.to_owned()),
-            ..wire::State::default()
+            ..wire::StateLine::default()
         };
         self.said().lines.insert(0, wire::Line { log: None, state: Some(get) });
         let answer = self.append(&order, 1).await?;
@@ -144,7 +144,11 @@ impl Job {
     pub async fn set(&self, scope: &str, key: &str, value: &impl Serialize) -> Result<(), Failure> {
         self.change(
             scope,
-            wire::State { set: Some(key.to_owned()), value: Some(payload_of(value)?), ..Default::default() },
+            wire::StateLine {
+                set: Some(key.to_owned()),
+                value: Some(payload_of(value)?),
+                ..Default::default()
+            },
         )
         .await
     }
@@ -159,15 +163,15 @@ impl Job {
     ) -> Result<(), Failure> {
         let ttl_ms = Some(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
         let (set, value) = (Some(key.to_owned()), Some(payload_of(value)?));
-        self.change(scope, wire::State { set, value, ttl_ms, ..Default::default() }).await
+        self.change(scope, wire::StateLine { set, value, ttl_ms, ..Default::default() }).await
     }
 
     pub async fn delete(&self, scope: &str, key: &str) -> Result<(), Failure> {
-        self.change(scope, wire::State { delete: Some(key.to_owned()), ..Default::default() }).await
+        self.change(scope, wire::StateLine { delete: Some(key.to_owned()), ..Default::default() }).await
     }
 
-    async fn change(&self, scope: &str, state: wire::State) -> Result<(), Failure> {
-        let state = wire::State { scope: Some(scope.to_owned()), ..state };
+    async fn change(&self, scope: &str, state: wire::StateLine) -> Result<(), Failure> {
+        let state = wire::StateLine { scope: Some(scope.to_owned()), ..state };
         self.said().lines.push(wire::Line { log: None, state: Some(state) });
         self.flush().await.map_err(Failure::from)
     }

@@ -1,4 +1,4 @@
-//! Speaks to a Flowline server: the types on the wire, a client that retries what can be retried, and the loop of a
+//! Speaks to a Flowline server: a client that retries what can be retried, and the loop of a
 //! remote worker.
 //!
 //! ```no_run
@@ -26,12 +26,12 @@ pub mod error;
 pub mod job;
 pub mod lock;
 mod transport;
-pub mod wire;
 pub mod worker;
 
 pub use client::Client;
 pub use error::ClientError;
-pub use flowline_core as core;
+pub use flowline_api as api;
+pub use flowline_types as types;
 pub use hyper::Method;
 pub use job::{Failure, Job};
 pub use lock::{RemoteLock, RemoteLockGuard};

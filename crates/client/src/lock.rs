@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::wire::{
+use flowline_api::locks::{
     AcquireLockAnswer, AcquireLockRequest, ExtendLockAnswer, ExtendLockRequest, HeldLock, LockList,
     ReleaseLockAnswer, ReleaseLockRequest,
 };

@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::ClientError;
-use crate::wire::Problem;
+use flowline_api::ProblemDetails;
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -112,7 +112,7 @@ impl Transport {
         if status.is_success() {
             return Ok(body);
         }
-        let problem: Problem = serde_json::from_slice(&body).unwrap_or_default();
+        let problem: ProblemDetails = serde_json::from_slice(&body).unwrap_or_default();
         let seconds = headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
         let or = |text: String, other: &str| if text.is_empty() { other.to_owned() } else { text };
         Err(ClientError::Refused {

@@ -13,13 +13,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::Json;
+use flowline_types::Json;
 use serde::Serialize;
 
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::job::{Failure, Job};
-use crate::wire;
+use flowline_api::work as wire;
 
 use rounds::Rounds;
 

@@ -27,7 +27,7 @@ pub use decide::{Decided, Decision, Input, decide};
 pub use definition::Definition;
 pub use flowline_types::{
     Event, EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time, event, ids, json, limits, receipt,
-    time,
+    row, time, violation,
 };
 pub use plan::Plan;
 pub use run::RunState;

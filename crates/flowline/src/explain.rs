@@ -1,6 +1,5 @@
 //! Explain: why a run is not further, in words, from its state and its jobs.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -11,54 +10,14 @@ use flowline_core::time::show_duration;
 use flowline_core::{Plan, RunKey, RunState, Status, Time};
 use flowline_store::job::REMOTE;
 use flowline_store::{JobKey, JobRow, JobState, RunRow, Store};
-use serde::{Deserialize, Serialize};
 
 use crate::drive::see;
 use crate::engine::{Engine, EngineError};
 use crate::plans::Plans;
-use crate::position::Position;
-use crate::registry::Unserved;
+use crate::position;
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Explanation {
-    #[serde(flatten)]
-    pub row: RunRow,
-    /// One sentence on the run as a whole.
-    pub summary: String,
-    pub steps: Vec<StepExplanation>,
-    /// External events that the run could still take; of a machine, those that its state answers.
-    pub accepts: Vec<Arc<str>>,
-    /// Where a machine stands.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub machine: Option<Position>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct StepExplanation {
-    pub step: Arc<str>,
-    pub state: Cow<'static, str>,
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub attempt: u32,
-    /// Why it is not further; empty for a step that is done.
-    pub reason: String,
-    /// What its subscription lacks.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub missing: Vec<MissingEvent>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub job: Option<JobRow>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct MissingEvent {
-    pub event: String,
-    /// Steps that would emit it.
-    pub emitted_by: Vec<Arc<str>>,
-    /// Whether it comes from outside.
-    pub external: bool,
-}
+pub use flowline_api::explain::{Explanation, MissingEvent, Position, StepExplanation};
+use flowline_api::flows::Unserved;
 
 /// What a subscription lacks, as it is nested.
 enum Lack {
@@ -78,10 +37,6 @@ impl Lack {
     }
 }
 
-fn is_zero(n: &u32) -> bool {
-    *n == 0
-}
-
 fn failed_after(attempts: u32) -> String {
     if attempts == 1 {
         "failed on its only attempt".to_owned()
@@ -90,12 +45,12 @@ fn failed_after(attempts: u32) -> String {
     }
 }
 
-impl Explanation {
-    /// Names what waits for an instance that can run it, as the one that explains can't.
-    pub fn note_unserved(&mut self, engine: &Engine) {
-        for step in self.steps.iter_mut().filter(|step| step.state == "queued") {
+impl Engine {
+    /// Names what waits for an instance that can run it, as this one can't.
+    pub fn note_unserved(&self, explanation: &mut Explanation) {
+        for step in explanation.steps.iter_mut().filter(|step| step.state == "queued") {
             let need = step.job.as_ref().map(|job| &*job.need);
-            if let Some(need) = need.filter(|need| *need != REMOTE && !engine.serves(need)) {
+            if let Some(need) = need.filter(|need| *need != REMOTE && !self.serves(need)) {
                 step.reason.push_str(&format!("; this instance doesn't run {need:?} steps"));
             }
         }
@@ -125,7 +80,7 @@ pub async fn explain(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<E
     let paused = queues.into_iter().filter(|row| row.paused).map(|row| row.queue).collect();
     let view = View { plan: &seen.plan, state: &seen.state, jobs: &jobs, paused, now };
     if seen.plan.machine.is_some() {
-        let machine = Position::read(store, run, (&seen.plan, &seen.state), &jobs).await?;
+        let machine = position::read(store, run, (&seen.plan, &seen.state), &jobs).await?;
         return Ok(view.of_machine(row, machine));
     }
     let steps: Vec<StepExplanation> = (0..seen.plan.steps.len() as u32).map(|step| view.step(step)).collect();

@@ -1,105 +1,43 @@
 //! Where the run of a machine stands, for people: what it takes now and from whom, whose actions run, who waits for a
 //! turn, which timers are set, and what it remembers. Reads, and decides nothing.
 
-use std::fmt;
-use std::sync::Arc;
-
 use flowline_core::decide::ReceivedEvent;
 use flowline_core::event::Slot;
 use flowline_core::machine::{Current, MachineState, Turn};
 use flowline_core::plan::PlanMachine;
-use flowline_core::{Json, Plan, RunKey, RunState, Time};
+use flowline_core::{Json, Plan, RunKey, RunState};
 use flowline_store::{JobRow, Store, StoreError};
-use serde::{Deserialize, Serialize};
 
 use crate::ledger::timer_of;
 
-/// The part of a run that only machines have, beside the name of its state, which is in its row.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Position {
-    pub context: Json,
-    /// What the present state answers; nothing, of a run that has ended.
-    pub accepts: Vec<Accepted>,
-    /// Whose actions run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub turn: Option<Taken>,
-    /// Events and timers that wait for their turn.
-    pub inbox: usize,
-    pub timers: Vec<Armed>,
-}
+pub use flowline_api::explain::{Accepted, Armed, By, Position, Taken};
 
-/// An event that the present state answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Accepted {
-    pub event: Arc<str>,
-    /// Whose it must be; anyone's where there is none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub roles: Vec<String>,
-}
-
-/// A turn whose actions run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Taken {
-    pub by: By,
-    /// The event's name, where it is one's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub event: Option<Arc<str>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub event_id: Option<String>,
-    /// What it asked for, in the order of their groups.
-    pub actions: Vec<Arc<str>>,
-}
-
-/// What brought a transition about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum By {
-    Start,
-    Event,
-    Timer,
-    /// An action failed, and names a state for that.
-    Error,
-}
-
-/// A timer that is set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Armed {
-    pub at: Time,
-    /// The state that it leads to; none stays.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to: Option<Arc<str>>,
-}
-
-impl Position {
-    /// Reads where a run stands, whose state and jobs were read. `None` for a flow, and before a machine's first state.
-    pub async fn read(
-        store: &dyn Store,
-        run: &RunKey,
-        (plan, state): (&Plan, &RunState),
-        jobs: &[JobRow],
-    ) -> Result<Option<Position>, StoreError> {
-        let (Some(planned), Some(machine)) = (&plan.machine, &state.machine) else { return Ok(None) };
-        if machine.transition == 0 {
-            return Ok(None);
-        }
-        let turn = machine.current.as_ref().filter(|_| state.ended.is_none());
-        let context = (machine.context > 0).then_some(Slot::Context(machine.context));
-        let received = turn.and_then(received);
-        let slots: Vec<Slot> = context.into_iter().chain(received).collect();
-        let mut found = store.payloads(run, &slots).await?.into_iter().zip(&slots);
-        let mut next = || found.next().and_then(|(data, slot)| Some(slot.open(&data?)));
-        let context = context.and_then(|_| next()).unwrap_or_else(|| Json::from(serde_json::json!({})));
-        let received = received.and_then(|_| next()?.to::<ReceivedEvent>().ok());
-        Ok(Some(Position {
-            context,
-            accepts: if state.ended.is_some() { Vec::new() } else { accepts(plan, planned, machine.state) },
-            turn: turn.map(|turn| taken(plan, turn, received)),
-            inbox: machine.inbox.len(),
-            timers: timers(planned, machine, jobs),
-        }))
+/// Reads where a run stands, whose state and jobs were read. `None` for a flow, and before a machine's first state.
+pub async fn read(
+    store: &dyn Store,
+    run: &RunKey,
+    (plan, state): (&Plan, &RunState),
+    jobs: &[JobRow],
+) -> Result<Option<Position>, StoreError> {
+    let (Some(planned), Some(machine)) = (&plan.machine, &state.machine) else { return Ok(None) };
+    if machine.transition == 0 {
+        return Ok(None);
     }
+    let turn = machine.current.as_ref().filter(|_| state.ended.is_none());
+    let context = (machine.context > 0).then_some(Slot::Context(machine.context));
+    let received = turn.and_then(received);
+    let slots: Vec<Slot> = context.into_iter().chain(received).collect();
+    let mut found = store.payloads(run, &slots).await?.into_iter().zip(&slots);
+    let mut next = || found.next().and_then(|(data, slot)| Some(slot.open(&data?)));
+    let context = context.and_then(|_| next()).unwrap_or_else(|| Json::from(serde_json::json!({})));
+    let received = received.and_then(|_| next()?.to::<ReceivedEvent>().ok());
+    Ok(Some(Position {
+        context,
+        accepts: if state.ended.is_some() { Vec::new() } else { accepts(plan, planned, machine.state) },
+        turn: turn.map(|turn| taken(plan, turn, received)),
+        inbox: machine.inbox.len(),
+        timers: timers(planned, machine, jobs),
+    }))
 }
 
 fn received(turn: &Current) -> Option<Slot> {
@@ -145,37 +83,4 @@ fn timers(planned: &PlanMachine, machine: &MachineState, jobs: &[JobRow]) -> Vec
     let mut timers: Vec<Armed> = jobs.iter().filter_map(armed).collect();
     timers.sort_by_key(|timer| timer.at);
     timers
-}
-
-impl fmt::Display for Accepted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.roles[..] {
-            [] => f.write_str(&self.event),
-            roles => write!(f, "{} ({})", self.event, roles.join(", ")),
-        }
-    }
-}
-
-impl fmt::Display for Armed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.to {
-            Some(to) => write!(f, "timer at {}, to {to}", self.at),
-            None => write!(f, "timer at {}", self.at),
-        }
-    }
-}
-
-impl fmt::Display for Taken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.by, &self.event) {
-            (By::Event, Some(event)) => f.write_str(event)?,
-            (By::Start, _) => f.write_str("the start")?,
-            (By::Timer, _) => f.write_str("a timer")?,
-            (By::Event | By::Error, _) => f.write_str("a failed action")?,
-        }
-        match &self.actions[..] {
-            [] => Ok(()),
-            actions => write!(f, " is being handled, running {}", actions.join(", ")),
-        }
-    }
 }

@@ -4,51 +4,19 @@
 //! explicit registration makes its content the latest, also when it was seen before; an instance that merely starts up can
 //! bring something new but can't turn a flow back. A retired flow has no latest: its runs go on, and no new one starts.
 
-use std::fmt;
 use std::sync::Arc;
 
 use flowline_core::definition::Definition;
 use flowline_core::{Plan, Tenant};
 use flowline_store::job::REMOTE;
 use flowline_store::{Store, StoredDefinition};
-use serde::{Deserialize, Serialize};
 
 use crate::engine::{Engine, EngineError};
 
+pub use flowline_api::flows::Unserved;
+
 /// The fewest characters of a hash that stand for all of it.
 const SHORT_HASH: usize = 6;
-
-/// Steps that an instance can't run itself, and what to do about it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unserved {
-    /// What an instance must be able to run: `command`, `function:NAME`.
-    pub need: Arc<str>,
-    pub steps: Vec<Arc<str>>,
-    pub remedy: String,
-}
-
-impl Unserved {
-    /// What runs jobs of this need, for people.
-    pub fn remedy(need: &str) -> String {
-        match need {
-            "command" => {
-                "start a server with --allow-commands, or run `flowline work` on the same store".to_owned()
-            }
-            "http" | "start" | "send" => {
-                "run `flowline work` or `flowline serve` on the same store".to_owned()
-            }
-            need => format!("run the program that provides {need:?} on the same store"),
-        }
-    }
-}
-
-impl fmt::Display for Unserved {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let steps = if self.steps.len() == 1 { "step" } else { "steps" };
-        let (names, need, remedy) = (self.steps.join(", "), &self.need, &self.remedy);
-        write!(f, "{steps} {names} can't run on this instance, which doesn't run {need:?} steps; {remedy}")
-    }
-}
 
 impl Engine {
     /// Checks and stores a definition and makes it its flow's latest, also when it was stored before. `origin` is the folder

@@ -14,20 +14,12 @@ use flowline_store::{
     EventQuery, Index, JobRow, Receipt, ReceiptQuery, RunQuery, Snapshot, StateOwner, StateQuery, StateValue,
     Store, StoreError,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::ledger::index_of;
 use crate::plans::Plans;
 
+pub use flowline_api::explain::VerifyReport;
 pub use flowline_check::{Subject, Violation};
-
-/// What a verification found.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Report {
-    pub runs: u64,
-    pub events: u64,
-    pub violations: Vec<Violation>,
-}
 
 /// How often a run that changes meanwhile is looked at.
 const LOOKS: usize = 5;
@@ -45,8 +37,12 @@ const VALUES: usize = 250;
 /// # Ok(())
 /// # }
 /// ```
-pub async fn verify(store: &dyn Store, plans: &Plans, only: Option<&Tenant>) -> Result<Report, StoreError> {
-    let mut report = Report::default();
+pub async fn verify(
+    store: &dyn Store,
+    plans: &Plans,
+    only: Option<&Tenant>,
+) -> Result<VerifyReport, StoreError> {
+    let mut report = VerifyReport::default();
     let mut lens = Lens::new(store, plans);
     for tenant in tenants(store, only).await? {
         let mut recount: Recount = BTreeMap::new();
@@ -70,9 +66,9 @@ pub async fn verify(store: &dyn Store, plans: &Plans, only: Option<&Tenant>) -> 
 }
 
 /// Verifies one run.
-pub async fn verify_run(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<Report, StoreError> {
+pub async fn verify_run(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<VerifyReport, StoreError> {
     let looked = Lens::new(store, plans).look_until_still(run).await?;
-    Ok(Report { runs: 1, events: looked.events, violations: looked.violations })
+    Ok(VerifyReport { runs: 1, events: looked.events, violations: looked.violations })
 }
 
 /// Tenants that have runs.

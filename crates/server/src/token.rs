@@ -4,14 +4,13 @@
 //! store cannot use what is there.
 
 use flowline::core::ids::check_name;
-use flowline::core::{Json, Tenant, Time};
+use flowline::core::{Json, Tenant};
 use flowline::store::query::MAX_PAGE;
 use flowline::store::{DocumentQuery, Store, StoreError};
-use serde::{Deserialize, Serialize};
+use flowline_api::access::{MadeToken, NewToken, TokenRow};
 use sha2::{Digest, Sha256};
 
 use crate::filter::duration;
-use crate::http::route::Scope;
 
 /// The collection of the store that tokens are in.
 const COLLECTION: &str = "tokens";
@@ -19,86 +18,40 @@ const PREFIX: &str = "fl_";
 /// Subjects and roles are names that people read.
 const LONGEST_SUBJECT: usize = 256;
 
-/// What is known of a token, beside its secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct TokenRow {
-    /// To name it by; tells nothing of the secret.
-    pub id: String,
-    pub tenant: Tenant,
-    /// Who uses it: in the audit log, and for steps that ask who did it.
-    pub subject: String,
-    pub scopes: Vec<Scope>,
-    #[serde(default)]
-    pub roles: Vec<String>,
-    /// Only these flows; absent for all.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub flows: Option<Vec<String>>,
-    /// Only these queues; absent for all.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub queues: Option<Vec<String>>,
-    pub created_at: Time,
-    pub expires_at: Option<Time>,
-}
-
-/// A token that was made, with its secret.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct MadeToken {
-    #[serde(flatten)]
-    pub row: TokenRow,
-    pub token: String,
-}
-
-/// A token to be made.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct NewToken {
-    pub subject: String,
-    pub scopes: Vec<Scope>,
-    #[serde(default)]
-    pub roles: Vec<String>,
-    pub flows: Option<Vec<String>>,
-    pub queues: Option<Vec<String>>,
-    /// A duration (`90d`); without it the token lasts until it is revoked.
-    pub expires: Option<String>,
-}
-
-impl NewToken {
-    /// What is wrong with it: the field and the reason.
-    pub fn check(&self) -> Result<(), (&'static str, String)> {
-        if self.subject.is_empty()
-            || self.subject.len() > LONGEST_SUBJECT
-            || self.subject.chars().any(char::is_control)
-        {
-            return Err((
-                "subject",
-                format!("a subject must have 1 to {LONGEST_SUBJECT} bytes and no control characters"),
-            ));
-        }
-        if self.scopes.is_empty() {
-            return Err((
-                "scopes",
-                "a token needs a scope: read, start, work, operate, on_behalf or admin".to_owned(),
-            ));
-        }
-        let names = |field: &'static str, kind: &'static str, names: &[String]| {
-            let wrong = names.iter().find_map(|name| check_name(kind, name).err());
-            wrong.map_or(Ok(()), |error| Err((field, error.to_string())))
-        };
-        names("roles", "role", &self.roles)?;
-        names("flows", "flow", self.flows.as_deref().unwrap_or_default())?;
-        names("queues", "queue", self.queues.as_deref().unwrap_or_default())?;
-        if let Some(expires) = &self.expires {
-            let lasts = duration(expires).map_err(|problem| ("expires", problem))?;
-            if lasts.is_zero() {
-                return Err((
-                    "expires",
-                    "a token can't expire at once; leave this out for one that never expires".to_owned(),
-                ));
-            }
-        }
-        Ok(())
+/// What is wrong with it: the field and the reason.
+pub fn check(new: &NewToken) -> Result<(), (&'static str, String)> {
+    if new.subject.is_empty()
+        || new.subject.len() > LONGEST_SUBJECT
+        || new.subject.chars().any(char::is_control)
+    {
+        return Err((
+            "subject",
+            format!("a subject must have 1 to {LONGEST_SUBJECT} bytes and no control characters"),
+        ));
     }
+    if new.scopes.is_empty() {
+        return Err((
+            "scopes",
+            "a token needs a scope: read, start, work, operate, on_behalf or admin".to_owned(),
+        ));
+    }
+    let names = |field: &'static str, kind: &'static str, names: &[String]| {
+        let wrong = names.iter().find_map(|name| check_name(kind, name).err());
+        wrong.map_or(Ok(()), |error| Err((field, error.to_string())))
+    };
+    names("roles", "role", &new.roles)?;
+    names("flows", "flow", new.flows.as_deref().unwrap_or_default())?;
+    names("queues", "queue", new.queues.as_deref().unwrap_or_default())?;
+    if let Some(expires) = &new.expires {
+        let lasts = duration(expires).map_err(|problem| ("expires", problem))?;
+        if lasts.is_zero() {
+            return Err((
+                "expires",
+                "a token can't expire at once; leave this out for one that never expires".to_owned(),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Makes a token and gives its secret, this once.
@@ -194,6 +147,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 mod tests {
     use super::*;
     use flowline::store::{Clock, MemoryStore};
+    use flowline_api::access::Scope;
 
     fn new() -> NewToken {
         NewToken { subject: "ci".to_owned(), scopes: vec![Scope::Read], ..NewToken::default() }

@@ -1,95 +1,55 @@
 //! A run as people look at it: its steps with times, what it emitted, how it ended.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flowline::core::event::EventType;
 use flowline::core::run::Phase;
 use flowline::core::{Event, Json, Plan, RunKey, RunState, Status, Tenant, Time};
-use flowline::position::Position;
-use flowline::registry::Unserved;
+use flowline::position;
 use flowline::store::{
-    EventQuery, JobRow, JobState, RunPage, RunRow, Store, StoreError, StoredDefinition, Total,
+    Document, EventQuery, JobRow, JobState, RunPage, RunRow, Store, StoreError, StoredDefinition, Total,
 };
 use flowline::{EngineError, Plans};
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use flowline_api::flows::{DefinitionKind, FlowView};
+use flowline_api::runs::{RunList, RunParts, RunView, StepView};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 /// Events read at a time: `step.completed` carries results.
 const PAGE: usize = 200;
 
-/// A list as the API writes it.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Items<T> {
-    pub items: Vec<T>,
-}
-
-/// A page of runs. Its JSON is the same in the API and on the command line.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RunList {
-    pub items: Vec<RunRow>,
-    pub has_more: bool,
-    pub next: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub total: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub total_at_least: Option<u64>,
-}
-
-impl From<RunPage> for RunList {
-    fn from(page: RunPage) -> RunList {
-        let (total, total_at_least) = match page.total {
-            Some(Total::Exact(n)) => (Some(n), None),
-            Some(Total::AtLeast(n)) => (None, Some(n)),
-            None => (None, None),
-        };
-        RunList { has_more: page.next.is_some(), items: page.items, next: page.next, total, total_at_least }
+/// What a list says of its total: how many there are, or at least how many.
+pub fn totals(total: Option<Total>) -> (Option<u64>, Option<u64>) {
+    match total {
+        Some(Total::Exact(n)) => (Some(n), None),
+        Some(Total::AtLeast(n)) => (None, Some(n)),
+        None => (None, None),
     }
 }
 
-/// A definition, and the runs of its flow by status.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FlowView {
-    #[serde(flatten)]
-    pub definition: StoredDefinition,
-    pub kind: DefinitionKind,
-    pub runs: BTreeMap<Status, u64>,
-    /// Whether the flow takes no new runs.
-    #[serde(default)]
-    pub retired: bool,
-    /// Steps that the server which was asked can't run. A store can't tell.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub not_run_here: Vec<Unserved>,
+pub fn run_list(page: RunPage) -> RunList {
+    let (total, total_at_least) = totals(page.total);
+    RunList { has_more: page.next.is_some(), items: page.items, next: page.next, total, total_at_least }
 }
 
-/// What a definition defines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DefinitionKind {
-    Flow,
-    Machine,
+/// Reads what documents of a store hold.
+pub fn read_documents<T: DeserializeOwned>(documents: Vec<Document>) -> Result<Vec<T>, StoreError> {
+    let read = |document: Document| {
+        let damaged = |error| StoreError::Damaged(format!("document {}: {error}", document.id));
+        document.body.to().map_err(damaged)
+    };
+    documents.into_iter().map(read).collect()
 }
 
-impl DefinitionKind {
-    fn of(definition: &StoredDefinition) -> DefinitionKind {
-        #[derive(Deserialize)]
-        struct Body {
-            machine: Option<IgnoredAny>,
-        }
-        match serde_json::from_str(&definition.body) {
-            Ok(Body { machine: Some(_) }) => DefinitionKind::Machine,
-            _ => DefinitionKind::Flow,
-        }
+fn kind_of(definition: &StoredDefinition) -> DefinitionKind {
+    #[derive(Deserialize)]
+    struct Body {
+        machine: Option<IgnoredAny>,
     }
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            DefinitionKind::Flow => "flow",
-            DefinitionKind::Machine => "machine",
-        }
+    match serde_json::from_str(&definition.body) {
+        Ok(Body { machine: Some(_) }) => DefinitionKind::Machine,
+        _ => DefinitionKind::Flow,
     }
 }
 
@@ -100,82 +60,34 @@ pub enum Versions {
     All,
 }
 
-impl FlowView {
-    pub async fn list(
-        store: &dyn Store,
-        tenant: &Tenant,
-        versions: Versions,
-    ) -> Result<Vec<FlowView>, StoreError> {
-        let mut definitions = store.definitions(tenant).await?;
-        let live: BTreeSet<Arc<str>> =
-            definitions.iter().filter(|one| one.latest).map(|one| one.flow.clone()).collect();
-        if versions == Versions::Latest {
-            // A retired flow is shown by its newest definition, which stands first.
-            let mut last = None;
-            definitions.retain(|one| {
-                let first = last.replace(one.flow.clone()) != Some(one.flow.clone());
-                one.latest || first && !live.contains(&one.flow)
-            });
-        }
-        let counters = store.counters().await?;
-        let view = |definition: StoredDefinition| {
-            let of_flow =
-                counters.iter().filter(|of| of.tenant == *tenant && of.flow_name == definition.flow);
-            let mut runs = BTreeMap::new();
-            for counter in of_flow {
-                *runs.entry(counter.status).or_default() += counter.count;
-            }
-            let (kind, retired) = (DefinitionKind::of(&definition), !live.contains(&definition.flow));
-            FlowView { kind, definition, runs, retired, not_run_here: Vec::new() }
-        };
-        Ok(definitions.into_iter().map(view).collect())
+/// Definitions, each with the runs of its flow by status.
+pub async fn read_flows(
+    store: &dyn Store,
+    tenant: &Tenant,
+    versions: Versions,
+) -> Result<Vec<FlowView>, StoreError> {
+    let mut definitions = store.definitions(tenant).await?;
+    let live: BTreeSet<Arc<str>> =
+        definitions.iter().filter(|one| one.latest).map(|one| one.flow.clone()).collect();
+    if versions == Versions::Latest {
+        // A retired flow is shown by its newest definition, which stands first.
+        let mut last = None;
+        definitions.retain(|one| {
+            let first = last.replace(one.flow.clone()) != Some(one.flow.clone());
+            one.latest || first && !live.contains(&one.flow)
+        });
     }
-}
-
-/// A run, whole. Its JSON is the same in the API and on the command line.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RunView {
-    #[serde(flatten)]
-    pub row: RunRow,
-    #[serde(flatten)]
-    pub parts: RunParts,
-    /// Where a machine stands.
-    #[serde(flatten)]
-    pub machine: Option<Position>,
-}
-
-/// What is shown of a run beside its row.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RunParts {
-    pub steps: Vec<StepView>,
-    pub jobs: Vec<JobRow>,
-    /// Names of what was emitted, in the order of the definition.
-    pub emitted_events: Vec<Arc<str>>,
-    /// Events from outside that have not come and that a step still waits for.
-    pub awaits: Vec<Arc<str>>,
-    /// Of an ended run.
-    pub result: Option<Json>,
-    pub error: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct StepView {
-    pub name: Arc<str>,
-    /// `pending`, `delayed`, `queued`, `running`, `completed`, `failed` or `skipped`; `dropped` where the run
-    /// ended before.
-    pub status: Cow<'static, str>,
-    pub attempts: u32,
-    /// The events in its input, fixed when it was triggered; none of an entry step, which gets the input of the run.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub input_events: Vec<Arc<str>>,
-    /// From its first `step.started` to its end.
-    pub duration_ms: Option<u64>,
-    /// Of its last try that failed, or why it was skipped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
+    let counters = store.counters().await?;
+    let view = |definition: StoredDefinition| {
+        let of_flow = counters.iter().filter(|of| of.tenant == *tenant && of.flow_name == definition.flow);
+        let mut runs = BTreeMap::new();
+        for counter in of_flow {
+            *runs.entry(counter.status).or_default() += counter.count;
+        }
+        let (kind, retired) = (Some(kind_of(&definition)), Some(!live.contains(&definition.flow)));
+        FlowView { kind, definition, runs: Some(runs), retired, not_run_here: Vec::new() }
+    };
+    Ok(definitions.into_iter().map(view).collect())
 }
 
 /// The members of an event's `data` that are shown.
@@ -205,32 +117,22 @@ impl Data {
     }
 }
 
-impl RunView {
-    /// Reads a run. The log may move on meanwhile; what is shown is what was committed when each part was read.
-    pub async fn read(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<RunView, EngineError> {
-        let found = store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
-        let snapshot = found.ok_or_else(|| EngineError::NoSuchRun(run.run.to_string()))?;
-        let row = snapshot.row;
-        let plan = plans.get(store, &row.tenant, &row.definition).await?;
-        let state = RunState::decode(&plan, &snapshot.state)
-            .map_err(|error| StoreError::Damaged(format!("the state of run {}: {error}", row.run_id)))?;
-        let jobs = store.jobs(run).await?;
-        let log = StepLog::read(store, run).await?;
-        let steps = log.steps(&plan, &state, &jobs);
-        let (result, error) = ending(store, run, &row).await?;
-        let (emitted_events, awaits) = (emitted(&plan, &state), awaited(&plan, &state));
-        let machine = Position::read(store, run, (&plan, &state), &jobs).await?;
-        let parts = RunParts { steps, jobs, emitted_events, awaits, result, error };
-        Ok(RunView { row, parts, machine })
-    }
-
-    /// Reads what [`RunView`] is written as. In two goes: one that takes row and parts apart as it reads would lose the
-    /// digits of a result.
-    pub fn from_json(json: &Json) -> Result<RunView, serde_json::Error> {
-        let row: RunRow = json.to()?;
-        let machine = if row.state.is_some() { Some(json.to()?) } else { None };
-        Ok(RunView { row, parts: json.to()?, machine })
-    }
+/// Reads a run. The log may move on meanwhile; what is shown is what was committed when each part was read.
+pub async fn read_run(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<RunView, EngineError> {
+    let found = store.load(std::slice::from_ref(run)).await?.into_iter().next().flatten();
+    let snapshot = found.ok_or_else(|| EngineError::NoSuchRun(run.run.to_string()))?;
+    let row = snapshot.row;
+    let plan = plans.get(store, &row.tenant, &row.definition).await?;
+    let state = RunState::decode(&plan, &snapshot.state)
+        .map_err(|error| StoreError::Damaged(format!("the state of run {}: {error}", row.run_id)))?;
+    let jobs = store.jobs(run).await?;
+    let log = StepLog::read(store, run).await?;
+    let steps = log.steps(&plan, &state, &jobs);
+    let (result, error) = ending(store, run, &row).await?;
+    let (emitted_events, awaits) = (emitted(&plan, &state), awaited(&plan, &state));
+    let machine = position::read(store, run, (&plan, &state), &jobs).await?;
+    let parts = RunParts { steps, jobs, emitted_events, awaits, result, error };
+    Ok(RunView { row, parts, machine })
 }
 
 fn emitted(plan: &Plan, state: &RunState) -> Vec<Arc<str>> {

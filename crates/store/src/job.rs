@@ -7,30 +7,8 @@ use std::time::Duration;
 
 use flowline_core::definition::Priority;
 use flowline_core::{RunKey, Status, Tenant, Time};
-use serde::{Deserialize, Serialize};
 
-/// Which job of a run. A run has at most one job per key, whatever the attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum JobKey {
-    /// The step with this index in the run's definition.
-    Step(u32),
-    /// A timer of the run, by number. Not claimed by workers: [`crate::RunStore::sweep`] finds it when it is due.
-    Timer(u32),
-}
-
-impl JobKey {
-    /// Steps count up from 0, timers down from -1.
-    pub fn number(self) -> i64 {
-        match self {
-            JobKey::Step(n) => i64::from(n),
-            JobKey::Timer(n) => -1 - i64::from(n),
-        }
-    }
-
-    pub fn from_number(number: i64) -> JobKey {
-        if number >= 0 { JobKey::Step(number as u32) } else { JobKey::Timer((-1 - number) as u32) }
-    }
-}
+pub use flowline_core::row::{JobKey, JobRow, JobState, Lane};
 
 /// Proof of a lease, made by the caller from randomness. Who does not know it can commit nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,14 +19,6 @@ impl fmt::Debug for Token {
         // Tokens must not leak into logs whole.
         write!(f, "Token({:08x}…)", (self.0 >> 96) as u32)
     }
-}
-
-/// Where a job waits, beside its tenant: the queue, and what a worker must be able to run (`command`, `http`, `remote`,
-/// `function:NAME`). An instance never claims what it cannot run.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lane {
-    pub queue: Arc<str>,
-    pub need: Arc<str>,
 }
 
 /// What lanes need whose jobs are done by processes elsewhere. Such a lease is the worker's, not that of the engine which
@@ -196,52 +166,4 @@ pub struct DueTimer {
     pub attempt: u32,
     /// Since when it could have fired.
     pub due: Time,
-}
-
-/// A job as operators see it. What is not in its JSON is for the store's own side: read back from JSON it is not to be
-/// relied on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct JobRow {
-    #[serde(skip, default = "unsaid")]
-    pub key: JobKey,
-    pub name: Arc<str>,
-    pub attempt: u32,
-    pub queue: Arc<str>,
-    pub need: Arc<str>,
-    pub priority: Priority,
-    pub due: Time,
-    pub state: JobState,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub worker: Option<Arc<str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub leased_at: Option<Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires: Option<Time>,
-    /// Of a leased job; 0 otherwise.
-    #[serde(skip)]
-    pub lines: u32,
-    /// A lease that was given back, not lost.
-    #[serde(skip)]
-    pub released: bool,
-}
-
-impl JobRow {
-    pub fn lane(&self) -> Lane {
-        Lane { queue: self.queue.clone(), need: self.need.clone() }
-    }
-}
-
-fn unsaid() -> JobKey {
-    JobKey::Step(u32::MAX)
-}
-
-/// What moves a job on: a `waiting` one is claimed when it is due, a `held` one waits for its run to be resumed, a
-/// `leased` one is finished by its holder or found by a sweep after it expired.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum JobState {
-    Waiting,
-    Held,
-    Leased,
 }

@@ -1,69 +1,16 @@
 //! Rows as a store keeps them and as people read them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::definition::Retain;
-use flowline_core::{NewEvent, RunId, RunKey, Status, Tenant, Time};
-use serde::{Deserialize, Serialize};
+use flowline_core::{NewEvent, RunKey, Status, Tenant, Time};
+use serde::Serialize;
 
 use crate::commit::Index;
 use crate::job::NewJob;
 
-/// The index row of a run. Its JSON is a contract.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RunRow {
-    pub run_id: RunId,
-    pub flow_name: Arc<str>,
-    pub tenant: Tenant,
-    /// Hash of the pinned definition.
-    pub definition: Arc<str>,
-    pub status: Status,
-    /// The state that a machine is in; `None` for a flow.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<Arc<str>>,
-    /// Date of `flow.start`.
-    pub created_at: Time,
-    /// Date of the first `step.started`.
-    pub started_at: Option<Time>,
-    /// Date of the terminal event.
-    pub completed_at: Option<Time>,
-    /// From `created_at` to `completed_at`, in milliseconds.
-    pub duration: Option<u64>,
-    pub step_count: u32,
-    pub completed_steps: u32,
-    pub failed_steps: u32,
-    pub retries: u32,
-    pub failure: Option<Failure>,
-    pub labels: BTreeMap<String, String>,
-    pub idempotency_key: Option<String>,
-    pub retry_of: Option<RunId>,
-    /// How long the definition keeps the run and its events, where it says so; the engine's policy decides the rest.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retain: Option<Retain>,
-    pub version: u64,
-    /// Number of the last event.
-    pub events: u64,
-    pub events_trimmed: bool,
-    #[serde(skip)]
-    pub input_digest: String,
-}
-
-impl RunRow {
-    pub fn key(&self) -> RunKey {
-        RunKey::new(self.tenant.clone(), self.run_id.clone())
-    }
-}
-
-/// Why a run failed, or will fail.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
-    pub error: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step: Option<Arc<str>>,
-}
+pub use flowline_core::row::{Failure, QueueRow, RunRow, StoredDefinition};
 
 /// What `load` gives: enough to decide on.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,60 +20,10 @@ pub struct Snapshot {
     pub state: Vec<u8>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct StoredDefinition {
-    pub tenant: Tenant,
-    pub flow: Arc<str>,
-    pub hash: Arc<str>,
-    /// Canonical JSON.
-    #[serde(skip)]
-    pub body: String,
-    /// The folder that the definition came from; its commands run there.
-    pub origin: Option<String>,
-    /// Set by the store.
-    pub created_at: Time,
-    /// Set by the store.
-    pub latest: bool,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pause {
     Paused,
     Open,
-}
-
-/// Depths of one lane.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct QueueRow {
-    pub queue: Arc<str>,
-    /// Empty for a paused queue that holds no job.
-    pub need: Arc<str>,
-    /// Due and unleased.
-    pub ready: u64,
-    pub delayed: u64,
-    pub held: u64,
-    pub leased: u64,
-    /// The due time of the oldest ready job.
-    pub oldest: Option<Time>,
-    pub paused: bool,
-}
-
-impl QueueRow {
-    /// A paused queue that holds no job.
-    pub fn paused(queue: Arc<str>) -> QueueRow {
-        QueueRow {
-            queue,
-            need: "".into(),
-            ready: 0,
-            delayed: 0,
-            held: 0,
-            leased: 0,
-            oldest: None,
-            paused: true,
-        }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -20,7 +20,8 @@ macro_rules! event_types {
         /// What happened. The text form is the contract; the order is not.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[non_exhaustive]
-        pub enum EventType {
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum EventType {
             $($(#[$doc])* #[serde(rename = $text)] $variant,)*
         }
 
@@ -60,8 +61,11 @@ event_types! {
     Emit = "emit",
     Log = "log",
     State = "state",
+    #[cfg_attr(feature = "schema", schemars(skip))]
     AwaitRegistered = "await.registered",
+    #[cfg_attr(feature = "schema", schemars(skip))]
     AwaitResolved = "await.resolved",
+    #[cfg_attr(feature = "schema", schemars(skip))]
     AwaitTimeout = "await.timeout",
     EventReceived = "event.received",
     EventRejected = "event.rejected",
@@ -224,11 +228,12 @@ fn began(data: Option<&Json>) -> Option<Time> {
     Some(data?.to::<Data>().ok()?.at)
 }
 
-/// A persisted event. The fields and their names are a contract.
+/// One thing that happened to a run. The fields and their names are a contract.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
-    /// `<ms>-<seq>`: never decreasing within a run, the cursor of its log.
+    /// `<ms>-<seq>`, the cursor within the run.
     pub id: String,
     /// 1, 2, 3 … without gaps.
     pub seq: u64,
@@ -244,6 +249,7 @@ pub struct Event {
     pub step_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
+    /// Depends on the type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Json>,
     pub v: u32,

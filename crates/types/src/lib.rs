@@ -5,16 +5,24 @@
 //! under its own paths.
 
 pub mod event;
+pub mod graph;
 pub mod ids;
+mod invariant;
 pub mod json;
 pub mod limits;
 pub mod receipt;
+pub mod retain;
+pub mod row;
+#[cfg(feature = "schema")]
+mod schema;
 pub mod status;
 pub mod time;
+pub mod violation;
 
 pub use event::{Event, EventType, NewEvent};
 pub use ids::{RunId, RunKey, Tenant};
 pub use json::Json;
 pub use receipt::ReceiptStatus;
+pub use retain::Retain;
 pub use status::{Priority, Status};
 pub use time::Time;

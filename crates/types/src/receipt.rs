@@ -10,6 +10,7 @@ use crate::json::Json;
 /// that it set off. The others are ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ReceiptStatus {
     Pending,
     Processing,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The lifecycle word of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Status {
     /// A job is queued or leased.
     Running,
@@ -56,6 +57,7 @@ impl std::fmt::Display for Status {
 /// Which of the jobs in a lane goes first. The order is the rank: urgent jobs sort last and are claimed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Priority {
     Low,
     #[default]

@@ -16,6 +16,7 @@ pub(super) struct Crate {
 pub(super) const CRATES: &[Crate] = &[
     Crate { folder: "crates/types", name: TYPES, may_use: &[] },
     Crate { folder: "crates/core", name: CORE, may_use: &[TYPES] },
+    Crate { folder: "crates/api", name: API, may_use: &[TYPES] },
     Crate { folder: "crates/store", name: "flowline-store", may_use: &[CORE] },
     Crate { folder: "crates/sqlite", name: "flowline-sqlite", may_use: &[CORE, "flowline-store"] },
     Crate { folder: "crates/postgres", name: "flowline-postgres", may_use: &[CORE, "flowline-store"] },
@@ -24,24 +25,25 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         folder: "crates/flowline",
         name: "flowline",
-        may_use: &["flowline-check", CORE, "flowline-store", "flowline-sqlite"],
+        may_use: &[API, "flowline-check", CORE, "flowline-store", "flowline-sqlite"],
     },
     Crate {
         folder: "crates/sim",
         name: "flowline-sim",
         may_use: &["flowline", "flowline-check", CORE, "flowline-store"],
     },
-    Crate { folder: "crates/client", name: "flowline-client", may_use: &[CORE] },
+    Crate { folder: "crates/client", name: "flowline-client", may_use: &[API, TYPES] },
     Crate {
         folder: "crates/server",
         name: "flowline-server",
-        may_use: &["flowline", "flowline-client", CORE, "flowline-store"],
+        may_use: &["flowline", API, "flowline-client", CORE, "flowline-store"],
     },
     Crate {
         folder: "crates/cli",
         name: "flowline-cli",
         may_use: &[
             "flowline",
+            API,
             "flowline-check",
             "flowline-client",
             CORE,
@@ -58,6 +60,7 @@ pub(super) const CRATES: &[Crate] = &[
 ];
 
 pub(super) const TYPES: &str = "flowline-types";
+pub(super) const API: &str = "flowline-api";
 pub(super) const CORE: &str = "flowline-core";
 
 /// The crates that are pure.
@@ -72,6 +75,7 @@ pub(super) const CORE_MAY_USE: &[&str] = &[
     "jiff",
     "jsonschema",
     "petgraph",
+    "schemars",
     "serde",
     "serde_json",
     "sha2",

@@ -13,8 +13,8 @@ use flowline_store::ReceiptStatus;
 use super::Walk;
 use super::data::Data;
 use super::turn::{LastTransition, TurnCause};
+use crate::Invariant::{I1, I3, I5, I8, I10, I12, I18};
 use crate::flow::FlowMap;
-use crate::invariant::Invariant::{I1, I3, I5, I8, I10, I12, I18};
 use crate::violation::{Findings, Subject};
 
 /// Where a machine is, according to its log.

@@ -6,8 +6,8 @@ use flowline_store::Failure;
 
 use super::data::{Cause, Data};
 use super::{StepPhase, Walk};
+use crate::Invariant::{I1, I2, I5, I8, I18};
 use crate::flow::FlowMap;
-use crate::invariant::Invariant::{I1, I2, I5, I8, I18};
 use crate::violation::{Findings, Subject};
 
 impl Walk {

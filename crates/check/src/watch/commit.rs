@@ -6,7 +6,7 @@ use flowline_core::Time;
 use flowline_store::{Base, Commit, CommitError, Committed, JobKey, LeaseUse, Others};
 
 use super::{Followed, KnownJob, KnownLease, Watch};
-use crate::invariant::Invariant::{I2, I4, I5, I7, I8, I9, I10, I12, I17};
+use crate::Invariant::{I2, I4, I5, I7, I8, I9, I10, I12, I17};
 use crate::source::StoreSnapshot;
 use crate::violation::{Findings, Subject, Violation};
 

@@ -7,7 +7,7 @@ use flowline_core::{RunKey, Time};
 use flowline_store::{Claim, Claimed, Extend, Extended, JobKey, LeasedJob};
 
 use super::{KnownLease, Watch};
-use crate::invariant::Invariant::{I7, I10, I14, I15, I16, I17};
+use crate::Invariant::{I7, I10, I14, I15, I16, I17};
 use crate::violation::{Findings, Subject, Violation};
 use crate::walk::StepPhase;
 

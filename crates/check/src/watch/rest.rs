@@ -6,8 +6,8 @@ use flowline_core::{RunKey, Time};
 use flowline_store::row::Retention;
 
 use super::Watch;
+use crate::Invariant::{I3, I4, I11};
 use crate::counters::miscounted;
-use crate::invariant::Invariant::{I3, I4, I11};
 use crate::look::{check_jobs, check_pinned, check_receipts, check_row, check_state};
 use crate::source::{StoreSnapshot, recount};
 use crate::violation::{Subject, Violation};

@@ -1,7 +1,7 @@
 //! What is done to one run from outside: cancel, pause, resume, complete, fail, retry.
 
 use flowline::{Applied, RetryFrom};
-use flowline_server::api::Retried;
+use flowline_api::runs::Retried;
 use serde_json::json;
 
 use super::Context;

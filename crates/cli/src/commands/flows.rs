@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use clap::Subcommand;
 use flowline::core::Status;
-use flowline_server::view::{FlowView, Items, Versions};
+use flowline_api::flows::{DefinitionKind, FlowChanged, FlowList, FlowView};
+use flowline_server::view::Versions;
 
 use super::Context;
 use crate::failure::{Exit, Outcome};
-use crate::operator::FlowChange;
 use crate::output;
 
 /// Characters of a hash that tell definitions apart for people.
@@ -65,7 +65,7 @@ async fn retire(context: &Context, flow: &str) -> Outcome {
     tell(context, &changed, &format!("flow {flow} is retired: existing runs continue, and no new ones start"))
 }
 
-fn tell(context: &Context, changed: &FlowChange, text: &str) -> Outcome {
+fn tell(context: &Context, changed: &FlowChanged, text: &str) -> Outcome {
     if context.json {
         output::json(changed)?;
     } else {
@@ -78,7 +78,7 @@ async fn list(context: &Context, args: Args) -> Outcome {
     let versions = if args.versions { Versions::All } else { Versions::Latest };
     let items = context.operator()?.flows(versions).await?;
     if context.json {
-        output::json(&Items { items })?;
+        output::json(&FlowList { items })?;
         return Ok(Exit::Fine);
     }
     if items.is_empty() {
@@ -91,9 +91,9 @@ async fn list(context: &Context, args: Args) -> Outcome {
         let definition = &item.definition;
         vec![
             definition.flow.to_string(),
-            item.kind.as_str().to_owned(),
+            item.kind.map_or("", DefinitionKind::as_str).to_owned(),
             definition.hash.chars().take(HASH).collect(),
-            if item.retired {
+            if item.retired == Some(true) {
                 "retired"
             } else if definition.latest {
                 "latest"
@@ -102,7 +102,7 @@ async fn list(context: &Context, args: Args) -> Outcome {
             }
             .to_owned(),
             output::date(definition.created_at),
-            words(&item.runs),
+            item.runs.as_ref().map_or(String::new(), words),
         ]
     };
     let rows = items.iter().map(cells).collect();

@@ -5,8 +5,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use flowline::core::time::parse_duration;
 use flowline::lock::new_token;
-use flowline_client::wire::HeldLock;
-use flowline_server::view::Items;
+use flowline_api::locks::{HeldLock, LockList};
 use process_wrap::tokio::{CommandWrap, ProcessGroup};
 use serde_json::json;
 
@@ -104,7 +103,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 async fn list(context: &Context) -> Outcome {
     let items = context.operator()?.locks().await?;
     if context.json {
-        output::json(&Items { items })?;
+        output::json(&LockList { items })?;
     } else if items.is_empty() {
         output::note("no locks are held");
     } else {

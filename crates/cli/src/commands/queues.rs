@@ -4,7 +4,7 @@ use clap::Subcommand;
 use flowline::core::ids::check_name;
 use flowline::store::QueueRow;
 use flowline::store::row::Pause;
-use flowline_server::view::Items;
+use flowline_api::queues::QueueList;
 use serde_json::json;
 
 use super::Context;
@@ -40,7 +40,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 async fn list(context: &Context) -> Outcome {
     let items = context.operator()?.queues().await?;
     if context.json {
-        output::json(&Items { items })?;
+        output::json(&QueueList { items })?;
     } else if items.is_empty() {
         output::note("all queues are empty, and none is paused");
     } else {

@@ -1,7 +1,7 @@
 //! `flowline receipts`: what became of the events that machines took in.
 
 use flowline::store::{ReceiptQuery, ReceiptStatus};
-use flowline_server::receipts::ReceiptView;
+use flowline_api::events::ReceiptView;
 
 use super::Context;
 use crate::failure::{Exit, Outcome};

@@ -10,7 +10,8 @@ use flowline::core::{RunKey, Status, Time};
 use flowline::store::job::{JobKey, REMOTE};
 use flowline::store::{EventQuery, JobRow, JobState, Store};
 use flowline::{Engine, Plans, RunHandle};
-use flowline_server::view::RunView;
+use flowline_api::runs::RunView;
+use flowline_server::view::read_run;
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -211,7 +212,7 @@ async fn stands(
             }
             continue;
         }
-        let view = RunView::read(&**store, &Plans::default(), run).await?;
+        let view = read_run(&**store, &Plans::default(), run).await?;
         let awaited = view.parts.awaits;
         let Some(event) = awaited.first() else {
             // A machine that only time can move.
@@ -282,7 +283,7 @@ async fn paused_queues(
 }
 
 async fn report(context: &Context, store: &dyn Store, run: &RunKey, ending: Ending) -> Outcome {
-    let view = RunView::read(store, &Plans::default(), run).await?;
+    let view = read_run(store, &Plans::default(), run).await?;
     let row = &view.row;
     let exit = match (&ending, row.status) {
         (_, Status::Completed) => Exit::Fine,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use flowline::core::Json;
 use flowline::core::decide::Sender;
 use flowline::store::ReceiptStatus;
-use flowline_server::receipts::{ReceiptView, SentView};
+use flowline_api::events::{ReceiptView, SentView};
 
 use super::Context;
 use super::start::parse_json;

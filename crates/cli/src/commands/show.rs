@@ -5,7 +5,7 @@ use std::time::Duration;
 use flowline::core::time::format_duration;
 use flowline::position::Position;
 use flowline::store::{JobRow, JobState, RunRow};
-use flowline_server::view::{RunView, StepView};
+use flowline_api::runs::{RunView, StepView};
 
 use super::Context;
 use crate::failure::{Exit, Failure, Outcome};

@@ -9,7 +9,7 @@ use flowline::core::Json;
 use flowline::core::definition::{Format, Priority};
 use flowline::core::limits::{Limit, Limits};
 use flowline::internal::check_start;
-use flowline_server::api::{Start, Started};
+use flowline_api::runs::{RunStart, Started};
 use serde_json::json;
 
 use super::Context;
@@ -71,8 +71,8 @@ impl StartFlags {
         }
     }
 
-    fn start(self, flow: String, input: Json) -> Start {
-        Start {
+    fn start(self, flow: String, input: Json) -> RunStart {
+        RunStart {
             flow: Some(flow),
             input: Some(input),
             idempotency_key: self.idempotency_key,

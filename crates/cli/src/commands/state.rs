@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use flowline::core::Json;
 use flowline::{StateOwner, StateQuery};
-use flowline_server::api::StateEntry;
+use flowline_api::state::StateEntry;
 use serde_json::json;
 
 use super::Context;

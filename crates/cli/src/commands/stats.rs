@@ -49,7 +49,7 @@ const HEAD: [&str; 9] =
     ["", "runs", "running", "waiting", "completed", "failed", "success", "p50", "p95 / p99"];
 
 fn tell(stats: &Stats) -> std::io::Result<()> {
-    let flows = stats.flows.iter().map(|(flow, summary)| cells(flow, summary));
+    let flows = stats.flows.iter().map(|(flow, summary)| cells(flow, &summary.summary));
     output::table(&HEAD, flows.chain([cells("all", &stats.total)]).collect())?;
     let states = stats.flows.iter().flat_map(|(flow, summary)| {
         summary

@@ -1,9 +1,7 @@
 //! `flowline token`: make, list and revoke API tokens.
 
 use clap::Subcommand;
-use flowline_server::api::Scope;
-use flowline_server::token::{MadeToken, NewToken};
-use flowline_server::view::Items;
+use flowline_api::access::{MadeToken, NewToken, Scope, TokenList};
 use serde_json::json;
 
 use super::Context;
@@ -78,7 +76,7 @@ async fn make(context: &Context, create: Create) -> Outcome {
         queues: some(create.queues),
         expires: create.expires,
     };
-    new.check()
+    flowline_server::token::check(&new)
         .map_err(|(field, wrong)| Failure::usage(format!("--{}: {wrong}", field.trim_end_matches('s'))))?;
     let made = context.operator()?.create_token(new).await?;
     if context.json {
@@ -97,7 +95,7 @@ async fn make(context: &Context, create: Create) -> Outcome {
 async fn list(context: &Context) -> Outcome {
     let items = context.operator()?.tokens().await?;
     if context.json {
-        output::json(&Items { items })?;
+        output::json(&TokenList { items })?;
     } else if items.is_empty() {
         output::note("there are no tokens; create one with `flowline token create`");
     } else {

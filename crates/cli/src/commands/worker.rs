@@ -9,7 +9,7 @@ use flowline::core::json;
 use flowline::core::limits::Limits;
 use flowline::runner::command::{About, Listener, Program};
 use flowline::{Level, StateScope, StepError};
-use flowline_client::wire::Retry;
+use flowline_api::work::Retry;
 use flowline_client::{Failure as JobFailure, Job, Worker};
 use serde_json::{Map, Value};
 
@@ -89,9 +89,9 @@ async fn attempt(job: Job, command: Vec<String>, env: Vec<String>, stdin: Stdin)
     let given = job.assignment();
     let about = About {
         run_id: given.run_id.to_string(),
-        flow: given.flow_name.clone(),
+        flow: given.flow_name.to_string(),
         tenant: given.tenant.to_string(),
-        step: given.step_name.clone(),
+        step: given.step_name.to_string(),
         step_id: given.step_id.clone(),
         attempt: given.attempt,
         idempotency_key: given.idempotency_key.clone(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use flowline::core::Time;
 use flowline::lock::{LockError, LockGuard, NamedLock};
 use flowline::store::Token;
-use flowline_client::wire::{AcquireLockAnswer, HeldLock};
+use flowline_api::locks::{AcquireLockAnswer, HeldLock};
 use flowline_client::{RemoteLock, RemoteLockGuard};
 use flowline_server::api::left;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use flowline::core::time::format_duration;
 use flowline::core::{Event, RunKey};
 use flowline::store::{EventQuery, RunRow, Store, StoreError};
-use flowline_server::api::{Events, Outcome};
+use flowline_api::runs::{EventList, RunResult};
 use tokio::sync::watch;
 
 use super::ServerOperator;
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 
 /// Looked again without a hint: a hint can be lost.
 const LOOK: Duration = Duration::from_millis(500);
-/// Events read at a time: a page of full payloads stays small.
+/// EventList read at a time: a page of full payloads stays small.
 const PAGE: usize = 200;
 
 /// Reads a run's log from some event on.
@@ -134,7 +134,7 @@ impl RunLog {
             }
             Source::Server(asked) => {
                 let parameters = [("wait", Some(format_duration(LOOK)))];
-                let outcome: Outcome =
+                let outcome: RunResult =
                     asked.server.find(&format!("{}/result", asked.path), &parameters).await?;
                 Ok(outcome.status.is_terminal())
             }
@@ -151,7 +151,7 @@ impl ServerLog {
     }
 
     /// Reads the next page; what it holds goes into the buffer.
-    async fn fill(&mut self) -> Result<Events, Failure> {
+    async fn fill(&mut self) -> Result<EventList, Failure> {
         let query = &self.query;
         let kinds: Vec<&str> = query.kinds.iter().map(|kind| kind.as_str()).collect();
         let parameters = [
@@ -161,7 +161,7 @@ impl ServerLog {
             ("attempt", query.attempt.map(|attempt| attempt.to_string())),
             ("limit", Some(PAGE.to_string())),
         ];
-        let mut page: Events = self.server.find(&format!("{}/events", self.path), &parameters).await?;
+        let mut page: EventList = self.server.find(&format!("{}/events", self.path), &parameters).await?;
         self.query.after = page.items.last().map_or(self.query.after, |event| event.seq);
         self.buffer.extend(page.items.drain(..));
         Ok(page)

@@ -21,14 +21,16 @@ use flowline::explain::Explanation;
 use flowline::stats::Stats;
 use flowline::store::row::Pause;
 use flowline::store::{EventQuery, QueueRow, ReceiptQuery};
-use flowline::verify::Report;
 use flowline::{Applied, RetryFrom, StateOwner, StateQuery};
-use flowline_client::wire::HeldLock;
-use flowline_server::api::{Retried, Start, Started, StateEntry, StateList, StateScopes};
+use flowline_api::access::{MadeToken, NewToken, TokenRow};
+use flowline_api::events::{ReceiptList, SentView};
+use flowline_api::explain::VerifyReport;
+use flowline_api::flows::{FlowChanged, FlowView};
+use flowline_api::locks::HeldLock;
+use flowline_api::runs::{Retried, RunList, RunStart, RunView, Started};
+use flowline_api::state::{StateEntry, StateList, StateScopes};
 use flowline_server::filter::RunFilter;
-use flowline_server::receipts::{ReceiptList, SentView};
-use flowline_server::token::{MadeToken, NewToken, TokenRow};
-use flowline_server::view::{FlowView, RunList, RunView, Versions};
+use flowline_server::view::Versions;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -42,7 +44,7 @@ pub use store::StoreOperator;
 #[async_trait(?Send)]
 pub trait Operator {
     /// Starts a run of the flow that `start` names, or of a definition in a file, which is registered first.
-    async fn start(&self, start: Start, file: Option<FlowFile<'_>>) -> Result<Started, Failure>;
+    async fn start(&self, start: RunStart, file: Option<FlowFile<'_>>) -> Result<Started, Failure>;
     /// Sends an event, and waits until a machine has handled it if told so.
     async fn send(&self, event: ExternalEvent, wait: Option<Duration>) -> Result<SentView, Failure>;
     async fn steer(&self, run: &RunKey, steering: Steering) -> Result<Applied, Failure>;
@@ -58,12 +60,12 @@ pub trait Operator {
     async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptList, Failure>;
     async fn stats(&self, question: &StatsQuestion) -> Result<Stats, Failure>;
     /// Checks the runs of the tenant against their logs, or those of all tenants.
-    async fn verify(&self, all_tenants: bool) -> Result<Report, Failure>;
+    async fn verify(&self, all_tenants: bool) -> Result<VerifyReport, Failure>;
 
     async fn flows(&self, versions: Versions) -> Result<Vec<FlowView>, Failure>;
     /// Chooses the version that new runs use.
-    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChange, Failure>;
-    async fn retire(&self, flow: &str) -> Result<FlowChange, Failure>;
+    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChanged, Failure>;
+    async fn retire(&self, flow: &str) -> Result<FlowChanged, Failure>;
 
     async fn queues(&self) -> Result<Vec<QueueRow>, Failure>;
     async fn pause_queue(&self, queue: &str, pause: Pause) -> Result<(), Failure>;
@@ -166,12 +168,4 @@ pub struct StatsQuestion {
     /// Width of the time buckets.
     pub bucket: Duration,
     pub steps: bool,
-}
-
-/// A flow after a change, as the API writes it.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct FlowChange {
-    pub flow: String,
-    pub hash: Option<String>,
-    pub retired: bool,
 }

@@ -1,7 +1,7 @@
 //! What a server or a filter refuses, as the store's side words it.
 
+use flowline_api::codes::Code;
 use flowline_client::ClientError;
-use flowline_server::api::codes::Code;
 use flowline_server::filter::FilterError;
 
 use crate::failure::{Exit, Failure};
@@ -72,7 +72,7 @@ fn no_server(text: String) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flowline_server::api::codes;
+    use flowline_api::codes;
 
     #[test]
     fn a_refusal_of_the_api_ends_a_command_as_the_store_would() {

@@ -10,17 +10,18 @@ use flowline::explain::Explanation;
 use flowline::stats::Stats;
 use flowline::store::row::Pause;
 use flowline::store::{EventQuery, QueueRow, ReceiptQuery};
-use flowline::verify::Report;
 use flowline::{Applied, RetryFrom, StateOwner, StateQuery};
-use flowline_client::wire::HeldLock;
+use flowline_api::access::{MadeToken, NewToken, TokenList, TokenRow};
+use flowline_api::events::{ReceiptList, ReceiptView, SentView};
+use flowline_api::explain::VerifyReport;
+use flowline_api::flows::{FlowChanged, FlowList, FlowView};
+use flowline_api::locks::HeldLock;
+use flowline_api::queues::QueueList;
+use flowline_api::runs::{Retried, RunList, RunResult, RunStart, RunView, Started};
+use flowline_api::state::{StateChanged, StateEntry, StateList, StateScopes};
 use flowline_client::{Client, Method};
-use flowline_server::api::{
-    HANDLER_TIME, LONGEST_WAIT, Outcome, Retried, Start, Started, StateChanged, StateEntry, StateList,
-    StateScopes, part,
-};
-use flowline_server::receipts::{ReceiptList, ReceiptView, SentView};
-use flowline_server::token::{MadeToken, NewToken, TokenRow};
-use flowline_server::view::{FlowView, Items, RunList, RunView, Versions};
+use flowline_server::api::{HANDLER_TIME, LONGEST_WAIT, part};
+use flowline_server::view::Versions;
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
@@ -28,7 +29,7 @@ use tokio::time::Instant;
 
 use super::refusals::misread;
 use super::{
-    DeletedPage, EventTarget, ExternalEvent, FlowChange, FlowFile, Operator, OperatorLock, RunLog, RunsPage,
+    DeletedPage, EventTarget, ExternalEvent, FlowFile, Operator, OperatorLock, RunLog, RunsPage,
     StatsQuestion, Steering,
 };
 use crate::definition;
@@ -98,7 +99,8 @@ impl ServerOperator {
             sent.receipt = unless(found, "no-such-receipt")?;
             let done = sent.receipt.as_ref().is_none_or(ReceiptView::is_done);
             if done || Instant::now() >= until {
-                sent.status = self.get::<Outcome>(&format!("/v1/runs/{}/result", sent.run_id)).await?.status;
+                sent.status =
+                    self.get::<RunResult>(&format!("/v1/runs/{}/result", sent.run_id)).await?.status;
                 return Ok(());
             }
         }
@@ -121,7 +123,7 @@ fn key_path(owner: &StateOwner, key: &str) -> Result<String, Failure> {
 
 #[async_trait(?Send)]
 impl Operator for ServerOperator {
-    async fn start(&self, mut start: Start, file: Option<FlowFile<'_>>) -> Result<Started, Failure> {
+    async fn start(&self, mut start: RunStart, file: Option<FlowFile<'_>>) -> Result<Started, Failure> {
         let mut flow = start.flow.take().unwrap_or_default();
         if let Some(FlowFile { plan, path }) = file {
             let (kind, text) = (definition::media_type(path)?, definition::text(path)?);
@@ -209,9 +211,7 @@ impl Operator for ServerOperator {
     }
 
     async fn show(&self, run: &RunKey) -> Result<RunView, Failure> {
-        let path = format!("/v1/runs/{}", run.run);
-        let answer: Json = self.get(&path).await?;
-        RunView::from_json(&answer).map_err(|error| misread(&path, &error))
+        self.get(&format!("/v1/runs/{}", run.run)).await
     }
 
     async fn log(&self, run: RunKey, query: EventQuery) -> Result<RunLog, Failure> {
@@ -248,7 +248,7 @@ impl Operator for ServerOperator {
         self.find("/v1/stats", &parameters).await
     }
 
-    async fn verify(&self, all_tenants: bool) -> Result<Report, Failure> {
+    async fn verify(&self, all_tenants: bool) -> Result<VerifyReport, Failure> {
         if all_tenants {
             return Err(Failure::usage("a server checks one tenant only")
                 .help("drop --all-tenants, or name the store with --store"));
@@ -258,19 +258,19 @@ impl Operator for ServerOperator {
 
     async fn flows(&self, versions: Versions) -> Result<Vec<FlowView>, Failure> {
         let all = (versions == Versions::All).then(|| "true".to_owned());
-        Ok(self.find::<Items<FlowView>>("/v1/flows", &[("versions", all)]).await?.items)
+        Ok(self.find::<FlowList>("/v1/flows", &[("versions", all)]).await?.items)
     }
 
-    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChange, Failure> {
+    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChanged, Failure> {
         self.post(&format!("/v1/flows/{}/activate", part(flow)), &json!({ "version": version })).await
     }
 
-    async fn retire(&self, flow: &str) -> Result<FlowChange, Failure> {
+    async fn retire(&self, flow: &str) -> Result<FlowChanged, Failure> {
         self.post(&format!("/v1/flows/{}/retire", part(flow)), &json!({})).await
     }
 
     async fn queues(&self) -> Result<Vec<QueueRow>, Failure> {
-        Ok(self.get::<Items<_>>("/v1/queues").await?.items)
+        Ok(self.get::<QueueList>("/v1/queues").await?.items)
     }
 
     async fn pause_queue(&self, queue: &str, pause: Pause) -> Result<(), Failure> {
@@ -279,7 +279,7 @@ impl Operator for ServerOperator {
     }
 
     async fn locks(&self) -> Result<Vec<HeldLock>, Failure> {
-        Ok(self.get::<Items<_>>("/v1/locks").await?.items)
+        Ok(self.client.locks().await?)
     }
 
     async fn lock(&self, name: &str, ttl: Duration) -> Result<OperatorLock, Failure> {
@@ -320,7 +320,7 @@ impl Operator for ServerOperator {
     }
 
     async fn tokens(&self) -> Result<Vec<TokenRow>, Failure> {
-        Ok(self.get::<Items<_>>("/v1/tokens").await?.items)
+        Ok(self.get::<TokenList>("/v1/tokens").await?.items)
     }
 
     async fn revoke_token(&self, id: &str) -> Result<(), Failure> {

@@ -13,18 +13,24 @@ use flowline::stats::{Depth, Question, Stats, stats};
 use flowline::store::query::{MAX_PAGE, WantTotal};
 use flowline::store::row::Pause;
 use flowline::store::{EventQuery, QueueRow, ReceiptQuery, RunQuery, RunRow, Store};
-use flowline::verify::{Report, verify};
+use flowline::verify::verify;
 use flowline::{Applied, Config, Engine, Plans, RetryFrom, Role, StateHandle, StateOwner, StateQuery};
-use flowline_client::wire::HeldLock;
-use flowline_server::api::{Retried, Start, Started, StateEntry, StateList, StateScopes, held};
-use flowline_server::receipts::{ReceiptList, ReceiptView, SentView};
-use flowline_server::token::{self, MadeToken, NewToken, TokenRow};
-use flowline_server::view::{FlowView, RunList, RunView, Versions};
+use flowline_api::access::{MadeToken, NewToken, TokenRow};
+use flowline_api::events::{ReceiptList, SentView};
+use flowline_api::explain::VerifyReport;
+use flowline_api::flows::{FlowChanged, FlowView};
+use flowline_api::locks::HeldLock;
+use flowline_api::runs::{Retried, RunList, RunStart, RunView, Started};
+use flowline_api::state::{StateEntry, StateList, StateScopes};
+use flowline_server::api::{held, read_scopes, state_entry, state_list};
+use flowline_server::receipts::{read_receipt, read_receipts, sent_view};
+use flowline_server::token;
+use flowline_server::view::{Versions, read_flows, read_run, run_list};
 use tokio::sync::OnceCell;
 
 use super::{
-    DeletedPage, DeletedRun, EventTarget, ExternalEvent, FlowChange, FlowFile, Operator, OperatorLock,
-    RunLog, RunsPage, StatsQuestion, Steering,
+    DeletedPage, DeletedRun, EventTarget, ExternalEvent, FlowFile, Operator, OperatorLock, RunLog, RunsPage,
+    StatsQuestion, Steering,
 };
 use crate::definition;
 use crate::failure::Failure;
@@ -99,7 +105,7 @@ impl<'a> StoreOperator<'a> {
 
 #[async_trait(?Send)]
 impl Operator for StoreOperator<'_> {
-    async fn start(&self, start: Start, file: Option<FlowFile<'_>>) -> Result<Started, Failure> {
+    async fn start(&self, start: RunStart, file: Option<FlowFile<'_>>) -> Result<Started, Failure> {
         let origin = file.as_ref().map(|file| definition::origin(file.path)).transpose()?;
         let access = if file.is_some() { Access::Engine } else { Access::Existing };
         let input = start.input.unwrap_or_else(Json::null);
@@ -116,7 +122,8 @@ impl Operator for StoreOperator<'_> {
             }
             let handle = request.priority(start.priority).delay(start.delay).await?;
             let status = engine.row(handle.key()).await?.status;
-            Ok(Started::of(&handle, status))
+            let (run_id, existed) = (handle.id().clone(), handle.existed());
+            Ok(Started { run_id, existed, status, result: None, error: None })
         })
         .await
     }
@@ -134,15 +141,15 @@ impl Operator for StoreOperator<'_> {
             if let Some(key) = key {
                 request = request.key(key);
             }
-            let Some(wait) = wait else { return Ok(SentView::of(request.send().await?, None)) };
+            let Some(wait) = wait else { return Ok(sent_view(request.send().await?, None)) };
             let run = request.run().clone();
             let (mut sent, receipt) = request.wait(wait).await?;
             let receipt = match receipt {
-                Some(receipt) => Some(ReceiptView::read(engine.store(), engine.plans(), receipt).await?),
+                Some(receipt) => Some(read_receipt(engine.store(), engine.plans(), receipt).await?),
                 None => None,
             };
             sent.status = engine.row(&run).await?.status;
-            Ok(SentView::of(sent, receipt))
+            Ok(sent_view(sent, receipt))
         })
         .await
     }
@@ -186,11 +193,11 @@ impl Operator for StoreOperator<'_> {
 
     async fn runs(&self, page: &RunsPage) -> Result<RunList, Failure> {
         let query = self.query(page).await?;
-        Ok(self.open(Access::Reader).await?.runs(query).await?.into())
+        Ok(run_list(self.open(Access::Reader).await?.runs(query).await?))
     }
 
     async fn show(&self, run: &RunKey) -> Result<RunView, Failure> {
-        Ok(RunView::read(&**self.open(Access::Reader).await?, &Plans::default(), run).await?)
+        Ok(read_run(&**self.open(Access::Reader).await?, &Plans::default(), run).await?)
     }
 
     async fn log(&self, run: RunKey, query: EventQuery) -> Result<RunLog, Failure> {
@@ -206,7 +213,7 @@ impl Operator for StoreOperator<'_> {
         if let Some(run) = &query.run {
             self.known(&RunKey::new(self.tenant().clone(), run.clone())).await?;
         }
-        Ok(ReceiptList::read(&**store, &Plans::default(), query, |_| true).await?)
+        Ok(read_receipts(&**store, &Plans::default(), query, |_| true).await?)
     }
 
     async fn stats(&self, question: &StatsQuestion) -> Result<Stats, Failure> {
@@ -225,24 +232,24 @@ impl Operator for StoreOperator<'_> {
         Ok(stats(&**store, &question).await?)
     }
 
-    async fn verify(&self, all_tenants: bool) -> Result<Report, Failure> {
+    async fn verify(&self, all_tenants: bool) -> Result<VerifyReport, Failure> {
         let only = (!all_tenants).then_some(self.tenant());
         Ok(verify(&**self.open(Access::Reader).await?, &Plans::default(), only).await?)
     }
 
     async fn flows(&self, versions: Versions) -> Result<Vec<FlowView>, Failure> {
-        Ok(FlowView::list(&**self.open(Access::Reader).await?, self.tenant(), versions).await?)
+        Ok(read_flows(&**self.open(Access::Reader).await?, self.tenant(), versions).await?)
     }
 
-    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChange, Failure> {
+    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChanged, Failure> {
         let store = self.open(Access::Existing).await?;
         let latest = registry::activate(&**store, self.tenant(), flow, version).await?;
-        Ok(FlowChange { flow: flow.to_owned(), hash: Some(latest.hash.to_string()), retired: false })
+        Ok(FlowChanged { flow: flow.to_owned(), hash: Some(latest.hash), retired: false })
     }
 
-    async fn retire(&self, flow: &str) -> Result<FlowChange, Failure> {
+    async fn retire(&self, flow: &str) -> Result<FlowChanged, Failure> {
         registry::retire(&**self.open(Access::Existing).await?, self.tenant(), flow).await?;
-        Ok(FlowChange { flow: flow.to_owned(), hash: None, retired: true })
+        Ok(FlowChanged { flow: flow.to_owned(), hash: None, retired: true })
     }
 
     async fn queues(&self) -> Result<Vec<QueueRow>, Failure> {
@@ -267,16 +274,16 @@ impl Operator for StoreOperator<'_> {
     }
 
     async fn scopes(&self) -> Result<StateScopes, Failure> {
-        Ok(StateScopes::read(&**self.open(Access::Reader).await?, self.tenant()).await?)
+        Ok(read_scopes(&**self.open(Access::Reader).await?, self.tenant()).await?)
     }
 
     async fn values(&self, owner: &StateOwner, query: StateQuery) -> Result<StateList, Failure> {
-        Ok(StateList::of(owner, self.state(owner, Access::Reader).await?.list(query).await?))
+        Ok(state_list(owner, self.state(owner, Access::Reader).await?.list(query).await?))
     }
 
     async fn value(&self, owner: &StateOwner, key: &str) -> Result<Option<StateEntry>, Failure> {
         let found = self.state(owner, Access::Reader).await?.find(key).await?;
-        Ok(found.map(|found| StateEntry::of(owner, found)))
+        Ok(found.map(|found| state_entry(owner, found)))
     }
 
     async fn set_value(

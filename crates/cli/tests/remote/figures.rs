@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use flowline_client::{Client, wire};
+use flowline_client::Client;
+use flowline_client::api::work as wire;
 use serde_json::json;
 
 use crate::crowd::{Running, Server};
@@ -69,10 +70,10 @@ async fn latency(server: &Server) {
         let (got, jobs) = waiting.await.unwrap();
         started.push(got - asked);
         committed.push(got.saturating_duration_since(answered));
-        let outcome = wire::Outcome {
+        let outcome = wire::AttemptOutcome {
             lease: jobs[0].lease.clone(),
             complete: Some(wire::Completed {
-                result: flowline_client::core::Json::null(),
+                result: flowline_client::types::Json::null(),
                 emits: Vec::new(),
             }),
             fail: None,

@@ -251,7 +251,7 @@ fn workers_hold_locks_for_their_attempts_and_take_turns() {
 
 #[test]
 fn a_worker_in_rust_emits_json_as_it_is_and_events_without_a_payload() {
-    use flowline_client::core::Json;
+    use flowline_client::types::Json;
     use flowline_client::{Client, Worker};
 
     const DIGITS: &str = "{\"n\":1.00000000000000000001}";
@@ -264,7 +264,7 @@ fn a_worker_in_rust_emits_json_as_it_is_and_events_without_a_payload() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let worker = Worker::new(Client::new(&server.url()).unwrap()).queue("depot").handler(|job| async move {
-        if job.assignment().step_name == "say" {
+        if &*job.assignment().step_name == "say" {
             job.emit_json_now("now", Json::parse(DIGITS).unwrap()).await?;
             job.emit_json_now("early", Json::nothing()).await?;
             job.emit_json("raw", Json::parse(DIGITS).unwrap());

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::error::ClientError;
 use crate::job::{Failure, Job};
-use crate::wire;
+use flowline_api::work as wire;
 
 /// How long lines wait for others, or for the outcome.
 const FLUSH: Duration = Duration::from_millis(50);
 
 /// Runs an attempt to its end. The lease instead of an outcome means that it is not this worker's any more.
-pub(super) async fn run(job: Job, work: super::Work) -> Result<wire::Outcome, String> {
+pub(super) async fn run(job: Job, work: super::Work) -> Result<wire::AttemptOutcome, String> {
     let assignment = job.assignment();
     let lease = assignment.lease.clone();
     let limit = assignment.timeout_ms.map(Duration::from_millis);
@@ -28,7 +28,7 @@ pub(super) async fn run(job: Job, work: super::Work) -> Result<wire::Outcome, St
             None => return Err(lease),
         },
         () = out_of_time => {
-            let limit = flowline_core::time::format_duration(limit.unwrap_or_default());
+            let limit = flowline_types::time::format_duration(limit.unwrap_or_default());
             Err(Failure::new(format!("the attempt took longer than {limit}")).code("timeout"))
         }
     };
@@ -41,7 +41,7 @@ pub(super) async fn run(job: Job, work: super::Work) -> Result<wire::Outcome, St
         Ok(result) => (Some(wire::Completed { result, emits: job.emits() }), None),
         Err(Failure(failed)) => (None, Some(failed)),
     };
-    Ok(wire::Outcome { lease, complete, fail })
+    Ok(wire::AttemptOutcome { lease, complete, fail })
 }
 
 /// Sends lines as they come. Ends with the lease, or with a failure where the server refused what the attempt said.

@@ -12,7 +12,7 @@ use super::{Handler, Stop, attempt};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::job::Job;
-use crate::wire::{self, Beat, Times};
+use flowline_api::work::{self as wire, Beat, Times};
 
 /// How long an attempt may go without a word: quick ones are reported before that, and cost no heartbeat.
 const ACKNOWLEDGE: Duration = Duration::from_millis(50);
@@ -37,11 +37,11 @@ pub(super) struct Rounds {
     drain: Duration,
     handler: Handler,
     times: Times,
-    jobs: JoinSet<Result<wire::Outcome, String>>,
+    jobs: JoinSet<Result<wire::AttemptOutcome, String>>,
     /// Attempts that run here or whose outcomes are not reported yet, by lease.
     held: HashMap<String, AbortHandle>,
     /// Outcomes to report.
-    ready: Vec<wire::Outcome>,
+    ready: Vec<wire::AttemptOutcome>,
     /// Slots that requests under way may fill.
     asked: usize,
     claim: Option<(usize, Answer<wire::ClaimAnswer>)>,
@@ -59,7 +59,7 @@ pub(super) struct Rounds {
 
 /// Outcomes on their way.
 struct Report {
-    outcomes: Vec<wire::Outcome>,
+    outcomes: Vec<wire::AttemptOutcome>,
     /// Slots beyond theirs that it asked for.
     asked: usize,
     answer: Answer<wire::CompleteAnswer>,
@@ -186,7 +186,7 @@ impl Rounds {
         }
     }
 
-    fn ended(&mut self, ended: Result<Result<wire::Outcome, String>, JoinError>) {
+    fn ended(&mut self, ended: Result<Result<wire::AttemptOutcome, String>, JoinError>) {
         match ended {
             Ok(Ok(outcome)) if self.held.contains_key(&outcome.lease) => self.ready.push(outcome),
             Ok(Err(lost)) => drop(self.held.remove(&lost)),
@@ -215,7 +215,7 @@ impl Rounds {
         let most = if self.one_by_one > 0 { 1 } else { REPORT };
         let count = fits.count().clamp(1, most).min(self.ready.len());
         self.one_by_one = self.one_by_one.saturating_sub(1);
-        let outcomes: Vec<wire::Outcome> = self.ready.drain(..count).collect();
+        let outcomes: Vec<wire::AttemptOutcome> = self.ready.drain(..count).collect();
         let asked = if self.stop_by.is_none() { self.free() } else { 0 };
         let claim = self.stop_by.is_none().then(|| self.request(asked + outcomes.len(), 0));
         self.asked += asked;
@@ -255,7 +255,7 @@ impl Rounds {
     }
 
     /// The server cannot take an outcome as it is: that fails its attempt, not this worker.
-    fn unreportable(&mut self, mut outcomes: Vec<wire::Outcome>, code: &str, detail: &str) {
+    fn unreportable(&mut self, mut outcomes: Vec<wire::AttemptOutcome>, code: &str, detail: &str) {
         if outcomes.len() > 1 {
             self.one_by_one = outcomes.len();
             outcomes.append(&mut self.ready);
@@ -340,13 +340,13 @@ async fn answer<T>(asked: Option<&mut Answer<T>>) -> Result<T, ClientError> {
     }
 }
 
-fn failed(lease: String, error: &str, code: &str, retry: wire::Retry) -> wire::Outcome {
+fn failed(lease: String, error: &str, code: &str, retry: wire::Retry) -> wire::AttemptOutcome {
     let (error, code) = (error.to_owned(), Some(code.to_owned()));
     let fail = wire::Failed { error, code, stack: None, retry, after_ms: None };
-    wire::Outcome { lease, complete: None, fail: Some(fail) }
+    wire::AttemptOutcome { lease, complete: None, fail: Some(fail) }
 }
 
-fn size(outcome: &wire::Outcome) -> usize {
+fn size(outcome: &wire::AttemptOutcome) -> usize {
     let emits = |done: &wire::Completed| -> usize {
         done.emits.iter().map(|emit| emit.name.len() + emit.payload.get().len()).sum()
     };

@@ -5,111 +5,13 @@
 
 mod machine;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use serde::Serialize;
+pub use flowline_types::graph::{Graph, GraphEdge, GraphNode, Join, NodeKind};
 
 use super::{Definition, Runner, StepDefinition, Subscribes};
-
-/// Of a flow, steps and accepted events, joined by what they wait for. Of a machine, states, joined by what leads from
-/// one to the next.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Graph {
-    pub flow: String,
-    pub nodes: Vec<GraphNode>,
-    pub edges: Vec<GraphEdge>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct GraphNode {
-    /// `s0`, `s1` … for steps or states in the order of the definition, `e0` … for accepted events.
-    pub id: String,
-    pub kind: NodeKind,
-    pub name: String,
-    /// How a step runs: `command`, `http`, `worker`, `function`, `start` or `send`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub runner: Option<&'static str>,
-    /// The step's condition.
-    #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
-    pub condition: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NodeKind {
-    /// A step that waits for something.
-    Step,
-    /// A step that starts with the run.
-    Entry,
-    /// An event from outside.
-    Event,
-    /// A state of a machine.
-    State,
-    /// The state that its runs begin in.
-    Initial,
-    /// A state that ends a run, completed.
-    Final,
-    /// A state that ends a run, failed.
-    Failed,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct GraphEdge {
-    pub from: String,
-    pub to: String,
-    /// The event waited for; none for `step:NAME`. Of a machine, the event that leads here.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub event: Option<String>,
-    /// Of a flow.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub join: Option<Join>,
-    /// Of a machine: the delay of a timer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
-    /// Of a machine: the expression that says when a timer fires.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub at: Option<String>,
-    /// Of a machine: the action whose failure leads here.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub action: Option<String>,
-    /// Of a machine: the transition's condition.
-    #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
-    pub condition: Option<String>,
-    /// Of a machine: who may send the event.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub roles: Vec<String>,
-    /// Of a machine: the state is not left.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub stays: bool,
-}
-
-impl GraphEdge {
-    fn between(from: String, to: String) -> GraphEdge {
-        GraphEdge {
-            from,
-            to,
-            event: None,
-            join: None,
-            after: None,
-            at: None,
-            action: None,
-            condition: None,
-            roles: Vec::new(),
-            stays: false,
-        }
-    }
-}
-
-/// How an edge counts among the others of its step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Join {
-    /// All of these must happen, or it is the only one.
-    All,
-    /// One of several is enough.
-    Any,
-}
 
 /// The graph of a definition. What a step waits for and nobody publishes has no edge.
 pub fn graph(definition: &Definition) -> Graph {
@@ -224,14 +126,14 @@ fn step_node(index: usize, step: &StepDefinition) -> GraphNode {
         id: format!("s{index}"),
         kind: if step.subscribes.is_none() { NodeKind::Entry } else { NodeKind::Step },
         name: step.name.clone(),
-        runner: Some(match step.runner {
+        runner: Some(Cow::Borrowed(match step.runner {
             Runner::Command(_) => "command",
             Runner::Http(_) => "http",
             Runner::Worker(_) => "worker",
             Runner::Function(_) => "function",
             Runner::Start(_) => "start",
             Runner::Send(_) => "send",
-        }),
+        })),
         condition: step.condition.clone(),
     }
 }

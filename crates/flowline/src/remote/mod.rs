@@ -24,11 +24,12 @@ mod report;
 mod room;
 mod seats;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flowline_core::{Json, Plan, RunId, RunKey, Status, Tenant, Time};
+pub use flowline_api::work::{Assignment, Beat};
+use flowline_core::{Json, Plan, RunKey, Status};
 pub use flowline_store::job::REMOTE;
 use flowline_store::{StateScope, Token};
 use serde::Serialize;
@@ -64,51 +65,6 @@ pub struct WorkRequest {
     pub wait: Duration,
     /// Whether to load the key-value state of each job's run.
     pub with_state: bool,
-}
-
-/// An attempt that was given to a worker.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Assignment {
-    /// By which the worker names it in all that it reports.
-    pub lease: String,
-    pub run_id: RunId,
-    pub flow_name: Arc<str>,
-    pub tenant: Tenant,
-    pub step_name: Arc<str>,
-    pub step_id: String,
-    pub attempt: u32,
-    pub idempotency_key: String,
-    pub queue: Arc<str>,
-    /// The lease ends then, unless it is acknowledged.
-    pub expires: Time,
-    /// The attempt fails then with `timeout`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<Time>,
-    /// From the claim to the deadline, for those without the store's clock.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeout_ms: Option<u64>,
-    /// Key-value state of the run, where it was asked for. Left out, and said to be, where it is over the limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub state: Option<BTreeMap<String, Json>>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub state_omitted: bool,
-    pub traceparent: String,
-    pub input: Json,
-}
-
-/// What became of an attempt that a worker believes to hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Beat {
-    /// It goes on.
-    Held,
-    /// The run has ended: stop.
-    Cancelled,
-    /// The lease is gone: stop.
-    Lost,
-    /// The attempt's time was up, and it has failed: stop.
-    TimedOut,
 }
 
 /// A line of a running attempt.

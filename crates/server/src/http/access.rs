@@ -18,7 +18,8 @@ use super::problem::Problem;
 use super::request::Arrived;
 use super::route::{Handled, Route, Scope};
 use super::{audit, codes};
-use crate::token::{self, TokenRow};
+use crate::token;
+use flowline_api::access::TokenRow;
 
 /// The header by which somebody who needs no token names a tenant.
 pub const TENANT_HEADER: &str = "flowline-tenant";

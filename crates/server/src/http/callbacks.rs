@@ -9,12 +9,12 @@ use axum::handler::Handler as _;
 use flowline::core::Json as Raw;
 use flowline::core::time::parse_duration;
 use flowline::{Applied, LeaseRef, StepError};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use flowline_api::events::{Callback, CallbackRetry};
+use flowline_api::runs::RunChanged;
 
 use super::problem::Problem;
 use super::request::{Given, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Required, Route, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Route, Verb};
 use super::{App, codes};
 
 pub const ROUTES: &[Route] = &[Route {
@@ -24,8 +24,8 @@ pub const ROUTES: &[Route] = &[Route {
     summary: "Report the outcome of a step",
     about: "Use the URL from the header `flowline-callback-url` of the step's request as it is. The reference in it is the credential: it works once, while the attempt is waiting.",
     query: &[],
-    body: Some(Body { schema: "Callback", limit: BodyLimit::Payloads(2), required: Required::No, also: &[] }),
-    answers: &[Answer::json(200, "Applied", "Recorded; `changed` is false if it already was.")],
+    body: Some(Body::of::<Callback>(BodyLimit::Payloads(2)).optional()),
+    answers: &[Answer::json::<RunChanged>(200, "Recorded; `changed` is false if it already was.")],
     problems: &[
         &codes::NOT_FOUND,
         &codes::NO_SUCH_RUN,
@@ -37,60 +37,34 @@ pub const ROUTES: &[Route] = &[Route {
     handler: |request, app| settle.call(request, app),
 }];
 
-/// The same words as a program's on its stdout.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Callback {
-    result: Option<Raw>,
-    fail: Option<Fail>,
-    retry: Option<Again>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Fail {
-    error: String,
-    code: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Again {
-    error: String,
-    code: Option<String>,
-    after: Option<String>,
-}
-
 async fn settle(
     State(app): State<App>,
     params: Params,
     Given(callback): Given<Callback>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<RunChanged>, Problem> {
     let lease = params.path("reference").parse::<LeaseRef>();
     let lease = lease.map_err(|error| Problem::new(&codes::NOT_FOUND, error.to_string()))?;
-    let Applied { changed, status } = app.engine.settle(&lease, callback.outcome()?).await?;
-    Ok(Json(json!({ "runId": lease.run.run, "changed": changed, "status": status })))
+    let Applied { changed, status } = app.engine.settle(&lease, outcome(callback)?).await?;
+    Ok(Json(RunChanged { run_id: lease.run.run, changed, status }))
 }
 
-impl Callback {
-    fn outcome(self) -> Result<Result<Raw, StepError>, Problem> {
-        let coded = |error: StepError, code: Option<String>| match code {
-            Some(code) => error.code(&code),
-            None => error,
-        };
-        match (self.result, self.fail, self.retry) {
-            (result, None, None) => Ok(Ok(result.unwrap_or_else(Raw::null))),
-            (None, Some(fail), None) => Ok(Err(coded(StepError::fatal(fail.error), fail.code))),
-            (None, None, Some(Again { error, code, after })) => {
-                let error = coded(StepError::new(error), code);
-                let Some(after) = after else { return Ok(Err(error)) };
-                let wait = parse_duration(&after).ok_or_else(|| {
-                    Problem::new(&codes::BAD_BODY, format!("{after:?} isn't a duration (30s, 5m)"))
-                        .at("/retry/after")
-                })?;
-                Ok(Err(error.retry_after(wait)))
-            }
-            _ => Err(Problem::new(&codes::BAD_BODY, "send one of `result`, `fail` and `retry`").at("")),
+fn outcome(callback: Callback) -> Result<Result<Raw, StepError>, Problem> {
+    let coded = |error: StepError, code: Option<String>| match code {
+        Some(code) => error.code(&code),
+        None => error,
+    };
+    match (callback.result, callback.fail, callback.retry) {
+        (result, None, None) => Ok(Ok(result.unwrap_or_else(Raw::null))),
+        (None, Some(fail), None) => Ok(Err(coded(StepError::fatal(fail.error), fail.code))),
+        (None, None, Some(CallbackRetry { error, code, after })) => {
+            let error = coded(StepError::new(error), code);
+            let Some(after) = after else { return Ok(Err(error)) };
+            let wait = parse_duration(&after).ok_or_else(|| {
+                Problem::new(&codes::BAD_BODY, format!("{after:?} isn't a duration (30s, 5m)"))
+                    .at("/retry/after")
+            })?;
+            Ok(Err(error.retry_after(wait)))
         }
+        _ => Err(Problem::new(&codes::BAD_BODY, "send one of `result`, `fail` and `retry`").at("")),
     }
 }

@@ -11,15 +11,15 @@ use flowline::core::decide::Sender;
 use flowline::core::{Json as Raw, RunId, limits};
 use flowline::store::query::PAGE;
 use flowline::store::{Receipt, ReceiptQuery, ReceiptStatus, RunRow};
-use serde::Deserialize;
+use flowline_api::events::{EventSend, ReceiptList, ReceiptView, SentView, StartOrSend};
 use tokio::time::Instant;
 
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Route, Scope, Verb};
 use super::runs::{LIMIT, key_header};
-use crate::receipts::{ReceiptList, ReceiptView, SentView};
+use crate::receipts::{read_receipt, read_receipts, sent_view};
 
 pub const RECEIPT_STATUSES: &[&str] = &["pending", "processing", "completed", "failed"];
 
@@ -30,25 +30,24 @@ const WAIT: Query = Query {
 };
 
 const SENT: &[Answer] = &[
-    Answer::json(
+    Answer::json::<SentView>(
         200,
-        "Sent",
         "The flow has accepted it, or the machine has handled it; `changed` is false if the run already had it.",
     ),
-    Answer::json(202, "Sent", "It's in the machine's inbox."),
+    Answer::json::<SentView>(202, "It's in the machine's inbox."),
 ];
 
 const fn sending(
     path: &'static str,
     summary: &'static str,
     about: &'static str,
-    schema: &'static str,
+    body: Body,
     handler: Handling,
 ) -> Route {
     Route {
         about,
         query: &[WAIT],
-        body: Some(Body { schema, limit: BodyLimit::Payloads(2), required: Required::Yes, also: &[] }),
+        body: Some(body),
         answers: SENT,
         problems: &[
             &codes::NO_SUCH_EVENT,
@@ -83,14 +82,14 @@ pub const ROUTES: &[Route] = &[
         "/v1/runs/{run}/events",
         "Send an event to a run",
         "The event is stored durably before the response. With an idempotency key (in the body or as `Idempotency-Key`, unique in the tenant) or an `eventId` (unique in the run), repeating the request does nothing. A machine handles events one at a time; with `wait`, the response comes once it has handled this one. The sender is the token's subject with the token's roles, or, if the server doesn't require tokens, the user in the body. A token with scope `on_behalf` can name another user, with roles that the token has itself.",
-        "Send",
+        Body::of::<EventSend>(BodyLimit::Payloads(2)),
         |request, app| send.call(request, app),
     ),
     sending(
         "/v1/flows/{flow}/events",
         "Send an event to the run with a business key, starting it if needed",
         "Like sending an event to a run. An event that no run of the flow could accept doesn't start one.",
-        "StartOrSend",
+        Body::of::<StartOrSend>(BodyLimit::Payloads(2)),
         |request, app| start_or_send.call(request, app),
     ),
     Route {
@@ -101,7 +100,7 @@ pub const ROUTES: &[Route] = &[
         about: "What happened to the events that the run received, newest first.",
         query: FILTERS,
         body: None,
-        answers: &[Answer::json(200, "ReceiptPage", "A page of receipts.")],
+        answers: &[Answer::json::<ReceiptList>(200, "A page of receipts.")],
         problems: &[&codes::NO_SUCH_RUN],
         handler: |request, app| of_run.call(request, app),
     },
@@ -113,7 +112,7 @@ pub const ROUTES: &[Route] = &[
         about: "With `wait`, the response comes once the machine has handled the event, or after that time with the receipt as it is then.",
         query: &[WAIT],
         body: None,
-        answers: &[Answer::json(200, "Receipt", "The receipt.")],
+        answers: &[Answer::json::<ReceiptView>(200, "The receipt.")],
         problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_RECEIPT],
         handler: |request, app| one.call(request, app),
     },
@@ -125,114 +124,84 @@ pub const ROUTES: &[Route] = &[
         about: "Newest first. A token that's bound to flows gets only the receipts of those flows. With such a token, or with `worker`, a page can have fewer items than `limit`.",
         query: FILTERS,
         body: None,
-        answers: &[Answer::json(200, "ReceiptPage", "A page of receipts.")],
+        answers: &[Answer::json::<ReceiptList>(200, "A page of receipts.")],
         problems: &[],
         handler: |request, app| of_tenant.call(request, app),
     },
 ];
 
-/// An event from outside.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Send {
-    name: String,
-    #[serde(default, deserialize_with = "flowline::core::json::present")]
-    payload: Option<Raw>,
-    event_id: Option<String>,
-    idempotency_key: Option<String>,
-    user_id: Option<String>,
-    roles: Option<Vec<String>>,
+/// Who sends it, and under which name.
+fn dress(
+    send: EventSend,
+    caller: &Caller,
+    headers: &HeaderMap,
+    request: SendRequest,
+) -> Result<SendRequest, Problem> {
+    let bad = |detail: &str, pointer: &str| Err(Problem::new(&codes::BAD_BODY, detail).at(pointer));
+    let mut request = request.sender(sender(&send, caller)?);
+    let header = key_header(headers)?;
+    match (send.idempotency_key.as_deref(), header) {
+        (Some(key), Some(header)) if key != header => {
+            return bad("the Idempotency-Key header has another key", "/idempotencyKey");
+        }
+        (None, None) => {}
+        _ if send.event_id.is_some() => {
+            return bad("send either an `eventId` or an idempotency key, not both", "/eventId");
+        }
+        (Some(key), _) | (None, Some(key)) => request = request.key(key),
+    }
+    match send.event_id {
+        Some(id) if id.is_empty() || id.len() > limits::KEY_BYTES => {
+            bad(&format!("an event id must have 1 to {} bytes", limits::KEY_BYTES), "/eventId")
+        }
+        Some(id) => Ok(request.event_id(id)),
+        None => Ok(request),
+    }
 }
 
-/// An event from outside, and how its run starts.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct StartOrSend {
-    key: String,
-    input: Option<Raw>,
-    name: String,
-    #[serde(default, deserialize_with = "flowline::core::json::present")]
-    payload: Option<Raw>,
-    event_id: Option<String>,
-    idempotency_key: Option<String>,
-    user_id: Option<String>,
-    roles: Option<Vec<String>>,
-}
-
-impl Send {
-    /// Who sends it, and under which name.
-    fn dress(
-        self,
-        caller: &Caller,
-        headers: &HeaderMap,
-        request: SendRequest,
-    ) -> Result<SendRequest, Problem> {
-        let bad = |detail: &str, pointer: &str| Err(Problem::new(&codes::BAD_BODY, detail).at(pointer));
-        let mut request = request.sender(self.sender(caller)?);
-        let header = key_header(headers)?;
-        match (self.idempotency_key.as_deref(), header) {
-            (Some(key), Some(header)) if key != header => {
-                return bad("the Idempotency-Key header has another key", "/idempotencyKey");
-            }
-            (None, None) => {}
-            _ if self.event_id.is_some() => {
-                return bad("send either an `eventId` or an idempotency key, not both", "/eventId");
-            }
-            (Some(key), _) | (None, Some(key)) => request = request.key(key),
-        }
-        match self.event_id {
-            Some(id) if id.is_empty() || id.len() > limits::KEY_BYTES => {
-                bad(&format!("an event id must have 1 to {} bytes", limits::KEY_BYTES), "/eventId")
-            }
-            Some(id) => Ok(request.event_id(id)),
-            None => Ok(request),
-        }
+/// A token says who it is; where none is asked for, the request does. One that acts for users says whom it acts for, in
+/// roles that it has itself: nobody can give away more than that.
+fn sender(send: &EventSend, caller: &Caller) -> Result<Sender, Problem> {
+    let principal = &caller.principal;
+    if !principal.by_token {
+        let roles = send.roles.clone().unwrap_or_default();
+        return Ok(Sender { user: send.user_id.clone(), roles, sent_by: None });
     }
-
-    /// A token says who it is; where none is asked for, the request does. One that acts for users says whom it acts for, in
-    /// roles that it has itself: nobody can give away more than that.
-    fn sender(&self, caller: &Caller) -> Result<Sender, Problem> {
-        let principal = &caller.principal;
-        if !principal.by_token {
-            let roles = self.roles.clone().unwrap_or_default();
-            return Ok(Sender { user: self.user_id.clone(), roles, sent_by: None });
+    let subject = principal.subject.to_string();
+    let refuse = |detail: &str, pointer: &str| Err(Problem::new(&codes::BAD_BODY, detail).at(pointer));
+    let (user, roles) = match (&send.user_id, &send.roles) {
+        (None, None) => {
+            return Ok(Sender { user: Some(subject), roles: principal.roles.to_vec(), sent_by: None });
         }
-        let subject = principal.subject.to_string();
-        let refuse = |detail: &str, pointer: &str| Err(Problem::new(&codes::BAD_BODY, detail).at(pointer));
-        let (user, roles) = match (&self.user_id, &self.roles) {
-            (None, None) => {
-                return Ok(Sender { user: Some(subject), roles: principal.roles.to_vec(), sent_by: None });
-            }
-            (user, _) if !principal.has(Scope::OnBehalf) => {
-                let pointer = if user.is_some() { "/userId" } else { "/roles" };
-                return refuse(
-                    "the token determines the sender and its roles; only a token with scope `on_behalf` can name a user",
-                    pointer,
-                );
-            }
-            (None, Some(_)) => return refuse("`roles` needs a `userId`", "/roles"),
-            (Some(user), roles) => (user.clone(), roles.clone().unwrap_or_default()),
-        };
-        // Said before anything can fail: who is refused has tried.
-        let _ = caller.acted_for.set(user.chars().take(limits::KEY_BYTES).collect());
-        if let Some(role) = roles.iter().find(|role| !principal.roles.contains(role)) {
-            let detail = format!("the token can't grant role {role:?}, which it doesn't have itself");
-            return Err(Problem::new(&codes::FORBIDDEN, detail));
+        (user, _) if !principal.has(Scope::OnBehalf) => {
+            let pointer = if user.is_some() { "/userId" } else { "/roles" };
+            return refuse(
+                "the token determines the sender and its roles; only a token with scope `on_behalf` can name a user",
+                pointer,
+            );
         }
-        Ok(Sender { user: Some(user), roles, sent_by: Some(subject) })
+        (None, Some(_)) => return refuse("`roles` needs a `userId`", "/roles"),
+        (Some(user), roles) => (user.clone(), roles.clone().unwrap_or_default()),
+    };
+    // Said before anything can fail: who is refused has tried.
+    let _ = caller.acted_for.set(user.chars().take(limits::KEY_BYTES).collect());
+    if let Some(role) = roles.iter().find(|role| !principal.roles.contains(role)) {
+        let detail = format!("the token can't grant role {role:?}, which it doesn't have itself");
+        return Err(Problem::new(&codes::FORBIDDEN, detail));
     }
+    Ok(Sender { user: Some(user), roles, sent_by: Some(subject) })
 }
 
 async fn send(
     caller: Caller,
     params: Params,
     headers: HeaderMap,
-    Given(mut send): Given<Send>,
+    Given(mut send): Given<EventSend>,
 ) -> Result<Response, Problem> {
     let row = caller.row(params.path("run")).await?;
     let payload = send.payload.take().unwrap_or_else(Raw::nothing);
     let request = caller.engine.event(&row.key(), &send.name, payload);
-    let request = send.dress(&caller, &headers, request)?;
+    let request = dress(send, &caller, &headers, request)?;
     answer(&caller, params.duration("wait"), request, Some(row)).await
 }
 
@@ -247,8 +216,8 @@ async fn start_or_send(
     let StartOrSend { key, input, name, payload, event_id, idempotency_key, user_id, roles } = given;
     let (input, payload) = (input.unwrap_or_else(Raw::null), payload.unwrap_or_else(Raw::nothing));
     let request = caller.engine.event_for(flow, &key, input, (&name, payload));
-    let send = Send { name, payload: None, event_id, idempotency_key, user_id, roles };
-    let request = send.dress(&caller, &headers, request)?;
+    let send = EventSend { name, payload: None, event_id, idempotency_key, user_id, roles };
+    let request = dress(send, &caller, &headers, request)?;
     answer(&caller, params.duration("wait"), request, None).await
 }
 
@@ -274,7 +243,7 @@ async fn answer(
         _ => None,
     };
     let receipt = match receipt {
-        Some(receipt) => Some(ReceiptView::read(store, plans, receipt).await?),
+        Some(receipt) => Some(read_receipt(store, plans, receipt).await?),
         None => None,
     };
     if let Some(problem) = receipt.as_ref().and_then(rejection) {
@@ -286,7 +255,7 @@ async fn answer(
     }
     let done = !is_machine || receipt.as_ref().is_some_and(ReceiptView::is_done);
     let status = if done { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let body = Json(SentView::of(sent, receipt));
+    let body = Json(sent_view(sent, receipt));
     Ok(match is_machine {
         true => (status, [("location", location)], body).into_response(),
         false => (status, body).into_response(),
@@ -302,11 +271,10 @@ fn rejection(receipt: &ReceiptView) -> Option<Problem> {
         _ => &codes::EVENT_REJECTED,
     };
     let detail = receipt.error.clone().unwrap_or_else(|| code.title.to_owned());
-    Some(
-        Problem::new(code, detail)
-            .with("eventId", receipt.event_id.as_ref().into())
-            .with("accepts", receipt.accepts.clone().unwrap_or_default().into()),
-    )
+    Some(Problem::new(code, detail).with(|details| {
+        details.event_id = Some(receipt.event_id.to_string());
+        details.accepts = Some(receipt.accepts.clone().unwrap_or_default());
+    }))
 }
 
 fn query(caller: &Caller, params: &Params, run: Option<RunId>) -> ReceiptQuery {
@@ -332,7 +300,7 @@ async fn of_tenant(caller: Caller, params: Params) -> Result<Json<ReceiptList>, 
 async fn list(caller: &Caller, query: ReceiptQuery) -> Result<Json<ReceiptList>, Problem> {
     let (store, plans) = (caller.engine.store(), caller.engine.plans());
     let may_see = |receipt: &Receipt| caller.principal.may_see_flow(&receipt.flow_name);
-    Ok(Json(ReceiptList::read(store, plans, query, may_see).await?))
+    Ok(Json(read_receipts(store, plans, query, may_see).await?))
 }
 
 async fn one(caller: Caller, params: Params) -> Result<Json<ReceiptView>, Problem> {
@@ -348,5 +316,5 @@ async fn one(caller: Caller, params: Params) -> Result<Json<ReceiptView>, Proble
         return Err(missing());
     }
     let receipt = caller.engine.wait_for_receipt(&row.key(), event_id, until).await?.ok_or_else(missing)?;
-    Ok(Json(ReceiptView::read(caller.engine.store(), caller.engine.plans(), receipt).await?))
+    Ok(Json(read_receipt(caller.engine.store(), caller.engine.plans(), receipt).await?))
 }

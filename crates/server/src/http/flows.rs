@@ -6,24 +6,24 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use flowline::EngineError;
 use flowline::core::definition::{self, Diagnostic, Diagnostics, Format, Read, Severity, read};
-use flowline::core::{Plan, limits};
+use flowline::core::{Json as Raw, Plan, limits};
 use flowline::registry;
 use flowline::store::StoredDefinition;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use flowline_api::flows::{
+    Activate, DefinitionJson, FlowChanged, FlowDefinition, FlowList, FlowView, Registered, Validated,
+};
+use flowline_api::problem::DiagnosticList;
 
 use super::codes;
 use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
 use super::request::{Caller, Given, Params, Text, is_json};
-use super::route::{Access, Answer, Body, BodyLimit, Content, Kind, Query, Required, Route, Scope, Verb};
-use crate::view::{FlowView, Items, Versions};
+use super::route::{Access, Answer, Body, BodyLimit, Content, Kind, Query, Route, Scope, Verb};
+use crate::view::{Versions, read_flows};
 
 const DEFINITION: Body = Body {
-    schema: "Definition",
-    limit: BodyLimit::Bytes(limits::DEFINITION_BYTES),
-    required: Required::Yes,
     also: &["application/yaml", "application/toml"],
+    ..Body::of::<DefinitionJson>(BodyLimit::Bytes(limits::DEFINITION_BYTES))
 };
 const VERSION: Query =
     Query { name: "version", kind: Kind::Text, about: "Hash of a version; the latest by default." };
@@ -38,8 +38,8 @@ pub const ROUTES: &[Route] = &[
         query: &[],
         body: Some(DEFINITION),
         answers: &[
-            Answer::json(200, "Registered", "It was registered before, and is now the latest."),
-            Answer::json(201, "Registered", "Registered, and now the latest."),
+            Answer::json::<Registered>(200, "It was registered before, and is now the latest."),
+            Answer::json::<Registered>(201, "Registered, and now the latest."),
         ],
         problems: &[&codes::DEFINITION, &codes::TOO_LARGE],
         handler: |request, app| register.call(request, app),
@@ -52,7 +52,7 @@ pub const ROUTES: &[Route] = &[
         about: "",
         query: &[],
         body: Some(DEFINITION),
-        answers: &[Answer::json(200, "Validated", "Whether it's valid, and what's wrong with it.")],
+        answers: &[Answer::json::<Validated>(200, "Whether it's valid, and what's wrong with it.")],
         problems: &[&codes::TOO_LARGE],
         handler: |request, app| validate.call(request, app),
     },
@@ -68,7 +68,7 @@ pub const ROUTES: &[Route] = &[
             about: "List every version, not only the latest of each flow.",
         }],
         body: None,
-        answers: &[Answer::json(200, "FlowList", "Flows by name, with the number of runs by status.")],
+        answers: &[Answer::json::<FlowList>(200, "Flows by name, with the number of runs by status.")],
         problems: &[],
         handler: |request, app| list.call(request, app),
     },
@@ -80,18 +80,13 @@ pub const ROUTES: &[Route] = &[
         about: "",
         query: &[VERSION],
         body: None,
-        answers: &[Answer::json(200, "Flow", "The complete definition."), UNCHANGED],
+        answers: &[Answer::json::<FlowDefinition>(200, "The complete definition."), UNCHANGED],
         problems: &[&codes::NO_SUCH_FLOW],
         handler: |request, app| show.call(request, app),
     },
     Route {
         about: "New runs use this version, even if others were registered after it; existing runs keep theirs. Brings back a retired flow.",
-        body: Some(Body {
-            schema: "Activate",
-            limit: BodyLimit::Bytes(64 << 10),
-            required: Required::Yes,
-            also: &[],
-        }),
+        body: Some(Body::of::<Activate>(BodyLimit::Bytes(64 << 10))),
         answers: CHANGED,
         problems: &[&codes::NO_SUCH_FLOW],
         ..Route::new(
@@ -122,7 +117,7 @@ pub const ROUTES: &[Route] = &[
         about: "",
         query: &[],
         body: None,
-        answers: &[Answer::json(200, "FlowList", "Versions, newest first.")],
+        answers: &[Answer::json::<FlowList>(200, "Versions, newest first.")],
         problems: &[&codes::NO_SUCH_FLOW],
         handler: |request, app| versions.call(request, app),
     },
@@ -142,7 +137,7 @@ pub const ROUTES: &[Route] = &[
         ],
         body: None,
         answers: &[
-            Answer::json(200, "Graph", "The graph."),
+            Answer::json::<definition::Graph>(200, "The graph."),
             Answer { status: 200, about: "The graph as text.", content: Content::Other("text/plain") },
         ],
         problems: &[&codes::NO_SUCH_FLOW],
@@ -150,7 +145,7 @@ pub const ROUTES: &[Route] = &[
     },
 ];
 
-const CHANGED: &[Answer] = &[Answer::json(200, "FlowChanged", "")];
+const CHANGED: &[Answer] = &[Answer::json::<FlowChanged>(200, "")];
 
 fn parse(body: &Text) -> Result<Result<Read, Diagnostics>, Problem> {
     let (name, format) = match body.kind.as_str() {
@@ -188,31 +183,34 @@ async fn register(caller: Caller, _: Params, body: Text) -> Result<Response, Pro
         help: Some(unserved.remedy),
     }));
     let status = if known.is_some() { StatusCode::OK } else { StatusCode::CREATED };
-    let answer = json!({
-        "flow": &*plan.flow, "hash": &*plan.hash, "created": known.is_none(), "warnings": read.warnings.to_json(),
-    });
+    let (flow, hash, created) = (plan.flow.clone(), plan.hash.clone(), known.is_none());
+    let answer = Registered { flow, hash, created, warnings: diagnostics(&read.warnings) };
     Ok((status, Json(answer)).into_response())
 }
 
-async fn validate(_: Caller, _: Params, body: Text) -> Result<Json<Value>, Problem> {
+fn diagnostics(found: &Diagnostics) -> DiagnosticList {
+    DiagnosticList(found.to_json().into())
+}
+
+async fn validate(_: Caller, _: Params, body: Text) -> Result<Json<Validated>, Problem> {
     Ok(Json(match parse(&body)? {
-        Ok(read) => {
-            json!({ "valid": true, "flow": read.definition.flow, "diagnostics": read.warnings.to_json() })
+        Ok(Read { definition, warnings }) => {
+            Validated { valid: true, flow: Some(definition.flow), diagnostics: diagnostics(&warnings) }
         }
-        Err(wrong) => json!({ "valid": false, "diagnostics": wrong.to_json() }),
+        Err(wrong) => Validated { valid: false, flow: None, diagnostics: diagnostics(&wrong) },
     }))
 }
 
-async fn list(caller: Caller, params: Params) -> Result<Json<Items<FlowView>>, Problem> {
+async fn list(caller: Caller, params: Params) -> Result<Json<FlowList>, Problem> {
     let versions = if params.flag("versions") { Versions::All } else { Versions::Latest };
-    let mut items = FlowView::list(caller.engine.store(), caller.engine.tenant(), versions).await?;
+    let mut items = read_flows(caller.engine.store(), caller.engine.tenant(), versions).await?;
     items.retain(|item| caller.principal.may_see_flow(&item.definition.flow));
     let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
     for item in items.iter_mut().filter(|item| item.definition.latest) {
         let plan = caller.engine.plans().get(store, tenant, &item.definition.hash).await?;
         item.not_run_here = caller.engine.unserved(&plan);
     }
-    Ok(Json(Items { items }))
+    Ok(Json(FlowList { items }))
 }
 
 /// The definition that the path and `version` name.
@@ -229,43 +227,38 @@ async fn find(caller: &Caller, params: &Params) -> Result<StoredDefinition, Prob
 
 async fn show(caller: Caller, params: Params, headers: HeaderMap) -> Result<Response, Problem> {
     let stored = find(&caller, &params).await?;
-    let mut answer = json!(stored);
     let latest = caller.engine.store().latest(caller.engine.tenant(), &stored.flow).await?;
-    answer["retired"] = json!(latest.is_none());
-    answer["definition"] = serde_json::from_str(&stored.body)
+    let definition = Raw::parse(&stored.body)
         .map_err(|error| Problem::new(&codes::STORE, format!("definition {}: {error}", stored.hash)))?;
-    tagged(&headers, &answer)
+    let (definition, retired) = (DefinitionJson(definition), latest.is_none());
+    tagged(&headers, &FlowDefinition { stored, definition, retired })
 }
 
-async fn versions(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+async fn versions(caller: Caller, params: Params) -> Result<Json<FlowList>, Problem> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;
     let definitions = registry::of_flow(caller.engine.store(), caller.engine.tenant(), flow).await?;
-    Ok(Json(json!({ "items": definitions })))
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Activate {
-    version: String,
+    let version =
+        |definition| FlowView { definition, kind: None, runs: None, retired: None, not_run_here: Vec::new() };
+    Ok(Json(FlowList { items: definitions.into_iter().map(version).collect() }))
 }
 
 async fn activate(
     caller: Caller,
     params: Params,
     Given(given): Given<Activate>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<FlowChanged>, Problem> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;
     let latest = caller.engine.activate(flow, &given.version).await?;
-    Ok(Json(json!({ "flow": flow, "hash": latest.hash, "retired": false })))
+    Ok(Json(FlowChanged { flow: flow.to_owned(), hash: Some(latest.hash), retired: false }))
 }
 
-async fn retire(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+async fn retire(caller: Caller, params: Params) -> Result<Json<FlowChanged>, Problem> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;
     caller.engine.retire(flow).await?;
-    Ok(Json(json!({ "flow": flow, "hash": null, "retired": true })))
+    Ok(Json(FlowChanged { flow: flow.to_owned(), hash: None, retired: true }))
 }
 
 async fn draw(caller: Caller, params: Params) -> Result<Response, Problem> {
@@ -274,6 +267,6 @@ async fn draw(caller: Caller, params: Params) -> Result<Response, Problem> {
     Ok(match params.text("format") {
         Some("mermaid") => definition::mermaid(&plan.definition).into_response(),
         Some("dot") => definition::dot(&plan.definition).into_response(),
-        _ => Json(json!(definition::graph(&plan.definition))).into_response(),
+        _ => Json(definition::graph(&plan.definition)).into_response(),
     })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::handler::Handler as _;
-use serde_json::{Value, json};
+use flowline_api::stats::InstanceHealth;
 
 use super::App;
 use super::codes;
@@ -24,7 +24,7 @@ pub const ROUTES: &[Route] = &[
         about: "Responds as long as the process runs, whatever the state of the store.",
         query: &[],
         body: None,
-        answers: &[Answer::json(200, "Health", "It lives.")],
+        answers: &[Answer::json::<InstanceHealth>(200, "It lives.")],
         problems: &[],
         handler: |request, app| live.call(request, app),
     },
@@ -36,22 +36,25 @@ pub const ROUTES: &[Route] = &[
         about: "For load balancers: an instance that isn't ready refuses requests that need the store.",
         query: &[],
         body: None,
-        answers: &[Answer::json(200, "Health", "The store responds and accepts writes.")],
+        answers: &[Answer::json::<InstanceHealth>(200, "The store responds and accepts writes.")],
         problems: &[&codes::UNAVAILABLE],
         handler: |request, app| ready.call(request, app),
     },
 ];
 
-async fn live() -> Json<Value> {
-    Json(json!({ "status": "ok" }))
+async fn live() -> Json<InstanceHealth> {
+    Json(InstanceHealth { status: "ok".to_owned(), instance: None })
 }
 
-async fn ready(State(app): State<App>) -> Result<Json<Value>, Problem> {
+async fn ready(State(app): State<App>) -> Result<Json<InstanceHealth>, Problem> {
     if let Some(trouble) = &*app.engine.trouble().borrow() {
         return Err(Problem::new(&codes::UNAVAILABLE, trouble.to_string()));
     }
     match tokio::time::timeout(PATIENCE, app.engine.store().now()).await {
-        Ok(Ok(_)) => Ok(Json(json!({ "status": "ok", "instance": &*app.engine.config().instance }))),
+        Ok(Ok(_)) => {
+            let instance = Some(app.engine.config().instance.to_string());
+            Ok(Json(InstanceHealth { status: "ok".to_owned(), instance }))
+        }
         Ok(Err(error)) => Err(Problem::new(&codes::UNAVAILABLE, error.to_string())),
         Err(_) => Err(Problem::new(&codes::UNAVAILABLE, "the store didn't respond within 1.5s")),
     }

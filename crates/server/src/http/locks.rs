@@ -11,32 +11,31 @@ use flowline::core::Time;
 use flowline::lock::{self, LockError, NamedLock};
 use flowline::store::lock::fence;
 use flowline::store::{LockRow, Token};
-use flowline_client::wire::{
+use flowline_api::locks::{
     AcquireLockAnswer, AcquireLockRequest, ExtendLockAnswer, ExtendLockRequest, HeldLock, LockList,
     ReleaseLockAnswer, ReleaseLockRequest,
 };
-use serde_json::json;
 
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Route, Scope, Verb};
 
 /// The path of a holder's heartbeat, which the audit log leaves out.
 pub const EXTEND: &str = "/v1/locks/{name}/extend";
 const HOLDERS: Access = Access::Either(Scope::Work, Scope::Operate);
-const BODY_BYTES: usize = 64 * 1024;
+const SMALL: BodyLimit = BodyLimit::Bytes(64 << 10);
 
 pub const ROUTES: &[Route] = &[
     Route {
         about: "Locks that are held, by name.",
-        answers: &[Answer::json(200, "LockList", "")],
+        answers: &[Answer::json::<LockList>(200, "")],
         ..Route::new(Verb::Get, "/v1/locks", Scope::Read, "List the locks", |request, app| {
             list.call(request, app)
         })
     },
     Route {
-        answers: &[Answer::json(200, "HeldLock", "")],
+        answers: &[Answer::json::<HeldLock>(200, "")],
         problems: &[&codes::NO_SUCH_LOCK],
         ..Route::new(Verb::Get, "/v1/locks/{name}", Scope::Read, "Show a lock", |request, app| {
             show.call(request, app)
@@ -45,13 +44,8 @@ pub const ROUTES: &[Route] = &[
     Route {
         access: HOLDERS,
         about: "Succeeds if no one holds the lock, or if you repeat the request with the same `lockToken`, so it's safe to repeat. Extend the lock before it expires. `fence` is higher than that of every earlier holder.",
-        body: Some(Body {
-            schema: "AcquireLock",
-            limit: BodyLimit::Bytes(BODY_BYTES),
-            required: Required::No,
-            also: &[],
-        }),
-        answers: &[Answer::json(200, "AcquiredLock", "")],
+        body: Some(Body::of::<AcquireLockRequest>(SMALL).optional()),
+        answers: &[Answer::json::<AcquireLockAnswer>(200, "")],
         problems: &[&codes::INVALID, &codes::LOCK_HELD],
         ..Route::new(Verb::Post, "/v1/locks/{name}", Scope::Work, "Acquire a lock", |request, app| {
             acquire.call(request, app)
@@ -60,13 +54,8 @@ pub const ROUTES: &[Route] = &[
     Route {
         access: HOLDERS,
         about: "The lock then expires `ttlMs` from now. Not in the audit log, since holders do this all the time.",
-        body: Some(Body {
-            schema: "ExtendLock",
-            limit: BodyLimit::Bytes(BODY_BYTES),
-            required: Required::Yes,
-            also: &[],
-        }),
-        answers: &[Answer::json(200, "ExtendedLock", "")],
+        body: Some(Body::of::<ExtendLockRequest>(SMALL)),
+        answers: &[Answer::json::<ExtendLockAnswer>(200, "")],
         problems: &[&codes::INVALID, &codes::LOCK_LOST],
         ..Route::new(Verb::Post, EXTEND, Scope::Work, "Extend a lock", |request, app| {
             extend.call(request, app)
@@ -74,13 +63,8 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         access: HOLDERS,
-        body: Some(Body {
-            schema: "ReleaseLock",
-            limit: BodyLimit::Bytes(BODY_BYTES),
-            required: Required::Yes,
-            also: &[],
-        }),
-        answers: &[Answer::json(200, "ReleasedLock", "")],
+        body: Some(Body::of::<ReleaseLockRequest>(SMALL)),
+        answers: &[Answer::json::<ReleaseLockAnswer>(200, "")],
         ..Route::new(Verb::Post, "/v1/locks/{name}/release", Scope::Work, "Release a lock", |request, app| {
             release.call(request, app)
         })
@@ -177,9 +161,8 @@ impl From<LockError> for Problem {
         match error {
             LockError::Store(error) => error.into(),
             LockError::Name(_) => Problem::parameter("name", text),
-            LockError::Held { owner, until, .. } => {
-                Problem::new(&codes::LOCK_HELD, text).with("owner", json!(owner)).with("until", json!(until))
-            }
+            LockError::Held { owner, until, .. } => Problem::new(&codes::LOCK_HELD, text)
+                .with(|details| (details.owner, details.until) = (Some(owner), Some(until))),
             _ => Problem::new(&codes::INVALID, text),
         }
     }

@@ -7,7 +7,6 @@ pub mod access;
 pub mod audit;
 pub mod bulk;
 pub mod callbacks;
-pub mod codes;
 pub mod cors;
 pub mod etag;
 pub mod events;
@@ -36,6 +35,8 @@ pub mod tls;
 pub mod tokens;
 pub mod work;
 pub mod workers;
+
+pub use flowline_api::codes;
 
 use std::sync::Arc;
 

@@ -3,13 +3,15 @@
 use axum::handler::Handler as _;
 use axum::http::HeaderMap;
 use axum::response::Response;
+use flowline_api::runs::{DURATION, LABEL};
 use serde_json::{Map, Value, json};
 
 use super::codes::{self, Code};
 use super::etag::{UNCHANGED, tagged};
 use super::problem::{PROBLEM_JSON, Problem};
 use super::route::{Access, Answer, Content, Kind, Required, Route, Scope, Verb, path_parameters};
-use super::{routes, schemas};
+use super::routes;
+use super::schemas::Schemas;
 
 pub const ROUTES: &[Route] = &[Route {
     verb: Verb::Get,
@@ -42,11 +44,12 @@ async fn show(headers: HeaderMap) -> Result<Response, Problem> {
 
 /// The whole document.
 pub fn document() -> Value {
+    let mut schemas = Schemas::new();
     let mut paths: Map<String, Value> = Map::new();
     // What only sends a browser on is no part of the API.
     for route in routes().filter(|route| route.answers.iter().any(|answer| answer.status < 300)) {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
-        path[route.verb.as_str()] = operation(route);
+        path[route.verb.as_str()] = operation(route, &mut schemas);
     }
     json!({
         "openapi": "3.1.0",
@@ -60,17 +63,17 @@ pub fn document() -> Value {
         "tags": [],
         "paths": paths,
         "components": {
-            "schemas": schemas::all(),
+            "schemas": schemas.components(),
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
         },
     })
 }
 
-fn operation(route: &Route) -> Value {
+fn operation(route: &Route, schemas: &mut Schemas) -> Value {
     let mut operation = json!({
         "operationId": operation_id(route),
         "summary": route.summary,
-        "responses": responses(route),
+        "responses": responses(route, schemas),
     });
     if !route.about.is_empty() {
         operation["description"] = route.about.into();
@@ -86,7 +89,7 @@ fn operation(route: &Route) -> Value {
         operation["parameters"] = parameters.into();
     }
     if let Some(body) = &route.body {
-        let mut content = json!({ "application/json": { "schema": reference(body.schema) } });
+        let mut content = json!({ "application/json": { "schema": schemas.request(body.schema) } });
         for kind in body.also {
             content[kind] = json!({ "schema": { "type": "string" } });
         }
@@ -108,7 +111,7 @@ fn operation_id(route: &Route) -> String {
     std::iter::once(route.verb.as_str().to_owned()).chain(words.map(capital)).collect()
 }
 
-fn responses(route: &Route) -> Value {
+fn responses(route: &Route, schemas: &mut Schemas) -> Value {
     let mut responses: Map<String, Value> = Map::new();
     for answer in route.answers {
         let response = responses
@@ -117,7 +120,7 @@ fn responses(route: &Route) -> Value {
         match answer.content {
             Content::None => {}
             Content::Json(schema) => {
-                response["content"]["application/json"] = json!({ "schema": reference(schema) })
+                response["content"]["application/json"] = json!({ "schema": schemas.answer(schema) })
             }
             Content::Other(kind) => response["content"][kind] = json!({}),
         }
@@ -148,10 +151,10 @@ fn schema_of(kind: Kind) -> Value {
         Kind::Text => json!({ "type": "string" }),
         Kind::Number(from, to) => json!({ "type": "integer", "minimum": from, "maximum": to }),
         Kind::Flag => json!({ "type": "boolean" }),
-        Kind::Duration => json!({ "type": "string", "pattern": schemas::DURATION, "examples": ["30s"] }),
-        Kind::Span => json!({ "type": "string", "pattern": schemas::DURATION, "examples": ["1h"] }),
+        Kind::Duration => json!({ "type": "string", "pattern": DURATION, "examples": ["30s"] }),
+        Kind::Span => json!({ "type": "string", "pattern": DURATION, "examples": ["1h"] }),
         Kind::Moment => json!({ "type": "string", "examples": ["2026-01-31T12:00:00Z", "24h"] }),
-        Kind::Label => json!({ "type": "string", "pattern": schemas::LABEL, "examples": ["team=billing"] }),
+        Kind::Label => json!({ "type": "string", "pattern": LABEL, "examples": ["team=billing"] }),
         Kind::OneOf(words) => json!({ "enum": words }),
         Kind::SomeOf(words) => {
             let one = words.join("|").replace('.', "\\.");

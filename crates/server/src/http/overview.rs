@@ -5,7 +5,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::handler::Handler as _;
 use flowline::stats::{Depth, NO_WIDTH, Question, Stats, stats};
-use flowline::verify::{Report, verify};
+use flowline::verify::verify;
+use flowline_api::explain::VerifyReport;
 
 use super::codes;
 use super::problem::Problem;
@@ -41,7 +42,7 @@ pub const ROUTES: &[Route] = &[
             },
         ],
         body: None,
-        answers: &[Answer::json(200, "Stats", "")],
+        answers: &[Answer::json::<Stats>(200, "")],
         problems: &[],
         handler: |request, app| count.call(request, app),
     },
@@ -53,7 +54,7 @@ pub const ROUTES: &[Route] = &[
         about: "Reads every log. On a large store use `flowline verify`, which has no time limit.",
         query: &[],
         body: None,
-        answers: &[Answer::json(200, "Report", "What doesn't match; empty if all is well.")],
+        answers: &[Answer::json::<VerifyReport>(200, "What doesn't match; empty if all is well.")],
         problems: &[],
         handler: |request, app| check.call(request, app),
     },
@@ -86,7 +87,7 @@ async fn count(caller: Caller, params: Params) -> Result<Json<Stats>, Problem> {
     Ok(Json(stats(store, &question).await?))
 }
 
-async fn check(caller: Caller, _: Params) -> Result<Json<Report>, Problem> {
+async fn check(caller: Caller, _: Params) -> Result<Json<VerifyReport>, Problem> {
     if caller.principal.flows.is_some() {
         let detail = "this token is bound to flows, and this covers all of them; check a single run with GET /v1/runs/{run}/verify";
         return Err(Problem::new(&codes::FORBIDDEN, detail));

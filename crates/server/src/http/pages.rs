@@ -126,7 +126,7 @@ fn api() -> String {
         for answer in route.answers {
             let what = match answer.content {
                 Content::None => String::new(),
-                Content::Json(schema) => format!("<code>{schema}</code> "),
+                Content::Json(schema) => format!("<code>{}</code> ", (schema.name)()),
                 Content::Other(kind) => format!("<code>{kind}</code> "),
             };
             let _ =

@@ -1,12 +1,14 @@
 //! What went wrong, as RFC 9457 writes it. Every answer that is not good has this shape.
 
+use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use flowline::EngineError;
 use flowline::core::decide::Refusal;
 use flowline::core::json::JsonError;
 use flowline::store::StoreError;
-use serde_json::{Value, json};
+use flowline_api::ProblemDetails;
+use flowline_api::problem::{DiagnosticList, ProblemPlace};
 
 use super::codes::{self, Code};
 
@@ -18,35 +20,41 @@ const RETRY_AFTER: &str = "1";
 #[derive(Debug)]
 pub struct Problem {
     pub code: &'static Code,
-    pub detail: String,
-    /// Places in the request, by JSON pointer or by the name of a parameter.
-    errors: Vec<Value>,
-    diagnostics: Option<Value>,
-    /// Members of this kind of problem.
-    more: Vec<(&'static str, Value)>,
+    details: Box<ProblemDetails>,
 }
 
 impl Problem {
     pub fn new(code: &'static Code, detail: impl Into<String>) -> Problem {
-        Problem { code, detail: detail.into(), errors: Vec::new(), diagnostics: None, more: Vec::new() }
+        let details = ProblemDetails {
+            kind: format!("/errors/{}", code.code),
+            title: code.title.to_owned(),
+            status: code.status,
+            detail: detail.into(),
+            code: code.code.to_owned(),
+            ..ProblemDetails::default()
+        };
+        Problem { code, details: Box::new(details) }
     }
 
     /// Names a place in the body.
-    pub fn at(mut self, pointer: &str) -> Problem {
-        self.errors.push(json!({ "pointer": pointer, "detail": self.detail }));
-        self
+    pub fn at(self, pointer: &str) -> Problem {
+        self.with(|details| {
+            let detail = details.detail.clone();
+            details.errors.push(ProblemPlace { pointer: Some(pointer.to_owned()), parameter: None, detail });
+        })
     }
 
-    /// Adds a member that this kind of problem has.
-    pub fn with(mut self, name: &'static str, value: Value) -> Problem {
-        self.more.push((name, value));
+    /// Adds what only this kind of problem has.
+    pub fn with(mut self, add: impl FnOnce(&mut ProblemDetails)) -> Problem {
+        add(&mut self.details);
         self
     }
 
     pub fn parameter(name: &str, detail: impl Into<String>) -> Problem {
-        let mut problem = Problem::new(&codes::BAD_PARAMETER, detail);
-        problem.errors.push(json!({ "parameter": name, "detail": problem.detail }));
-        problem
+        Problem::new(&codes::BAD_PARAMETER, detail).with(|details| {
+            let detail = details.detail.clone();
+            details.errors.push(ProblemPlace { pointer: None, parameter: Some(name.to_owned()), detail });
+        })
     }
 
     pub fn no_such_run(run: &str) -> Problem {
@@ -57,30 +65,15 @@ impl Problem {
         Problem::new(&codes::NO_SUCH_FLOW, format!("there is no flow {flow:?}"))
     }
 
-    pub fn to_json(&self) -> Value {
-        let code = self.code;
-        let mut body = json!({
-            "type": format!("/errors/{}", code.code),
-            "title": code.title,
-            "status": code.status,
-            "detail": self.detail,
-            "code": code.code,
-        });
-        if !self.errors.is_empty() {
-            body["errors"] = Value::Array(self.errors.clone());
-        }
-        if let Some(diagnostics) = &self.diagnostics {
-            body["diagnostics"] = diagnostics.clone();
-        }
-        self.more.iter().for_each(|(name, value)| body[*name] = value.clone());
-        body
+    pub fn into_details(self) -> ProblemDetails {
+        *self.details
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, self.to_json().to_string()).into_response();
+        let mut response = (status, Json(&self.details)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         match self.code.status {
@@ -111,9 +104,9 @@ impl From<EngineError> for Problem {
         let code = match error {
             EngineError::Store(error) => return error.into(),
             EngineError::Definition(diagnostics) => {
-                let mut problem = Problem::new(&codes::DEFINITION, text);
-                problem.diagnostics = Some(diagnostics.to_json());
-                return problem;
+                return Problem::new(&codes::DEFINITION, text).with(|details| {
+                    details.diagnostics = Some(DiagnosticList(diagnostics.to_json().into()))
+                });
             }
             EngineError::Plan(_) => &codes::DEFINITION,
             EngineError::NoSuchRun(_) => &codes::NO_SUCH_RUN,

@@ -11,13 +11,12 @@ use flowline::core::{RunId, RunKey, Status};
 use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
 use flowline::store::row::Pause;
 use flowline::store::{QueueRow, RunQuery, RunRow};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use flowline_api::queues::{DeadLetters, QueueChanged, QueueList, Redrive, Redriven, RedrivenRun};
 
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Route, Scope, Verb};
 use super::runs::LIMIT;
 
 /// Failed runs that one request looks through for dead letters.
@@ -32,7 +31,7 @@ pub const ROUTES: &[Route] = &[
         about: "Queues that have jobs or are paused, by name and by what a worker has to be able to run.",
         query: &[],
         body: None,
-        answers: &[Answer::json(200, "QueueList", "")],
+        answers: &[Answer::json::<QueueList>(200, "")],
         problems: &[],
         handler: |request, app| list.call(request, app),
     },
@@ -44,7 +43,7 @@ pub const ROUTES: &[Route] = &[
         about: "",
         query: &[],
         body: None,
-        answers: &[Answer::json(200, "QueueList", "One row per kind of step in the queue.")],
+        answers: &[Answer::json::<QueueList>(200, "One row per kind of step in the queue.")],
         problems: &[&codes::NO_SUCH_QUEUE],
         handler: |request, app| show.call(request, app),
     },
@@ -63,7 +62,7 @@ pub const ROUTES: &[Route] = &[
         about: "Runs that failed at a step of this queue and haven't been redriven, newest first. A page can have fewer items than `limit`, or none, and still have a `next`, because failed runs of other queues are skipped.",
         query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." }],
         body: None,
-        answers: &[Answer::json(200, "DeadLetters", "")],
+        answers: &[Answer::json::<DeadLetters>(200, "")],
         problems: &[&codes::NO_SUCH_QUEUE],
         handler: |request, app| dead.call(request, app),
     },
@@ -74,13 +73,8 @@ pub const ROUTES: &[Route] = &[
         summary: "Redrive the dead letters of a queue",
         about: "Retries each as a new run that keeps its completed steps. Dead letters that were redriven are gone from the list, so you can repeat the request until `next` is null.",
         query: &[],
-        body: Some(Body {
-            schema: "Redrive",
-            limit: BodyLimit::Bytes(64 << 10),
-            required: Required::No,
-            also: &[],
-        }),
-        answers: &[Answer::json(200, "Redriven", "")],
+        body: Some(Body::of::<Redrive>(BodyLimit::Bytes(64 << 10)).optional()),
+        answers: &[Answer::json::<Redriven>(200, "")],
         problems: &[&codes::NO_SUCH_QUEUE],
         handler: |request, app| redrive.call(request, app),
     },
@@ -95,7 +89,7 @@ const fn change(path: &'static str, summary: &'static str, about: &'static str, 
     }
 }
 
-const CHANGED: &[Answer] = &[Answer::json(200, "QueueChanged", "")];
+const CHANGED: &[Answer] = &[Answer::json::<QueueChanged>(200, "")];
 
 async fn rows(caller: &Caller) -> Result<Vec<QueueRow>, Problem> {
     let mut rows = caller.engine.store().queues(caller.engine.tenant()).await?;
@@ -111,11 +105,11 @@ fn queue<'a>(caller: &Caller, params: &'a Params) -> Result<&'a str, Problem> {
     if caller.principal.may_see_queue(queue) { Ok(queue) } else { Err(no_such()) }
 }
 
-async fn list(caller: Caller, _: Params) -> Result<Json<Value>, Problem> {
-    Ok(Json(json!({ "items": rows(&caller).await? })))
+async fn list(caller: Caller, _: Params) -> Result<Json<QueueList>, Problem> {
+    Ok(Json(QueueList { items: rows(&caller).await? }))
 }
 
-async fn show(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+async fn show(caller: Caller, params: Params) -> Result<Json<QueueList>, Problem> {
     let queue = queue(&caller, &params)?;
     let mut rows = rows(&caller).await?;
     rows.retain(|row| &*row.queue == queue);
@@ -125,30 +119,21 @@ async fn show(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
             format!("queue {queue:?} has no jobs and isn't paused"),
         ));
     }
-    Ok(Json(json!({ "items": rows })))
+    Ok(Json(QueueList { items: rows }))
 }
 
-async fn pause(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+async fn pause(caller: Caller, params: Params) -> Result<Json<QueueChanged>, Problem> {
     set(&caller, &params, Pause::Paused).await
 }
 
-async fn resume(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+async fn resume(caller: Caller, params: Params) -> Result<Json<QueueChanged>, Problem> {
     set(&caller, &params, Pause::Open).await
 }
 
-async fn set(caller: &Caller, params: &Params, pause: Pause) -> Result<Json<Value>, Problem> {
+async fn set(caller: &Caller, params: &Params, pause: Pause) -> Result<Json<QueueChanged>, Problem> {
     let queue = queue(caller, params)?;
     caller.engine.store().pause_queue(caller.engine.tenant(), queue, pause).await?;
-    Ok(Json(json!({ "queue": queue, "paused": pause == Pause::Paused })))
-}
-
-/// Dead letters, and where to look on.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct DeadLetters {
-    items: Vec<RunRow>,
-    has_more: bool,
-    next: Option<String>,
+    Ok(Json(QueueChanged { queue: queue.to_owned(), paused: pause == Pause::Paused }))
 }
 
 async fn dead(caller: Caller, params: Params) -> Result<Json<DeadLetters>, Problem> {
@@ -211,20 +196,11 @@ async fn died_in(caller: &Caller, row: &RunRow, queue: &str) -> Result<bool, Pro
     Ok(plan.steps.iter().any(|known| known.name == *step && &*known.queue == queue))
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Redrive {
-    limit: Option<usize>,
-    #[serde(default)]
-    dry_run: bool,
-    cursor: Option<String>,
-}
-
 async fn redrive(
     caller: Caller,
     params: Params,
     Given(given): Given<Redrive>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Redriven>, Problem> {
     let queue = queue(&caller, &params)?;
     let limit = given.limit.unwrap_or(PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
@@ -233,16 +209,18 @@ async fn redrive(
     let dead = find_dead(&caller, queue, given.cursor.as_deref(), limit).await?;
     let mut items = Vec::new();
     for row in &dead.items {
-        let mut item = json!({ "runId": row.run_id, "flowName": row.flow_name });
+        let (run_id, flow_name) = (row.run_id.clone(), row.flow_name.clone());
+        let mut item = RedrivenRun { run_id, flow_name, new_run_id: None, error: None };
         if !given.dry_run {
             match drive_again(&caller, row).await {
-                Ok(run) => item["newRunId"] = json!(run),
-                Err(problem) => item["error"] = problem.to_json(),
+                Ok(run) => item.new_run_id = Some(run),
+                Err(problem) => item.error = Some(problem.into_details()),
             }
         }
         items.push(item);
     }
-    Ok(Json(json!({ "items": items, "dryRun": given.dry_run, "hasMore": dead.has_more, "next": dead.next })))
+    let DeadLetters { has_more, next, .. } = dead;
+    Ok(Json(Redriven { items, dry_run: given.dry_run, has_more, next }))
 }
 
 async fn drive_again(caller: &Caller, row: &RunRow) -> Result<RunId, Problem> {

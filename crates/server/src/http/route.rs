@@ -1,11 +1,14 @@
 //! A route says everything about itself in one place: its path, who may use it, what it takes and what it answers. The
 //! router, the check of the scope, the check of the query and the OpenAPI document are all made from it.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 
 use axum::extract::Request;
 use axum::response::Response;
 use flowline::Limits;
+pub use flowline_api::access::Scope;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::App;
 
@@ -95,45 +98,6 @@ impl Access {
     }
 }
 
-/// What a token allows. `admin` allows everything but `on_behalf`; the others stand for themselves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scope {
-    /// Look at definitions, runs, events, queues.
-    Read,
-    /// Start runs and send events into them.
-    Start,
-    /// Take jobs and report their outcomes.
-    Work,
-    /// Steer runs and queues, register definitions.
-    Operate,
-    /// Send events for users whom the request names. No other scope includes it.
-    #[serde(rename = "on_behalf")]
-    OnBehalf,
-    /// Everything but `on_behalf`: tokens and the audit log too.
-    Admin,
-}
-
-impl Scope {
-    pub const ALL: [Scope; 6] =
-        [Scope::Read, Scope::Start, Scope::Work, Scope::Operate, Scope::OnBehalf, Scope::Admin];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Scope::Read => "read",
-            Scope::Start => "start",
-            Scope::Work => "work",
-            Scope::Operate => "operate",
-            Scope::OnBehalf => "on_behalf",
-            Scope::Admin => "admin",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Scope> {
-        Scope::ALL.into_iter().find(|scope| scope.as_str() == text)
-    }
-}
-
 /// A parameter of the query string.
 #[derive(Debug)]
 pub struct Query {
@@ -161,15 +125,40 @@ pub enum Kind {
     SomeOf(&'static [&'static str]),
 }
 
+/// The schema of a type.
+#[derive(Debug, Clone, Copy)]
+pub struct SchemaOf {
+    pub name: fn() -> Cow<'static, str>,
+    /// Adds it to those of a document, and refers to it.
+    pub refer: fn(&mut SchemaGenerator) -> Schema,
+}
+
+impl SchemaOf {
+    pub const fn of<T: JsonSchema>() -> SchemaOf {
+        SchemaOf { name: T::schema_name, refer: SchemaGenerator::subschema_for::<T> }
+    }
+}
+
 /// What a request carries.
 #[derive(Debug)]
 pub struct Body {
-    /// A schema of the OpenAPI document.
-    pub schema: &'static str,
+    pub schema: SchemaOf,
     pub limit: BodyLimit,
     pub required: Required,
     /// Media types beside `application/json`.
     pub also: &'static [&'static str],
+}
+
+impl Body {
+    /// JSON of this type.
+    pub const fn of<T: JsonSchema>(limit: BodyLimit) -> Body {
+        Body { schema: SchemaOf::of::<T>(), limit, required: Required::Yes, also: &[] }
+    }
+
+    /// May be left out.
+    pub const fn optional(self) -> Body {
+        Body { required: Required::No, ..self }
+    }
 }
 
 /// The most bytes that a body may have. Where payloads are in it, it grows with their limit, and never below what is usual:
@@ -223,15 +212,15 @@ pub struct Answer {
 #[derive(Debug, Clone, Copy)]
 pub enum Content {
     None,
-    /// JSON of this schema.
-    Json(&'static str),
+    Json(SchemaOf),
     /// Something else, by media type.
     Other(&'static str),
 }
 
 impl Answer {
-    pub const fn json(status: u16, schema: &'static str, about: &'static str) -> Answer {
-        Answer { status, about, content: Content::Json(schema) }
+    /// JSON of this type.
+    pub const fn json<T: JsonSchema>(status: u16, about: &'static str) -> Answer {
+        Answer { status, about, content: Content::Json(SchemaOf::of::<T>()) }
     }
 }
 

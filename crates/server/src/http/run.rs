@@ -1,7 +1,5 @@
 //! One run: look at it, steer it.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -10,29 +8,30 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use flowline::core::decide::Finish;
 use flowline::core::event::EventType;
-use flowline::core::{Event, Input, Json as Raw, RunId, Status};
+use flowline::core::{Input, Json as Raw, Status};
 use flowline::explain::explain;
 use flowline::store::query::{MAX_PAGE, PAGE};
 use flowline::store::{EventQuery, RunRow, Total};
-use flowline::verify::{Report, verify_run};
+use flowline::verify::verify_run;
 use flowline::{Applied, RetryFrom, RunOutcome, StateOwner, StateQuery, StateScope};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use flowline_api::explain::{Explanation, VerifyReport};
+use flowline_api::runs::{
+    CancelRun, CompleteRun, EventList, FailRun, Retried, RetryRun, RunChanged, RunResult, RunView,
+};
+use flowline_api::state::RunValues;
 
 use super::codes;
 use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{
-    Access, Answer, Body, BodyLimit, Content, Handling, Kind, Query, Required, Route, Scope, Verb,
-};
+use super::route::{Access, Answer, Body, BodyLimit, Content, Handling, Kind, Query, Route, Scope, Verb};
 use super::runs::{LIMIT, WAIT, key_header};
-use crate::view::RunView;
+use crate::view::{read_run, totals};
 
-const SMALL: usize = 64 * 1024;
+const SMALL: BodyLimit = BodyLimit::Bytes(64 << 10);
 
 const APPLIED: &[Answer] =
-    &[Answer::json(200, "Applied", "Done; `changed` is false if there was nothing to change.")];
+    &[Answer::json::<RunChanged>(200, "Done; `changed` is false if there was nothing to change.")];
 
 /// A route that carries an input into a run.
 const fn act(
@@ -66,16 +65,12 @@ const fn look(
     }
 }
 
-const fn small(schema: &'static str, required: Required) -> Option<Body> {
-    Some(Body { schema, limit: BodyLimit::Bytes(SMALL), required, also: &[] })
-}
-
 pub const ROUTES: &[Route] = &[
     look(
         "/v1/runs/{run}",
         "Show a run",
         &[],
-        &[Answer::json(200, "Run", "The run with its steps and jobs."), UNCHANGED],
+        &[Answer::json::<RunView>(200, "The run with its steps and jobs."), UNCHANGED],
         |request, app| show.call(request, app),
     ),
     Route {
@@ -104,7 +99,7 @@ pub const ROUTES: &[Route] = &[
             },
             LIMIT,
         ],
-        &[Answer::json(200, "EventPage", "Events in order; empty if retention has removed the log.")],
+        &[Answer::json::<EventList>(200, "Events in order; empty if retention has removed the log.")],
         |request, app| events.call(request, app),
     ),
     look(
@@ -112,8 +107,8 @@ pub const ROUTES: &[Route] = &[
         "Get the outcome of a run",
         &[WAIT],
         &[
-            Answer::json(200, "Outcome", "The run has ended."),
-            Answer::json(202, "Outcome", "The run hasn't ended yet."),
+            Answer::json::<RunResult>(200, "The run has ended."),
+            Answer::json::<RunResult>(202, "The run hasn't ended yet."),
         ],
         |request, app| result.call(request, app),
     ),
@@ -125,9 +120,8 @@ pub const ROUTES: &[Route] = &[
             kind: Kind::Text,
             about: "`run`, `flow`, `tenant` or any other name; `run` by default.",
         }],
-        &[Answer::json(
+        &[Answer::json::<RunValues>(
             200,
-            "State",
             "The first 1,000 keys with their values; GET /v1/state/{scope} lists all, page by page.",
         )],
         |request, app| state.call(request, app),
@@ -136,21 +130,21 @@ pub const ROUTES: &[Route] = &[
         "/v1/runs/{run}/verify",
         "Check a run against its log",
         &[],
-        &[Answer::json(200, "Report", "What doesn't match; empty if all is well.")],
+        &[Answer::json::<VerifyReport>(200, "What doesn't match; empty if all is well.")],
         |request, app| verify.call(request, app),
     ),
     look(
         "/v1/runs/{run}/explain",
         "Explain why a run isn't progressing",
         &[],
-        &[Answer::json(200, "Explanation", "What each step is waiting for.")],
+        &[Answer::json::<Explanation>(200, "What each step is waiting for.")],
         |request, app| explanation.call(request, app),
     ),
     act(
         "/v1/runs/{run}/cancel",
         "Cancel a run",
         "Running steps are told to stop.",
-        small("Cancel", Required::No),
+        Some(Body::of::<CancelRun>(SMALL).optional()),
         |request, app| cancel.call(request, app),
     ),
     act(
@@ -165,12 +159,16 @@ pub const ROUTES: &[Route] = &[
         "/v1/runs/{run}/complete",
         "End a run as completed",
         "",
-        Some(Body { schema: "Complete", limit: BodyLimit::Payloads(2), required: Required::No, also: &[] }),
+        Some(Body::of::<CompleteRun>(BodyLimit::Payloads(2)).optional()),
         |request, app| complete.call(request, app),
     ),
-    act("/v1/runs/{run}/fail", "End a run as failed", "", small("Fail", Required::Yes), |request, app| {
-        fail.call(request, app)
-    }),
+    act(
+        "/v1/runs/{run}/fail",
+        "End a run as failed",
+        "",
+        Some(Body::of::<FailRun>(SMALL)),
+        |request, app| fail.call(request, app),
+    ),
     Route {
         verb: Verb::Post,
         path: "/v1/runs/{run}/retry",
@@ -178,10 +176,10 @@ pub const ROUTES: &[Route] = &[
         summary: "Retry an ended run as a new run",
         about: "The new run of a flow keeps the completed steps and runs the rest; with `from`, it also repeats that step and every step after it. The new run of a machine starts where the old one was before the event that failed, with its context, receipts and timers, and handles that event again. With `fromStart`, either starts over with the same input. With an `Idempotency-Key`, repeating the request returns the same new run.",
         query: &[],
-        body: small("Retry", Required::No),
+        body: Some(Body::of::<RetryRun>(SMALL).optional()),
         answers: &[
-            Answer::json(200, "Retried", "A run with this key already exists."),
-            Answer::json(201, "Retried", "The new run."),
+            Answer::json::<Retried>(200, "A run with this key already exists."),
+            Answer::json::<Retried>(201, "The new run."),
         ],
         problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_STEP, &codes::RUN_NOT_ENDED, &codes::KEY_CONFLICT],
         handler: |request, app| retry.call(request, app),
@@ -213,7 +211,7 @@ pub const EVENT_TYPES: &[&str] = &[
 
 async fn show(caller: Caller, params: Params, headers: HeaderMap) -> Result<Response, Problem> {
     let row = caller.row(params.path("run")).await?;
-    let view = RunView::read(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
+    let view = read_run(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
     tagged(&headers, &view)
 }
 
@@ -223,35 +221,7 @@ async fn delete(caller: Caller, params: Params) -> Result<StatusCode, Problem> {
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A page of a log. Payloads pass through as they are.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Events {
-    pub items: Vec<Event>,
-    has_more: bool,
-    next: Option<u64>,
-    /// Events of the run that the filters let through, wherever the page lies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    total: Option<u64>,
-    /// In place of `total` where counting stopped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    total_at_least: Option<u64>,
-    pub events_trimmed: bool,
-}
-
-/// How a run ended, if it has.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Outcome {
-    run_id: RunId,
-    pub status: Status,
-    result: Option<Raw>,
-    error: Option<String>,
-    #[serde(default)]
-    events_trimmed: bool,
-}
-
-async fn events(caller: Caller, params: Params) -> Result<Json<Events>, Problem> {
+async fn events(caller: Caller, params: Params) -> Result<Json<EventList>, Problem> {
     let row = caller.row(params.path("run")).await?;
     let query = EventQuery {
         after: params.number("after").unwrap_or(0),
@@ -267,11 +237,8 @@ async fn events(caller: Caller, params: Params) -> Result<Json<Events>, Problem>
         false if query.after == 0 && !page.more => Total::Exact(page.events.len() as u64),
         false => store.count_events(&row.key(), query).await?,
     };
-    let (total, total_at_least) = match total {
-        Total::Exact(n) => (Some(n), None),
-        Total::AtLeast(n) => (None, Some(n)),
-    };
-    Ok(Json(Events {
+    let (total, total_at_least) = totals(Some(total));
+    Ok(Json(EventList {
         next: page.events.last().filter(|_| page.more).map(|event| event.seq),
         items: page.events,
         has_more: page.more,
@@ -291,26 +258,18 @@ async fn result(caller: Caller, params: Params) -> Result<Response, Problem> {
     };
     Ok(match ended {
         Some(RunOutcome { status, result, error, trimmed: events_trimmed }) => {
-            Json(Outcome { run_id: row.run_id, status, result, error, events_trimmed }).into_response()
+            Json(RunResult { run_id: row.run_id, status, result, error, events_trimmed }).into_response()
         }
         None => {
             let row = caller.row(params.path("run")).await?;
             let RunRow { run_id, status, events_trimmed, .. } = row;
-            let answer = Outcome { run_id, status, result: None, error: None, events_trimmed };
+            let answer = RunResult { run_id, status, result: None, error: None, events_trimmed };
             (StatusCode::ACCEPTED, Json(answer)).into_response()
         }
     })
 }
 
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct State {
-    scope: String,
-    values: BTreeMap<String, Raw>,
-    has_more: bool,
-}
-
-async fn state(caller: Caller, params: Params) -> Result<Json<State>, Problem> {
+async fn state(caller: Caller, params: Params) -> Result<Json<RunValues>, Problem> {
     let row = caller.row(params.path("run")).await?;
     let scope = StateScope::from(params.text("scope").unwrap_or("run"));
     scope.check().map_err(|error| Problem::parameter("scope", error.to_string()))?;
@@ -320,93 +279,69 @@ async fn state(caller: Caller, params: Params) -> Result<Json<State>, Problem> {
     }
     let page = caller.engine.store().states(&row.tenant, &owner, StateQuery::first(MAX_PAGE)).await?;
     let values = page.values.into_iter().map(|found| (found.key, found.value)).collect();
-    Ok(Json(State { scope: scope.as_str().to_owned(), values, has_more: page.more }))
+    Ok(Json(RunValues { scope: scope.as_str().to_owned(), values, has_more: page.more }))
 }
 
-async fn explanation(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+async fn explanation(caller: Caller, params: Params) -> Result<Json<Explanation>, Problem> {
     let row = caller.row(params.path("run")).await?;
     let mut explanation = explain(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
-    explanation.note_unserved(&caller.engine);
-    Ok(Json(json!(explanation)))
+    caller.engine.note_unserved(&mut explanation);
+    Ok(Json(explanation))
 }
 
-async fn verify(caller: Caller, params: Params) -> Result<Json<Report>, Problem> {
+async fn verify(caller: Caller, params: Params) -> Result<Json<VerifyReport>, Problem> {
     let row = caller.row(params.path("run")).await?;
     Ok(Json(verify_run(caller.engine.store(), caller.engine.plans(), &row.key()).await?))
 }
 
 /// Carries an input into a run that the caller may know of.
-async fn apply(caller: &Caller, params: &Params, input: Input) -> Result<Json<Value>, Problem> {
+async fn apply(caller: &Caller, params: &Params, input: Input) -> Result<Json<RunChanged>, Problem> {
     let row = caller.row(params.path("run")).await?;
     let Applied { changed, status } = caller.engine.input(&row.key(), input).await?;
-    Ok(Json(json!({ "runId": row.run_id, "changed": changed, "status": status })))
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Cancel {
-    reason: Option<String>,
+    Ok(Json(RunChanged { run_id: row.run_id, changed, status }))
 }
 
 async fn cancel(
     caller: Caller,
     params: Params,
-    Given(cancel): Given<Cancel>,
-) -> Result<Json<Value>, Problem> {
+    Given(cancel): Given<CancelRun>,
+) -> Result<Json<RunChanged>, Problem> {
     apply(&caller, &params, Input::Cancel { reason: cancel.reason }).await
 }
 
-async fn pause(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+async fn pause(caller: Caller, params: Params) -> Result<Json<RunChanged>, Problem> {
     apply(&caller, &params, Input::Pause).await
 }
 
-async fn resume(caller: Caller, params: Params) -> Result<Json<Value>, Problem> {
+async fn resume(caller: Caller, params: Params) -> Result<Json<RunChanged>, Problem> {
     apply(&caller, &params, Input::Resume).await
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Complete {
-    result: Option<Raw>,
 }
 
 async fn complete(
     caller: Caller,
     params: Params,
-    Given(given): Given<Complete>,
-) -> Result<Json<Value>, Problem> {
+    Given(given): Given<CompleteRun>,
+) -> Result<Json<RunChanged>, Problem> {
     let result = given.result.unwrap_or_else(Raw::null);
     apply(&caller, &params, Input::Finish(Finish::Completed { result })).await
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Fail {
-    error: String,
-}
-
-async fn fail(caller: Caller, params: Params, Given(given): Given<Fail>) -> Result<Json<Value>, Problem> {
+async fn fail(
+    caller: Caller,
+    params: Params,
+    Given(given): Given<FailRun>,
+) -> Result<Json<RunChanged>, Problem> {
     apply(&caller, &params, Input::Finish(Finish::Failed { error: given.error })).await
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[serde(rename_all = "camelCase", default)]
-struct Retry {
-    from: Option<String>,
-    from_start: bool,
-}
-
-impl Retry {
-    fn place(&self) -> Result<RetryFrom<'_>, Problem> {
-        match (self.from.as_deref(), self.from_start) {
-            (Some(_), true) => {
-                Err(Problem::new(&codes::BAD_BODY, "send either `from` or `fromStart`, not both")
-                    .at("/fromStart"))
-            }
-            (from, false) => Ok(from.into()),
-            (None, true) => Ok(RetryFrom::Start),
+fn place(retry: &RetryRun) -> Result<RetryFrom<'_>, Problem> {
+    match (retry.from.as_deref(), retry.from_start) {
+        (Some(_), true) => {
+            Err(Problem::new(&codes::BAD_BODY, "send either `from` or `fromStart`, not both")
+                .at("/fromStart"))
         }
+        (from, false) => Ok(from.into()),
+        (None, true) => Ok(RetryFrom::Start),
     }
 }
 
@@ -414,10 +349,10 @@ async fn retry(
     caller: Caller,
     params: Params,
     headers: HeaderMap,
-    Given(given): Given<Retry>,
+    Given(given): Given<RetryRun>,
 ) -> Result<Response, Problem> {
     let row = caller.row(params.path("run")).await?;
-    let place = given.place()?;
+    let place = place(&given)?;
     check_retry(&caller, &row, given.from.as_deref()).await?;
     let mut request = caller.engine.again(&row.key(), place).await?;
     if let Some(key) = key_header(&headers)? {
@@ -428,32 +363,6 @@ async fn retry(
     let location = format!("/v1/runs/{}", new.run_id);
     let status = if handle.existed() { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, [("location", location)], Json(Retried::of(&new, &row.run_id))).into_response())
-}
-
-/// A run that repeats another.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Retried {
-    pub run_id: RunId,
-    pub retry_of: RunId,
-    pub status: Status,
-    /// The state that a machine is in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<Arc<str>>,
-    /// What it has of the other.
-    pub completed_steps: u32,
-}
-
-impl Retried {
-    pub fn of(new: &RunRow, old: &RunId) -> Retried {
-        Retried {
-            run_id: new.run_id.clone(),
-            retry_of: old.clone(),
-            status: new.status,
-            state: new.state.clone(),
-            completed_steps: new.completed_steps,
-        }
-    }
 }
 
 async fn check_retry(caller: &Caller, row: &RunRow, from: Option<&str>) -> Result<(), Problem> {

@@ -1,31 +1,24 @@
 //! Runs in number: start one or many, list them.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use axum::Json;
 use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use flowline::core::definition::Priority;
-use flowline::core::time::{format_duration, parse_duration};
-use flowline::core::{Json as Raw, RunId, Status, limits};
+use flowline::core::{Json as Raw, Status, limits};
 use flowline::internal::check_start;
 use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
 use flowline::store::{RunPage, RunQuery, Total};
 use flowline::{EngineError, RunHandle, StartRequest, trace};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Value, json};
+use flowline_api::runs::{BATCH, BatchOutcome, BatchStart, BatchStarted, RunList, RunStart, Started};
 
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Kind, Query, Required, Route, Scope, Verb};
-use crate::view::RunList;
+use super::route::{Access, Answer, Body, BodyLimit, Kind, Query, Route, Scope, Verb};
+use crate::view::run_list;
 
-/// Runs that one request may start.
-pub const BATCH: usize = 1_000;
 /// The header that names an idempotency key.
 const KEY_HEADER: &str = "idempotency-key";
 pub const STATUSES: &[&str] = &["running", "waiting", "paused", "completed", "failed", "cancelled"];
@@ -38,19 +31,13 @@ pub const ROUTES: &[Route] = &[
         summary: "Start a run",
         about: "The run is stored durably before the response. With an idempotency key (in the body or as `Idempotency-Key`) the request is safe to repeat: the same key and input return the same run. With `wait`, the response comes when the run has ended, or after that time with the run as it is then. A `traceparent` header (W3C Trace Context) makes the run part of that trace.",
         query: &[WAIT],
-        body: Some(Body {
-            schema: "Start",
-            limit: BodyLimit::Payloads(2),
-            required: Required::No,
-            also: &[],
-        }),
+        body: Some(Body::of::<RunStart>(BodyLimit::Payloads(2)).optional()),
         answers: &[
-            Answer::json(
+            Answer::json::<Started>(
                 200,
-                "Started",
                 "A run with this key already exists, or the run ended within `wait`.",
             ),
-            Answer::json(201, "Started", "Started."),
+            Answer::json::<Started>(201, "Started."),
         ],
         problems: &[&codes::NO_SUCH_FLOW, &codes::SCHEMA, &codes::KEY_CONFLICT, &codes::TOO_LARGE],
         handler: |request, app| start.call(request, app),
@@ -62,13 +49,8 @@ pub const ROUTES: &[Route] = &[
         summary: "Start many runs",
         about: "Each run is independent: if one is refused, the others still start. Results are in the order of the request.",
         query: &[],
-        body: Some(Body {
-            schema: "BatchStart",
-            limit: BodyLimit::Batch,
-            required: Required::Yes,
-            also: &[],
-        }),
-        answers: &[Answer::json(200, "BatchStarted", "The outcome for each run.")],
+        body: Some(Body::of::<BatchStart>(BodyLimit::Batch)),
+        answers: &[Answer::json::<BatchStarted>(200, "The outcome for each run.")],
         problems: &[&codes::INVALID],
         handler: |request, app| batch.call(request, app),
     },
@@ -80,7 +62,7 @@ pub const ROUTES: &[Route] = &[
         about: "Lists the runs that match all filters. `total` is exact if you filter only by `flow`, `status` and `state`; otherwise it's exact up to 10,000, and above that you get `totalAtLeast` instead.",
         query: FILTERS,
         body: None,
-        answers: &[Answer::json(200, "RunPage", "A page of runs.")],
+        answers: &[Answer::json::<RunList>(200, "A page of runs.")],
         problems: &[],
         handler: |request, app| list.call(request, app),
     },
@@ -92,7 +74,7 @@ pub const ROUTES: &[Route] = &[
         about: "Like `GET /v1/runs?flow=…`, with the same filters, but returns 404 for a flow that was never registered.",
         query: FILTERS.split_at(1).1,
         body: None,
-        answers: &[Answer::json(200, "RunPage", "A page of runs.")],
+        answers: &[Answer::json::<RunList>(200, "A page of runs.")],
         problems: &[&codes::NO_SUCH_FLOW],
         handler: |request, app| list_flow.call(request, app),
     },
@@ -132,118 +114,45 @@ pub const WAIT: Query =
 pub const LIMIT: Query =
     Query { name: "limit", kind: Kind::Number(1, MAX_PAGE as u64), about: "Items per page; 50 by default." };
 
-/// How a run starts.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Start {
-    /// In a batch; one run has it in the path.
-    pub flow: Option<String>,
-    pub input: Option<Raw>,
-    pub idempotency_key: Option<String>,
-    #[serde(default)]
-    pub labels: BTreeMap<String, String>,
-    #[serde(default, deserialize_with = "delay", serialize_with = "delay_text")]
-    pub delay: Duration,
-    #[serde(default, deserialize_with = "priority")]
-    pub priority: Priority,
-    /// A hash; the latest definition where it is left out.
-    pub version: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct BatchStart {
-    runs: Vec<Start>,
-}
-
-#[derive(Debug, Serialize)]
-struct BatchStarted {
-    items: Vec<Became>,
-}
-
-/// What became of one run of a batch.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum Became {
-    Started(Started),
-    Refused { error: Value },
-}
-
-fn delay<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(Duration::ZERO) };
-    parse_duration(&text)
-        .ok_or_else(|| D::Error::custom(format!("{text:?} isn't a duration (30s, 5m, 1h30m)")))
-}
-
-fn delay_text<S: Serializer>(delay: &Duration, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(&format_duration(*delay))
-}
-
-fn priority<'de, D: Deserializer<'de>>(from: D) -> Result<Priority, D::Error> {
-    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(Priority::default()) };
-    Priority::parse(&text).ok_or_else(|| D::Error::custom("a priority must be low, normal, high or urgent"))
-}
-
-/// A run that was started, and how it ended where that was waited for. Payloads pass through as they are.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Started {
-    pub run_id: RunId,
-    pub existed: bool,
-    pub status: Status,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    result: Option<Raw>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
-
-impl Started {
-    pub fn of(handle: &RunHandle, status: Status) -> Started {
-        Started { run_id: handle.id().clone(), existed: handle.existed(), status, result: None, error: None }
+/// Makes the run part of the trace that the request belongs to, unless its labels name another. A header that is none is
+/// passed over, as its standard asks.
+fn join_trace(start: &mut RunStart, headers: &HeaderMap) {
+    let given = headers.get(trace::LABEL).and_then(|value| value.to_str().ok());
+    if let Some(given) = given.filter(|given| trace::Trace::parse(given).is_some())
+        && start.labels.len() < limits::LABELS
+    {
+        start.labels.entry(trace::LABEL.to_owned()).or_insert_with(|| given.to_owned());
     }
 }
 
-impl Start {
-    /// Makes the run part of the trace that the request belongs to, unless its labels name another. A header that is none
-    /// is passed over, as its standard asks.
-    fn join(&mut self, headers: &HeaderMap) {
-        let given = headers.get(trace::LABEL).and_then(|value| value.to_str().ok());
-        if let Some(given) = given.filter(|given| trace::Trace::parse(given).is_some())
-            && self.labels.len() < limits::LABELS
-        {
-            self.labels.entry(trace::LABEL.to_owned()).or_insert_with(|| given.to_owned());
+async fn request(start: RunStart, caller: &Caller, flow: &str) -> Result<StartRequest, Problem> {
+    caller.check_flow(flow)?;
+    let input = start.input.unwrap_or_else(Raw::null);
+    let mut request = match start.version {
+        None => caller.engine.run_named(flow, input).await?,
+        Some(hash) => {
+            let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
+            let found = store.definition(tenant, &hash).await?.filter(|found| &*found.flow == flow);
+            let missing =
+                || Problem::new(&codes::NO_SUCH_FLOW, format!("flow {flow:?} has no version {hash}"));
+            let found = found.ok_or_else(missing)?;
+            caller.engine.run_plan(caller.engine.plans().get(store, tenant, &found.hash).await?, input)
         }
+    };
+    if let Some(key) = start.idempotency_key {
+        request = request.idempotency_key(key);
     }
-
-    async fn request(self, caller: &Caller, flow: &str) -> Result<StartRequest, Problem> {
-        caller.check_flow(flow)?;
-        let input = self.input.unwrap_or_else(Raw::null);
-        let mut request = match self.version {
-            None => caller.engine.run_named(flow, input).await?,
-            Some(hash) => {
-                let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
-                let found = store.definition(tenant, &hash).await?.filter(|found| &*found.flow == flow);
-                let missing =
-                    || Problem::new(&codes::NO_SUCH_FLOW, format!("flow {flow:?} has no version {hash}"));
-                let found = found.ok_or_else(missing)?;
-                caller.engine.run_plan(caller.engine.plans().get(store, tenant, &found.hash).await?, input)
-            }
-        };
-        if let Some(key) = self.idempotency_key {
-            request = request.idempotency_key(key);
-        }
-        for (name, value) in self.labels {
-            request = request.label(name, value);
-        }
-        Ok(request.priority(self.priority).delay(self.delay))
+    for (name, value) in start.labels {
+        request = request.label(name, value);
     }
+    Ok(request.priority(start.priority).delay(start.delay))
 }
 
 async fn start(
     caller: Caller,
     params: Params,
     headers: HeaderMap,
-    Given(mut start): Given<Start>,
+    Given(mut start): Given<RunStart>,
 ) -> Result<Response, Problem> {
     if let Some(key) = key_header(&headers)? {
         if start.idempotency_key.as_deref().is_some_and(|other| other != key) {
@@ -256,8 +165,8 @@ async fn start(
         return Err(Problem::new(&codes::BAD_BODY, "the path names another flow").at("/flow"));
     }
     check_key(start.idempotency_key.as_deref()).map_err(|problem| problem.at("/idempotencyKey"))?;
-    start.join(&headers);
-    let handle = start.request(&caller, params.path("flow")).await?.await?;
+    join_trace(&mut start, &headers);
+    let handle = request(start, &caller, params.path("flow")).await?.await?;
     let ended = match params.duration("wait") {
         Some(wait) => tokio::time::timeout(wait, handle.wait()).await.ok().transpose()?,
         None => None,
@@ -289,7 +198,8 @@ async fn started(caller: &Caller, handle: &RunHandle) -> Result<Started, EngineE
         Some(status) => status,
         None => caller.engine.row(handle.key()).await?.status,
     };
-    Ok(Started::of(handle, status))
+    let (run_id, existed) = (handle.id().clone(), handle.existed());
+    Ok(Started { run_id, existed, status, result: None, error: None })
 }
 
 async fn batch(
@@ -313,20 +223,20 @@ async fn batch(
         check_key(start.idempotency_key.as_deref())
             .map_err(|problem| problem.at(&format!("/runs/{at}/idempotencyKey")))?;
     }
-    batch.runs.iter_mut().for_each(|start| start.join(&headers));
+    batch.runs.iter_mut().for_each(|start| join_trace(start, &headers));
     // All are on their way together, so that they share commits.
     let starts = batch.runs.into_iter().map(|item| start_one(&caller, item));
     let answers = futures_util::future::join_all(starts).await;
     let became = |answer: Result<Started, Problem>| match answer {
-        Ok(started) => Became::Started(started),
-        Err(problem) => Became::Refused { error: problem.to_json() },
+        Ok(started) => BatchOutcome::Started(started),
+        Err(problem) => BatchOutcome::Refused { error: problem.into_details() },
     };
     Ok(Json(BatchStarted { items: answers.into_iter().map(became).collect() }))
 }
 
-async fn start_one(caller: &Caller, mut start: Start) -> Result<Started, Problem> {
+async fn start_one(caller: &Caller, mut start: RunStart) -> Result<Started, Problem> {
     let flow = start.flow.take().unwrap_or_default();
-    let handle = start.request(caller, &flow).await?.await?;
+    let handle = request(start, caller, &flow).await?.await?;
     Ok(started(caller, &handle).await?)
 }
 
@@ -356,7 +266,7 @@ async fn list_flow(caller: Caller, params: Params) -> Result<Json<RunList>, Prob
     if page.items.is_empty() && !store.definitions(tenant).await?.iter().any(|known| &*known.flow == flow) {
         return Err(Problem::no_such_flow(flow));
     }
-    Ok(Json(page.into()))
+    Ok(Json(run_list(page)))
 }
 
 async fn list(caller: Caller, params: Params) -> Result<Json<RunList>, Problem> {
@@ -378,14 +288,5 @@ async fn list(caller: Caller, params: Params) -> Result<Json<RunList>, Problem> 
         }
         _ => caller.engine.store().runs(query).await?,
     };
-    Ok(Json(page.into()))
-}
-
-/// Adds a total to an answer, as far as it is known.
-pub fn total_json(answer: &mut Value, total: Option<Total>) {
-    match total {
-        Some(Total::Exact(total)) => answer["total"] = json!(total),
-        Some(Total::AtLeast(total)) => answer["totalAtLeast"] = json!(total),
-        None => {}
-    }
+    Ok(Json(run_list(page)))
 }

@@ -4,24 +4,25 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::handler::Handler as _;
+use flowline::core::Tenant;
 use flowline::core::time::parse_duration;
-use flowline::core::{Json as Raw, Time};
 use flowline::store::query::PAGE;
+use flowline::store::{Store, StoreError};
 use flowline::{StateHandle, StateOwner, StatePage, StateQuery, StateValue};
-use serde::{Deserialize, Serialize};
+use flowline_api::state::{StateChanged, StateEntry, StateList, StateScopeView, StateScopes, StateWrite};
 
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Answer, Body, BodyLimit, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Answer, Body, BodyLimit, Kind, Query, Route, Scope, Verb};
 use super::runs::LIMIT;
 
-const CHANGED: &[Answer] = &[Answer::json(200, "StateChanged", "`changed` is false if the key wasn't set.")];
+const CHANGED: &[Answer] = &[Answer::json::<StateChanged>(200, "`changed` is false if the key wasn't set.")];
 
 pub const ROUTES: &[Route] = &[
     Route {
         about: "Scopes that have values: `tenant`, and scopes with a name of your own. Scopes of flows and runs aren't listed; use their flow or run.",
-        answers: &[Answer::json(200, "StateScopes", "")],
+        answers: &[Answer::json::<StateScopes>(200, "")],
         ..Route::new(Verb::Get, "/v1/state", Scope::Read, "List scopes of key-value state", |request, app| {
             scopes.call(request, app)
         })
@@ -29,7 +30,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         about: "Sorted by key. A scope is `tenant`, `flow:FLOW`, `run:RUN`, or any name of your own, such as `orders`, which all flows of the tenant share. A token that's bound to flows can only read the state of those flows and their runs.",
         query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." }],
-        answers: &[Answer::json(200, "StateList", "A page of values.")],
+        answers: &[Answer::json::<StateList>(200, "A page of values.")],
         problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW],
         ..Route::new(
             Verb::Get,
@@ -40,7 +41,7 @@ pub const ROUTES: &[Route] = &[
         )
     },
     Route {
-        answers: &[Answer::json(200, "StateEntry", "")],
+        answers: &[Answer::json::<StateEntry>(200, "")],
         problems: &[&codes::NO_SUCH_KEY, &codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID],
         ..Route::new(Verb::Get, "/v1/state/{scope}/{key}", Scope::Read, "Get a value", |request, app| {
             get.call(request, app)
@@ -48,12 +49,7 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         about: "Replaces the current value. With `ttl`, the value is deleted after that time. Only a run's steps can write its state.",
-        body: Some(Body {
-            schema: "StateWrite",
-            limit: BodyLimit::Payloads(2),
-            required: Required::Yes,
-            also: &[],
-        }),
+        body: Some(Body::of::<StateWrite>(BodyLimit::Payloads(2))),
         answers: CHANGED,
         problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID, &codes::TOO_LARGE],
         ..Route::new(Verb::Put, "/v1/state/{scope}/{key}", Scope::Operate, "Set a value", |request, app| {
@@ -73,78 +69,22 @@ pub const ROUTES: &[Route] = &[
     },
 ];
 
-/// A key with its value.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct StateEntry {
-    pub scope: String,
-    pub key: String,
-    pub value: Raw,
-    /// When it will be gone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<Time>,
+pub fn state_entry(owner: &StateOwner, found: StateValue) -> StateEntry {
+    let StateValue { key, value, expires } = found;
+    StateEntry { scope: owner.to_string(), key, value, expires_at: expires }
 }
 
-impl StateEntry {
-    pub fn of(owner: &StateOwner, found: StateValue) -> StateEntry {
-        let StateValue { key, value, expires } = found;
-        StateEntry { scope: owner.to_string(), key, value, expires_at: expires }
-    }
+pub fn state_list(owner: &StateOwner, page: StatePage) -> StateList {
+    let next = page.values.last().filter(|_| page.more).map(|last| last.key.clone());
+    StateList { items: page.values.into_iter().map(|found| state_entry(owner, found)).collect(), next }
 }
 
-/// A page of key-values.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct StateList {
-    pub items: Vec<StateEntry>,
-    /// `cursor` of the next page.
-    pub next: Option<String>,
-}
-
-impl StateList {
-    pub fn of(owner: &StateOwner, page: StatePage) -> StateList {
-        let next = page.values.last().filter(|_| page.more).map(|last| last.key.clone());
-        StateList { items: page.values.into_iter().map(|found| StateEntry::of(owner, found)).collect(), next }
-    }
-}
-
-/// A scope that holds a value.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct StateScopeView {
-    pub scope: String,
-}
-
-/// A list of scopes.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct StateScopes {
-    pub items: Vec<StateScopeView>,
-}
-
-impl StateScopes {
-    pub async fn read(
-        store: &dyn flowline::store::Store,
-        tenant: &flowline::core::Tenant,
-    ) -> Result<StateScopes, flowline::store::StoreError> {
-        let own = store.states(tenant, &StateOwner::Tenant, StateQuery::first(1)).await?;
-        let own = (!own.values.is_empty()).then(|| "tenant".to_owned());
-        let named = store.scopes(tenant).await?;
-        let all = own.into_iter().chain(named.iter().map(|name| name.to_string()));
-        Ok(StateScopes { items: all.map(|scope| StateScopeView { scope }).collect() })
-    }
-}
-
-/// What became of a change.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct StateChanged {
-    pub scope: String,
-    pub key: String,
-    pub changed: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StateWrite {
-    value: Raw,
-    ttl: Option<String>,
+pub async fn read_scopes(store: &dyn Store, tenant: &Tenant) -> Result<StateScopes, StoreError> {
+    let own = store.states(tenant, &StateOwner::Tenant, StateQuery::first(1)).await?;
+    let own = (!own.values.is_empty()).then(|| "tenant".to_owned());
+    let named = store.scopes(tenant).await?;
+    let all = own.into_iter().chain(named.iter().map(|name| name.to_string()));
+    Ok(StateScopes { items: all.map(|scope| StateScopeView { scope }).collect() })
 }
 
 impl Caller {
@@ -179,21 +119,21 @@ async fn state_of(caller: &Caller, params: &Params) -> Result<StateHandle, Probl
 
 async fn scopes(caller: Caller, _: Params) -> Result<Json<StateScopes>, Problem> {
     caller.check_shared_state()?;
-    Ok(Json(StateScopes::read(caller.engine.store(), caller.engine.tenant()).await?))
+    Ok(Json(read_scopes(caller.engine.store(), caller.engine.tenant()).await?))
 }
 
 async fn list(caller: Caller, params: Params) -> Result<Json<StateList>, Problem> {
     let state = state_of(&caller, &params).await?;
     let limit = params.number("limit").map_or(PAGE, |limit| limit as usize);
     let page = state.list(StateQuery { after: params.text("cursor").map(str::to_owned), limit }).await?;
-    Ok(Json(StateList::of(state.owner(), page)))
+    Ok(Json(state_list(state.owner(), page)))
 }
 
 async fn get(caller: Caller, params: Params) -> Result<Json<StateEntry>, Problem> {
     let state = state_of(&caller, &params).await?;
     let key = params.path("key");
     match state.find(key).await? {
-        Some(found) => Ok(Json(StateEntry::of(state.owner(), found))),
+        Some(found) => Ok(Json(state_entry(state.owner(), found))),
         None => Err(Problem::new(&codes::NO_SUCH_KEY, format!("scope {} has no key {key:?}", state.owner()))),
     }
 }

@@ -4,19 +4,18 @@ use axum::Json;
 use axum::handler::Handler as _;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use flowline::core::Json as Raw;
 use flowline::store::query::PAGE;
 use flowline::store::{DocumentQuery, Order};
-use serde::Serialize;
-use serde_json::{Value, json};
+use flowline_api::access::{AuditList, MadeToken, NewToken, TokenList, Whoami};
 
 use super::audit::collection;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Content, Kind, Query, Required, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Content, Kind, Query, Route, Scope, Verb};
 use super::runs::LIMIT;
-use crate::token::{self, NewToken};
+use crate::token;
+use crate::view::read_documents;
 
 pub const ROUTES: &[Route] = &[
     Route {
@@ -26,13 +25,8 @@ pub const ROUTES: &[Route] = &[
         summary: "Create a token",
         about: "The response is the only place that shows the secret; the store keeps only a hash.",
         query: &[],
-        body: Some(Body {
-            schema: "NewToken",
-            limit: BodyLimit::Bytes(64 << 10),
-            required: Required::Yes,
-            also: &[],
-        }),
-        answers: &[Answer::json(201, "MadeToken", "")],
+        body: Some(Body::of::<NewToken>(BodyLimit::Bytes(64 << 10))),
+        answers: &[Answer::json::<MadeToken>(201, "")],
         problems: &[],
         handler: |request, app| make.call(request, app),
     },
@@ -44,7 +38,7 @@ pub const ROUTES: &[Route] = &[
         about: "",
         query: &[],
         body: None,
-        answers: &[Answer::json(200, "TokenList", "Tokens without their secrets.")],
+        answers: &[Answer::json::<TokenList>(200, "Tokens without their secrets.")],
         problems: &[],
         handler: |request, app| list.call(request, app),
     },
@@ -68,7 +62,7 @@ pub const ROUTES: &[Route] = &[
         about: "Who changed runs, queues, definitions and tokens, newest first. Entries are kept for 90 days.",
         query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." }],
         body: None,
-        answers: &[Answer::json(200, "AuditPage", "")],
+        answers: &[Answer::json::<AuditList>(200, "")],
         problems: &[],
         handler: |request, app| audit.call(request, app),
     },
@@ -80,21 +74,22 @@ pub const ROUTES: &[Route] = &[
         about: "",
         query: &[],
         body: None,
-        answers: &[Answer::json(200, "Principal", "")],
+        answers: &[Answer::json::<Whoami>(200, "")],
         problems: &[],
         handler: |request, app| whoami.call(request, app),
     },
 ];
 
 async fn make(caller: Caller, _: Params, Given(new): Given<NewToken>) -> Result<Response, Problem> {
-    new.check().map_err(|(field, wrong)| Problem::new(&codes::BAD_BODY, wrong).at(&format!("/{field}")))?;
+    token::check(&new)
+        .map_err(|(field, wrong)| Problem::new(&codes::BAD_BODY, wrong).at(&format!("/{field}")))?;
     let made = token::create(caller.engine.store(), caller.engine.tenant(), new).await?;
     Ok((StatusCode::CREATED, [("cache-control", "no-store")], Json(made)).into_response())
 }
 
-async fn list(caller: Caller, _: Params) -> Result<Json<Value>, Problem> {
+async fn list(caller: Caller, _: Params) -> Result<Json<TokenList>, Problem> {
     let rows = token::list(caller.engine.store(), Some(caller.engine.tenant())).await?;
-    Ok(Json(json!({ "items": rows })))
+    Ok(Json(TokenList { items: rows }))
 }
 
 async fn revoke(caller: Caller, params: Params) -> Result<StatusCode, Problem> {
@@ -105,15 +100,7 @@ async fn revoke(caller: Caller, params: Params) -> Result<StatusCode, Problem> {
     }
 }
 
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct AuditPage {
-    items: Vec<Raw>,
-    has_more: bool,
-    next: Option<String>,
-}
-
-async fn audit(caller: Caller, params: Params) -> Result<Json<AuditPage>, Problem> {
+async fn audit(caller: Caller, params: Params) -> Result<Json<AuditList>, Problem> {
     let query = DocumentQuery {
         order: Order::Descending,
         after: params.text("cursor").map(str::to_owned),
@@ -121,18 +108,17 @@ async fn audit(caller: Caller, params: Params) -> Result<Json<AuditPage>, Proble
     };
     let page = caller.engine.store().documents(&collection(caller.engine.tenant()), query).await?;
     let next = page.items.last().filter(|_| page.more).map(|last| last.id.clone());
-    Ok(Json(AuditPage {
-        has_more: page.more,
-        next,
-        items: page.items.into_iter().map(|line| line.body).collect(),
-    }))
+    Ok(Json(AuditList { has_more: page.more, next, items: read_documents(page.items)? }))
 }
 
-async fn whoami(caller: Caller, _: Params) -> Json<Value> {
+async fn whoami(caller: Caller, _: Params) -> Json<Whoami> {
     let principal = &caller.principal;
-    let scopes: Vec<&str> = principal.scopes.iter().map(|scope| scope.as_str()).collect();
-    Json(json!({
-        "tenant": principal.tenant, "subject": &*principal.subject, "scopes": scopes, "roles": &*principal.roles,
-        "flows": principal.flows.as_deref(), "queues": principal.queues.as_deref(),
-    }))
+    Json(Whoami {
+        tenant: principal.tenant.clone(),
+        subject: principal.subject.to_string(),
+        scopes: principal.scopes.to_vec(),
+        roles: principal.roles.to_vec(),
+        flows: principal.flows.as_deref().map(<[String]>::to_vec),
+        queues: principal.queues.as_deref().map(<[String]>::to_vec),
+    })
 }

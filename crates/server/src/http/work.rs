@@ -1,8 +1,6 @@
 //! Work for remote workers: claim, heartbeat, append, emit, complete, release. docs/worker-protocol.md is the guide to these
 //! routes.
 
-mod schemas;
-
 use std::time::Duration;
 
 use axum::Json;
@@ -10,31 +8,16 @@ use axum::extract::State;
 use axum::handler::Handler as _;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use flowline::remote::{self, Assignment, Ending, Said, WorkRequest};
+use flowline::remote::{self, Ending, Said, WorkRequest};
 use flowline::{EngineError, Level, StateScope, StepError};
-use flowline_client::wire;
-use serde::Serialize;
+use flowline_api::ProblemDetails;
+use flowline_api::work::{self, GETS, LEASES, LINES, OUTCOMES};
 
 use super::App;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Content, Required, Route, Scope, Verb};
-
-pub use schemas::schemas;
-
-/// Leases that one request may name.
-pub const LEASES: usize = 1_000;
-/// Outcomes that one request may report.
-pub const OUTCOMES: usize = 100;
-/// Lines that one request may add.
-pub const LINES: usize = 1_000;
-/// Lines among them that may read state: each is answered with a value, which can be large.
-pub const GETS: usize = 16;
-
-const fn body(schema: &'static str, limit: BodyLimit) -> Option<Body> {
-    Some(Body { schema, limit, required: Required::Yes, also: &[] })
-}
+use super::route::{Access, Answer, Body, BodyLimit, Content, Route, Scope, Verb};
 
 pub const ROUTES: &[Route] = &[
     Route {
@@ -44,8 +27,8 @@ pub const ROUTES: &[Route] = &[
         summary: "Claim jobs",
         about: "Returns at once if there are jobs, otherwise waits for the first. A job is leased for only a few seconds until a heartbeat acknowledges it or its outcome is reported.",
         query: &[],
-        body: body("WorkClaim", BodyLimit::Bytes(64 << 10)),
-        answers: &[Answer::json(200, "WorkClaimed", "The jobs; empty if none came in time.")],
+        body: Some(Body::of::<work::ClaimRequest>(BodyLimit::Bytes(64 << 10))),
+        answers: &[Answer::json::<work::ClaimAnswer>(200, "The jobs; empty if none came in time.")],
         problems: &[&codes::INVALID],
         handler: |request, app| claim.call(request, app),
     },
@@ -56,8 +39,11 @@ pub const ROUTES: &[Route] = &[
         summary: "Extend leases",
         about: "Acknowledges new leases, extends all of them, and reports which are gone and why.",
         query: &[],
-        body: body("WorkHeartbeat", BodyLimit::Bytes(2 << 20)),
-        answers: &[Answer::json(200, "WorkBeaten", "The state of each lease, in the order of the request.")],
+        body: Some(Body::of::<work::HeartbeatRequest>(BodyLimit::Bytes(2 << 20))),
+        answers: &[Answer::json::<work::HeartbeatAnswer>(
+            200,
+            "The state of each lease, in the order of the request.",
+        )],
         problems: &[&codes::INVALID],
         handler: |request, app| heartbeat.call(request, app),
     },
@@ -68,10 +54,9 @@ pub const ROUTES: &[Route] = &[
         summary: "Report how attempts ended",
         about: "Each outcome is committed before the response. Repeating a report changes nothing and returns `applied: false`, as long as the run is kept; another outcome for the same attempt is refused. With several outcomes the response is 200, and each result has its own status; with one, a refusal is the response itself.",
         query: &[],
-        body: body("WorkComplete", BodyLimit::Batch),
-        answers: &[Answer::json(
+        body: Some(Body::of::<work::CompleteRequest>(BodyLimit::Batch)),
+        answers: &[Answer::json::<work::CompleteAnswer>(
             200,
-            "WorkCompleted",
             "The result for each, in the order of the request, and the next jobs.",
         )],
         problems: &[&codes::INVALID, &codes::STALE_LEASE, &codes::OUTCOME_CONFLICT],
@@ -84,8 +69,8 @@ pub const ROUTES: &[Route] = &[
         summary: "Add lines to the log of an attempt",
         about: "Takes log lines and changes of key-value state. `fromLine` is the number of lines that the worker knows are in the log, so that repeated lines are skipped.",
         query: &[],
-        body: body("WorkAppend", BodyLimit::Payloads(4)),
-        answers: &[Answer::json(200, "WorkAppended", "The lines are in the log.")],
+        body: Some(Body::of::<work::AppendRequest>(BodyLimit::Payloads(4))),
+        answers: &[Answer::json::<work::AppendAnswer>(200, "The lines are in the log.")],
         problems: &[&codes::INVALID, &codes::STALE_LEASE],
         handler: |request, app| append.call(request, app),
     },
@@ -96,8 +81,8 @@ pub const ROUTES: &[Route] = &[
         summary: "Emit an event during an attempt",
         about: "The event stays emitted even if the attempt fails. Repeating the request changes nothing.",
         query: &[],
-        body: body("WorkEmit", BodyLimit::Payloads(2)),
-        answers: &[Answer::json(200, "WorkEmitted", "Emitted.")],
+        body: Some(Body::of::<work::EmitRequest>(BodyLimit::Payloads(2))),
+        answers: &[Answer::json::<work::EmitAnswer>(200, "Emitted.")],
         problems: &[&codes::REFUSED, &codes::SCHEMA, &codes::STALE_LEASE],
         handler: |request, app| emit.call(request, app),
     },
@@ -108,41 +93,28 @@ pub const ROUTES: &[Route] = &[
         summary: "Release attempts",
         about: "The next attempt of each can start elsewhere; the released one counts neither as failed nor as lost. Leases that are gone are skipped.",
         query: &[],
-        body: body("WorkHeartbeat", BodyLimit::Bytes(2 << 20)),
+        body: Some(Body::of::<work::HeartbeatRequest>(BodyLimit::Bytes(2 << 20))),
         answers: &[Answer { status: 204, about: "Released.", content: Content::None }],
         problems: &[&codes::INVALID],
         handler: |request, app| release.call(request, app),
     },
 ];
 
-#[derive(Debug, Serialize)]
-struct Claimed {
-    jobs: Vec<Assignment>,
-    times: wire::Times,
-}
-
-#[derive(Debug, Serialize)]
-struct Completed {
-    results: Vec<wire::Reported>,
-    jobs: Vec<Assignment>,
-    times: wire::Times,
-}
-
 async fn claim(
     State(app): State<App>,
     caller: Caller,
     _: Params,
-    Given(asked): Given<wire::ClaimRequest>,
+    Given(asked): Given<work::ClaimRequest>,
 ) -> Result<Response, Problem> {
     let request = request(&caller, asked)?;
     request.check()?;
     app.workers.note(&caller, &request.worker, &request.queues).await;
     let jobs = caller.engine.remote().claim(request).await?;
-    Ok(Json(Claimed { jobs, times: times(&caller) }).into_response())
+    Ok(Json(work::ClaimAnswer { jobs, times: times(&caller) }).into_response())
 }
 
 /// What a worker may ask for.
-fn request(caller: &Caller, asked: wire::ClaimRequest) -> Result<WorkRequest, Problem> {
+fn request(caller: &Caller, asked: work::ClaimRequest) -> Result<WorkRequest, Problem> {
     let principal = &caller.principal;
     if principal.flows.is_some() {
         let detail = "this token is bound to flows, but a queue can have jobs of any flow; use a token that's bound only to queues";
@@ -165,30 +137,24 @@ async fn heartbeat(
     State(app): State<App>,
     caller: Caller,
     _: Params,
-    Given(asked): Given<wire::HeartbeatRequest>,
-) -> Result<Json<wire::HeartbeatAnswer>, Problem> {
+    Given(asked): Given<work::HeartbeatRequest>,
+) -> Result<Json<work::HeartbeatAnswer>, Problem> {
     at_most("/leases", asked.leases.len(), LEASES)?;
     let beats = caller.engine.remote().heartbeat(&asked.leases).await?;
     let held = asked.leases.iter().zip(&beats).find(|(_, beat)| **beat == remote::Beat::Held);
     if let Some(worker) = held.and_then(|(lease, _)| remote::worker_of(lease)) {
         app.workers.refresh(&caller, &worker).await;
     }
-    let state = |beat| match beat {
-        remote::Beat::Held => wire::Beat::Held,
-        remote::Beat::Cancelled => wire::Beat::Cancelled,
-        remote::Beat::Lost => wire::Beat::Lost,
-        remote::Beat::TimedOut => wire::Beat::TimedOut,
-    };
     let leases = asked.leases.into_iter().zip(beats);
-    let leases = leases.map(|(lease, beat)| wire::LeaseState { lease, state: state(beat) }).collect();
-    Ok(Json(wire::HeartbeatAnswer { leases, times: times(&caller) }))
+    let leases = leases.map(|(lease, beat)| work::LeaseState { lease, state: beat }).collect();
+    Ok(Json(work::HeartbeatAnswer { leases, times: times(&caller) }))
 }
 
 async fn complete(
     State(app): State<App>,
     caller: Caller,
     _: Params,
-    Given(asked): Given<wire::CompleteRequest>,
+    Given(asked): Given<work::CompleteRequest>,
 ) -> Result<Response, Problem> {
     at_most("/outcomes", asked.outcomes.len(), OUTCOMES)?;
     let next = asked.claim.map(|claim| request(&caller, claim)).transpose()?;
@@ -210,13 +176,13 @@ async fn complete(
         None => Vec::new(),
     };
     let results = reports.into_iter().map(reported).collect();
-    Ok(Json(Completed { results, jobs, times: times(&caller) }).into_response())
+    Ok(Json(work::CompleteAnswer { results, jobs, times: times(&caller) }).into_response())
 }
 
-fn ending((at, outcome): (usize, wire::Outcome)) -> Result<Ending, Problem> {
-    let wire::Outcome { lease, complete, fail } = outcome;
+fn ending((at, outcome): (usize, work::AttemptOutcome)) -> Result<Ending, Problem> {
+    let work::AttemptOutcome { lease, complete, fail } = outcome;
     match (complete, fail) {
-        (Some(wire::Completed { result, emits }), None) => {
+        (Some(work::Completed { result, emits }), None) => {
             let emits = emits.into_iter().map(|emit| (emit.name, emit.payload)).collect();
             Ok(Ending { lease, outcome: Ok(result), emits })
         }
@@ -226,14 +192,14 @@ fn ending((at, outcome): (usize, wire::Outcome)) -> Result<Ending, Problem> {
     }
 }
 
-fn failure(failed: wire::Failed) -> StepError {
-    let wire::Failed { error, code, stack, retry, after_ms } = failed;
+fn failure(failed: work::Failed) -> StepError {
+    let work::Failed { error, code, stack, retry, after_ms } = failed;
     let mut failure = match (retry, after_ms) {
-        (wire::Retry::Never, _) => StepError::fatal(error),
-        (wire::Retry::Policy, Some(ms)) => {
+        (work::Retry::Never, _) => StepError::fatal(error),
+        (work::Retry::Policy, Some(ms)) => {
             StepError::new(error).retry_after(Duration::from_millis(ms.max(1)))
         }
-        (wire::Retry::Policy, None) => StepError::new(error),
+        (work::Retry::Policy, None) => StepError::new(error),
     };
     if let Some(code) = code {
         failure = failure.code(&code);
@@ -244,9 +210,9 @@ fn failure(failed: wire::Failed) -> StepError {
     }
 }
 
-fn reported(report: Result<remote::Reported, EngineError>) -> wire::Reported {
+fn reported(report: Result<remote::Reported, EngineError>) -> work::Reported {
     match report {
-        Ok(remote::Reported { applied, run_status }) => wire::Reported {
+        Ok(remote::Reported { applied, run_status }) => work::Reported {
             status: 200,
             applied: Some(applied),
             run_status: Some(run_status),
@@ -254,9 +220,8 @@ fn reported(report: Result<remote::Reported, EngineError>) -> wire::Reported {
             detail: None,
         },
         Err(error) => {
-            let Problem { code, detail, .. } = Problem::from(error);
-            let (status, code) = (code.status, Some(code.code.to_owned()));
-            wire::Reported { status, applied: None, run_status: None, code, detail: Some(detail) }
+            let ProblemDetails { status, code, detail, .. } = Problem::from(error).into_details();
+            work::Reported { status, applied: None, run_status: None, code: Some(code), detail: Some(detail) }
         }
     }
 }
@@ -264,8 +229,8 @@ fn reported(report: Result<remote::Reported, EngineError>) -> wire::Reported {
 async fn append(
     caller: Caller,
     _: Params,
-    Given(asked): Given<wire::AppendRequest>,
-) -> Result<Json<wire::AppendAnswer>, Problem> {
+    Given(asked): Given<work::AppendRequest>,
+) -> Result<Json<work::AppendAnswer>, Problem> {
     at_most("/lines", asked.lines.len(), LINES)?;
     let lines = asked.lines.into_iter().enumerate().map(said).collect::<Result<Vec<Said>, _>>()?;
     let gets = lines.iter().filter_map(|line| match line {
@@ -276,11 +241,11 @@ async fn append(
     at_most("/lines", gets.len(), GETS)?;
     let appended = caller.engine.remote().append(&asked.lease, asked.from_line, lines).await?;
     let found = gets.into_iter().zip(appended.found);
-    let found = found.map(|((scope, get), value)| wire::Found { get, scope, value }).collect();
-    Ok(Json(wire::AppendAnswer { lines: appended.lines, found }))
+    let found = found.map(|((scope, get), value)| work::Found { get, scope, value }).collect();
+    Ok(Json(work::AppendAnswer { lines: appended.lines, found }))
 }
 
-fn said((at, line): (usize, wire::Line)) -> Result<Said, Problem> {
+fn said((at, line): (usize, work::Line)) -> Result<Said, Problem> {
     let wrong = |place: &str, detail: String| {
         Err(Problem::new(&codes::BAD_BODY, detail).at(&format!("/lines/{at}{place}")))
     };
@@ -302,7 +267,7 @@ fn said((at, line): (usize, wire::Line)) -> Result<Said, Problem> {
             };
             Ok(Said::Log { level, message, fields })
         }
-        (None, Some(wire::State { set, delete, get, value, scope, ttl_ms })) => {
+        (None, Some(work::StateLine { set, delete, get, value, scope, ttl_ms })) => {
             let scope = StateScope::from(scope.as_deref().unwrap_or("run"));
             if let Err(error) = scope.check() {
                 return wrong("/state/scope", error.to_string());
@@ -331,27 +296,27 @@ fn said((at, line): (usize, wire::Line)) -> Result<Said, Problem> {
 async fn emit(
     caller: Caller,
     _: Params,
-    Given(asked): Given<wire::EmitRequest>,
-) -> Result<Json<wire::EmitAnswer>, Problem> {
+    Given(asked): Given<work::EmitRequest>,
+) -> Result<Json<work::EmitAnswer>, Problem> {
     let remote::Reported { applied, run_status } =
         caller.engine.remote().emit(&asked.lease, &asked.name, asked.payload).await?;
-    Ok(Json(wire::EmitAnswer { applied, run_status }))
+    Ok(Json(work::EmitAnswer { applied, run_status }))
 }
 
 async fn release(
     caller: Caller,
     _: Params,
-    Given(asked): Given<wire::ReleaseRequest>,
+    Given(asked): Given<work::ReleaseRequest>,
 ) -> Result<StatusCode, Problem> {
     at_most("/leases", asked.leases.len(), LEASES)?;
     caller.engine.remote().release(&asked.leases).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn times(caller: &Caller) -> wire::Times {
+fn times(caller: &Caller) -> work::Times {
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let lease = caller.engine.config().lease;
-    wire::Times {
+    work::Times {
         lease_ms: ms(lease),
         heartbeat_ms: ms(lease / 3),
         acknowledge_ms: ms(remote::ACKNOWLEDGE.min(lease)),

@@ -9,13 +9,14 @@ use axum::handler::Handler as _;
 use flowline::core::{Json as Raw, Tenant};
 use flowline::store::DocumentQuery;
 use flowline::store::query::PAGE;
-use serde::Serialize;
+use flowline_api::queues::WorkerList;
 use serde_json::json;
 
 use super::problem::Problem;
 use super::request::{Caller, Params};
 use super::route::{Access, Answer, Kind, Query, Route, Scope, Verb};
 use super::runs::LIMIT;
+use crate::view::read_documents;
 
 /// How long after its last request for work, or its last heartbeat, a worker is listed.
 const LISTED: Duration = Duration::from_secs(600);
@@ -32,7 +33,7 @@ pub const ROUTES: &[Route] = &[Route {
     about: "Workers that asked for jobs or sent a heartbeat in the last ten minutes, by name.",
     query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." }],
     body: None,
-    answers: &[Answer::json(200, "WorkerPage", "")],
+    answers: &[Answer::json::<WorkerList>(200, "")],
     problems: &[],
     handler: |request, app| list.call(request, app),
 }];
@@ -91,15 +92,7 @@ fn collection(tenant: &Tenant) -> String {
     format!("workers:{tenant}")
 }
 
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct WorkerPage {
-    items: Vec<Raw>,
-    has_more: bool,
-    next: Option<String>,
-}
-
-async fn list(caller: Caller, params: Params) -> Result<Json<WorkerPage>, Problem> {
+async fn list(caller: Caller, params: Params) -> Result<Json<WorkerList>, Problem> {
     let query = DocumentQuery {
         after: params.text("cursor").map(str::to_owned),
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
@@ -107,6 +100,5 @@ async fn list(caller: Caller, params: Params) -> Result<Json<WorkerPage>, Proble
     };
     let page = caller.engine.store().documents(&collection(caller.engine.tenant()), query).await?;
     let next = page.items.last().filter(|_| page.more).map(|last| last.id.clone());
-    let items = page.items.into_iter().map(|worker| worker.body).collect();
-    Ok(Json(WorkerPage { items, has_more: page.more, next }))
+    Ok(Json(WorkerList { items: read_documents(page.items)?, has_more: page.more, next }))
 }

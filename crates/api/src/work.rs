@@ -1,29 +1,42 @@
-//! What goes over the wire between a worker and a server, as docs/worker-protocol.md describes it. Requests refuse fields
-//! that they do not know, so that a slip is noticed; answers may grow.
+//! The protocol of remote workers, as docs/worker-protocol.md describes it: claim, heartbeat, append, emit, complete,
+//! release.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use flowline_core::{Json, RunId, Status, Tenant, Time};
+use flowline_types::json::present;
+use flowline_types::{Json, RunId, Status, Tenant, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// How long a claim waits for work where it does not say.
+/// How long a claim waits for work by default.
 pub const WAIT_MS: u64 = 20_000;
+/// Leases that one request may name.
+pub const LEASES: usize = 1_000;
+/// Outcomes that one request may report.
+pub const OUTCOMES: usize = 100;
+/// Lines that one request may add.
+pub const LINES: usize = 1_000;
+/// Lines among them that may read state: each is answered with a value, which can be large.
+pub const GETS: usize = 16;
 
-/// `POST /v1/work/claim`
+/// What a worker can run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "WorkClaim"))]
 pub struct ClaimRequest {
-    /// The worker's own name.
+    /// Name of the worker.
     pub worker: String,
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 100)))]
     pub queues: Vec<String>,
-    /// At most so many jobs.
+    /// Maximum number of jobs, up to 100; 1 by default.
     #[serde(default = "one")]
+    #[cfg_attr(feature = "schema", schemars(range(max = u32::MAX)))]
     pub limit: u32,
-    /// How long to wait for the first, in milliseconds.
+    /// How long to wait for the first job, in milliseconds, up to 25000; 20000 by default.
     #[serde(default = "wait_ms")]
     pub wait_ms: u64,
-    /// Whether jobs come with the key-value state of their runs.
+    /// Whether to include the key-value state of the runs.
     #[serde(default)]
     pub with_state: bool,
 }
@@ -36,65 +49,78 @@ fn wait_ms() -> u64 {
     WAIT_MS
 }
 
+/// Jobs for a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "WorkClaimed"))]
 pub struct ClaimAnswer {
     pub jobs: Vec<Assignment>,
     pub times: Times,
 }
 
-/// How long leases last, as the server says with every answer about them.
+/// How long leases last, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Times {
-    /// How long a lease lasts after a heartbeat.
+    /// After a heartbeat.
     pub lease_ms: u64,
     /// How often to send one.
     pub heartbeat_ms: u64,
-    /// Within this time of a claim the first one must have come.
+    /// After a claim, until the first heartbeat.
     pub acknowledge_ms: u64,
 }
 
-/// An attempt that was given to a worker.
+/// An attempt for a worker to run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Assignment {
-    /// By which the worker names it in all that it reports.
+    /// Identifies the attempt in everything that the worker reports.
     pub lease: String,
     pub run_id: RunId,
-    pub flow_name: String,
+    pub flow_name: Arc<str>,
     pub tenant: Tenant,
-    pub step_name: String,
+    pub step_name: Arc<str>,
     pub step_id: String,
+    /// 1, 2, 3 …
     pub attempt: u32,
+    /// The same for every attempt of this step in this run.
     pub idempotency_key: String,
-    pub queue: String,
-    /// The lease ends then, unless it is acknowledged.
+    pub queue: Arc<str>,
+    /// When the lease expires unless it's acknowledged.
     pub expires: Time,
-    /// The attempt fails then with `timeout`.
+    /// When the attempt fails with `timeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Time>,
-    /// From the claim to the deadline.
+    /// Time from the claim to the deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// Key-value state of the run, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<BTreeMap<String, Json>>,
-    /// Whether the state was too large to come along.
+    /// Whether the state was left out because it's too large.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub state_omitted: bool,
+    /// W3C Trace Context.
     pub traceparent: String,
+    /// Input of the step.
     pub input: Json,
 }
 
-/// `POST /v1/work/heartbeat`
+/// Leases of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "WorkHeartbeat"))]
 pub struct HeartbeatRequest {
+    #[cfg_attr(feature = "schema", schemars(length(max = LEASES)))]
     pub leases: Vec<String>,
 }
 
+/// State of the leases.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "WorkBeaten"))]
 pub struct HeartbeatAnswer {
     /// In the order of the request.
     pub leases: Vec<LeaseState>,
@@ -102,7 +128,9 @@ pub struct HeartbeatAnswer {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeaseState {
+    /// Lease, as the claim returned it.
     pub lease: String,
     pub state: Beat,
 }
@@ -110,6 +138,7 @@ pub struct LeaseState {
 /// What became of an attempt that a worker believes to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Beat {
     /// It goes on.
     Held,
@@ -121,12 +150,14 @@ pub enum Beat {
     TimedOut,
 }
 
-/// `POST /v1/work/complete`
+/// Outcomes of attempts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "WorkComplete"))]
 pub struct CompleteRequest {
-    pub outcomes: Vec<Outcome>,
-    /// Asks for the next jobs in the same answer. Those that are there: it does not wait.
+    #[cfg_attr(feature = "schema", schemars(length(max = OUTCOMES)))]
+    pub outcomes: Vec<AttemptOutcome>,
+    /// Asks for the next jobs in the same answer. It doesn't wait for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<ClaimRequest>,
 }
@@ -134,7 +165,9 @@ pub struct CompleteRequest {
 /// How an attempt ended: one of `complete` and `fail`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Outcome {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct AttemptOutcome {
+    /// Lease, as the claim returned it.
     pub lease: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete: Option<Completed>,
@@ -142,43 +175,50 @@ pub struct Outcome {
     pub fail: Option<Failed>,
 }
 
+/// It succeeded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Completed {
     #[serde(default = "Json::null")]
     pub result: Json,
-    /// Published with the completion.
+    /// Events to emit with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub emits: Vec<Emit>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Emit {
     pub name: String,
     #[serde(default = "Json::nothing", skip_serializing_if = "Json::is_nothing")]
     pub payload: Json,
 }
 
+/// It failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Failed {
     pub error: String,
-    /// The kind of error, for `only` and `except` of the step's retry policy.
+    /// Error code, for `only` and `except` of the step's retry policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<String>,
+    /// `policy` by default.
     #[serde(default)]
     pub retry: Retry,
-    /// The next try after this long, in milliseconds, within the step's policy.
+    /// Delay before the next attempt, within the step's retry policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_ms: Option<u64>,
 }
 
-/// What a failed attempt says of trying again.
+/// Whether a failed attempt may be retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Retry {
     /// As the step's policy says.
     #[default]
@@ -186,8 +226,10 @@ pub enum Retry {
     Never,
 }
 
+/// Results of the outcomes, and the next jobs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "WorkCompleted"))]
 pub struct CompleteAnswer {
     /// In the order of the request.
     pub results: Vec<Reported>,
@@ -196,99 +238,110 @@ pub struct CompleteAnswer {
     pub times: Times,
 }
 
-/// What became of an outcome.
+/// Result for one outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reported {
-    /// As the answer would have for this outcome alone: 200, 409 for a lease that is gone, 503 where it may be repeated.
+    /// HTTP status that this outcome alone would get.
+    #[cfg_attr(feature = "schema", schemars(with = "i32"))]
     pub status: u16,
-    /// Of 200: false where the outcome was in the log already.
+    /// With 200: false if it was already in the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<bool>,
-    /// Of 200: where the run is now.
+    /// With 200: the status of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_status: Option<Status>,
-    /// Of anything else.
+    /// With any other status: the problem code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 
-/// `POST /v1/work/append`
+/// Lines of an attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "WorkAppend"))]
 pub struct AppendRequest {
+    /// Lease, as the claim returned it.
     pub lease: String,
-    /// How many lines of this attempt the worker knows to be in the log: those sent again are skipped.
+    /// How many lines of this attempt the worker knows to be in the log; 0 by default.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(range(max = u32::MAX)))]
     pub from_line: u32,
+    #[cfg_attr(feature = "schema", schemars(length(max = LINES)))]
     pub lines: Vec<Line>,
 }
 
 /// One of `log` and `state`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Line {
-    /// `level`, `message`, and whatever else is to be kept with it.
+    /// `level`, `message`, and any other fields to keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<Map<String, Value>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<State>,
+    pub state: Option<StateLine>,
 }
 
-/// One of `set`, `delete` and `get`, each with a key.
+/// One of `set`, `delete` and `get`, on key-value state.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct State {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct StateLine {
+    /// Key to write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set: Option<String>,
+    /// Key to delete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete: Option<String>,
+    /// Key to read; up to 16 per request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub get: Option<String>,
-    /// Of `set`; `null` is a value.
+    /// Value for `set`; null by default.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub value: Option<Json>,
-    /// `run`, `flow`, `tenant` or any other name; `run` where none is given.
+    /// `run`, `flow`, `tenant` or any other name; `run` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// Of `set`: the value is gone after this long.
+    /// For `set`: delete the value after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub ttl_ms: Option<u64>,
 }
 
 /// What a `get` found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Found {
     /// The key.
     pub get: String,
     pub scope: String,
-    /// Not there where the key is not set.
+    /// Absent if the key isn't set.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub value: Option<Json>,
 }
 
-/// `null` is a value.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
-    Json::deserialize(deserializer).map(Some)
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "WorkAppended"))]
 pub struct AppendAnswer {
-    /// How many lines of this attempt are in the log now.
+    /// Number of the attempt's lines in the log.
     pub lines: u32,
-    /// What each `get` among the lines found, in order.
+    /// What each `get` found, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub found: Vec<Found>,
 }
 
-/// `POST /v1/work/emit`
+/// An event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "WorkEmit"))]
 pub struct EmitRequest {
+    /// Lease, as the claim returned it.
     pub lease: String,
     pub name: String,
     #[serde(default = "Json::nothing", skip_serializing_if = "Json::is_nothing")]
@@ -297,99 +350,12 @@ pub struct EmitRequest {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "WorkEmitted"))]
 pub struct EmitAnswer {
-    /// False where the event was published already.
+    /// False if it was already emitted.
     pub applied: bool,
     pub run_status: Status,
 }
 
-/// `POST /v1/work/release`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ReleaseRequest {
-    pub leases: Vec<String>,
-}
-
-/// What a server says of a request that it refused, as RFC 9457 writes it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Problem {
-    pub title: String,
-    pub detail: String,
-    pub code: String,
-}
-
-/// `POST /v1/locks/{name}`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct AcquireLockRequest {
-    /// Who asks, as others are told; the token's subject where it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ttl_ms: Option<u64>,
-    /// Proves later that the lock is the asker's: 32 hexadecimal digits. The server makes one where it is left out; with
-    /// one's own, the request can be repeated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lock_token: Option<String>,
-}
-
-/// A lock that was granted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct AcquireLockAnswer {
-    #[serde(flatten)]
-    pub lock: HeldLock,
-    pub lock_token: String,
-}
-
-/// A lock that somebody holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HeldLock {
-    pub name: String,
-    pub owner: String,
-    /// Higher than that of every earlier holder.
-    pub fence: u64,
-    pub since: Time,
-    pub until: Time,
-    pub remaining_ms: u64,
-}
-
-/// `POST /v1/locks/{name}/extend`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ExtendLockRequest {
-    pub lock_token: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ttl_ms: Option<u64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ExtendLockAnswer {
-    pub name: String,
-    pub until: Time,
-    pub remaining_ms: u64,
-}
-
-/// `POST /v1/locks/{name}/release`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ReleaseLockRequest {
-    pub lock_token: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ReleaseLockAnswer {
-    pub name: String,
-    /// False where the lock was not this token's any more.
-    pub released: bool,
-}
-
-/// `GET /v1/locks`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LockList {
-    pub items: Vec<HeldLock>,
-}
+/// `POST /v1/work/release` takes the same.
+pub type ReleaseRequest = HeartbeatRequest;

@@ -104,6 +104,12 @@ codes! {
         "The server gave up at its time limit. A write may or may not have happened: repeat it with the same idempotency key.";
 }
 
+/// The codes as text.
+#[cfg(feature = "schema")]
+pub(crate) fn names() -> Vec<&'static str> {
+    ALL.iter().map(|code| code.code).collect()
+}
+
 impl Code {
     pub fn find(code: &str) -> Option<&'static Code> {
         ALL.iter().copied().find(|known| known.code == code)

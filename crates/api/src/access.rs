@@ -1,0 +1,152 @@
+//! Tokens, who you are, and the audit log.
+
+use flowline_types::{Tenant, Time};
+use serde::{Deserialize, Serialize};
+
+/// What a token allows. `admin` allows everything but `on_behalf`; the others stand for themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Scope {
+    /// Look at definitions, runs, events, queues.
+    Read,
+    /// Start runs and send events into them.
+    Start,
+    /// Take jobs and report their outcomes.
+    Work,
+    /// Steer runs and queues, register definitions.
+    Operate,
+    /// Send events for users whom the request names. No other scope includes it.
+    #[serde(rename = "on_behalf")]
+    OnBehalf,
+    /// Everything but `on_behalf`: tokens and the audit log too.
+    Admin,
+}
+
+impl Scope {
+    pub const ALL: [Scope; 6] =
+        [Scope::Read, Scope::Start, Scope::Work, Scope::Operate, Scope::OnBehalf, Scope::Admin];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Start => "start",
+            Scope::Work => "work",
+            Scope::Operate => "operate",
+            Scope::OnBehalf => "on_behalf",
+            Scope::Admin => "admin",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Scope> {
+        Scope::ALL.into_iter().find(|scope| scope.as_str() == text)
+    }
+}
+
+/// A token to create.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NewToken {
+    /// Who the token is for.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 256)))]
+    pub subject: String,
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub scopes: Vec<Scope>,
+    #[serde(default, deserialize_with = "crate::or_default")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<Vec<String>>"))]
+    pub roles: Vec<String>,
+    /// Flows to limit it to; all by default.
+    pub flows: Option<Vec<String>>,
+    /// Queues to limit it to; all by default.
+    pub queues: Option<Vec<String>>,
+    /// Expire after this time; never by default.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::runs::DurationText>"))]
+    pub expires: Option<String>,
+}
+
+/// A token, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TokenRow {
+    /// Id of the token; says nothing about the secret.
+    pub id: String,
+    pub tenant: Tenant,
+    /// Who the token is for.
+    pub subject: String,
+    /// What it allows.
+    pub scopes: Vec<Scope>,
+    #[serde(default)]
+    pub roles: Vec<String>,
+    /// Flows that it's limited to.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub flows: Option<Vec<String>>,
+    /// Queues that it's limited to.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub queues: Option<Vec<String>>,
+    pub created_at: Time,
+    pub expires_at: Option<Time>,
+}
+
+/// A token with its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MadeToken {
+    #[serde(flatten)]
+    pub row: TokenRow,
+    /// The secret, shown only here.
+    pub token: String,
+}
+
+/// Tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TokenList {
+    pub items: Vec<TokenRow>,
+}
+
+/// Who you are, as your token says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Principal"))]
+pub struct Whoami {
+    pub tenant: Tenant,
+    pub subject: String,
+    /// What it allows.
+    pub scopes: Vec<Scope>,
+    pub roles: Vec<String>,
+    pub flows: Option<Vec<String>>,
+    pub queues: Option<Vec<String>>,
+}
+
+/// A page of the audit log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "AuditPage"))]
+pub struct AuditList {
+    pub items: Vec<AuditEntry>,
+    pub has_more: bool,
+    /// `cursor` of the next page.
+    pub next: Option<String>,
+}
+
+/// An entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct AuditEntry {
+    pub id: String,
+    pub at: Time,
+    /// Who did it.
+    pub subject: String,
+    /// What was done.
+    pub action: String,
+    pub method: String,
+    pub path: String,
+    /// HTTP status of the response.
+    #[cfg_attr(feature = "schema", schemars(with = "u32"))]
+    pub status: u16,
+    /// User on whose behalf it was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_behalf_of: Option<String>,
+}
