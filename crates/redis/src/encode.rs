@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use flowline_core::{NewEvent, RunId, Status, Time};
 use flowline_store::{
-    Append, AppendError, Base, Commit, CommitError, Committed, Failure, Handoff, Index, JobKey, LeaseUse,
-    NewJob, NewRun, Others, StoreError, Token,
+    Append, AppendError, CommitError, Failure, Handoff, Index, JobKey, LeaseUse, NewJob, NewRun, StoreError,
+    Token,
 };
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,6 @@ use crate::answer::number;
 use crate::args::Args;
 use crate::log;
 use crate::names;
-use crate::receipt;
 
 /// What is written once, at the start of a run: the end of its key `start:`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,172 +29,16 @@ pub(crate) struct Start {
     pub(crate) retry_of: Option<RunId>,
 }
 
-/// How a commit differs from a plain one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Commit,
-    /// Jobs are mended: the row stays, named jobs go without a check.
-    Mend,
-}
-
-// The flags of a commit, as the script has them.
-pub(crate) const TERMINAL: u8 = 1;
-pub(crate) const STARTED: u8 = 2;
-const CLEAR: u8 = 4;
-const MEND: u8 = 8;
-const FAILURE: u8 = 16;
-pub(crate) const RECEIPTS: u8 = 32;
-/// A commit that says how the row is that it replaces, see `known.rs`.
-pub(crate) const KNOWN: u8 = 64;
-
 /// Longer than any lease or time that makes sense, and small enough that sums stay whole numbers in a script.
 const LONGEST: u128 = 100 * 366 * 86_400_000;
 /// The farthest date that a score tells apart from the next.
 const FARTHEST: i64 = 1 << 52;
-
-/// What the caller of a commit knows, to read its answer with.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    expected: Option<u64>,
-    definition: Arc<str>,
-}
-
-/// Packs a commit in full; gives the number of commands that it makes the server run, too.
-///
-/// The arguments: the shape (counts, flags, and what there is of numbers, for `struct.unpack`), the run, the version or
-/// nothing, the status, the end of the row; of a new run what is said at its start, the definition, `TENANT - STATUS FLOW` and, where
-/// its definition says so, how long it is kept; then two for each lease, one for each entry of the log, three for each job; where there are receipts their number, and six for each.
-pub(crate) fn commit(
-    commit: &Commit,
-    run: &str,
-    kind: Kind,
-    hint: u64,
-) -> Result<(Args, usize, Asked), StoreError> {
-    let mut args = Args::new();
-    shape(&mut args, commit, kind, hint);
-    args.text(run);
-    let expected = match &commit.base {
-        Base::New(_) => None,
-        Base::Version(version) => Some(*version),
-    };
-    match expected {
-        Some(version) => args.number(version),
-        None => args.text(""),
-    };
-    status(&mut args, commit.index.status, commit.index.state.as_deref()).end();
-    end_of_row(&mut args, &commit.index, &commit.state)?;
-    args.end();
-    let definition = match &commit.base {
-        Base::New(new) => {
-            let known = start(&mut args, run, new)?;
-            let tenant = run.split('/').next().unwrap_or_default();
-            args.part(format_args!("{tenant} - "));
-            status(&mut args, commit.index.status, commit.index.state.as_deref());
-            args.part_bytes(b" ").name(&new.flow);
-            if let Some(retain) = new.retain {
-                args.text(&retain.code());
-            }
-            known
-        }
-        Base::Version(_) => "".into(),
-    };
-    for lease in &commit.leases {
-        args.number(lease.key().number());
-        lease_use(&mut args, lease);
-    }
-    for entry in log::entries(&commit.events) {
-        entry.iter().for_each(|event| log::event(&mut args, event));
-        args.end();
-    }
-    for job in &commit.add {
-        args.number(job.key.number());
-        new_job(&mut args, job);
-    }
-    if !commit.receipts.is_empty() {
-        args.number(commit.receipts.len());
-        commit.receipts.iter().for_each(|change| receipt::change(&mut args, change));
-    }
-    Ok((args, commands(commit), Asked { expected, definition }))
-}
-
-/// The number of commands that a commit makes the server run, and some more.
-pub(crate) fn commands(commit: &Commit) -> usize {
-    6 + commit.events.len() + 2 * (commit.leases.len() + commit.add.len()) + 3 * commit.receipts.len()
-}
 
 /// When the run began, where an event of a commit or an append could be the first to tell; none is when it is written.
 pub(crate) fn began<'e>(events: impl IntoIterator<Item = &'e NewEvent>) -> Option<Time> {
     const UNKNOWN: Time = Time::from_millis(i64::MIN);
     let began = events.into_iter().find_map(|event| event.begins(UNKNOWN));
     began.filter(|began| *began != UNKNOWN)
-}
-
-/// What the events of a commit say: whether the run ends, and whether it has begun.
-pub(crate) fn said(commit: &Commit) -> u8 {
-    let mut flags = if commit.clear_state { CLEAR } else { 0 };
-    for event in &commit.events {
-        flags |= if event.kind.is_terminal() { TERMINAL } else { 0 };
-        flags |= if event.begins(Time::default()).is_some() { STARTED } else { 0 };
-    }
-    flags
-}
-
-/// The beginning of a shape, as `SHAPE` of the script has it. `fixed` is the number of arguments before those of leases.
-pub(crate) fn counts(
-    args: &mut Args,
-    counts: [usize; 3],
-    others: u8,
-    flags: u8,
-    fixed: u8,
-    numbers: [f64; 2],
-) {
-    for count in counts {
-        args.part_bytes(&(count as u32).to_le_bytes());
-    }
-    args.part_bytes(&[others, flags, fixed]);
-    for number in numbers {
-        args.part_bytes(&number.to_le_bytes());
-    }
-}
-
-fn shape(args: &mut Args, commit: &Commit, kind: Kind, hint: u64) {
-    let flags = said(commit)
-        | if kind == Kind::Mend { MEND } else { 0 }
-        | if commit.index.failure.is_some() { FAILURE } else { 0 }
-        | if commit.receipts.is_empty() { 0 } else { RECEIPTS };
-    let others = match commit.others {
-        Others::Leave => 0,
-        Others::Drop => 1,
-        Others::Hold => 2,
-        Others::Release => 3,
-    };
-    let fixed = match &commit.base {
-        Base::New(new) => 8 + u8::from(new.retain.is_some()),
-        Base::Version(_) => 5,
-    };
-    let entries = log::entries(&commit.events).count();
-    let began = began(&commit.events).map_or(0, Time::millis);
-    let numbers = [hint as f64, began as f64];
-    counts(args, [commit.leases.len(), entries, commit.add.len()], others, flags, fixed, numbers);
-    for lease in &commit.leases {
-        let (sign, lines) = match *lease {
-            LeaseUse::Finish { .. } => (b'F', 0),
-            LeaseUse::Keep { lines, .. } => (b'K', lines),
-            LeaseUse::Expired { .. } => (b'E', 0),
-            LeaseUse::Due { .. } => (b'D', 0),
-            LeaseUse::Unleased { .. } if kind == Kind::Mend => (b'R', 0),
-            LeaseUse::Unleased { .. } => (b'U', 0),
-        };
-        args.part_bytes(&[sign]).part_bytes(&lines.to_le_bytes());
-    }
-    for job in &commit.add {
-        let ttl = handoff(job).map_or(-1.0, |asked| millis(asked.ttl) as f64);
-        args.part_bytes(&(due(job) as f64).to_le_bytes()).part_bytes(&ttl.to_le_bytes());
-    }
-    for entry in log::entries(&commit.events) {
-        args.part_bytes(&(entry.len() as u32).to_le_bytes());
-    }
-    args.end();
 }
 
 /// A status as a row has it: with the state of a machine behind it.
@@ -210,19 +53,19 @@ pub(crate) fn status_text(status: Status, state: Option<&str>) -> Cow<'static, s
     }
 }
 
-/// The end of a run's row, from its second line on.
-pub(crate) fn end_of_row(args: &mut Args, index: &Index, state: &[u8]) -> Result<(), StoreError> {
-    let Index { completed_steps, failed_steps, retries, failure, .. } = index;
-    args.part(format_args!("{completed_steps} {failed_steps} {retries} "));
-    if let Some(failure) = failure {
-        args.part_bytes(json(failure)?.as_bytes());
-    }
-    args.part_bytes(b"\n").part_bytes(state);
-    Ok(())
+/// The end of a run's row, from its second line on. `failure` is that of the index, or one that stays.
+pub(crate) fn end_of_row(args: &mut Args, index: &Index, failure: &str, state: &[u8]) {
+    let Index { completed_steps, failed_steps, retries, .. } = index;
+    args.part(format_args!("{completed_steps} {failed_steps} {retries} {failure}\n")).part_bytes(state).end();
 }
 
-/// What is said at the start of a run (its labels, the rest), and the definition, which is given back.
-pub(crate) fn start(args: &mut Args, run: &str, new: &NewRun) -> Result<Arc<str>, StoreError> {
+/// A failure as a row has it.
+pub(crate) fn failure_text(failure: Option<&Failure>) -> Result<String, StoreError> {
+    failure.map_or(Ok(String::new()), json)
+}
+
+/// What is said at the start of a run (its labels, the rest), and the definition.
+pub(crate) fn start(args: &mut Args, run: &str, new: &NewRun) -> Result<(), StoreError> {
     let NewRun { flow, definition, step_count, labels, input_digest, idempotency_key, retry_of, .. } =
         new.clone();
     args.part_bytes(b" ");
@@ -236,7 +79,7 @@ pub(crate) fn start(args: &mut Args, run: &str, new: &NewRun) -> Result<Arc<str>
     args.part_bytes(b" ").text(&json(&start)?);
     let tenant = run.split('/').next().unwrap_or_default();
     args.part(format_args!("{tenant}/")).name(&known);
-    Ok(known)
+    Ok(())
 }
 
 /// The hand-off that a job asks for, where one can be granted at all.
@@ -351,35 +194,6 @@ pub(crate) fn mend(
     }
     args.number(events).number(seen);
     Ok(args)
-}
-
-/// What became of a commit that landed, and how the row of its run begins now.
-#[derive(Debug)]
-pub(crate) struct Landed {
-    pub(crate) committed: Committed,
-    pub(crate) head: String,
-}
-
-/// Reads what became of a commit that was said in full: `EVENTS DATE GRANTS HEAD`, the number of events before it and the keys
-/// of jobs that were handed on.
-pub(crate) fn committed(answer: &str, asked: Asked) -> Result<Result<Landed, CommitError>, StoreError> {
-    let Asked { expected, definition } = asked;
-    Ok(match answer.as_bytes().first() {
-        Some(b'E') => Err(CommitError::Exists),
-        Some(b'D') => Err(CommitError::UnknownDefinition(definition)),
-        Some(b'C') => Err(conflict(answer, expected.unwrap_or_default())?),
-        Some(b'S') => Err(CommitError::StaleLease(JobKey::from_number(number(&answer[1..])?))),
-        _ => {
-            let mut parts = answer.splitn(4, ' ');
-            let mut part = || parts.next().unwrap_or_default();
-            let (events, ts, keys) = (number::<u64>(part())?, number(part())?, part());
-            let keys = keys.split(',').filter(|key| *key != "-");
-            let granted = keys.map(|key| number(key).map(JobKey::from_number)).collect::<Result<_, _>>()?;
-            let (version, first_seq, ts) = (expected.unwrap_or(0) + 1, events + 1, Time::from_millis(ts));
-            let committed = Committed { version, first_seq, ts, granted };
-            Ok(Landed { committed, head: part().to_owned() })
-        }
-    })
 }
 
 /// Reads a refusal that names the version that is there.

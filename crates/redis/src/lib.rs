@@ -12,11 +12,13 @@ mod answer;
 mod args;
 mod catalog;
 mod check;
+mod commit;
 mod documents;
 mod encode;
 mod feed;
 mod job;
 mod known;
+mod layout;
 mod lease;
 mod link;
 mod locks;
@@ -47,7 +49,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use address::Address;
-use known::Heads;
+use known::KnownRows;
 use link::Link;
 use shard::{Shard, Shared};
 use transfer::Places;
@@ -88,7 +90,7 @@ pub struct RedisStore {
     appends: Vec<Writer>,
     changed: watch::Sender<u64>,
     places: Places,
-    heads: Heads,
+    known: KnownRows,
     /// What this process is called in messages to others.
     who: String,
     address: Address,
@@ -135,7 +137,7 @@ impl RedisStore {
         };
         let (commits, appends) = (writers(&script::COMMIT), writers(&script::APPEND));
         let listener = wake::listen(&address, who.clone(), changed.clone(), others);
-        let (places, heads) = (Places::default(), Heads::default());
+        let (places, known) = (Places::default(), KnownRows::default());
         Ok(Arc::new(RedisStore {
             shards,
             shared,
@@ -143,7 +145,7 @@ impl RedisStore {
             appends,
             changed,
             places,
-            heads,
+            known,
             who,
             address,
             listener,

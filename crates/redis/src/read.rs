@@ -33,11 +33,10 @@ impl RedisStore {
             for (n, run) in runs {
                 let mut part = || answers.next().unwrap_or_default();
                 let row = part();
-                let line = row::first_line(&row);
+                let known = row::known(&row);
                 found[n] = snapshot(run, row, part())?;
-                let fit = |snapshot: &&Snapshot| snapshot.row.failure.is_none();
-                if let (Some(line), Some(_)) = (line, found[n].as_ref().filter(fit)) {
-                    self.heads.keep(names::run(run), line);
+                if let (Some(known), Some(_)) = (known, &found[n]) {
+                    self.known.keep(names::run(run), known);
                 }
             }
         }

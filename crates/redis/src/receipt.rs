@@ -199,28 +199,18 @@ fn worker_name(worker: &str) -> String {
     }
 }
 
-/// A change as six arguments: number, status, worker, event and name, sender, outcome; empty where there is none.
+/// A receipt that is there, as [`layout::CHANGED`] has it.
 pub(crate) fn change(args: &mut Args, change: &ReceiptChange) {
-    let ReceiptChange { number, opened, status, worker, outcome } = change;
+    let ReceiptChange { number, status, worker, outcome, .. } = change;
     args.number(number).text(status.as_str());
     args.text(&worker.as_deref().map(worker_name).unwrap_or_default());
-    match opened {
-        Some(Opened { event_id, name, sender }) => {
-            args.part_name(event_id).part_bytes(b" ").name(name);
-            args.text(sender.as_ref().map_or("", |sender| sender.get()));
-        }
-        None => {
-            args.text("").text("");
-        }
-    }
     args.text(outcome.as_ref().map_or("", |outcome| outcome.get()));
 }
 
-/// A receipt that a commit opens as five arguments: number, event, its list (`TENANT:STATUS`, or `TENANT:STATUS:WORKER`), what
-/// follows its date in there, and what follows its dates in its hash. `flow` is as a row has it.
-pub(crate) fn open(args: &mut Args, run: &RunKey, flow: &str, change: &ReceiptChange) {
-    let ReceiptChange { number, opened, status, worker, outcome } = change;
-    let Some(Opened { event_id, name, sender }) = opened else { return };
+/// A receipt that a commit opens, as [`layout::OPENED`] has it. `flow` is as a row has it.
+pub(crate) fn open(args: &mut Args, run: &RunKey, flow: &str, change: &ReceiptChange, opened: &Opened) {
+    let ReceiptChange { number, status, worker, outcome, .. } = change;
+    let Opened { event_id, name, sender } = opened;
     args.number(number).name(event_id);
     list_of(args, run.tenant.as_str(), *status, worker.as_deref());
     args.part_bytes(b" ").part_name(run.run.as_str()).part(format_args!(" {number:0NUMBER_DIGITS$}")).end();

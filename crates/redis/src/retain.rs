@@ -11,7 +11,8 @@ use flowline_store::{Base, Commit, CommitError, Index, JobKey, LeaseUse, NewJob,
 use crate::RedisStore;
 use crate::answer::{list, number, score, text, texts};
 use crate::args::Args;
-use crate::encode::{self, Kind};
+use crate::commit::Kind;
+use crate::encode;
 use crate::names;
 use crate::script;
 

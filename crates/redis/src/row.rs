@@ -18,7 +18,8 @@ use redis::Value;
 
 use crate::answer::{bytes, maybe_text, number};
 use crate::args::Args;
-use crate::encode::{Start, end_of_row, failure, status};
+use crate::encode::{Start, end_of_row, failure, failure_text, status};
+use crate::known::Known;
 use crate::names;
 
 /// What commits change.
@@ -85,11 +86,11 @@ pub(crate) fn read(run: &RunKey, value: Value) -> Result<Option<Row>, StoreError
     }))
 }
 
-/// The first line of a row.
-pub(crate) fn first_line(row: &Value) -> Option<String> {
+/// How a row begins.
+pub(crate) fn known(row: &Value) -> Option<Known> {
     let Value::BulkString(bytes) = row else { return None };
-    let line = bytes.split(|byte| *byte == b'\n').next()?;
-    Some(std::str::from_utf8(line).ok()?.to_owned())
+    let mut lines = bytes.splitn(3, |byte| *byte == b'\n').map(|line| std::str::from_utf8(line).ok());
+    Known::read(lines.next()??, lines.next()??)
 }
 
 /// Reads a run from both of its keys, as `MGET` gave them.
@@ -162,8 +163,7 @@ pub(crate) fn write(args: &mut Args, restored: &RestoredRun, number: u64) -> Res
         retries: row.retries,
         failure: row.failure.clone(),
     };
-    end_of_row(args, &index, state)?;
-    args.end();
+    end_of_row(args, &index, &failure_text(row.failure.as_ref())?, state);
     Ok(())
 }
 

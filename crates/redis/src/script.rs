@@ -2,25 +2,37 @@
 
 use std::sync::LazyLock;
 
+use crate::layout;
+
+const PRELUDE: &str = include_str!("lua/prelude.lua");
+
 /// A script's text and its digest.
 #[derive(Debug)]
 pub(crate) struct Script {
-    pub(crate) code: &'static str,
+    pub(crate) code: String,
     pub(crate) digest: String,
 }
 
+impl Script {
+    fn new(parts: &[&str]) -> Script {
+        let code = parts.concat();
+        let digest = redis::Script::new(&code).get_hash().to_owned();
+        Script { code, digest }
+    }
+}
+
+pub(crate) static COMMIT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[PRELUDE, &layout::fill_in(include_str!("lua/commit.lua"))]));
+
 macro_rules! scripts {
     ($($name:ident = $file:literal,)*) => {
-        $(pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
-            let code = concat!(include_str!("lua/prelude.lua"), include_str!($file));
-            Script { code, digest: redis::Script::new(code).get_hash().to_owned() }
-        });)*
+        $(pub(crate) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(&[PRELUDE, include_str!($file)]));)*
     };
 }
 
 scripts! {
     APPEND = "lua/append.lua",
-    COMMIT = "lua/commit.lua",
     COUNTERS = "lua/counters.lua",
     DEFINE = "lua/define.lua",
     KEYS = "lua/keys.lua",

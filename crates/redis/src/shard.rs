@@ -80,7 +80,7 @@ impl Shard {
         let mut answer = self.link.ask(&self.command("EVALSHA", &script.digest, &head, args.clone())).await;
         if matches!(&answer, Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
             // The server forgot it, or never knew: it learns it and does it in one go.
-            answer = self.link.ask(&self.command("EVAL", script.code, &head, args)).await;
+            answer = self.link.ask(&self.command("EVAL", &script.code, &head, args)).await;
         }
         let mut rest = match answer {
             Ok(Value::Array(items)) => items.into_iter(),

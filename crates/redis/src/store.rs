@@ -18,18 +18,20 @@ use flowline_store::{
 };
 use tokio::sync::{oneshot, watch};
 
-use crate::encode::{self, Kind};
-use crate::known;
+use crate::commit::{self, CommitAnswer, Kind, Landing, PackedCommit};
+use crate::encode;
+use crate::known::Known;
 use crate::names;
 use crate::write::Reply;
 use crate::{RedisStore, hash};
 
-/// A commit in the queue: its place in the batch, its answer to come, and how it was asked.
-type Waiting = (usize, oneshot::Receiver<Reply>, Asked);
-
-enum Asked {
-    Known(known::Asked, Box<Commit>, String),
-    InFull(encode::Asked, String),
+/// A commit in the queue: its place in the batch, itself and the run that it is of, and what is known of it if it lands.
+struct Waiting {
+    place: usize,
+    commit: Box<Commit>,
+    run: String,
+    landing: Option<Landing>,
+    answer: oneshot::Receiver<Reply>,
 }
 
 impl RedisStore {
@@ -42,39 +44,30 @@ impl RedisStore {
         let mut failed = None;
         // All are asked before the first is waited for, and all are waited for before one's failure is told.
         let mut waiting = Vec::with_capacity(batch.len());
-        for (n, commit) in batch.into_iter().enumerate() {
+        for (place, commit) in batch.into_iter().enumerate() {
             let run = names::run(&commit.run);
-            let known = match self.heads.take(&run).filter(|_| kind == Kind::Commit) {
-                Some(line) => known::commit(&commit, &run, &line)?,
-                None => None,
-            };
-            match known {
-                Some((args, commands, asked)) => {
-                    let writer = &self.commits[self.shard_number(&run)];
-                    waiting.push((
-                        n,
-                        writer.push(hash(&run), args, commands),
-                        Asked::Known(asked, Box::new(commit), run),
-                    ));
-                }
-                None => waiting.push(self.ask_in_full(n, &commit, run, kind)?),
-            }
+            let known = self.known.take(&run);
+            waiting.push(self.ask(place, Box::new(commit), run, kind, known.as_ref())?);
         }
         while !waiting.is_empty() {
             let mut again = Vec::new();
-            for (n, answer, asked) in waiting {
-                match (received(answer).await, asked) {
-                    (Ok((answer, _)), Asked::Known(_, commit, run)) if answer == "R" => {
-                        again.push(self.ask_in_full(n, &commit, run, kind)?);
+            for Waiting { place, commit, run, landing, answer } in waiting {
+                let (answer, now) = match received(answer).await {
+                    Ok(answer) => answer,
+                    Err(error) => {
+                        failed = Some(worse(failed, error));
+                        continue;
                     }
-                    (Ok((_, now)), Asked::Known(asked, _, run)) => {
-                        answers[n] = Some(Ok(self.landed(run, asked.landed(now))));
+                };
+                match commit::read(&answer, now, &commit.base, landing)? {
+                    CommitAnswer::Landed(committed, known) => {
+                        self.known.keep(run, known);
+                        answers[place] = Some(Ok(committed));
                     }
-                    (Ok((answer, _)), Asked::InFull(asked, run)) => {
-                        let landed = encode::committed(&answer, asked)?;
-                        answers[n] = Some(landed.map(|landed| self.landed(run, landed)));
+                    CommitAnswer::Refused(refused) => answers[place] = Some(Err(refused)),
+                    CommitAnswer::Changed(known) => {
+                        again.push(self.ask(place, commit, run, kind, Some(&known))?);
                     }
-                    (Err(error), _) => failed = Some(worse(failed, error)),
                 }
             }
             waiting = again;
@@ -90,16 +83,19 @@ impl RedisStore {
         }
     }
 
-    /// Puts a commit that needs nothing to be known into its queue.
-    fn ask_in_full(&self, n: usize, commit: &Commit, run: String, kind: Kind) -> Result<Waiting, StoreError> {
-        let (args, commands, asked) = encode::commit(commit, &run, kind, self.hint(commit.add.len()))?;
-        let writer = &self.commits[self.shard_number(&run)];
-        Ok((n, writer.push(hash(&run), args, commands), Asked::InFull(asked, run)))
-    }
-
-    fn landed(&self, run: String, landed: encode::Landed) -> Committed {
-        self.heads.keep(run, landed.head);
-        landed.committed
+    /// Puts a commit into its queue.
+    fn ask(
+        &self,
+        place: usize,
+        commit: Box<Commit>,
+        run: String,
+        kind: Kind,
+        known: Option<&Known>,
+    ) -> Result<Waiting, StoreError> {
+        let hint = self.hint(commit.add.len());
+        let PackedCommit { args, commands, landing } = commit::pack(&commit, &run, kind, known, hint)?;
+        let answer = self.commits[self.shard_number(&run)].push(hash(&run), args, commands);
+        Ok(Waiting { place, commit, run, landing, answer })
     }
 
     /// Where the numbers of a write and its `parts` begin. None with one shard: its own order is enough.

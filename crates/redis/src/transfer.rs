@@ -174,8 +174,9 @@ impl RedisStore {
             retry_of: row.retry_of.clone(),
             retain: row.retain,
         };
-        let definition = encode::start(&mut args, &run, &new)?;
+        encode::start(&mut args, &run, &new)?;
         args.bytes(&restored.reports.as_ref().map(ReportDigests::encode).unwrap_or_default());
+        let definition = new.definition;
         for (at, job) in (place + 1..).zip(jobs) {
             args.number(job.key.number());
             job::write(&mut args, job, *token, at);

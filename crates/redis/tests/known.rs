@@ -1,5 +1,5 @@
-//! A commit to a row that its process knows leaves what one that is said in full leaves, and is not taken where another has
-//! written since.
+//! A commit to a row that its process knows leaves what one to a row that it has to ask for leaves, and is not taken where
+//! another has written since.
 
 #[path = "place/dump.rs"]
 mod dump;
@@ -73,7 +73,7 @@ async fn land(store: &RedisStore, commit: Commit) -> Committed {
 }
 
 #[tokio::test]
-async fn a_commit_to_a_known_row_leaves_what_one_in_full_leaves() {
+async fn a_commit_to_a_known_row_leaves_what_one_to_a_forgotten_row_leaves() {
     let server = Server::start(&[]);
     let knows = open(&server, "knows").await;
     let (run, kept) = (given::run("r"), given::run("kept"));

@@ -1,41 +1,35 @@
--- ARGV: seen, who, count, then each commit (see `encode.rs`). No two are of one run, so that all that has to be known is read
--- in a few calls before the first is looked at, and rows, jobs and indexes are written in a few calls after the last.
--- Here every microsecond counts: arguments come as they are stored, and texts are not taken apart without need.
-local byte, shape_of = string.byte, struct.unpack
--- Counts of leases, entries of the log and jobs; others, flags, arguments before those of leases; a number; a time to live.
-local SHAPE, FIXED, EACH_ADD = '<I4I4I4I1I1I1dd', 31, '<dd'
-local LEAVE, DROP, RELEASE = 0, 1, 3
--- The flags.
-local TERMINAL, STARTED, CLEAR, MEND, FAILURE, RECEIPTS, KNOWN = 1, 2, 4, 8, 16, 32, 64
--- The same of a commit to a known row: it leaves the run without a job.
-local NO_JOBS = 8
--- Arguments of a receipt: of one that is changed, and of one that a commit to a known row opens.
-local EACH_RECEIPT, EACH_OPENED = 6, 5
--- What a commit does with a job: F, K, E, D, U, and R of a mend.
-local FINISH, KEEP, EXPIRED, DUE, REMOVE = 70, 75, 69, 68, 82
+-- ARGV: seen, who, count, then each commit as `layout.rs` has it: the words of its table stand for numbers here, `SHAPE` for
+-- the format of a commit's numbers and `SHAPE_NAMES` for their names. `PLACE` are the first of them, `MORE` those of few.
+-- No two commits are of one run, so that all that has to be known is read in a few calls before the first is looked at, and
+-- rows, jobs and indexes are written in a few calls after the last.
+--
+-- A commit says the first line of the row that it was decided on, and the whole row that replaces it but for what only the
+-- server knows: it is compared and written, never taken apart. Where the line is another one now the answer is how the
+-- row begins, and the caller says the commit anew. Here every microsecond counts: arguments come as they are stored.
+local byte, unpacked = string.byte, struct.unpack
 
 local count = tonumber(ARGV[3])
-local shapes, first_job = {}, {}
-local wanted_rows, wanted_jobs, known = {}, {}, {}
+local places, first_job, wanted_rows, wanted_jobs, known = {}, {}, {}, {}, {}
 do
-  local o, size = 3, 0
+  local at, size = 3, 0
   for i = 1, count do
-    local run, new = ARGV[o + 2], ARGV[o + 3] == ''
-    local leases, entries, adds, others, flags, fixed, number, ttl = shape_of(SHAPE, ARGV[o + 1])
-    shapes[i] = { o, leases, entries, adds, others, flags, o + fixed, number, ttl }
-    first_job[i] = size
-    wanted_rows[i] = RUN .. run
-    if new then known[ARGV[o + 7]] = false end
-    o = o + fixed
-    if flags >= KNOWN then
-      for at = o + 1, o + leases * 2, 2 do size = size + 1; wanted_jobs[size] = ARGV[at] end
-    else
-      for at = o + 1, o + leases * 2, 2 do size = size + 1; wanted_jobs[size] = ARGV[at] .. ':' .. run end
+    local PLACE_NAMES = unpacked(PLACE, ARGV[at + ARG_SHAPE])
+    places[i], first_job[i], wanted_rows[i] = at, size, RUN .. ARGV[at + ARG_RUN]
+    if ARGV[at + ARG_LINE] == '' then known[ARGV[at + START_DEFINITION]] = false end
+    local first = at + fixed
+    for use = first + LEASE_FIELD, first + leases * LEASE_ARGS, LEASE_ARGS do
+      size = size + 1
+      wanted_jobs[size] = ARGV[use]
     end
-    o = o + leases * 2 + entries + adds * 3
-    if flags % 64 >= RECEIPTS then
-      o = o + 1 + tonumber(ARGV[o + 1]) * (flags >= KNOWN and EACH_OPENED or EACH_RECEIPT)
+    if flags >= HAS_MORE then
+      local MORE_NAMES = unpacked(MORE, ARGV[at + ARG_SHAPE], SHAPE_BYTES + 1)
+      first = first + leases * LEASE_ARGS
+      for other = first + 1, first + others do
+        size = size + 1
+        wanted_jobs[size] = ARGV[other]
+      end
     end
+    at = at + args
   end
   for name in pairs(known) do known[name] = call('SISMEMBER', base .. ':known', name) == 1 end
 end
@@ -46,21 +40,17 @@ local paused = call('SMEMBERS', base .. ':paused')
 local any_paused = #paused > 0
 for _, name in ipairs(paused) do paused[name] = true end
 -- Whether the queue of a job, known by the end of its text, is paused.
-local function is_paused(run, tail) return any_paused and paused[match(run, '^[^/]+') .. '/' .. match(tail, '(%S+) %S+$')] end
+local function is_paused(run, tail) return paused[match(run, '^[^/]+') .. '/' .. match(tail, '(%S+) %S+$')] end
 
 -- What is written at the end, in the order of these lists.
 local lease_gone, job_gone, job_set, row_set = {}, {}, {}, {}
-local leased_on = {}
 
-local function without(keys, key)
-  local from, to = find(keys, ',' .. key .. ',', 1, true)
-  return from and sub(keys, 1, from) .. sub(keys, to + 1) or keys
-end
+local function key_of(field) return match(field, '^[^:]+') end
 
 -- Whether a job is as the commit needs it. A job's text begins with its token and attempt.
-local function fits(kind, text, prefix)
+local function fits(kind, text, start)
   if kind == REMOVE then return true end
-  if not text or find(text, prefix, 1, true) ~= 1 then return false end
+  if not text or find(text, start, 1, true) ~= 1 then return false end
   if kind == EXPIRED then return tonumber(match(text, '^%S+ %d+ %d+ (%d+)')) <= now end
   if kind == DUE then
     local j = parse(text)
@@ -69,117 +59,37 @@ local function fits(kind, text, prefix)
   return true
 end
 
--- Jobs that the commit does not name: dropped, held or released. Gives the keys that are left.
-local function change_others(run, keys, others, kept)
-  local left = keys
-  for key in string.gmatch(keys, '[^,]+') do
-    local field = key .. ':' .. run
-    local text = not kept[key] and call('HGET', JOBS, field)
-    if text then
-      local j = parse(text)
-      if others == DROP then
-        unindex(run, key, j)
-        job_gone[#job_gone + 1] = field
-        left = without(left, key)
-      elseif j.token == '-' and (j.held == '1') == (others == RELEASE) then
-        unindex(run, key, j)
-        j.held = others == RELEASE and '0' or '1'
-        index(run, key, j)
-        job_set[#job_set + 1] = field
-        job_set[#job_set + 1] = render(j)
-      end
+-- Jobs that a commit does not name are dropped, held or released.
+local function change_others(run, job, others, what)
+  for k = job + 1, job + others do
+    local field, text = wanted_jobs[k], jobs[k]
+    local j, key = text and parse(text), key_of(field)
+    if j and what == DROP then
+      unindex(run, key, j)
+      job_gone[#job_gone + 1] = field
+    elseif j and j.token == '-' and (j.held == '1') == (what == RELEASE) then
+      unindex(run, key, j)
+      j.held = what == RELEASE and '0' or '1'
+      index(run, key, j)
+      job_set[#job_set + 1] = field
+      job_set[#job_set + 1] = render(j)
     end
   end
-  return left
 end
 
--- Adds a job, leased right away where that is asked for and can be granted. True where it was.
-local function add_job(run, at, due, ttl, hint)
-  local key, prefix, tail = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local field = key .. ':' .. run
-  local size = #job_set
-  job_set[size + 1] = field
-  if ttl >= 0 and due <= now and not is_paused(run, tail) then
-    lease_until(run, now + ttl)
-    job_set[size + 2] = prefix .. text_of(now + ttl) .. ' 0 ' .. now_text .. ' 0 ' .. tail
-    return true
-  end
-  local attempt = match(prefix, '(%d+) 0 $')
+-- The text of a new job that is leased right away, between what its caller says, by the time of the lease.
+local betweens = {}
+local function between(ttl)
+  local text = text_of(now + ttl) .. ' 0 ' .. now_text .. ' 0 '
+  betweens[ttl] = text
+  return text
+end
+-- The text of one that waits, which is put in its index.
+local function waiting(run, field, head, tail, hint)
+  local attempt = match(head, '(%d+) 0 $')
   local text = '- ' .. attempt .. ' 0 0 0 0 ' .. next_stamp(hint) .. ' -' .. match(tail, '^%S+(.*)$')
-  job_set[size + 2] = text
-  index(run, key, parse(text))
-end
-
--- Whether a job that is there stays where it is. `from` is where the commit's leases begin.
-local function stays(key, from, leases, kinds, others)
-  for k = 0, leases - 1 do
-    if ARGV[from + k * 2 + 1] == key then return byte(kinds, FIXED + 1 + k * 5) == KEEP end
-  end
-  return others ~= DROP
-end
-
--- What a commit does to the receipts of its run, from its arguments after `at` on.
-local function change_receipts(run, flow, ts, at)
-  local key, set = base .. ':receipts:' .. run, {}
-  for o = at + 1, at + 1 + (tonumber(ARGV[at + 1]) - 1) * EACH_RECEIPT, EACH_RECEIPT do
-    local number, status, worker, opened, outcome = ARGV[o + 1], ARGV[o + 2], ARGV[o + 3], ARGV[o + 4], ARGV[o + 6]
-    local c
-    if opened ~= '' then
-      c = { worker = '-', received = ts, started = '-', completed = '-', flow = flow, sender = ARGV[o + 5], outcome = '' }
-      c.event, c.name = match(opened, '^(%S+) (%S+)$')
-      put(base .. ':receipt-ids:' .. run, number, c.event)
-    else
-      local text = call('HGET', key, number)
-      c = text and parse_receipt(text)
-      if c then list_receipt(run, number, c, false) end
-    end
-    if c then
-      c.status = status
-      if worker ~= '' then c.worker = worker end
-      if outcome ~= '' then c.outcome = outcome end
-      if status ~= 'pending' and c.started == '-' then c.started = ts end
-      if (status == 'completed' or status == 'failed') and c.completed == '-' then c.completed = ts end
-      list_receipt(run, number, c, 0)
-      set[#set + 1] = number
-      set[#set + 1] = table.concat({ c.status, c.worker, c.received, c.started, c.completed, c.event, c.name, c.flow,
-        #c.sender, c.sender }, ' ') .. c.outcome
-    end
-  end
-  if #set > 0 then spread({ 'HSET', key }, set, 2) end
-end
-
--- Runs that go from one status to another in this call, by `TENANT FROM TO FLOW`; from `-` where they are new.
-local classes, ended = {}, {}
-local function class_of(name)
-  local class = classes[name]
-  if not class then
-    class = { runs = {} }
-    class.tenant, class.from, class.to, class.flow = match(name, '^(%S+) (%S+) (%S+) (%S+)$')
-    classes[name] = class
-    if class.from == '-' then flows[class.tenant .. '/' .. class.flow] = true end
-  end
-  return class
-end
-local function move(run, name, number)
-  local class = class_of(name)
-  local runs = class.runs
-  runs[#runs + 1] = number
-  runs[#runs + 1] = sub(run, #class.tenant + 2)
-end
-local function write_moves()
-  for _, class in pairs(classes) do
-    local lists, runs, ids = base .. ':by:' .. class.tenant .. ':', class.runs, {}
-    for k = 2, #runs, 2 do ids[k / 2] = runs[k] end
-    if #ids > 0 then
-      if class.from ~= '-' then
-        spread({ 'ZREM', lists .. class.from }, ids, 1)
-        spread({ 'ZREM', lists .. class.from .. ':' .. class.flow }, ids, 1)
-      end
-      spread({ 'ZADD', lists .. class.to }, runs, 2)
-      spread({ 'ZADD', lists .. class.to .. ':' .. class.flow }, runs, 2)
-    end
-  end
-  if #ended > 0 then spread({ 'ZADD', base .. ':ended' }, ended, 2) end
+  index(run, key_of(field), parse(text))
+  return text
 end
 
 local function created_of(run) return match(call('GET', START .. run) or '', '^%d+') end
@@ -191,226 +101,196 @@ local function timed(run, ts, new, text)
   return sub(text, 1, -18) .. format('%15.0f', math.max(ts - created, 0)) .. '}\n'
 end
 
-local function commit(i, o, leases, entries, adds, others, flags, uses, hint, began)
-  local kinds, run, version, status = ARGV[o + 1], ARGV[o + 2], ARGV[o + 3], ARGV[o + 4]
-  local row, new = rows[i], version == ''
-  local pushed = uses + leases * 2
-  local added = pushed + entries
+-- Moves a run to the lists of its status, by the arguments after `at`. `number` is that of a new run.
+local function move(run, at, ts_text, number)
+  local from_end, to_end = ARGV[at + MOVE_FROM_END], ARGV[at + MOVE_TO_END]
+  relist(run, ARGV[at + MOVE_WAY], number or ARGV[at + MOVE_NUMBER], from_end ~= '-' and from_end,
+    to_end ~= '-' and (to_end == '*' and ts_text or to_end), ARGV[at + MOVE_KEPT])
+end
 
-  local there, was, seq, last, keys, tail, steps, failure, rest
+-- Receipts that commits open, by their list: all of one list and date begin alike. That of a worker is part of that of its
+-- status.
+local receipt_lists = {}
+local function open_receipts(run, ts, ts_text, opened, at)
+  local key, ids = base .. ':receipts:' .. run, base .. ':receipt-ids:' .. run
+  for o = at, at + (opened - 1) * OPENED_ARGS, OPENED_ARGS do
+    local number, name = ARGV[o + OPENED_NUMBER], ARGV[o + OPENED_LIST]
+    local list = receipt_lists[name]
+    if not list or list.ts ~= ts then
+      local of_status, status, worker = match(name, '^([^:]+:(%a+)):?(.*)$')
+      local started = status == 'pending' and '-' or ts_text
+      local completed = (status == 'completed' or status == 'failed') and ts_text or '-'
+      list = { ts = ts, of_status = of_status, members = list and list.members or {}, date = format('%015d', ts),
+        dates = status .. ' ' .. (worker == '' and '-' or worker) .. ' ' .. ts_text .. ' ' .. started .. ' ' .. completed }
+      receipt_lists[name] = list
+    end
+    local members = list.members
+    members[#members + 1] = 0
+    members[#members + 1] = list.date .. ARGV[o + OPENED_MEMBER]
+    call('HSET', key, number, list.dates .. ARGV[o + OPENED_TEXT])
+    call('ZADD', ids, number, ARGV[o + OPENED_EVENT])
+  end
+end
+local function write_receipt_lists()
+  for name, list in pairs(receipt_lists) do
+    spread({ 'ZADD', base .. ':receipts-by:' .. name }, list.members, 2)
+    if name ~= list.of_status then spread({ 'ZADD', base .. ':receipts-by:' .. list.of_status }, list.members, 2) end
+  end
+end
+
+-- What a commit does to receipts that are there.
+local function change_receipts(run, ts_text, changed, at)
+  local key, set = base .. ':receipts:' .. run, {}
+  for o = at, at + (changed - 1) * CHANGED_ARGS, CHANGED_ARGS do
+    local number, status = ARGV[o + CHANGED_NUMBER], ARGV[o + CHANGED_STATUS]
+    local worker, outcome = ARGV[o + CHANGED_WORKER], ARGV[o + CHANGED_OUTCOME]
+    local text = call('HGET', key, number)
+    if text then
+      local c = parse_receipt(text)
+      list_receipt(run, number, c, false)
+      c.status = status
+      if worker ~= '' then c.worker = worker end
+      if outcome ~= '' then c.outcome = outcome end
+      if status ~= 'pending' and c.started == '-' then c.started = ts_text end
+      if (status == 'completed' or status == 'failed') and c.completed == '-' then c.completed = ts_text end
+      list_receipt(run, number, c, 0)
+      set[#set + 1] = number
+      set[#set + 1] = table.concat({ c.status, c.worker, c.received, c.started, c.completed, c.event, c.name, c.flow,
+        #c.sender, c.sender }, ' ') .. c.outcome
+    end
+  end
+  if #set > 0 then spread({ 'HSET', key }, set, 2) end
+end
+
+local function commit(i, at)
+  local shape, run, row, job = ARGV[at + ARG_SHAPE], ARGV[at + ARG_RUN], rows[i], first_job[i]
+  local SHAPE_NAMES = unpacked(SHAPE, shape)
+  -- Few commits have any of these.
+  local MORE_NAMES = MORE_NONE
+  local packed = SHAPE_BYTES + 1
+  if flags >= HAS_MORE then
+    MORE_NAMES = unpacked(MORE, shape, packed)
+    packed = packed + MORE_BYTES
+  end
+  local line = ARGV[at + ARG_LINE]
+  local new = line == ''
+
+  -- The guards, in their order: the row, then the jobs that are named. The caller has looked at the keys that are added.
   if new then
     if row then return 'E' end
-    if not known[ARGV[o + 7]] then return 'D' end
-    seq, keys, failure = '0', ',', ''
-  else
-    if not row then return 'C' end
-    there, was, seq, last, keys, tail, steps, failure, rest = match(row, ROW)
-    if there ~= version then return 'C' .. there end
+    if not known[ARGV[at + START_DEFINITION]] then return 'D' end
+  elseif not row or find(row, line, 1, true) ~= 1 then
+    return 'R' .. (row and match(row, '^[^\n]*\n[^\n]*') or '')
   end
-  local job = first_job[i]
-  for k = 0, leases - 1 do
-    local at = uses + k * 2
-    if not fits(byte(kinds, FIXED + 1 + k * 5), jobs[job + k + 1], ARGV[at + 2]) then return 'S' .. ARGV[at + 1] end
-  end
-  local twice = adds > 1 and {}
-  for k = 0, adds - 1 do
-    local key = ARGV[added + k * 3 + 1]
-    if find(keys, ',' .. key .. ',', 1, true) and stays(key, uses, leases, kinds, others) then return 'S' .. key end
-    if twice then
-      if twice[key] then return 'S' .. key end
-      twice[key] = true
-    end
+  local use, bytes = at + fixed, packed
+  for k = job + 1, job + leases do
+    local kind = uses > 0 and byte(shape, bytes) or FINISH
+    if not fits(kind, jobs[k], ARGV[use + LEASE_FITS]) then return 'S' .. key_of(wanted_jobs[k]) end
+    use = use + LEASE_ARGS
+    if uses > 0 then bytes = bytes + LEASE_BYTES end
   end
 
-  -- Nothing is refused from here on.
-  local number, kept = new and next_stamp(hint), nil
-  for k = 0, leases - 1 do
-    local key, kind, text = ARGV[uses + k * 2 + 1], byte(kinds, FIXED + 1 + k * 5), jobs[job + k + 1]
-    local field = wanted_jobs[job + k + 1]
+  -- Nothing is refused from here on. Jobs that are named go, but for one that is kept.
+  local number = new and next_stamp(hint)
+  local ts, ts_text = now, now_text
+  if last > now then ts, ts_text = last, text_of(last) end
+  bytes = packed
+  for k = job + 1, job + leases do
+    local kind, field, text = uses > 0 and byte(shape, bytes) or FINISH, wanted_jobs[k], jobs[k]
     if kind == KEEP then
       local j = parse(text)
-      j.lines = tonumber(j.lines) + shape_of('<I4', kinds, FIXED + 2 + k * 5)
+      j.lines = tonumber(j.lines) + unpacked('<I4', shape, bytes + 1)
       job_set[#job_set + 1] = field
       job_set[#job_set + 1] = render(j)
-      kept = kept or {}
-      kept[key] = true
     elseif text then
-      if kind ~= FINISH and kind ~= EXPIRED then unindex(run, key, parse(text)) end
+      if kind ~= FINISH and kind ~= EXPIRED then unindex(run, key_of(field), parse(text)) end
       job_gone[#job_gone + 1] = field
-      keys = without(keys, key)
     end
+    if uses > 0 then bytes = bytes + LEASE_BYTES end
   end
-  if others ~= LEAVE and keys ~= ',' then keys = change_others(run, keys, others, kept or {}) end
-  local granted
-  for k = 0, adds - 1 do
-    local due, ttl = shape_of(EACH_ADD, kinds, FIXED + 1 + leases * 5 + k * 16)
-    local at = added + k * 3
-    if add_job(run, at, due, ttl, hint) then
-      granted = granted and granted .. ',' .. ARGV[at + 1] or ARGV[at + 1]
-    end
-    keys = keys .. ARGV[at + 1] .. ','
+  local arg = at + fixed + leases * LEASE_ARGS
+  if others > 0 then
+    change_others(run, job + leases, others, what)
+    arg = arg + others
   end
-  if keys == ',' and not new then lease_gone[#lease_gone + 1] = run end
 
-  local ts_text = now_text
-  if last and tonumber(last) > now then ts_text = last end
-  local before = tonumber(seq)
-  local after, counts = before, FIXED + 1 + leases * 5 + adds * 16
-  for k = 0, entries - 1 do
-    local text = ARGV[pushed + 1 + k]
-    if k == entries - 1 and flags % 2 == TERMINAL then text = timed(run, tonumber(ts_text), new, text) end
-    after = enter(run, ts_text, after, shape_of('<I4', kinds, counts + k * 4), text)
-  end
-  feed(run, ts_text, before + 1, after)
-  if after > before or new then last = ts_text end
-  local part = ARGV[o + 5]
-  -- A mend of jobs leaves the row alone.
-  if flags % 16 >= MEND then
-    status, part = was, steps .. ' ' .. failure .. '\n' .. sub(row, rest)
-  else
-    if failure ~= '' and flags % 32 < FAILURE then
-      local from = find(part, '\n', 1, true)
-      part = sub(part, 1, from - 1) .. failure .. sub(part, from)
+  -- New jobs are leased right away where that is asked for and can be granted.
+  local declined, soonest, size = '', nil, #job_set
+  for _ = 1, adds do
+    local due, ttl = unpacked('<dd', shape, bytes)
+    local field, head, tail = ARGV[arg + JOB_FIELD], ARGV[arg + JOB_HEAD], ARGV[arg + JOB_TAIL]
+    job_set[size + 1] = field
+    if ttl >= 0 and due <= now and not (any_paused and is_paused(run, tail)) then
+      if not soonest or ttl < soonest then soonest = ttl end
+      job_set[size + 2] = head .. (betweens[ttl] or between(ttl)) .. tail
+    else
+      if ttl >= 0 then declined = declined .. key_of(field) .. ',' end
+      job_set[size + 2] = waiting(run, field, head, tail, hint)
     end
-    local terminal = flags % 2 == 1
-    local starts = flags % 4 >= STARTED and (new or byte(tail) == 45)
-    if new or terminal or starts or status ~= was then
-      local started, ended, kept, flow = '-', '-', '0', nil
-      if new then
-        if uses - o > 8 then kept = '0:' .. ARGV[o + 9] end
-        flow = class_of(ARGV[o + 8]).flow
-        row_set[#row_set + 1] = START .. run
-        row_set[#row_set + 1] = new_run(run, number, now_text, ARGV[o + 6])
-      else
-        started, ended, kept, number, flow = match(tail, TAIL)
-      end
-      if starts then
-        started = began > 0 and text_of(began) or ts_text
-      elseif terminal and started == '-' then
-        started = new and ts_text or created_of(run) or '-'
-      end
-      local ended_before = ended ~= '-' and ended
-      if terminal then ended = ts_text end
-      tail = started .. ' ' .. ended .. ' ' .. kept .. ' ' .. number .. ' ' .. flow
-      if new and not terminal and not find(status, ':', 1, true) then
-        move(run, ARGV[o + 8], number)
-      elseif terminal or status ~= was then
-        relist(run, flow, number, was, ended_before, status, ended ~= '-' and ended, kept)
-      end
-    end
-    if flags % 8 >= CLEAR then call('UNLINK', base .. ':state:run:' .. run, base .. ':keys:run:' .. run) end
+    arg, bytes, size = arg + JOB_ARGS, bytes + JOB_BYTES, size + 2
   end
-  if flags >= RECEIPTS then change_receipts(run, match(tail, '(%S+)$'), ts_text, added + adds * 3) end
-  local head = (new and '1' or text_of(tonumber(version) + 1)) .. ' ' .. status .. ' ' .. text_of(after) .. ' ' .. last .. ' '
-    .. keys .. ' ' .. tail
-  local size = #row_set
+  if soonest then leased[run] = now + soonest end
+
+  -- The log. Most commits are one entry.
+  if new_events > 0 then
+    local seq = events
+    for k = 1, math.max(entries, 1) do
+      local text, size = ARGV[arg + k], new_events
+      if entries > 0 then
+        size = unpacked('<I4', shape, bytes)
+        bytes = bytes + ENTRY_BYTES
+      end
+      if flags % (ENDS * 2) >= ENDS and seq + size == events + new_events then text = timed(run, ts, new, text) end
+      seq = enter(run, ts_text, seq, size, text)
+    end
+    feed(run, ts_text, events + 1, seq)
+    arg = arg + math.max(entries, 1)
+  end
+  if opened > 0 then open_receipts(run, ts, ts_text, opened, arg) end
+  if changed > 0 then change_receipts(run, ts_text, changed, arg + opened * OPENED_ARGS) end
+  -- Most commits do none of these.
+  if flags ~= DATED then
+    if flags % (LAST_JOB * 2) >= LAST_JOB then lease_gone[#lease_gone + 1] = run end
+    if flags % (CLEAR * 2) >= CLEAR then call('UNLINK', base .. ':state:run:' .. run, base .. ':keys:run:' .. run) end
+    if flags % (MOVED * 2) >= MOVED then move(run, at + (new and ARG_ARGS + START_ARGS or ARG_ARGS), ts_text, number) end
+  end
+
+  -- The new row. A `*` stands for the date of this commit, a `#` for the number of a new run, or the date of its creation.
+  local after, asked = ARGV[at + ARG_AFTER], nil
+  if marks > 0 then
+    after = string.gsub(after, '[*#]', function(mark)
+      if mark == '*' then return ts_text end
+      asked = number or created_of(run) or '-'
+      return asked
+    end, marks)
+  end
+  size = #row_set
   row_set[size + 1] = wanted_rows[i]
-  row_set[size + 2] = head .. '\n' .. part
-  -- A row with a failure is not one that `known_commit` keeps.
-  if failure ~= '' or flags % 32 >= FAILURE then head = '' end
-  return seq .. ' ' .. ts_text .. ' ' .. (granted or '-') .. ' ' .. head
-end
-
--- What a commit to a known row opens, from its arguments after `at` on. All receipts of one list begin alike in this call; that
--- of a worker is part of that of its status.
-local receipt_lists = {}
-local function open_receipts(run, at)
-  local key, ids = base .. ':receipts:' .. run, base .. ':receipt-ids:' .. run
-  for o = at + 1, at + 1 + (tonumber(ARGV[at + 1]) - 1) * EACH_OPENED, EACH_OPENED do
-    local number, list = ARGV[o + 1], receipt_lists[ARGV[o + 3]]
-    if not list then
-      local of_status, status, worker = match(ARGV[o + 3], '^([^:]+:(%a+)):?(.*)$')
-      local started = status == 'pending' and '-' or now_text
-      local completed = (status == 'completed' or status == 'failed') and now_text or '-'
-      list = { status .. ' ' .. (worker == '' and '-' or worker) .. ' ' .. now_text .. ' ' .. started .. ' ' .. completed,
-        format('%015d', now), {}, of_status }
-      receipt_lists[ARGV[o + 3]] = list
-    end
-    local members = list[3]
-    members[#members + 1] = 0
-    members[#members + 1] = list[2] .. ARGV[o + 4]
-    call('HSET', key, number, list[1] .. ARGV[o + 5])
-    call('ZADD', ids, number, ARGV[o + 2])
-  end
-end
-
--- A commit of a run whose row the caller knows: it says how the row begins, and how it is to read but for the date. Anything
--- else than that, and the caller is to say it in full. The same as `commit`, without taking texts apart.
-local betweens = {}
-local function known_commit(i, o, leases, _, adds, _, flags, uses, not_before, ttl)
-  local run, row, job = ARGV[o + 2], rows[i], first_job[i]
-  local entry = uses + leases * 2 + 1
-  if now < not_before or not row or find(row, ARGV[o + 3], 1, true) ~= 1 then return 'R' end
-  for k = 1, leases do
-    local text = jobs[job + k]
-    if not text or find(text, ARGV[uses + k * 2], 1, true) ~= 1 then return 'R' end
-  end
-  if any_paused then
-    for k = 1, adds do
-      if is_paused(run, ARGV[entry + k * 3]) then return 'R' end
-    end
-  end
-
-  -- Nothing is refused from here on.
-  for k = 1, leases do job_gone[#job_gone + 1] = wanted_jobs[job + k] end
-  if adds > 0 then
-    leased_on[run] = now + ttl
-    local between = betweens[ttl]
-    if not between then
-      between = text_of(now + ttl) .. ' 0 ' .. now_text .. ' 0 '
-      betweens[ttl] = between
-    end
-    local set = #job_set
-    for at = entry + 1, entry + adds * 3, 3 do
-      job_set[set + 1], job_set[set + 2] = ARGV[at], ARGV[at + 1] .. between .. ARGV[at + 2]
-      set = set + 2
-    end
-  elseif flags % 16 >= NO_JOBS then
-    lease_gone[#lease_gone + 1] = run
-  end
-  local first, count = shape_of('<dI4', ARGV[o + 1], FIXED + 1)
-  local text = ARGV[entry]
-  if flags % 2 == TERMINAL then text = timed(run, now, false, text) end
-  local last = enter(run, now_text, first - 1, count, text)
-  feed(run, now_text, first, last)
-  local size = #row_set
-  row_set[size + 1] = wanted_rows[i]
-  local marks = flags % 4
-  if marks == 0 then
-    row_set[size + 2] = ARGV[o + 4] .. now_text .. ARGV[o + 5]
-  elseif marks == TERMINAL + STARTED then
-    row_set[size + 2] = ARGV[o + 4] .. now_text .. ARGV[o + 5] .. now_text .. ' ' .. now_text .. ARGV[o + 6]
+  if flags == DATED or flags % (DATED * 2) >= DATED then
+    row_set[size + 2] = ARGV[at + ARG_BEFORE] .. ts_text .. after
+  elseif flags % (REST_STAYS * 2) >= REST_STAYS then
+    row_set[size + 2] = ARGV[at + ARG_BEFORE] .. after .. sub(row, #line)
   else
-    row_set[size + 2] = ARGV[o + 4] .. now_text .. ARGV[o + 5] .. now_text .. ARGV[o + 6]
+    row_set[size + 2] = ARGV[at + ARG_BEFORE] .. after
   end
-  if marks % 2 == TERMINAL then
-    ended[#ended + 1] = now_text
-    ended[#ended + 1] = run
+  if new then
+    row_set[size + 3] = START .. run
+    row_set[size + 4] = new_run(run, number, now_text, ARGV[at + START_SAID])
   end
-  if flags % 8 >= CLEAR then call('UNLINK', base .. ':state:run:' .. run, base .. ':keys:run:' .. run) end
-  if uses - o > 6 then move(run, ARGV[uses - 1], ARGV[uses]) end
-  if flags % 64 >= RECEIPTS then open_receipts(run, entry + adds * 3) end
-  return ''
+  -- Most of the time the caller knows what the answer would be.
+  if declined == '' and not asked then return '' end
+  return 'L' .. (asked or '-') .. ' ' .. declined
 end
 
 local answers = { '', format('%.0f', us) }
-for i = 1, count do
-  local shape = shapes[i]
-  answers[i + 2] = (shape[6] >= KNOWN and known_commit or commit)(i, unpack(shape))
-end
+for i = 1, count do answers[i + 2] = commit(i, places[i]) end
 if #row_set > 0 then
   call('MSET', unpack(row_set))
   if #lease_gone > 0 then spread({ 'ZREM', LEASES }, lease_gone, 1) end
   if #job_gone > 0 then spread({ 'HDEL', JOBS }, job_gone, 1) end
   if #job_set > 0 then spread({ 'HSET', JOBS }, job_set, 2) end
-  write_moves()
-  for name, list in pairs(receipt_lists) do
-    spread({ 'ZADD', base .. ':receipts-by:' .. name }, list[3], 2)
-    if name ~= list[4] then spread({ 'ZADD', base .. ':receipts-by:' .. list[4] }, list[3], 2) end
-  end
+  write_receipt_lists()
   finish(ARGV[2])
-  -- These have leases already, most of the time: a command that changes nothing is not written to the append-only file.
-  write_leased(leased_on)
 end
 answers[1] = counted()
 return answers

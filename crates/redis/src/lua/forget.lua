@@ -24,7 +24,7 @@ for i = 3, #ARGV, ARGV[2] == 'trim' and 4 or 2 do
       for label in string.gmatch(labels, '[^,]+=[^,]+') do
         drop(base .. ':label:' .. tenant .. ':' .. label, id)
       end
-      relist(run, row.flow, row.number, row.status, row.ended, nil, nil, row.kept)
+      relist(run, way_name(run, row.status, nil, row.flow), row.number, row.ended, nil, row.kept)
       local receipts = call('HGETALL', base .. ':receipts:' .. run)
       for at = 1, #receipts, 2 do list_receipt(run, receipts[at], parse_receipt(receipts[at + 1]), false) end
       call('UNLINK', RUN .. run, START .. run, base .. ':state:run:' .. run, base .. ':keys:run:' .. run,

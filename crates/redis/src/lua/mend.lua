@@ -8,7 +8,7 @@ if not row or row.version ~= ARGV[4] or row.events ~= ARGV[13] then
   return answers
 end
 local function dated(text) return text ~= '-' and text end
-relist(run, row.flow, row.number, row.status, dated(row.ended), ARGV[5], dated(ARGV[11]), row.kept)
+relist(run, way_name(run, row.status, ARGV[5], row.flow), row.number, dated(row.ended), dated(ARGV[11]), row.kept)
 -- The next event's id must come after all that were given: fewer events than that need a later date.
 if tonumber(ARGV[12]) < tonumber(row.events) then row.last = format('%.0f', math.max(now, tonumber(row.last)) + 1) end
 row.version, row.status, row.steps, row.failure, row.state = text_of(tonumber(ARGV[4]) + 1), ARGV[5], ARGV[6], ARGV[7], ARGV[8]

@@ -95,7 +95,7 @@ local function write_leased(ends)
   if #new > 0 then spread({ 'ZADD', LEASES, 'LT' }, new, 2) end
 end
 
-local held, lanes, flows, states, retains = {}, {}, {}, {}, {}
+local held, lanes, flows, states, retains, ways = {}, {}, {}, {}, {}, {}
 local function count_held(lane, by) held[lane] = (held[lane] or 0) + by end
 
 -- Writes what was gathered. Comes last.
@@ -107,6 +107,12 @@ local function flush()
     end
     if #gone > 0 then spread({ 'ZREM', key }, gone, 1) end
     if #add > 0 then spread({ 'ZADD', key }, add, 2) end
+  end
+  for _, way in pairs(ways) do
+    local ids = {}
+    for k = 2, #way.runs, 2 do ids[k / 2] = way.runs[k] end
+    for _, list in ipairs(way.out) do spread({ 'ZREM', list }, ids, 1) end
+    for _, list in ipairs(way.into) do spread({ 'ZADD', list }, way.runs, 2) end
   end
   write_leased(leased)
   for lane, by in pairs(held) do
@@ -262,41 +268,58 @@ local function word_of(status) return match(status, '^(%a+):?(.*)$') end
 
 -- The list of ended runs that a run belongs in. Those of one retention lie together, so that retention finds what is due
 -- without walking over what is kept longer; `retains` has which there are.
+local ended_lists = {}
 local function ended_list(kept)
-  local trimmed, own = match(kept, '^(%d):?(.*)$')
-  local list = base .. (trimmed == '1' and ':trimmed' or ':ended')
-  if own == '' then return list end
-  retains[own] = true
-  return list .. ':' .. own
+  local list = ended_lists[kept]
+  if not list then
+    local trimmed, own = match(kept, '^(%d):?(.*)$')
+    list = base .. (trimmed == '1' and ':trimmed' or ':ended')
+    if own ~= '' then
+      retains[own] = true
+      list = list .. ':' .. own
+    end
+    ended_lists[kept] = list
+  end
+  return list
 end
 
--- Moves a run between the lists of its status and state, and in or out of those that have ended. No `to`: out of all.
-local function relist(run, flow, number, from, from_end, to, to_end, kept)
-  local tenant, id = match(run, '^([^/]+)/(.+)$')
-  local old, old_state, new, new_state
-  if from then old, old_state = word_of(from) end
-  if to then new, new_state = word_of(to) end
-  if from ~= to then
-    local lists = base .. ':by:' .. tenant .. ':'
-    if old ~= new then
-      if old then
-        drop(lists .. old, id)
-        drop(lists .. old .. ':' .. flow, id)
-      end
-      if new then
-        put(lists .. new, number, id)
-        put(lists .. new .. ':' .. flow, number, id)
-      end
-    end
-    if old and old_state ~= '' then drop(lists .. old .. ':' .. flow .. ':' .. old_state, id) end
-    if new and new_state ~= '' then
-      put(lists .. new .. ':' .. flow .. ':' .. new_state, number, id)
-      states[tenant .. '/' .. flow .. '/' .. new_state] = true
-    end
+-- Runs that go from one status to another in this call, by `TENANT FROM TO FLOW`; `-` is where there is none.
+local function way_of(name)
+  local tenant, from, to, flow = match(name, '^(%S+) (%S+) (%S+) (%S+)$')
+  local lists, way = base .. ':by:' .. tenant .. ':', { runs = {}, out = {}, into = {}, id_at = #tenant + 2 }
+  local old, old_state = word_of(from)
+  local new, new_state = word_of(to)
+  local function through(into, word, state, other)
+    if not word then return end
+    local of_flow = lists .. word .. ':' .. flow
+    if word ~= other then into[1], into[2] = lists .. word, of_flow end
+    if state ~= '' then into[#into + 1] = of_flow .. ':' .. state end
   end
-  local was = old and TERMINAL[old] and from_end
-  local is = new and TERMINAL[new] and to_end
-  if is then put(ended_list(kept), to_end, run) elseif was then drop(ended_list(kept), run) end
+  if from ~= to then
+    through(way.out, old, old_state, new)
+    through(way.into, new, new_state, old)
+    if new and new_state ~= '' then states[tenant .. '/' .. flow .. '/' .. new_state] = true end
+    if not old then flows[tenant .. '/' .. flow] = true end
+  end
+  way.was_ended, way.is_ended = old and TERMINAL[old], new and TERMINAL[new]
+  ways[name] = way
+  return way
+end
+
+-- Moves a run between the lists of its status and state, and in or out of those that have ended. Once in a call.
+local function relist(run, name, number, from_end, to_end, kept)
+  local way = ways[name] or way_of(name)
+  local runs = way.runs
+  runs[#runs + 1] = number
+  runs[#runs + 1] = sub(run, way.id_at)
+  if way.is_ended and to_end then
+    put(ended_list(kept), to_end, run)
+  elseif way.was_ended and from_end then
+    drop(ended_list(kept), run)
+  end
+end
+local function way_name(run, from, to, flow)
+  return match(run, '^[^/]+') .. ' ' .. (from or '-') .. ' ' .. (to or '-') .. ' ' .. flow
 end
 
 -- A receipt as its field in its run's `receipts` has it.

@@ -22,10 +22,9 @@ local function restore_run(o)
   if call('SISMEMBER', base .. ':known', ARGV[o + 7]) == 0 then return 'D' end
   local _, status, _, _, _, tail = match(row, ROW)
   local _, ended, kept, number, flow = match(tail, TAIL)
-  flows[match(run, '^[^/]+') .. '/' .. flow] = true
   call('MSET', RUN .. run, row, START .. run, new_run(run, number, ARGV[o + 4], ARGV[o + 6]))
   if ARGV[o + 8] ~= '' then call('SET', base .. ':reports:' .. run, ARGV[o + 8]) end
-  relist(run, flow, number, nil, nil, status, ended ~= '-' and ended, kept)
+  relist(run, way_name(run, nil, status, flow), number, nil, ended ~= '-' and ended, kept)
   stamp = math.max(stamp, tonumber(number))
   local set = {}
   for at = o + 9, o + tonumber(ARGV[o + 1]), 2 do
