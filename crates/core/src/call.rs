@@ -147,7 +147,7 @@ fn line(what: &'static str, template: &Template, variables: &Variables) -> Resul
     match text.len() {
         0 => Err(at(what)("it is empty".to_owned())),
         n if n > limits::KEY_BYTES => {
-            Err(at(what)(format!("it is {n} bytes; the limit is {}", limits::KEY_BYTES)))
+            Err(at(what)(format!("it has {n} bytes; the limit is {}", limits::KEY_BYTES)))
         }
         _ => Ok(text),
     }

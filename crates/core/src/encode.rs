@@ -122,7 +122,7 @@ impl RunState {
             machine.decode(plan, &mut next)?;
         }
         if next().is_ok() {
-            return Err(DecodeError("it is too long for its definition"));
+            return Err(DecodeError("it's too long for its definition"));
         }
         Ok(state)
     }

@@ -141,7 +141,7 @@ fn at(place: &str) -> impl Fn(String) -> RenderError {
 /// What would end a line, or is too long for one, could change the request.
 pub(crate) fn one_line(text: String) -> Result<String, String> {
     if text.len() > LINE_BYTES {
-        return Err(format!("it is {} bytes; the limit is {LINE_BYTES}", text.len()));
+        return Err(format!("it has {} bytes; the limit is {LINE_BYTES}", text.len()));
     }
     if text.contains(|c: char| c.is_control() && c != '\t') {
         return Err("it has a control character".to_owned());

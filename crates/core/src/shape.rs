@@ -54,7 +54,7 @@ impl Shape {
                 };
                 *room = room
                     .checked_sub(size)
-                    .ok_or_else(|| format!("it is over {} bytes (setting {})", limit.bytes, limit.setting))?;
+                    .ok_or_else(|| format!("it's over {} bytes (setting {})", limit.bytes, limit.setting))?;
                 value
             }
             Shape::Plain(value) => value.clone(),

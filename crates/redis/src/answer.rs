@@ -33,7 +33,7 @@ pub(crate) fn text(value: Value) -> Result<String, StoreError> {
 
 pub(crate) fn maybe_text(value: Value) -> Result<Option<String>, StoreError> {
     let Some(bytes) = bytes(value)? else { return Ok(None) };
-    let damaged = |_| StoreError::Damaged("a text in the store is not UTF-8".to_owned());
+    let damaged = |_| StoreError::Damaged("a text in the store isn't UTF-8".to_owned());
     String::from_utf8(bytes).map(Some).map_err(damaged)
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn texts(value: Value) -> Result<Vec<String>, StoreError> {
 }
 
 pub(crate) fn number<T: std::str::FromStr>(text: &str) -> Result<T, StoreError> {
-    text.parse().map_err(|_| StoreError::Damaged(format!("{text:?} is not a number")))
+    text.parse().map_err(|_| StoreError::Damaged(format!("{text:?} isn't a number")))
 }
 
 /// A score as Redis writes it: a whole number, in the short form of a float where it is large.

@@ -178,7 +178,7 @@ impl RedisStore {
         let mut counts: BTreeMap<(String, String, Status, Option<String>), u64> = BTreeMap::new();
         for line in answers.into_iter().flat_map(|answer| answer.rest) {
             let line = text(line)?;
-            let damaged = || StoreError::Damaged(format!("{line:?} is not a counter"));
+            let damaged = || StoreError::Damaged(format!("{line:?} isn't a counter"));
             let parts: Vec<&str> = line.split(' ').collect();
             let &[tenant, flow, status, state, count] = &parts[..] else { return Err(damaged()) };
             let status =
@@ -197,7 +197,7 @@ impl RedisStore {
 }
 
 fn add_lane(rows: &mut BTreeMap<(Arc<str>, Arc<str>), QueueRow>, line: &str) -> Result<(), StoreError> {
-    let damaged = || StoreError::Damaged(format!("{line:?} is not a lane"));
+    let damaged = || StoreError::Damaged(format!("{line:?} isn't a lane"));
     let parts: Vec<&str> = line.split(' ').collect();
     let &[lane, ready, delayed, held, leased, oldest] = &parts[..] else { return Err(damaged()) };
     let (queue, need) = lane.split_once('/').ok_or_else(damaged)?;

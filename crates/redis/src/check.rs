@@ -35,7 +35,7 @@ pub(crate) async fn suitable(link: &Link, address: &Address) -> Result<(), Store
                 return refuse("is part of a cluster; write redis+cluster://host:port".to_owned());
             }
             ("standalone", true) => {
-                return refuse("is not part of a cluster; write redis://host:port".to_owned());
+                return refuse("isn't part of a cluster; write redis://host:port".to_owned());
             }
             _ => {}
         }

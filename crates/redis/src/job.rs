@@ -30,7 +30,7 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn read(text: &str) -> Result<Job, StoreError> {
-        let damaged = || StoreError::Damaged(format!("{text:?} is not a job"));
+        let damaged = || StoreError::Damaged(format!("{text:?} isn't a job"));
         let parts: Vec<&str> = text.split(' ').collect();
         let &[
             token,

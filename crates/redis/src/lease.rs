@@ -260,7 +260,7 @@ fn queue_of(lane: &str) -> &str {
 }
 
 fn leased_job(found: &str, token: Token) -> Result<LeasedJob, StoreError> {
-    let damaged = || StoreError::Damaged(format!("{found:?} is not a leased job"));
+    let damaged = || StoreError::Damaged(format!("{found:?} isn't a leased job"));
     let (key, rest) = found.split_once(' ').ok_or_else(damaged)?;
     let (run, job) = rest.split_once(' ').ok_or_else(damaged)?;
     let Job { name, attempt, lane, due, expires, .. } = Job::read(job)?;
@@ -272,7 +272,7 @@ fn leased_job(found: &str, token: Token) -> Result<LeasedJob, StoreError> {
 fn due(value: Value) -> Result<Vec<(i64, JobKey, String, Job)>, StoreError> {
     let read = |value: Value| -> Result<(i64, JobKey, String, Job), StoreError> {
         let line = text(value)?;
-        let damaged = || StoreError::Damaged(format!("{line:?} is not a job that is due"));
+        let damaged = || StoreError::Damaged(format!("{line:?} isn't a job that's due"));
         let mut parts = line.splitn(4, ' ');
         let (Some(at), Some(key), Some(run), Some(job)) =
             (parts.next(), parts.next(), parts.next(), parts.next())

@@ -33,7 +33,7 @@ fn ascii(bytes: Vec<u8>) -> String {
 
 /// Reads a part of a key back.
 pub fn decode(part: &str) -> Result<String, StoreError> {
-    let damaged = || StoreError::Damaged(format!("{part:?} is not a name as this store writes them"));
+    let damaged = || StoreError::Damaged(format!("{part:?} isn't a name in this store's encoding"));
     if part == "%" {
         return Ok(String::new());
     }
@@ -62,7 +62,7 @@ pub fn run(key: &RunKey) -> String {
 }
 
 pub fn read_run(text: &str) -> Result<RunKey, StoreError> {
-    let damaged = |what: String| StoreError::Damaged(format!("{text:?} is not the address of a run: {what}"));
+    let damaged = |what: String| StoreError::Damaged(format!("{text:?} isn't the address of a run: {what}"));
     let (tenant, run) = text.split_once('/').ok_or_else(|| damaged("it has no tenant".to_owned()))?;
     let tenant = Tenant::new(&decode(tenant)?).map_err(|error| damaged(error.to_string()))?;
     let run = RunId::new(&decode(run)?).map_err(|error| damaged(error.to_string()))?;

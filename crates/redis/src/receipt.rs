@@ -178,7 +178,7 @@ impl Place {
     }
 
     fn read(member: &str) -> Result<Place, StoreError> {
-        let damaged = || StoreError::Damaged(format!("{member:?} is not a receipt"));
+        let damaged = || StoreError::Damaged(format!("{member:?} isn't a receipt"));
         let parts: Vec<&str> = member.split(' ').collect();
         let &[received, run, at] = &parts[..] else { return Err(damaged()) };
         let run = RunId::new(&names::decode(run)?).map_err(|_| damaged())?;
@@ -247,7 +247,7 @@ pub(crate) fn write(args: &mut Args, receipt: &Receipt) {
 }
 
 fn read(run: &RunKey, at: u32, kept: &str) -> Result<Receipt, StoreError> {
-    let damaged = || StoreError::Damaged(format!("receipt {at} of run {run} cannot be read"));
+    let damaged = || StoreError::Damaged(format!("can't read receipt {at} of run {run}"));
     let parts: Vec<&str> = kept.splitn(10, ' ').collect();
     let &[status, worker, received, started, completed, event_id, name, flow, bytes, rest] = &parts[..]
     else {

@@ -47,7 +47,7 @@ pub(crate) fn read(run: &RunKey, value: Value) -> Result<Option<Row>, StoreError
     let mut parts = found.splitn(3, |byte| *byte == b'\n');
     let mut line = || {
         let part = parts.next().ok_or_else(|| damaged("a part is missing"))?;
-        std::str::from_utf8(part).map_err(|_| damaged("it is not UTF-8"))
+        std::str::from_utf8(part).map_err(|_| damaged("it isn't UTF-8"))
     };
     let (head, steps) = (line()?, line()?);
     let state = parts.next().ok_or_else(|| damaged("it has no state"))?.to_vec();

@@ -142,7 +142,7 @@ impl RedisStore {
             let mut answers = list(shard.ask(&asked).await?)?.into_iter();
             for (place, id) in here {
                 let mut part = || answers.next().unwrap_or_default();
-                let damaged = |error| StoreError::Damaged(format!("{id:?} is not a run: {error}"));
+                let damaged = |error| StoreError::Damaged(format!("{id:?} isn't a run: {error}"));
                 let id = RunId::new(&names::decode(id)?).map_err(damaged)?;
                 let run = RunKey::new(query.tenant.clone(), id);
                 rows.extend(snapshot(&run, part(), part())?.map(|snapshot| (*place, snapshot.row)));

@@ -175,7 +175,7 @@ impl Shared {
             };
             format!(
                 "{base} {what}: an older file was restored, a replica without the last writes took over, or the data \
-                 was deleted. Nothing is written any more. \
+                 was deleted. This process has stopped writing. \
                  Stop every engine, restore the newest data, or accept the loss: start again, then `flowline verify` \
                  and `flowline reconcile`"
             )

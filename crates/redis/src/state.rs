@@ -196,7 +196,7 @@ pub(crate) fn owner_name(tenant: &Tenant, owner: &StateOwner) -> String {
 
 /// Undoes [`owner_name`] for what `scopes` lists.
 fn owner_of(member: &str) -> Result<(Tenant, StateOwner), StoreError> {
-    let damaged = || StoreError::Damaged(format!("{member:?} is not an owner of key-value state"));
+    let damaged = || StoreError::Damaged(format!("{member:?} isn't an owner of key-value state"));
     let (kind, name) = member.split_once(':').ok_or_else(damaged)?;
     let (tenant, owner) = match (kind, name.split_once('/')) {
         ("tenant", None) => (name, StateOwner::Tenant),

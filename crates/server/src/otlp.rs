@@ -196,10 +196,10 @@ async fn send(
             meter.fetch_add(spans.len() as u64, Ordering::Relaxed);
             match (&failed, away) {
                 (Some(why), false) => {
-                    tracing::warn!(instanceId = instance, %endpoint, why, "collector does not accept spans; dropping them");
+                    tracing::warn!(instanceId = instance, %endpoint, why, "the collector doesn't accept spans; dropping them");
                 }
                 (None, true) => {
-                    tracing::info!(instanceId = instance, %endpoint, "collector accepts spans again")
+                    tracing::info!(instanceId = instance, %endpoint, "the collector accepts spans again")
                 }
                 _ => {}
             }

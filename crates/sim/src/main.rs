@@ -31,7 +31,7 @@ fn seeds(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
     let (mut from, mut count) = (0, 1_000);
     while let Some(argument) = arguments.next() {
         let text = arguments.next().ok_or_else(|| format!("{argument} needs a number"))?;
-        let number: u64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+        let number: u64 = text.parse().map_err(|_| format!("{text:?} isn't a number"))?;
         match argument.as_str() {
             "--seeds" => count = number,
             "--from" => from = number,

@@ -62,7 +62,7 @@ fn of_code(code: ErrorCode, error: &rusqlite::Error) -> Option<StoreError> {
 
 fn remedy(code: ErrorCode) -> &'static str {
     match code {
-        ErrorCode::DiskFull => "free some space; it then continues by itself",
+        ErrorCode::DiskFull => "free some space; the engine then continues automatically",
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen => {
             "make the file and its directory writable for this user"
         }

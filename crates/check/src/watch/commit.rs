@@ -68,12 +68,12 @@ impl Watch {
                 if job.held || self.paused.contains(&queue) {
                     let (name, queue) = (&job.name, &job.lane.queue);
                     let message =
-                        || format!("{name:?} was handed out, while its run or queue {queue:?} is paused");
+                        || format!("{name:?} was handed out while its run or queue {queue:?} is paused");
                     found.say(I17, Subject::Call, message);
                 }
                 if job.due > now {
                     let message =
-                        || format!("{:?} was handed out at {now}, before it is due ({})", job.name, job.due);
+                        || format!("{:?} was handed out at {now}, before it's due ({})", job.name, job.due);
                     found.say(I10, Subject::Call, message);
                 }
                 let lease = KnownLease {

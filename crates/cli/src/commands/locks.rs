@@ -18,7 +18,7 @@ use crate::signals::Signals;
 /// List named locks, acquire or release one, or run a command under one
 ///
 /// A lock has one holder at a time across all instances, workers and commands of a tenant. It expires when its holder stops
-/// extending it. Pass the fence to whatever you write to, so that it can turn away a holder whose lock has expired.
+/// extending it. Pass the fence to whatever you write to, so that it can reject a holder whose lock has expired.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline locks\n  flowline locks run nightly-report -- ./report.sh")]
 pub struct Args {

@@ -31,7 +31,7 @@ pub async fn run(context: &Context) -> Outcome {
         output::json(&done)?;
     } else {
         let [trimmed, removed] = [done.trimmed, done.removed].map(|n| output::count(n, "run"));
-        output::line(&format!("events of {trimmed} and {removed} altogether removed"))?;
+        output::line(&format!("events of {trimmed} removed, {removed} removed completely"))?;
     }
     Ok(Exit::Fine)
 }

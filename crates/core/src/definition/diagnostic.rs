@@ -85,7 +85,7 @@ impl Diagnostics {
         let mut blocks: Vec<String> =
             self.items.iter().take(RENDERED).map(|item| self.block(item, color)).collect();
         if self.items.len() > RENDERED {
-            blocks.push(format!("{} more are not shown", self.items.len() - RENDERED));
+            blocks.push(format!("{} more aren't shown", self.items.len() - RENDERED));
         }
         blocks.join("\n\n") + if blocks.is_empty() { "" } else { "\n" }
     }

@@ -103,7 +103,7 @@ fn retain() -> Value {
         "additionalProperties": false,
         "properties": {
             "events": { "$ref": "#/$defs/duration", "description": "How long the log is kept. Not longer than `runs`." },
-            "runs": { "$ref": "#/$defs/duration", "description": "How long the run is kept, with all that is left of it." }
+            "runs": { "$ref": "#/$defs/duration", "description": "How long the run itself is kept." }
         },
         "examples": [{ "events": "1d", "runs": "7d" }]
     })

@@ -102,7 +102,7 @@ impl PlanMachine {
                 let event = *numbers
                     .events
                     .get(event.as_str())
-                    .ok_or_else(|| fail(format!("event {event:?} is not declared")))?;
+                    .ok_or_else(|| fail(format!("event {event:?} isn't declared")))?;
                 let transitions: Result<Vec<_>, _> =
                     transitions.iter().map(|transition| build.transition(transition)).collect();
                 on.insert(event, transitions.map_err(fail)?);

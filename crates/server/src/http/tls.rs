@@ -25,7 +25,7 @@ pub fn acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, String> {
         .with_safe_default_protocol_versions()
         .and_then(|config| config.with_no_client_auth().with_single_cert(chain, secret));
     let mut config = config.map_err(|error| {
-        format!("tls-cert {} and tls-key {} do not go together: {error}", cert.display(), key.display())
+        format!("tls-cert {} and tls-key {} don't belong together: {error}", cert.display(), key.display())
     })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))

@@ -35,7 +35,7 @@ fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
         }
         let text = arguments.next().ok_or_else(|| format!("{argument} needs a value"))?;
         match argument.as_str() {
-            "--seeds" => asked.seeds = text.parse().map_err(|_| format!("{text:?} is not a number"))?,
+            "--seeds" => asked.seeds = text.parse().map_err(|_| format!("{text:?} isn't a number"))?,
             "--bug" => {
                 asked.bugs.retain(|bug| bug.name() == text);
                 if asked.bugs.is_empty() {

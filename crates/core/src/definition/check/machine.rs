@@ -265,7 +265,7 @@ impl<'a> Whole<'a> {
         }
         for (state, _) in states.iter().zip(&ends).filter(|(_, ends)| !**ends) {
             let message = format!("no final state can be reached from state {:?}", state.name);
-            let help = "a run that gets there never ends; add a transition or a timer that leads on";
+            let help = "a run that gets there never ends; add a transition or a timer that leads out";
             self.findings.push(Finding::warning("no-way-out", Place::state(&state.name), message).help(help));
         }
     }

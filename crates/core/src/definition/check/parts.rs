@@ -154,7 +154,7 @@ impl Parts {
                     "retain-too-long",
                     at,
                     message,
-                    &format!("to keep them for good, use {most}, a hundred years"),
+                    &format!("to keep them forever, use {most}, a hundred years"),
                 );
             }
         }

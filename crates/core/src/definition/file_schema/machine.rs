@@ -83,7 +83,7 @@ pub(super) fn state() -> Value {
 pub(super) fn transition() -> Value {
     let mut keys = leads_to("`input`, `context`, `payload`, `event`, `user`, `role` and `roles`");
     keys["role"] = json!({
-        "description": "Roles, one of which the sender must have. Default: anyone can send it.",
+        "description": "The sender must have one of these roles. Default: anyone can send it.",
         "oneOf": [{ "type": "string" }, { "type": "array", "minItems": 1, "items": { "type": "string" } }]
     });
     json!({
