@@ -153,7 +153,10 @@ async fn pass(
             check_counters(store, &tenant).await?.into_iter().map(found).collect();
         if !counters.is_empty() && mode == Mode::Repair {
             apply(store, Repair::Counters { tenant: tenant.clone() }).await?;
-            counters.iter_mut().for_each(|finding| finding.repaired = true);
+            let left = check_counters(store, &tenant).await?;
+            for finding in &mut counters {
+                finding.repaired = !left.iter().any(|left| left.message == finding.violation.message);
+            }
         }
         done.findings.extend(counters);
     }

@@ -15,6 +15,7 @@ use crate::commit::Kind;
 use crate::encode;
 use crate::names;
 use crate::script;
+use crate::shard::Shard;
 
 /// Runs that one call removes.
 const PART: usize = 8;
@@ -223,8 +224,17 @@ impl RedisStore {
             Repair::Jobs { run, version, add, remove } => {
                 self.write_one(jobs(run, version, add, remove), Kind::Mend).await?.map(drop)
             }
-            // The sizes of the lists are the counters: there is nothing to count again.
-            Repair::Counters { .. } => Ok(()),
+            // The sizes of the lists are the counters.
+            Repair::Counters { tenant } => {
+                let tenant = names::encode(tenant.as_str());
+                for shard in &self.shards {
+                    // The keys of lists that a scan gives twice are gone through once.
+                    for list in enlist(shard, &tenant, "").await? {
+                        enlist(shard, &tenant, &list).await?;
+                    }
+                }
+                Ok(())
+            }
         }
     }
 
@@ -234,6 +244,24 @@ impl RedisStore {
             return Err(StoreError::Damaged("the server's time has an unexpected shape".to_owned()));
         };
         Ok(Time::from_millis(number::<i64>(seconds)? * 1_000 + number::<i64>(micros)? / 1_000))
+    }
+}
+
+/// Puts a tenant's runs into the lists that their rows ask for, and gives the lists that there are; of one list, takes out
+/// what does not belong there.
+async fn enlist(shard: &Shard, tenant: &str, list: &str) -> Result<BTreeSet<String>, StoreError> {
+    let (mut lists, mut cursor) = (BTreeSet::new(), "0".to_owned());
+    loop {
+        let mut args = Args::new();
+        args.text(tenant).text(list).text(&cursor);
+        let mut answer = shard.call(&script::LISTS, [&args]).await?;
+        cursor = text(answer.rest.next().unwrap_or_default())?;
+        for found in answer.rest {
+            lists.insert(text(found)?);
+        }
+        if cursor == "0" {
+            return Ok(lists);
+        }
     }
 }
 

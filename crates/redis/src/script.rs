@@ -42,6 +42,7 @@ scripts! {
     FORGET = "lua/forget.lua",
     HOLD = "lua/hold.lua",
     LEASE = "lua/lease.lua",
+    LISTS = "lua/lists.lua",
     LOCK = "lua/lock.lua",
     MEND = "lua/mend.lua",
     PAYLOADS = "lua/payloads.lua",

@@ -16,9 +16,9 @@ use flowline_core::event::Slot;
 use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant};
 use flowline_redis::{IfMissing, RedisStore};
 use flowline_store::conformance::{Fixture, given};
-use flowline_store::row::Retention;
+use flowline_store::row::{Repair, Retention};
 use flowline_store::{
-    Base, Commit, Failure, Filling, Index, NewJob, NewRun, Opened, ReceiptChange, ReceiptQuery,
+    Base, Catalog, Commit, Failure, Filling, Index, NewJob, NewRun, Opened, ReceiptChange, ReceiptQuery,
     ReceiptStatus, Restored, RestoredEvent, RestoredRun, RunQuery, StateOwner, StateQuery, StateScope, Token,
     Transfer,
 };
@@ -184,4 +184,39 @@ async fn a_restored_store_holds_byte_for_byte_what_commits_left() {
         assert_eq!(here, there);
     }
     assert_eq!(here, there);
+}
+
+/// Empties every list of runs, and enters into those that runs are found by one that is not there and one that has ended.
+const DAMAGE: &str = r"
+local head = '{' .. ARGV[1] .. ':0}:'
+for _, kind in ipairs({ 'by:*', 'label:*', 'ended*', 'trimmed*', 'flows', 'states', 'retains' }) do
+  for _, key in ipairs(redis.call('KEYS', head .. kind)) do redis.call('DEL', key) end
+end
+redis.call('ZADD', head .. 'by:default:running', 1, 'nobody', 2, 'failed')
+redis.call('ZADD', head .. 'by:default:running:fulfil', 1, 'nobody')
+redis.call('ZADD', head .. 'label:default:a=b', 1, 'failed')
+redis.call('ZADD', head .. 'ended', 1, 'default/nobody', 1, 'default/long')";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_puts_runs_back_into_their_lists_and_takes_out_what_does_not_belong_there() {
+    let server = Server::start(&[]);
+    let (store, f) = open(&server, "lists").await;
+    fill(&f).await;
+    let listed = async || {
+        let query = RunQuery { limit: 100, ..RunQuery::of(Tenant::default()) };
+        f.store.runs(query).await.expect("lists").items
+    };
+    let before = (dump(&server, "lists"), listed().await);
+    server.ask(&["EVAL", DAMAGE, "0", "lists"]);
+    assert_ne!(dump(&server, "lists"), before.0);
+    let repair = |tenant: &str| Repair::Counters { tenant: given::tenant(tenant) };
+    store.repair(repair("nobody")).await.expect("mends");
+    assert_eq!(listed().await.len(), 1, "the runs of another tenant are left alone");
+    store.repair(repair("default")).await.expect("mends");
+    assert_eq!(listed().await, before.1);
+    // A state that was left is known to whoever moved through it.
+    let there = before.0.replace("default/fulfil/draft | ", "");
+    for (there, here) in there.split("\n\n").zip(dump(&server, "lists").split("\n\n")) {
+        assert_eq!(here, there);
+    }
 }
