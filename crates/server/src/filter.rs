@@ -5,26 +5,20 @@ use std::time::Duration;
 use flowline::core::time::parse_duration;
 use flowline::core::{Status, Tenant, Time};
 use flowline::store::RunQuery;
-use serde::Serialize;
+use flowline_api::runs::BulkFilter;
 
 /// Lets runs through that fit all that it names.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunFilter {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub flow: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
     /// Of a machine.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// NAME=VALUE.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Created at or after: a timestamp or an age.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// Created before.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
 }
 
@@ -76,6 +70,13 @@ impl RunFilter {
     /// Whether it lets every run through.
     pub fn is_empty(&self) -> bool {
         *self == RunFilter::default()
+    }
+}
+
+impl From<BulkFilter> for RunFilter {
+    fn from(filter: BulkFilter) -> RunFilter {
+        let BulkFilter { flow, status, label, since, until } = filter;
+        RunFilter { flow, status, state: None, label, since, until }
     }
 }
 

@@ -10,14 +10,35 @@ use flowline::position;
 use flowline::store::{
     Document, EventQuery, JobRow, JobState, RunPage, RunRow, Store, StoreError, StoredDefinition, Total,
 };
-use flowline::{EngineError, Plans};
+use flowline::{Engine, EngineError, Plans, RunHandle, StartRequest};
 use flowline_api::flows::{DefinitionKind, FlowView};
-use flowline_api::runs::{RunList, RunParts, RunView, StepView};
+use flowline_api::runs::{RunList, RunParts, RunStart, RunView, Started, StepView};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 /// Events read at a time: `step.completed` carries results.
 const PAGE: usize = 200;
+
+/// A request to start a run, with what the API takes beside flow and input.
+pub fn start_request(mut request: StartRequest, start: RunStart) -> StartRequest {
+    if let Some(key) = start.idempotency_key {
+        request = request.idempotency_key(key);
+    }
+    for (name, value) in start.labels {
+        request = request.label(name, value);
+    }
+    request.priority(start.priority).delay(start.delay)
+}
+
+/// A run that was started.
+pub async fn started(engine: &Engine, handle: &RunHandle) -> Result<Started, EngineError> {
+    let status = match handle.started_as() {
+        Some(status) => status,
+        None => engine.row(handle.key()).await?.status,
+    };
+    let (run_id, existed) = (handle.id().clone(), handle.existed());
+    Ok(Started { run_id, existed, status, result: None, error: None })
+}
 
 /// What a list says of its total: how many there are, or at least how many.
 pub fn totals(total: Option<Total>) -> (Option<u64>, Option<u64>) {

@@ -11,7 +11,7 @@ use flowline::store::job::{JobKey, REMOTE};
 use flowline::store::{EventQuery, JobRow, JobState, Store};
 use flowline::{Engine, Plans, RunHandle};
 use flowline_api::runs::RunView;
-use flowline_server::view::read_run;
+use flowline_server::view::{read_run, start_request};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -77,9 +77,10 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 
     let store = context.open(Access::Engine).await?;
     let engine = context.worker(store.clone(), &args.work.env).await?;
+    let start = args.start.clone().start(plan.flow.to_string(), input.clone());
     let begun = async {
         let plan = engine.register_plan(plan, Some(origin)).await?;
-        Ok::<_, Failure>(args.start.apply(engine.run_plan(plan, input)).await?)
+        Ok::<_, Failure>(start_request(engine.run_plan(plan, input), start).await?)
     };
     tokio::pin!(begun);
     let mut trouble = engine.trouble();

@@ -4,7 +4,6 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use flowline::StartRequest;
 use flowline::core::Json;
 use flowline::core::definition::{Format, Priority};
 use flowline::core::limits::{Limit, Limits};
@@ -71,7 +70,7 @@ impl StartFlags {
         }
     }
 
-    fn start(self, flow: String, input: Json) -> RunStart {
+    pub fn start(self, flow: String, input: Json) -> RunStart {
         RunStart {
             flow: Some(flow),
             input: Some(input),
@@ -81,16 +80,6 @@ impl StartFlags {
             priority: self.priority.unwrap_or_default(),
             version: None,
         }
-    }
-
-    pub fn apply(&self, mut request: StartRequest) -> StartRequest {
-        if let Some(key) = &self.idempotency_key {
-            request = request.idempotency_key(key);
-        }
-        for (name, value) in &self.labels {
-            request = request.label(name, value);
-        }
-        request.priority(self.priority.unwrap_or_default()).delay(self.delay.unwrap_or_default())
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline::core::decide::Sender;
-use flowline::core::{Json, Plan, RunKey};
+use flowline::core::{Json, Plan, RunId, RunKey};
 use flowline::explain::Explanation;
 use flowline::stats::Stats;
 use flowline::store::row::Pause;
@@ -154,8 +154,8 @@ pub struct DeletedPage {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeletedRun {
-    pub run_id: String,
-    pub flow_name: String,
+    pub run_id: RunId,
+    pub flow_name: Arc<str>,
     pub status: flowline::core::Status,
 }
 

@@ -12,11 +12,6 @@ impl From<FilterError> for Failure {
     }
 }
 
-/// An answer that is not what this build would have given.
-pub fn misread(path: &str, error: &serde_json::Error) -> Failure {
-    no_server(format!("can't read the response of {path}: {error}"))
-}
-
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Failure {
         let text = error.to_string();

@@ -17,19 +17,21 @@ use flowline_api::explain::VerifyReport;
 use flowline_api::flows::{FlowChanged, FlowList, FlowView};
 use flowline_api::locks::HeldLock;
 use flowline_api::queues::QueueList;
-use flowline_api::runs::{Retried, RunList, RunResult, RunStart, RunView, Started};
+use flowline_api::runs::{
+    BulkAction, BulkDone, BulkFilter, BulkRequest, Retried, RunList, RunResult, RunStart, RunView, Started,
+};
 use flowline_api::state::{StateChanged, StateEntry, StateList, StateScopes};
 use flowline_client::{Client, Method};
 use flowline_server::api::{HANDLER_TIME, LONGEST_WAIT, part};
+use flowline_server::filter::RunFilter;
 use flowline_server::view::Versions;
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
-use super::refusals::misread;
 use super::{
-    DeletedPage, EventTarget, ExternalEvent, FlowFile, Operator, OperatorLock, RunLog, RunsPage,
+    DeletedPage, DeletedRun, EventTarget, ExternalEvent, FlowFile, Operator, OperatorLock, RunLog, RunsPage,
     StatsQuestion, Steering,
 };
 use crate::definition;
@@ -188,15 +190,23 @@ impl Operator for ServerOperator {
 
     async fn delete_page(&self, page: &RunsPage, dry_run: bool) -> Result<DeletedPage, Failure> {
         page.filter.check()?;
-        let mut body = json!({ "action": "delete", "filter": page.filter, "dryRun": dry_run });
-        if let Some(cursor) = &page.cursor {
-            body["cursor"] = json!(cursor);
-        }
-        let mut done: Value = self.post("/v1/runs/bulk", &body).await?;
-        if let Some(items) = done["items"].as_array_mut() {
-            items.retain(|item| item["error"].is_null());
-        }
-        serde_json::from_value(done).map_err(|error| misread("/v1/runs/bulk", &error))
+        let RunFilter { flow, status, state: _, label, since, until } = page.filter.clone();
+        let request = BulkRequest {
+            action: BulkAction::Delete,
+            filter: BulkFilter { flow, status, label, since, until },
+            dry_run,
+            limit: None,
+            cursor: page.cursor.clone(),
+            reason: None,
+            from_start: false,
+        };
+        let done: BulkDone = self.post("/v1/runs/bulk", &request).await?;
+        let items = done.items.into_iter().filter(|item| item.error.is_none()).map(|item| DeletedRun {
+            run_id: item.run_id,
+            flow_name: item.flow_name,
+            status: item.status,
+        });
+        Ok(DeletedPage { items: items.collect(), next: done.next })
     }
 
     async fn runs(&self, page: &RunsPage) -> Result<RunList, Failure> {

@@ -25,7 +25,7 @@ use flowline_api::state::{StateEntry, StateList, StateScopes};
 use flowline_server::api::{held, read_scopes, state_entry, state_list};
 use flowline_server::receipts::{read_receipt, read_receipts, sent_view};
 use flowline_server::token;
-use flowline_server::view::{Versions, read_flows, read_run, run_list};
+use flowline_server::view::{Versions, read_flows, read_run, run_list, start_request, started};
 use tokio::sync::OnceCell;
 
 use super::{
@@ -108,22 +108,14 @@ impl Operator for StoreOperator<'_> {
     async fn start(&self, start: RunStart, file: Option<FlowFile<'_>>) -> Result<Started, Failure> {
         let origin = file.as_ref().map(|file| definition::origin(file.path)).transpose()?;
         let access = if file.is_some() { Access::Engine } else { Access::Existing };
-        let input = start.input.unwrap_or_else(Json::null);
+        let input = start.input.clone().unwrap_or_else(Json::null);
         self.operate(access, async |engine| {
-            let mut request = match file {
+            let request = match file {
                 Some(file) => engine.run_plan(engine.register_plan(file.plan, origin).await?, input),
                 None => engine.run_named(start.flow.as_deref().unwrap_or_default(), input).await?,
             };
-            if let Some(key) = start.idempotency_key {
-                request = request.idempotency_key(key);
-            }
-            for (name, value) in start.labels {
-                request = request.label(name, value);
-            }
-            let handle = request.priority(start.priority).delay(start.delay).await?;
-            let status = engine.row(handle.key()).await?.status;
-            let (run_id, existed) = (handle.id().clone(), handle.existed());
-            Ok(Started { run_id, existed, status, result: None, error: None })
+            let handle = start_request(request, start).await?;
+            Ok(started(engine, &handle).await?)
         })
         .await
     }
@@ -184,8 +176,8 @@ impl Operator for StoreOperator<'_> {
         let keys: Vec<RunKey> = ended.iter().map(|row| row.key()).collect();
         let gone = if dry_run { vec![true; keys.len()] } else { store.delete_runs(&keys).await? };
         let items = ended.iter().zip(gone).filter(|(_, gone)| *gone).map(|(row, _)| DeletedRun {
-            run_id: row.run_id.to_string(),
-            flow_name: row.flow_name.to_string(),
+            run_id: row.run_id.clone(),
+            flow_name: row.flow_name.clone(),
             status: row.status,
         });
         Ok(DeletedPage { items: items.collect(), next: page.next })

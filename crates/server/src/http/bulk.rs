@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::handler::Handler as _;
 use flowline::RetryFrom;
-use flowline::core::{Input, Status, Time};
+use flowline::core::{Input, Time};
 use flowline::store::query::{MAX_PAGE, WantTotal};
 use flowline::store::{RunQuery, RunRow};
 use flowline_api::runs::{BulkAction, BulkDone, BulkFilter, BulkItem, BulkRequest};
@@ -12,7 +12,7 @@ use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
 use super::route::{Access, Answer, Body, BodyLimit, Route, Scope, Verb};
-use crate::filter::moment;
+use crate::filter::RunFilter;
 use crate::view::totals;
 
 pub const ROUTES: &[Route] = &[Route {
@@ -30,34 +30,14 @@ pub const ROUTES: &[Route] = &[Route {
 
 fn query(filter: BulkFilter, caller: &Caller, now: Time) -> Result<RunQuery, Problem> {
     let wrong = |name: &str, what: &str| Problem::new(&codes::BAD_BODY, what).at(&format!("/filter/{name}"));
-    let time = |name: &str, text: Option<String>| match text.map(|text| moment(&text, now)) {
-        None => Ok(None),
-        Some(Some(time)) => Ok(Some(time)),
-        Some(None) => Err(wrong(name, "neither a timestamp (2026-01-31T12:00:00Z) nor an age (24h)")),
-    };
-    let status = match filter.status.as_deref().map(Status::parse) {
-        Some(None) => {
-            return Err(wrong("status", "not one of running, waiting, paused, completed, failed, cancelled"));
-        }
-        status => status.flatten(),
-    };
-    let label = match filter.label.as_deref().map(|label| label.split_once('=')) {
-        Some(None) => return Err(wrong("label", "a label must be NAME=VALUE")),
-        label => label.flatten().map(|(name, value)| (name.to_owned(), value.to_owned())),
-    };
-    if let Some(flow) = &filter.flow {
+    let query = RunFilter::from(filter).query(caller.engine.tenant().clone(), now);
+    let query = query.map_err(|error| wrong(error.name, &error.problem))?;
+    if let Some(flow) = &query.flow {
         caller.check_flow(flow)?;
     } else if caller.principal.flows.is_some() {
         return Err(wrong("flow", "this token is bound to flows, so name one of them"));
     }
-    Ok(RunQuery {
-        flow: filter.flow,
-        status,
-        label,
-        since: time("since", filter.since)?,
-        until: time("until", filter.until)?,
-        ..RunQuery::of(caller.engine.tenant().clone())
-    })
+    Ok(query)
 }
 
 async fn bulk(caller: Caller, _: Params, Given(bulk): Given<BulkRequest>) -> Result<Json<BulkDone>, Problem> {

@@ -19,7 +19,7 @@ use super::codes;
 use super::paths::Value;
 use super::problem::Problem;
 use super::route::{BodyLimit, Kind, Query, Required, Route, path_parameters};
-use crate::filter::moment;
+use crate::filter::{MOMENT, moment};
 
 /// How long a body may take to arrive.
 const BODY_TIME: Duration = Duration::from_secs(30);
@@ -188,7 +188,7 @@ fn fits(kind: Kind, value: &str) -> Result<(), String> {
         },
         Kind::Moment => match moment(value, Time::default()) {
             Some(_) => Ok(()),
-            None => Err("a timestamp (2026-01-31T12:00:00Z) or an age (24h)".to_owned()),
+            None => Err(MOMENT.to_owned()),
         },
         Kind::Label => match value.split_once('=') {
             Some((name, _)) if !name.is_empty() => Ok(()),

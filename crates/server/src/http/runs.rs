@@ -6,18 +6,19 @@ use axum::Json;
 use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use flowline::core::{Json as Raw, Status, limits};
+use flowline::core::{Json as Raw, limits};
 use flowline::internal::check_start;
 use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
 use flowline::store::{RunPage, RunQuery, Total};
-use flowline::{EngineError, RunHandle, StartRequest, trace};
+use flowline::{StartRequest, trace};
 use flowline_api::runs::{BATCH, BatchOutcome, BatchStart, BatchStarted, RunList, RunStart, Started};
 
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Given, Params};
 use super::route::{Access, Answer, Body, BodyLimit, Kind, Query, Route, Scope, Verb};
-use crate::view::run_list;
+use crate::filter::RunFilter;
+use crate::view::{run_list, start_request, started};
 
 /// The header that names an idempotency key.
 const KEY_HEADER: &str = "idempotency-key";
@@ -127,25 +128,19 @@ fn join_trace(start: &mut RunStart, headers: &HeaderMap) {
 
 async fn request(start: RunStart, caller: &Caller, flow: &str) -> Result<StartRequest, Problem> {
     caller.check_flow(flow)?;
-    let input = start.input.unwrap_or_else(Raw::null);
-    let mut request = match start.version {
+    let input = start.input.clone().unwrap_or_else(Raw::null);
+    let request = match &start.version {
         None => caller.engine.run_named(flow, input).await?,
         Some(hash) => {
             let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
-            let found = store.definition(tenant, &hash).await?.filter(|found| &*found.flow == flow);
+            let found = store.definition(tenant, hash).await?.filter(|found| &*found.flow == flow);
             let missing =
                 || Problem::new(&codes::NO_SUCH_FLOW, format!("flow {flow:?} has no version {hash}"));
             let found = found.ok_or_else(missing)?;
             caller.engine.run_plan(caller.engine.plans().get(store, tenant, &found.hash).await?, input)
         }
     };
-    if let Some(key) = start.idempotency_key {
-        request = request.idempotency_key(key);
-    }
-    for (name, value) in start.labels {
-        request = request.label(name, value);
-    }
-    Ok(request.priority(start.priority).delay(start.delay))
+    Ok(start_request(request, start))
 }
 
 async fn start(
@@ -171,7 +166,7 @@ async fn start(
         Some(wait) => tokio::time::timeout(wait, handle.wait()).await.ok().transpose()?,
         None => None,
     };
-    let mut answer = started(&caller, &handle).await?;
+    let mut answer = started(&caller.engine, &handle).await?;
     let mut status = if handle.existed() { StatusCode::OK } else { StatusCode::CREATED };
     if let Some(outcome) = ended {
         status = StatusCode::OK;
@@ -191,15 +186,6 @@ pub fn key_header(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 fn check_key(key: Option<&str>) -> Result<(), Problem> {
     let checked = check_start(key, &BTreeMap::new());
     checked.map_err(|error| Problem::new(&codes::INVALID, error.to_string()))
-}
-
-async fn started(caller: &Caller, handle: &RunHandle) -> Result<Started, EngineError> {
-    let status = match handle.started_as() {
-        Some(status) => status,
-        None => caller.engine.row(handle.key()).await?.status,
-    };
-    let (run_id, existed) = (handle.id().clone(), handle.existed());
-    Ok(Started { run_id, existed, status, result: None, error: None })
 }
 
 async fn batch(
@@ -237,31 +223,34 @@ async fn batch(
 async fn start_one(caller: &Caller, mut start: RunStart) -> Result<Started, Problem> {
     let flow = start.flow.take().unwrap_or_default();
     let handle = request(start, caller, &flow).await?.await?;
-    Ok(started(caller, &handle).await?)
+    Ok(started(&caller.engine, &handle).await?)
 }
 
 /// Reads the filters of a list.
-fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> RunQuery {
-    let label = params.text("label").and_then(|label| label.split_once('='));
-    RunQuery {
-        flow: params.text("flow").map(str::to_owned),
-        status: params.text("status").and_then(Status::parse),
-        state: params.text("state").map(str::to_owned),
-        label: label.map(|(name, value)| (name.to_owned(), value.to_owned())),
-        since: params.moment("since", now),
-        until: params.moment("until", now),
-        cursor: params.text("cursor").map(str::to_owned),
+fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> Result<RunQuery, Problem> {
+    let text = |name| params.text(name).map(str::to_owned);
+    let filter = RunFilter {
+        flow: text("flow"),
+        status: text("status"),
+        state: text("state"),
+        label: text("label"),
+        since: text("since"),
+        until: text("until"),
+    };
+    let query = filter.query(caller.engine.tenant().clone(), now);
+    Ok(RunQuery {
+        cursor: text("cursor"),
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
         total: if params.text("total") == Some("false") { WantTotal::No } else { WantTotal::Yes },
-        ..RunQuery::of(caller.engine.tenant().clone())
-    }
+        ..query.map_err(|error| Problem::parameter(error.name, error.problem))?
+    })
 }
 
 async fn list_flow(caller: Caller, params: Params) -> Result<Json<RunList>, Problem> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;
     let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
-    let query = RunQuery { flow: Some(flow.to_owned()), ..query(&caller, &params, store.now().await?) };
+    let query = RunQuery { flow: Some(flow.to_owned()), ..query(&caller, &params, store.now().await?)? };
     let page = store.runs(query).await?;
     if page.items.is_empty() && !store.definitions(tenant).await?.iter().any(|known| &*known.flow == flow) {
         return Err(Problem::no_such_flow(flow));
@@ -271,7 +260,7 @@ async fn list_flow(caller: Caller, params: Params) -> Result<Json<RunList>, Prob
 
 async fn list(caller: Caller, params: Params) -> Result<Json<RunList>, Problem> {
     let now = caller.engine.store().now().await?;
-    let query = query(&caller, &params, now);
+    let query = query(&caller, &params, now)?;
     let page = match &caller.principal.flows {
         // A token that is bound to flows asks for one of them, or for nothing.
         Some(flows) if query.flow.is_none() => match &flows[..] {
