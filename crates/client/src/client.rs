@@ -207,7 +207,7 @@ impl Client {
     }
 }
 
-fn body(request: &impl Serialize) -> Result<Bytes, ClientError> {
+pub(crate) fn body(request: &impl Serialize) -> Result<Bytes, ClientError> {
     let unfit = |error: serde_json::Error| ClientError::Answer {
         server: "this client".to_owned(),
         problem: error.to_string(),

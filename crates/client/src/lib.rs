@@ -26,6 +26,7 @@ pub mod error;
 pub mod job;
 pub mod lock;
 mod transport;
+pub mod verbs;
 pub mod worker;
 
 pub use client::Client;

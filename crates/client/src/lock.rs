@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::client::Client;
 use crate::error::ClientError;
+use crate::verbs::part;
 use flowline_api::locks::{
     AcquireLockAnswer, AcquireLockRequest, ExtendLockAnswer, ExtendLockRequest, HeldLock, LockList,
     ReleaseLockAnswer, ReleaseLockRequest,
@@ -128,13 +129,7 @@ impl RemoteLock {
 
     fn path(&self, act: &str) -> String {
         // Whatever is in the name, it stays one part of the path; the server says what it may hold.
-        let mut name = String::new();
-        for byte in self.name.bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => name.push(char::from(byte)),
-                other => name.push_str(&format!("%{other:02X}")),
-            }
-        }
+        let name = part(&self.name);
         format!("/v1/locks/{name}{act}")
     }
 }

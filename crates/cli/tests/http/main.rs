@@ -12,3 +12,4 @@ mod registry;
 mod served;
 mod state;
 mod traces;
+mod verbs;
