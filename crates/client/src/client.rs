@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::error::ClientError;
-use crate::transport::{Asked, Encrypted, Transport};
+use crate::transport::{ApiRequest, Encrypted, Transport};
 use flowline_api::work;
 
 /// How long an answer may take beyond what was asked to wait for.
@@ -79,7 +79,8 @@ impl Client {
         request: &impl Serialize,
         wait: Duration,
     ) -> Result<A, ClientError> {
-        let asked = Asked { method: Method::POST, path: path.to_owned(), body: Some((JSON, body(request)?)) };
+        let asked =
+            ApiRequest { method: Method::POST, path: path.to_owned(), body: Some((JSON, body(request)?)) };
         self.try_once(&asked, wait + ANSWER).await
     }
 
@@ -104,7 +105,7 @@ impl Client {
     ) -> Result<A, ClientError> {
         let looks = method == Method::GET;
         let body = body.map(|(kind, bytes)| (kind, Bytes::from(bytes)));
-        let asked = Asked { method, path: path.to_owned(), body };
+        let asked = ApiRequest { method, path: path.to_owned(), body };
         for _ in 1..self.servers.len() {
             match self.try_once(&asked, wait + ANSWER).await {
                 Err(ClientError::Unconnected { .. }) => {}
@@ -122,7 +123,8 @@ impl Client {
         request: &impl Serialize,
         patience: Duration,
     ) -> Result<A, ClientError> {
-        let asked = Asked { method: Method::POST, path: path.to_owned(), body: Some((JSON, body(request)?)) };
+        let asked =
+            ApiRequest { method: Method::POST, path: path.to_owned(), body: Some((JSON, body(request)?)) };
         let until = Instant::now() + patience;
         // A server that hangs leaves time to ask another.
         let within = (patience / 3).clamp(SHORTEST_ANSWER, ANSWER);
@@ -142,7 +144,11 @@ impl Client {
         }
     }
 
-    async fn try_once<A: DeserializeOwned>(&self, asked: &Asked, within: Duration) -> Result<A, ClientError> {
+    async fn try_once<A: DeserializeOwned>(
+        &self,
+        asked: &ApiRequest,
+        within: Duration,
+    ) -> Result<A, ClientError> {
         let at = self.at.load(Ordering::Relaxed) % self.servers.len();
         let server = &self.servers[at];
         let answer = self.transport.send(server, asked, within).await;

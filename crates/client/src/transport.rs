@@ -33,7 +33,7 @@ pub(crate) enum Encrypted {
 
 /// A request, but for whom it is sent to.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ApiRequest {
     pub(crate) method: Method,
     /// With the query, if there is one.
     pub(crate) path: String,
@@ -88,7 +88,7 @@ impl Transport {
     pub(crate) async fn send(
         &self,
         server: &str,
-        asked: &Asked,
+        asked: &ApiRequest,
         within: Duration,
     ) -> Result<Bytes, ClientError> {
         let server = || server.to_owned();

@@ -16,7 +16,7 @@ use crate::receipt;
 
 /// How a commit differs from a plain one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CommitKind {
     Commit,
     /// Jobs are mended: the row stays but for its version and jobs, and named jobs go without a check.
     Mend,
@@ -57,7 +57,7 @@ pub(crate) enum CommitAnswer {
 pub(crate) fn pack(
     commit: &Commit,
     run: &str,
-    kind: Kind,
+    kind: CommitKind,
     known: Option<&Known>,
     hint: u64,
 ) -> Result<PackedCommit, StoreError> {
@@ -93,7 +93,7 @@ pub(crate) fn pack(
     let jobs = NextJobs::of(commit, &head);
     let next = Head { keys: jobs.keys, ..next_head(commit, kind, &head, ends) };
     let is_dated = is_new || !commit.events.is_empty();
-    let moves = kind == Kind::Commit && (ends || head.status != next.status);
+    let moves = kind == CommitKind::Commit && (ends || head.status != next.status);
     let (mut before, after) = next.around_date();
     if !is_dated {
         before += &head.last.to_string();
@@ -126,7 +126,7 @@ pub(crate) fn pack(
         (layout::DATED, is_dated),
         (layout::MOVED, moves),
         (layout::LAST_JOB, next.keys.is_empty() && !head.keys.is_empty()),
-        (layout::REST_STAYS, kind == Kind::Mend),
+        (layout::REST_STAYS, kind == CommitKind::Mend),
         (layout::HAS_MORE, more != More::default()),
     ];
     let fixed = layout::ARG.size()
@@ -162,10 +162,10 @@ pub(crate) fn pack(
         };
         args.text(&before).part_bytes(after.as_bytes());
         match kind {
-            Kind::Commit => {
+            CommitKind::Commit => {
                 encode::end_of_row(args.part_bytes(b"\n"), &commit.index, &failure, &commit.state)
             }
-            Kind::Mend => _ = args.end(),
+            CommitKind::Mend => _ = args.end(),
         }
     });
     if let Base::New(new) = &commit.base {
@@ -237,7 +237,7 @@ fn question(run: &str) -> PackedCommit {
     PackedCommit { args, commands: 1, landing: None }
 }
 
-fn pack_shape(args: &mut Args, shape: &Shape, more: &More, commit: &Commit, kind: Kind) {
+fn pack_shape(args: &mut Args, shape: &Shape, more: &More, commit: &Commit, kind: CommitKind) {
     shape.pack(args);
     if shape.flags & layout::HAS_MORE != 0 {
         more.pack(args);
@@ -249,7 +249,7 @@ fn pack_shape(args: &mut Args, shape: &Shape, more: &More, commit: &Commit, kind
                 LeaseUse::Keep { lines, .. } => (layout::KEEP, lines),
                 LeaseUse::Expired { .. } => (layout::EXPIRED, 0),
                 LeaseUse::Due { .. } => (layout::DUE, 0),
-                LeaseUse::Unleased { .. } if kind == Kind::Mend => (layout::REMOVE, 0),
+                LeaseUse::Unleased { .. } if kind == CommitKind::Mend => (layout::REMOVE, 0),
                 LeaseUse::Unleased { .. } => (layout::UNLEASED, 0),
             };
             Shape::pack_lease(args, kind, lines);
@@ -311,10 +311,10 @@ impl NextJobs {
 }
 
 /// The first line of the row after a commit, but for its jobs. A `*` is left to the server, and a `#`: see [`layout::ARG`].
-fn next_head<'a>(commit: &Commit, kind: Kind, head: &Head<'a>, ends: bool) -> Head<'a> {
+fn next_head<'a>(commit: &Commit, kind: CommitKind, head: &Head<'a>, ends: bool) -> Head<'a> {
     let mut next = Head { version: head.version + 1, ..head.clone() };
     next.events += commit.events.len() as u64;
-    if kind == Kind::Commit {
+    if kind == CommitKind::Commit {
         next.status = status_text(commit.index.status, commit.index.state.as_deref());
     }
     let begins = commit.events.iter().any(|event| event.begins(Time::default()).is_some());

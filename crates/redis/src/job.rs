@@ -13,7 +13,7 @@ use crate::names;
 
 /// A job as its field in `jobs` has it.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct JobField {
     pub(crate) token: Option<Token>,
     pub(crate) lines: u32,
     pub(crate) expires: Time,
@@ -28,8 +28,8 @@ pub(crate) struct Job {
     held: bool,
 }
 
-impl Job {
-    pub(crate) fn read(text: &str) -> Result<Job, StoreError> {
+impl JobField {
+    pub(crate) fn read(text: &str) -> Result<JobField, StoreError> {
         let damaged = || StoreError::Damaged(format!("{text:?} isn't a job"));
         let parts: Vec<&str> = text.split(' ').collect();
         let &[
@@ -53,7 +53,7 @@ impl Job {
         };
         let time = |text: &str| number(text).map(Time::from_millis);
         let name_of = |part: &str| names::decode(part).map(Arc::from);
-        Ok(Job {
+        Ok(JobField {
             token: match token {
                 "-" => None,
                 hex => Some(Token(u128::from_str_radix(hex, 16).map_err(|_| damaged())?)),

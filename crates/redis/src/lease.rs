@@ -19,7 +19,7 @@ use crate::RedisStore;
 use crate::answer::{list, number, score, text, texts};
 use crate::args::Args;
 use crate::encode::{millis, shown};
-use crate::job::Job;
+use crate::job::JobField;
 use crate::names;
 use crate::script;
 use crate::shard::Shard;
@@ -213,7 +213,7 @@ impl RedisStore {
         timers.sort_by_key(|(at, _, _, _)| *at);
         for (_, key, run, job) in expired.into_iter().take(limit) {
             let Some(token) = job.token else { continue };
-            let Job { name, attempt, worker, lines, released, .. } = job;
+            let JobField { name, attempt, worker, lines, released, .. } = job;
             let run = names::read_run(&run)?;
             swept.expired.push(ExpiredLease { run, key, name, attempt, token, worker, lines, released });
         }
@@ -263,14 +263,14 @@ fn leased_job(found: &str, token: Token) -> Result<LeasedJob, StoreError> {
     let damaged = || StoreError::Damaged(format!("{found:?} isn't a leased job"));
     let (key, rest) = found.split_once(' ').ok_or_else(damaged)?;
     let (run, job) = rest.split_once(' ').ok_or_else(damaged)?;
-    let Job { name, attempt, lane, due, expires, .. } = Job::read(job)?;
+    let JobField { name, attempt, lane, due, expires, .. } = JobField::read(job)?;
     let key = JobKey::from_number(number(key)?);
     Ok(LeasedJob { run: names::read_run(run)?, key, name, attempt, lane, due, token, expires })
 }
 
 /// Jobs of a sweep, each with the date that it was due at.
-fn due(value: Value) -> Result<Vec<(i64, JobKey, String, Job)>, StoreError> {
-    let read = |value: Value| -> Result<(i64, JobKey, String, Job), StoreError> {
+fn due(value: Value) -> Result<Vec<(i64, JobKey, String, JobField)>, StoreError> {
+    let read = |value: Value| -> Result<(i64, JobKey, String, JobField), StoreError> {
         let line = text(value)?;
         let damaged = || StoreError::Damaged(format!("{line:?} isn't a job that's due"));
         let mut parts = line.splitn(4, ' ');
@@ -279,7 +279,7 @@ fn due(value: Value) -> Result<Vec<(i64, JobKey, String, Job)>, StoreError> {
         else {
             return Err(damaged());
         };
-        Ok((score(at)?, JobKey::from_number(number(key)?), run.to_owned(), Job::read(job)?))
+        Ok((score(at)?, JobKey::from_number(number(key)?), run.to_owned(), JobField::read(job)?))
     };
     list(value)?.into_iter().map(read).collect()
 }

@@ -51,9 +51,9 @@ use tokio::task::AbortHandle;
 use address::Address;
 use known::KnownRows;
 use link::Link;
-use shard::{Shard, Shared};
+use shard::{Shard, ShardsCore};
 use transfer::Places;
-use write::Writer;
+use write::ScriptWriter;
 
 /// The layout that this build writes.
 const FORMAT: u32 = 5;
@@ -85,9 +85,9 @@ impl IfMissing {
 /// A Flowline store on Redis. Any number of engines may share one.
 pub struct RedisStore {
     shards: Vec<Arc<Shard>>,
-    shared: Arc<Shared>,
-    commits: Vec<Writer>,
-    appends: Vec<Writer>,
+    shared: Arc<ShardsCore>,
+    commits: Vec<ScriptWriter>,
+    appends: Vec<ScriptWriter>,
     changed: watch::Sender<u64>,
     places: Places,
     known: KnownRows,
@@ -114,7 +114,7 @@ impl RedisStore {
         if missing != IfMissing::Receive {
             check::refuse_half_moved(&link, &address).await?;
         }
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(ShardsCore::default());
         let who = nonce();
         let mark: Arc<str> = who.as_str().into();
         let shards: Vec<Arc<Shard>> = (0..check::shards(&link, &address, missing).await?)
@@ -127,11 +127,11 @@ impl RedisStore {
             }
         }
         let ((changed, _), others) = (watch::channel(0), OtherProcesses::new());
-        let writers = |script: &'static std::sync::LazyLock<script::Script>| -> Vec<Writer> {
+        let writers = |script: &'static std::sync::LazyLock<script::Script>| -> Vec<ScriptWriter> {
             shards
                 .iter()
                 .map(|shard| {
-                    Writer::start(shard.clone(), script, who.clone(), changed.clone(), others.clone())
+                    ScriptWriter::start(shard.clone(), script, who.clone(), changed.clone(), others.clone())
                 })
                 .collect()
         };

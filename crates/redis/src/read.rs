@@ -10,7 +10,7 @@ use redis::Value;
 use crate::RedisStore;
 use crate::answer::{bytes, list, maybe_text, number, text};
 use crate::args::Args;
-use crate::job::Job;
+use crate::job::JobField;
 use crate::log;
 use crate::names;
 use crate::row::{self, snapshot};
@@ -161,7 +161,7 @@ impl RedisStore {
         for (job, value) in jobs.into_iter().zip(list(shard.ask(&asked).await?)?) {
             // One that went in between is gone.
             if let Some(found) = maybe_text(value)? {
-                rows.push(Job::read(&found)?.row(job));
+                rows.push(JobField::read(&found)?.row(job));
             }
         }
         rows.sort_by_key(|row: &JobRow| row.key);

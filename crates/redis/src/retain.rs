@@ -11,7 +11,7 @@ use flowline_store::{Base, Commit, CommitError, Index, JobKey, LeaseUse, NewJob,
 use crate::RedisStore;
 use crate::answer::{list, number, score, text, texts};
 use crate::args::Args;
-use crate::commit::Kind;
+use crate::commit::CommitKind;
 use crate::encode;
 use crate::names;
 use crate::script;
@@ -219,10 +219,10 @@ impl RedisStore {
                     receipts: Vec::new(),
                     clear_state: false,
                 };
-                self.write_one(commit, Kind::Commit).await?.map(drop)
+                self.write_one(commit, CommitKind::Commit).await?.map(drop)
             }
             Repair::Jobs { run, version, add, remove } => {
-                self.write_one(jobs(run, version, add, remove), Kind::Mend).await?.map(drop)
+                self.write_one(jobs(run, version, add, remove), CommitKind::Mend).await?.map(drop)
             }
             // The sizes of the lists are the counters.
             Repair::Counters { tenant } => {

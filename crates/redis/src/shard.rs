@@ -35,12 +35,12 @@ pub(crate) struct Shard {
     /// When that was answered, in microseconds of the local clock.
     answered: AtomicU64,
     who: Arc<str>,
-    shared: Arc<Shared>,
+    shared: Arc<ShardsCore>,
 }
 
 /// What the shards of a store have in common.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct ShardsCore {
     halted: OnceLock<String>,
     /// The highest server time seen, less our own, in microseconds.
     offset: AtomicU64,
@@ -49,13 +49,19 @@ pub(crate) struct Shared {
 
 /// What a script answered, after its head.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ScriptReply {
     pub(crate) now: Time,
     pub(crate) rest: std::vec::IntoIter<Value>,
 }
 
 impl Shard {
-    pub(crate) fn new(link: Link, prefix: &str, number: u32, who: Arc<str>, shared: Arc<Shared>) -> Shard {
+    pub(crate) fn new(
+        link: Link,
+        prefix: &str,
+        number: u32,
+        who: Arc<str>,
+        shared: Arc<ShardsCore>,
+    ) -> Shard {
         let base = format!("{{{prefix}:{number}}}");
         let (seen, mine, answered) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         Shard { link, meta: format!("{base}:meta"), base, seen, mine, answered, who, shared }
@@ -74,7 +80,7 @@ impl Shard {
         &self,
         script: &Script,
         args: impl IntoIterator<Item = &'a Args> + Clone,
-    ) -> Result<Answer, StoreError> {
+    ) -> Result<ScriptReply, StoreError> {
         self.shared.healthy()?;
         let (seen, head) = self.head();
         let mut answer = self.link.ask(&self.command("EVALSHA", &script.digest, &head, args.clone())).await;
@@ -98,7 +104,7 @@ impl Shard {
         self.answered.store(local_micros(), Ordering::Relaxed);
         let micros: u64 = number(&second)?;
         self.shared.saw(micros);
-        Ok(Answer { now: Time::from_millis((micros / 1_000) as i64), rest })
+        Ok(ScriptReply { now: Time::from_millis((micros / 1_000) as i64), rest })
     }
 
     pub(crate) async fn ask_all(&self, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
@@ -141,7 +147,7 @@ impl Shard {
     }
 }
 
-impl Shared {
+impl ShardsCore {
     pub(crate) fn healthy(&self) -> Result<(), StoreError> {
         match self.halted.get() {
             Some(why) => Err(StoreError::WentBack(why.clone())),

@@ -18,11 +18,11 @@ use flowline_store::{
 };
 use tokio::sync::{oneshot, watch};
 
-use crate::commit::{self, CommitAnswer, Kind, Landing, PackedCommit};
+use crate::commit::{self, CommitAnswer, CommitKind, Landing, PackedCommit};
 use crate::encode;
 use crate::known::Known;
 use crate::names;
-use crate::write::Reply;
+use crate::write::WriteReply;
 use crate::{RedisStore, hash};
 
 /// A commit in the queue: its place in the batch, itself and the run that it is of, and what is known of it if it lands.
@@ -31,14 +31,14 @@ struct Waiting {
     commit: Box<Commit>,
     run: String,
     landing: Option<Landing>,
-    answer: oneshot::Receiver<Reply>,
+    answer: oneshot::Receiver<WriteReply>,
 }
 
 impl RedisStore {
     async fn write(
         &self,
         batch: Vec<Commit>,
-        kind: Kind,
+        kind: CommitKind,
     ) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
         let mut answers: Vec<_> = batch.iter().map(|_| None).collect();
         let mut failed = None;
@@ -89,7 +89,7 @@ impl RedisStore {
         place: usize,
         commit: Box<Commit>,
         run: String,
-        kind: Kind,
+        kind: CommitKind,
         known: Option<&Known>,
     ) -> Result<Waiting, StoreError> {
         let hint = self.hint(commit.add.len());
@@ -109,7 +109,7 @@ impl RedisStore {
     pub(crate) async fn write_one(
         &self,
         commit: Commit,
-        kind: Kind,
+        kind: CommitKind,
     ) -> Result<Result<Committed, CommitError>, StoreError> {
         let answer = self.write(vec![commit], kind).await?.pop();
         answer.ok_or_else(|| StoreError::Unavailable("no answer came".to_owned()))
@@ -119,7 +119,7 @@ impl RedisStore {
 /// How long callers wait for their answer, in the queue and beyond: then what became of it is not known.
 const ANSWER: Duration = Duration::from_millis(4_500);
 
-async fn received(answer: oneshot::Receiver<Reply>) -> Reply {
+async fn received(answer: oneshot::Receiver<WriteReply>) -> WriteReply {
     match tokio::time::timeout(ANSWER, answer).await {
         Ok(answer) => {
             answer.unwrap_or_else(|_| Err(StoreError::Unavailable("the writer is gone".to_owned())))
@@ -136,7 +136,7 @@ fn worse(known: Option<StoreError>, new: StoreError) -> StoreError {
 #[async_trait]
 impl RunStore for RedisStore {
     async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError> {
-        self.write(batch, Kind::Commit).await
+        self.write(batch, CommitKind::Commit).await
     }
 
     async fn append(&self, batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError> {

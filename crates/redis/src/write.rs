@@ -29,7 +29,7 @@ const COMMANDS: usize = 2_000;
 const FLIGHTS: usize = 2;
 
 /// What the script answered to one write, and the date of the call.
-pub(crate) type Reply = Result<(String, Time), StoreError>;
+pub(crate) type WriteReply = Result<(String, Time), StoreError>;
 
 /// One write, packed, and who waits for its answer.
 pub(crate) struct Item {
@@ -38,30 +38,30 @@ pub(crate) struct Item {
     pub(crate) args: Args,
     /// Commands that it makes the server run.
     pub(crate) commands: usize,
-    pub(crate) reply: oneshot::Sender<Reply>,
+    pub(crate) reply: oneshot::Sender<WriteReply>,
 }
 
 /// The writer of one script on one shard. Ends when it is dropped and all is written.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct ScriptWriter {
     queue: mpsc::UnboundedSender<Item>,
 }
 
-impl Writer {
+impl ScriptWriter {
     pub(crate) fn start(
         shard: Arc<Shard>,
         script: &'static Script,
         who: String,
         changed: watch::Sender<u64>,
         others: Arc<OtherProcesses>,
-    ) -> Writer {
+    ) -> ScriptWriter {
         let (queue, pending) = mpsc::unbounded_channel();
         tokio::spawn(work(shard, script, who, changed, others, pending));
-        Writer { queue }
+        ScriptWriter { queue }
     }
 
     /// Puts a write into the queue. Its answer comes as the script gave it.
-    pub(crate) fn push(&self, run: u64, args: Args, commands: usize) -> oneshot::Receiver<Reply> {
+    pub(crate) fn push(&self, run: u64, args: Args, commands: usize) -> oneshot::Receiver<WriteReply> {
         let (reply, answer) = oneshot::channel();
         // A writer that is gone drops the sender, which the receiver tells.
         let _ = self.queue.send(Item { run, args, commands, reply });

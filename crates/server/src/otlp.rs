@@ -42,12 +42,12 @@ struct Told {
 
 /// The task that sends, to be stopped with its server.
 #[derive(Debug)]
-pub struct Sender {
+pub struct SpanSender {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
-impl Sender {
+impl SpanSender {
     /// Sends what is there and ends.
     pub async fn stop(self) {
         let _ = self.stop.send(());
@@ -141,14 +141,14 @@ impl Export {
         endpoint: Endpoint,
         headers: &Headers,
         instance: &str,
-    ) -> Result<(Export, Sender), ClientError> {
+    ) -> Result<(Export, SpanSender), ClientError> {
         let client = Client::new(&endpoint.server)?;
         let client = headers.0.iter().try_fold(client, |client, (name, value)| client.header(name, value))?;
         let (spans, queue) = Spans::new(WAITING);
         let told = Arc::new(Told::default());
         let (stop, stopped) = oneshot::channel();
         let sending = send(client, endpoint, instance.to_owned(), queue, told.clone(), stopped);
-        let sender = Sender { stop, task: tokio::spawn(sending) };
+        let sender = SpanSender { stop, task: tokio::spawn(sending) };
         Ok((Export { spans: Arc::new(spans), told }, sender))
     }
 

@@ -16,8 +16,8 @@ use crate::http::listen::{self, Listening};
 use crate::http::live::Live;
 use crate::http::metrics::Watched;
 use crate::http::reading::Reading;
-use crate::http::workers::Seen;
-use crate::http::{Api, App, Shared};
+use crate::http::workers::WorkerSightings;
+use crate::http::{Api, App, AppParts};
 use crate::otlp::Export;
 
 pub use crate::http::access::{Door, Principal, Remembered};
@@ -73,13 +73,13 @@ impl Serving {
     ) -> io::Result<Serving> {
         let reading = Reading::start()?;
         let live = Live::new(store);
-        let app = App::new(Shared {
+        let app = App::new(AppParts {
             engine,
             door: config.door,
             origins: config.origins,
             live: live.clone(),
             watched: Watched::new(config.stuck_after, config.export),
-            workers: Seen::default(),
+            workers: WorkerSightings::default(),
         });
         let how = Listening {
             most: config.max_connections,

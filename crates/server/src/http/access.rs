@@ -13,7 +13,7 @@ use futures_util::StreamExt as _;
 
 use super::App;
 use super::cors::Origins;
-use super::paths::Value;
+use super::paths::PathPart;
 use super::problem::Problem;
 use super::request::Arrived;
 use super::route::{Handled, Route, Scope};
@@ -152,7 +152,7 @@ impl Remembered {
 pub async fn check(
     app: &App,
     route: &'static Route,
-    values: Vec<Value>,
+    values: Vec<PathPart>,
     mut request: Request<Body>,
 ) -> Response {
     let acted_for = Arc::new(OnceLock::new());

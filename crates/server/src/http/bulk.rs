@@ -10,7 +10,7 @@ use flowline_api::runs::{BulkAction, BulkDone, BulkFilter, BulkItem, BulkRequest
 
 use super::codes;
 use super::problem::Problem;
-use super::request::{Caller, Given, Params};
+use super::request::{Caller, JsonBody, Params};
 use super::route::{Access, Answer, Body, BodyLimit, Route, Scope, Verb};
 use crate::filter::RunFilter;
 use crate::view::totals;
@@ -40,7 +40,11 @@ fn query(filter: BulkFilter, caller: &Caller, now: Time) -> Result<RunQuery, Pro
     Ok(query)
 }
 
-async fn bulk(caller: Caller, _: Params, Given(bulk): Given<BulkRequest>) -> Result<Json<BulkDone>, Problem> {
+async fn bulk(
+    caller: Caller,
+    _: Params,
+    JsonBody(bulk): JsonBody<BulkRequest>,
+) -> Result<Json<BulkDone>, Problem> {
     let limit = bulk.limit.unwrap_or(MAX_PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
         return Err(Problem::new(&codes::BAD_BODY, format!("the limit must be 1 to {MAX_PAGE}")).at("/limit"));

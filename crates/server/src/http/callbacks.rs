@@ -13,7 +13,7 @@ use flowline_api::events::{Callback, CallbackRetry};
 use flowline_api::runs::RunChanged;
 
 use super::problem::Problem;
-use super::request::{Given, Params};
+use super::request::{JsonBody, Params};
 use super::route::{Access, Answer, Body, BodyLimit, Route, Verb};
 use super::{App, codes};
 
@@ -40,7 +40,7 @@ pub const ROUTES: &[Route] = &[Route {
 async fn settle(
     State(app): State<App>,
     params: Params,
-    Given(callback): Given<Callback>,
+    JsonBody(callback): JsonBody<Callback>,
 ) -> Result<Json<RunChanged>, Problem> {
     let lease = params.path("reference").parse::<LeaseRef>();
     let lease = lease.map_err(|error| Problem::new(&codes::NOT_FOUND, error.to_string()))?;

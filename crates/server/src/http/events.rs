@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::codes;
 use super::problem::Problem;
-use super::request::{Caller, Given, Params};
+use super::request::{Caller, JsonBody, Params};
 use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Route, Scope, Verb};
 use super::runs::{LIMIT, key_header};
 use crate::receipts::{read_receipt, read_receipts, sent_view};
@@ -196,7 +196,7 @@ async fn send(
     caller: Caller,
     params: Params,
     headers: HeaderMap,
-    Given(mut send): Given<EventSend>,
+    JsonBody(mut send): JsonBody<EventSend>,
 ) -> Result<Response, Problem> {
     let row = caller.row(params.path("run")).await?;
     let payload = send.payload.take().unwrap_or_else(Raw::nothing);
@@ -209,7 +209,7 @@ async fn start_or_send(
     caller: Caller,
     params: Params,
     headers: HeaderMap,
-    Given(given): Given<StartOrSend>,
+    JsonBody(given): JsonBody<StartOrSend>,
 ) -> Result<Response, Problem> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;

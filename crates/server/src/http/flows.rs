@@ -17,7 +17,7 @@ use flowline_api::problem::DiagnosticList;
 use super::codes;
 use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
-use super::request::{Caller, Given, Params, Text, is_json};
+use super::request::{Caller, JsonBody, Params, Text, is_json};
 use super::route::{Access, Answer, Body, BodyLimit, Content, Kind, Query, Route, Scope, Verb};
 use crate::view::{Versions, read_flows};
 
@@ -246,7 +246,7 @@ async fn versions(caller: Caller, params: Params) -> Result<Json<FlowList>, Prob
 async fn activate(
     caller: Caller,
     params: Params,
-    Given(given): Given<Activate>,
+    JsonBody(given): JsonBody<Activate>,
 ) -> Result<Json<FlowChanged>, Problem> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;

@@ -18,7 +18,7 @@ use flowline_api::locks::{
 
 use super::codes;
 use super::problem::Problem;
-use super::request::{Caller, Given, Params};
+use super::request::{Caller, JsonBody, Params};
 use super::route::{Access, Answer, Body, BodyLimit, Route, Scope, Verb};
 
 /// The path of a holder's heartbeat, which the audit log leaves out.
@@ -100,7 +100,7 @@ async fn show(caller: Caller, params: Params) -> Result<Json<HeldLock>, Problem>
 async fn acquire(
     caller: Caller,
     params: Params,
-    Given(given): Given<AcquireLockRequest>,
+    JsonBody(given): JsonBody<AcquireLockRequest>,
 ) -> Result<Json<AcquireLockAnswer>, Problem> {
     let owner = given.owner.unwrap_or_else(|| caller.principal.subject.to_string());
     let token = match given.lock_token.as_deref() {
@@ -118,7 +118,7 @@ async fn acquire(
 async fn extend(
     caller: Caller,
     params: Params,
-    Given(given): Given<ExtendLockRequest>,
+    JsonBody(given): JsonBody<ExtendLockRequest>,
 ) -> Result<Json<ExtendLockAnswer>, Problem> {
     let name = params.path("name").to_owned();
     let until = named(&caller, &params, given.ttl_ms).extend(read_token(&given.lock_token)?).await?;
@@ -133,7 +133,7 @@ async fn extend(
 async fn release(
     caller: Caller,
     params: Params,
-    Given(given): Given<ReleaseLockRequest>,
+    JsonBody(given): JsonBody<ReleaseLockRequest>,
 ) -> Result<Json<ReleaseLockAnswer>, Problem> {
     let released = named(&caller, &params, None).release(read_token(&given.lock_token)?).await?;
     Ok(Json(ReleaseLockAnswer { name: params.path("name").to_owned(), released }))

@@ -51,28 +51,28 @@ use route::Route;
 
 /// What handlers share. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct App(Arc<Shared>);
+pub struct App(Arc<AppParts>);
 
 #[derive(Debug)]
-pub struct Shared {
+pub struct AppParts {
     pub engine: Engine,
     pub door: access::Door,
     /// Web pages of elsewhere that are let in.
     pub origins: cors::Origins,
     pub live: Live,
     pub watched: metrics::Watched,
-    pub workers: workers::Seen,
+    pub workers: workers::WorkerSightings,
 }
 
 impl std::ops::Deref for App {
-    type Target = Shared;
-    fn deref(&self) -> &Shared {
+    type Target = AppParts;
+    fn deref(&self) -> &AppParts {
         &self.0
     }
 }
 
 impl App {
-    pub fn new(shared: Shared) -> App {
+    pub fn new(shared: AppParts) -> App {
         App(Arc::new(shared))
     }
 }

@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, Method, Request, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 
-use super::paths::{Found, Paths};
+use super::paths::{Paths, RouteMatch};
 use super::problem::Problem;
 use super::route::{Route, Verb};
 use super::{App, access, codes, cors};
@@ -25,16 +25,16 @@ pub async fn through(app: &App, paths: &Paths, request: Request<Incoming>) -> Re
     let request = request.map(|body| if body.is_end_stream() { Body::empty() } else { Body::new(body) });
     let asked = Asked::of(app, &request);
     let (route, response) = match paths.find(request.method(), request.uri().path()) {
-        Found::Route(route, values) => {
+        RouteMatch::Route(route, values) => {
             let answered = access::check(app, route, values, request);
             let answered = tokio::time::timeout(HANDLER_TIME, answered).await;
             let late = |_| Problem::new(&codes::TIMEOUT, "no response within 90s").into_response();
             (route.path, answered.unwrap_or_else(late))
         }
-        Found::OtherMethod(routes) => {
+        RouteMatch::OtherMethod(routes) => {
             (routes.first().map_or(UNMATCHED, |route| route.path), other_method(app, &routes, &request))
         }
-        Found::Nothing => {
+        RouteMatch::Nothing => {
             let detail = format!("there is no route {}", request.uri().path());
             (UNMATCHED, Problem::new(&codes::NOT_FOUND, detail).into_response())
         }

@@ -14,16 +14,16 @@ pub struct Paths(matchit::Router<Vec<&'static Route>>);
 
 /// What a path and a method lead to.
 #[derive(Debug)]
-pub enum Found {
+pub enum RouteMatch {
     /// A route, and what stands in the path for its parameters, in order.
-    Route(&'static Route, Vec<Value>),
+    Route(&'static Route, Vec<PathPart>),
     /// There are routes at the path, and none of them takes the method.
     OtherMethod(Vec<&'static Route>),
     Nothing,
 }
 
 /// A part of a path, without its escapes; none where these are no text.
-pub type Value = Option<String>;
+pub type PathPart = Option<String>;
 
 impl Paths {
     /// Refuses two templates of which neither goes before the other.
@@ -41,8 +41,8 @@ impl Paths {
     }
 
     /// A question for the head of an answer is taken by whoever gives the answer.
-    pub fn find(&self, method: &Method, path: &str) -> Found {
-        let Ok(found) = self.0.at(path) else { return Found::Nothing };
+    pub fn find(&self, method: &Method, path: &str) -> RouteMatch {
+        let Ok(found) = self.0.at(path) else { return RouteMatch::Nothing };
         let verb = match *method {
             Method::GET | Method::HEAD => Some(Verb::Get),
             Method::POST => Some(Verb::Post),
@@ -51,14 +51,16 @@ impl Paths {
             _ => None,
         };
         match found.value.iter().find(|route| Some(route.verb) == verb) {
-            Some(route) => Found::Route(route, found.params.iter().map(|(_, raw)| unescape(raw)).collect()),
-            None => Found::OtherMethod(found.value.clone()),
+            Some(route) => {
+                RouteMatch::Route(route, found.params.iter().map(|(_, raw)| unescape(raw)).collect())
+            }
+            None => RouteMatch::OtherMethod(found.value.clone()),
         }
     }
 }
 
 /// Takes the `%` escapes out of a part of a path.
-fn unescape(raw: &str) -> Value {
+fn unescape(raw: &str) -> PathPart {
     percent_decode_str(raw).decode_utf8().ok().map(Cow::into_owned)
 }
 
@@ -77,11 +79,11 @@ mod tests {
         assert_eq!(part("fulfil-order_1.x"), "fulfil-order_1.x");
     }
 
-    fn found(method: Method, path: &str) -> (&'static str, Vec<Value>) {
+    fn found(method: Method, path: &str) -> (&'static str, Vec<PathPart>) {
         match Paths::new().unwrap().find(&method, path) {
-            Found::Route(route, values) => (route.path, values),
-            Found::OtherMethod(routes) => (routes[0].verb.as_str(), Vec::new()),
-            Found::Nothing => ("", Vec::new()),
+            RouteMatch::Route(route, values) => (route.path, values),
+            RouteMatch::OtherMethod(routes) => (routes[0].verb.as_str(), Vec::new()),
+            RouteMatch::Nothing => ("", Vec::new()),
         }
     }
 

@@ -15,7 +15,7 @@ use flowline_api::queues::{DeadLetters, QueueChanged, QueueList, Redrive, Redriv
 
 use super::codes;
 use super::problem::Problem;
-use super::request::{Caller, Given, Params};
+use super::request::{Caller, JsonBody, Params};
 use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Route, Scope, Verb};
 use super::runs::LIMIT;
 
@@ -199,7 +199,7 @@ async fn died_in(caller: &Caller, row: &RunRow, queue: &str) -> Result<bool, Pro
 async fn redrive(
     caller: Caller,
     params: Params,
-    Given(given): Given<Redrive>,
+    JsonBody(given): JsonBody<Redrive>,
 ) -> Result<Json<Redriven>, Problem> {
     let queue = queue(&caller, &params)?;
     let limit = given.limit.unwrap_or(PAGE);

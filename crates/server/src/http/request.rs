@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use super::App;
 use super::access::Principal;
 use super::codes;
-use super::paths::Value;
+use super::paths::PathPart;
 use super::problem::Problem;
 use super::route::{BodyLimit, Kind, Query, Required, Route, path_parameters};
 use crate::filter::{MOMENT, moment};
@@ -31,7 +31,7 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
 pub struct Arrived {
     pub route: &'static Route,
     /// What the path has for the parameters of the route, in order.
-    pub values: Vec<Value>,
+    pub values: Vec<PathPart>,
     /// Who asks, where that is asked for.
     pub principal: Option<Principal>,
     /// The user for whom it is asked, once the handler knows.
@@ -203,12 +203,12 @@ fn fits(kind: Kind, value: &str) -> Result<(), String> {
 
 /// A body as JSON of a type.
 #[derive(Debug)]
-pub struct Given<T>(pub T);
+pub struct JsonBody<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequest<App> for Given<T> {
+impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request<Body>, app: &App) -> Result<Given<T>, Problem> {
+    async fn from_request(request: Request<Body>, app: &App) -> Result<JsonBody<T>, Problem> {
         let (kind, text) = read_text(request, app).await?;
         if !is_json(&kind) {
             return Err(Problem::new(
@@ -216,7 +216,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Given<T> {
                 format!("{kind:?} isn't supported here; send application/json"),
             ));
         }
-        from_json(&text).map(Given)
+        from_json(&text).map(JsonBody)
     }
 }
 

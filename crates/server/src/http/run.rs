@@ -23,7 +23,7 @@ use flowline_api::state::RunValues;
 use super::codes;
 use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
-use super::request::{Caller, Given, Params};
+use super::request::{Caller, JsonBody, Params};
 use super::route::{Access, Answer, Body, BodyLimit, Content, Handling, Kind, Query, Route, Scope, Verb};
 use super::runs::{LIMIT, WAIT, key_header};
 use crate::view::{read_run, totals};
@@ -304,7 +304,7 @@ async fn apply(caller: &Caller, params: &Params, input: Input) -> Result<Json<Ru
 async fn cancel(
     caller: Caller,
     params: Params,
-    Given(cancel): Given<CancelRun>,
+    JsonBody(cancel): JsonBody<CancelRun>,
 ) -> Result<Json<RunChanged>, Problem> {
     apply(&caller, &params, Input::Cancel { reason: cancel.reason }).await
 }
@@ -320,7 +320,7 @@ async fn resume(caller: Caller, params: Params) -> Result<Json<RunChanged>, Prob
 async fn complete(
     caller: Caller,
     params: Params,
-    Given(given): Given<CompleteRun>,
+    JsonBody(given): JsonBody<CompleteRun>,
 ) -> Result<Json<RunChanged>, Problem> {
     let result = given.result.unwrap_or_else(Raw::null);
     apply(&caller, &params, Input::Finish(Finish::Completed { result })).await
@@ -329,7 +329,7 @@ async fn complete(
 async fn fail(
     caller: Caller,
     params: Params,
-    Given(given): Given<FailRun>,
+    JsonBody(given): JsonBody<FailRun>,
 ) -> Result<Json<RunChanged>, Problem> {
     apply(&caller, &params, Input::Finish(Finish::Failed { error: given.error })).await
 }
@@ -349,7 +349,7 @@ async fn retry(
     caller: Caller,
     params: Params,
     headers: HeaderMap,
-    Given(given): Given<RetryRun>,
+    JsonBody(given): JsonBody<RetryRun>,
 ) -> Result<Response, Problem> {
     let row = caller.row(params.path("run")).await?;
     let place = place(&given)?;

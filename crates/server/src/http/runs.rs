@@ -15,7 +15,7 @@ use flowline_api::runs::{BATCH, BatchOutcome, BatchStart, BatchStarted, RunList,
 
 use super::codes;
 use super::problem::Problem;
-use super::request::{Caller, Given, Params};
+use super::request::{Caller, JsonBody, Params};
 use super::route::{Access, Answer, Body, BodyLimit, Kind, Query, Route, Scope, Verb};
 use crate::filter::RunFilter;
 use crate::view::{run_list, start_request, started};
@@ -147,7 +147,7 @@ async fn start(
     caller: Caller,
     params: Params,
     headers: HeaderMap,
-    Given(mut start): Given<RunStart>,
+    JsonBody(mut start): JsonBody<RunStart>,
 ) -> Result<Response, Problem> {
     if let Some(key) = key_header(&headers)? {
         if start.idempotency_key.as_deref().is_some_and(|other| other != key) {
@@ -192,7 +192,7 @@ async fn batch(
     caller: Caller,
     _: Params,
     headers: HeaderMap,
-    Given(mut batch): Given<BatchStart>,
+    JsonBody(mut batch): JsonBody<BatchStart>,
 ) -> Result<Json<BatchStarted>, Problem> {
     if key_header(&headers)?.is_some() {
         let detail = "each run of a batch has its own key: set `idempotencyKey` in `runs`";

@@ -13,7 +13,7 @@ use flowline_api::state::{StateChanged, StateEntry, StateList, StateScopeView, S
 
 use super::codes;
 use super::problem::Problem;
-use super::request::{Caller, Given, Params};
+use super::request::{Caller, JsonBody, Params};
 use super::route::{Answer, Body, BodyLimit, Kind, Query, Route, Scope, Verb};
 use super::runs::LIMIT;
 
@@ -141,7 +141,7 @@ async fn get(caller: Caller, params: Params) -> Result<Json<StateEntry>, Problem
 async fn set(
     caller: Caller,
     params: Params,
-    Given(write): Given<StateWrite>,
+    JsonBody(write): JsonBody<StateWrite>,
 ) -> Result<Json<StateChanged>, Problem> {
     let ttl = match write.ttl.as_deref().map(|text| (text, parse_duration(text))) {
         None => None,

@@ -11,7 +11,7 @@ use flowline_api::access::{AuditList, MadeToken, NewToken, TokenList, Whoami};
 use super::audit::collection;
 use super::codes;
 use super::problem::Problem;
-use super::request::{Caller, Given, Params};
+use super::request::{Caller, JsonBody, Params};
 use super::route::{Access, Answer, Body, BodyLimit, Content, Kind, Query, Route, Scope, Verb};
 use super::runs::LIMIT;
 use crate::token;
@@ -80,7 +80,7 @@ pub const ROUTES: &[Route] = &[
     },
 ];
 
-async fn make(caller: Caller, _: Params, Given(new): Given<NewToken>) -> Result<Response, Problem> {
+async fn make(caller: Caller, _: Params, JsonBody(new): JsonBody<NewToken>) -> Result<Response, Problem> {
     token::check(&new)
         .map_err(|(field, wrong)| Problem::new(&codes::BAD_BODY, wrong).at(&format!("/{field}")))?;
     let made = token::create(caller.engine.store(), caller.engine.tenant(), new).await?;

@@ -16,7 +16,7 @@ use flowline_api::work::{self, GETS, LEASES, LINES, OUTCOMES};
 use super::App;
 use super::codes;
 use super::problem::Problem;
-use super::request::{Caller, Given, Params};
+use super::request::{Caller, JsonBody, Params};
 use super::route::{Access, Answer, Body, BodyLimit, Content, Route, Scope, Verb};
 
 pub const ROUTES: &[Route] = &[
@@ -104,7 +104,7 @@ async fn claim(
     State(app): State<App>,
     caller: Caller,
     _: Params,
-    Given(asked): Given<work::ClaimRequest>,
+    JsonBody(asked): JsonBody<work::ClaimRequest>,
 ) -> Result<Response, Problem> {
     let request = request(&caller, asked)?;
     request.check()?;
@@ -137,7 +137,7 @@ async fn heartbeat(
     State(app): State<App>,
     caller: Caller,
     _: Params,
-    Given(asked): Given<work::HeartbeatRequest>,
+    JsonBody(asked): JsonBody<work::HeartbeatRequest>,
 ) -> Result<Json<work::HeartbeatAnswer>, Problem> {
     at_most("/leases", asked.leases.len(), LEASES)?;
     let beats = caller.engine.remote().heartbeat(&asked.leases).await?;
@@ -154,7 +154,7 @@ async fn complete(
     State(app): State<App>,
     caller: Caller,
     _: Params,
-    Given(asked): Given<work::CompleteRequest>,
+    JsonBody(asked): JsonBody<work::CompleteRequest>,
 ) -> Result<Response, Problem> {
     at_most("/outcomes", asked.outcomes.len(), OUTCOMES)?;
     let next = asked.claim.map(|claim| request(&caller, claim)).transpose()?;
@@ -229,7 +229,7 @@ fn reported(report: Result<remote::Reported, EngineError>) -> work::Reported {
 async fn append(
     caller: Caller,
     _: Params,
-    Given(asked): Given<work::AppendRequest>,
+    JsonBody(asked): JsonBody<work::AppendRequest>,
 ) -> Result<Json<work::AppendAnswer>, Problem> {
     at_most("/lines", asked.lines.len(), LINES)?;
     let lines = asked.lines.into_iter().enumerate().map(said).collect::<Result<Vec<Said>, _>>()?;
@@ -296,7 +296,7 @@ fn said((at, line): (usize, work::Line)) -> Result<Said, Problem> {
 async fn emit(
     caller: Caller,
     _: Params,
-    Given(asked): Given<work::EmitRequest>,
+    JsonBody(asked): JsonBody<work::EmitRequest>,
 ) -> Result<Json<work::EmitAnswer>, Problem> {
     let remote::Reported { applied, run_status } =
         caller.engine.remote().emit(&asked.lease, &asked.name, asked.payload).await?;
@@ -306,7 +306,7 @@ async fn emit(
 async fn release(
     caller: Caller,
     _: Params,
-    Given(asked): Given<work::ReleaseRequest>,
+    JsonBody(asked): JsonBody<work::ReleaseRequest>,
 ) -> Result<StatusCode, Problem> {
     at_most("/leases", asked.leases.len(), LEASES)?;
     caller.engine.remote().release(&asked.leases).await?;

@@ -40,9 +40,9 @@ pub const ROUTES: &[Route] = &[Route {
 
 /// When this instance last wrote down each worker.
 #[derive(Debug, Default)]
-pub struct Seen(Mutex<HashMap<(Tenant, String), Instant>>);
+pub struct WorkerSightings(Mutex<HashMap<(Tenant, String), Instant>>);
 
-impl Seen {
+impl WorkerSightings {
     /// Whether it is time to write this worker down; it then counts as done.
     fn is_due(&self, tenant: &Tenant, worker: &str) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);

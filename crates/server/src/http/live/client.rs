@@ -35,7 +35,7 @@ const FEW: usize = 8;
 const MANY: usize = 128;
 
 #[derive(Debug)]
-pub struct Client {
+pub(super) struct Client {
     live: Live,
     tail: Arc<Tail>,
     moved: watch::Receiver<u64>,

@@ -14,7 +14,7 @@ const OVERHEAD: usize = 160;
 
 /// An event, written once for all who follow it.
 #[derive(Debug, Clone)]
-pub struct Message {
+pub(super) struct Message {
     /// Where to go on right after it.
     pub cursor: Arc<str>,
     pub flow: Arc<str>,

@@ -128,9 +128,9 @@ pub const ROUTES: &[Route] = &[
 
 /// The tails of this instance. Cheap to clone.
 #[derive(Clone)]
-pub struct Live(Arc<Shared>);
+pub struct Live(Arc<LiveCore>);
 
-pub struct Shared {
+pub struct LiveCore {
     store: Arc<dyn Store>,
     tails: Mutex<HashMap<Key, Weak<Tail>>>,
     reads: Semaphore,
@@ -148,8 +148,8 @@ enum Key {
 }
 
 impl std::ops::Deref for Live {
-    type Target = Shared;
-    fn deref(&self) -> &Shared {
+    type Target = LiveCore;
+    fn deref(&self) -> &LiveCore {
         &self.0
     }
 }
@@ -162,7 +162,7 @@ impl fmt::Debug for Live {
 
 impl Live {
     pub fn new(store: Arc<dyn Store>) -> Live {
-        Live(Arc::new(Shared {
+        Live(Arc::new(LiveCore {
             store,
             tails: Mutex::default(),
             reads: Semaphore::new(READS),

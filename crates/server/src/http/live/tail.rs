@@ -22,7 +22,7 @@ const MOST: usize = 1024 * 1024;
 const PAGE: usize = 64;
 
 #[derive(Debug)]
-pub struct Tail {
+pub(super) struct Tail {
     /// No other tail of this instance has it.
     pub number: u64,
     source: Source,
@@ -50,7 +50,7 @@ struct Ring {
 
 /// What stands at a position.
 #[derive(Debug)]
-pub enum Found {
+pub(super) enum Found {
     Message(Message),
     /// Nothing yet: everything up to this cursor was seen.
     End(Arc<str>),
