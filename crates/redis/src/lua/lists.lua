@@ -7,8 +7,7 @@ local answers = { counted(), format('%.0f', us), '0' }
 local function enlist(run)
   local row = read_row(run)
   if not row then return end
-  flows[tenant .. '/' .. row.flow] = true
-  relist(run, row.flow, row.number, nil, nil, row.status, row.ended ~= '-' and row.ended, row.kept)
+  relist(run, way_name(run, nil, row.status, row.flow), row.number, nil, row.ended ~= '-' and row.ended, row.kept)
   local created, said = match(call('GET', START .. run) or '', '^(%S+)(.*)$')
   if said then new_run(run, row.number, created, said) end
 end
@@ -35,12 +34,13 @@ else
     local member = found[2][at]
     local run = whole and member or tenant .. '/' .. member
     if find(run, tenant .. '/', 1, true) == 1 then
+      -- Who belongs there is entered again by the same call.
+      drop(key, member)
       enlist(run)
-      if not (sets[key] and sets[key][member]) then drop(key, member) end
     end
   end
 end
-if next(sets) then
+if next(sets) or next(ways) then
   finish()
   answers[1] = counted()
 end
