@@ -149,12 +149,14 @@ pub struct Unserved {
 }
 
 impl Unserved {
-    /// What runs jobs of this need, for people.
-    pub fn remedy(need: &str) -> String {
+    /// What runs jobs of this need, for people. A store that isn't shared takes one engine at a time.
+    pub fn remedy(need: &str, is_shared: bool) -> String {
         match need {
-            "command" => {
+            "command" if is_shared => {
                 "start a server with --allow-commands, or run `flowline work` on the same store".to_owned()
             }
+            "command" => "start the server with --allow-commands, or stop it and run `flowline work` instead"
+                .to_owned(),
             "http" | "start" | "send" => {
                 "run `flowline work` or `flowline serve` on the same store".to_owned()
             }

@@ -78,7 +78,8 @@ pub async fn explain(store: &dyn Store, plans: &Plans, run: &RunKey) -> Result<E
     let (jobs, now) = (store.jobs(run).await?, store.now().await?);
     let queues = store.queues(&run.tenant).await?;
     let paused = queues.into_iter().filter(|row| row.paused).map(|row| row.queue).collect();
-    let view = View { plan: &seen.plan, state: &seen.state, jobs: &jobs, paused, now };
+    let view =
+        View { plan: &seen.plan, state: &seen.state, jobs: &jobs, paused, now, is_shared: store.is_shared() };
     if seen.plan.machine.is_some() {
         let machine = position::read(store, run, (&seen.plan, &seen.state), &jobs).await?;
         return Ok(view.of_machine(row, machine));
@@ -98,6 +99,8 @@ struct View<'a> {
     /// Queues that are paused.
     paused: BTreeSet<Arc<str>>,
     now: Time,
+    /// Whether several engines can work on the store at once.
+    is_shared: bool,
 }
 
 impl View<'_> {
@@ -331,7 +334,7 @@ impl View<'_> {
                 let queue = &job.queue;
                 let remedy = match &*job.need {
                     REMOTE => format!("start a worker on queue {queue:?}"),
-                    need => Unserved::remedy(need),
+                    need => Unserved::remedy(need, self.is_shared),
                 };
                 (
                     "queued",
@@ -422,6 +425,7 @@ mod tests {
             jobs: &[],
             paused: BTreeSet::new(),
             now: Time::from_millis(0),
+            is_shared: true,
         };
         let explained = view.step(plan.step_index("join").unwrap());
         let missing: Vec<String> = explained.missing.into_iter().map(|missing| missing.event).collect();

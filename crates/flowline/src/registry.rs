@@ -81,7 +81,7 @@ impl Engine {
                 None => found.push(Unserved {
                     need: step.need.clone(),
                     steps: vec![step.name.clone()],
-                    remedy: Unserved::remedy(&step.need),
+                    remedy: Unserved::remedy(&step.need, self.shared.store.is_shared()),
                 }),
             }
         }

@@ -252,11 +252,16 @@ fn missing_workers(context: &Context, steps: &[&JobRow]) -> String {
         let needs: Vec<&str> = needs.into_iter().collect();
         return format!("{waits} for a program that runs {}, on the same store", needs.join(", "));
     }
+    format!("{waits} for {}", wanted_workers(context, &queues))
+}
+
+/// Workers for these queues, and how to start them.
+pub(super) fn wanted_workers(context: &Context, queues: &BTreeSet<&str>) -> String {
     let flags: String = queues.iter().map(|queue| format!(" --queue {queue}")).collect();
-    let queues: Vec<&str> = queues.into_iter().collect();
+    let queues: Vec<&str> = queues.iter().copied().collect();
     let store = shown(&context.settings.store.value);
     format!(
-        "{waits} for a worker on queue {}; start a server with `flowline serve --store {store}` and a worker with \
+        "a worker on queue {}; start a server with `flowline serve --store {store}` and a worker with \
          `flowline worker --server http://127.0.0.1:7400{flags} -- COMMAND`",
         queues.join(", ")
     )
@@ -293,7 +298,7 @@ async fn report(context: &Context, store: &dyn Store, run: &RunKey, ending: Endi
         (Ending::NeedsWorker(_), _) => Exit::Store,
         _ => Exit::Fine,
     };
-    summary(&view, &ending, store.now().await?);
+    summary(context, &view, &ending, store.now().await?);
     let written = if context.json {
         output::json(&json!({
             "runId": row.run_id,
@@ -323,7 +328,7 @@ fn pretty(result: &flowline::core::Json) -> Result<(), Failure> {
     Ok(output::line(&text)?)
 }
 
-fn summary(view: &RunView, ending: &Ending, now: Time) {
+fn summary(context: &Context, view: &RunView, ending: &Ending, now: Time) {
     let row = &view.row;
     let took = row.duration.map_or(String::new(), |ms| format!(" in {}", output::millis(ms)));
     let steps = output::count(u64::from(row.completed_steps), "step");
@@ -345,17 +350,17 @@ fn summary(view: &RunView, ending: &Ending, now: Time) {
             ));
         }
         (_, Ending::Interrupted) => {
-            let soonest = view
-                .parts
-                .jobs
-                .iter()
-                .filter(|job| matches!(job.key, JobKey::Step(_)))
-                .map(|job| job.due)
-                .min();
+            let steps_left = || view.parts.jobs.iter().filter(|job| matches!(job.key, JobKey::Step(_)));
+            let soonest = steps_left().map(|job| job.due).min();
+            let remote: BTreeSet<&str> =
+                steps_left().filter(|job| *job.need == *REMOTE).map(|job| &*job.queue).collect();
             let how = match soonest.map(|due| (due, due.since(now))) {
                 // Until idle a worker does not wait that long.
                 Some((due, left)) if left > PATIENCE => {
                     format!("`flowline work`; its next step is due at {due}, in {}", show_duration(left))
+                }
+                _ if !remote.is_empty() && steps_left().all(|job| *job.need == *REMOTE) => {
+                    wanted_workers(context, &remote)
                 }
                 _ => "`flowline work --until-idle`".to_owned(),
             };

@@ -1,6 +1,6 @@
 //! `flowline work`: claims and runs what is due, until a signal or until there is nothing left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -8,9 +8,11 @@ use flowline::Engine;
 use flowline::core::Event;
 use flowline::core::event::EventType;
 use flowline::meters::Meters;
-use flowline::store::FeedFilter;
+use flowline::store::job::REMOTE;
+use flowline::store::{FeedFilter, Store};
 use serde_json::json;
 
+use super::run::wanted_workers;
 use super::{Context, WorkFlags};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::open::shown;
@@ -92,7 +94,27 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     }
     progress.finish();
     tally.report(context, engine.meters())?;
+    if exit == Exit::Fine && args.until_idle {
+        tell_of_workers(context, &*store).await?;
+    }
     Ok(exit)
+}
+
+/// Says where jobs wait that only remote workers run.
+async fn tell_of_workers(context: &Context, store: &dyn Store) -> Result<(), Failure> {
+    let rows = store.queues(&context.settings.tenant.value).await?;
+    let waiting = || rows.iter().filter(|row| *row.need == *REMOTE && row.ready > 0 && !row.paused);
+    let queues: BTreeSet<&str> = waiting().map(|row| &*row.queue).collect();
+    if !queues.is_empty() {
+        let jobs = waiting().map(|row| row.ready).sum();
+        let wait = if jobs == 1 { "waits" } else { "wait" };
+        output::note(&format!(
+            "{} {wait} for {}",
+            output::count(jobs, "job"),
+            wanted_workers(context, &queues)
+        ));
+    }
+    Ok(())
 }
 
 async fn idle(engine: &Engine, args: &Args) {

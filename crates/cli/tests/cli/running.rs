@@ -98,6 +98,11 @@ fn a_run_that_needs_workers_is_not_called_fine_and_says_how_to_start_them() {
         assert!(said.err.contains(text), "{text:?} is missing: {said:?}");
     }
     assert_eq!(here.json(3, &["run", "remote.yaml"])["status"], "running");
+    let worked = here.flowline(&["work", "--until-idle"]);
+    assert_eq!(worked.exit, 0, "{worked:?}");
+    for text in ["4 jobs wait for a worker on queue depot, docks", "--queue depot --queue docks -- COMMAND"] {
+        assert!(worked.err.contains(text), "{text:?} is missing: {worked:?}");
+    }
 }
 
 #[test]

@@ -374,7 +374,11 @@ fn deleting(api: &Contract) {
             (1, &json!(more)),
             "{done}"
         );
+        assert_eq!(done["total"], 1, "the run that has not ended does not count: {done}");
     }
+    let live = json!({ "action": "delete", "filter": { "status": "running" }, "dryRun": true });
+    let refused = api.post("/v1/runs/bulk", live);
+    assert!(refused.status == 400 && refused.body.contains("only runs that have ended"), "{}", refused.body);
     assert_eq!(api.get(&format!("/v1/runs/{more}")).code(), "no-such-run");
     assert_eq!(bulk(false)["items"], json!([]));
 }

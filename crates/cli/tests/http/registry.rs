@@ -205,7 +205,7 @@ fn a_server_says_which_steps_it_cannot_run_and_what_to_do() {
     let flow = "flow: shell\nsteps:\n  say: { command: [echo, hello] }\n  far: { worker: depot }\n";
     std::fs::write(folder.path().join("flows/shell.yaml"), flow).unwrap();
     let served = Served::start(folder.path(), &["--flows", "flows"]);
-    let remedy = "start a server with --allow-commands, or run `flowline work` on the same store";
+    let remedy = "start the server with --allow-commands, or stop it and run `flowline work` instead";
     assert!(
         served.began.contains("flows/shell.yaml: step say can't run on this instance"),
         "{}",

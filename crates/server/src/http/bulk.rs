@@ -3,9 +3,9 @@
 use axum::Json;
 use axum::handler::Handler as _;
 use flowline::RetryFrom;
-use flowline::core::{Input, Time};
+use flowline::core::{Input, Status, Time};
 use flowline::store::query::{MAX_PAGE, WantTotal};
-use flowline::store::{RunQuery, RunRow};
+use flowline::store::{RunQuery, RunRow, Total};
 use flowline_api::runs::{BulkAction, BulkDone, BulkFilter, BulkItem, BulkRequest};
 
 use super::codes;
@@ -57,9 +57,16 @@ async fn bulk(
     let now = caller.engine.store().now().await?;
     let query =
         RunQuery { cursor: bulk.cursor, limit, total: WantTotal::Yes, ..query(bulk.filter, &caller, now)? };
-    let mut page = caller.engine.store().runs(query).await?;
+    let mut page = caller.engine.store().runs(query.clone()).await?;
     if bulk.action == BulkAction::Delete {
+        if query.status.is_some_and(|status| !status.is_terminal()) {
+            let only = "only runs that have ended can be deleted: completed, failed or cancelled";
+            return Err(Problem::new(&codes::BAD_BODY, only).at("/filter/status"));
+        }
         page.items.retain(|row| row.status.is_terminal());
+        if query.status.is_none() {
+            page.total = Some(ended(&caller, &query).await?);
+        }
     }
     let acts = page.items.iter().map(|row| {
         let (caller, reason) = (&caller, bulk.reason.clone());
@@ -84,6 +91,20 @@ async fn bulk(
     let (total, total_at_least) = totals(page.total);
     let (has_more, next) = (page.next.is_some(), page.next);
     Ok(Json(BulkDone { items, dry_run: bulk.dry_run, has_more, next, total, total_at_least }))
+}
+
+/// How many of the runs that a query finds have ended.
+async fn ended(caller: &Caller, query: &RunQuery) -> Result<Total, Problem> {
+    let (mut count, mut exact) = (0, true);
+    for status in Status::ALL.into_iter().filter(|status| status.is_terminal()) {
+        let one = RunQuery { status: Some(status), cursor: None, limit: 1, ..query.clone() };
+        match caller.engine.store().runs(one).await?.total {
+            Some(Total::Exact(n)) => count += n,
+            Some(Total::AtLeast(n)) => (count, exact) = (count + n, false),
+            None => {}
+        }
+    }
+    Ok(if exact { Total::Exact(count) } else { Total::AtLeast(count) })
 }
 
 async fn act(
