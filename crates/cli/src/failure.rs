@@ -202,13 +202,14 @@ fn refused(refusal: &Refusal, text: String) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
     use super::*;
 
     #[test]
     fn the_page_lists_every_code() {
         let page = include_str!("../../../docs/cli.md");
-        let source = include_str!("failure.rs");
-        let source = source.split("#[cfg(test)]").next().unwrap();
         for made in [
             StoreError::Unavailable,
             StoreError::CannotWrite,
@@ -223,9 +224,28 @@ mod tests {
             let code = Failure::from(made(String::new())).code;
             assert!(page.contains(&format!("`{code}`")), "{code}");
         }
-        let said = source.split("Failure::refusal(\"").skip(1).filter_map(|rest| rest.split('"').next());
-        for code in said {
+        let made = sources(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")));
+        let calls = [
+            "Failure::refusal(\"",
+            "Failure::new(Exit::Usage, \"",
+            "Failure::new(Exit::Store, \"",
+            "Failure::new(Exit::Found, \"",
+        ];
+        let codes = calls.iter().flat_map(|call| made.split(call).skip(1));
+        let codes: BTreeSet<&str> = codes.filter_map(|rest| rest.split('"').next()).collect();
+        assert!(codes.len() > 20, "too few to be all: {codes:?}");
+        for code in codes {
             assert!(page.contains(&format!("`{code}`")), "{code}");
         }
+    }
+
+    /// All code of a folder, without tests.
+    fn sources(folder: &Path) -> String {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let read = |path: PathBuf| match path.is_dir() {
+            true => sources(&path),
+            false => std::fs::read_to_string(path).unwrap().split("#[cfg(test)]").next().unwrap().to_owned(),
+        };
+        entries.map(read).collect()
     }
 }
