@@ -83,6 +83,7 @@ pages! {
     sqlite: "docs/sqlite.md",
     worker_protocol: "docs/worker-protocol.md",
     workers: "docs/workers.md",
+    writing_a_store: "docs/writing-a-store.md",
     writing_flows: "docs/writing-flows.md",
 }
 
