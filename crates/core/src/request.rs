@@ -245,7 +245,7 @@ mod tests {
         let error = render(&request, json!("x".repeat(1 << 20))).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the body of the request: it is over 16777216 bytes (setting max-join)"
+            "the body of the request: it's over 16777216 bytes (setting max-join)"
         );
     }
 }
