@@ -144,7 +144,7 @@ async fn what_may_pass_is_tried_again_and_what_will_not_is_not() {
         let told = call(private(), &step, Value::Null).await;
         assert_eq!((told.code(), told.row.retries), (format!("http_{status}"), 0));
         assert!(
-            told.error().starts_with(&format!("{}/a answered {status} ", server.url())),
+            told.error().starts_with(&format!("{}/a responded with {status} ", server.url())),
             "{}",
             told.error()
         );
