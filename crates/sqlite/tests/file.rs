@@ -217,7 +217,7 @@ async fn a_client_reads_along_and_cannot_write() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("f.db");
     let missing = client(&path).expect_err("there is no file");
-    assert!(missing.to_string().contains("does not exist"), "{missing}");
+    assert!(missing.to_string().contains("doesn't exist"), "{missing}");
     assert!(!path.exists());
 
     let store = engine(&path);
