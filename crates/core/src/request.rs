@@ -243,9 +243,6 @@ mod tests {
         let mut request = request("https://a.example/");
         request.body = Some(json!(vec!["${input}"; 40]));
         let error = render(&request, json!("x".repeat(1 << 20))).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "the body of the request: it's over 16777216 bytes (setting max-join)"
-        );
+        assert_eq!(error.to_string(), "the body of the request: it's over 16777216 bytes (setting max-join)");
     }
 }
