@@ -2,7 +2,7 @@
 //! and in order.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -57,19 +57,17 @@ pub fn every_accepted_event_is_applied_once_and_in_order_whoever_is_killed(kind:
     site.register(TALLY);
     let runs: Vec<String> = (0..size.runs).map(|_| site.begin("tally")).collect();
     let seed = seed();
-    let (left, killed) = (AtomicUsize::new(SENDERS as usize), AtomicU32::new(0));
+    let (sent, killed) = (AtomicU64::new(0), AtomicU32::new(0));
     let taken: Vec<Taken> = thread::scope(|scope| {
         let senders: Vec<_> = (0..SENDERS)
             .map(|sender| {
-                let (site, runs, left, killed) = (&site, &runs, &left, &killed);
+                let (site, runs, counts) = (&site, &runs, (&sent, &killed));
                 scope.spawn(move || {
-                    let taken = send(site, runs, sender, size.events / SENDERS, Dice(seed ^ sender), killed);
-                    left.fetch_sub(1, Ordering::Relaxed);
-                    taken
+                    send(site, runs, sender, size.events / SENDERS, Dice(seed ^ sender), counts)
                 })
             })
             .collect();
-        kill_instances(&site, size.kills, Dice(seed), &left);
+        kill_instances(&site, size, Dice(seed), &sent);
         senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect()
     });
     assert_eq!(taken.len() as u64, size.events, "every sender got through in the end");
@@ -100,7 +98,7 @@ fn send(
     sender: u64,
     events: u64,
     mut dice: Dice,
-    killed: &AtomicU32,
+    (sent, killed): (&AtomicU64, &AtomicU32),
 ) -> Vec<Taken> {
     let servers = site.servers();
     let mut taken = Vec::new();
@@ -119,6 +117,7 @@ fn send(
             let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default();
             if let Some(id) = answer["eventId"].as_str() {
                 taken.push(Taken { sender, n, run, id: id.to_owned() });
+                sent.fetch_add(1, Ordering::Relaxed);
                 break;
             }
             match output.status.code() {
@@ -132,11 +131,16 @@ fn send(
     taken
 }
 
-/// Kills an instance now and then, while there are senders, and starts it again.
-fn kill_instances(site: &Site, kills: u64, mut dice: Dice, left: &AtomicUsize) {
-    for _ in 0..kills {
-        thread::sleep(dice.between(Duration::from_millis(100), Duration::from_millis(700)));
-        assert!(left.load(Ordering::Relaxed) > 0, "the senders were done before the kills");
+/// Kills an instance now and then while events are sent, and starts it again. How far the senders are says when, so that
+/// it happens in their midst on a fast machine too.
+fn kill_instances(site: &Site, size: Size, mut dice: Dice, sent: &AtomicU64) {
+    for kill in 0..size.kills {
+        let from = size.events * kill / (2 * size.kills);
+        while sent.load(Ordering::Relaxed) < from {
+            thread::sleep(Duration::from_millis(5));
+        }
+        thread::sleep(dice.between(Duration::ZERO, Duration::from_millis(100)));
+        assert!(sent.load(Ordering::Relaxed) < size.events, "the senders were done before the kills");
         let instance = dice.roll(site.instances() as u64) as usize;
         site.kill(instance);
         thread::sleep(dice.between(Duration::ZERO, Duration::from_millis(200)));
