@@ -21,7 +21,7 @@ pub use problem::ProblemDetails;
 
 use serde::{Deserialize, Deserializer};
 
-/// For a field that may be left out or null, both of which mean the default.
+/// Reads a field that may be missing or null; either means the default.
 fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     Option::deserialize(from).map(Option::unwrap_or_default)
 }

@@ -133,7 +133,7 @@ impl ReportDigests {
     }
 
     /// The bytes that stores keep: the format, then for each attempt the length of its step's name, the name, its number
-    /// and how many digests, each of which is a byte for its kind and, unless unreported, its bytes. Numbers are LEB128.
+    /// and the number of digests. A digest is a byte for its kind and, unless unreported, its bytes. Numbers are LEB128.
     /// The name is empty where it's that of the attempt before.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![FORMAT];

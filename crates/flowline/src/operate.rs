@@ -193,7 +193,7 @@ impl Engine {
         self.input(run, Input::Cancel { reason }).await
     }
 
-    /// Pauses a run: what waits is held until [`Engine::resume`], what runs goes on to its end.
+    /// Pauses a run: queued jobs are held until [`Engine::resume`], and running attempts finish.
     ///
     /// ```no_run
     /// # async fn example(engine: flowline::Engine, run: flowline::RunHandle) -> Result<(), Box<dyn std::error::Error>> {

@@ -214,7 +214,7 @@ async fn a_repair_puts_runs_back_into_their_lists_and_takes_out_what_does_not_be
     assert_eq!(listed().await.len(), 1, "the runs of another tenant are left alone");
     store.repair(repair("default")).await.expect("mends");
     assert_eq!(listed().await, before.1);
-    // A state that was left is known to whoever moved through it.
+    // The flow still knows a state that runs have left.
     let there = before.0.replace("default/fulfil/draft | ", "");
     for (there, here) in there.split("\n\n").zip(dump(&server, "lists").split("\n\n")) {
         assert_eq!(here, there);

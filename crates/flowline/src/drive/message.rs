@@ -18,7 +18,7 @@ pub enum Message<R> {
     Offer(RunKey, Entry<Reply<R>>),
     /// An attempt is over; its slot is free for what follows from it.
     Finished(Token, RunKey, Entry<Reply<R>>),
-    /// The outcome of an attempt was committed by way of its reference: whoever still runs it here stops.
+    /// The outcome of an attempt was committed through its reference, so a runner that still works on it here stops.
     Settled(Token),
     /// No new attempts; what still runs after this long is given back.
     Stop(Duration),
@@ -60,9 +60,9 @@ pub enum Action<R> {
     Stop(Token),
     /// Tell a caller what became of its input.
     Reply(R, InputOutcome),
-    /// Tell whoever waits that this run has ended.
+    /// Tell waiting callers that this run has ended.
     Ended(RunKey, RunEnd),
-    /// Let whoever watches know that the store takes no writes, or does again.
+    /// Tell watchers that the store stopped taking writes, or takes them again.
     Trouble(Option<StoreError>),
 }
 
