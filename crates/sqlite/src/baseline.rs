@@ -25,7 +25,7 @@ pub struct Baseline {
 /// Measures raw inserts into a database of its own in `dir`, which is removed again. Takes about 1.5 seconds.
 pub fn baseline(dir: &Path) -> Result<Baseline, StoreError> {
     let folder = dir.join(format!(".flowline-baseline-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)
+    crate::make_folder(&folder)
         .map_err(|error| StoreError::CannotWrite(format!("{}: {error}", folder.display())))?;
     let measured = measure(&folder.join("baseline.db"));
     // What was measured is worth more than a folder left behind in the rare case.

@@ -11,7 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::Options;
 use crate::fault::Fault;
-use crate::schema;
+use crate::{private, schema};
 
 /// How long a connection waits for a lock that another program holds.
 const BUSY: Duration = Duration::from_secs(5);
@@ -174,6 +174,8 @@ fn create(path: &Path) -> Result<(), StoreError> {
             _ => {}
         }
     }
+    private::new_file(&beside)
+        .map_err(|error| StoreError::CannotWrite(format!("{}: {error}", beside.display())))?;
     let make = || -> Result<(), Fault> {
         let conn = Connection::open(&beside)?;
         conn.pragma_update(None, "page_size", PAGE_BYTES)?;

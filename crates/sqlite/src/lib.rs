@@ -15,6 +15,7 @@ mod latest;
 mod lock;
 mod names;
 mod pack;
+mod private;
 mod read;
 mod schema;
 mod store;
@@ -22,7 +23,6 @@ mod transfer;
 mod write;
 
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,6 +30,7 @@ use flowline_store::{Clock, StoreError};
 use tokio::sync::watch;
 
 pub use baseline::{Baseline, baseline};
+pub use private::make_folder;
 
 use follow::Follower;
 use latest::Latest;
@@ -172,7 +173,7 @@ fn open_engine(path: &Path, options: &Options) -> Result<Access, StoreError> {
     // Before the lock file is made beside it: what is not ours is left as it is, its folder too.
     file::identify(path)?;
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::create_dir_all(folder)
+        make_folder(folder)
             .map_err(|error| StoreError::CannotWrite(format!("{}: {error}", folder.display())))?;
     }
     let lock = EngineLock::take(path)?;

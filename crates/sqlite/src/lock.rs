@@ -2,7 +2,7 @@
 //!
 //! The lock goes with the process, however it ends; what is written in the lock file only tells people who holds it.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use flowline_core::Time;
 use flowline_store::StoreError;
+
+use crate::private;
 
 /// How long a lock may be held by nobody who means it.
 const PASSING: Duration = Duration::from_millis(250);
@@ -23,19 +25,19 @@ pub(crate) struct EngineLock {
 impl EngineLock {
     pub(crate) fn take(database: &Path) -> Result<EngineLock, StoreError> {
         let path = lock_path(database);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(|error| StoreError::CannotWrite(format!("{}: {error}", path.display())))?;
+        let mut file = private::open_or_make(&path).map_err(|error| refused(&path, &error))?;
         match lock_soon(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(in_use(database, &mut file)),
             Err(TryLockError::Error(error)) => {
                 return Err(StoreError::CannotWrite(format!("can't lock {}: {error}", path.display())));
             }
+        }
+        if !is_ours(&mut file) {
+            return Err(StoreError::CannotWrite(format!(
+                "{} isn't a lock file of Flowline; move it away, or name another store",
+                path.display()
+            )));
         }
         sign(&mut file).map_err(|error| StoreError::CannotWrite(format!("{}: {error}", path.display())))?;
         Ok(EngineLock { _file: file })
@@ -53,6 +55,28 @@ fn lock_soon(file: &File) -> Result<(), TryLockError> {
             other => return other,
         }
     }
+}
+
+/// Why a lock file can't be opened.
+fn refused(path: &Path, error: &std::io::Error) -> StoreError {
+    let link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+    let path = path.display();
+    StoreError::CannotWrite(match link {
+        true => format!("{path} is a symbolic link, and a lock isn't written through one; delete the link"),
+        false => format!("{path}: {error}"),
+    })
+}
+
+/// Whether the file holds a signature (or the beginning of one) and nothing else. A hard link could have put another
+/// file in its place, and signing would overwrite it.
+fn is_ours(file: &mut File) -> bool {
+    /// Two numbers, a space and the end of the line.
+    const SIGNATURE: u64 = 64;
+    let mut text = Vec::new();
+    let read = Read::by_ref(file).take(SIGNATURE + 1).read_to_end(&mut text);
+    read.is_ok()
+        && text.len() as u64 <= SIGNATURE
+        && text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b' ' | b'\n'))
 }
 
 /// `FILE.lock`.

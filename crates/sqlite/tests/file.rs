@@ -527,3 +527,36 @@ async fn a_run_that_was_trimmed_by_the_format_before_has_no_digests_and_others_g
     assert_eq!(reader.reports(&before).await.unwrap(), None, "nobody knows any more");
     assert!(reader.reports(&after).await.unwrap().is_some());
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_lock_is_not_written_through_a_link_nor_over_another_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, victim) = (folder.path().join("f.db"), folder.path().join("victim"));
+    let lock = folder.path().join("f.db.lock");
+    for text in ["precious", "", "12 34\nprecious"] {
+        fs::write(&victim, text).unwrap();
+        std::os::unix::fs::symlink(&victim, &lock).unwrap();
+        let refused = SqliteStore::open(&path, Options::default()).unwrap_err();
+        assert!(refused.to_string().contains("symbolic link"), "{refused}");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), text);
+        fs::remove_file(&lock).unwrap();
+    }
+    // Nor through a link to nowhere, which would make a file there.
+    std::os::unix::fs::symlink(folder.path().join("nowhere"), &lock).unwrap();
+    SqliteStore::open(&path, Options::default()).unwrap_err();
+    assert!(!folder.path().join("nowhere").exists());
+    fs::remove_file(&lock).unwrap();
+
+    fs::hard_link(&victim, &lock).unwrap();
+    let refused = SqliteStore::open(&path, Options::default()).unwrap_err();
+    assert!(refused.to_string().contains("isn't a lock file"), "{refused}");
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "12 34\nprecious");
+    fs::remove_file(&lock).unwrap();
+
+    // What an engine left behind, whole or cut off by a crash, is no obstacle.
+    for left in ["4711 1800000000000\n", "4711 18", ""] {
+        fs::write(&lock, left).unwrap();
+        drop(SqliteStore::open(&path, Options::default()).unwrap());
+    }
+}

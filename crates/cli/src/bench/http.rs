@@ -59,7 +59,7 @@ pub async fn bench(
         return measure(store, runs, in_flight).await;
     }
     let folder = dir.join(format!(".flowline-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
+    flowline_sqlite::make_folder(&folder)?;
     let store = SqliteStore::open(folder.join("bench.db"), Options::default())?;
     let answer = measure(store, runs, in_flight).await;
     let _ = std::fs::remove_dir_all(&folder);

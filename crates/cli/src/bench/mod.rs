@@ -189,7 +189,7 @@ async fn on_disk(question: &BenchPlan, tell: Arc<AtomicU64>) -> anyhow::Result<B
         question.instances == 1,
         "one engine at a time works on an SQLite file; give several instances a server: --store redis://…"
     );
-    std::fs::create_dir_all(&question.dir)?;
+    flowline_sqlite::make_folder(&question.dir)?;
     // Before and after: a disk that others use too is seldom the same twice.
     let before = flowline_sqlite::baseline(&question.dir)?;
     let folder = question.dir.join(format!(".flowline-bench-{}", std::process::id()));
@@ -369,7 +369,7 @@ pub async fn own_store(question: &BenchPlan) -> anyhow::Result<(Arc<dyn Store>, 
         return Ok((store, None));
     }
     let folder = Folder(question.dir.join(format!(".flowline-bench-{}", std::process::id())));
-    std::fs::create_dir_all(&folder.0)?;
+    flowline_sqlite::make_folder(&folder.0)?;
     let store = SqliteStore::open(folder.0.join("bench.db"), Options::default())?;
     Ok((store, Some(folder)))
 }

@@ -135,10 +135,48 @@ fn surroundings(path: &Path, findings: &mut Findings) -> bool {
             false
         }
     };
+    if there {
+        modes(path, folder, findings);
+    }
     disk(folder, findings);
     holder(path, findings);
     there
 }
+
+/// Who besides the owner may read the store or replace it.
+#[cfg(unix)]
+fn modes(path: &Path, folder: &Path, findings: &mut Findings) {
+    use std::os::unix::fs::PermissionsExt;
+    const READ: u32 = 0o044;
+    const WRITE: u32 = 0o022;
+    let mode = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.permissions().mode() & 0o777);
+    let mut open = Vec::new();
+    for suffix in ["", "-wal", "-shm", ".lock"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        let mode = mode(Path::new(&name));
+        if mode & (READ | WRITE) != 0 {
+            open.push(format!("{} has mode {mode:04o}", Path::new(&name).display()));
+        }
+    }
+    let mode = mode(folder);
+    // A store in the working directory shares that with other things, whose names are no secret.
+    let asked = if folder == Path::new(".") { WRITE } else { READ | WRITE };
+    if mode & asked != 0 {
+        open.push(format!("folder {} has mode {mode:04o}", folder.display()));
+    }
+    match open.is_empty() {
+        true => findings.ok("access", "only the owner can read the store"),
+        false => findings.warn(
+            "access",
+            format!("other users have access: {}", open.join(", ")),
+            "set the files to mode 0600 and the folder to 0700, or move the store to a folder of its own",
+        ),
+    }
+}
+
+#[cfg(not(unix))]
+fn modes(_: &Path, _: &Path, _: &mut Findings) {}
 
 /// The nearest folder above that is there: where the store's own will be made.
 fn existing(folder: &Path) -> PathBuf {

@@ -87,6 +87,35 @@ fn doctor_finds_a_sound_store_sound() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn doctor_warns_about_files_and_folders_that_others_can_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let here = with_runs();
+    let access = |words: &[&str]| {
+        let answer = here.json(0, &["doctor"]);
+        let found = answer["checks"].as_array().unwrap().iter().find(|check| check["check"] == "access");
+        let found = found.unwrap_or_else(|| panic!("{answer}"));
+        assert_eq!(found["verdict"], if words.is_empty() { "ok" } else { "warn" }, "{found}");
+        for word in words {
+            assert!(found["message"].as_str().unwrap().contains(word), "{word:?} is missing in {found}");
+        }
+    };
+    access(&[]);
+    for (name, before, after) in [
+        (".flowline", 0o700, 0o755),
+        (".flowline/flowline.db", 0o600, 0o644),
+        (".flowline/flowline.db.lock", 0o600, 0o660),
+    ] {
+        let set =
+            |mode| std::fs::set_permissions(here.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        set(after);
+        access(&[&format!("{name} has mode {after:04o}")]);
+        set(before);
+    }
+    access(&[]);
+}
+
 #[test]
 fn doctor_finds_a_broken_store_bad() {
     let here = Here::new();
