@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hyper::body::Bytes;
-use hyper::{Method, Uri};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Response, Uri};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -79,8 +79,7 @@ impl Client {
         request: &impl Serialize,
         wait: Duration,
     ) -> Result<A, ClientError> {
-        let asked =
-            ApiRequest { method: Method::POST, path: path.to_owned(), body: Some((JSON, body(request)?)) };
+        let asked = ApiRequest::new(Method::POST, path, Some((JSON, body(request)?)));
         self.try_once(&asked, wait + ANSWER).await
     }
 
@@ -105,7 +104,7 @@ impl Client {
     ) -> Result<A, ClientError> {
         let looks = method == Method::GET;
         let body = body.map(|(kind, bytes)| (kind, Bytes::from(bytes)));
-        let asked = ApiRequest { method, path: path.to_owned(), body };
+        let asked = ApiRequest::new(method, path, body);
         for _ in 1..self.servers.len() {
             match self.try_once(&asked, wait + ANSWER).await {
                 Err(ClientError::Unconnected { .. }) => {}
@@ -123,24 +122,21 @@ impl Client {
         request: &impl Serialize,
         patience: Duration,
     ) -> Result<A, ClientError> {
-        let asked =
-            ApiRequest { method: Method::POST, path: path.to_owned(), body: Some((JSON, body(request)?)) };
+        let asked = ApiRequest::new(Method::POST, path, Some((JSON, body(request)?)));
         let until = Instant::now() + patience;
         // A server that hangs leaves time to ask another.
         let within = (patience / 3).clamp(SHORTEST_ANSWER, ANSWER);
-        let mut pause = PAUSE;
+        let mut pauses = Pauses::default();
         loop {
             let error = match self.try_once(&asked, within).await {
                 Err(error) if error.is_transient() => error,
                 answer => return answer,
             };
-            let jittered =
-                pause.mul_f64(0.5 + fastrand::f64() / 2.0).max(error.retry_after().unwrap_or_default());
-            if Instant::now() + jittered > until {
+            let pause = pauses.after(&error);
+            if Instant::now() + pause > until {
                 return Err(error);
             }
-            tokio::time::sleep(jittered).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -150,20 +146,40 @@ impl Client {
         within: Duration,
     ) -> Result<A, ClientError> {
         let at = self.at.load(Ordering::Relaxed) % self.servers.len();
-        let server = &self.servers[at];
-        let answer = self.transport.send(server, asked, within).await;
-        if answer.as_ref().is_err_and(ClientError::is_transient) {
-            // Another may do better. Only the first to notice moves on, or many at once would skip some.
-            let next = (at + 1) % self.servers.len();
-            let _ = self.at.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
-        }
+        let answer = self.transport.send(&self.servers[at], asked, within).await;
+        self.pass_over(at, answer.as_ref().err());
         let answer = answer?;
         let answer = if answer.is_empty() { Bytes::from_static(b"null") } else { answer };
         let misread = |error: serde_json::Error| ClientError::Answer {
-            server: server.clone(),
+            server: self.servers[at].clone(),
             problem: error.to_string(),
         };
         serde_json::from_slice(&answer).map_err(misread)
+    }
+
+    /// Opens a stream at the server that answered last, whose address comes first. Fails after as many tries as there are
+    /// servers.
+    pub(crate) async fn open(&self, asked: &ApiRequest) -> Result<(String, Response<Incoming>), ClientError> {
+        let mut left = self.servers.len();
+        loop {
+            let at = self.at.load(Ordering::Relaxed) % self.servers.len();
+            let answer = self.transport.open(&self.servers[at], asked, ANSWER).await;
+            self.pass_over(at, answer.as_ref().err());
+            left -= 1;
+            match answer {
+                Err(error) if left > 0 && error.is_transient() => {}
+                answer => return Ok((self.servers[at].clone(), answer?)),
+            }
+        }
+    }
+
+    /// After a failure that another server may be spared, the next request goes to the next server. Only the first to notice
+    /// moves on, or many at once would skip some.
+    fn pass_over(&self, at: usize, error: Option<&ClientError>) {
+        if error.is_some_and(ClientError::is_transient) {
+            let next = (at + 1) % self.servers.len();
+            let _ = self.at.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     /// Asks for work once.
@@ -210,6 +226,25 @@ impl Client {
     /// Gives attempts back.
     pub async fn release(&self, leases: Vec<String>, patience: Duration) -> Result<(), ClientError> {
         self.post_for("/v1/work/release", &work::ReleaseRequest { leases }, patience).await
+    }
+}
+
+/// The pauses between tries: doubled from [`PAUSE`] to [`LONGEST_PAUSE`], with jitter.
+#[derive(Debug)]
+pub(crate) struct Pauses(Duration);
+
+impl Default for Pauses {
+    fn default() -> Pauses {
+        Pauses(PAUSE)
+    }
+}
+
+impl Pauses {
+    /// How long to wait after this error; at least as long as the server asked for.
+    pub(crate) fn after(&mut self, error: &ClientError) -> Duration {
+        let jittered = self.0.mul_f64(0.5 + fastrand::f64() / 2.0);
+        self.0 = (self.0 * 2).min(LONGEST_PAUSE);
+        jittered.max(error.retry_after().unwrap_or_default())
     }
 }
 

@@ -1,5 +1,5 @@
-//! Speaks to a Flowline server: a client that retries what can be retried, and the loop of a
-//! remote worker.
+//! Talks to a Flowline server: a [`Client`] with a method for everything the API does, and the loop of a remote
+//! [`Worker`].
 //!
 //! ```no_run
 //! use flowline_client::{Client, Worker};
@@ -23,6 +23,7 @@
 
 pub mod client;
 pub mod error;
+pub mod follow;
 pub mod job;
 pub mod lock;
 mod transport;
@@ -33,6 +34,7 @@ pub use client::Client;
 pub use error::ClientError;
 pub use flowline_api as api;
 pub use flowline_types as types;
+pub use follow::EventStream;
 pub use hyper::Method;
 pub use job::{Failure, Job};
 pub use lock::{RemoteLock, RemoteLockGuard};

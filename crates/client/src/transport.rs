@@ -1,12 +1,12 @@
-//! One request, one answer: JSON over HTTP/1.1, with or without TLS, on connections that are kept.
+//! Requests and their answers over HTTP/1.1, with or without TLS, on connections that are reused.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use hyper::{Method, Request, StatusCode, Uri};
+use hyper::{Method, Request, Response, Uri};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -20,7 +20,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// How long a connection is kept for the next request. Servers close theirs sooner or later; this is sooner.
 const KEEP: Duration = Duration::from_secs(20);
 /// The largest answer that is read: jobs come with their inputs.
-const ANSWER_BYTES: usize = 80 << 20;
+pub(crate) const ANSWER_BYTES: usize = 80 << 20;
 
 type Pool = hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
@@ -31,7 +31,7 @@ pub(crate) enum Encrypted {
     No,
 }
 
-/// A request, but for whom it is sent to.
+/// A request to any server.
 #[derive(Debug)]
 pub(crate) struct ApiRequest {
     pub(crate) method: Method,
@@ -39,13 +39,14 @@ pub(crate) struct ApiRequest {
     pub(crate) path: String,
     /// Its media type and the bytes.
     pub(crate) body: Option<(&'static str, Bytes)>,
+    /// Headers of this request, besides those of every request.
+    pub(crate) headers: HeaderMap,
 }
 
-/// There is no answer.
-enum Lost {
-    /// Nothing was sent.
-    Before(String),
-    Since(String),
+impl ApiRequest {
+    pub(crate) fn new(method: Method, path: &str, body: Option<(&'static str, Bytes)>) -> ApiRequest {
+        ApiRequest { method, path: path.to_owned(), body, headers: HeaderMap::new() }
+    }
 }
 
 /// Cheap to clone.
@@ -84,36 +85,56 @@ impl Transport {
         Ok(())
     }
 
-    /// Sends a request to a server and reads the answer, within a time.
+    /// Sends a request to a server and reads the whole answer, within a time.
     pub(crate) async fn send(
         &self,
         server: &str,
         asked: &ApiRequest,
         within: Duration,
     ) -> Result<Bytes, ClientError> {
-        let server = || server.to_owned();
-        let uri = format!("{}{}", server(), asked.path);
-        let uri: Uri = uri.parse().map_err(|_| ClientError::Address(server()))?;
+        let answer = async {
+            let answer = self.exchange(server, asked).await?;
+            whole(server, answer.into_body()).await
+        };
+        let late = |_| ClientError::Late { server: server.to_owned(), within };
+        tokio::time::timeout(within, answer).await.map_err(late)?
+    }
+
+    /// Sends a request to a server and waits for the head of the answer, within a time. The body is the caller's to read.
+    pub(crate) async fn open(
+        &self,
+        server: &str,
+        asked: &ApiRequest,
+        within: Duration,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let late = |_| ClientError::Late { server: server.to_owned(), within };
+        tokio::time::timeout(within, self.exchange(server, asked)).await.map_err(late)?
+    }
+
+    /// Fails unless the server answers with a success.
+    async fn exchange(&self, server: &str, asked: &ApiRequest) -> Result<Response<Incoming>, ClientError> {
+        let uri = format!("{server}{}", asked.path);
+        let uri: Uri = uri.parse().map_err(|_| ClientError::Address(server.to_owned()))?;
         let (kind, body) = asked.body.clone().unzip();
         let mut request = Request::new(Full::new(body.unwrap_or_default()));
         *request.method_mut() = asked.method.clone();
         *request.uri_mut() = uri;
         *request.headers_mut() = self.headers.clone();
+        request.headers_mut().extend(asked.headers.clone());
         if let Some(kind) = kind {
             request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         }
-        let answer = tokio::time::timeout(within, self.exchange(request)).await;
-        let (status, headers, body) = answer
-            .map_err(|_| ClientError::Late { server: server(), within })?
-            .map_err(|lost| match lost {
-                Lost::Before(problem) => ClientError::Unconnected { server: server(), problem },
-                Lost::Since(problem) => ClientError::Unreachable { server: server(), problem },
-            })?;
+        let answer = self.pool.request(request).await.map_err(|error| match error.is_connect() {
+            true => ClientError::Unconnected { server: server.to_owned(), problem: chain(&error) },
+            false => ClientError::Unreachable { server: server.to_owned(), problem: chain(&error) },
+        })?;
+        let status = answer.status();
         if status.is_success() {
-            return Ok(body);
+            return Ok(answer);
         }
+        let seconds = answer.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
+        let body = whole(server, answer.into_body()).await?;
         let problem: ProblemDetails = serde_json::from_slice(&body).unwrap_or_default();
-        let seconds = headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
         let or = |text: String, other: &str| if text.is_empty() { other.to_owned() } else { text };
         Err(ClientError::Refused {
             status: status.as_u16(),
@@ -122,17 +143,12 @@ impl Transport {
             retry_after: seconds.map(Duration::from_secs),
         })
     }
+}
 
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, HeaderMap, Bytes), Lost> {
-        let answer = self.pool.request(request).await.map_err(|error| match error.is_connect() {
-            true => Lost::Before(chain(&error)),
-            false => Lost::Since(chain(&error)),
-        })?;
-        let (parts, body) = answer.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES).collect().await;
-        let body = body.map_err(|error| Lost::Since(chain(&*error)))?;
-        Ok((parts.status, parts.headers, body.to_bytes()))
-    }
+async fn whole(server: &str, body: Incoming) -> Result<Bytes, ClientError> {
+    let body = Limited::new(body, ANSWER_BYTES).collect().await;
+    let broken = |problem| ClientError::Unreachable { server: server.to_owned(), problem };
+    Ok(body.map_err(|error| broken(chain(&*error)))?.to_bytes())
 }
 
 /// Trusts what the system trusts; `SSL_CERT_FILE` names other certificates.
@@ -148,7 +164,7 @@ fn tls(encrypted: Encrypted) -> ClientConfig {
 }
 
 /// Everything that led to an error, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -56,7 +56,7 @@ pub(crate) fn part(text: &str) -> String {
     part
 }
 
-fn with_query(path: &str, parameters: Parameters<'_>) -> String {
+pub(crate) fn with_query(path: &str, parameters: Parameters<'_>) -> String {
     let pairs: Vec<String> =
         parameters.iter().map(|(name, value)| format!("{}={}", part(name), part(value))).collect();
     if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
@@ -366,7 +366,7 @@ impl Client {
     }
 }
 
-fn of_run(run: &str, rest: &str) -> String {
+pub(crate) fn of_run(run: &str, rest: &str) -> String {
     format!("/v1/runs/{}{rest}", part(run))
 }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{RunId, Tenant, step_id};
 use crate::json::Json;
+use crate::status::Status;
 use crate::time::Time;
 
 /// The version that this build writes in an event's `v`.
@@ -78,7 +79,17 @@ event_types! {
 impl EventType {
     /// Nothing follows one of these in a run's log.
     pub fn is_terminal(self) -> bool {
-        matches!(self, EventType::FlowCompleted | EventType::FlowFailed | EventType::FlowCancelled)
+        self.ended_as().is_some()
+    }
+
+    /// The status of a run that this event ends.
+    pub fn ended_as(self) -> Option<Status> {
+        match self {
+            EventType::FlowCompleted => Some(Status::Completed),
+            EventType::FlowFailed => Some(Status::Failed),
+            EventType::FlowCancelled => Some(Status::Cancelled),
+            _ => None,
+        }
     }
 }
 

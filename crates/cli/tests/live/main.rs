@@ -4,6 +4,7 @@
 #![cfg(unix)]
 
 mod beside;
+mod client;
 mod elsewhere;
 mod follow;
 mod hostile;

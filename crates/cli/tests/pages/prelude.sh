@@ -137,14 +137,14 @@ sql() {
     esac
 }
 
-# example NAME: runs a program of crates/cli/examples.
+# example NAME [ARGUMENT...]: runs a program of crates/cli/examples.
 example() {
     local program=$EXAMPLES/$1 source=$ROOT/crates/cli/examples/$1.rs
     if [ ! -x "$program" ] || [ "$source" -nt "$program" ]; then
         echo "$program is missing or old; build it with: cargo build -p flowline-cli --examples" >&2
         return 1
     fi
-    "$program"
+    "$program" "${@:2}"
 }
 
 # Programs of steps that the page does not show: one that succeeds with an empty object.

@@ -186,7 +186,7 @@ impl Client {
         } else if nothing && end.is_some() {
             self.place = end;
             // Nothing is left of a log that has an end: retention was quicker.
-            if let Some(status) = self.tail.last().and_then(message::ended_as) {
+            if let Some(status) = self.tail.last().and_then(EventType::ended_as) {
                 self.finish(status);
             }
         }
@@ -237,7 +237,7 @@ impl Client {
             }
         }
         self.cursor = cursor.clone();
-        if let (Some(_), Some(status)) = (&self.wanted.run, message::ended_as(*kind)) {
+        if let (Some(_), Some(status)) = (&self.wanted.run, kind.ended_as()) {
             self.finish(status);
         }
         Taken::Whole

@@ -79,16 +79,6 @@ pub fn end(run: &RunId, status: Status) -> Bytes {
     format!("event: end\ndata: {data}\n\n").into()
 }
 
-/// The status of a run that this event ends.
-pub fn ended_as(kind: EventType) -> Option<Status> {
-    match kind {
-        EventType::FlowCompleted => Some(Status::Completed),
-        EventType::FlowFailed => Some(Status::Failed),
-        EventType::FlowCancelled => Some(Status::Cancelled),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
