@@ -7,7 +7,7 @@ use flowline_core::Tenant;
 use flowline_core::definition::{Definition, Diagnostics};
 use flowline_core::plan::PlanError;
 use flowline_store::{Store, StoreError};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, Role};
@@ -21,6 +21,7 @@ use crate::remote::Mind;
 use crate::retain::keep_tidy;
 use crate::runner::call::Calls;
 use crate::runner::{Runner, Runners};
+use crate::seal::Sealer;
 use crate::trace::Spans;
 
 /// What can go wrong with an engine, as its user sees it.
@@ -97,6 +98,7 @@ pub(crate) struct Shared {
     pub inbox: mpsc::UnboundedSender<Mail>,
     pub meters: Arc<Meters>,
     pub remote: Mind,
+    sealer: OnceCell<Sealer>,
     /// What this engine's own runners can run.
     pub needs: Vec<Arc<str>>,
     trouble: watch::Receiver<Option<StoreError>>,
@@ -246,6 +248,11 @@ impl Engine {
 }
 
 impl Shared {
+    /// What references are sealed with.
+    pub(crate) async fn sealer(&self) -> Result<&Sealer, StoreError> {
+        self.sealer.get_or_try_init(|| Sealer::of(&*self.store)).await
+    }
+
     /// No new attempts from here on; what still runs after this long is given back. The driver then ends by itself.
     fn tell_to_stop(&self, drain: Duration) {
         self.remote.room.close();
@@ -375,6 +382,7 @@ impl EngineBuilder {
             inbox,
             meters,
             remote,
+            sealer: OnceCell::new(),
             needs,
             trouble,
             driver: Mutex::new(None),

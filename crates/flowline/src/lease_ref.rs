@@ -1,8 +1,9 @@
 //! The reference by which somebody outside names an attempt whose outcome it will bring: a text without a meaning to its
 //! bearer, from which any instance knows the run, the step and the lease.
 //!
-//! It is not signed: what fences is the token in it, which only the store can confirm, and which is gone with the first
-//! outcome. So a reference works once, and only while its attempt holds the lease.
+//! What fences is the token in it, which only the store can confirm, and which is gone with the first outcome. So a reference
+//! works once, and only while its attempt holds the lease. Its [seal](crate::Seal) is what tells a repeated outcome from one
+//! that somebody made up. References of older builds have none: they work once, and a repeat is refused.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,13 +22,16 @@ use crate::drive::{Message, Reply};
 use crate::engine::{Engine, EngineError};
 use crate::ledger::InputOutcome;
 use crate::operate::{Applied, refused, row};
+use crate::seal::{Seal, Sealer};
 use crate::step::StepError;
 use crate::trace::{self, End};
 
 /// The longest reference that is read: two names of the longest kind, and numbers.
 const LONGEST: usize = 512;
 /// The first word of a reference; another one is of a format that this build does not read.
-const FORMAT: &str = "c1";
+const FORMAT: &str = "c2";
+/// The one before, without a seal.
+const UNSEALED: &str = "c1";
 
 /// An attempt that holds a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +42,8 @@ pub struct LeaseRef {
     pub token: Token,
     /// When the attempt began, by the store's clock.
     pub claimed: Time,
+    /// `None` if an older build made the reference.
+    pub seal: Option<Seal>,
 }
 
 /// A text that is no reference.
@@ -47,10 +53,27 @@ pub struct NoLeaseRef;
 
 impl fmt::Display for LeaseRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LeaseRef { run: RunKey { tenant, run }, step, attempt, token, claimed } = self;
-        let claimed = claimed.millis();
-        let text = format!("{FORMAT} {tenant} {run} {step} {attempt} {:032x} {claimed}", token.0);
+        let (tenant, said) = (&self.run.tenant, self.said());
+        let text = match &self.seal {
+            Some(seal) => format!("{FORMAT} {tenant} {said} {seal}"),
+            None => format!("{UNSEALED} {tenant} {said}"),
+        };
         f.write_str(&URL_SAFE_NO_PAD.encode(text))
+    }
+}
+
+impl LeaseRef {
+    /// What is sealed, beside the tenant.
+    fn said(&self) -> String {
+        let LeaseRef { run: RunKey { run, .. }, step, attempt, token, claimed, .. } = self;
+        format!("{run} {step} {attempt} {:032x} {}", token.0, claimed.millis())
+    }
+
+    /// The same, sealed.
+    #[cfg(feature = "http")]
+    pub(crate) fn sealed(self, sealer: &Sealer) -> LeaseRef {
+        let seal = sealer.seal(&self.run.tenant, &self.said());
+        LeaseRef { seal: Some(seal), ..self }
     }
 }
 
@@ -69,7 +92,12 @@ impl FromStr for LeaseRef {
 
 fn decode(text: &str) -> Option<LeaseRef> {
     let fields: Vec<&str> = text.split(' ').collect();
-    let [FORMAT, tenant, run, step, attempt, token, claimed] = fields[..] else { return None };
+    let (fields, seal) = match &fields[..] {
+        [FORMAT, fields @ .., seal] => (fields, Some(Seal::read(seal)?)),
+        [UNSEALED, fields @ ..] => (fields, None),
+        _ => return None,
+    };
+    let &[tenant, run, step, attempt, token, claimed] = fields else { return None };
     Some(LeaseRef {
         run: RunKey::new(Tenant::new(tenant).ok()?, RunId::new(run).ok()?),
         step: step.parse().ok()?,
@@ -77,12 +105,13 @@ fn decode(text: &str) -> Option<LeaseRef> {
         attempt: attempt.parse().ok().filter(|attempt| *attempt < u32::MAX)?,
         token: Token(u128::from_str_radix(token, 16).ok()?),
         claimed: Time::from_millis(claimed.parse().ok()?),
+        seal,
     })
 }
 
 impl Engine {
     /// Ends an attempt by its reference, from any instance. Whoever runs it finds its lease gone and stops. Told twice, the
-    /// same outcome changes nothing.
+    /// same outcome changes nothing. A reference that was changed is refused, whatever outcome comes with it.
     pub async fn settle(
         &self,
         lease: &LeaseRef,
@@ -103,6 +132,8 @@ impl Engine {
                 }
                 Ok(Applied { changed: true, status })
             }
+            // Without a seal it may be a guess, and a guess is not confirmed.
+            InputOutcome::Applied { .. } if lease.seal.is_none() => Err(stale()),
             InputOutcome::Applied { status } => Ok(Applied { changed: false, status }),
             InputOutcome::StaleLease(Some(ended @ Refusal::Ended(_))) => Err(EngineError::Refused(ended)),
             InputOutcome::StaleLease(_) => Err(stale()),
@@ -115,6 +146,12 @@ impl Engine {
     async fn check(&self, lease: &LeaseRef) -> Result<Attempt, EngineError> {
         let store = &*self.shared.store;
         let found = row(store, &lease.run).await?;
+        if let Some(seal) = &lease.seal {
+            let sealer = self.shared.sealer().await?;
+            if !sealer.is_sealed(&lease.run.tenant, &lease.said(), seal) {
+                return Err(stale());
+            }
+        }
         let plan = self.shared.plans.get(store, &found.tenant, &found.definition).await?;
         let runner = plan.definition.steps.get(lease.step as usize).map(|step| &step.runner);
         let Some(Runner::Http(HttpRequest { callback: true, .. })) = runner else { return Err(stale()) };
@@ -139,6 +176,7 @@ mod tests {
             attempt: 2,
             token: Token(7 << 100 | 5),
             claimed: Time::from_millis(1_761_754_554_834),
+            seal: Seal::read(&"5a".repeat(16)),
         }
     }
 
@@ -146,13 +184,15 @@ mod tests {
     fn a_reference_survives_its_text_at_every_limit() {
         for name in ["r-1", &"x".repeat(flowline_core::limits::NAME_BYTES)] {
             assert_eq!(lease(name).to_string().parse(), Ok(lease(name)));
+            let older = LeaseRef { seal: None, ..lease(name) };
+            assert_eq!(older.to_string().parse(), Ok(older));
         }
     }
 
     #[test]
     fn what_is_no_reference_is_refused() {
         let whole = lease("r").to_string();
-        let other_format = URL_SAFE_NO_PAD.encode("c2 t r 0 1 0 0");
+        let other_format = URL_SAFE_NO_PAD.encode("c3 t r 0 1 0 0");
         let last_attempt = LeaseRef { attempt: u32::MAX, ..lease("r") }.to_string();
         let half = &whole[..whole.len() / 2];
         for text in ["", "????", "AAAA", half, &other_format, &last_attempt, &"A".repeat(LONGEST + 1)] {

@@ -62,6 +62,7 @@ pub mod remote;
 pub mod retain;
 mod retry;
 pub mod runner;
+mod seal;
 mod send;
 mod slots;
 mod standing;
@@ -90,6 +91,7 @@ pub use plans::Plans;
 pub use retry::RetryFrom;
 #[cfg(feature = "http")]
 pub use runner::http::HttpConfig;
+pub use seal::Seal;
 pub use send::{SendRequest, Sent};
 pub use start::StartRequest;
 pub use state::StateHandle;

@@ -174,15 +174,17 @@ impl LiveAttempt {
 
     /// By which anyone who is told can say the outcome of this attempt.
     #[cfg(feature = "http")]
-    pub(crate) fn lease_ref(&self) -> crate::LeaseRef {
+    pub(crate) async fn lease_ref(&self) -> Result<crate::LeaseRef, StoreError> {
         let Attempt { run, step, number, token, .. } = &self.attempt;
-        crate::LeaseRef {
+        let unsealed = crate::LeaseRef {
             run: run.clone(),
             step: *step,
             attempt: *number,
             token: *token,
             claimed: self.began,
-        }
+            seal: None,
+        };
+        Ok(unsealed.sealed(&crate::seal::Sealer::of(&*self.store).await?))
     }
 
     /// Writes the buffered lines to the log. An error means that the lease is gone.

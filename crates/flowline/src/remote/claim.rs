@@ -16,6 +16,7 @@ use crate::attempt::{FirstLine, Launch};
 use crate::drive::prepare;
 use crate::engine::EngineError;
 use crate::ledger::HandedOff;
+use crate::seal::Sealer;
 use crate::step::StepError;
 
 /// Inputs that one claim hands out, in bytes; jobs beyond that are given back, but for the first.
@@ -166,6 +167,7 @@ impl Remote {
     ) -> Result<Vec<Assignment>, EngineError> {
         let shared = &self.engine.shared;
         let mut back: Vec<Extend> = failed.into_iter().map(given_back).collect();
+        let sealer = shared.sealer().await?;
         let (mut found, mut bytes) = (Vec::with_capacity(launches.len()), 0);
         for launch in launches {
             bytes += launch.input.get().len();
@@ -174,7 +176,7 @@ impl Remote {
                 continue;
             }
             let too_large = launch.input.get().len() > shared.config.limits.join;
-            let mut job = self.assignment(request, launch, now, expires);
+            let mut job = self.assignment(request, launch, sealer, (now, expires));
             if too_large {
                 self.refuse_input(job).await;
                 continue;
@@ -190,7 +192,13 @@ impl Remote {
         Ok(found)
     }
 
-    fn assignment(&self, request: &WorkRequest, launch: Launch, now: Time, expires: Time) -> Assignment {
+    fn assignment(
+        &self,
+        request: &WorkRequest,
+        launch: Launch,
+        sealer: &Sealer,
+        (now, expires): (Time, Time),
+    ) -> Assignment {
         let shared = &self.engine.shared;
         let Launch { attempt, input, first_line } = launch;
         shared.remote.keep_plan(&attempt.run, (attempt.plan.clone(), attempt.trace.clone()));
@@ -208,7 +216,7 @@ impl Remote {
             instance: shared.config.instance.clone(),
         };
         Assignment {
-            lease: lease.encode(),
+            lease: lease.encode(sealer, &attempt.run.tenant),
             traceparent: attempt.traceparent(),
             idempotency_key: attempt.idempotency_key(),
             flow_name: attempt.plan.flow.clone(),

@@ -51,7 +51,7 @@ impl Remote {
         let late = |worker: &WorkerAttempt| worker.lease.deadline.is_some_and(|deadline| deadline <= now);
         let (late, held): (Vec<_>, Vec<_>) = held.into_iter().partition(|(_, worker)| late(worker));
         for (at, worker) in late {
-            beats[at] = self.time_out(worker).await?;
+            beats[at] = self.time_out(&leases[at], worker).await?;
         }
         self.keep(held, now, &mut beats).await?;
         Ok(beats)
@@ -90,9 +90,9 @@ impl Remote {
         Ok(())
     }
 
-    async fn time_out(&self, worker: WorkerAttempt) -> Result<Beat, EngineError> {
+    async fn time_out(&self, lease: &str, worker: WorkerAttempt) -> Result<Beat, EngineError> {
         let ending = Ending {
-            lease: worker.lease.encode(),
+            lease: lease.to_owned(),
             outcome: Err(out_of_time_error(worker.attempt.timeout().unwrap_or_default())),
             emits: Vec::new(),
         };
@@ -260,7 +260,8 @@ impl Remote {
 
     /// Gives attempts back. Their next ones start elsewhere and count neither as failed nor as lost.
     pub async fn release(&self, leases: &[String]) -> Result<(), EngineError> {
-        let lease = |lease: &String| Lease::decode(lease);
+        let sealer = self.engine.shared.sealer().await?;
+        let lease = |lease: &String| Lease::decode(lease, sealer, self.engine.tenant());
         let extend = |lease: Lease| Extend {
             run: self.engine.key(&lease.run),
             key: JobKey::Step(lease.step),
@@ -275,7 +276,9 @@ impl Remote {
 
     /// The attempt that a reference names. Whether it is held is for the store to say.
     async fn open(&self, lease: &str) -> Result<WorkerAttempt, EngineError> {
-        let lease = Lease::decode(lease).ok_or_else(|| stale("this isn't a valid lease"))?;
+        let sealer = self.engine.shared.sealer().await?;
+        let lease = Lease::decode(lease, sealer, self.engine.tenant());
+        let lease = lease.ok_or_else(|| stale("this isn't a valid lease"))?;
         let run = self.engine.key(&lease.run);
         let (plan, trace) = self.plan_of(&run).await?;
         let step = plan.steps.get(lease.step as usize);

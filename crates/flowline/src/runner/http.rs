@@ -96,7 +96,7 @@ impl Shared {
         let rendered = template.render(&given).map_err(|error| StepError::fatal(error).code("template"))?;
         drop(input);
         let target = Target::of(&rendered.url)?;
-        let message = self.message(&step, request, rendered, &target.uri)?;
+        let message = self.message(&step, request, rendered, &target.uri).await?;
         if request.callback {
             // The outcome may come from elsewhere before this attempt has said that it began.
             step.live.flush().await?;
@@ -133,7 +133,7 @@ impl Shared {
         exchange::exchange(stream, message, target, request, limit).await
     }
 
-    fn message(
+    async fn message(
         &self,
         step: &Step,
         request: &HttpRequest,
@@ -162,7 +162,7 @@ impl Shared {
             headers.put("content-length", &body.len().to_string())?;
         }
         if request.callback {
-            headers.put("flowline-callback-url", &self.callback_url(step)?)?;
+            headers.put("flowline-callback-url", &self.callback_url(step).await?)?;
         }
         if let Some(name) = &request.secret {
             // The same for every attempt: whoever receives it twice knows that it is one message.
@@ -181,13 +181,14 @@ impl Shared {
         Ok(message)
     }
 
-    fn callback_url(&self, step: &Step) -> Result<String, StepError> {
+    async fn callback_url(&self, step: &Step) -> Result<String, StepError> {
         let Some(base) = &self.callbacks else {
             let text = "the step has `callback: true`, but this engine has no URL for callbacks; use an \
                         engine that has one (HttpConfig::callbacks), or remove `callback`";
             return Err(StepError::fatal(text).code("no_callback_url"));
         };
-        Ok(format!("{base}/v1/callbacks/{}", step.live.lease_ref()))
+        let reference = step.live.lease_ref().await.map_err(StepError::new)?;
+        Ok(format!("{base}/v1/callbacks/{reference}"))
     }
 }
 

@@ -169,6 +169,36 @@ async fn a_reference_that_somebody_made_up_ends_nothing() {
 }
 
 #[tokio::test]
+async fn a_recorded_outcome_is_confirmed_only_to_whoever_was_given_the_reference() {
+    let server = Server::new(vec![Answer::new("202 Accepted", "")]).await;
+    let engine = engine(memory()).await;
+    let (run, lease) = waiting(&engine, &server, "").await;
+    engine.settle(&lease, Ok(Json::null())).await.unwrap();
+    ended(&run).await;
+    for made_up in [
+        LeaseRef { token: flowline::store::Token(lease.token.0 ^ 1), ..lease.clone() },
+        LeaseRef { token: flowline::store::Token(lease.token.0 ^ 1), seal: None, ..lease.clone() },
+        LeaseRef { seal: None, ..lease.clone() },
+    ] {
+        let refused = engine.settle(&made_up, Ok(Json::null())).await;
+        assert!(matches!(refused, Err(EngineError::StaleLease(_))), "{refused:?}");
+    }
+    assert!(!engine.settle(&lease, Ok(Json::null())).await.unwrap().changed);
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_reference_of_an_older_build_still_ends_its_attempt() {
+    let server = Server::new(vec![Answer::new("202 Accepted", "")]).await;
+    let engine = engine(memory()).await;
+    let (run, lease) = waiting(&engine, &server, "").await;
+    let older: LeaseRef = LeaseRef { seal: None, ..lease }.to_string().parse().unwrap();
+    assert!(engine.settle(&older, Ok(Json::null())).await.unwrap().changed);
+    assert_eq!(ended(&run).await.status, Status::Completed);
+    engine.stop().await;
+}
+
+#[tokio::test]
 async fn without_a_url_for_callbacks_nothing_is_sent() {
     let server = Server::new(vec![Answer::new("202 Accepted", "")]).await;
     let told = call(private(), &format!("{{ post: '{}', callback: true }}", server.url()), json!(1)).await;

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use flowline::core::decide::Refusal;
 use flowline::core::event::EventType;
 use flowline::remote::{Assignment, Beat, Ending, Said, WorkRequest};
@@ -10,7 +12,7 @@ use flowline::{Config, EngineError, Level, StepError};
 use serde_json::json;
 use std::time::Duration;
 
-use super::{Json, Place, asks, is_stale};
+use super::{FLOW, Json, Place, asks, is_stale};
 
 /// Reports a failure; whether that changed anything.
 async fn fail(place: &Place, job: &Assignment, error: &str) -> Result<bool, EngineError> {
@@ -61,6 +63,48 @@ async fn a_report_is_answered_as_recorded_after_later_attempts_and_the_end_of_th
         assert!(is_other(&place.complete(&second, json!({"weight": 4})).await));
         assert!(!place.complete(&send, json!(null)).await.unwrap());
     }
+    place.engine.stop().await;
+}
+
+/// The same job under references in which one word is another each.
+fn forged(job: &Assignment) -> Vec<Assignment> {
+    let text = String::from_utf8(URL_SAFE_NO_PAD.decode(&job.lease).unwrap()).unwrap();
+    let words: Vec<&str> = text.split(' ').collect();
+    let other = |word: &str| match word.strip_prefix('1') {
+        Some(rest) => format!("2{rest}"),
+        None => format!("1{}", &word[1..]),
+    };
+    let forged = |at: usize| {
+        let words =
+            words.iter().enumerate().map(|(n, word)| if n == at { other(word) } else { (*word).into() });
+        let lease = URL_SAFE_NO_PAD.encode(words.collect::<Vec<_>>().join(" "));
+        Assignment { lease, ..job.clone() }
+    };
+    (0..words.len()).map(forged).collect()
+}
+
+/// The run, its step, its attempt, the token, when it was claimed, its deadline, its worker: nothing is believed that was not
+/// given out, and nothing of what is recorded is confirmed to whoever makes it up.
+#[tokio::test]
+async fn a_reference_with_any_word_changed_is_refused_before_and_after_the_report() {
+    let place = Place::with(&FLOW.replace("returns:", "timeout: 1h\n    returns:")).await;
+    let run = place.start().await;
+    let pack = place.claim_one("w1").await;
+    assert_eq!(place.beat(&pack).await, Beat::Held);
+    let before = place.log(&run).await;
+    assert!(forged(&pack).len() >= 10);
+    for forged in forged(&pack) {
+        assert_eq!(place.beat(&forged).await, Beat::Lost);
+        assert!(is_stale(place.complete(&forged, json!(1)).await));
+        place.engine.remote().release(std::slice::from_ref(&forged.lease)).await.unwrap();
+    }
+    assert_eq!(place.log(&run).await, before);
+    assert!(place.complete(&pack, json!(1)).await.unwrap());
+    for forged in forged(&pack) {
+        assert!(is_stale(place.complete(&forged, json!(1)).await), "nothing is confirmed");
+        assert!(is_stale(place.complete(&forged, json!(2)).await), "nor denied");
+    }
+    assert!(!place.complete(&pack, json!(1)).await.unwrap(), "whoever held it is told");
     place.engine.stop().await;
 }
 
