@@ -13,6 +13,7 @@ mod machine;
 mod network;
 mod order;
 mod parts;
+mod reads;
 mod states;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,6 +88,7 @@ pub(crate) fn check_graph(definition: &Definition) -> Vec<Finding> {
         findings.extend(joins::check(definition, &network));
         findings.extend(unused_emits(definition, &network));
         findings.extend(too_wide(definition));
+        findings.extend(reads::check(definition));
     }
     findings
 }
