@@ -73,12 +73,20 @@ pub enum EngineError {
 ///
 /// Dropping the last handle stops it too, at once: running steps are cut off and given back, and the store is closed as
 /// soon as that is done.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
+    /// The engine's store, by the handle that this one reads through.
+    pub(crate) store: Arc<dyn Store>,
     tenant: Tenant,
     /// Of every handle but those that the engine's own steps have: these must not keep it running.
     _owned: Option<Arc<Owned>>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("tenant", &self.tenant).finish_non_exhaustive()
+    }
 }
 
 /// Stops the engine when its last owner is gone.
@@ -185,7 +193,7 @@ impl Engine {
     }
 
     pub fn store(&self) -> &dyn Store {
-        &*self.shared.store
+        &*self.store
     }
 
     /// The plans of definitions that were used lately.
@@ -217,9 +225,14 @@ impl Engine {
         Engine { tenant, ..self.clone() }
     }
 
+    /// A handle on the same engine that reads through another handle on its store, such as [`in_place`](flowline_store::Catalog::in_place) gives.
+    pub fn reading_through(&self, store: Arc<dyn Store>) -> Engine {
+        Engine { store, ..self.clone() }
+    }
+
     /// A handle for one of the engine's own steps.
     pub(crate) fn of(shared: Arc<Shared>, tenant: Tenant) -> Engine {
-        Engine { shared, tenant, _owned: None }
+        Engine { store: shared.store.clone(), shared, tenant, _owned: None }
     }
 
     /// Waits until nothing is ready or running here, no dead instance holds a job, and no job or timer becomes due within
@@ -392,7 +405,7 @@ impl EngineBuilder {
         };
         let shared = Arc::new(shared);
         let _owned = Some(Arc::new(Owned(shared.clone())));
-        let engine = Engine { shared, tenant: self.tenant, _owned };
+        let engine = Engine { store: shared.store.clone(), shared, tenant: self.tenant, _owned };
         calls.connect(&engine.shared);
         for (definition, origin) in self.flows {
             engine.register_at_start(definition, origin).await?;

@@ -97,7 +97,7 @@ impl Engine {
 
     /// The tenant's locks that somebody holds, by name.
     pub async fn locks(&self) -> Result<Vec<LockRow>, StoreError> {
-        held_locks(&*self.shared.store, self.tenant()).await
+        held_locks(self.store(), self.tenant()).await
     }
 }
 

@@ -107,7 +107,7 @@ impl Engine {
 
     /// The index row of a run.
     pub async fn row(&self, run: &RunKey) -> Result<RunRow, EngineError> {
-        row(&*self.shared.store, run).await
+        row(self.store(), run).await
     }
 
     /// Removes a run that has ended, with its events, state and receipts, whatever retention would keep. Its idempotency key
@@ -156,7 +156,7 @@ impl Engine {
     /// How an ended run ended.
     pub async fn outcome(&self, run: &RunKey, row: &RunRow) -> Result<RunOutcome, EngineError> {
         let query = EventQuery { after: row.events.saturating_sub(1), ..EventQuery::default() };
-        let last = self.shared.store.events(run, query).await?.events.pop();
+        let last = self.store.events(run, query).await?.events.pop();
         let found = outcome(row.status, last.and_then(|event| event.data).as_ref());
         Ok(RunOutcome { trimmed: row.events_trimmed, ..found })
     }

@@ -132,7 +132,7 @@ impl Engine {
 
     /// What became of an event that a machine's run took in.
     pub async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, EngineError> {
-        Ok(self.shared.store.receipt(run, event_id).await?)
+        Ok(self.store.receipt(run, event_id).await?)
     }
 
     /// As [`Engine::receipt`], as soon as the machine is done with the event, or as it is when the time is up.
@@ -142,7 +142,7 @@ impl Engine {
         event_id: &str,
         until: Instant,
     ) -> Result<Option<Receipt>, EngineError> {
-        let mut changes = self.shared.store.watch();
+        let mut changes = self.store.watch();
         let mut pause = PAUSE;
         loop {
             changes.mark_unchanged();

@@ -48,7 +48,7 @@ impl Engine {
     pub fn state(&self, owner: &str) -> Result<StateHandle, EngineError> {
         let owner = StateOwner::parse(owner).map_err(EngineError::Invalid)?;
         let limits = self.shared.config.limits;
-        Ok(StateHandle::new(self.shared.store.clone(), self.tenant().clone(), owner, limits))
+        Ok(StateHandle::new(self.store.clone(), self.tenant().clone(), owner, limits))
     }
 }
 

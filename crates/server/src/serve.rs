@@ -15,9 +15,9 @@ use tokio_rustls::TlsAcceptor;
 use crate::http::listen::{self, Listening};
 use crate::http::live::Live;
 use crate::http::metrics::Watched;
-use crate::http::reading::Reading;
+use crate::http::threads::Threads;
 use crate::http::workers::WorkerSightings;
-use crate::http::{Api, App, AppParts};
+use crate::http::{Api, Instance};
 use crate::otlp::Export;
 
 pub use crate::http::access::{Door, Principal, Remembered};
@@ -52,15 +52,15 @@ pub struct Serving {
     live: Live,
     close: oneshot::Sender<()>,
     served: JoinHandle<()>,
-    /// Kept until the end: its threads serve connections.
-    _reading: Reading,
+    /// Kept until the end: they serve connections.
+    _threads: Threads,
 }
 
 /// A server that takes no more connections.
 #[derive(Debug)]
 pub struct Closing {
     served: JoinHandle<()>,
-    _reading: Reading,
+    _threads: Threads,
 }
 
 impl Serving {
@@ -71,34 +71,36 @@ impl Serving {
         listener: TcpListener,
         config: ServerConfig,
     ) -> io::Result<Serving> {
-        let reading = Reading::start()?;
-        let live = Live::new(store);
-        let app = App::new(AppParts {
-            engine,
+        let threads = Threads::start()?;
+        let reads = store.in_place().unwrap_or(store);
+        let live = Live::new(reads.clone());
+        let instance = Instance {
             door: config.door,
             origins: config.origins,
             live: live.clone(),
             watched: Watched::new(config.stuck_after, config.export),
             workers: WorkerSightings::default(),
-        });
+        };
+        let reads = engine.reading_through(reads);
+        let api = Api::of(engine, reads, instance);
         let how = Listening {
             most: config.max_connections,
             tls: config.tls,
-            reading: reading.handle.clone(),
+            ways: threads.ways(),
             drain: config.drain,
         };
         let (close, closed) = oneshot::channel::<()>();
-        let served = tokio::spawn(listen::serve(listener, Api::of(app), how, async {
+        let served = tokio::spawn(listen::serve(listener, api, how, async {
             let _ = closed.await;
         }));
-        Ok(Serving { live, close, served, _reading: reading })
+        Ok(Serving { live, close, served, _threads: threads })
     }
 
     /// Takes no more connections and ends every live stream. Requests that are being answered may finish.
     pub fn close(self) -> Closing {
         self.live.stop();
         let _ = self.close.send(());
-        Closing { served: self.served, _reading: self._reading }
+        Closing { served: self.served, _threads: self._threads }
     }
 }
 

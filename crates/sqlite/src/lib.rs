@@ -102,13 +102,14 @@ impl Durability {
 }
 
 /// One SQLite file as a Flowline store. Closed when the last reference goes, after all pending writes.
+#[derive(Clone)]
 pub struct SqliteStore {
     path: PathBuf,
     clock: Clock,
     durability: Durability,
     readers: Readers,
     latest: Latest,
-    access: Access,
+    access: Arc<Access>,
 }
 
 enum Access {
@@ -145,7 +146,8 @@ impl SqliteStore {
         };
         let readers = Readers::open(path.clone())?;
         let Options { clock, durability, .. } = options;
-        Ok(Arc::new(SqliteStore { path, clock, durability, readers, latest: Latest::default(), access }))
+        let (latest, access) = (Latest::default(), Arc::new(access));
+        Ok(Arc::new(SqliteStore { path, clock, durability, readers, latest, access }))
     }
 
     pub fn path(&self) -> &Path {
@@ -153,7 +155,7 @@ impl SqliteStore {
     }
 
     fn writer(&self) -> Result<&WriterThread, StoreError> {
-        match &self.access {
+        match &*self.access {
             Access::Engine { writer, .. } => Ok(writer),
             Access::Client { .. } => Err(StoreError::Invalid(format!(
                 "{} is open for reading only; open it as an engine to write",

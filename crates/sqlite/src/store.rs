@@ -13,8 +13,8 @@ use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
     Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, RunPage, RunQuery,
-    RunStore, Snapshot, StateOwner, StatePage, StateQuery, StateValue, StoreError, StoredDefinition, Swept,
-    Token,
+    RunStore, Snapshot, StateOwner, StatePage, StateQuery, StateValue, Store, StoreError, StoredDefinition,
+    Swept, Token,
 };
 use tokio::sync::watch;
 
@@ -84,7 +84,7 @@ impl RunStore for SqliteStore {
     }
 
     fn watch(&self) -> watch::Receiver<u64> {
-        match &self.access {
+        match &*self.access {
             Access::Engine { changed, .. } => changed.subscribe(),
             Access::Client { follower, .. } => follower.watch(),
         }
@@ -122,7 +122,7 @@ impl Catalog for SqliteStore {
     }
 
     async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
-        let age = match &self.access {
+        let age = match &*self.access {
             Access::Engine { .. } => match self.latest.get(tenant, flow) {
                 Ok(found) => return Ok(Some(found)),
                 Err(age) => Some(age),
@@ -324,12 +324,16 @@ impl Catalog for SqliteStore {
         false
     }
 
+    fn in_place(&self) -> Option<Arc<dyn Store>> {
+        Some(Arc::new(SqliteStore { readers: self.readers.in_place(), ..self.clone() }))
+    }
+
     async fn check(&self) -> Result<Health, StoreError> {
         let (bytes, format, mut problems) = self.readers.read(|reader| reader.examine()).await?;
         for problem in &mut problems {
             problem.push_str("; restore a backup, or save what you can with `.recover` in sqlite3");
         }
-        if let Access::Engine { writer, .. } = &self.access {
+        if let Access::Engine { writer, .. } = &*self.access {
             problems.extend(writer.trouble().map(|why| format!("the last write failed: {why}")));
         }
         Ok(Health {

@@ -18,7 +18,6 @@ pub mod lock;
 pub mod memory;
 pub mod others;
 pub mod query;
-pub mod reading;
 pub mod receipt;
 pub mod row;
 pub mod rule;
@@ -247,6 +246,11 @@ pub trait Catalog: Send + Sync + 'static {
     async fn repair(&self, repair: row::Repair) -> Result<(), CommitError>;
     /// Whether several engines can work on it at once; otherwise it refuses a second one by itself.
     fn is_shared(&self) -> bool;
+    /// A handle on the same store for threads that only serve readers. If reads block, it does a few of them on the calling
+    /// thread, which saves handing them to another thread and back. `None` if reads don't block.
+    fn in_place(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
     /// What the store says of its own health.
     async fn check(&self) -> Result<Health, StoreError>;
 }

@@ -1,4 +1,4 @@
-//! Connections that begin by reading have threads of their own, and may do all that others may.
+//! Requests that read are served on threads of their own, whatever else their connection asks for, behind TLS too.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -8,24 +8,28 @@ use tempfile::TempDir;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::http::{Answer, answer, connect, get};
+use crate::http::{Answer, Wire, answer, connect, get};
 use crate::served::Server;
+use crate::tls::{connect_safely, make_certificate};
 use crate::watched::{FLOW, learn, start};
 
 /// A connection that is kept for the next request.
-struct Kept(BufReader<TcpStream>);
+struct Kept<W = BufReader<TcpStream>>(W);
 
 impl Kept {
     async fn open(to: SocketAddr) -> Kept {
         Kept(connect(to).await)
     }
+}
 
+impl<W: Wire> Kept<W> {
     async fn ask(&mut self, line: &str, body: &str) -> Answer {
         let length = body.len();
         let request = format!(
             "{line} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         self.0.write_all(request.as_bytes()).await.unwrap();
+        self.0.flush().await.unwrap();
         answer(&mut self.0).await.unwrap()
     }
 }
@@ -72,19 +76,40 @@ fn sleeps(server: &Server, name: &str) -> u64 {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn whoever_begins_by_reading_is_served_on_threads_for_that() {
-    const TIMES: u64 = 300;
+async fn lists_are_served_on_threads_for_that_whatever_their_connection_began_with() {
     let folder = TempDir::new().unwrap();
     let server = Server::start(folder.path(), &[]);
     learn(server.address).await;
     start(server.address, FLOW).await;
+    lists_wake_readers(&server, Kept::open(server.address).await).await;
+    let mut writes = Kept::open(server.address).await;
+    assert_eq!(writes.ask("POST /v1/verify", "").await.status, 200);
+    lists_wake_readers(&server, writes).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn lists_are_served_on_threads_for_that_behind_tls() {
+    let folder = TempDir::new().unwrap();
+    make_certificate(folder.path());
+    let server = Server::start(folder.path(), &["--tls-cert", "cert.pem", "--tls-key", "key.pem"]);
+    let mut kept = Kept(connect_safely(&server, folder.path()).await);
+    let flow = json!({ "flow": FLOW, "steps": { "never": { "worker": "nobody" } } }).to_string();
+    assert_eq!(kept.ask("POST /v1/flows", &flow).await.status, 201);
+    assert_eq!(kept.ask(&format!("POST /v1/flows/{FLOW}/runs"), "").await.status, 201);
+    lists_wake_readers(&server, kept).await;
+}
+
+/// Lists the one run over and over.
+#[cfg(target_os = "linux")]
+async fn lists_wake_readers(server: &Server, mut kept: Kept<impl Wire>) {
+    const TIMES: u64 = 300;
     let (reads, rest) = ("flowline-reads", "tokio-rt-worker");
-    let before = (sleeps(&server, reads), sleeps(&server, rest));
-    let mut kept = Kept::open(server.address).await;
+    let before = (sleeps(server, reads), sleeps(server, rest));
     for _ in 0..TIMES {
         assert_eq!(kept.ask("GET /v1/runs", "").await.json()["total"], json!(1));
     }
-    let after = (sleeps(&server, reads), sleeps(&server, rest));
+    let after = (sleeps(server, reads), sleeps(server, rest));
     let (reads, rest) = (after.0 - before.0, after.1 - before.1);
     // On a busy machine a thread often sees the next request before it goes to sleep.
     assert!(reads > 4 * rest, "{TIMES} lists woke readers {reads} times and others {rest} times");

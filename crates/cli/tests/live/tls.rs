@@ -19,7 +19,7 @@ use crate::http::{Stream, answer, connect, write};
 use crate::served::Server;
 
 /// A certificate of this machine that signs itself, and its key.
-fn make_certificate(folder: &Path) {
+pub fn make_certificate(folder: &Path) {
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]);
     openssl.args(["-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=flowline"]);
@@ -33,7 +33,7 @@ fn make_certificate(folder: &Path) {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
-async fn connect_safely(server: &Server, folder: &Path) -> BufReader<TlsStream<TcpStream>> {
+pub async fn connect_safely(server: &Server, folder: &Path) -> BufReader<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(folder.join("cert.pem")).unwrap()).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))

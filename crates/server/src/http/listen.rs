@@ -16,12 +16,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::runtime::Handle;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 
 use super::Api;
+use super::route::Effect;
+use super::threads::{Seat, Ways};
 
 /// From the moment that a connection waits for a request until its headers are whole; so also how long an idle one is kept.
 const HEADER_TIME: Duration = Duration::from_secs(30);
@@ -52,9 +53,9 @@ pub struct Listening {
     /// How many at once; more wait to be accepted.
     pub most: usize,
     pub tls: Option<TlsAcceptor>,
-    /// Where those are served that begin by reading.
-    pub reading: Handle,
-    /// How long those that are answering may go on after the end.
+    /// The threads that serve them.
+    pub ways: Ways,
+    /// How long responses may take after the end.
     pub drain: Duration,
 }
 
@@ -62,8 +63,8 @@ pub struct Listening {
 pub async fn serve(listener: TcpListener, api: Api, how: Listening, stop: impl Future<Output = ()>) {
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(how.most));
-    // Closed with the end.
-    let (open, ended) = watch::channel(());
+    // Closed when the drain time is over.
+    let (open, over) = watch::channel(());
     tokio::pin!(stop);
     loop {
         let place = tokio::select! {
@@ -81,79 +82,51 @@ pub async fn serve(listener: TcpListener, api: Api, how: Listening, stop: impl F
                 continue;
             }
         };
-        let peer = Peer { api: api.clone(), watcher: graceful.watcher(), _place: place };
-        match how.tls.clone() {
-            Some(tls) => tokio::spawn(agree(stream, tls, peer)),
-            None => tokio::spawn(hear(stream, how.reading.clone(), ended.clone(), peer)),
+        let (api, watcher, seat, mut over) = (api.clone(), graceful.watcher(), Arc::default(), over.clone());
+        let served = serve_one(Patient::new(stream, Arc::clone(&seat)), how.tls.clone(), api, watcher);
+        let connection = async move {
+            let _place = place;
+            tokio::select! {
+                biased;
+                // Before its timers, which end with the threads that they were set on.
+                _ = over.changed() => {}
+                () = served => {}
+            }
         };
+        how.ways.clone().serve(Box::pin(connection), seat);
     }
-    drop((listener, open));
+    drop(listener);
     let _ = tokio::time::timeout(how.drain, graceful.shutdown()).await;
+    drop(open);
 }
 
-/// What a connection is served with.
-struct Peer {
-    api: Api,
-    watcher: Watcher,
-    /// One of those that there are, given back with the connection.
-    _place: Result<OwnedSemaphorePermit, AcquireError>,
-}
-
-impl Peer {
-    async fn speak<S>(self, stream: S)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let Peer { api, watcher, _place } = self;
-        let service = service_fn(move |request| {
-            let answer = api.clone().answer(request);
-            async move { Ok::<_, Infallible>(answer.await) }
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIME)
-            .max_buf_size(BUFFER)
-            .serve_connection(TokioIo::new(stream), service);
-        // A connection that breaks off is no fault of ours.
-        let _ = watcher.watch(connection).await;
-    }
-}
-
-async fn agree(stream: TcpStream, tls: TlsAcceptor, peer: Peer) {
-    let handshake = tokio::time::timeout(HANDSHAKE_TIME, tls.accept(Patient::new(stream)));
-    if let Ok(Ok(stream)) = handshake.await {
-        peer.speak(stream).await;
-    }
-}
-
-/// Serves a connection where its first request belongs. (One by TLS is served where it was taken: what it says is not known
-/// before both have agreed, and it cannot move after that.)
-async fn hear(stream: TcpStream, reading: Handle, mut ended: watch::Receiver<()>, peer: Peer) {
-    let reads = tokio::select! {
-        biased;
-        reads = begins_by_reading(&stream) => reads,
-        // Whoever has said nothing yet is not waited for.
-        _ = ended.changed() => None,
-    };
-    match reads {
-        None => {}
-        Some(false) => peer.speak(Patient::new(stream)).await,
-        Some(true) => {
-            let Ok(stream) = stream.into_std() else { return };
-            reading.spawn(async move {
-                if let Ok(stream) = TcpStream::from_std(stream) {
-                    peer.speak(Patient::new(stream)).await;
-                }
-            });
+async fn serve_one(stream: Patient, tls: Option<TlsAcceptor>, api: Api, watcher: Watcher) {
+    let seat = stream.seat.clone();
+    match tls {
+        None => speak(stream, seat, api, watcher).await,
+        Some(tls) => {
+            if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
+                speak(stream, seat, api, watcher).await;
+            }
         }
     }
 }
 
-/// Whether the first request is a GET or a HEAD, by its first letter. Nothing where none comes in time.
-async fn begins_by_reading(stream: &TcpStream) -> Option<bool> {
-    let mut letter = [0];
-    let heard = tokio::time::timeout(HEADER_TIME, stream.peek(&mut letter)).await.ok()?;
-    (heard.ok()? > 0).then_some(matches!(&letter, b"G" | b"H"))
+async fn speak<S>(stream: S, seat: Arc<Seat>, api: Api, watcher: Watcher)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request| {
+        let answer = api.clone().answer(request, seat.clone());
+        async move { Ok::<_, Infallible>(answer.await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIME)
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(stream), service);
+    // A connection that breaks off is no fault of ours.
+    let _ = watcher.watch(connection).await;
 }
 
 /// Binds an address. What connections inherit from it bounds what the system keeps for one that does not read.
@@ -169,7 +142,11 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// A stream that is given up when its peer takes nothing for too long.
 struct Patient {
-    stream: TcpStream,
+    /// None once it could not be taken to other threads.
+    stream: Option<TcpStream>,
+    seat: Arc<Seat>,
+    /// The threads that are told when it is ready.
+    known_to: Effect,
     /// When the write that waits is given up.
     deadline: Option<Pin<Box<Sleep>>>,
     /// When a peer that was told of the end is listened to no longer, and how much it may still say.
@@ -180,10 +157,24 @@ struct Patient {
 }
 
 impl Patient {
-    fn new(stream: TcpStream) -> Patient {
+    fn new(stream: TcpStream, seat: Arc<Seat>) -> Patient {
         // Small answers are not kept back to be sent together.
         let _ = stream.set_nodelay(true);
-        Patient { stream, deadline: None, linger: None, ignores: LINGER_BYTES, breath: None }
+        let known_to = seat.here();
+        let stream = Some(stream);
+        Patient { stream, seat, known_to, deadline: None, linger: None, ignores: LINGER_BYTES, breath: None }
+    }
+
+    /// The stream, known to the threads that serve it now: those that it came from may be too busy to tell them of it.
+    fn here(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+        let here = self.seat.here();
+        if self.known_to != here
+            && let Some(stream) = self.stream.take()
+        {
+            self.stream = Some(TcpStream::from_std(stream.into_std()?)?);
+            self.known_to = here;
+        }
+        self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// Passes on what a write came to, or that it has waited too long.
@@ -206,7 +197,7 @@ impl AsyncRead for Patient {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        self.here()?.poll_read(context, buffer)
     }
 }
 
@@ -216,7 +207,7 @@ impl AsyncWrite for Patient {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        let written = self.here()?.poll_write(context, bytes);
         self.bound(written, context)
     }
 
@@ -225,24 +216,27 @@ impl AsyncWrite for Patient {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        let written = self.here()?.poll_write_vectored(context, slices);
         self.bound(written, context)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.stream.as_ref().is_some_and(AsyncWrite::is_write_vectored)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        let flushed = self.here()?.poll_flush(context);
         self.bound(flushed, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.linger.is_none() {
-            ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+            ready!(self.here()?.poll_shutdown(context))?;
         }
-        let Patient { stream, linger, ignores, breath, .. } = &mut *self;
+        self.here()?;
+        let Patient { stream: Some(stream), linger, ignores, breath, .. } = &mut *self else {
+            return Poll::Ready(Ok(()));
+        };
         let linger = linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
         if linger.as_mut().poll(context).is_ready() {
             return Poll::Ready(Ok(()));

@@ -23,7 +23,6 @@ pub mod pass;
 pub mod paths;
 pub mod problem;
 pub mod queues;
-pub mod reading;
 pub mod request;
 pub mod requests;
 pub mod route;
@@ -31,6 +30,7 @@ pub mod run;
 pub mod runs;
 pub mod schemas;
 pub mod state;
+pub mod threads;
 pub mod tls;
 pub mod tokens;
 pub mod work;
@@ -46,16 +46,23 @@ use flowline::Engine;
 use hyper::body::Incoming;
 
 use live::Live;
-use paths::Paths;
-use route::Route;
+use paths::{Paths, RouteMatch};
+use route::{Effect, Route};
+use threads::Seat;
 
-/// What handlers share. Cheap to clone.
+/// What handlers of one effect share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct App(Arc<AppParts>);
 
 #[derive(Debug)]
 pub struct AppParts {
     pub engine: Engine,
+    instance: Arc<Instance>,
+}
+
+/// What all handlers share.
+#[derive(Debug)]
+pub struct Instance {
     pub door: access::Door,
     /// Web pages of elsewhere that are let in.
     pub origins: cors::Origins,
@@ -71,9 +78,10 @@ impl std::ops::Deref for App {
     }
 }
 
-impl App {
-    pub fn new(shared: AppParts) -> App {
-        App(Arc::new(shared))
+impl std::ops::Deref for AppParts {
+    type Target = Instance;
+    fn deref(&self) -> &Instance {
+        &self.instance
     }
 }
 
@@ -105,19 +113,34 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
 
 /// What connections hand their requests to. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Api {
-    app: App,
-    paths: Arc<Paths>,
+pub struct Api(Arc<ApiParts>);
+
+#[derive(Debug)]
+struct ApiParts {
+    reads: App,
+    writes: App,
+    paths: Paths,
 }
 
 impl Api {
-    pub fn of(app: App) -> Api {
+    /// Answers from the engine, through `reads` where a route only reads.
+    pub fn of(engine: Engine, reads: Engine, instance: Instance) -> Api {
+        let instance = Arc::new(instance);
+        let app = |engine| App(Arc::new(AppParts { engine, instance: instance.clone() }));
         // unwrap: which routes there are is fixed, and a test has them all
-        Api { app, paths: Arc::new(Paths::new().expect("no two routes are in each other's way")) }
+        let paths = Paths::new().expect("no two routes are in each other's way");
+        Api(Arc::new(ApiParts { reads: app(reads), writes: app(engine), paths }))
     }
 
-    pub async fn answer(self, request: Request<Incoming>) -> Response {
-        pass::through(&self.app, &self.paths, request).await
+    /// Answers a request where its route is served.
+    pub async fn answer(self, request: Request<Incoming>, seat: Arc<Seat>) -> Response {
+        let ApiParts { reads, writes, paths } = &*self.0;
+        let found = paths.find(request.method(), request.uri().path());
+        if let RouteMatch::Route(route, _) = &found {
+            seat.take(route.effect()).await;
+        }
+        let app = if seat.here() == Effect::Reads { reads } else { writes };
+        pass::through(app, found, request).await
     }
 }
 

@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, Method, Request, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 
-use super::paths::{Paths, RouteMatch};
+use super::paths::RouteMatch;
 use super::problem::Problem;
 use super::route::{Route, Verb};
 use super::{App, access, codes, cors};
@@ -21,10 +21,10 @@ pub const HANDLER_TIME: Duration = Duration::from_secs(90);
 const UNMATCHED: &str = "unmatched";
 
 /// Takes a request to the handler of its route, and the answer back.
-pub async fn through(app: &App, paths: &Paths, request: Request<Incoming>) -> Response {
+pub async fn through(app: &App, found: RouteMatch, request: Request<Incoming>) -> Response {
     let request = request.map(|body| if body.is_end_stream() { Body::empty() } else { Body::new(body) });
     let asked = Asked::of(app, &request);
-    let (route, response) = match paths.find(request.method(), request.uri().path()) {
+    let (route, response) = match found {
         RouteMatch::Route(route, values) => {
             let answered = access::check(app, route, values, request);
             let answered = tokio::time::timeout(HANDLER_TIME, answered).await;

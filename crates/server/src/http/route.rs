@@ -66,6 +66,13 @@ pub enum Verb {
     Delete,
 }
 
+impl Route {
+    /// What to serve it with. No GET writes anything; the rest may, or take their time.
+    pub fn effect(&self) -> Effect {
+        if self.verb == Verb::Get { Effect::Reads } else { Effect::Writes }
+    }
+}
+
 impl Verb {
     pub fn as_str(self) -> &'static str {
         match self {
@@ -75,6 +82,15 @@ impl Verb {
             Verb::Delete => "delete",
         }
     }
+}
+
+/// Which threads serve a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Those that are kept for short reads of the store and for streams.
+    Reads,
+    /// Those of the engine.
+    Writes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

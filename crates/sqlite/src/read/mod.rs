@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use flowline_core::{RunKey, Tenant};
-use flowline_store::{StoreError, reading};
+use flowline_store::StoreError;
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::Semaphore;
 
@@ -32,11 +32,23 @@ use crate::schema;
 
 /// Reads at the same time. More would only wait for the same disk and cores.
 const READERS: usize = 4;
-/// Those of them that threads do themselves which may wait for their reads: such threads have others to answer, too.
+/// How many of them may block the thread that asks, so that it isn't kept from answering others.
 const IN_PLACE: usize = 2;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Readers(Arc<Pool>);
+pub(crate) struct Readers {
+    pool: Arc<Pool>,
+    on: ReadOn,
+}
+
+/// The thread that a read blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReadOn {
+    /// One that tokio keeps for calls that block.
+    Another,
+    /// The caller's, unless [`IN_PLACE`] others do that already.
+    Callers,
+}
 
 #[derive(Debug)]
 struct Pool {
@@ -59,7 +71,12 @@ impl Readers {
         let first = file::open_reader(&path)?;
         let (seats, in_place) = (Semaphore::new(READERS), Semaphore::new(IN_PLACE));
         let pool = Pool { path, idle: Mutex::new(vec![first]), seats, in_place, format: AtomicU32::new(0) };
-        Ok(Readers(Arc::new(pool)))
+        Ok(Readers { pool: Arc::new(pool), on: ReadOn::Another })
+    }
+
+    /// The same readers for a thread that may wait for its reads.
+    pub(crate) fn in_place(&self) -> Readers {
+        Readers { pool: self.pool.clone(), on: ReadOn::Callers }
     }
 
     pub(crate) async fn read<T, F>(&self, read: F) -> Result<T, StoreError>
@@ -68,8 +85,8 @@ impl Readers {
         F: FnOnce(&Reader<'_>) -> Result<T, Fault> + Send + 'static,
     {
         let _seat =
-            self.0.seats.acquire().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        let pool = self.0.clone();
+            self.pool.seats.acquire().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let pool = self.pool.clone();
         let read = move || {
             let conn = pool.take()?;
             let answer = in_one_moment(&conn, &pool.format, read);
@@ -77,8 +94,8 @@ impl Readers {
             pool.give_back(conn);
             answer
         };
-        if reading::waits_here()
-            && let Ok(_place) = self.0.in_place.try_acquire()
+        if self.on == ReadOn::Callers
+            && let Ok(_place) = self.pool.in_place.try_acquire()
         {
             return read();
         }
@@ -139,16 +156,17 @@ mod tests {
     use std::thread::current;
 
     #[tokio::test]
-    async fn only_a_thread_that_may_wait_reads_in_place_and_not_all_of_them_at_once() {
+    async fn only_a_handle_for_that_reads_in_place_and_not_all_reads_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f.db");
         drop(crate::SqliteStore::open(&path, crate::Options::default()).unwrap());
         let readers = Readers::open(path).unwrap();
-        let reads_here = async || readers.read(|_| Ok(current().id())).await.unwrap() == current().id();
-        assert!(!reads_here().await);
-        reading::wait_here();
-        assert!(reads_here().await);
-        let _others = readers.0.in_place.try_acquire_many(IN_PLACE as u32).unwrap();
-        assert!(!reads_here().await);
+        let reads_here =
+            async |readers: &Readers| readers.read(|_| Ok(current().id())).await.unwrap() == current().id();
+        assert!(!reads_here(&readers).await);
+        let in_place = readers.in_place();
+        assert!(reads_here(&in_place).await);
+        let _others = readers.pool.in_place.try_acquire_many(IN_PLACE as u32).unwrap();
+        assert!(!reads_here(&in_place).await);
     }
 }

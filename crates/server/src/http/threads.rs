@@ -1,0 +1,104 @@
+//! Where requests are served: those that read have threads of their own, so that a flood of starts keeps nobody from
+//! seeing it. A route says which it is ([`Effect`]).
+//!
+//! A connection is served where its request belongs, body and all, and stays there until a request belongs elsewhere. So
+//! clients that only read or only write move once at most, and their requests never wait for a thread of the other kind.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use super::route::Effect;
+
+/// More than a store lets block on its reads, so that some are left for what is quick.
+const READERS: usize = 4;
+
+/// The threads. Those for readers end with this, so keep it until nothing that began on them is needed any more: a
+/// connection to a store, too, lives where it was first asked for.
+#[derive(Debug)]
+pub struct Threads {
+    ways: Ways,
+    readers: Option<Runtime>,
+}
+
+impl Threads {
+    /// Starts those for readers. Writes are served by the runtime that calls this.
+    pub fn start() -> io::Result<Threads> {
+        let mut readers = Builder::new_multi_thread();
+        let readers = readers.worker_threads(READERS).thread_name("flowline-reads").enable_all().build()?;
+        let ways = Ways { reads: readers.handle().clone(), writes: Handle::current() };
+        Ok(Threads { ways, readers: Some(readers) })
+    }
+
+    pub fn ways(&self) -> Ways {
+        self.ways.clone()
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // A task of another runtime can't wait for them.
+        if let Some(readers) = self.readers.take() {
+            readers.shutdown_background();
+        }
+    }
+}
+
+/// The ways to both kinds of threads.
+#[derive(Debug, Clone)]
+pub struct Ways {
+    reads: Handle,
+    writes: Handle,
+}
+
+impl Ways {
+    /// Serves a connection, on the threads that its `seat` asks for each time.
+    pub fn serve(self, mut connection: Pin<Box<dyn Future<Output = ()> + Send>>, seat: Arc<Seat>) {
+        let wanted = seat.wanted();
+        let threads = if wanted == Effect::Reads { &self.reads } else { &self.writes };
+        threads.clone().spawn(async move {
+            seat.reads_here.store(wanted == Effect::Reads, Ordering::Relaxed);
+            let moves = poll_fn(|context| match connection.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(false),
+                Poll::Pending if seat.wanted() != wanted => Poll::Ready(true),
+                Poll::Pending => Poll::Pending,
+            });
+            if moves.await {
+                self.serve(connection, seat);
+            }
+        });
+    }
+}
+
+/// Where a connection is, and where its request wants it to be. A new one is with those that write.
+#[derive(Debug, Default)]
+pub struct Seat {
+    reads_here: AtomicBool,
+    wants_to_read: AtomicBool,
+}
+
+impl Seat {
+    pub fn here(&self) -> Effect {
+        effect(&self.reads_here)
+    }
+
+    fn wanted(&self) -> Effect {
+        effect(&self.wants_to_read)
+    }
+
+    /// Waits until the connection has moved to where this is served.
+    pub async fn take(&self, wanted: Effect) {
+        self.wants_to_read.store(wanted == Effect::Reads, Ordering::Relaxed);
+        // Nobody has to be woken: whoever moves a connection polls it.
+        poll_fn(|_| if self.here() == wanted { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+}
+
+fn effect(reads: &AtomicBool) -> Effect {
+    if reads.load(Ordering::Relaxed) { Effect::Reads } else { Effect::Writes }
+}
