@@ -10,10 +10,10 @@ use crate::Invariant::I6;
 use crate::violation::{Checker, Subject, Violation};
 
 /// What runs are counted by: flow, status and, for machines, state.
-pub type Counted = (Arc<str>, Status, Option<Arc<str>>);
+pub type CountKey = (Arc<str>, Status, Option<Arc<str>>);
 
 /// What a run is counted under.
-pub fn counted(row: &RunRow) -> Counted {
+pub fn counted(row: &RunRow) -> CountKey {
     (row.flow_name.clone(), row.status, row.state.clone())
 }
 
@@ -22,14 +22,14 @@ pub fn miscounted(
     checker: Checker,
     tenant: &Tenant,
     counters: &[Counter],
-    mut recount: BTreeMap<Counted, u64>,
+    mut recount: BTreeMap<CountKey, u64>,
 ) -> Vec<Violation> {
     let mut found = checker.findings();
-    let mut compare = |(flow, status, state): &Counted, says: u64, there: u64| {
+    let mut compare = |(flow, status, state): &CountKey, says: u64, there: u64| {
         if says != there {
             let state = state.as_ref().map(|state| format!(" in state {state:?}")).unwrap_or_default();
             let message =
-                || format!("the counter of flow {flow:?}, {status}{state}, is {says}, but there are {there}");
+                format!("the counter of flow {flow:?}, {status}{state}, is {says}, but there are {there}");
             found.say(I6, Subject::Counters, message);
         }
     };

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::Invariant::{I2, I3, I7, I17, I19, I20};
 use crate::inputs::inputs;
 use crate::source::StoreSnapshot;
-use crate::violation::{Checker, Subject, Violation};
+use crate::violation::{Checker, Violation};
 
 /// Everything that workers did, in order.
 #[derive(Debug, Clone, Default)]
@@ -115,15 +115,14 @@ impl Effects {
                     *count += 1;
                     let room = self.slots.get(worker).map(|slots| slots.of(queue));
                     if let Some(room) = room.filter(|room| *count > *room) {
-                        let message = || {
-                            format!("{worker} runs {count} attempts of queue {queue:?}, but has {room} slots")
-                        };
-                        found.say(I17, Subject::Outside, message);
+                        let message = format!(
+                            "{worker} runs {count} attempts of queue {queue:?}, but has {room} slots"
+                        );
+                        found.outside(I17, message);
                     }
                     let seen = Seen { input: input.clone(), ..Seen::default() };
                     if attempts.insert((run.clone(), step.clone(), *attempt), seen).is_some() {
-                        let message = || format!("attempt {attempt} of step {step:?} started twice");
-                        found.say(I2, Subject::Outside, message);
+                        found.outside(I2, format!("attempt {attempt} of step {step:?} started twice"));
                     }
                     violations.extend(found.of_run(run));
                 }
@@ -219,18 +218,14 @@ fn of_run(
         };
         if !fits {
             let what = if logged.completed { "completion" } else { "failure" };
-            let message = || format!("the log has a {what} of {}, which reported {reported:?}", of());
-            found.say(I3, Subject::Outside, message);
+            found.outside(I3, format!("the log has a {what} of {}, which reported {reported:?}", of()));
         }
         if seen.answer == Some(ReportReply::Refused) && (logged.completed || logged.failed) {
-            found.say(I7, Subject::Outside, || {
-                format!("the report of {} was refused, but is in the log", of())
-            });
+            found.outside(I7, format!("the report of {} was refused, but is in the log", of()));
         }
         if !logged.completed {
             for name in logged.emitted.difference(&seen.emitted) {
-                let message = || format!("{} didn't complete, but its emit {name:?} is in the log", of());
-                found.say(I3, Subject::Outside, message);
+                found.outside(I3, format!("{} didn't complete, but its emit {name:?} is in the log", of()));
             }
         }
     }
@@ -239,16 +234,14 @@ fn of_run(
     for ((_, step, attempt), seen) in attempts.iter().filter(|((of, ..), _)| of == run) {
         let there =
             logged.get(&(step.clone(), *attempt)).is_some_and(|logged| logged.completed || logged.failed);
-        if seen.answer == Some(ReportReply::Acknowledged) && !there && !trimmed {
-            let message = || {
-                format!(
-                    "the report of attempt {attempt} of step {step:?} was acknowledged, but isn't in the log (the run has {}ended)",
-                    if ended { "" } else { "not " }
-                )
-            };
-            found.say(I3, Subject::Outside, message);
-        }
         let of = || format!("attempt {attempt} of step {step:?}");
+        if seen.answer == Some(ReportReply::Acknowledged) && !there && !trimmed {
+            let run = if ended { "the run has ended" } else { "the run has not ended" };
+            found.outside(
+                I3,
+                format!("the report of {} was acknowledged, but isn't in the log ({run})", of()),
+            );
+        }
         // Of a run that is still there, the answer tells what the log did before it was trimmed.
         let told = seen.answer.filter(|_| trimmed && kept);
         for again in &seen.again {
@@ -269,16 +262,12 @@ fn of_run(
                 }
                 _ => continue,
             };
-            found.say(I20, Subject::Outside, || format!("the report of {} {wrong}", of()));
+            found.outside(I20, format!("the report of {} {wrong}", of()));
         }
         if let (Some(given), Some(fixed)) = (&seen.input, inputs.get(step))
             && given.value() != *fixed
         {
-            let message = || {
-                let given = given.get();
-                format!("attempt {attempt} of step {step:?} got {given}, but was triggered with {fixed}")
-            };
-            found.say(I19, Subject::Outside, message);
+            found.outside(I19, format!("{} got {}, but was triggered with {fixed}", of(), given.get()));
         }
     }
     found.of_run(run)

@@ -27,12 +27,12 @@ pub struct FlowMap {
     pub(crate) accepted: BTreeSet<usize>,
     wants: Vec<Option<Want>>,
     /// Of a machine.
-    pub(crate) states: Option<States>,
+    pub(crate) states: Option<StateNumbers>,
 }
 
 /// The states and timers of a machine by number.
 #[derive(Debug)]
-pub(crate) struct States {
+pub(crate) struct StateNumbers {
     pub(crate) names: BTreeMap<String, usize>,
     /// By state: its timers among those of all states, in the order of the file.
     pub(crate) timers: Vec<Range<usize>>,
@@ -86,7 +86,7 @@ impl FlowMap {
                 .collect(),
             accepted: definition.accepts.keys().filter_map(|name| events.get(name).copied()).collect(),
             hash: definition.hash(),
-            states: definition.machine.as_ref().map(States::of),
+            states: definition.machine.as_ref().map(StateNumbers::of),
             steps,
             events,
             listeners,
@@ -157,8 +157,8 @@ impl FlowMap {
     }
 }
 
-impl States {
-    fn of(machine: &Machine) -> States {
+impl StateNumbers {
+    fn of(machine: &Machine) -> StateNumbers {
         let mut timers = Vec::with_capacity(machine.states.len());
         let mut next = 0;
         for state in &machine.states {
@@ -166,7 +166,7 @@ impl States {
             next += state.after.len();
         }
         let names = machine.states.iter().enumerate().map(|(at, state)| (state.name.clone(), at));
-        States { names: names.collect(), timers }
+        StateNumbers { names: names.collect(), timers }
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::Invariant::{I3, I9};
 use crate::source::StoreSnapshot;
-use crate::violation::{Checker, Findings, Subject, Violation};
+use crate::violation::{Checker, Findings, Violation};
 
 /// Everything that clients did, in any order.
 #[derive(Debug, Clone, Default)]
@@ -28,33 +28,19 @@ pub struct Operation {
 
 #[derive(Debug, Clone)]
 pub enum ClientRequest {
-    /// A start, or the retry of an ended run. `body` is the input as JSON; `None` if the client doesn't know it.
-    Start {
-        /// The run that the client was told about.
-        run: Option<RunId>,
-        flow: Arc<str>,
-        key: Option<String>,
-        body: Option<String>,
-    },
-    Send {
-        run: RunId,
-        name: String,
-        /// `None` if the client didn't choose one.
-        event_id: Option<String>,
-    },
-    Cancel {
-        run: RunId,
-    },
-    Pause {
-        run: RunId,
-    },
-    Resume {
-        run: RunId,
-    },
+    /// A start, or the retry of an ended run. `run` is the one the client was told about; `body` is the input as JSON, or
+    /// `None` if the client doesn't know it.
+    Start { run: Option<RunId>, flow: Arc<str>, key: Option<String>, body: Option<String> },
+    /// An event. `event_id` is `None` if the client didn't choose one.
+    Send { run: RunId, name: String, event_id: Option<String> },
+    /// A cancel.
+    Cancel { run: RunId },
+    /// A pause.
+    Pause { run: RunId },
+    /// A resume.
+    Resume { run: RunId },
     /// Completed or failed by hand.
-    Finish {
-        run: RunId,
-    },
+    Finish { run: RunId },
 }
 
 /// What the client was told.
@@ -137,17 +123,13 @@ impl History {
                     if let (Some(known), Some(run)) = (*known, run)
                         && known != run
                     {
-                        found.say(I9, Subject::Outside, || {
-                            format!("key {key:?} started two runs, {known} and {run}")
-                        });
+                        found.outside(I9, format!("key {key:?} started two runs, {known} and {run}"));
                     }
                     *known = known.or(run);
                 }
                 (None, Some(run), ClientReply::Acknowledged) => {
                     if !told.insert(run) {
-                        found.say(I3, Subject::Outside, || {
-                            format!("two starts were told that they created run {run}")
-                        });
+                        found.outside(I3, format!("two starts were told that they created run {run}"));
                     }
                 }
                 (None, _, ClientReply::Unknown) => untold += 1,
@@ -166,9 +148,8 @@ impl History {
             };
             if !asked {
                 let (run, flow) = (&row.run_id, &row.flow_name);
-                let message =
-                    || format!("run {run} of flow {flow:?} exists, but every start of it was refused");
-                found.say(I3, Subject::Outside, message);
+                let message = format!("run {run} of flow {flow:?} exists, but every start of it was refused");
+                found.outside(I3, message);
             }
         }
         found.of_tenant(tenant)
@@ -194,8 +175,7 @@ fn of_run(
     let mut found = checker.findings();
     let acknowledged = operations.iter().any(|operation| operation.outcome == ClientReply::Acknowledged);
     match source.row(key) {
-        None if acknowledged => found
-            .say(I3, Subject::Outside, || "the start was acknowledged, but the run doesn't exist".to_owned()),
+        None if acknowledged => found.outside(I3, "the start was acknowledged, but the run doesn't exist"),
         None => {}
         Some(row) if row.events_trimmed => {}
         Some(_) => Told::read(source, key).check(operations, &mut found),
@@ -263,9 +243,7 @@ impl Told {
         ];
         for (kind, there, asked) in counts {
             if there > asked {
-                found.say(I3, Subject::Outside, || {
-                    format!("the log has {there} {kind}, but there were {asked} requests")
-                });
+                found.outside(I3, format!("the log has {there} {kind}, but there were {asked} requests"));
             }
         }
         let sends = |name: &str, id: &Option<String>| {
@@ -281,8 +259,8 @@ impl Told {
         };
         for (name, id) in self.received.iter().filter(|(name, id)| !sends(name, id)) {
             let message =
-                || format!("event {name:?} ({id:?}) was received, but every attempt to send it was refused");
-            found.say(I3, Subject::Outside, message);
+                format!("event {name:?} ({id:?}) was received, but every attempt to send it was refused");
+            found.outside(I3, message);
         }
     }
 
@@ -304,8 +282,7 @@ impl Told {
             _ => return,
         };
         if !self.was(paused, asked, answered) {
-            let message = || format!("a client was told that the run was already {what}, but it wasn't");
-            found.say(I3, Subject::Outside, message);
+            found.outside(I3, format!("a client was told that the run was already {what}, but it wasn't"));
         }
     }
 
@@ -318,7 +295,7 @@ impl Told {
         }
         let mut lost = |there: bool, what: &str| {
             if !there {
-                found.say(I3, Subject::Outside, || format!("{what} was acknowledged, but isn't in the log"));
+                found.outside(I3, format!("{what} was acknowledged, but isn't in the log"));
             }
         };
         match &operation.act {
@@ -327,8 +304,7 @@ impl Told {
                 let body: Option<serde_json::Value> = serde_json::from_str(body).unwrap_or_default();
                 if body != self.input {
                     let invariant = if key.is_some() { I9 } else { I3 };
-                    let message = || "a start was acknowledged, but the run has another input".to_owned();
-                    found.say(invariant, Subject::Outside, message);
+                    found.outside(invariant, "a start was acknowledged, but the run has another input");
                 }
             }
             ClientRequest::Start { .. } => {}

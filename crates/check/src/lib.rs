@@ -22,7 +22,7 @@ mod violation;
 mod walk;
 mod watch;
 
-pub use counters::{Counted, counted, miscounted};
+pub use counters::{CountKey, counted, miscounted};
 pub use effects::{AttemptReport, Effect, Effects, RepeatedReport, ReportReply, WorkerSlots};
 pub use flow::FlowMap;
 pub use flowline_core::violation::Invariant;

@@ -104,18 +104,16 @@ fn shape(walk: &Walk, flow: &FlowMap) -> RunShape {
 /// Checks that the definition has the hash the run is pinned to, and that an idempotency key belongs to this run.
 pub(crate) fn check_pinned(row: &RunRow, flow: &FlowMap, found: &mut Findings) {
     if *row.definition != *flow.hash {
-        let message = || format!("the content of definition {} has the hash {}", row.definition, flow.hash);
-        found.say(I12, Subject::Log, message);
+        found.log(I12, format!("the content of definition {} has the hash {}", row.definition, flow.hash));
     }
     let says = flow.definition.retain;
     if row.retain != says {
-        let message = || format!("retain is {:?} in the row, but {says:?} in the definition", row.retain);
-        found.say(I12, Subject::Log, message);
+        found.log(I12, format!("retain is {:?} in the row, but {says:?} in the definition", row.retain));
     }
     if let Some(key) = &row.idempotency_key
         && row.run_id != RunId::from_key(&row.tenant, &row.flow_name, key)
     {
-        found.say(I9, Subject::Log, || format!("idempotency key {key:?} belongs to another run"));
+        found.log(I9, format!("idempotency key {key:?} belongs to another run"));
     }
 }
 
@@ -126,9 +124,8 @@ pub(crate) fn check_row(row: &RunRow, walk: &Walk, flow: &FlowMap, found: &mut F
         shape.created_at.zip(shape.completed_at).map(|(from, to)| to.since(from).as_millis() as u64);
     let mut differ = |field: &str, same: bool, says: &dyn std::fmt::Debug, logs: &dyn std::fmt::Debug| {
         if !same {
-            found.say(I6, Subject::Row, || {
-                format!("{field} is {says:?} in the row, but {logs:?} according to the log")
-            });
+            let message = format!("{field} is {says:?} in the row, but {logs:?} according to the log");
+            found.say(I6, Subject::Row, message);
         }
     };
     macro_rules! compare {
@@ -157,24 +154,23 @@ pub(crate) fn check_row(row: &RunRow, walk: &Walk, flow: &FlowMap, found: &mut F
 pub(crate) fn check_jobs(jobs: &[JobRow], walk: &Walk, flow: &FlowMap, found: &mut Findings) {
     let ended = walk.ended.is_some();
     if !ended && walk.seq > 0 && walk.is_spent(flow) {
-        let message = || "nothing is left to do, but there's no terminal event".to_owned();
-        found.say(I1, Subject::End, message);
+        found.say(I1, Subject::End, "nothing is left to do, but there's no terminal event");
     }
     let mut missing: BTreeSet<(usize, u32)> = walk.live().collect();
     for job in jobs {
         let (name, attempt) = (&job.name, job.attempt);
         if ended {
             let message =
-                || format!("a job of attempt {attempt} of {name:?} is left over after the end of the run");
-            found.say(I1, Subject::Jobs, message);
+                format!("a job of attempt {attempt} of {name:?} is left over after the end of the run");
+            found.jobs(I1, message);
             continue;
         }
         if job.state == JobState::Held && !walk.is_paused() {
-            found.say(I11, Subject::Jobs, || format!("{name:?} is held, but the run isn't paused"));
+            found.jobs(I11, format!("{name:?} is held, but the run isn't paused"));
         }
         let JobKey::Step(step) = job.key else { continue };
         if job.state == JobState::Waiting && walk.is_paused() {
-            found.say(I17, Subject::Jobs, || format!("{name:?} can be claimed, but the run is paused"));
+            found.jobs(I17, format!("{name:?} can be claimed, but the run is paused"));
         }
         if !missing.remove(&(step as usize, attempt)) {
             left_over(job, walk, step as usize, found);
@@ -185,12 +181,12 @@ pub(crate) fn check_jobs(jobs: &[JobRow], walk: &Walk, flow: &FlowMap, found: &m
     }
     for (step, attempt) in missing {
         let name = flow.name(step);
-        found.say(I8, Subject::Jobs, || format!("attempt {attempt} of step {name:?} has no job"));
+        found.jobs(I8, format!("attempt {attempt} of step {name:?} has no job"));
     }
     check_timers(jobs, walk, flow, found);
     let timer = jobs.iter().any(|job| job.key == RUN_TIMEOUT);
     if !ended && flow.definition.timeout.is_some() && !timer {
-        found.say(I8, Subject::Jobs, || "the timer for the run's timeout is missing".to_owned());
+        found.jobs(I8, "the timer for the run's timeout is missing");
     }
 }
 
@@ -200,17 +196,14 @@ fn check_timers(jobs: &[JobRow], walk: &Walk, flow: &FlowMap, found: &mut Findin
         return;
     }
     if walk.keeps_waiting() {
-        let message = || "an event or a timer is waiting although the machine is idle".to_owned();
-        found.say(I5, Subject::Log, message);
+        found.log(I5, "an event or a timer is waiting although the machine is idle");
     }
     if let Some(action) = walk.dropped() {
         let name = flow.name(action);
-        let message = || {
-            format!(
-                "action {name:?} was triggered and isn't running, but the log doesn't say what happened to it"
-            )
-        };
-        found.say(I18, Subject::Log, message);
+        let message = format!(
+            "action {name:?} was triggered and isn't running, but the log doesn't say what happened to it"
+        );
+        found.log(I18, message);
     }
     let mut missing: BTreeMap<JobKey, (u32, Option<Time>)> = walk
         .timers()
@@ -221,17 +214,16 @@ fn check_timers(jobs: &[JobRow], walk: &Walk, flow: &FlowMap, found: &mut Findin
         let (name, key, attempt) = (&job.name, job.key, job.attempt);
         let asked = missing.remove(&job.key);
         if asked.is_none_or(|(number, due)| number != attempt || due.is_some_and(|due| due != job.due)) {
-            let message = || {
-                format!("timer {key:?} of {name:?} has job number {attempt}, but the log asks for {asked:?}")
-            };
-            found.say(I15, Subject::Jobs, message);
+            let message =
+                format!("timer {key:?} of {name:?} has job number {attempt}, but the log asks for {asked:?}");
+            found.jobs(I15, message);
         }
         if job.state == JobState::Waiting && walk.is_paused() {
-            found.say(I17, Subject::Jobs, || format!("timer {key:?} can fire, but the run is paused"));
+            found.jobs(I17, format!("timer {key:?} can fire, but the run is paused"));
         }
     }
     for key in missing.keys() {
-        found.say(I8, Subject::Jobs, || format!("timer {key:?} is set, but has no job"));
+        found.jobs(I8, format!("timer {key:?} is set, but has no job"));
     }
 }
 
@@ -242,29 +234,27 @@ pub(crate) fn check_receipts(receipts: &[Receipt], walk: &Walk, found: &mut Find
         let (number, says) = (receipt.number, receipt.status);
         let logs = asked.remove(&number);
         if logs != Some(says) {
-            let message =
-                || format!("the receipt of event {number} says {says:?}, but the log says {logs:?}");
+            let message = format!("the receipt of event {number} says {says:?}, but the log says {logs:?}");
             found.say(I6, Subject::Receipts, message);
         }
         let id = walk.machine.as_ref().and_then(|machine| machine.ids.get(&number));
         if id.is_none_or(|id| *id != *receipt.event_id) {
-            let message = || {
-                format!(
-                    "the receipt of event {number} has the id {:?}, but the log has {id:?}",
-                    receipt.event_id
-                )
-            };
+            let message = format!(
+                "the receipt of event {number} has the id {:?}, but the log has {id:?}",
+                receipt.event_id
+            );
             found.say(I6, Subject::Receipts, message);
         }
         let dated = (receipt.started_at.is_some(), receipt.completed_at.is_some());
         if dated != (says.is_started(), says.is_end()) {
-            found.say(I6, Subject::Receipts, || {
-                format!("the receipt of event {number} is {says:?}, but started and completed are set as {dated:?}")
-            });
+            let message = format!(
+                "the receipt of event {number} is {says:?}, but started and completed are set as {dated:?}"
+            );
+            found.say(I6, Subject::Receipts, message);
         }
     }
     for number in asked.keys() {
-        found.say(I6, Subject::Receipts, || format!("event {number} was accepted, but has no receipt"));
+        found.say(I6, Subject::Receipts, format!("event {number} was accepted, but has no receipt"));
     }
 }
 
@@ -288,11 +278,10 @@ pub(crate) fn check_state(values: &[StateValue], walk: &Walk, flow: &FlowMap, fo
             Some(logged) if stored.expires > logged.expires => "expires later than the log says",
             Some(_) => continue,
         };
-        found.say(I6, Subject::State, || format!("state {key:?} {wrong}"));
+        found.say(I6, Subject::State, format!("state {key:?} {wrong}"));
     }
     for (key, _) in asked.iter().filter(|(_, logged)| logged.expires.is_none()) {
-        found
-            .say(I6, Subject::State, || format!("state {key:?} is set according to the log, but is missing"));
+        found.say(I6, Subject::State, format!("state {key:?} is set according to the log, but is missing"));
     }
 }
 
@@ -302,18 +291,15 @@ fn left_over(job: &JobRow, walk: &Walk, step: usize, found: &mut Findings) {
     let at = walk.steps.get(step).copied().unwrap_or_default();
     if at.is_live() {
         let message =
-            || format!("step {name:?} is at attempt {}, but its job is at attempt {attempt}", at.attempt);
-        found.say(I2, Subject::Jobs, message);
+            format!("step {name:?} is at attempt {}, but its job is at attempt {attempt}", at.attempt);
+        found.jobs(I2, message);
     } else if at.phase == StepPhase::Completed && job.state == JobState::Leased {
-        let message = || format!("attempt {attempt} of step {name:?} is leased, but the step is completed");
-        found.say(I16, Subject::Jobs, message);
+        found.jobs(I16, format!("attempt {attempt} of step {name:?} is leased, but the step is completed"));
     } else {
         let (added, over) = (walk.added, walk.over);
-        let message = || {
-            format!(
-                "a job of attempt {attempt} of step {name:?} is left over: {added} were added, {over} have ended"
-            )
-        };
-        found.say(I15, Subject::Jobs, message);
+        let message = format!(
+            "a job of attempt {attempt} of step {name:?} is left over: {added} were added, {over} have ended"
+        );
+        found.jobs(I15, message);
     }
 }

@@ -9,7 +9,7 @@ use flowline_store::{
     StateValue,
 };
 
-use crate::counters::{Counted, counted};
+use crate::counters::{CountKey, counted};
 
 /// A store at a moment when nothing changes it.
 pub trait StoreSnapshot {
@@ -92,7 +92,7 @@ impl StoreSnapshot for Memory {
 }
 
 /// A tenant's runs by flow and status, counted.
-pub(crate) fn recount(source: &dyn StoreSnapshot, tenant: &Tenant) -> BTreeMap<Counted, u64> {
+pub(crate) fn recount(source: &dyn StoreSnapshot, tenant: &Tenant) -> BTreeMap<CountKey, u64> {
     let mut counts = BTreeMap::new();
     for row in source.runs(tenant).iter().filter_map(|run| source.row(run)) {
         *counts.entry(counted(&row)).or_default() += 1;

@@ -19,8 +19,8 @@ use flowline_store::Failure;
 
 use crate::Invariant::{I1, I3, I4, I5, I6, I8, I12, I14};
 use crate::flow::FlowMap;
-use crate::violation::{Findings, Subject};
-use data::Data;
+use crate::violation::Findings;
+use data::EventData;
 pub(crate) use machine::MachineAt;
 pub(crate) use values::KnownValue;
 
@@ -194,9 +194,9 @@ impl Walk {
         self.envelope(event, found);
         if let Some(end) = self.ended {
             let (seq, kind) = (event.seq, event.kind);
-            return found.say(I1, Subject::Log, || format!("event {seq} ({kind}) follows {end}"));
+            return found.log(I1, format!("event {seq} ({kind}) follows {end}"));
         }
-        let data = Data::read(event);
+        let data = EventData::read(event);
         self.inheriting &= match event.kind {
             EventType::Emit | EventType::TimerSet => true,
             EventType::StepCompleted | EventType::EventReceived | EventType::StateChanged => data.inherited,
@@ -225,7 +225,7 @@ impl Walk {
             | EventType::StepRetry
             | EventType::StepFailed
             | EventType::StepSkipped => {
-                found.say(I12, Subject::Log, || format!("event {} ({}) has no step", event.seq, event.kind));
+                found.log(I12, format!("event {} ({}) has no step", event.seq, event.kind));
             }
             _ => {}
         }
@@ -236,34 +236,32 @@ impl Walk {
         let (seq, kind) = (event.seq, event.kind);
         if seq != self.seq + 1 {
             let after = self.seq;
-            found.say(I4, Subject::Log, || format!("event {seq} follows event {after}"));
+            found.log(I4, format!("event {seq} follows event {after}"));
         }
         self.seq = seq;
         let ms = event.ts.millis();
         if ms < self.last_ms || event.id != event_id(ms, seq) {
-            found.say(I4, Subject::Log, || {
-                format!("event {seq} has the id {} and the timestamp {}", event.id, event.ts)
-            });
+            found.log(I4, format!("event {seq} has the id {} and the timestamp {}", event.id, event.ts));
         }
         self.last_ms = self.last_ms.max(ms);
         if (seq == 1) != (kind == EventType::FlowStart) {
-            found.say(I4, Subject::Log, || format!("event {seq} is {kind}"));
+            found.log(I4, format!("event {seq} is {kind}"));
         }
         if event.tenant != self.run.tenant {
-            found.say(I14, Subject::Log, || format!("event {seq} belongs to tenant {}", event.tenant));
+            found.log(I14, format!("event {seq} belongs to tenant {}", event.tenant));
         }
         if event.run_id != self.run.run || event.flow_name != self.flow_name {
             let of = (&event.flow_name, &event.run_id);
-            found.say(I4, Subject::Log, || format!("event {seq} belongs to run {} of flow {:?}", of.1, of.0));
+            found.log(I4, format!("event {seq} belongs to run {} of flow {:?}", of.1, of.0));
         }
         if let (Some(step), Some(attempt), Some(id)) = (&event.step_name, event.attempt, &event.step_id)
             && *id != step_id(&self.run.run, step, attempt)
         {
-            found.say(I4, Subject::Log, || format!("event {seq} has the step id {id:?}"));
+            found.log(I4, format!("event {seq} has the step id {id:?}"));
         }
     }
 
-    fn start(&mut self, flow: &FlowMap, event: &Event, data: &Data) {
+    fn start(&mut self, flow: &FlowMap, event: &Event, data: &EventData) {
         self.created_at = Some(event.ts);
         self.begins_at = data.start_at;
         self.inheriting = data.retry_of.is_some();
@@ -297,17 +295,16 @@ impl Walk {
     fn pause(&mut self, event: &Event, found: &mut Findings) {
         let paused = event.kind == EventType::FlowPaused;
         if self.paused == paused {
-            found.say(I8, Subject::Log, || format!("event {} ({}) was applied twice", event.seq, event.kind));
+            found.log(I8, format!("event {} ({}) was applied twice", event.seq, event.kind));
         }
         self.paused = paused;
     }
 
-    fn emit(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
+    fn emit(&mut self, flow: &FlowMap, event: &Event, data: &EventData, found: &mut Findings) {
         let seq = event.seq;
         let name = data.name.as_deref().unwrap_or_default();
         let Some(&number) = flow.events.get(name) else {
-            let message = || format!("event {seq} emits {name:?}, which isn't in the definition");
-            return found.say(I12, Subject::Log, message);
+            return found.log(I12, format!("event {seq} emits {name:?}, which isn't in the definition"));
         };
         let may = match event.step_name.as_deref() {
             None => flow.accepted.contains(&number),
@@ -320,17 +317,16 @@ impl Walk {
             }
         };
         if !may {
-            let message = || format!("event {seq} emits {name:?}, which its sender may not emit");
-            found.say(I3, Subject::Log, message);
+            found.log(I3, format!("event {seq} emits {name:?}, which its sender may not emit"));
         }
         if self.emitted[number] {
-            return found.say(I3, Subject::Log, || format!("{name:?} is emitted again by event {seq}"));
+            return found.log(I3, format!("{name:?} is emitted again by event {seq}"));
         }
         self.emitted[number] = true;
         self.trigger(flow, &flow.listeners[number]);
     }
 
-    fn end(&mut self, flow: &FlowMap, event: &Event, data: Data, found: &mut Findings) {
+    fn end(&mut self, flow: &FlowMap, event: &Event, data: EventData, found: &mut Findings) {
         let (seq, kind) = (event.seq, event.kind);
         // A cancel, a timeout or an end by hand can come at any moment, any other end only when nothing is left to do.
         let by_itself =
@@ -343,19 +339,15 @@ impl Walk {
             let unfinished = self.steps.iter().position(|step| step.is_live() || idle(step));
             if let Some(step) = unfinished {
                 let (name, phase) = (flow.name(step), self.steps[step].phase);
-                let message =
-                    || format!("event {seq} ({kind}) ends the run while step {name:?} is {phase:?}");
-                found.say(I1, Subject::Log, message);
+                found.log(I1, format!("event {seq} ({kind}) ends the run while step {name:?} is {phase:?}"));
             }
             if self.failed.is_some() && kind == EventType::FlowCompleted {
-                found.say(I1, Subject::Log, || format!("event {seq} says completed, but a step failed"));
+                found.log(I1, format!("event {seq} says completed, but a step failed"));
             }
             if let Some(step) = &data.step
                 && self.failed.is_none_or(|failed| flow.name(failed) != &**step)
             {
-                found.say(I1, Subject::Log, || {
-                    format!("event {seq} blames step {step:?}, which didn't fail the run")
-                });
+                found.log(I1, format!("event {seq} blames step {step:?}, which didn't fail the run"));
             }
         }
         if kind == EventType::FlowFailed && self.failure.is_none() {
@@ -364,12 +356,10 @@ impl Walk {
         let took = self.created_at.map(|created| event.ts.since(created).as_millis() as u64);
         if self.exact && data.duration != took {
             let says = data.duration;
-            let message = || {
-                format!(
-                    "event {seq} ({kind}) says that the run took {says:?}, but by the timestamps it took {took:?}"
-                )
-            };
-            found.say(I6, Subject::Log, message);
+            let message = format!(
+                "event {seq} ({kind}) says that the run took {says:?}, but by the timestamps it took {took:?}"
+            );
+            found.log(I6, message);
         }
         self.ended = Some(kind);
         self.completed_at = Some(event.ts);
@@ -379,9 +369,8 @@ impl Walk {
         let step = flow.steps.get(name).copied();
         if step.is_none() {
             let (seq, kind) = (event.seq, event.kind);
-            let message =
-                || format!("event {seq} ({kind}) names step {name:?}, which isn't in the definition");
-            found.say(I12, Subject::Log, message);
+            let message = format!("event {seq} ({kind}) names step {name:?}, which isn't in the definition");
+            found.log(I12, message);
         }
         step
     }
@@ -405,7 +394,7 @@ impl Walk {
             _ => (I7, format!("which is over; the step is {:?} at attempt {}", at.phase, at.attempt)),
         };
         let name = flow.name(step);
-        let message = || format!("event {seq} ({kind}) is about attempt {attempt} of step {name:?}, {why}");
-        found.say(invariant, Subject::Log, message);
+        let message = format!("event {seq} ({kind}) is about attempt {attempt} of step {name:?}, {why}");
+        found.log(invariant, message);
     }
 }

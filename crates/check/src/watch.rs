@@ -109,14 +109,14 @@ impl Watch {
             if job.and_then(|job| job.leased_with(append.attempt, append.token)).is_none() {
                 let (attempt, key) = (append.attempt, append.key);
                 let message =
-                    || format!("lines of attempt {attempt} of {key:?} were accepted with a stale token");
-                found.say(I7, Subject::Call, message);
+                    format!("lines of attempt {attempt} of {key:?} were accepted with a stale token");
+                found.call(I7, message);
             }
         }
         let most = answer.as_ref().map_or(0, |_| append.lines.len());
         let new = run.read_on(source, &append.run, &mut found);
         if new > most {
-            found.say(I8, Subject::Call, || format!("an append of {most} lines wrote {new} events"));
+            found.call(I8, format!("an append of {most} lines wrote {new} events"));
         }
         self.compare(source, &append.run, &mut found);
         found.of_run(&append.run)
@@ -148,18 +148,17 @@ impl Watch {
         }
         let Some(run) = self.runs.get(key) else { return };
         let Some(row) = source.row(key) else {
-            return found.say(I3, Subject::Row, || "the run is gone".to_owned());
+            return found.say(I3, Subject::Row, "the run is gone");
         };
         if row.version != run.version {
             let versions = (row.version, run.version);
             let message =
-                || format!("the row is at version {}, but the commits are at {}", versions.0, versions.1);
+                format!("the row is at version {}, but the commits are at {}", versions.0, versions.1);
             found.say(I8, Subject::Row, message);
         }
         if row.definition != run.definition {
-            let message = || {
-                format!("the run was pinned to {} and is now pinned to {}", run.definition, row.definition)
-            };
+            let message =
+                format!("the run was pinned to {} and is now pinned to {}", run.definition, row.definition);
             found.say(I12, Subject::Row, message);
         }
         check_pinned(&row, &run.flow, found);
@@ -184,15 +183,14 @@ impl Watch {
             });
             if !alike {
                 let message =
-                    || format!("the store has {job:?}, but after the calls so far it should be {known:?}");
-                found.say(I15, Subject::Jobs, message);
+                    format!("the store has {job:?}, but after the calls so far it should be {known:?}");
+                found.jobs(I15, message);
             }
         }
         for (key, known) in run.jobs.iter().filter(|(key, _)| !jobs.iter().any(|job| job.key == **key)) {
-            let message = || {
-                format!("the store has no job {key:?}, but after the calls so far there should be {known:?}")
-            };
-            found.say(I15, Subject::Jobs, message);
+            let message =
+                format!("the store has no job {key:?}, but after the calls so far there should be {known:?}");
+            found.jobs(I15, message);
         }
     }
 }
@@ -220,7 +218,7 @@ impl Followed {
             let (number, now) = (receipt.number, receipt.status);
             let then = self.receipts.insert(number, now);
             if then.is_some_and(|then| now < then || then.is_end() && now != then) {
-                let message = || format!("the receipt of event {number} was {then:?} and is now {now:?}");
+                let message = format!("the receipt of event {number} was {then:?} and is now {now:?}");
                 found.say(I6, Subject::Receipts, message);
             }
         }
@@ -241,12 +239,11 @@ impl Followed {
         let events = source.events(key, 0);
         let changed = events.iter().map(digest).zip(&self.digests).position(|(now, then)| now != *then);
         if let Some(at) = changed {
-            found.say(I4, Subject::Log, || format!("event {} has changed", events[at].seq));
+            found.log(I4, format!("event {} has changed", events[at].seq));
         }
         if events.len() != self.digests.len() {
             let counts = (events.len(), self.digests.len());
-            let message = || format!("the log has {} events, but had {}", counts.0, counts.1);
-            found.say(I4, Subject::Log, message);
+            found.log(I4, format!("the log has {} events, but had {}", counts.0, counts.1));
         }
     }
 }

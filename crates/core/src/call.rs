@@ -32,13 +32,10 @@ pub enum Call {
 /// Who gets an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Addressee {
+    /// The run with this id.
     Run(String),
-    /// The run under this key, which is started with this input where there is none.
-    Machine {
-        machine: String,
-        key: String,
-        input: Json,
-    },
+    /// The run with this key, which is started with this input if it doesn't exist.
+    Machine { machine: String, key: String, input: Json },
 }
 
 #[derive(Debug)]

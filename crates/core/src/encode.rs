@@ -13,7 +13,7 @@
 //! 1 with number and event, 2 with a timer, 3 with an action.
 
 use crate::definition::Priority;
-use crate::machine::{Asked, Current, Group, MachineState, Turn};
+use crate::machine::{ActionGroup, Asked, Current, MachineState, Turn};
 use crate::plan::{Bits, Plan};
 use crate::run::{Ended, Phase, RunState, StepState};
 
@@ -205,7 +205,7 @@ impl MachineState {
         let mut asked = Vec::new();
         for _ in 0..get(next)? {
             let number = get(next)?;
-            let group = [Group::Exit, Group::Transition, Group::Entry][number as usize % 3];
+            let group = [ActionGroup::Exit, ActionGroup::Transition, ActionGroup::Entry][number as usize % 3];
             asked.push(Asked { action: within(number / 3, actions)?, group });
         }
         self.current = Some(Current { by, from, asked });

@@ -65,12 +65,12 @@ pub struct Current {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
     pub action: u32,
-    pub group: Group,
+    pub group: ActionGroup,
 }
 
 /// Every action of a group waits for those of the groups before it. `after` orders the actions within one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Group {
+pub enum ActionGroup {
     Exit,
     Transition,
     Entry,
@@ -132,7 +132,7 @@ pub(crate) fn asked_for(plan: &Plan, from: u32, by: Turn, choice: u32) -> Vec<As
     let Some(planned) = &plan.machine else { return Vec::new() };
     let to = target_of(plan, planned, from, by, choice);
     let mut asked = Vec::new();
-    let mut ask = |actions: &[u32], group: Group| {
+    let mut ask = |actions: &[u32], group: ActionGroup| {
         for &action in actions {
             if !asked.iter().any(|asked: &Asked| asked.action == action) {
                 asked.push(Asked { action, group });
@@ -140,13 +140,13 @@ pub(crate) fn asked_for(plan: &Plan, from: u32, by: Turn, choice: u32) -> Vec<As
         }
     };
     if to.is_some() && by != Turn::Start {
-        ask(&planned.state(from).exit, Group::Exit);
+        ask(&planned.state(from).exit, ActionGroup::Exit);
     }
     if let Some(transition) = transition_of(plan, from, by, choice) {
-        ask(&transition.actions, Group::Transition);
+        ask(&transition.actions, ActionGroup::Transition);
     }
     if let Some(to) = to {
-        ask(&planned.state(to).entry, Group::Entry);
+        ask(&planned.state(to).entry, ActionGroup::Entry);
     }
     asked
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::decide::{Failure, Input, Known, Moment, Retryable, decide};
+use flowline_core::decide::{AttemptFailure, Input, Known, Moment, Retryable, decide};
 use flowline_core::definition::{Definition, OnFailure, Runner, StepDefinition, Subscribes};
 use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
@@ -236,7 +236,7 @@ fn happen(run: &mut Scenario, (what, pick, mask): Happening) {
     match what {
         0..=4 => drop(run.done(step, "1", &emits)),
         5 => drop(run.fail(step, "x")),
-        6 => drop(run.fail_with(step, Failure { retry: Retryable::Never, ..failure("never") })),
+        6 => drop(run.fail_with(step, AttemptFailure { retry: Retryable::Never, ..failure("never") })),
         7 => drop(run.lose(step)),
         8 => drop(run.release(step)),
         9 => drop(run.emit_now(step, &emit(at, mask % 2), "2")),

@@ -4,7 +4,7 @@ mod scenario;
 
 use std::time::Duration;
 
-use flowline_core::decide::{Failure, Input, Refusal, Retryable};
+use flowline_core::decide::{AttemptFailure, Input, Refusal, Retryable};
 use flowline_core::limits::{self, Limits};
 use flowline_core::run::{Phase, Status};
 use flowline_core::{EventType, Json, Time};
@@ -168,7 +168,7 @@ fn only_listed_codes_are_retried() {
         [(Some("busy"), Phase::Delayed), (Some("gone"), Phase::Failed), (None, Phase::Failed)]
     {
         let mut run = Scenario::started(flow, "{}");
-        run.fail_with("a", Failure { code: code.map(str::to_owned), ..failure("x") });
+        run.fail_with("a", AttemptFailure { code: code.map(str::to_owned), ..failure("x") });
         assert_eq!(run.phase("a"), phase, "{code:?}");
     }
 }
@@ -180,7 +180,7 @@ fn excepted_codes_are_not_retried() {
         [(Some("busy"), Phase::Delayed), (Some("gone"), Phase::Failed), (None, Phase::Delayed)]
     {
         let mut run = Scenario::started(flow, "{}");
-        run.fail_with("a", Failure { code: code.map(str::to_owned), ..failure("x") });
+        run.fail_with("a", AttemptFailure { code: code.map(str::to_owned), ..failure("x") });
         assert_eq!(run.phase("a"), phase, "{code:?}");
     }
 }
@@ -188,9 +188,9 @@ fn excepted_codes_are_not_retried() {
 #[test]
 fn an_attempt_may_forbid_or_delay_its_retry() {
     let mut run = Scenario::started(PAIR, "{}");
-    run.fail_with("a", Failure { retry: Retryable::After(Duration::from_secs(90)), ..failure("x") });
+    run.fail_with("a", AttemptFailure { retry: Retryable::After(Duration::from_secs(90)), ..failure("x") });
     assert_eq!(run.jobs[&0].due, EPOCH + Duration::from_secs(90));
-    run.fail_with("a", Failure { retry: Retryable::Never, ..failure("x") });
+    run.fail_with("a", AttemptFailure { retry: Retryable::Never, ..failure("x") });
     assert_eq!(run.phase("a"), Phase::Failed);
     assert_run!(run);
 }
@@ -198,7 +198,7 @@ fn an_attempt_may_forbid_or_delay_its_retry() {
 #[test]
 fn a_delay_beyond_the_calendar_is_held_at_its_end() {
     let mut run = Scenario::started(PAIR, "{}");
-    run.fail_with("a", Failure { retry: Retryable::After(Duration::MAX), ..failure("x") });
+    run.fail_with("a", AttemptFailure { retry: Retryable::After(Duration::MAX), ..failure("x") });
     assert_eq!(run.phase("a"), Phase::Delayed);
     let retry = run.data(EventType::StepRetry);
     assert!(retry["delayMs"].as_u64().is_some(), "{retry}");
@@ -325,7 +325,7 @@ fn an_outcome_of_an_attempt_that_was_replaced_is_refused() {
 #[test]
 fn a_long_error_is_cut_at_a_character() {
     let mut run = Scenario::started("steps:\n  a: {function: f}\n", "{}");
-    run.fail_with("a", Failure { error: "é".repeat(limits::ERROR_BYTES), ..failure("x") });
+    run.fail_with("a", AttemptFailure { error: "é".repeat(limits::ERROR_BYTES), ..failure("x") });
     let error = run.data(EventType::StepFailed)["error"].as_str().unwrap().to_owned();
     assert!(error.len() <= limits::ERROR_BYTES && error.chars().all(|c| c == 'é'));
 }
@@ -333,7 +333,7 @@ fn a_long_error_is_cut_at_a_character() {
 #[test]
 fn a_stack_is_kept_with_the_failure() {
     let mut run = Scenario::started("steps:\n  a: {function: f}\n", "{}");
-    run.fail_with("a", Failure { stack: Some("at charge".to_owned()), ..failure("x") });
+    run.fail_with("a", AttemptFailure { stack: Some("at charge".to_owned()), ..failure("x") });
     assert_eq!(run.data(EventType::StepFailed)["stack"], "at charge");
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::call::Call;
-use flowline_core::decide::{Failure, Retryable};
+use flowline_core::decide::{AttemptFailure, Retryable};
 use flowline_core::request::Given;
 use flowline_core::{Json, RunId, Tenant};
 use flowline_store::StateScope;
@@ -239,13 +239,13 @@ impl Level {
 /// let hopeless = StepError::fatal("no such account");
 /// ```
 #[derive(Debug)]
-pub struct StepError(pub(crate) Failure);
+pub struct StepError(pub(crate) AttemptFailure);
 
 impl StepError {
     /// An error that the step's policy may retry.
     pub fn new(error: impl fmt::Display) -> StepError {
         let error = error.to_string();
-        StepError(Failure { error, code: None, stack: None, retry: Retryable::ByPolicy })
+        StepError(AttemptFailure { error, code: None, stack: None, retry: Retryable::ByPolicy })
     }
 
     /// An error that no retry can help.
@@ -268,7 +268,7 @@ impl StepError {
     }
 
     /// What it says: the text, the code, and whether to try again.
-    pub fn failure(&self) -> &Failure {
+    pub fn failure(&self) -> &AttemptFailure {
         &self.0
     }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flowline_check::{Checker, Counted, FlowMap, Invariant, RunCheck, RunShape, counted, miscounted};
+use flowline_check::{Checker, CountKey, FlowMap, Invariant, RunCheck, RunShape, counted, miscounted};
 use flowline_core::run::{Fact, FoldError, RunState};
 use flowline_core::{Event, Plan, RunKey, Tenant, Time};
 use flowline_store::query::WantTotal;
@@ -86,7 +86,7 @@ pub(crate) async fn tenants(
 }
 
 /// Runs by what they are counted under.
-pub(crate) type Recount = BTreeMap<Counted, u64>;
+pub(crate) type Recount = BTreeMap<CountKey, u64>;
 
 /// The rows of a tenant, page by page.
 pub(crate) struct Rows(Option<RunQuery>);

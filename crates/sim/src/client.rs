@@ -11,7 +11,7 @@ use flowline_core::{Input, Plan, RunId, RunKey, Status, Tenant};
 use flowline_store::row::{Pause, Retention};
 use flowline_store::{Catalog, QueueRow, RunStore, StoreError, StoredDefinition};
 
-use crate::program::{Op, Play, Program, ScriptedStart};
+use crate::program::{ClientOp, Play, ScriptedStart, SimProgram};
 use crate::shared::{Life, SharedWorld, Ticket, WaitPlace};
 use crate::wire::Wire;
 
@@ -26,7 +26,7 @@ const TRIES: u32 = 20;
 pub(crate) struct SimulatedClient {
     pub(crate) shared: Arc<SharedWorld>,
     pub(crate) wire: Wire,
-    pub(crate) program: Arc<Program>,
+    pub(crate) program: Arc<SimProgram>,
     pub(crate) plans: Arc<Plans>,
     pub(crate) tenant: Tenant,
 }
@@ -59,11 +59,11 @@ impl SimulatedClient {
     }
 
     /// Waits for the time of an operation, then carries it out.
-    pub(crate) async fn perform(self, at: Duration, op: Op) {
+    pub(crate) async fn perform(self, at: Duration, op: ClientOp) {
         self.shared.sleep_until(at, WaitPlace::Home).await;
         match op {
-            Op::Start(start) => self.start(start).await,
-            Op::Send { run, event, payload, id, sender, fresh } => {
+            ClientOp::Start(start) => self.start(start).await,
+            ClientOp::Send { run, event, payload, id, sender, fresh } => {
                 let made = || format!("event-{}", self.shared.lock().rng.u32(..));
                 let event_id = Some(id.unwrap_or_else(made));
                 let key = self.run(run);
@@ -78,16 +78,16 @@ impl SimulatedClient {
                     false => self.input(key, act, input).await,
                 }
             }
-            Op::Play(play) => self.play(&play).await,
-            Op::Pause { run } => {
+            ClientOp::Play(play) => self.play(&play).await,
+            ClientOp::Pause { run } => {
                 let key = self.run(run);
                 self.input(key.clone(), ClientRequest::Pause { run: key.run }, Input::Pause).await;
             }
-            Op::Resume { run } => {
+            ClientOp::Resume { run } => {
                 let key = self.run(run);
                 self.input(key.clone(), ClientRequest::Resume { run: key.run }, Input::Resume).await;
             }
-            Op::Cancel { run } => {
+            ClientOp::Cancel { run } => {
                 let key = self.run(run);
                 self.input(
                     key.clone(),
@@ -96,13 +96,13 @@ impl SimulatedClient {
                 )
                 .await;
             }
-            Op::Complete { run, result } => {
+            ClientOp::Complete { run, result } => {
                 self.finish(run, Finish::Completed { result }).await;
             }
-            Op::Fail { run, error } => self.finish(run, Finish::Failed { error }).await,
-            Op::Retry { run, into, from } => self.retry(run, into, from).await,
-            Op::PauseQueue { queue } => self.pause_queue(&queue, Pause::Paused).await,
-            Op::ResumeQueue { queue } => self.pause_queue(&queue, Pause::Open).await,
+            ClientOp::Fail { run, error } => self.finish(run, Finish::Failed { error }).await,
+            ClientOp::Retry { run, into, from } => self.retry(run, into, from).await,
+            ClientOp::PauseQueue { queue } => self.pause_queue(&queue, Pause::Paused).await,
+            ClientOp::ResumeQueue { queue } => self.pause_queue(&queue, Pause::Open).await,
         }
     }
 

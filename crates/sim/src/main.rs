@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use flowline_sim::program::Program;
+use flowline_sim::program::SimProgram;
 use flowline_sim::{SimulationOptions, simulate};
 
 /// How often the line of progress changes.
@@ -50,7 +50,7 @@ fn many(from: u64, count: u64) -> ExitCode {
     for seed in from..from.saturating_add(count) {
         // A world that panics is a finding like any other, and must not end the hunt without its seed.
         let judged = catch_unwind(|| {
-            let program = Program::random(seed);
+            let program = SimProgram::random(seed);
             (program.is_of_machine(), simulate(program, &SimulationOptions::default()).violations.is_empty())
         });
         of_machines += u64::from(judged.as_ref().is_ok_and(|(machine, _)| *machine));
@@ -86,7 +86,7 @@ fn one(seed: u64) -> ExitCode {
 
 /// Tells the story of a seed. True where nothing is wrong with it.
 fn tell(seed: u64) -> bool {
-    let program = Program::random(seed);
+    let program = SimProgram::random(seed);
     for version in &program.versions {
         println!("flow: {}", version.plan.definition.canonical());
     }

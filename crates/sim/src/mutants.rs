@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use flowline_check::{Checker, Invariant};
 use flowline_core::planted::{Bug, plant};
 
-use crate::program::Program;
+use crate::program::SimProgram;
 use crate::{SimulationOptions, simulate};
 
 /// What became of one planted bug.
@@ -35,7 +35,7 @@ pub fn hunt(bug: Bug, seeds: u64, checker: Checker) -> Hunt {
     plant(Some(bug));
     let caught = (0..seeds).find_map(|seed| {
         let options = SimulationOptions { checker, ..SimulationOptions::default() };
-        let run = || simulate(Program::random(seed), &options).violations;
+        let run = || simulate(SimProgram::random(seed), &options).violations;
         let by = match catch_unwind(AssertUnwindSafe(run)) {
             Ok(violations) => CaughtBy::Invariant(violations.first()?.invariant),
             Err(_) => CaughtBy::Panic,

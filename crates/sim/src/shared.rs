@@ -35,7 +35,7 @@ pub(crate) struct Life {
 
 /// Whose a task is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub(crate) enum TaskOwner {
     Client,
     Life(Life),
     /// Nobody's any more: a request on its way whose sender is gone.

@@ -3,7 +3,7 @@
 use flowline_check::StoreSnapshot;
 use flowline_core::Event;
 
-use crate::program::Program;
+use crate::program::SimProgram;
 use crate::report::Trial;
 use crate::world::{Aim, SimulationOptions, simulate};
 
@@ -41,7 +41,7 @@ impl Played {
 }
 
 /// Plays a program with one run; with its story where `tell` says so.
-pub fn play(program: &Program, tell: Tell) -> Played {
+pub fn play(program: &SimProgram, tell: Tell) -> Played {
     let options =
         SimulationOptions { tell: tell == Tell::Story, aim: Aim::Show, ..SimulationOptions::default() };
     let simulated = simulate(program.clone(), &options);

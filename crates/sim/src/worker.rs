@@ -8,7 +8,7 @@ use flowline::internal::{
 };
 use flowline::{Level, StepError};
 use flowline_check::{AttemptReport, Effect, RepeatedReport, ReportReply};
-use flowline_core::decide::{Failure, Retryable};
+use flowline_core::decide::{AttemptFailure, Retryable};
 use flowline_core::{Input, Json, Time};
 use flowline_store::{LeaseUse, RunStore};
 
@@ -85,7 +85,7 @@ impl SimulatedWorker {
             0 => (RepeatedReport::Same, input),
             _ => {
                 let error = "something that it never said before".to_owned();
-                let failure = Failure { error, code: None, stack: None, retry: Retryable::ByPolicy };
+                let failure = AttemptFailure { error, code: None, stack: None, retry: Retryable::ByPolicy };
                 (RepeatedReport::Other, Input::Failed { step, attempt, failure })
             }
         };

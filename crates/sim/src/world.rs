@@ -22,8 +22,8 @@ use crate::client::SimulatedClient;
 use crate::instance::Instance;
 use crate::mishap::{LATEST_COPY, Mishap, Weather, draw, leaps, stop_and_go};
 use crate::model::{ObservedRun, compare};
-use crate::program::{Op, Program, is_sluggish};
-use crate::shared::{BoxedFuture, FutureId, Owner, SharedWorld, WaitPlace, Wake};
+use crate::program::{ClientOp, SimProgram, is_sluggish};
+use crate::shared::{BoxedFuture, FutureId, SharedWorld, TaskOwner, WaitPlace, Wake};
 use crate::story::Story;
 use crate::wire::Wire;
 
@@ -80,7 +80,7 @@ const BOUND: Duration = Duration::from_secs(2);
 
 struct Task {
     work: BoxedFuture,
-    owner: Owner,
+    owner: TaskOwner,
     place: WaitPlace,
 }
 
@@ -94,7 +94,7 @@ struct Durable {
 
 pub(crate) struct World {
     shared: Arc<SharedWorld>,
-    program: Arc<Program>,
+    program: Arc<SimProgram>,
     numbers: BTreeMap<RunKey, usize>,
     client: SimulatedClient,
     checker: Checker,
@@ -111,12 +111,12 @@ pub(crate) struct World {
 }
 
 /// Simulates a program: same program and options, same outcome.
-pub fn simulate(program: Program, options: &SimulationOptions) -> Simulated {
+pub fn simulate(program: SimProgram, options: &SimulationOptions) -> Simulated {
     World::new(program, options).run()
 }
 
 impl World {
-    fn new(program: Program, options: &SimulationOptions) -> World {
+    fn new(program: SimProgram, options: &SimulationOptions) -> World {
         let mut rng = Rng::with_seed(crate::program::mix(program.seed, &[77]));
         let instances = rng.usize(1..=4).min(rng.usize(1..=4)) + usize::from(rng.bool());
         let lease = Duration::from_secs([3, 10, 30][rng.usize(0..3)]);
@@ -185,7 +185,7 @@ impl World {
         }
         for timed in world.program.script.ops.clone() {
             let performed = world.client.clone().perform(timed.at, timed.op);
-            world.spawn(Owner::Client, Box::pin(performed));
+            world.spawn(TaskOwner::Client, Box::pin(performed));
         }
         world
     }
@@ -202,7 +202,7 @@ impl World {
             .script
             .ops
             .iter()
-            .any(|timed| matches!(&timed.op, Op::Start(start) if start.key.is_some()));
+            .any(|timed| matches!(&timed.op, ClientOp::Start(start) if start.key.is_some()));
         let events = Duration::from_secs(inner.rng.u64(1..=10));
         // Nor may a start be on its way, or come again, when its run is gone.
         let least = events.max(self.weather.longest_call() + LATEST_COPY);
@@ -213,7 +213,7 @@ impl World {
         times.sort();
         drop(inner);
         let tidied = self.client.clone().tidy_up(times, Retention { events, runs });
-        self.spawn(Owner::Client, Box::pin(tidied));
+        self.spawn(TaskOwner::Client, Box::pin(tidied));
     }
 
     fn run(mut self) -> Simulated {
@@ -279,7 +279,7 @@ impl World {
                 continue;
             }
             let parent = self.program.script.ops.iter().find_map(|timed| match timed.op {
-                Op::Retry { run, into, .. } if into == *number => {
+                ClientOp::Retry { run, into, .. } if into == *number => {
                     Some(StoreSnapshot::events(memory, &self.client.run(run), 0))
                 }
                 _ => None,

@@ -8,7 +8,7 @@ mod player;
 
 use flowline_core::definition::{Format, read};
 use flowline_sim::model::{ObservedRun, StepFate, compare, predict};
-use flowline_sim::program::{Program, Stub};
+use flowline_sim::program::{SimProgram, Stub};
 use player::Player;
 
 /// Programs that are played; another number can be given in the environment.
@@ -20,12 +20,12 @@ fn seeds() -> u64 {
 
 /// The flows among the random programs: the player here knows no events with ids and no timers of states, which the simulator
 /// does.
-fn flows(seeds: u64) -> impl Iterator<Item = Program> {
-    (0..seeds).map(Program::random).filter(|program| !program.is_of_machine())
+fn flows(seeds: u64) -> impl Iterator<Item = SimProgram> {
+    (0..seeds).map(SimProgram::random).filter(|program| !program.is_of_machine())
 }
 
 /// Plays every run of a program and compares each with the model.
-fn agree(program: &Program, losing: u32) -> Result<(), String> {
+fn agree(program: &SimProgram, losing: u32) -> Result<(), String> {
     let mut played: Vec<Option<Player>> = Vec::new();
     for run in 0..program.script.runs() {
         let parent = player::parent_of(program, run).and_then(|parent| played.get(parent)?.as_ref());

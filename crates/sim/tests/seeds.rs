@@ -1,6 +1,6 @@
 //! A short simulation on every test run. `cargo xtask simulate` does the long ones.
 
-use flowline_sim::program::Program;
+use flowline_sim::program::SimProgram;
 use flowline_sim::{Simulated, SimulationOptions, simulate};
 
 /// Seeds that showed a mistake once, with what it was. Each must stay fine.
@@ -29,11 +29,11 @@ const REGRESSIONS: &[(u64, &str)] = &[
 ];
 
 fn told(seed: u64) -> Simulated {
-    simulate(Program::random(seed), &SimulationOptions { tell: true, ..SimulationOptions::default() })
+    simulate(SimProgram::random(seed), &SimulationOptions { tell: true, ..SimulationOptions::default() })
 }
 
 fn assert_fine(seed: u64) {
-    if simulate(Program::random(seed), &SimulationOptions::default()).violations.is_empty() {
+    if simulate(SimProgram::random(seed), &SimulationOptions::default()).violations.is_empty() {
         return;
     }
     let story = told(seed).story.join("\n");
@@ -60,7 +60,7 @@ fn a_seed_tells_the_same_story_twice() {
 #[test]
 fn a_story_that_is_told_is_the_one_that_happened() {
     for seed in 0..40 {
-        let silent = simulate(Program::random(seed), &SimulationOptions::default());
+        let silent = simulate(SimProgram::random(seed), &SimulationOptions::default());
         assert_eq!(silent.took, told(seed).took, "seed {seed}");
     }
 }
@@ -69,7 +69,7 @@ fn a_story_that_is_told_is_the_one_that_happened() {
 fn a_world_without_faults_has_none_in_its_story() {
     for seed in 0..40 {
         let calm = SimulationOptions { tell: true, faults: false, ..SimulationOptions::default() };
-        let simulated = simulate(Program::random(seed), &calm);
+        let simulated = simulate(SimProgram::random(seed), &calm);
         assert_eq!(simulated.violations, [], "seed {seed}");
         assert!(!simulated.story.iter().any(|line| line.contains("FAULT")), "seed {seed}");
     }

@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Data {
+pub(super) struct EventData {
     pub(super) name: Option<String>,
     pub(super) cause: Option<String>,
     pub(super) code: Option<String>,
@@ -39,12 +39,14 @@ pub(super) struct Data {
     pub(super) at: Option<Time>,
 }
 
-impl Data {
+impl EventData {
     /// What can't be read counts as missing, and the rules report that.
-    pub(super) fn read(event: &Event) -> Data {
+    pub(super) fn read(event: &Event) -> EventData {
         match (&event.data, event.kind) {
             // A step can put anything there.
-            (_, EventType::Log | EventType::State | EventType::StepStarted) | (None, _) => Data::default(),
+            (_, EventType::Log | EventType::State | EventType::StepStarted) | (None, _) => {
+                EventData::default()
+            }
             (Some(data), _) => data.to().unwrap_or_default(),
         }
     }
@@ -52,7 +54,7 @@ impl Data {
 
 /// Which cap a failed attempt counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum FailureCap {
     /// The attempt itself failed.
     Try,
     /// Its worker is gone.
@@ -61,12 +63,12 @@ pub(super) enum Cause {
     Released,
 }
 
-impl Data {
-    pub(super) fn cause(&self) -> Cause {
+impl EventData {
+    pub(super) fn cause(&self) -> FailureCap {
         match self.cause.as_deref() {
-            Some("lease_lost") => Cause::Lost,
-            Some("released") => Cause::Released,
-            _ => Cause::Try,
+            Some("lease_lost") => FailureCap::Lost,
+            Some("released") => FailureCap::Released,
+            _ => FailureCap::Try,
         }
     }
 }

@@ -11,11 +11,11 @@ use flowline_core::event::{Event, EventType};
 use flowline_store::ReceiptStatus;
 
 use super::Walk;
-use super::data::Data;
+use super::data::EventData;
 use super::turn::{LastTransition, TurnCause};
 use crate::Invariant::{I1, I3, I5, I8, I10, I12, I18};
 use crate::flow::FlowMap;
-use crate::violation::{Findings, Subject};
+use crate::violation::Findings;
 
 /// Where a machine is, according to its log.
 #[derive(Debug, Clone, Default)]
@@ -64,41 +64,45 @@ impl MachineAt {
 
 impl Walk {
     /// Checks that what has to come next comes next.
-    pub(super) fn before_event(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
+    pub(super) fn before_event(
+        &mut self,
+        flow: &FlowMap,
+        event: &Event,
+        data: &EventData,
+        found: &mut Findings,
+    ) {
         let Some(machine) = &mut self.machine else { return };
         let (seq, kind) = (event.seq, event.kind);
         if kind != EventType::TimerSet && !machine.unset.is_empty() {
             let timers = std::mem::take(&mut machine.unset);
-            found.say(I10, Subject::Log, || {
-                format!("event {seq} ({kind}) came before timers {timers:?} were set")
-            });
+            found.log(I10, format!("event {seq} ({kind}) came before timers {timers:?} were set"));
         }
         let leaves = kind == EventType::StateChanged && !data.stays;
         if machine.leaving && !leaves && kind != EventType::TimerCancelled {
             let state = flow.state(machine.state).map_or("?", |state| &state.name);
-            let message = || {
-                format!(
-                    "the timers of state {state:?} were dropped before event {seq}, although the machine didn't leave it"
-                )
-            };
-            found.say(I10, Subject::Log, message);
+            let message = format!(
+                "the timers of state {state:?} were dropped before event {seq}, although the machine didn't leave it"
+            );
+            found.log(I10, message);
             machine.leaving = false;
         }
         let ends = kind.is_terminal() || kind == EventType::EventRejected;
         if machine.closing && !ends {
-            found.say(I1, Subject::Log, || {
-                format!("event {seq} ({kind}) comes after the machine reached its end")
-            });
+            found.log(I1, format!("event {seq} ({kind}) comes after the machine reached its end"));
             machine.closing = false;
         }
     }
 
-    pub(super) fn machine_event(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
+    pub(super) fn machine_event(
+        &mut self,
+        flow: &FlowMap,
+        event: &Event,
+        data: &EventData,
+        found: &mut Findings,
+    ) {
         if self.machine.is_none() {
             let (seq, kind) = (event.seq, event.kind);
-            return found.say(I12, Subject::Log, || {
-                format!("event {seq} ({kind}) belongs to a machine, but this is a flow")
-            });
+            return found.log(I12, format!("event {seq} ({kind}) belongs to a machine, but this is a flow"));
         }
         match event.kind {
             EventType::EventReceived => self.received(flow, event, data, found),
@@ -111,23 +115,20 @@ impl Walk {
         }
     }
 
-    fn received(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
+    fn received(&mut self, flow: &FlowMap, event: &Event, data: &EventData, found: &mut Findings) {
         let Some(machine) = &mut self.machine else { return };
         let (seq, number) = (event.seq, data.number.unwrap_or(0));
         let name = data.name.clone().unwrap_or_default();
         if !flow.events.contains_key(&name) {
-            found.say(I12, Subject::Log, || {
-                format!("event {seq} accepts {name:?}, which isn't in the definition")
-            });
+            found.log(I12, format!("event {seq} accepts {name:?}, which isn't in the definition"));
         }
         let next = machine.received.len() as u32 + 1;
         if number != next {
-            found
-                .say(I3, Subject::Log, || format!("event {seq} accepts number {number}, but {next} is next"));
+            found.log(I3, format!("event {seq} accepts number {number}, but {next} is next"));
         }
         let id = data.event_id.clone().unwrap_or_default();
         if machine.ids.values().any(|before| *before == id) {
-            found.say(I3, Subject::Log, || format!("event {seq} accepts {name:?} ({id}) a second time"));
+            found.log(I3, format!("event {seq} accepts {name:?} ({id}) a second time"));
         }
         machine.ids.insert(number, id);
         machine.received.insert(number, (name, data.roles.clone()));
@@ -135,9 +136,7 @@ impl Walk {
             let status =
                 data.status.as_deref().and_then(ReceiptStatus::parse).filter(|status| status.is_end());
             if !self.inheriting || status.is_none() {
-                found.say(I3, Subject::Log, || {
-                    format!("event {seq} inherits an event that the retried run hadn't finished")
-                });
+                found.log(I3, format!("event {seq} inherits an event that the retried run hadn't finished"));
             }
             machine.receipts.insert(number, status.unwrap_or(ReceiptStatus::Failed));
             return;
@@ -146,7 +145,7 @@ impl Walk {
         machine.receipts.insert(number, ReceiptStatus::Pending);
     }
 
-    fn rejected(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
+    fn rejected(&mut self, flow: &FlowMap, event: &Event, data: &EventData, found: &mut Findings) {
         let number = data.number.unwrap_or(0);
         match data.code.as_deref() {
             Some("ended") => {
@@ -154,9 +153,7 @@ impl Walk {
                 machine.closing = true;
                 if !machine.inbox.contains(&TurnCause::Event(number)) {
                     let seq = event.seq;
-                    found.say(I3, Subject::Log, || {
-                        format!("event {seq} rejects number {number}, which isn't in the inbox")
-                    });
+                    found.log(I3, format!("event {seq} rejects number {number}, which isn't in the inbox"));
                 }
                 machine.inbox.retain(|turn| *turn != TurnCause::Event(number));
             }
@@ -194,9 +191,12 @@ impl Walk {
         };
         if !fits {
             let (seq, code) = (event.seq, code.unwrap_or("no code"));
-            found.say(I5, Subject::Log, || {
-                format!("event {seq} rejects {name:?} ({code}), although {} of {} transitions are open to {roles:?}", open.len(), choices.len())
-            });
+            let message = format!(
+                "event {seq} rejects {name:?} ({code}), although {} of {} transitions are open to {roles:?}",
+                open.len(),
+                choices.len()
+            );
+            found.log(I5, message);
         }
     }
 
@@ -207,9 +207,10 @@ impl Walk {
         self.close_turn();
         if let Some(action) = self.dropped() {
             let name = flow.name(action);
-            found.say(I18, Subject::Log, || {
-                format!("event {seq} ({kind}) gives the turn to {by:?}, but the log doesn't say what happened to action {name:?} of the previous turn")
-            });
+            let message = format!(
+                "event {seq} ({kind}) gives the turn to {by:?}, but the log doesn't say what happened to action {name:?} of the previous turn"
+            );
+            found.log(I18, message);
         }
         let Some(machine) = &mut self.machine else { return };
         let first = machine.inbox.front().copied();
@@ -233,29 +234,27 @@ impl Walk {
             _ => None,
         };
         if let Some(problem) = problem {
-            found.say(I5, Subject::Log, || {
-                format!("event {seq} ({kind}) gives the turn to {by:?}, {problem}")
-            });
+            found.log(I5, format!("event {seq} ({kind}) gives the turn to {by:?}, {problem}"));
         }
         machine.inbox.retain(|turn| *turn != by);
         (machine.current, machine.error) = (None, None);
     }
 
     /// A retry puts the machine into the state that the retried run was in.
-    fn stood(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
+    fn stood(&mut self, flow: &FlowMap, event: &Event, data: &EventData, found: &mut Findings) {
         let (seq, inheriting) = (event.seq, self.inheriting);
         let Some(machine) = &mut self.machine else { return };
         let state = data.to.as_deref().and_then(|name| flow.state_named(name));
         let open = state.and_then(|state| flow.state(state)).is_some_and(|state| state.ends == Ends::No);
         if !inheriting || machine.transition > 0 || !open || data.transition.unwrap_or(0) == 0 {
-            found.say(I5, Subject::Log, || {
-                format!("event {seq} puts the machine into a state that the retried run can't have been in")
-            });
+            let message =
+                format!("event {seq} puts the machine into a state that the retried run can't have been in");
+            found.log(I5, message);
         }
         (machine.state, machine.transition) = (state.unwrap_or_default(), data.transition.unwrap_or(0));
     }
 
-    fn changed(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
+    fn changed(&mut self, flow: &FlowMap, event: &Event, data: &EventData, found: &mut Findings) {
         if data.inherited {
             return self.stood(flow, event, data, found);
         }
@@ -266,9 +265,9 @@ impl Walk {
                 Some(action) => TurnCause::Error(*action),
                 None => {
                     let seq = event.seq;
-                    return found.say(I12, Subject::Log, || {
-                        format!("event {seq} names action {action:?}, which isn't in the definition")
-                    });
+                    let message =
+                        format!("event {seq} names action {action:?}, which isn't in the definition");
+                    return found.log(I12, message);
                 }
             },
             _ => TurnCause::Start,
@@ -280,12 +279,10 @@ impl Walk {
         let (from, next) = (machine.state_name(flow).map(str::to_owned), machine.transition + 1);
         if data.transition != Some(next) || data.from != from {
             let (says, number) = (&data.from, data.transition);
-            let message = || {
-                format!(
-                    "event {seq} is transition {number:?} from {says:?}; it should be {next} from {from:?}"
-                )
-            };
-            found.say(I5, Subject::Log, message);
+            let message = format!(
+                "event {seq} is transition {number:?} from {says:?}; it should be {next} from {from:?}"
+            );
+            found.log(I5, message);
         }
         let to = match by {
             TurnCause::Start => flow.definition.machine.as_ref().map(|machine| machine.initial.as_str()),
@@ -295,18 +292,14 @@ impl Walk {
         let stays = from.as_deref().filter(|_| to.is_none());
         if data.to.as_deref() != to.or(stays) || data.stays != to.is_none() {
             let says = &data.to;
-            found.say(I5, Subject::Log, || {
-                format!("event {seq} leads to {says:?}, but the definition says {to:?}")
-            });
+            found.log(I5, format!("event {seq} leads to {says:?}, but the definition says {to:?}"));
         }
         let leaves = to.is_some() && by != TurnCause::Start;
         let kept: Vec<usize> = machine.armed.keys().copied().collect();
         if leaves
             && (!kept.is_empty() || machine.inbox.iter().any(|turn| matches!(turn, TurnCause::Timer(_))))
         {
-            found.say(I10, Subject::Log, || {
-                format!("event {seq} leaves the state, but timers {kept:?} are still set")
-            });
+            found.log(I10, format!("event {seq} leaves the state, but timers {kept:?} are still set"));
         }
         let old = machine.state;
         (machine.transition, machine.leaving) = (next, false);
@@ -328,7 +321,7 @@ impl Walk {
         &self,
         flow: &'a FlowMap,
         by: TurnCause,
-        data: &Data,
+        data: &EventData,
         event: &Event,
         found: &mut Findings,
     ) -> Option<&'a Transition> {
@@ -339,9 +332,10 @@ impl Walk {
             TurnCause::Timer(timer) => match flow.timer(timer) {
                 Some((state, timer)) if state == machine.state => Some(&timer.then),
                 _ => {
-                    found.say(I10, Subject::Log, || {
-                        format!("event {seq} was caused by timer {timer}, which doesn't belong to the current state")
-                    });
+                    let message = format!(
+                        "event {seq} was caused by timer {timer}, which doesn't belong to the current state"
+                    );
+                    found.log(I10, message);
                     None
                 }
             },
@@ -349,46 +343,41 @@ impl Walk {
                 let (name, roles) = machine.received.get(&number)?;
                 if data.event.as_deref() != Some(name) || data.event_id.as_ref() != machine.ids.get(&number) {
                     let (says, id) = (&data.event, &data.event_id);
-                    let message = || {
-                        format!(
-                            "event {seq} says that number {number} is {says:?} ({id:?}), but it's {name:?}"
-                        )
-                    };
-                    found.say(I5, Subject::Log, message);
+                    let message = format!(
+                        "event {seq} says that number {number} is {says:?} ({id:?}), but it's {name:?}"
+                    );
+                    found.log(I5, message);
                 }
                 let choices = flow.state(machine.state)?.on.get(name);
                 let Some(choice) = choices.and_then(|choices| choices.get(data.choice)) else {
                     let message =
-                        || format!("event {seq} takes a transition on {name:?} that the state doesn't have");
-                    found.say(I5, Subject::Log, message);
+                        format!("event {seq} takes a transition on {name:?} that the state doesn't have");
+                    found.log(I5, message);
                     return None;
                 };
                 if !allows(choice, roles) {
                     let takes = &choice.roles;
-                    found.say(I5, Subject::Log, || {
-                        format!("event {seq} takes a transition for {takes:?}, but the sender has {roles:?}")
-                    });
+                    let message =
+                        format!("event {seq} takes a transition for {takes:?}, but the sender has {roles:?}");
+                    found.log(I5, message);
                 }
                 // An earlier one without a role or a condition would have been taken.
                 let before = choices.into_iter().flatten().take(data.choice);
                 if before.into_iter().any(|choice| allows(choice, roles) && choice.condition.is_none()) {
-                    found.say(I5, Subject::Log, || {
-                        format!("event {seq} skips a transition that always applies")
-                    });
+                    found.log(I5, format!("event {seq} skips a transition that always applies"));
                 }
                 Some(choice)
             }
         }
     }
 
-    fn timer(&mut self, flow: &FlowMap, event: &Event, data: &Data, found: &mut Findings) {
+    fn timer(&mut self, flow: &FlowMap, event: &Event, data: &EventData, found: &mut Findings) {
         let (seq, kind) = (event.seq, event.kind);
         let Some((timer, (state, definition))) =
             data.timer.and_then(|timer| Some((timer, flow.timer(timer)?)))
         else {
-            return found.say(I12, Subject::Log, || {
-                format!("event {seq} ({kind}) names a timer that isn't in the definition")
-            });
+            return found
+                .log(I12, format!("event {seq} ({kind}) names a timer that isn't in the definition"));
         };
         let name = flow.state(state).map_or("?", |state| &state.name);
         if kind == EventType::TimerCancelled && data.reason.as_deref() == Some("guard") {
@@ -419,15 +408,13 @@ impl Walk {
             (_, reason) => Some(format!("for {reason:?}")),
         };
         if let Some(problem) = problem {
-            found.say(I10, Subject::Log, || {
-                format!("event {seq} ({kind}) is about a timer of state {name:?}, {problem}")
-            });
+            found.log(I10, format!("event {seq} ({kind}) is about a timer of state {name:?}, {problem}"));
         }
         match kind {
             EventType::TimerSet => {
                 machine.set += 1;
                 if data.at.is_none() {
-                    found.say(I8, Subject::Log, || format!("event {seq} sets a timer without a time"));
+                    found.log(I8, format!("event {seq} sets a timer without a time"));
                 }
                 machine.armed.insert(timer, (machine.set, data.at.unwrap_or_default()));
             }
@@ -452,35 +439,32 @@ impl Walk {
         &mut self,
         flow: &FlowMap,
         event: &Event,
-        data: &Data,
+        data: &EventData,
         by_itself: bool,
         found: &mut Findings,
     ) {
         let (seq, kind) = (event.seq, event.kind);
         let Some(machine) = &self.machine else { return };
         if machine.has_event_waiting() {
-            found.say(I3, Subject::Log, || {
-                format!("event {seq} ({kind}) ends the run, but there are events in its inbox")
-            });
+            found.log(I3, format!("event {seq} ({kind}) ends the run, but there are events in its inbox"));
         }
         if let Some(action) = self.dropped().filter(|_| by_itself) {
             let name = flow.name(action);
-            found.say(I18, Subject::Log, || {
-                format!("event {seq} ({kind}) ends the run, but the log doesn't say what happened to action {name:?}, which was triggered")
-            });
+            let message = format!(
+                "event {seq} ({kind}) ends the run, but the log doesn't say what happened to action {name:?}, which was triggered"
+            );
+            found.log(I18, message);
         }
         let ends = flow.state(machine.state).filter(|_| machine.transition > 0).map(|state| state.ends);
         if by_itself && kind == EventType::FlowCompleted && ends != Some(Ends::Completed) {
-            found.say(I1, Subject::Log, || {
-                format!("event {seq} says completed, but the machine isn't in a final state")
-            });
+            found.log(I1, format!("event {seq} says completed, but the machine isn't in a final state"));
         }
         if by_itself && kind == EventType::FlowFailed && data.step.is_none() && self.failed.is_some() {
-            found.say(I1, Subject::Log, || format!("event {seq} doesn't say which action failed the run"));
+            found.log(I1, format!("event {seq} doesn't say which action failed the run"));
         }
         let said = data.state.as_deref().filter(|_| kind == EventType::FlowCompleted);
         if said.is_some() && said != machine.state_name(flow) {
-            found.say(I1, Subject::Log, || format!("event {seq} ends the run in {said:?}"));
+            found.log(I1, format!("event {seq} ends the run in {said:?}"));
         }
     }
 

@@ -4,14 +4,20 @@ use flowline_core::event::{Event, EventType};
 use flowline_core::limits::LOST_LEASES;
 use flowline_store::Failure;
 
-use super::data::{Cause, Data};
+use super::data::{EventData, FailureCap};
 use super::{StepPhase, Walk};
 use crate::Invariant::{I1, I2, I5, I8, I18};
 use crate::flow::FlowMap;
-use crate::violation::{Findings, Subject};
+use crate::violation::Findings;
 
 impl Walk {
-    pub(super) fn step_event(&mut self, flow: &FlowMap, event: &Event, data: Data, found: &mut Findings) {
+    pub(super) fn step_event(
+        &mut self,
+        flow: &FlowMap,
+        event: &Event,
+        data: EventData,
+        found: &mut Findings,
+    ) {
         let name = event.step_name.as_deref().unwrap_or_default();
         let Some(step) = self.step_of(flow, name, event, found) else { return };
         match event.kind {
@@ -28,7 +34,7 @@ impl Walk {
         flow: &FlowMap,
         step: usize,
         event: &Event,
-        data: Data,
+        data: EventData,
         found: &mut Findings,
     ) {
         self.of_current(flow, step, event, found);
@@ -36,12 +42,12 @@ impl Walk {
         let outcome =
             matches!(event.kind, EventType::StepCompleted | EventType::StepRetry | EventType::StepFailed);
         // A released attempt may never have started, if a remote worker didn't acknowledge it.
-        let given_back = data.cause() == Cause::Released;
+        let given_back = data.cause() == FailureCap::Released;
         let expected = outcome && !by_condition && !given_back;
         if expected && self.steps[step].is_live() && !self.steps[step].started {
             let message =
-                || format!("event {} ({}) is about an attempt that never started", event.seq, event.kind);
-            found.say(I8, Subject::Log, message);
+                format!("event {} ({}) is about an attempt that never started", event.seq, event.kind);
+            found.log(I8, message);
         }
         match event.kind {
             EventType::StepStarted => self.started(step, event, found),
@@ -51,8 +57,8 @@ impl Walk {
                     returns.and_then(|name| flow.events.get(name)).is_some_and(|at| !self.emitted[*at]);
                 if unsaid {
                     let message =
-                        || format!("event {} completes the step without emitting what it returns", event.seq);
-                    found.say(I8, Subject::Log, message);
+                        format!("event {} completes the step without emitting what it returns", event.seq);
+                    found.log(I8, message);
                 }
                 self.settle(flow, step, event, StepPhase::Completed);
             }
@@ -71,8 +77,7 @@ impl Walk {
             return;
         }
         if at.started {
-            let message = || format!("event {} starts an attempt that had already started", event.seq);
-            found.say(I8, Subject::Log, message);
+            found.log(I8, format!("event {} starts an attempt that had already started", event.seq));
         }
         at.started = true;
         at.phase = StepPhase::Queued;
@@ -92,19 +97,25 @@ impl Walk {
         }
     }
 
-    fn retried(&mut self, flow: &FlowMap, step: usize, event: &Event, data: &Data, found: &mut Findings) {
+    fn retried(
+        &mut self,
+        flow: &FlowMap,
+        step: usize,
+        event: &Event,
+        data: &EventData,
+        found: &mut Findings,
+    ) {
         self.retries += 1;
         self.retried.insert(step);
         if self.stopping {
-            found.say(I5, Subject::Log, || format!("event {} retries after fail_fast", event.seq));
+            found.log(I5, format!("event {} retries after fail_fast", event.seq));
         }
         self.charge(flow, step, event, data.cause(), found);
         let attempts = flow.definition.steps[step].retry.attempts;
         let at = &mut self.steps[step];
-        if data.cause() == Cause::Try && at.tries >= attempts {
+        if data.cause() == FailureCap::Try && at.tries >= attempts {
             let (seq, tries) = (event.seq, at.tries);
-            let message = || format!("event {seq} retries after {tries} failed attempts of {attempts}");
-            found.say(I2, Subject::Log, message);
+            found.log(I2, format!("event {seq} retries after {tries} failed attempts of {attempts}"));
         }
         if at.is_live() {
             self.over += 1;
@@ -116,27 +127,39 @@ impl Walk {
     }
 
     /// Counts a failed attempt against its cap.
-    fn charge(&mut self, flow: &FlowMap, step: usize, event: &Event, cause: Cause, found: &mut Findings) {
+    fn charge(
+        &mut self,
+        flow: &FlowMap,
+        step: usize,
+        event: &Event,
+        cause: FailureCap,
+        found: &mut Findings,
+    ) {
         let attempts = flow.definition.steps[step].retry.attempts;
         let at = &mut self.steps[step];
         let (count, cap, what) = match cause {
-            Cause::Try => (&mut at.tries, attempts, "failed attempts"),
+            FailureCap::Try => (&mut at.tries, attempts, "failed attempts"),
             // The last lost lease fails the step.
-            Cause::Lost => {
+            FailureCap::Lost => {
                 (&mut at.lost, LOST_LEASES + u32::from(event.kind == EventType::StepFailed), "lost leases")
             }
-            Cause::Released => return,
+            FailureCap::Released => return,
         };
         *count += 1;
         if *count > cap {
             let (seq, count) = (event.seq, *count);
-            found.say(I2, Subject::Log, || {
-                format!("event {seq} makes it {count} {what}, but the limit is {cap}")
-            });
+            found.log(I2, format!("event {seq} makes it {count} {what}, but the limit is {cap}"));
         }
     }
 
-    fn step_failed(&mut self, flow: &FlowMap, step: usize, event: &Event, data: Data, found: &mut Findings) {
+    fn step_failed(
+        &mut self,
+        flow: &FlowMap,
+        step: usize,
+        event: &Event,
+        data: EventData,
+        found: &mut Findings,
+    ) {
         self.charge(flow, step, event, data.cause(), found);
         let moves = flow.definition.steps[step].on_error.is_some();
         if !flow.goes_on_after_failure(step) && !moves {
@@ -150,15 +173,22 @@ impl Walk {
         self.settle(flow, step, event, StepPhase::Failed);
     }
 
-    fn skipped(&mut self, flow: &FlowMap, step: usize, event: &Event, data: &Data, found: &mut Findings) {
+    fn skipped(
+        &mut self,
+        flow: &FlowMap,
+        step: usize,
+        event: &Event,
+        data: &EventData,
+        found: &mut Findings,
+    ) {
         let at = self.steps[step];
         let by_condition = data.reason.as_deref() == Some("condition");
         let dropped = self.machine.is_some() && !by_condition && !self.is_cut_off();
         if dropped {
             let (seq, name) = (event.seq, flow.name(step));
             let message =
-                || format!("event {seq} drops action {name:?}, but nothing failed that would explain it");
-            found.say(I18, Subject::Log, message);
+                format!("event {seq} drops action {name:?}, but nothing failed that would explain it");
+            found.log(I18, message);
         }
         let fits = match data.reason.as_deref() {
             _ if dropped => true,
@@ -175,17 +205,15 @@ impl Walk {
             of_flow && data.reason.as_deref() == Some("not_triggered") && self.could_be_triggered(flow, step);
         if given_up {
             let (seq, name) = (event.seq, flow.name(step));
-            let message = || {
-                format!("event {seq} gives up on step {name:?}, which an external event could still trigger")
-            };
-            found.say(I1, Subject::Log, message);
+            let message =
+                format!("event {seq} gives up on step {name:?}, which an external event could still trigger");
+            found.log(I1, message);
         }
         if !fits {
             let (seq, name, reason) =
                 (event.seq, flow.name(step), data.reason.as_deref().unwrap_or("no reason"));
             let phase = at.phase;
-            let message = || format!("event {seq} skips step {name:?} ({reason}), which is {phase:?}");
-            found.say(I5, Subject::Log, message);
+            found.log(I5, format!("event {seq} skips step {name:?} ({reason}), which is {phase:?}"));
         }
         let at = &mut self.steps[step];
         self.over += u64::from(at.is_live());

@@ -8,7 +8,7 @@ use flowline_store::{Base, Commit, CommitError, Committed, JobKey, LeaseUse, Oth
 use super::{Followed, KnownJob, KnownLease, Watch};
 use crate::Invariant::{I2, I4, I5, I7, I8, I9, I10, I12, I17};
 use crate::source::StoreSnapshot;
-use crate::violation::{Findings, Subject, Violation};
+use crate::violation::{Findings, Violation};
 
 impl Watch {
     /// A commit was written or refused, at `now` by the store's clock.
@@ -26,10 +26,10 @@ impl Watch {
                 if let Some(run) = self.runs.get_mut(&commit.run) {
                     let new = run.read_on(source, &commit.run, &mut found);
                     if new > 0 {
-                        found.say(I8, Subject::Call, || format!("a refused commit wrote {new} events"));
+                        found.call(I8, format!("a refused commit wrote {new} events"));
                     }
                 } else if source.row(&commit.run).is_some() {
-                    found.say(I8, Subject::Call, || "a refused commit created a run".to_owned());
+                    found.call(I8, "a refused commit created a run");
                 }
             }
         }
@@ -52,7 +52,7 @@ impl Watch {
         run.version += 1;
         if landed.version != run.version {
             let (is, was) = (landed.version, run.version - 1);
-            found.say(I8, Subject::Call, || format!("a commit on version {was} led to version {is}"));
+            found.call(I8, format!("a commit on version {was} led to version {is}"));
             run.version = landed.version;
         }
         for lease in &commit.leases {
@@ -68,13 +68,13 @@ impl Watch {
                 if job.held || self.paused.contains(&queue) {
                     let (name, queue) = (&job.name, &job.lane.queue);
                     let message =
-                        || format!("{name:?} was handed out while its run or queue {queue:?} is paused");
-                    found.say(I17, Subject::Call, message);
+                        format!("{name:?} was handed out while its run or queue {queue:?} is paused");
+                    found.call(I17, message);
                 }
                 if job.due > now {
                     let message =
-                        || format!("{:?} was handed out at {now}, before it's due ({})", job.name, job.due);
-                    found.say(I10, Subject::Call, message);
+                        format!("{:?} was handed out at {now}, before it's due ({})", job.name, job.due);
+                    found.call(I10, message);
                 }
                 let lease = KnownLease {
                     token: asked.token,
@@ -93,11 +93,10 @@ impl Watch {
         let known = self.runs.get(&commit.run).map(|run| run.version);
         match (&commit.base, known) {
             (Base::Version(decided), Some(known)) if *decided != known => {
-                let message = || format!("decided on version {decided}, but written on version {known}");
-                found.say(I8, Subject::Call, message);
+                found.call(I8, format!("decided on version {decided}, but written on version {known}"));
             }
             (Base::New(_), Some(_)) => {
-                found.say(I9, Subject::Call, || "an existing run was started again".to_owned());
+                found.call(I9, "an existing run was started again");
             }
             (_, Some(_)) => return,
             (_, None) => {}
@@ -106,7 +105,7 @@ impl Watch {
             return;
         }
         let Some(row) = source.row(&commit.run) else {
-            return found.say(I8, Subject::Call, || "a commit was written, but there's no run".to_owned());
+            return found.call(I8, "a commit was written, but there's no run");
         };
         self.tenants.insert(commit.run.tenant.clone());
         match self.flow(source, &commit.run.tenant, &row.definition) {
@@ -115,8 +114,7 @@ impl Watch {
                 self.runs.insert(commit.run.clone(), followed);
             }
             None => {
-                let message = || format!("definition {} can't be read under this tenant", row.definition);
-                found.say(I12, Subject::Call, message);
+                found.call(I12, format!("definition {} can't be read under this tenant", row.definition));
             }
         }
     }
@@ -151,8 +149,8 @@ impl Followed {
             },
         };
         if let Some((invariant, what)) = problem {
-            let message = || format!("written with {what} at {now}: {lease:?}, while the job is {job:?}");
-            found.say(invariant, Subject::Call, message);
+            let message = format!("written with {what} at {now}: {lease:?}, while the job is {job:?}");
+            found.call(invariant, message);
         }
     }
 
@@ -181,13 +179,11 @@ impl Followed {
                 || self.walk.machine.is_some()
                 || self.attempts.contains(&(job.key, attempt - 1));
             if !self.attempts.insert((job.key, attempt)) || !follows {
-                found.say(I2, Subject::Call, || {
-                    format!("attempt {attempt} of {name:?} got a job out of order")
-                });
+                found.call(I2, format!("attempt {attempt} of {name:?} got a job out of order"));
             }
         }
         if self.jobs.insert(job.key, KnownJob::new(job)).is_some() {
-            found.say(I2, Subject::Call, || format!("{name:?} got a second job"));
+            found.call(I2, format!("{name:?} got a second job"));
         }
     }
 
@@ -201,15 +197,14 @@ impl Followed {
     ) {
         if landed.first_seq != self.walk.seq + 1 {
             let (first, after) = (landed.first_seq, self.walk.seq);
-            found
-                .say(I4, Subject::Call, || format!("a commit started at event {first}, after event {after}"));
+            found.call(I4, format!("a commit started at event {first}, after event {after}"));
         }
         self.walk.triggered.clear();
         self.walk.retried.clear();
         let new = self.read_on(source, &commit.run, found);
         if new != commit.events.len() {
             let said = commit.events.len();
-            found.say(I8, Subject::Call, || format!("a commit of {said} events wrote {new}"));
+            found.call(I8, format!("a commit of {said} events wrote {new}"));
         }
         let triggered = std::mem::take(&mut self.walk.triggered);
         let of_machine = self.walk.machine.is_some();
@@ -227,15 +222,12 @@ impl Followed {
             .collect();
         let name = |step: usize| self.flow.name(step).to_owned();
         for &step in added.difference(&triggered) {
-            let message =
-                || format!("step {:?} got a job, but nothing in the commit triggers it", name(step));
-            found.say(I5, Subject::Call, message);
+            found.call(I5, format!("step {:?} got a job, but nothing in the commit triggers it", name(step)));
         }
         for &step in triggered.difference(&added) {
             let live = self.walk.ended.is_none() && self.walk.steps[step].is_live();
             if live {
-                let message = || format!("step {:?} was triggered, but the commit adds no job", name(step));
-                found.say(I5, Subject::Call, message);
+                found.call(I5, format!("step {:?} was triggered, but the commit adds no job", name(step)));
             }
         }
     }

@@ -8,7 +8,7 @@ use flowline_store::{Claim, Claimed, Extend, Extended, JobKey, LeasedJob};
 
 use super::{KnownLease, Watch};
 use crate::Invariant::{I7, I10, I14, I15, I16, I17};
-use crate::violation::{Findings, Subject, Violation};
+use crate::violation::{Findings, Violation};
 use crate::walk::StepPhase;
 
 impl Watch {
@@ -24,14 +24,12 @@ impl Watch {
             if *count > free {
                 let queue = &job.lane.queue;
                 let message =
-                    || format!("a claim with {free} free slots in queue {queue:?} got more jobs than that");
-                found.say(I17, Subject::Call, message);
+                    format!("a claim with {free} free slots in queue {queue:?} got more jobs than that");
+                found.call(I17, message);
             }
             if claim.tenant.as_ref().is_some_and(|tenant| *tenant != job.run.tenant) {
                 let worker = &claim.worker;
-                found.say(I14, Subject::Call, || {
-                    format!("{worker} serves another tenant, but got {:?}", job.name)
-                });
+                found.call(I14, format!("{worker} serves another tenant, but got {:?}", job.name));
             }
             self.lease(now, claim, job, &mut found);
             violations.extend(found.of_run(&job.run));
@@ -47,28 +45,24 @@ impl Watch {
             let at = run.walk.steps.get(step as usize).copied().unwrap_or_default();
             if run.walk.ended.is_some() || !at.is_live() || at.attempt != attempt {
                 let message =
-                    || format!("{worker} got attempt {attempt} of step {name:?}, which is over: {at:?}");
-                found.say(I16, Subject::Call, message);
+                    format!("{worker} got attempt {attempt} of step {name:?}, which is over: {at:?}");
+                found.call(I16, message);
             }
         }
         let Some(known) = run.jobs.get_mut(&job.key).filter(|known| known.attempt == attempt) else {
-            let message = || format!("{worker} got attempt {attempt} of {name:?}, which has no job");
-            return found.say(I15, Subject::Call, message);
+            return found.call(I15, format!("{worker} got attempt {attempt} of {name:?}, which has no job"));
         };
         if let Some(lease) = &known.lease {
-            let message =
-                || format!("{worker} got attempt {attempt} of {name:?}, which {} holds", lease.worker);
-            found.say(I7, Subject::Call, message);
+            let message = format!("{worker} got attempt {attempt} of {name:?}, which {} holds", lease.worker);
+            found.call(I7, message);
         }
         if known.held || paused {
             let queue = &known.queue;
-            let message = || format!("{worker} got {name:?}, while its run or queue {queue:?} is paused");
-            found.say(I17, Subject::Call, message);
+            found.call(I17, format!("{worker} got {name:?}, while its run or queue {queue:?} is paused"));
         }
         if known.due > now {
             let due = known.due;
-            found
-                .say(I10, Subject::Call, || format!("{worker} got {name:?} at {now}, which is due at {due}"));
+            found.call(I10, format!("{worker} got {name:?} at {now}, which is due at {due}"));
         }
         let (token, worker) = (job.token, claim.worker.clone());
         known.lease = Some(KnownLease { token, worker, expires: now + claim.ttl, released: false });
@@ -90,12 +84,12 @@ impl Watch {
             match (lease, answer) {
                 (Some(lease), Extended::Held) => lease.expires = now + ttl,
                 (None, Extended::Held) => {
-                    found.say(I7, Subject::Call, || format!("a stale token extended the lease of {key:?}"));
+                    found.call(I7, format!("a stale token extended the lease of {key:?}"));
                 }
                 (Some(lease), Extended::Gone(why)) => {
                     let message =
-                        || format!("the lease of {key:?} was reported as gone ({why:?}), but it's {lease:?}");
-                    found.say(I7, Subject::Call, message);
+                        format!("the lease of {key:?} was reported as gone ({why:?}), but it's {lease:?}");
+                    found.call(I7, message);
                 }
                 (None, Extended::Gone(_)) => {}
             }
@@ -120,8 +114,7 @@ impl Watch {
         let mut found = self.checker.findings();
         let at = self.runs.get(run).and_then(|run| run.walk.steps.get(step as usize));
         if let Some(at) = at.filter(|at| matches!(at.phase, StepPhase::Completed | StepPhase::Failed)) {
-            let message = || format!("{worker} starts attempt {attempt} of step {step}, which is {at:?}");
-            found.say(I16, Subject::Outside, message);
+            found.outside(I16, format!("{worker} starts attempt {attempt} of step {step}, which is {at:?}"));
         }
         found.of_run(run)
     }

@@ -28,13 +28,13 @@ impl Watch {
                 None => {
                     gone.push(key.clone());
                     if !old(runs) {
-                        found.say(I3, Subject::Row, || "the run was removed too early".to_owned());
+                        found.say(I3, Subject::Row, "the run was removed too early");
                     }
                 }
                 Some(row) if row.events_trimmed => {
                     // The clock may have been set back since an earlier round.
                     if !run.trimmed && !old(events) {
-                        found.say(I4, Subject::Log, || "the events were removed too early".to_owned());
+                        found.log(I4, "the events were removed too early");
                     }
                     run.trimmed = true;
                 }
@@ -57,7 +57,7 @@ impl Watch {
             violations.extend(miscounted(self.checker, tenant, &counters, recount(source, tenant)));
             for key in source.runs(tenant).iter().filter(|key| !self.runs.contains_key(key)) {
                 let mut found = self.checker.findings();
-                found.say(I3, Subject::Row, || "the run exists, but no commit created it".to_owned());
+                found.say(I3, Subject::Row, "the run exists, but no commit created it");
                 violations.extend(found.of_run(key));
             }
         }
@@ -68,7 +68,7 @@ impl Watch {
     fn look(&self, source: &dyn StoreSnapshot, key: &RunKey) -> Vec<Violation> {
         let mut found = self.checker.findings();
         let (Some(run), Some(row)) = (self.runs.get(key), source.row(key)) else {
-            found.say(I3, Subject::Row, || "the run is gone".to_owned());
+            found.say(I3, Subject::Row, "the run is gone");
             return found.of_run(key);
         };
         if !run.trimmed {
@@ -101,8 +101,7 @@ impl Watch {
                     None => job.due.max(Time::from_millis(run.walk.last_ms)),
                 };
                 if since.max(calm) + bound < now {
-                    let message = || format!("nothing has happened to {job_key:?} since {since}: {job:?}");
-                    found.say(I11, Subject::Jobs, message);
+                    found.jobs(I11, format!("nothing has happened to {job_key:?} since {since}: {job:?}"));
                 }
             }
             violations.extend(found.of_run(key));

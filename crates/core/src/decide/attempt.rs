@@ -2,7 +2,7 @@
 
 use super::draft::Draft;
 use super::report::Report;
-use super::{Failure, Halt, Refusal, Retryable};
+use super::{AttemptFailure, Halt, Refusal, Retryable};
 use crate::definition::{Backoff, Retry};
 use crate::event::{EventType, Slot};
 use crate::json::{self, Json, JsonError};
@@ -50,7 +50,7 @@ impl Draft<'_> {
                 {
                     return Err(halt);
                 }
-                let failure = Failure {
+                let failure = AttemptFailure {
                     error: refusal.to_string(),
                     code: Some(code_of(&refusal).to_owned()),
                     stack: None,
@@ -127,7 +127,7 @@ impl Draft<'_> {
         self.settle()
     }
 
-    pub(super) fn failed(&mut self, step: u32, attempt: u32, failure: &Failure) -> Result<(), Halt> {
+    pub(super) fn failed(&mut self, step: u32, attempt: u32, failure: &AttemptFailure) -> Result<(), Halt> {
         self.reported(step, attempt, Report::Failed(failure))?;
         let error = clip(&failure.error);
         let code = failure.code.as_deref();

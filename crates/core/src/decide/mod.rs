@@ -33,64 +33,35 @@ pub use machine::{PastEvent, ReceivedEvent, Standing, TriedAgain};
 /// Something that happens to a run.
 #[derive(Debug, Clone)]
 pub enum Input {
+    /// A run starts.
     Start(Box<Start>),
     /// A delayed attempt was claimed.
-    Started {
-        step: u32,
-        attempt: u32,
-        data: Json,
-    },
+    Started { step: u32, attempt: u32, data: Json },
     /// An attempt succeeded. The emits become visible with it.
-    Done {
-        step: u32,
-        attempt: u32,
-        result: Json,
-        emits: Vec<(String, Json)>,
-    },
+    Done { step: u32, attempt: u32, result: Json, emits: Vec<(String, Json)> },
     /// An attempt failed.
-    Failed {
-        step: u32,
-        attempt: u32,
-        failure: Failure,
-    },
-    /// An attempt's lease expired, or was given back by its holder.
-    LeaseLost {
-        step: u32,
-        attempt: u32,
-        released: bool,
-    },
-    /// A step publishes in the middle of an attempt.
-    EmitNow {
-        step: u32,
-        attempt: u32,
-        name: String,
-        payload: Json,
-    },
-    /// An event from outside, that the definition accepts. A machine knows one that comes again by its id.
-    External {
-        name: String,
-        payload: Json,
-        event_id: Option<String>,
-        sender: Sender,
-    },
-    /// A timer of a machine's state ran out: the one that was set under this number.
-    TimerDue {
-        timer: u32,
-        number: u32,
-        due: Time,
-    },
-    /// The time of a machine's delayed start has come.
+    Failed { step: u32, attempt: u32, failure: AttemptFailure },
+    /// An attempt's lease expired, or its holder gave it back.
+    LeaseLost { step: u32, attempt: u32, released: bool },
+    /// A step emits an event in the middle of an attempt.
+    EmitNow { step: u32, attempt: u32, name: String, payload: Json },
+    /// An external event. A machine recognizes a repeated one by its id.
+    External { name: String, payload: Json, event_id: Option<String>, sender: Sender },
+    /// A timer of a machine's state is due: the one that was set under this number.
+    TimerDue { timer: u32, number: u32, due: Time },
+    /// A machine's delayed start is due.
     Begin,
-    /// The run has used up its time.
+    /// The run's timeout has passed.
     TimedOut,
-    Cancel {
-        reason: Option<String>,
-    },
+    /// An operator cancels the run.
+    Cancel { reason: Option<String> },
+    /// An operator pauses the run.
     Pause,
+    /// An operator resumes the run.
     Resume,
     /// An operator ends the run.
     Finish(Finish),
-    /// Look again whether anything is left to do (a repair after damage).
+    /// Checks again whether anything is left to do (a repair after damage).
     Revisit,
 }
 
@@ -152,22 +123,15 @@ impl Start {
 /// Something that a repeated run had come to.
 #[derive(Debug, Clone)]
 pub enum Inherited {
-    /// An event: from outside, or from this attempt of a step that completed in the end.
-    Emit {
-        of: Option<(Arc<str>, u32)>,
-        name: String,
-        payload: Json,
-    },
-    Completed {
-        step: Arc<str>,
-        attempt: u32,
-        result: Json,
-    },
+    /// An event: an external one, or one from this attempt of a step that later completed.
+    Emit { of: Option<(Arc<str>, u32)>, name: String, payload: Json },
+    /// A completed step.
+    Completed { step: Arc<str>, attempt: u32, result: Json },
 }
 
 /// Why an attempt failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct AttemptFailure {
     pub error: String,
     pub code: Option<String>,
     pub stack: Option<String>,

@@ -6,7 +6,7 @@
 
 use super::attempt::clip;
 use super::draft::Draft;
-use super::{AttemptLog, Failure, Halt, Missing, Refusal};
+use super::{AttemptFailure, AttemptLog, Halt, Missing, Refusal};
 use crate::event::{AttemptOf, EventType};
 use crate::json::Json;
 use crate::report::{Recorded, ReportDigest, ReportDigests};
@@ -15,7 +15,7 @@ use crate::report::{Recorded, ReportDigest, ReportDigests};
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Report<'a> {
     Done(&'a Json),
-    Failed(&'a Failure),
+    Failed(&'a AttemptFailure),
     Emit(&'a str, &'a Json),
 }
 

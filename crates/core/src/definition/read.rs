@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::check::{Finding, check_graph, check_parts};
 use super::diagnostic::{Diagnostic, Diagnostics, Severity};
 use super::place::Place;
-use super::source::{self, Entry, Format, Map, Node, Value};
+use super::source::{self, Format, Map, MapEntry, Node, NodeValue};
 use super::{Cleanup, Definition, Retain, suggest};
 
 const FLOW_KEYS: [&str; 10] =
@@ -112,7 +112,7 @@ impl Reader {
     /// `flow` or `machine` says what the file describes; where neither is there, the other keys do.
     fn definition(&mut self, root: &Node) -> Option<Definition> {
         let place = Place::root();
-        let Value::Map(map) = &root.value else {
+        let NodeValue::Map(map) = &root.value else {
             let message =
                 format!("expected a flow or a machine (a map of its keys), found {}", root.describe());
             let help = "start with flow: NAME and steps:, or with machine: NAME and states:";
@@ -167,7 +167,7 @@ impl Reader {
     }
 
     /// Reads a key that flows and machines have alike; false if it is none.
-    fn shared(&mut self, key: &str, entry: &Entry, at: &Place, definition: &mut Definition) -> bool {
+    fn shared(&mut self, key: &str, entry: &MapEntry, at: &Place, definition: &mut Definition) -> bool {
         match key {
             "description" => definition.description = self.text(entry, at, "text"),
             "input" => definition.input = self.schema(&entry.value, at, "`input`"),
@@ -193,9 +193,14 @@ impl Reader {
     }
 
     /// The steps of a flow or the actions of a machine.
-    fn steps(&mut self, entry: &Entry, place: &Place, kind: &step::Kind) -> Vec<super::StepDefinition> {
+    fn steps(
+        &mut self,
+        entry: &MapEntry,
+        place: &Place,
+        kind: &step::StepKind,
+    ) -> Vec<super::StepDefinition> {
         match &entry.value.value {
-            Value::Map(map) => {
+            NodeValue::Map(map) => {
                 map.entries().iter().map(|step| self.step(step, &place.key(&step.key), kind)).collect()
             }
             _ => {
@@ -209,11 +214,11 @@ impl Reader {
         }
     }
 
-    fn cleanup(&mut self, entry: &Entry, place: &Place) -> Option<Cleanup> {
+    fn cleanup(&mut self, entry: &MapEntry, place: &Place) -> Option<Cleanup> {
         match &entry.value.value {
-            Value::String(text) if text == "never" => Some(Cleanup::Never),
-            Value::String(text) if text == "on-complete" => Some(Cleanup::OnComplete),
-            Value::Map(map) if map.get("ttl").is_some() => {
+            NodeValue::String(text) if text == "never" => Some(Cleanup::Never),
+            NodeValue::String(text) if text == "on-complete" => Some(Cleanup::OnComplete),
+            NodeValue::Map(map) if map.get("ttl").is_some() => {
                 for other in map.entries().iter().filter(|other| other.key != "ttl") {
                     self.unknown_key("`state`", &["ttl"], other, &place.key(&other.key));
                 }
@@ -227,8 +232,8 @@ impl Reader {
         }
     }
 
-    fn retain(&mut self, entry: &Entry, place: &Place) -> Option<Retain> {
-        let Value::Map(map) = &entry.value.value else {
+    fn retain(&mut self, entry: &MapEntry, place: &Place) -> Option<Retain> {
+        let NodeValue::Map(map) = &entry.value.value else {
             let help = "it says how long ended runs are kept: events for the log, runs for all of the run";
             self.wrong_type(&entry.value, place, "`retain`", "{events: 1d, runs: 7d}", help);
             return None;
@@ -251,7 +256,7 @@ impl Reader {
         &mut self,
         of: &str,
         known: &[&'static str],
-        entry: &Entry,
+        entry: &MapEntry,
         place: &Place,
     ) -> Option<&'static str> {
         let key = entry.key.as_str();
@@ -298,9 +303,9 @@ impl Reader {
 }
 
 /// What to write for the step that a run is to start with.
-fn entry_help(entry: &Entry) -> String {
+fn entry_help(entry: &MapEntry) -> String {
     let step = match &entry.value.value {
-        Value::String(name) => format!("step {name:?}"),
+        NodeValue::String(name) => format!("step {name:?}"),
         _ => "the step that starts the run".to_owned(),
     };
     format!(

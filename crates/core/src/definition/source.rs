@@ -40,12 +40,12 @@ impl Format {
 /// A value and where it stands.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
-    pub(crate) value: Value,
+    pub(crate) value: NodeValue,
     pub(crate) span: Range<usize>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Value {
+pub(crate) enum NodeValue {
     Null,
     Bool(bool),
     Number(Number),
@@ -57,12 +57,12 @@ pub(crate) enum Value {
 /// Keys in the order of the file, each once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Map {
-    entries: Vec<Entry>,
+    entries: Vec<MapEntry>,
     by_key: BTreeMap<String, usize>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct MapEntry {
     pub(crate) key: String,
     pub(crate) key_span: Range<usize>,
     pub(crate) value: Node,
@@ -87,33 +87,33 @@ pub(crate) fn parse(text: &str, format: Format) -> Result<Node, Vec<Diagnostic>>
 }
 
 impl Node {
-    fn new(value: Value, span: Range<usize>) -> Node {
+    fn new(value: NodeValue, span: Range<usize>) -> Node {
         Node { value, span }
     }
 
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match &self.value {
-            Value::Null => serde_json::Value::Null,
-            Value::Bool(b) => (*b).into(),
-            Value::Number(n) => n.clone().into(),
-            Value::String(s) => s.as_str().into(),
-            Value::List(items) => items.iter().map(Node::to_json).collect(),
-            Value::Map(map) => map.entries.iter().map(|e| (e.key.clone(), e.value.to_json())).collect(),
+            NodeValue::Null => serde_json::Value::Null,
+            NodeValue::Bool(b) => (*b).into(),
+            NodeValue::Number(n) => n.clone().into(),
+            NodeValue::String(s) => s.as_str().into(),
+            NodeValue::List(items) => items.iter().map(Node::to_json).collect(),
+            NodeValue::Map(map) => map.entries.iter().map(|e| (e.key.clone(), e.value.to_json())).collect(),
         }
     }
 
     /// What stands here, for a message: "the number 30", "a list".
     pub(crate) fn describe(&self) -> String {
         match &self.value {
-            Value::Null => "nothing".to_owned(),
-            Value::Bool(b) => b.to_string(),
-            Value::Number(n) => format!("the number {n}"),
-            Value::String(s) if s.chars().count() > 40 => {
+            NodeValue::Null => "nothing".to_owned(),
+            NodeValue::Bool(b) => b.to_string(),
+            NodeValue::Number(n) => format!("the number {n}"),
+            NodeValue::String(s) if s.chars().count() > 40 => {
                 format!("the text {:?}", s.chars().take(39).chain(['…']).collect::<String>())
             }
-            Value::String(s) => format!("the text {s:?}"),
-            Value::List(_) => "a list".to_owned(),
-            Value::Map(_) => "a map".to_owned(),
+            NodeValue::String(s) => format!("the text {s:?}"),
+            NodeValue::List(_) => "a list".to_owned(),
+            NodeValue::Map(_) => "a map".to_owned(),
         }
     }
 
@@ -123,7 +123,9 @@ impl Node {
     /// `{all: […]}` for a list, a list of one for that one) the element meant is found.
     pub(crate) fn span_at(&self, place: &Place) -> Range<usize> {
         let mut span = match &self.value {
-            Value::Map(map) => map.entries.first().map_or(self.span.clone(), |entry| entry.key_span.clone()),
+            NodeValue::Map(map) => {
+                map.entries.first().map_or(self.span.clone(), |entry| entry.key_span.clone())
+            }
             _ => self.span.clone(),
         };
         let mut node = self;
@@ -136,21 +138,21 @@ impl Node {
 
     fn child(&self, segment: &Segment) -> Option<(&Node, Range<usize>)> {
         match (&self.value, segment) {
-            (Value::Map(map), Segment::Key(key)) => {
+            (NodeValue::Map(map), Segment::Key(key)) => {
                 map.get(key).map(|entry| (&entry.value, entry.pointed_at()))
             }
-            (Value::Map(map), Segment::Name(key)) => {
+            (NodeValue::Map(map), Segment::Name(key)) => {
                 map.get(key).map(|entry| (&entry.value, entry.key_span.clone()))
             }
-            (Value::Map(map), Segment::Index(_)) => {
+            (NodeValue::Map(map), Segment::Index(_)) => {
                 map.get("all").and_then(|entry| entry.value.child(segment))
             }
-            (Value::List(items), Segment::Index(index)) => {
+            (NodeValue::List(items), Segment::Index(index)) => {
                 items.get(*index).map(|item| (item, item.span.clone()))
             }
-            (Value::List(items), Segment::Key(key) | Segment::Name(key)) => {
+            (NodeValue::List(items), Segment::Key(key) | Segment::Name(key)) => {
                 let named =
-                    items.iter().find(|item| matches!(&item.value, Value::String(text) if text == key));
+                    items.iter().find(|item| matches!(&item.value, NodeValue::String(text) if text == key));
                 match (named, &items[..]) {
                     (Some(item), _) => Some((item, item.span.clone())),
                     (None, [only]) => only.child(segment),
@@ -162,27 +164,27 @@ impl Node {
     }
 }
 
-impl Entry {
+impl MapEntry {
     /// The value where it is a scalar, the key where the value is long or empty.
     fn pointed_at(&self) -> Range<usize> {
         match &self.value.value {
-            Value::Null | Value::List(_) | Value::Map(_) => self.key_span.clone(),
+            NodeValue::Null | NodeValue::List(_) | NodeValue::Map(_) => self.key_span.clone(),
             _ => self.value.span.clone(),
         }
     }
 }
 
 impl Map {
-    pub(crate) fn entries(&self) -> &[Entry] {
+    pub(crate) fn entries(&self) -> &[MapEntry] {
         &self.entries
     }
 
-    pub(crate) fn get(&self, key: &str) -> Option<&Entry> {
+    pub(crate) fn get(&self, key: &str) -> Option<&MapEntry> {
         self.by_key.get(key).map(|&i| &self.entries[i])
     }
 
     /// Adds an entry; a key that is there already is an error at its second place.
-    fn insert(&mut self, entry: Entry) -> Result<(), Diagnostic> {
+    fn insert(&mut self, entry: MapEntry) -> Result<(), Diagnostic> {
         if self.by_key.contains_key(&entry.key) {
             let message = format!("duplicate key {:?}", entry.key);
             return Err(syntax(

@@ -12,72 +12,42 @@ use crate::plan::Plan;
 /// An event, reduced to what changes the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fact {
-    Start {
-        delayed: bool,
-        priority: Priority,
-    },
+    /// The run started.
+    Start { delayed: bool, priority: Priority },
     /// A delayed attempt was claimed.
-    Started {
-        step: u32,
-    },
-    Completed {
-        step: u32,
-        attempt: u32,
-    },
-    Retry {
-        step: u32,
-        attempt: u32,
-        delayed: bool,
-        cause: Cause,
-    },
-    Failed {
-        step: u32,
-        attempt: u32,
-        cause: Cause,
-    },
-    Skipped {
-        step: u32,
-    },
-    Emit {
-        event: u32,
-    },
+    Started { step: u32 },
+    /// A step completed.
+    Completed { step: u32, attempt: u32 },
+    /// An attempt failed and the step gets another one.
+    Retry { step: u32, attempt: u32, delayed: bool, cause: Cause },
+    /// A step is out of attempts.
+    Failed { step: u32, attempt: u32, cause: Cause },
+    /// A step was skipped.
+    Skipped { step: u32 },
+    /// An event was emitted.
+    Emit { event: u32 },
+    /// The run was paused.
     Paused,
+    /// The run was resumed.
     Resumed,
+    /// The run ended.
     Ended(Ended),
-    /// A machine took an event in.
-    Received {
-        number: u32,
-        event: u32,
-    },
-    /// An event that the run which this one repeats was done with.
-    Inherited {
-        number: u32,
-    },
-    /// A machine that repeats another run was put where that one stood.
-    Stood {
-        state: u32,
-        transition: u32,
-    },
-    /// A machine turned an event down when its turn came.
-    Rejected {
-        number: u32,
-    },
-    /// A machine made a transition: of several that the turn could lead to, this choice.
-    Moved {
-        by: Turn,
-        choice: u32,
-        /// It wrote the context.
-        context: bool,
-    },
-    TimerSet {
-        timer: u32,
-    },
-    TimerFired {
-        timer: u32,
-    },
-    TimerCancelled {
-        timer: u32,
-    },
+    /// A machine accepted an event.
+    Received { number: u32, event: u32 },
+    /// An event that the retried run had finished.
+    Inherited { number: u32 },
+    /// A retry put the machine into the state that the retried run was in.
+    Stood { state: u32, transition: u32 },
+    /// A machine rejected an event when its turn came.
+    Rejected { number: u32 },
+    /// A machine made a transition: this choice among those of the turn. `context` if it wrote the context.
+    Moved { by: Turn, choice: u32, context: bool },
+    /// A timer was set.
+    TimerSet { timer: u32 },
+    /// A timer fired.
+    TimerFired { timer: u32 },
+    /// A timer was cancelled.
+    TimerCancelled { timer: u32 },
     /// Changes nothing (a log line).
     Note,
 }

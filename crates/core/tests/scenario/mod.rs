@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::decide::{
-    AddJob, AttemptLog, Decided, Decision, Failure, Finish, Inherited, Input, Job, Known, Missing, Moment,
-    OtherJobs, Refusal, Retryable, Sender, Start, decide,
+    AddJob, AttemptFailure, AttemptLog, Decided, Decision, Finish, Inherited, Input, Job, Known, Missing,
+    Moment, OtherJobs, Refusal, Retryable, Sender, Start, decide,
 };
 use flowline_core::definition::{Definition, Format, read};
 use flowline_core::event::{AttemptOf, Event, EventType, NewEvent, Slot};
@@ -69,8 +69,8 @@ pub fn json(text: &str) -> Json {
 }
 
 /// A failure as a step reports it, left to its retry policy.
-pub fn failure(code: &str) -> Failure {
-    Failure {
+pub fn failure(code: &str) -> AttemptFailure {
+    AttemptFailure {
         error: format!("broke with {code}"),
         code: Some(code.to_owned()),
         stack: None,
@@ -164,7 +164,7 @@ impl Scenario {
         self.fail_with(step, failure(code))
     }
 
-    pub fn fail_with(&mut self, step: &str, failure: Failure) -> Came {
+    pub fn fail_with(&mut self, step: &str, failure: AttemptFailure) -> Came {
         let attempt = self.claim(step);
         self.apply(Input::Failed { step: self.index(step), attempt, failure })
     }

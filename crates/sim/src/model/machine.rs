@@ -13,9 +13,9 @@ use flowline_core::definition::{Definition, Machine, Missed, When};
 use flowline_core::{Event, EventType};
 use serde_json::{Map, Value, json};
 
-use super::predict::{Ending, is_repeated};
+use super::predict::{TryEnding, is_repeated};
 use super::{Cut, ObservedRun, check_cut_of};
-use crate::program::{Made, Op, Program};
+use crate::program::{ClientOp, Made, SimProgram};
 
 use again::{Legacy, Over, Stood};
 use receipts::Became;
@@ -68,7 +68,7 @@ struct Expected {
 }
 
 struct Model<'a> {
-    program: &'a Program,
+    program: &'a SimProgram,
     run: usize,
     definition: &'a Definition,
     machine: &'a Machine,
@@ -112,10 +112,10 @@ struct Model<'a> {
 }
 
 /// Whether the run of a machine went as its program says.
-pub(super) fn compare(program: &Program, run: usize, seen: ObservedRun<'_>) -> Result<(), String> {
+pub(super) fn compare(program: &SimProgram, run: usize, seen: ObservedRun<'_>) -> Result<(), String> {
     let mut model = model(program, run)?;
     let repeats = program.script.ops.iter().find_map(|timed| match timed.op {
-        Op::Retry { run: of, into, .. } if into == run => Some(of),
+        ClientOp::Retry { run: of, into, .. } if into == run => Some(of),
         _ => None,
     });
     if let Some(of) = repeats.filter(|_| !program.retries_from_start(run)) {
@@ -130,7 +130,7 @@ pub(super) fn compare(program: &Program, run: usize, seen: ObservedRun<'_>) -> R
     model.check_receipts(seen.receipts)
 }
 
-fn model(program: &Program, run: usize) -> Result<Model<'_>, String> {
+fn model(program: &SimProgram, run: usize) -> Result<Model<'_>, String> {
     let version = program.version(run).ok_or_else(|| format!("no start makes run {run}"))?;
     let definition = &version.plan.definition;
     let (Some(machine), Some(made)) = (&definition.machine, &version.machine) else {
@@ -266,7 +266,7 @@ impl Model<'_> {
             .script
             .ops
             .iter()
-            .any(|timed| matches!(timed.op, Op::Retry { into, .. } if into == self.run));
+            .any(|timed| matches!(timed.op, ClientOp::Retry { into, .. } if into == self.run));
         if !repeats && !given.into_iter().any(|start| start.input.value() == self.input) {
             return Err(format!("the run has the input {}, which no start gave it", self.input));
         }
@@ -294,7 +294,7 @@ impl Model<'_> {
             return Err(format!("{} was taken in before", letter.id));
         }
         let sent = self.program.script.ops.iter().any(|timed| match &timed.op {
-            Op::Send { run, event, payload, id, sender, .. } => {
+            ClientOp::Send { run, event, payload, id, sender, .. } => {
                 let user = sender.user.as_ref().map_or(Value::Null, |user| json!(user));
                 (*run, event, &payload.value(), &sender.roles, user)
                     == (self.run, &letter.name, &letter.payload, &letter.roles, letter.user.clone())
@@ -392,7 +392,7 @@ impl Model<'_> {
             let tries = self.tries[action];
             let act = self.program.act_in(self.run, self.transition, action as u32, tries);
             let code = data["code"].as_str().map(str::to_owned);
-            let ending = Ending::of(definition, &act, code.as_deref() == Some("timeout"));
+            let ending = TryEnding::of(definition, &act, code.as_deref() == Some("timeout"));
             let expected = match &ending.code {
                 None => EventType::StepCompleted,
                 Some(code) if is_repeated(definition, code.as_deref(), ending.may_retry, tries) => {

@@ -18,7 +18,7 @@ use flowline_core::definition::{Definition, OnFailure, StepDefinition, Subscribe
 use flowline_core::{Event, Status};
 use flowline_store::Receipt;
 
-use crate::program::{Op, Program};
+use crate::program::{ClientOp, SimProgram};
 
 pub use observe::{Cut, Observed};
 pub use predict::{Prediction, predict};
@@ -52,7 +52,7 @@ pub struct ObservedRun<'a> {
 }
 
 /// Whether a run went as its program says. `run` is its number in the script. The error says what differs, in words.
-pub fn compare(program: &Program, run: usize, seen: ObservedRun<'_>) -> Result<(), String> {
+pub fn compare(program: &SimProgram, run: usize, seen: ObservedRun<'_>) -> Result<(), String> {
     let Some(version) = program.version(run) else { return Err(format!("no start makes run {run}")) };
     if version.machine.is_some() {
         return machine::compare(program, run, seen);
@@ -93,7 +93,7 @@ fn counts_as_done(flow: &Definition, observed: &Observed, name: &str) -> bool {
 
 /// The run began with an input that one of its starts gave and the schema takes, or as what it repeats had left it.
 fn check_start(
-    program: &Program,
+    program: &SimProgram,
     run: usize,
     observed: &Observed,
     parent: Option<&[Event]>,
@@ -110,7 +110,7 @@ fn check_start(
     let Some(parent) = parent else { return Ok(()) };
     let before = Observed::of(flow, parent)?;
     let from = program.script.ops.iter().find_map(|timed| match &timed.op {
-        Op::Retry { into, from, .. } if *into == run => from.clone(),
+        ClientOp::Retry { into, from, .. } if *into == run => from.clone(),
         _ => None,
     });
     let again = from.map(|from| downstream(flow, &from)).unwrap_or_default();
@@ -151,7 +151,7 @@ fn downstream(flow: &Definition, from: &str) -> BTreeSet<String> {
 }
 
 /// Only what the script holds may cut a run short, or a time-out where the flow has one.
-fn check_cut(program: &Program, run: usize, flow: &Definition, observed: &Observed) -> Result<(), String> {
+fn check_cut(program: &SimProgram, run: usize, flow: &Definition, observed: &Observed) -> Result<(), String> {
     observed.cut.map_or(Ok(()), |cut| check_cut_of(program, run, flow, cut))?;
     match observed.received.iter().find(|event| !flow.accepts.contains_key(*event)) {
         Some(event) => Err(format!("the run took the event {event:?}, which its flow does not accept")),
@@ -160,12 +160,12 @@ fn check_cut(program: &Program, run: usize, flow: &Definition, observed: &Observ
 }
 
 /// Whether somebody asked for an end before the run was done.
-fn check_cut_of(program: &Program, run: usize, flow: &Definition, cut: Cut) -> Result<(), String> {
-    let asked = |wanted: &dyn Fn(&Op) -> bool| program.script.ops.iter().any(|timed| wanted(&timed.op));
+fn check_cut_of(program: &SimProgram, run: usize, flow: &Definition, cut: Cut) -> Result<(), String> {
+    let asked = |wanted: &dyn Fn(&ClientOp) -> bool| program.script.ops.iter().any(|timed| wanted(&timed.op));
     let allowed = match cut {
-        Cut::Cancelled => asked(&|op| matches!(op, Op::Cancel { run: of } if *of == run)),
-        Cut::CompletedByHand => asked(&|op| matches!(op, Op::Complete { run: of, .. } if *of == run)),
-        Cut::FailedByHand => asked(&|op| matches!(op, Op::Fail { run: of, .. } if *of == run)),
+        Cut::Cancelled => asked(&|op| matches!(op, ClientOp::Cancel { run: of } if *of == run)),
+        Cut::CompletedByHand => asked(&|op| matches!(op, ClientOp::Complete { run: of, .. } if *of == run)),
+        Cut::FailedByHand => asked(&|op| matches!(op, ClientOp::Fail { run: of, .. } if *of == run)),
         // Whether it was too early is for the checker, which knows the clocks.
         Cut::OutOfTime => flow.timeout.is_some(),
     };

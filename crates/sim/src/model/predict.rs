@@ -11,7 +11,7 @@ use flowline_core::definition::{Definition, OnFailure, StepDefinition, Subscribe
 use serde_json::Value;
 
 use super::{Observed, StepFate, counts_as_done, holds, satisfied};
-use crate::program::{Condition, Doing, Program, ScriptedAttempt, ScriptedOutcome, weight};
+use crate::program::{Condition, Doing, ScriptedAttempt, ScriptedOutcome, SimProgram, weight};
 
 /// What is allowed to become of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ struct World {
     done: BTreeSet<String>,
 }
 
-pub fn predict(program: &Program, run: usize, observed: &Observed) -> Prediction {
+pub fn predict(program: &SimProgram, run: usize, observed: &Observed) -> Prediction {
     let Some(version) = program.version(run) else { return Prediction::empty() };
     let flow = &version.plan.definition;
     let own: BTreeMap<&str, Own> = flow
@@ -187,7 +187,7 @@ fn closure(flow: &Definition, observed: &Observed, own: &BTreeMap<&str, Own>, su
 
 /// What a step does if it is triggered: its condition, then try after try.
 fn own(
-    program: &Program,
+    program: &SimProgram,
     run: usize,
     (at, step): (u32, &StepDefinition),
     verdicts: BTreeSet<Verdict>,
@@ -218,7 +218,7 @@ fn own(
 }
 
 fn play(
-    program: &Program,
+    program: &SimProgram,
     run: usize,
     (at, step): (u32, &StepDefinition),
     observed: &Observed,
@@ -229,7 +229,7 @@ fn play(
         let act = program.act(run, at, tries);
         let late_in_log =
             seen.and_then(|codes| codes.get(tries as usize)) == Some(&Some("timeout".to_owned()));
-        let ending = Ending::of(step, &act, late_in_log);
+        let ending = TryEnding::of(step, &act, late_in_log);
         let now = act.doings.iter().filter_map(|(_, doing)| match doing {
             Doing::EmitNow(name, _) if step.published().any(|event| event == name) => Some(name.clone()),
             _ => None,
@@ -273,7 +273,7 @@ pub(super) fn is_repeated(step: &StepDefinition, code: Option<&str>, may_retry: 
 }
 
 /// How a try ends.
-pub(super) struct Ending {
+pub(super) struct TryEnding {
     /// The code that it fails with; none where it succeeds.
     pub(super) code: Option<Option<String>>,
     pub(super) may_retry: bool,
@@ -281,9 +281,9 @@ pub(super) struct Ending {
     cut_off: bool,
 }
 
-impl Ending {
-    pub(super) fn of(step: &StepDefinition, act: &ScriptedAttempt, late_in_log: bool) -> Ending {
-        let failed = |code: Option<&str>, may_retry: bool| Ending {
+impl TryEnding {
+    pub(super) fn of(step: &StepDefinition, act: &ScriptedAttempt, late_in_log: bool) -> TryEnding {
+        let failed = |code: Option<&str>, may_retry: bool| TryEnding {
             code: Some(code.map(str::to_owned)),
             may_retry,
             cut_off: false,
@@ -298,7 +298,7 @@ impl Ending {
             return failed(Some("timeout"), true);
         }
         if late_in_log && step.timeout.is_some() {
-            return Ending { cut_off: true, ..failed(Some("timeout"), true) };
+            return TryEnding { cut_off: true, ..failed(Some("timeout"), true) };
         }
         match &act.outcome {
             ScriptedOutcome::Failed { code, retry, .. } => {
@@ -315,7 +315,7 @@ impl Ending {
                         return failed(Some("schema"), false);
                     }
                 }
-                Ending { code: None, may_retry: false, cut_off: false }
+                TryEnding { code: None, may_retry: false, cut_off: false }
             }
         }
     }

@@ -8,7 +8,7 @@ use flowline_core::{Event, EventType, Json, RunId, Tenant};
 use serde_json::{Value, json};
 
 use super::{ObservedRun, compare};
-use crate::program::Program;
+use crate::program::SimProgram;
 
 /// A diamond: two branches after one, joined again.
 const DIAMOND: &str = "
@@ -50,7 +50,7 @@ pub(crate) fn log(lines: &[&str]) -> Vec<Event> {
 fn judge(steps: &str, doomed: Option<&str>, lines: &[&str]) -> Result<(), String> {
     let text = format!("flow: f\naccepts: [x]\nsteps:{steps}");
     let read = read("f.yaml", &text, Format::Yaml).unwrap_or_else(|wrong| panic!("{}", wrong.render(false)));
-    let program = Program::calm(read.definition, doomed, Json::null());
+    let program = SimProgram::calm(read.definition, doomed, Json::null());
     compare(&program, 0, ObservedRun { log: &log(lines), receipts: &[], parent: None, at_rest: true })
 }
 

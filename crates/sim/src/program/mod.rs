@@ -23,14 +23,14 @@ use flowline_core::{Definition, Json, Plan};
 pub use act::{Doing, ScriptedAttempt, ScriptedOutcome};
 pub use flow::{Condition, Version};
 pub use machine::{Guard, Made, MadeTransition, Term};
-pub use script::{ClientScript, Op, ScriptedStart, Timed};
+pub use script::{ClientOp, ClientScript, ScriptedStart, Timed};
 pub use stub::{Guess, Stub};
 pub use toy::Play;
 pub(crate) use toy::users_of;
 
 /// A flow with the behaviour of its steps and of its clients.
 #[derive(Debug, Clone)]
-pub struct Program {
+pub struct SimProgram {
     pub seed: u64,
     /// The definitions of the flow, oldest first. A start names one by its place here.
     pub versions: Vec<Version>,
@@ -82,9 +82,9 @@ enum Manners {
     Unruly,
 }
 
-impl Program {
+impl SimProgram {
     /// The random program of a seed: of a machine in a third of them.
-    pub fn random(seed: u64) -> Program {
+    pub fn random(seed: u64) -> SimProgram {
         let machine = mix(seed, &[MACHINES]).is_multiple_of(3);
         let mut rng = Rng::with_seed(mix(seed, &[if machine { 4 } else { 0 }]));
         let mut versions = if machine { machine::versions(&mut rng) } else { flow::versions(&mut rng) };
@@ -103,12 +103,24 @@ impl Program {
             temper.manners = Manners::Hasty;
             script.cut_short(&mut Rng::with_seed(mix(seed, &[5])));
         }
-        Program { seed, versions, script, guesses: Vec::new(), temper, payloads: Arc::default(), toy: None }
+        SimProgram {
+            seed,
+            versions,
+            script,
+            guesses: Vec::new(),
+            temper,
+            payloads: Arc::default(),
+            toy: None,
+        }
     }
 
     /// One run of a flow in which everything succeeds at once, except that `doomed` fails whenever it is tried.
     #[cfg(test)]
-    pub(crate) fn calm(definition: flowline_core::Definition, doomed: Option<&str>, input: Json) -> Program {
+    pub(crate) fn calm(
+        definition: flowline_core::Definition,
+        doomed: Option<&str>,
+        input: Json,
+    ) -> SimProgram {
         let plan = Arc::new(Plan::build(definition).unwrap());
         let doomed = doomed.map(|step| plan.step_index(step).unwrap());
         let start = ScriptedStart {
@@ -124,11 +136,11 @@ impl Program {
             step.condition.as_ref().map(|condition| Condition::Given(condition == "true"))
         };
         let conditions = plan.definition.steps.iter().map(says).collect();
-        let script = ClientScript::of(vec![Timed { at: Duration::ZERO, op: Op::Start(start) }]);
+        let script = ClientScript::of(vec![Timed { at: Duration::ZERO, op: ClientOp::Start(start) }]);
         let temper =
             Temper { failing: 0, doomed, manners: Manners::Plain, slowest: Duration::from_millis(10) };
         let versions = vec![Version { plan, conditions, machine: None }];
-        Program {
+        SimProgram {
             seed: 0,
             versions,
             script,
@@ -242,8 +254,8 @@ mod tests {
     #[test]
     fn a_seed_gives_the_same_program_every_time() {
         for seed in 0..200 {
-            let (one, two) = (Program::random(seed), Program::random(seed));
-            let shown = |program: &Program| {
+            let (one, two) = (SimProgram::random(seed), SimProgram::random(seed));
+            let shown = |program: &SimProgram| {
                 let flows: Vec<String> =
                     program.versions.iter().map(|version| version.plan.definition.canonical()).collect();
                 format!("{flows:?} {:?} {:?}", program.script, program.act(0, 0, 1))
@@ -256,7 +268,7 @@ mod tests {
     #[test]
     fn every_random_definition_passes_the_check_of_files() {
         for seed in 0..500 {
-            for version in Program::random(seed).versions {
+            for version in SimProgram::random(seed).versions {
                 let Err(mut found) = version.plan.definition.validate() else { continue };
                 found.items.retain(|item| !matches!(item.code, "crossed-after" | "unknown-context-key"));
                 assert!(!found.has_errors(), "seed {seed}: {}", found.render(false));
@@ -266,7 +278,8 @@ mod tests {
 
     #[test]
     fn a_good_share_of_programs_are_machines_with_all_that_machines_can_have() {
-        let all: Vec<Program> = (0..900).map(Program::random).filter(Program::is_of_machine).collect();
+        let all: Vec<SimProgram> =
+            (0..900).map(SimProgram::random).filter(SimProgram::is_of_machine).collect();
         assert!((250..350).contains(&all.len()), "{} of 900", all.len());
         let definitions: Vec<String> =
             all.iter().flat_map(|program| &program.versions).map(|v| v.plan.definition.canonical()).collect();
@@ -298,7 +311,7 @@ mod tests {
 
     #[test]
     fn programs_differ_in_all_that_flows_can_have() {
-        let all: Vec<Program> = (0..500).map(Program::random).collect();
+        let all: Vec<SimProgram> = (0..500).map(SimProgram::random).collect();
         let definitions: Vec<String> =
             all.iter().flat_map(|program| &program.versions).map(|v| v.plan.definition.canonical()).collect();
         for part in [

@@ -22,63 +22,42 @@ pub struct ClientScript {
 #[derive(Debug, Clone)]
 pub struct Timed {
     pub at: Duration,
-    pub op: Op,
+    pub op: ClientOp,
 }
 
 /// Runs are numbered within the program: a start and a retry say which run they make, the others which they mean. Two
 /// starts with one key make one run. An operation on a run that is not there yet comes to nothing.
 #[derive(Debug, Clone)]
-pub enum Op {
+pub enum ClientOp {
+    /// Starts a run.
     Start(ScriptedStart),
-    Send {
-        run: usize,
-        event: String,
-        payload: Json,
-        /// What it is known by where it is sent again; made on the spot where there is none.
-        id: Option<String>,
-        sender: Sender,
-        /// Whether the id is new with this sending, and nobody will repeat it.
-        fresh: bool,
-    },
-    Pause {
-        run: usize,
-    },
-    Resume {
-        run: usize,
-    },
-    Cancel {
-        run: usize,
-    },
+    /// Sends an event. `id` identifies it if it's sent again; `None` makes one up on the spot. `fresh` if the id is new and
+    /// nobody will repeat it.
+    Send { run: usize, event: String, payload: Json, id: Option<String>, sender: Sender, fresh: bool },
+    /// Pauses a run.
+    Pause { run: usize },
+    /// Resumes a run.
+    Resume { run: usize },
+    /// Cancels a run.
+    Cancel { run: usize },
     /// An operator ends the run as completed.
-    Complete {
-        run: usize,
-        result: Json,
-    },
+    Complete { run: usize, result: Json },
     /// An operator ends the run as failed.
-    Fail {
-        run: usize,
-        error: String,
-    },
-    /// Repeats a run, if it has ended, as another.
-    Retry {
-        run: usize,
-        into: usize,
-        from: Option<String>,
-    },
-    /// Sends a machine what its present state answers.
+    Fail { run: usize, error: String },
+    /// Retries a run, if it has ended, as another.
+    Retry { run: usize, into: usize, from: Option<String> },
+    /// Sends a machine an event that its current state handles.
     Play(Play),
-    PauseQueue {
-        queue: String,
-    },
-    ResumeQueue {
-        queue: String,
-    },
+    /// Pauses a queue.
+    PauseQueue { queue: String },
+    /// Resumes a queue.
+    ResumeQueue { queue: String },
 }
 
 #[derive(Debug, Clone)]
 pub struct ScriptedStart {
     pub run: usize,
-    /// The definition, by its place in [`super::Program::versions`].
+    /// The definition, by its place in [`super::SimProgram::versions`].
     pub version: usize,
     pub input: Json,
     pub key: Option<String>,
@@ -87,10 +66,10 @@ pub struct ScriptedStart {
     pub priority: Priority,
 }
 
-impl Op {
+impl ClientOp {
     /// An event for a flow.
-    pub(super) fn send(run: usize, event: String, payload: Json) -> Op {
-        Op::Send { run, event, payload, id: None, sender: Sender::default(), fresh: false }
+    pub(super) fn send(run: usize, event: String, payload: Json) -> ClientOp {
+        ClientOp::Send { run, event, payload, id: None, sender: Sender::default(), fresh: false }
     }
 }
 
@@ -103,12 +82,12 @@ impl ClientScript {
     /// Has an operator end each run that is started, at some moment of its first seconds.
     pub(super) fn cut_short(&mut self, rng: &mut Rng) {
         let begun = |timed: &Timed| match &timed.op {
-            Op::Start(start) => Some((start.run, timed.at)),
+            ClientOp::Start(start) => Some((start.run, timed.at)),
             _ => None,
         };
         let starts: Vec<_> = self.ops.iter().filter_map(begun).collect();
         for (run, begin) in starts {
-            let op = pick(rng, &[Op::Cancel { run }, complete(run), fail(run)]);
+            let op = pick(rng, &[ClientOp::Cancel { run }, complete(run), fail(run)]);
             self.ops.push(Timed { at: begin + Duration::from_millis(rng.u64(1_000..=12_000)), op });
         }
         self.ops.sort_by_key(|timed| timed.at);
@@ -117,8 +96,8 @@ impl ClientScript {
     /// How many runs there are at most.
     pub fn runs(&self) -> usize {
         let numbers = self.ops.iter().filter_map(|timed| match &timed.op {
-            Op::Start(start) => Some(start.run),
-            Op::Retry { into, .. } => Some(*into),
+            ClientOp::Start(start) => Some(start.run),
+            ClientOp::Retry { into, .. } => Some(*into),
             _ => None,
         });
         numbers.max().map_or(0, |last| last + 1)
@@ -127,8 +106,8 @@ impl ClientScript {
     /// The definition that a run is started from; a repeated run has that of the run it repeats.
     pub fn version_of(&self, run: usize) -> Option<usize> {
         self.ops.iter().find_map(|timed| match &timed.op {
-            Op::Start(start) if start.run == run => Some(start.version),
-            Op::Retry { run: of, into, .. } if *into == run && *of < run => self.version_of(*of),
+            ClientOp::Start(start) if start.run == run => Some(start.version),
+            ClientOp::Retry { run: of, into, .. } if *into == run && *of < run => self.version_of(*of),
             _ => None,
         })
     }
@@ -136,7 +115,7 @@ impl ClientScript {
     /// The starts that make a run: several with one key.
     pub fn starts_of(&self, run: usize) -> impl Iterator<Item = &ScriptedStart> {
         self.ops.iter().filter_map(move |timed| match &timed.op {
-            Op::Start(start) if start.run == run => Some(start),
+            ClientOp::Start(start) if start.run == run => Some(start),
             _ => None,
         })
     }
@@ -159,7 +138,7 @@ pub(super) fn random(rng: &mut Rng, versions: &[Version]) -> ClientScript {
             let times = if one_in(rng, 6) { 2 } else { 1 };
             for _ in 0..times {
                 let payload = Json::from(serde_json::json!({ "n": weight(&event) }));
-                push(rng, &mut ops, begin, Op::send(run, event.clone(), payload));
+                push(rng, &mut ops, begin, ClientOp::send(run, event.clone(), payload));
             }
         }
         if start.key.is_some() && one_in(rng, 2) {
@@ -167,15 +146,15 @@ pub(super) fn random(rng: &mut Rng, versions: &[Version]) -> ClientScript {
             if one_in(rng, 3) {
                 again.input = input(rng);
             }
-            push(rng, &mut ops, begin, Op::Start(again));
+            push(rng, &mut ops, begin, ClientOp::Start(again));
         }
-        ops.push(Timed { at: begin, op: Op::Start(start) });
+        ops.push(Timed { at: begin, op: ClientOp::Start(start) });
         steer(rng, &mut ops, begin, run);
         if one_in(rng, 6) {
             let steps = &definition.steps;
             let from = one_in(rng, 3).then(|| steps[rng.usize(0..steps.len())].name.clone());
             let at = begin + Duration::from_secs(rng.u64(20..=90));
-            ops.push(Timed { at, op: Op::Retry { run, into: runs, from } });
+            ops.push(Timed { at, op: ClientOp::Retry { run, into: runs, from } });
             runs += 1;
         }
     }
@@ -183,8 +162,8 @@ pub(super) fn random(rng: &mut Rng, versions: &[Version]) -> ClientScript {
         let queue = "mail".to_owned();
         let at = Duration::from_millis(rng.u64(0..=5_000));
         let later = at + Duration::from_millis(rng.u64(100..=20_000));
-        ops.push(Timed { at, op: Op::PauseQueue { queue: queue.clone() } });
-        ops.push(Timed { at: later, op: Op::ResumeQueue { queue } });
+        ops.push(Timed { at, op: ClientOp::PauseQueue { queue: queue.clone() } });
+        ops.push(Timed { at: later, op: ClientOp::ResumeQueue { queue } });
     }
     ClientScript::of(ops)
 }
@@ -210,19 +189,19 @@ pub(super) fn of_machines(rng: &mut Rng, versions: &[Version]) -> ClientScript {
         for number in 0..count {
             let at = begin + Duration::from_millis(rng.u64(1..=within));
             let op = event(rng, run, number, &events);
-            if matches!(op, Op::Send { fresh: false, .. }) && one_in(rng, 4) {
+            if matches!(op, ClientOp::Send { fresh: false, .. }) && one_in(rng, 4) {
                 push(rng, &mut ops, at, op.clone());
             }
             ops.push(Timed { at, op });
         }
         if start.key.is_some() && one_in(rng, 2) {
-            push(rng, &mut ops, begin, Op::Start(start.clone()));
+            push(rng, &mut ops, begin, ClientOp::Start(start.clone()));
         }
-        ops.push(Timed { at: begin, op: Op::Start(start) });
+        ops.push(Timed { at: begin, op: ClientOp::Start(start) });
         steer(rng, &mut ops, begin, run);
         if one_in(rng, 8) {
             let at = begin + Duration::from_secs(rng.u64(20..=90));
-            ops.push(Timed { at, op: Op::Retry { run, into: runs, from: None } });
+            ops.push(Timed { at, op: ClientOp::Retry { run, into: runs, from: None } });
             for number in 0..3 {
                 let op = event(rng, runs, number, &events);
                 push(rng, &mut ops, at, op);
@@ -234,7 +213,7 @@ pub(super) fn of_machines(rng: &mut Rng, versions: &[Version]) -> ClientScript {
 }
 
 /// An event for a machine, from somebody who may or may not send it.
-fn event(rng: &mut Rng, run: usize, number: usize, events: &[String]) -> Op {
+fn event(rng: &mut Rng, run: usize, number: usize, events: &[String]) -> ClientOp {
     let event = if one_in(rng, 25) { pick(rng, &EVENTS).to_owned() } else { pick(rng, events) };
     let payload = match rng.u32(0..8) {
         0 => Json::null(),
@@ -244,7 +223,7 @@ fn event(rng: &mut Rng, run: usize, number: usize, events: &[String]) -> Op {
         ROLES.iter().filter(|_| percent(rng, 40)).map(|role| (*role).to_owned()).collect();
     let user = rng.bool().then(|| format!("u{}", rng.u32(0..3)));
     let fresh = one_in(rng, 3);
-    Op::Send {
+    ClientOp::Send {
         run,
         event,
         payload,
@@ -278,27 +257,27 @@ fn input(rng: &mut Rng) -> Json {
 /// What operators do to a run: mostly nothing.
 fn steer(rng: &mut Rng, ops: &mut Vec<Timed>, begin: Duration, run: usize) {
     if one_in(rng, 6) {
-        let at = push(rng, ops, begin, Op::Pause { run });
-        push(rng, ops, at, Op::Resume { run });
+        let at = push(rng, ops, begin, ClientOp::Pause { run });
+        push(rng, ops, at, ClientOp::Resume { run });
     }
     match rng.u32(0..30) {
-        0 | 1 => drop(push(rng, ops, begin, Op::Cancel { run })),
+        0 | 1 => drop(push(rng, ops, begin, ClientOp::Cancel { run })),
         2 => drop(push(rng, ops, begin, complete(run))),
         3 => drop(push(rng, ops, begin, fail(run))),
         _ => {}
     }
 }
 
-fn complete(run: usize) -> Op {
-    Op::Complete { run, result: Json::from(true) }
+fn complete(run: usize) -> ClientOp {
+    ClientOp::Complete { run, result: Json::from(true) }
 }
 
-fn fail(run: usize) -> Op {
-    Op::Fail { run, error: "stopped by hand".to_owned() }
+fn fail(run: usize) -> ClientOp {
+    ClientOp::Fail { run, error: "stopped by hand".to_owned() }
 }
 
 /// Adds an operation soon after `begin`, and says when.
-fn push(rng: &mut Rng, ops: &mut Vec<Timed>, begin: Duration, op: Op) -> Duration {
+fn push(rng: &mut Rng, ops: &mut Vec<Timed>, begin: Duration, op: ClientOp) -> Duration {
     let within = pick(rng, &[20, 500, 5_000, 20_000]);
     let at = begin + Duration::from_millis(rng.u64(1..=within));
     ops.push(Timed { at, op });

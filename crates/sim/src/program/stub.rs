@@ -19,9 +19,9 @@ use crate::report::longest_try;
 
 use super::flow::FUNCTION;
 use super::sample::{Literals, value};
-use super::script::{ClientScript, Op, ScriptedStart, Timed};
+use super::script::{ClientOp, ClientScript, ScriptedStart, Timed};
 use super::toy::Toy;
-use super::{Condition, Program, Temper, Version, mix, one_in, pick};
+use super::{Condition, SimProgram, Temper, Version, mix, one_in, pick};
 
 /// Tries to make up an input that all conditions can read.
 const TRIES: usize = 6;
@@ -75,7 +75,7 @@ impl Stub {
     }
 
     /// The program of a seed.
-    pub fn program(&mut self, seed: u64) -> Result<Program, PlanError> {
+    pub fn program(&mut self, seed: u64) -> Result<SimProgram, PlanError> {
         if let Some(toy) = &self.toy {
             return Ok(toy.clone().program(seed, self.input.clone()));
         }
@@ -103,7 +103,7 @@ impl Stub {
         let script = script(&mut rng, &self.definition, input, &payloads);
         let version = Version { plan, conditions, machine: None };
         let payloads = Arc::new(payloads);
-        Ok(Program { seed, versions: vec![version], script, temper, payloads, guesses, toy: None })
+        Ok(SimProgram { seed, versions: vec![version], script, temper, payloads, guesses, toy: None })
     }
 
     /// What each event carries in this program.
@@ -263,13 +263,13 @@ fn script(
         delay: Duration::ZERO,
         priority: Priority::Normal,
     };
-    let mut ops = vec![Timed { at: Duration::ZERO, op: Op::Start(start) }];
+    let mut ops = vec![Timed { at: Duration::ZERO, op: ClientOp::Start(start) }];
     for event in definition.accepts.keys() {
         if !one_in(rng, 5) {
             let within = pick(rng, &[100, 5_000, 60_000]);
             let at = Duration::from_millis(rng.u64(1..=within));
             let payload = payloads.get(event).cloned().unwrap_or_else(Json::null);
-            ops.push(Timed { at, op: Op::send(0, event.clone(), payload) });
+            ops.push(Timed { at, op: ClientOp::send(0, event.clone(), payload) });
         }
     }
     ClientScript::of(ops)

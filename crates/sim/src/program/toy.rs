@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 
 use super::flow::FUNCTION;
 use super::sample::{Literals, value};
-use super::script::{ClientScript, Op, ScriptedStart, Timed};
+use super::script::{ClientOp, ClientScript, ScriptedStart, Timed};
 use super::stub::{literals, temper};
-use super::{Program, Version, mix, one_in, pick};
+use super::{SimProgram, Version, mix, one_in, pick};
 use crate::report::longest_try;
 use crate::shared::BEGINNING;
 
@@ -110,14 +110,14 @@ impl Toy {
         }
     }
 
-    pub(super) fn program(self: Arc<Toy>, seed: u64, input: Option<Json>) -> Program {
+    pub(super) fn program(self: Arc<Toy>, seed: u64, input: Option<Json>) -> SimProgram {
         let mut rng = Rng::with_seed(mix(seed, &[6]));
         let schema = self.definition.input.as_ref();
         let input = input.unwrap_or_else(|| self.made_up(&mut rng, schema, &self.input));
         let temper = temper(&mut rng, &self.plan.definition);
         let script = self.script(&mut rng, input);
         let version = Version { plan: self.plan.clone(), conditions: Vec::new(), machine: None };
-        Program {
+        SimProgram {
             seed,
             versions: vec![version],
             script,
@@ -138,13 +138,13 @@ impl Toy {
             delay: Duration::ZERO,
             priority: Priority::Normal,
         };
-        let mut ops = vec![Timed { at: Duration::ZERO, op: Op::Start(start) }];
+        let mut ops = vec![Timed { at: Duration::ZERO, op: ClientOp::Start(start) }];
         let mut at = Duration::from_millis(1);
         let gap = pick(rng, &[20, 1_000, 1_000, 8_000, 40_000]);
         let mut play = |ops: &mut Vec<Timed>, rng: &mut Rng, gap: u64, aim: Try| {
             at += Duration::from_millis(rng.u64(1..=gap));
             let number = ops.len();
-            ops.push(Timed { at, op: Op::Play(Play { run: 0, number, luck: rng.u64(..), aim }) });
+            ops.push(Timed { at, op: ClientOp::Play(Play { run: 0, number, luck: rng.u64(..), aim }) });
         };
         for _ in 0..pick(rng, &[2, 5, 10, 20]) {
             play(&mut ops, rng, gap, Try::Any);
@@ -226,7 +226,7 @@ enum Try {
     Next(usize),
 }
 
-impl Program {
+impl SimProgram {
     /// What to send to a machine that is in this state: the event, its payload, and who sends it.
     pub(crate) fn choose(&self, play: &Play, state: Option<&str>) -> Option<(String, Json, Sender)> {
         let toy = self.toy.as_ref()?;

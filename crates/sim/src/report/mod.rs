@@ -17,7 +17,7 @@ use flowline_core::{Event, EventType, Status};
 use serde::Serialize;
 
 use crate::model::{Cut, Observed, StepFate};
-use states::States;
+use states::StateSights;
 
 pub use cause::{How, Root};
 pub use path::LongestPath;
@@ -73,7 +73,7 @@ pub struct SimulationReport {
     ran: BTreeSet<String>,
     guessed: BTreeSet<String>,
     violations: Vec<Violated>,
-    states: States,
+    states: StateSights,
 }
 
 /// How a run ended, or did not.
@@ -179,7 +179,7 @@ impl SimulationReport {
             ran: BTreeSet::new(),
             guessed: BTreeSet::new(),
             violations: Vec::new(),
-            states: States::default(),
+            states: StateSights::default(),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::program::users_of;
 const TRIES: usize = 6;
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct States {
+pub(super) struct StateSights {
     stuck: BTreeMap<String, (Sight, Value)>,
     lost: BTreeMap<(String, String), (Sight, Value)>,
     entered: BTreeSet<String>,
@@ -51,7 +51,7 @@ pub struct Lost {
 struct Story {
     state: Option<String>,
     context: Value,
-    /// States and what led from one to the next.
+    /// StateSights and what led from one to the next.
     path: Vec<String>,
     armed: BTreeSet<u64>,
     running: BTreeSet<String>,
@@ -216,7 +216,7 @@ impl SimulationReport {
         state_of(&self.flow, state).is_some_and(|state| ways_out(state).iter().all(refused))
     }
 
-    /// States that a run can be stuck in.
+    /// StateSights that a run can be stuck in.
     pub fn stuck(&self) -> Vec<StuckState> {
         let all = self.states.stuck.iter().map(|(state, (sight, context))| StuckState {
             state: state.clone(),
@@ -238,7 +238,7 @@ impl SimulationReport {
         by_seeds(all.collect(), |lost| &lost.sight)
     }
 
-    /// States that no seed entered.
+    /// StateSights that no seed entered.
     pub fn never_entered(&self) -> Vec<String> {
         let states = self.flow.machine.iter().flat_map(|machine| &machine.states);
         states.map(|state| state.name.clone()).filter(|name| !self.states.entered.contains(name)).collect()

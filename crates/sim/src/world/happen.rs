@@ -8,7 +8,7 @@ use flowline_check::{ClientReply, Effect};
 
 use super::{BOUND, Durable, LONGEST, LOOK, World};
 use crate::mishap::{Mishap, Weather};
-use crate::shared::{Owner, Wake};
+use crate::shared::{TaskOwner, Wake};
 
 impl World {
     pub(super) fn happen(&mut self, mishap: Mishap) {
@@ -114,7 +114,7 @@ impl World {
             || "FAULT crashes with all instances, and goes back to its last durable point".to_owned(),
         );
         (0..self.instances.len()).for_each(|at| self.end(at));
-        self.tasks.retain(|_, task| task.owner == Owner::Client);
+        self.tasks.retain(|_, task| task.owner == TaskOwner::Client);
         let mut inner = self.shared.lock();
         inner.went_back = Some(inner.now);
         inner.memory = durable.memory;
@@ -172,11 +172,11 @@ impl World {
 
     pub(super) fn resume(&mut self) {
         let resumed = self.client.clone().resume_all();
-        self.spawn(Owner::Client, Box::pin(resumed));
+        self.spawn(TaskOwner::Client, Box::pin(resumed));
     }
 
     pub(super) fn clients_are_done(&self) -> bool {
-        !self.tasks.values().any(|task| task.owner == Owner::Client)
+        !self.tasks.values().any(|task| task.owner == TaskOwner::Client)
     }
 
     /// Whether nothing is left to happen: no client at work, no job anywhere.

@@ -14,7 +14,7 @@ use flowline_store::Token;
 use super::{Task, World};
 use crate::instance::{Instance, RunningAttempt, ended};
 use crate::mishap::Mishap;
-use crate::shared::{BoxedFuture, FutureId, Life, Owner, Ticket, WaitPlace, Wake};
+use crate::shared::{BoxedFuture, FutureId, Life, TaskOwner, Ticket, WaitPlace, Wake};
 use crate::wire::Wire;
 use crate::worker::SimulatedWorker;
 
@@ -47,7 +47,7 @@ impl World {
         let of: Vec<FutureId> = self
             .tasks
             .iter()
-            .filter(|(_, task)| task.owner == Owner::Life(dead.life))
+            .filter(|(_, task)| task.owner == TaskOwner::Life(dead.life))
             .map(|(id, _)| *id)
             .collect();
         of.into_iter().for_each(|task| self.abandon(task));
@@ -68,13 +68,13 @@ impl World {
     pub(super) fn abandon(&mut self, id: FutureId) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         if task.place == WaitPlace::Wire && self.shared.lock().rng.bool() {
-            task.owner = Owner::Nobody;
+            task.owner = TaskOwner::Nobody;
         } else {
             self.tasks.remove(&id);
         }
     }
 
-    pub(super) fn spawn(&mut self, owner: Owner, work: BoxedFuture) -> FutureId {
+    pub(super) fn spawn(&mut self, owner: TaskOwner, work: BoxedFuture) -> FutureId {
         self.last_task += 1;
         let id = self.last_task;
         self.tasks.insert(id, Task { work, owner, place: WaitPlace::Home });
@@ -84,7 +84,7 @@ impl World {
 
     pub(super) fn poll(&mut self, id: FutureId) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
-        if let Owner::Life(life) = task.owner
+        if let TaskOwner::Life(life) = task.owner
             && task.place == WaitPlace::Home
             && let Some(stopped) = self.instances[life.instance].as_mut().filter(|instance| instance.paused)
         {
@@ -98,7 +98,7 @@ impl World {
         }
         let done = task.work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
         task.place = self.shared.lock().place;
-        if done || task.owner == Owner::Nobody && task.place == WaitPlace::Home {
+        if done || task.owner == TaskOwner::Nobody && task.place == WaitPlace::Home {
             self.tasks.remove(&id);
         }
     }
@@ -122,7 +122,7 @@ impl World {
                 return;
             }
             for work in spawned {
-                self.spawn(Owner::Nobody, work);
+                self.spawn(TaskOwner::Nobody, work);
             }
             let mut touched = BTreeSet::new();
             for (life, message) in mail {
@@ -165,7 +165,7 @@ impl World {
         }
         let Some(instance) = &mut self.instances[at] else { return };
         if instance.draining && instance.driver.has_stopped() {
-            let owner = Owner::Life(instance.life);
+            let owner = TaskOwner::Life(instance.life);
             if !self.tasks.values().any(|task| task.owner == owner) {
                 let mut inner = self.shared.lock();
                 inner.tell(|| instance.name.to_string(), || "has drained and ends".to_owned());
@@ -195,7 +195,7 @@ impl World {
                         shared.lock().mail.push_back((life, Message::Answer(answer)));
                     }
                 };
-                self.spawn(Owner::Life(life), Box::pin(asked));
+                self.spawn(TaskOwner::Life(life), Box::pin(asked));
             }
             Action::Launch(launch, began) => self.launch(at, launch, began),
             Action::Stop(token) => self.stop(at, token),
@@ -243,7 +243,7 @@ impl World {
         if let Some(instance) = &mut self.instances[at] {
             instance.attempts.insert(token, running);
         }
-        let task = self.spawn(Owner::Life(life), Box::pin(worker.play(act)));
+        let task = self.spawn(TaskOwner::Life(life), Box::pin(worker.play(act)));
         if let Some(instance) = &mut self.instances[at]
             && let Some(running) = instance.attempts.get_mut(&token)
         {

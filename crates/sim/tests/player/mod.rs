@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use flowline_core::decide::{
-    AddJob, Decided, Decision, Failure, Finish, Inherited, Input, Job, Known, Missing, Moment, OtherJobs,
-    Retryable, Start, decide,
+    AddJob, AttemptFailure, Decided, Decision, Finish, Inherited, Input, Job, Known, Missing, Moment,
+    OtherJobs, Retryable, Start, decide,
 };
 use flowline_core::event::{Event, EventType, NewEvent, Slot};
 use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
 use flowline_core::{Json, Plan, RunId, RunState, Tenant, Time};
-use flowline_sim::program::{Doing, Op, Program, ScriptedAttempt, ScriptedOutcome};
+use flowline_sim::program::{ClientOp, Doing, ScriptedAttempt, ScriptedOutcome, SimProgram};
 
 const EPOCH: Time = Time::from_millis(1_767_225_600_000);
 
@@ -41,7 +41,7 @@ struct RunningAttempt {
 }
 
 enum Next {
-    Op(Op),
+    ClientOp(ClientOp),
     Claim { step: u32, attempt: u32 },
     Doing { step: u32, attempt: u32, doing: Doing },
     End { step: u32, attempt: u32 },
@@ -50,9 +50,9 @@ enum Next {
 }
 
 /// The run that a run repeats.
-pub fn parent_of(program: &Program, run: usize) -> Option<usize> {
+pub fn parent_of(program: &SimProgram, run: usize) -> Option<usize> {
     program.script.ops.iter().find_map(|timed| match &timed.op {
-        Op::Retry { run: of, into, .. } if *into == run => Some(*of),
+        ClientOp::Retry { run: of, into, .. } if *into == run => Some(*of),
         _ => None,
     })
 }
@@ -60,7 +60,7 @@ pub fn parent_of(program: &Program, run: usize) -> Option<usize> {
 impl Player {
     /// Plays a run to its end, or to where only somebody outside could move it; `None` where it never comes to be.
     /// `losing` is how many attempts in a hundred are lost.
-    pub fn play(program: &Program, run: usize, parent: Option<&Player>, losing: u32) -> Option<Player> {
+    pub fn play(program: &SimProgram, run: usize, parent: Option<&Player>, losing: u32) -> Option<Player> {
         let plan = program.plan(run)?.clone();
         let mut player = Player {
             state: RunState::new(&plan),
@@ -78,18 +78,18 @@ impl Player {
         };
         for timed in &program.script.ops {
             let meant = match &timed.op {
-                Op::Start(start) => start.run == run,
-                Op::Retry { into, .. } => *into == run,
-                Op::Send { run: of, .. }
-                | Op::Pause { run: of }
-                | Op::Resume { run: of }
-                | Op::Cancel { run: of }
-                | Op::Complete { run: of, .. }
-                | Op::Fail { run: of, .. } => *of == run,
-                Op::Play(_) | Op::PauseQueue { .. } | Op::ResumeQueue { .. } => false,
+                ClientOp::Start(start) => start.run == run,
+                ClientOp::Retry { into, .. } => *into == run,
+                ClientOp::Send { run: of, .. }
+                | ClientOp::Pause { run: of }
+                | ClientOp::Resume { run: of }
+                | ClientOp::Cancel { run: of }
+                | ClientOp::Complete { run: of, .. }
+                | ClientOp::Fail { run: of, .. } => *of == run,
+                ClientOp::Play(_) | ClientOp::PauseQueue { .. } | ClientOp::ResumeQueue { .. } => false,
             };
             if meant {
-                player.plan_at(EPOCH + timed.at, Next::Op(timed.op.clone()));
+                player.plan_at(EPOCH + timed.at, Next::ClientOp(timed.op.clone()));
             }
         }
         while let Some(((at, _), next)) = player.agenda.pop_first() {
@@ -115,9 +115,9 @@ impl Player {
         self.agenda.insert((at, self.planned), next);
     }
 
-    fn step(&mut self, program: &Program, run: usize, parent: Option<&Player>, next: Next) {
+    fn step(&mut self, program: &SimProgram, run: usize, parent: Option<&Player>, next: Next) {
         match next {
-            Next::Op(op) => self.op(op, parent),
+            Next::ClientOp(op) => self.op(op, parent),
             Next::Claim { step, attempt } => self.claim(program, run, step, attempt),
             Next::TimeOut => drop(self.apply(&Input::TimedOut)),
             Next::Lose { step, attempt } => {
@@ -148,33 +148,33 @@ impl Player {
         self.running.get(&step).is_some_and(|running| running.attempt == attempt)
     }
 
-    fn op(&mut self, op: Op, parent: Option<&Player>) {
+    fn op(&mut self, op: ClientOp, parent: Option<&Player>) {
         let input = match op {
-            Op::Start(start) => Input::Start(Box::new(Start {
+            ClientOp::Start(start) => Input::Start(Box::new(Start {
                 at: (!start.delay.is_zero()).then(|| self.now + start.delay),
                 priority: start.priority,
                 ..Start::new(start.input)
             })),
-            Op::Retry { from, .. } => {
+            ClientOp::Retry { from, .. } => {
                 let Some(parent) = parent.filter(|p| p.state.ended.is_some() && p.now <= self.now) else {
                     return;
                 };
                 Input::Start(Box::new(parent.repeat(from.as_deref())))
             }
-            Op::Send { event, payload, .. } => {
+            ClientOp::Send { event, payload, .. } => {
                 Input::External { name: event, payload, event_id: None, sender: Default::default() }
             }
-            Op::Pause { .. } => Input::Pause,
-            Op::Resume { .. } => Input::Resume,
-            Op::Cancel { .. } => Input::Cancel { reason: None },
-            Op::Complete { result, .. } => Input::Finish(Finish::Completed { result }),
-            Op::Fail { error, .. } => Input::Finish(Finish::Failed { error }),
-            Op::Play(_) | Op::PauseQueue { .. } | Op::ResumeQueue { .. } => return,
+            ClientOp::Pause { .. } => Input::Pause,
+            ClientOp::Resume { .. } => Input::Resume,
+            ClientOp::Cancel { .. } => Input::Cancel { reason: None },
+            ClientOp::Complete { result, .. } => Input::Finish(Finish::Completed { result }),
+            ClientOp::Fail { error, .. } => Input::Finish(Finish::Failed { error }),
+            ClientOp::Play(_) | ClientOp::PauseQueue { .. } | ClientOp::ResumeQueue { .. } => return,
         };
         self.apply(&input);
     }
 
-    fn claim(&mut self, program: &Program, run: usize, step: u32, attempt: u32) {
+    fn claim(&mut self, program: &SimProgram, run: usize, step: u32, attempt: u32) {
         let ready = self.jobs.get(&step).is_some_and(|job| job.attempt == attempt && !job.held);
         if !ready || self.running.contains_key(&step) {
             return;
@@ -205,7 +205,7 @@ impl Player {
         self.jobs.remove(&step);
         let late = self.plan.step_definition(step).timeout.is_some_and(|timeout| act.takes > timeout);
         let failed = |code: Option<String>, retry: Retryable| {
-            let failure = Failure { error: "broke".to_owned(), code, stack: None, retry };
+            let failure = AttemptFailure { error: "broke".to_owned(), code, stack: None, retry };
             Input::Failed { step, attempt, failure }
         };
         let input = match act.outcome {

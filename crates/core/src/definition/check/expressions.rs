@@ -12,11 +12,11 @@ use crate::template;
 const CEL_FIELDS: usize = 16;
 
 /// What is wrong with an expression, and the remedy.
-pub(super) type Problem = (String, String);
+pub(super) type ExpressionProblem = (String, String);
 
 /// Where an expression stands, which says what it can read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Role {
+pub(super) enum ExpressionUse {
     Condition,
     Output,
     /// What a transition or an action of a machine reads.
@@ -29,44 +29,44 @@ pub(super) enum Role {
     Template,
 }
 
-impl Role {
+impl ExpressionUse {
     fn variables(self) -> &'static [&'static str] {
         match self {
             // A condition that reads `results` is told why it cannot.
-            Role::Condition | Role::Output => &VARIABLES,
-            Role::Guard => &machine::VARIABLES,
-            Role::Context => &["input", "context"],
-            Role::Start => &["input"],
-            Role::Template => &template::VARIABLES,
+            ExpressionUse::Condition | ExpressionUse::Output => &VARIABLES,
+            ExpressionUse::Guard => &machine::VARIABLES,
+            ExpressionUse::Context => &["input", "context"],
+            ExpressionUse::Start => &["input"],
+            ExpressionUse::Template => &template::VARIABLES,
         }
     }
 
     /// How a machine's context is called here; empty where it cannot be read.
     fn context(self) -> &'static [&'static str] {
         match self {
-            Role::Guard | Role::Context => &["context"],
-            Role::Template => &["input", "context"],
-            Role::Condition | Role::Output | Role::Start => &[],
+            ExpressionUse::Guard | ExpressionUse::Context => &["context"],
+            ExpressionUse::Template => &["input", "context"],
+            ExpressionUse::Condition | ExpressionUse::Output | ExpressionUse::Start => &[],
         }
     }
 
     fn shown(self) -> &'static str {
         match self {
-            Role::Condition => "`input` and `events`",
-            Role::Output => "`input`, `events` and `results`",
-            Role::Guard => "`input`, `context`, `payload`, `event`, `user`, `role` and `roles`",
-            Role::Context => "`input` and `context`",
-            Role::Start => "`input`",
-            Role::Template => "`input`, `run` and `step`",
+            ExpressionUse::Condition => "`input` and `events`",
+            ExpressionUse::Output => "`input`, `events` and `results`",
+            ExpressionUse::Guard => "`input`, `context`, `payload`, `event`, `user`, `role` and `roles`",
+            ExpressionUse::Context => "`input` and `context`",
+            ExpressionUse::Start => "`input`",
+            ExpressionUse::Template => "`input`, `run` and `step`",
         }
     }
 }
 
 /// What is wrong with an expression, or what it reads of a machine's context.
-pub(super) type Verdict = Result<Vec<Member>, Problem>;
+pub(super) type Verdict = Result<Vec<Member>, ExpressionProblem>;
 
 /// Judges an expression.
-pub(super) fn judge(text: &str, role: Role) -> Verdict {
+pub(super) fn judge(text: &str, role: ExpressionUse) -> Verdict {
     let expr = match Expr::parse(text) {
         Ok(expr) => expr,
         Err(ExprError::TooComplex) => {
@@ -77,9 +77,9 @@ pub(super) fn judge(text: &str, role: Role) -> Verdict {
         }
         Err(ExprError::Syntax(problem)) => {
             let help = match role {
-                Role::Template => "write CEL between `${` and `}`, for example: ${input.order.id}",
-                Role::Guard => "write CEL, for example: context.amount < 1000 && payload.approved",
-                Role::Context => "write CEL, for example: context.amount",
+                ExpressionUse::Template => "write CEL between `${` and `}`, for example: ${input.order.id}",
+                ExpressionUse::Guard => "write CEL, for example: context.amount < 1000 && payload.approved",
+                ExpressionUse::Context => "write CEL, for example: context.amount",
                 _ => "write CEL, for example: input.total > 0 && input.country == \"PT\"",
             };
             return Err((format!("isn't valid CEL: {}", in_short(&problem)), help.to_owned()));
@@ -92,7 +92,7 @@ pub(super) fn judge(text: &str, role: Role) -> Verdict {
         };
         return Err((format!("reads `{unknown}`, which isn't a variable"), help));
     }
-    if role == Role::Condition && expr.reads().results {
+    if role == ExpressionUse::Condition && expr.reads().results {
         let help = "read `events` instead: let the other step emit its result with `returns`";
         return Err(("reads `results`, which only `output` can do".to_owned(), help.to_owned()));
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::expressions::Role;
+use super::expressions::ExpressionUse;
 use super::parts::Parts;
 use crate::definition::place::Place;
 use crate::definition::{HttpRequest, METHODS};
@@ -143,7 +143,7 @@ impl Parts {
         for piece in &pieces {
             if let Piece::Expression(expression) = piece {
                 let what = format!("the expression `{expression}` in {what} of {who}");
-                self.expression(&what, expression, Role::Template, place.clone());
+                self.expression(&what, expression, ExpressionUse::Template, place.clone());
             }
         }
         Some(pieces)

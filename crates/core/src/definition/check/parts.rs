@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Finding;
 use super::context::ContextKeys;
-use super::expressions::{self, Role, Verdict};
+use super::expressions::{self, ExpressionUse, Verdict};
 use crate::definition::place::Place;
 use crate::definition::{Cleanup, Definition, Retain, Retry, Runner, StepDefinition, Subscribes};
 use crate::ids::check_name;
@@ -32,7 +32,7 @@ pub(super) fn check(definition: &Definition) -> Vec<Finding> {
 pub(super) struct Parts {
     pub(super) findings: Vec<Finding>,
     /// Verdicts on expressions and schemas seen before: generated flows repeat them.
-    expressions: BTreeMap<(String, Role), Verdict>,
+    expressions: BTreeMap<(String, ExpressionUse), Verdict>,
     schemas: BTreeMap<String, Option<String>>,
     /// What expressions of a machine can read of its context.
     context: Option<ContextKeys>,
@@ -45,8 +45,8 @@ struct Words {
     accepts: &'static str,
     /// Steps that there may be.
     most: usize,
-    condition: Role,
-    output: Role,
+    condition: ExpressionUse,
+    output: ExpressionUse,
 }
 
 impl Words {
@@ -56,16 +56,16 @@ impl Words {
             steps: "steps",
             accepts: "accepts",
             most: limits::STEPS,
-            condition: Role::Condition,
-            output: Role::Output,
+            condition: ExpressionUse::Condition,
+            output: ExpressionUse::Output,
         };
         const MACHINE: Words = Words {
             step: "action",
             steps: "actions",
             accepts: "events",
             most: limits::ACTIONS,
-            condition: Role::Guard,
-            output: Role::Context,
+            condition: ExpressionUse::Guard,
+            output: ExpressionUse::Context,
         };
         if definition.machine.is_some() { &MACHINE } else { &FLOW }
     }
@@ -341,7 +341,7 @@ impl Parts {
         self.error("bad-name", place, error.to_string(), &help);
     }
 
-    pub(super) fn expression(&mut self, what: &str, text: &str, role: Role, place: Place) {
+    pub(super) fn expression(&mut self, what: &str, text: &str, role: ExpressionUse, place: Place) {
         let key = (text.to_owned(), role);
         let verdict = self.expressions.entry(key).or_insert_with(|| expressions::judge(text, role));
         match (verdict, &self.context) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Finding;
-use super::expressions::{self, Role};
+use super::expressions::{self, ExpressionUse};
 use super::machine::{place_of_timer, place_of_transition};
 use super::parts::Parts;
 use crate::definition::place::Place;
@@ -30,7 +30,7 @@ impl Parts {
             );
             self.error("too-many-states", place, message, "split it into several machines");
         }
-        self.changes("the context", &machine.context, Role::Start, &root.key("context"));
+        self.changes("the context", &machine.context, ExpressionUse::Start, &root.key("context"));
         let mut seen = BTreeSet::new();
         for state in &machine.states {
             self.state(state);
@@ -79,7 +79,7 @@ impl Parts {
             for (index, transition) in transitions.iter().enumerate() {
                 let at = place_of_transition(state, event, index);
                 let what = format!("the transition of {who} on {event:?}");
-                self.transition(&what, transition, Role::Guard, &at);
+                self.transition(&what, transition, ExpressionUse::Guard, &at);
                 self.roles(&what, &transition.roles, &at.key("role"));
             }
         }
@@ -92,7 +92,7 @@ impl Parts {
         }
     }
 
-    fn transition(&mut self, what: &str, transition: &Transition, role: Role, place: &Place) {
+    fn transition(&mut self, what: &str, transition: &Transition, role: ExpressionUse, place: &Place) {
         if let Some(condition) = &transition.condition {
             let at = place.key("if");
             self.expression(&format!("the condition of {what}"), condition, role, at.clone());
@@ -106,7 +106,13 @@ impl Parts {
     }
 
     /// Expressions that give the context its values.
-    fn changes(&mut self, what: &str, changes: &BTreeMap<String, String>, role: Role, place: &Place) {
+    fn changes(
+        &mut self,
+        what: &str,
+        changes: &BTreeMap<String, String>,
+        role: ExpressionUse,
+        place: &Place,
+    ) {
         for (key, expression) in changes {
             self.name("context key", key, place.name(key));
             self.expression(&format!("{key:?} in {what}"), expression, role, place.key(key));
@@ -133,10 +139,10 @@ impl Parts {
             }
             When::In(delay) => self.whole_milliseconds(what, *delay, place.key("in")),
             When::At(time) => {
-                self.expression(&format!("`at` of {what}"), time, Role::Context, place.key("at"))
+                self.expression(&format!("`at` of {what}"), time, ExpressionUse::Context, place.key("at"))
             }
         }
-        self.transition(what, &timer.then, Role::Context, place);
+        self.transition(what, &timer.then, ExpressionUse::Context, place);
         let then = &timer.then;
         if then.to.is_none() && then.actions.is_empty() && then.set.is_empty() {
             let message = format!("{what} does nothing: it has no `to`, no `actions` and no `set`");

@@ -2,20 +2,20 @@
 
 use super::Reader;
 use crate::definition::place::Place;
-use crate::definition::source::{Entry, Map, Value};
+use crate::definition::source::{Map, MapEntry, NodeValue};
 use crate::definition::{Receiver, SendEvent, StartRun};
 
 const START_KEYS: [&str; 2] = ["flow", "input"];
 const SEND_KEYS: [&str; 6] = ["run", "machine", "key", "input", "event", "payload"];
 
 impl Reader {
-    pub(super) fn start(&mut self, entry: &Entry, place: &Place) -> Option<StartRun> {
+    pub(super) fn start(&mut self, entry: &MapEntry, place: &Place) -> Option<StartRun> {
         let map = self.call(entry, place, &START_KEYS, "write {flow: NAME, input: {…}}")?;
         let flow = self.needed(entry, map, place, "flow", "the name of a flow or a machine");
         Some(StartRun { flow: flow?, input: map.get("input").map(|input| input.value.to_json()) })
     }
 
-    pub(super) fn send(&mut self, entry: &Entry, place: &Place) -> Option<SendEvent> {
+    pub(super) fn send(&mut self, entry: &MapEntry, place: &Place) -> Option<SendEvent> {
         let help = "write {run: \"${input.id}\", event: NAME}, or {machine: NAME, key: \"${input.order}\", event: NAME}";
         let map = self.call(entry, place, &SEND_KEYS, help)?;
         let to = self.receiver(entry, map, place);
@@ -24,7 +24,7 @@ impl Reader {
         Some(SendEvent { to: to?, event: event?, payload })
     }
 
-    fn receiver(&mut self, send: &Entry, map: &Map, place: &Place) -> Option<Receiver> {
+    fn receiver(&mut self, send: &MapEntry, map: &Map, place: &Place) -> Option<Receiver> {
         match (map.get("run"), map.get("machine")) {
             (Some(run), None) => {
                 for key in ["key", "input"] {
@@ -62,13 +62,13 @@ impl Reader {
     /// The map of a call, without keys that it does not have.
     fn call<'a>(
         &mut self,
-        entry: &'a Entry,
+        entry: &'a MapEntry,
         place: &Place,
         keys: &[&'static str],
         help: &str,
     ) -> Option<&'a Map> {
         let of = format!("`{}`", entry.key);
-        let Value::Map(map) = &entry.value.value else {
+        let NodeValue::Map(map) = &entry.value.value else {
             self.wrong_type(&entry.value, place, &of, "a map", help);
             return None;
         };
@@ -80,7 +80,7 @@ impl Reader {
 
     fn needed(
         &mut self,
-        call: &Entry,
+        call: &MapEntry,
         map: &Map,
         place: &Place,
         key: &str,

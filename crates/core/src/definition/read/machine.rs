@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Reader, step};
 use crate::definition::place::Place;
-use crate::definition::source::{Entry, Map, Node, Value};
+use crate::definition::source::{Map, MapEntry, Node, NodeValue};
 use crate::definition::{
     Definition, Ends, Machine, Missed, StateDefinition, TimerDefinition, Transition, When,
 };
@@ -70,8 +70,8 @@ impl Reader {
         definition
     }
 
-    fn states(&mut self, entry: &Entry, place: &Place) -> Vec<StateDefinition> {
-        let Value::Map(map) = &entry.value.value else {
+    fn states(&mut self, entry: &MapEntry, place: &Place) -> Vec<StateDefinition> {
+        let NodeValue::Map(map) = &entry.value.value else {
             self.graph_unread = true;
             let help = "write each state as NAME: {on: {event: other-state}}";
             self.wrong_type(&entry.value, place, "`states`", "a map from state names to states", help);
@@ -80,9 +80,9 @@ impl Reader {
         map.entries().iter().map(|state| self.state(state, &place.key(&state.key))).collect()
     }
 
-    fn state(&mut self, entry: &Entry, place: &Place) -> StateDefinition {
+    fn state(&mut self, entry: &MapEntry, place: &Place) -> StateDefinition {
         let mut state = StateDefinition { name: entry.key.clone(), ..StateDefinition::default() };
-        let Value::Map(map) = &entry.value.value else {
+        let NodeValue::Map(map) = &entry.value.value else {
             self.graph_unread = true;
             let message =
                 format!("state {:?} expects a map of its keys, found {}", state.name, entry.value.describe());
@@ -108,11 +108,11 @@ impl Reader {
         state
     }
 
-    fn ends(&mut self, entry: &Entry, place: &Place) -> Ends {
+    fn ends(&mut self, entry: &MapEntry, place: &Place) -> Ends {
         match &entry.value.value {
-            Value::Bool(true) => return Ends::Completed,
-            Value::Bool(false) => return Ends::No,
-            Value::String(text) if text == "failed" => return Ends::Failed,
+            NodeValue::Bool(true) => return Ends::Completed,
+            NodeValue::Bool(false) => return Ends::No,
+            NodeValue::String(text) if text == "failed" => return Ends::Failed,
             _ => {}
         }
         self.graph_unread = true;
@@ -121,8 +121,8 @@ impl Reader {
         Ends::No
     }
 
-    fn on(&mut self, entry: &Entry, place: &Place) -> BTreeMap<String, Vec<Transition>> {
-        let Value::Map(map) = &entry.value.value else {
+    fn on(&mut self, entry: &MapEntry, place: &Place) -> BTreeMap<String, Vec<Transition>> {
+        let NodeValue::Map(map) = &entry.value.value else {
             self.graph_unread = true;
             let help = "write {event: other-state}, or {event: {to: other-state, if: \"…\"}}";
             self.wrong_type(&entry.value, place, "`on`", "a map from events to transitions", help);
@@ -138,13 +138,13 @@ impl Reader {
     /// One of something, or a list of them. What cannot be read is stood in for, so that places keep their numbers.
     fn each<T>(
         &mut self,
-        entry: &Entry,
+        entry: &MapEntry,
         place: &Place,
         of: &str,
         read: impl Fn(&mut Reader, &Node, &Place) -> T,
     ) -> Vec<T> {
         let items = match &entry.value.value {
-            Value::List(items) => items,
+            NodeValue::List(items) => items,
             _ => std::slice::from_ref(&entry.value),
         };
         if items.is_empty() {
@@ -158,8 +158,8 @@ impl Reader {
 
     fn transition(&mut self, node: &Node, place: &Place) -> Transition {
         let map = match &node.value {
-            Value::Map(map) => map,
-            Value::String(to) => return Transition { to: Some(to.clone()), ..Transition::default() },
+            NodeValue::Map(map) => map,
+            NodeValue::String(to) => return Transition { to: Some(to.clone()), ..Transition::default() },
             _ => {
                 self.graph_unread = true;
                 let help = "write {to: other-state}; {} accepts the event and does nothing";
@@ -183,7 +183,7 @@ impl Reader {
     }
 
     /// Reads a key that transitions and timers have alike; false if it is none.
-    fn leads_to(&mut self, entry: &Entry, at: &Place, transition: &mut Transition) -> bool {
+    fn leads_to(&mut self, entry: &MapEntry, at: &Place, transition: &mut Transition) -> bool {
         match entry.key.as_str() {
             "to" => {
                 transition.to = self.text(entry, at, "the name of a state");
@@ -198,12 +198,12 @@ impl Reader {
     }
 
     /// An empty list would let anyone in, which nobody means who writes one.
-    fn roles(&mut self, entry: &Entry, place: &Place) -> Vec<String> {
+    fn roles(&mut self, entry: &MapEntry, place: &Place) -> Vec<String> {
         let roles = match &entry.value.value {
-            Value::String(role) => vec![role.clone()],
+            NodeValue::String(role) => vec![role.clone()],
             _ => self.texts(entry, place, "roles").unwrap_or_default(),
         };
-        if matches!(&entry.value.value, Value::List(items) if items.is_empty()) {
+        if matches!(&entry.value.value, NodeValue::List(items) if items.is_empty()) {
             let message = "`role` is an empty list".to_owned();
             let help = "name the roles that may send the event, or remove the key to allow anyone";
             self.error("empty-list", place, entry.key_span.clone(), message, help);
@@ -214,7 +214,7 @@ impl Reader {
     fn timer(&mut self, node: &Node, place: &Place) -> TimerDefinition {
         let unread = When::In(Duration::from_secs(1));
         let (mut missed, mut then) = (Missed::default(), Transition::default());
-        let Value::Map(map) = &node.value else {
+        let NodeValue::Map(map) = &node.value else {
             self.graph_unread = true;
             self.wrong_type(node, place, "a timer", "a map", "write {in: 48h, to: other-state}");
             return TimerDefinition { when: unread, missed, then };
@@ -269,7 +269,7 @@ impl Reader {
         }
     }
 
-    fn missed(&mut self, entry: &Entry, place: &Place) -> Option<Missed> {
+    fn missed(&mut self, entry: &MapEntry, place: &Place) -> Option<Missed> {
         self.choice(entry, place, &["fire", "skip", "restart"], |word| match word {
             "fire" => Some(Missed::Fire),
             "skip" => Some(Missed::Skip),

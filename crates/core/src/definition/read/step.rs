@@ -2,7 +2,7 @@
 
 use super::Reader;
 use crate::definition::place::Place;
-use crate::definition::source::{Entry, Map, Node, Value};
+use crate::definition::source::{Map, MapEntry, Node, NodeValue};
 use crate::definition::{
     Backoff, HttpRequest, METHODS, OnFailure, Priority, Retry, Runner, Stdin, StepDefinition, Subscribes,
 };
@@ -50,22 +50,22 @@ const HTTP_KEYS: [&str; 9] =
     ["get", "post", "put", "patch", "delete", "headers", "body", "secret", "callback"];
 
 /// What differs between the steps of flows and the actions of machines.
-pub(super) struct Kind {
+pub(super) struct StepKind {
     pub(super) word: &'static str,
     a_word: &'static str,
     keys: &'static [&'static str],
 }
 
-pub(super) const STEP: Kind = Kind { word: "step", a_word: "a step", keys: &STEP_KEYS };
-pub(super) const ACTION: Kind = Kind { word: "action", a_word: "an action", keys: &ACTION_KEYS };
+pub(super) const STEP: StepKind = StepKind { word: "step", a_word: "a step", keys: &STEP_KEYS };
+pub(super) const ACTION: StepKind = StepKind { word: "action", a_word: "an action", keys: &ACTION_KEYS };
 
 impl Reader {
     /// Reads as much of a step or an action as can be read.
-    pub(super) fn step(&mut self, entry: &Entry, place: &Place, kind: &Kind) -> StepDefinition {
+    pub(super) fn step(&mut self, entry: &MapEntry, place: &Place, kind: &StepKind) -> StepDefinition {
         let name = &entry.key;
         // Stands in for a runner that cannot be read; the definition is refused then, so it never runs.
         let unread = || Runner::Function("unread".to_owned());
-        let Value::Map(map) = &entry.value.value else {
+        let NodeValue::Map(map) = &entry.value.value else {
             self.graph_unread = true;
             let message =
                 format!("{} {name:?} expects a map of its keys, found {}", kind.word, entry.value.describe());
@@ -86,7 +86,7 @@ impl Reader {
                 "stdin" => self.stdin(entry, &at, &mut step, kind),
                 "queue" => self.queue(entry, &at, map, &mut step, kind),
                 // Nothing to wait for: it starts with the run.
-                "subscribes" if matches!(&entry.value.value, Value::List(items) if items.is_empty()) => {}
+                "subscribes" if matches!(&entry.value.value, NodeValue::List(items) if items.is_empty()) => {}
                 "subscribes" => step.subscribes = self.subscribes(&entry.value, &at, name),
                 "emits" => step.emits = self.events(entry, &at),
                 "returns" => {
@@ -113,9 +113,10 @@ impl Reader {
         step
     }
 
-    fn runner(&mut self, step: &Entry, map: &Map, place: &Place, kind: &Kind) -> Option<Runner> {
+    fn runner(&mut self, step: &MapEntry, map: &Map, place: &Place, kind: &StepKind) -> Option<Runner> {
         let word = kind.word;
-        let given: Vec<&Entry> = map.entries().iter().filter(|e| RUNNERS.contains(&e.key.as_str())).collect();
+        let given: Vec<&MapEntry> =
+            map.entries().iter().filter(|e| RUNNERS.contains(&e.key.as_str())).collect();
         let entry = match given[..] {
             [entry] => entry,
             [] => {
@@ -151,8 +152,8 @@ impl Reader {
         }
     }
 
-    fn http(&mut self, entry: &Entry, place: &Place) -> Option<HttpRequest> {
-        let Value::Map(map) = &entry.value.value else {
+    fn http(&mut self, entry: &MapEntry, place: &Place) -> Option<HttpRequest> {
+        let NodeValue::Map(map) = &entry.value.value else {
             self.wrong_type(&entry.value, place, "`http`", "a map", "write {post: \"https://…\"}");
             return None;
         };
@@ -198,7 +199,7 @@ impl Reader {
         Some(request)
     }
 
-    fn stdin(&mut self, entry: &Entry, place: &Place, step: &mut StepDefinition, kind: &Kind) {
+    fn stdin(&mut self, entry: &MapEntry, place: &Place, step: &mut StepDefinition, kind: &StepKind) {
         step.stdin = self.choice(entry, place, &["closed", "open"], Stdin::parse).unwrap_or_default();
         if !matches!(step.runner, Runner::Command(_)) && step.stdin == Stdin::Open {
             let message = format!("{} {:?} has `stdin` but no `command`", kind.word, step.name);
@@ -208,7 +209,14 @@ impl Reader {
     }
 
     /// `worker: Q` names the queue; beside it only the same one may stand, as it does in canonical JSON.
-    fn queue(&mut self, entry: &Entry, place: &Place, map: &Map, step: &mut StepDefinition, kind: &Kind) {
+    fn queue(
+        &mut self,
+        entry: &MapEntry,
+        place: &Place,
+        map: &Map,
+        step: &mut StepDefinition,
+        kind: &StepKind,
+    ) {
         let Some(queue) = self.text(entry, place, "the name of a queue") else { return };
         match (&step.runner, map.get("worker")) {
             (Runner::Worker(worker), _) if *worker == queue => {}
@@ -223,17 +231,17 @@ impl Reader {
 
     fn subscribes(&mut self, node: &Node, place: &Place, step: &str) -> Option<Subscribes> {
         match &node.value {
-            Value::String(text) => Some(match text.strip_prefix("step:") {
+            NodeValue::String(text) => Some(match text.strip_prefix("step:") {
                 Some(name) => Subscribes::Step(name.to_owned()),
                 None => Subscribes::Event(text.clone()),
             }),
-            Value::List(items) => Some(Subscribes::All(self.subscribed(items, place, step))),
-            Value::Map(map)
+            NodeValue::List(items) => Some(Subscribes::All(self.subscribed(items, place, step))),
+            NodeValue::Map(map)
                 if map.entries().len() == 1 && (map.get("any").is_some() || map.get("all").is_some()) =>
             {
                 let entry = &map.entries()[0];
                 let at = place.key(&entry.key);
-                let Value::List(items) = &entry.value.value else {
+                let NodeValue::List(items) = &entry.value.value else {
                     self.graph_unread = true;
                     self.wrong_type(
                         &entry.value,
@@ -267,11 +275,11 @@ impl Reader {
             .collect()
     }
 
-    fn retry(&mut self, entry: &Entry, place: &Place) -> Retry {
+    fn retry(&mut self, entry: &MapEntry, place: &Place) -> Retry {
         let mut retry = Retry::default();
         let map = match &entry.value.value {
-            Value::Map(map) => map,
-            Value::Number(_) => {
+            NodeValue::Map(map) => map,
+            NodeValue::Number(_) => {
                 retry.attempts = self.whole_number(&entry.value, place, "`retry`").unwrap_or(1);
                 return retry;
             }
@@ -299,7 +307,7 @@ impl Reader {
         retry
     }
 
-    fn backoff(&mut self, entry: &Entry, place: &Place) -> Option<Backoff> {
+    fn backoff(&mut self, entry: &MapEntry, place: &Place) -> Option<Backoff> {
         self.choice(entry, place, &["fixed", "linear", "exponential"], |word| match word {
             "fixed" => Some(Backoff::Fixed),
             "linear" => Some(Backoff::Linear),
@@ -308,7 +316,7 @@ impl Reader {
         })
     }
 
-    fn on_failure(&mut self, entry: &Entry, place: &Place) -> Option<OnFailure> {
+    fn on_failure(&mut self, entry: &MapEntry, place: &Place) -> Option<OnFailure> {
         self.choice(entry, place, &["fail", "continue"], |word| match word {
             "fail" => Some(OnFailure::Fail),
             "continue" => Some(OnFailure::Continue),

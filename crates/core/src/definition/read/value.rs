@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::Reader;
 use crate::definition::place::Place;
-use crate::definition::source::{Entry, Node, Value};
+use crate::definition::source::{MapEntry, Node, NodeValue};
 use crate::definition::suggest;
 use crate::time::parse_duration;
 
 impl Reader {
-    pub(super) fn text(&mut self, entry: &Entry, place: &Place, expected: &str) -> Option<String> {
+    pub(super) fn text(&mut self, entry: &MapEntry, place: &Place, expected: &str) -> Option<String> {
         self.text_of(&entry.value, place, &format!("`{}`", entry.key), expected)
     }
 
@@ -22,27 +22,29 @@ impl Reader {
         expected: &str,
     ) -> Option<String> {
         match &node.value {
-            Value::String(text) => return Some(text.clone()),
-            Value::Number(n) => {
+            NodeValue::String(text) => return Some(text.clone()),
+            NodeValue::Number(n) => {
                 self.wrong_type(node, place, what, expected, &format!("put it in quotes: \"{n}\""))
             }
-            Value::Bool(b) => {
+            NodeValue::Bool(b) => {
                 self.wrong_type(node, place, what, expected, &format!("put it in quotes: \"{b}\""))
             }
-            Value::Null => self.wrong_type(node, place, what, expected, "give it a value, or remove the key"),
-            Value::List(_) | Value::Map(_) => {
+            NodeValue::Null => {
+                self.wrong_type(node, place, what, expected, "give it a value, or remove the key")
+            }
+            NodeValue::List(_) | NodeValue::Map(_) => {
                 self.wrong_type(node, place, what, expected, "write one value here")
             }
         }
         None
     }
 
-    pub(super) fn boolean(&mut self, entry: &Entry, place: &Place) -> Option<bool> {
-        if let Value::Bool(value) = entry.value.value {
+    pub(super) fn boolean(&mut self, entry: &MapEntry, place: &Place) -> Option<bool> {
+        if let NodeValue::Bool(value) = entry.value.value {
             return Some(value);
         }
         let help = match &entry.value.value {
-            Value::String(text) => match text.to_ascii_lowercase().as_str() {
+            NodeValue::String(text) => match text.to_ascii_lowercase().as_str() {
                 "yes" | "on" | "true" | "y" => "write true",
                 "no" | "off" | "false" | "n" => "write false",
                 _ => "write true or false, without quotes",
@@ -53,14 +55,14 @@ impl Reader {
         None
     }
 
-    pub(super) fn duration(&mut self, entry: &Entry, place: &Place) -> Option<Duration> {
+    pub(super) fn duration(&mut self, entry: &MapEntry, place: &Place) -> Option<Duration> {
         let what = format!("`{}`", entry.key);
         let help = match &entry.value.value {
-            Value::String(text) => match parse_duration(text) {
+            NodeValue::String(text) => match parse_duration(text) {
                 Some(duration) => return Some(duration),
                 None => "units are ms, s, m, h and d, as in 250ms, 30s or 1h30m".to_owned(),
             },
-            Value::Number(n) if n.is_u64() => format!("add a unit, for example {n}s for seconds"),
+            NodeValue::Number(n) if n.is_u64() => format!("add a unit, for example {n}s for seconds"),
             _ => "units are ms, s, m, h and d, as in 250ms, 30s or 1h30m".to_owned(),
         };
         self.wrong_type(&entry.value, place, &what, "a duration such as 30s", &help);
@@ -69,7 +71,7 @@ impl Reader {
 
     pub(super) fn whole_number(&mut self, node: &Node, place: &Place, what: &str) -> Option<u32> {
         let number = match &node.value {
-            Value::Number(n) => n.as_u64().and_then(|n| u32::try_from(n).ok()),
+            NodeValue::Number(n) => n.as_u64().and_then(|n| u32::try_from(n).ok()),
             _ => None,
         };
         if number.is_none() {
@@ -87,14 +89,14 @@ impl Reader {
     /// One of a few words.
     pub(super) fn choice<T>(
         &mut self,
-        entry: &Entry,
+        entry: &MapEntry,
         place: &Place,
         words: &[&'static str],
         parse: impl Fn(&str) -> Option<T>,
     ) -> Option<T> {
         let expected = format!("one of {}", words.join(", "));
         let help = match &entry.value.value {
-            Value::String(text) => match (parse(text), suggest::nearest(text, words.iter().copied())) {
+            NodeValue::String(text) => match (parse(text), suggest::nearest(text, words.iter().copied())) {
                 (Some(value), _) => return Some(value),
                 (None, Some(near)) => format!("did you mean {near}?"),
                 (None, None) => format!("write {}", words.join(" or ")),
@@ -106,11 +108,11 @@ impl Reader {
     }
 
     /// A list of texts; what is not text is reported and left out.
-    pub(super) fn texts(&mut self, entry: &Entry, place: &Place, of: &str) -> Option<Vec<String>> {
+    pub(super) fn texts(&mut self, entry: &MapEntry, place: &Place, of: &str) -> Option<Vec<String>> {
         let what = format!("`{}`", entry.key);
-        let Value::List(items) = &entry.value.value else {
+        let NodeValue::List(items) = &entry.value.value else {
             let help = match &entry.value.value {
-                Value::String(text) => format!("write it as a list: {}", as_list(text, &entry.key)),
+                NodeValue::String(text) => format!("write it as a list: {}", as_list(text, &entry.key)),
                 _ => "write a list: [one, two]".to_owned(),
             };
             self.wrong_type(&entry.value, place, &what, &format!("a list of {of}"), &help);
@@ -123,8 +125,8 @@ impl Reader {
     }
 
     /// A list of names, or one name; what could not be read leaves the graph unread.
-    pub(super) fn names(&mut self, entry: &Entry, place: &Place, of: &str) -> Vec<String> {
-        if let Value::String(name) = &entry.value.value {
+    pub(super) fn names(&mut self, entry: &MapEntry, place: &Place, of: &str) -> Vec<String> {
+        if let NodeValue::String(name) = &entry.value.value {
             return vec![name.clone()];
         }
         let before = self.items.len();
@@ -136,12 +138,12 @@ impl Reader {
     /// A map from names to texts; what is not text is reported and left out.
     pub(super) fn text_map(
         &mut self,
-        entry: &Entry,
+        entry: &MapEntry,
         place: &Place,
         expected: &str,
         help: &str,
     ) -> BTreeMap<String, String> {
-        let Value::Map(map) = &entry.value.value else {
+        let NodeValue::Map(map) = &entry.value.value else {
             self.wrong_type(&entry.value, place, &format!("`{}`", entry.key), "a map", help);
             return BTreeMap::new();
         };
@@ -155,24 +157,24 @@ impl Reader {
     /// Names of events with an optional schema each: a list of names, or a map from names to schemas.
     pub(super) fn events(
         &mut self,
-        entry: &Entry,
+        entry: &MapEntry,
         place: &Place,
     ) -> BTreeMap<String, Option<serde_json::Value>> {
         let before = self.items.len();
         let mut events = BTreeMap::new();
         match &entry.value.value {
-            Value::Map(map) => {
+            NodeValue::Map(map) => {
                 for event in map.entries() {
                     let at = place.key(&event.key);
                     let schema = match &event.value.value {
-                        Value::Null => None,
+                        NodeValue::Null => None,
                         _ => self.schema(&event.value, &at, &format!("event {:?}", event.key)),
                     };
                     events.insert(event.key.clone(), schema);
                 }
                 return events;
             }
-            Value::List(items) => {
+            NodeValue::List(items) => {
                 let what = format!("each item of `{}`", entry.key);
                 for (i, item) in items.iter().enumerate() {
                     let Some(name) = self.text_of(item, &place.index(i), &what, "an event's name") else {
@@ -193,7 +195,7 @@ impl Reader {
             }
             other => {
                 let help = match other {
-                    Value::String(text) => format!("write it as a list: [{text}]"),
+                    NodeValue::String(text) => format!("write it as a list: [{text}]"),
                     _ => "write a list of names, or a map from names to JSON Schemas".to_owned(),
                 };
                 let what = format!("`{}`", entry.key);
@@ -206,7 +208,7 @@ impl Reader {
 
     pub(super) fn schema(&mut self, node: &Node, place: &Place, what: &str) -> Option<serde_json::Value> {
         match &node.value {
-            Value::Map(_) | Value::Bool(_) => Some(node.to_json()),
+            NodeValue::Map(_) | NodeValue::Bool(_) => Some(node.to_json()),
             _ => {
                 self.wrong_type(node, place, what, "a JSON Schema", "write a map such as {type: object}");
                 None

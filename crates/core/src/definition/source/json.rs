@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde_json::Number;
 
-use super::{Entry, Map, Node, Value, syntax, too_deep};
+use super::{Map, MapEntry, Node, NodeValue, syntax, too_deep};
 use crate::definition::diagnostic::Diagnostic;
 use crate::limits;
 
@@ -39,10 +39,10 @@ impl Parser<'_> {
             return Err(too_deep(self.here()));
         }
         let value = match self.peek() {
-            Some('{') => Value::Map(self.map(depth)?),
-            Some('[') => Value::List(self.list(depth)?),
-            Some('"') => Value::String(self.string()?),
-            Some('-' | '0'..='9') => Value::Number(self.number()?),
+            Some('{') => NodeValue::Map(self.map(depth)?),
+            Some('[') => NodeValue::List(self.list(depth)?),
+            Some('"') => NodeValue::String(self.string()?),
+            Some('-' | '0'..='9') => NodeValue::Number(self.number()?),
             _ => self.word()?,
         };
         Ok(Node::new(value, start..self.at))
@@ -71,7 +71,7 @@ impl Parser<'_> {
             }
             self.space();
             let value = self.value(depth + 1)?;
-            map.insert(Entry { key, key_span, value })?;
+            map.insert(MapEntry { key, key_span, value })?;
             self.space();
             if self.eat('}') {
                 return Ok(map);
@@ -151,9 +151,9 @@ impl Parser<'_> {
         parsed.ok_or_else(|| syntax("syntax", format!("{raw:?} isn't a JSON number"), start..self.at, None))
     }
 
-    fn word(&mut self) -> Result<Value, Diagnostic> {
+    fn word(&mut self) -> Result<NodeValue, Diagnostic> {
         for (word, value) in
-            [("true", Value::Bool(true)), ("false", Value::Bool(false)), ("null", Value::Null)]
+            [("true", NodeValue::Bool(true)), ("false", NodeValue::Bool(false)), ("null", NodeValue::Null)]
         {
             let rest = &self.text[self.at..];
             if rest.starts_with(word)

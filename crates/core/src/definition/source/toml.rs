@@ -6,7 +6,7 @@ use serde_json::Number;
 use toml::Spanned;
 use toml::de::{DeInteger, DeString, DeTable, DeValue};
 
-use super::{Entry, Map, Node, Value, syntax, tidy, too_deep};
+use super::{Map, MapEntry, Node, NodeValue, syntax, tidy, too_deep};
 use crate::definition::diagnostic::Diagnostic;
 use crate::limits;
 
@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Diagnostic> {
         let help = Some("start with flow = \"NAME\" or machine = \"NAME\"");
         return Err(syntax("empty-file", "the file is empty".to_owned(), 0..0, help));
     }
-    Ok(Node::new(Value::Map(map), 0..text.len()))
+    Ok(Node::new(NodeValue::Map(map), 0..text.len()))
 }
 
 /// A line with more dots than the nesting allows: `a.a.a.…` would nest tables without any bracket.
@@ -52,7 +52,11 @@ fn map(text: &str, table: &DeTable<'_>, depth: usize) -> Result<Map, Diagnostic>
     let mut map = Map::default();
     for (key, value) in entries {
         let key_span = tidy(text, key.span());
-        map.insert(Entry { key: key.get_ref().to_string(), key_span, value: node(text, value, depth + 1)? })?;
+        map.insert(MapEntry {
+            key: key.get_ref().to_string(),
+            key_span,
+            value: node(text, value, depth + 1)?,
+        })?;
     }
     Ok(map)
 }
@@ -66,18 +70,18 @@ fn node(text: &str, value: &Spanned<DeValue<'_>>, depth: usize) -> Result<Node, 
         syntax("syntax", format!("{raw} isn't a number that JSON can represent"), span.clone(), None)
     };
     let value = match value.get_ref() {
-        DeValue::String(s) => Value::String(s.to_string()),
-        DeValue::Boolean(b) => Value::Bool(*b),
-        DeValue::Integer(n) => Value::Number(integer(n).ok_or_else(|| not_json(&n.to_string()))?),
+        DeValue::String(s) => NodeValue::String(s.to_string()),
+        DeValue::Boolean(b) => NodeValue::Bool(*b),
+        DeValue::Integer(n) => NodeValue::Number(integer(n).ok_or_else(|| not_json(&n.to_string()))?),
         DeValue::Float(n) => {
             let number = n.as_str().parse().ok().and_then(Number::from_f64);
-            Value::Number(number.ok_or_else(|| not_json(n.as_str()))?)
+            NodeValue::Number(number.ok_or_else(|| not_json(n.as_str()))?)
         }
-        DeValue::Datetime(time) => Value::String(time.to_string()),
+        DeValue::Datetime(time) => NodeValue::String(time.to_string()),
         DeValue::Array(items) => {
-            Value::List(items.iter().map(|item| node(text, item, depth + 1)).collect::<Result<_, _>>()?)
+            NodeValue::List(items.iter().map(|item| node(text, item, depth + 1)).collect::<Result<_, _>>()?)
         }
-        DeValue::Table(table) => Value::Map(map(text, table, depth)?),
+        DeValue::Table(table) => NodeValue::Map(map(text, table, depth)?),
     };
     Ok(Node::new(value, span))
 }

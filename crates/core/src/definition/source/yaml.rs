@@ -9,7 +9,7 @@ use std::ops::Range;
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span, StrInput, Tag};
 use serde_json::Number;
 
-use super::{Entry, Map, Node, Value, syntax, tidy, too_deep};
+use super::{Map, MapEntry, Node, NodeValue, syntax, tidy, too_deep};
 use crate::definition::diagnostic::Diagnostic;
 use crate::limits;
 
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
                 event => root = Some(self.node(event, span, 0)?.0),
             }
         }
-        root.filter(|node| !matches!(node.value, Value::Null)).ok_or_else(|| {
+        root.filter(|node| !matches!(node.value, NodeValue::Null)).ok_or_else(|| {
             syntax(
                 "empty-file",
                 "the file is empty".to_owned(),
@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
         let (node, size, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let as_text = style != ScalarStyle::Plain || self.is_text(tag.as_deref(), &span)?;
-                let value = if as_text { Value::String(text.into_owned()) } else { plain(&text, &span)? };
+                let value = if as_text { NodeValue::String(text.into_owned()) } else { plain(&text, &span)? };
                 (Node::new(value, span), 1, anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
@@ -108,7 +108,7 @@ impl<'a> Reader<'a> {
         loop {
             let (event, at) = self.next()?;
             if matches!(event, Event::SequenceEnd) {
-                return Ok((Node::new(Value::List(items), self.closed(span, at)), size));
+                return Ok((Node::new(NodeValue::List(items), self.closed(span, at)), size));
             }
             let (node, nodes) = self.node(event, at, depth + 1)?;
             span.end = span.end.max(node.span.end);
@@ -122,7 +122,9 @@ impl<'a> Reader<'a> {
         loop {
             let (event, at) = self.next()?;
             let key = match event {
-                Event::MappingEnd => return Ok((Node::new(Value::Map(map), self.closed(span, at)), size)),
+                Event::MappingEnd => {
+                    return Ok((Node::new(NodeValue::Map(map), self.closed(span, at)), size));
+                }
                 Event::Scalar(text, ..) => text.into_owned(),
                 _ => {
                     let message = "a key must be plain text".to_owned();
@@ -138,7 +140,7 @@ impl<'a> Reader<'a> {
             let (value, nodes) = self.node(event, value_at, depth + 1)?;
             span.end = span.end.max(value.span.end);
             size += nodes;
-            map.insert(Entry { key, key_span: at, value })?;
+            map.insert(MapEntry { key, key_span: at, value })?;
         }
     }
 
@@ -202,25 +204,25 @@ impl<'a> Reader<'a> {
 
 fn height(node: &Node) -> usize {
     1 + match &node.value {
-        Value::List(items) => items.iter().map(height).max().unwrap_or(0),
-        Value::Map(map) => map.entries().iter().map(|entry| height(&entry.value)).max().unwrap_or(0),
+        NodeValue::List(items) => items.iter().map(height).max().unwrap_or(0),
+        NodeValue::Map(map) => map.entries().iter().map(|entry| height(&entry.value)).max().unwrap_or(0),
         _ => 0,
     }
 }
 
 /// What a scalar without quotes means.
-fn plain(text: &str, span: &Range<usize>) -> Result<Value, Diagnostic> {
+fn plain(text: &str, span: &Range<usize>) -> Result<NodeValue, Diagnostic> {
     Ok(match text {
-        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
-        "true" => Value::Bool(true),
-        "false" => Value::Bool(false),
+        "" | "~" | "null" | "Null" | "NULL" => NodeValue::Null,
+        "true" => NodeValue::Bool(true),
+        "false" => NodeValue::Bool(false),
         _ => match number(text) {
-            Some(Some(number)) => Value::Number(number),
+            Some(Some(number)) => NodeValue::Number(number),
             Some(None) => {
                 let message = format!("{text} isn't a number that JSON can represent");
                 return Err(syntax("syntax", message, span.clone(), Some("quote it if it's meant as text")));
             }
-            None => Value::String(text.to_owned()),
+            None => NodeValue::String(text.to_owned()),
         },
     })
 }
