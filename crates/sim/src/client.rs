@@ -6,8 +6,8 @@ use std::time::Duration;
 use flowline::internal::{InputOutcome, Message, again, input_digest, opened, refused};
 use flowline::{EngineError, Plans, RetryFrom};
 use flowline_check::{ClientReply, ClientRequest};
-use flowline_core::decide::{self, Finish};
-use flowline_core::{Input, Plan, RunId, RunKey, Status, Tenant};
+use flowline_core::decide::{self, Finish, Sender};
+use flowline_core::{Input, Json, Plan, RunId, RunKey, Status, Tenant};
 use flowline_store::row::{Pause, Retention};
 use flowline_store::{Catalog, QueueRow, RunStore, StoreError, StoredDefinition};
 
@@ -29,6 +29,14 @@ pub(crate) struct SimulatedClient {
     pub(crate) program: Arc<SimProgram>,
     pub(crate) plans: Arc<Plans>,
     pub(crate) tenant: Tenant,
+}
+
+/// Whether an input may be sent again while its outcome is unknown.
+#[derive(Clone, Copy, PartialEq)]
+enum Repeats {
+    UntilKnown,
+    /// An event whose id was made for it.
+    Never,
 }
 
 /// What a client makes of an answer.
@@ -64,41 +72,22 @@ impl SimulatedClient {
         match op {
             ClientOp::Start(start) => self.start(start).await,
             ClientOp::Send { run, event, payload, id, sender, fresh } => {
-                let made = || format!("event-{}", self.shared.lock().rng.u32(..));
-                let event_id = Some(id.unwrap_or_else(made));
-                let key = self.run(run);
-                let act = ClientRequest::Send {
-                    run: key.run.clone(),
-                    name: event.clone(),
-                    event_id: event_id.clone(),
-                };
-                let input = Input::External { name: event, payload, event_id, sender };
-                match fresh {
-                    true => self.input_once(key, act, input).await,
-                    false => self.input(key, act, input).await,
-                }
+                let id = id.unwrap_or_else(|| format!("event-{}", self.shared.lock().rng.u32(..)));
+                let repeats = if fresh { Repeats::Never } else { Repeats::UntilKnown };
+                self.send(run, event, payload, id, sender, repeats).await;
             }
             ClientOp::Play(play) => self.play(&play).await,
             ClientOp::Pause { run } => {
-                let key = self.run(run);
-                self.input(key.clone(), ClientRequest::Pause { run: key.run }, Input::Pause).await;
+                self.steer(run, |run| ClientRequest::Pause { run }, Input::Pause).await;
             }
             ClientOp::Resume { run } => {
-                let key = self.run(run);
-                self.input(key.clone(), ClientRequest::Resume { run: key.run }, Input::Resume).await;
+                self.steer(run, |run| ClientRequest::Resume { run }, Input::Resume).await;
             }
             ClientOp::Cancel { run } => {
-                let key = self.run(run);
-                self.input(
-                    key.clone(),
-                    ClientRequest::Cancel { run: key.run },
-                    Input::Cancel { reason: None },
-                )
-                .await;
+                let input = Input::Cancel { reason: None };
+                self.steer(run, |run| ClientRequest::Cancel { run }, input).await;
             }
-            ClientOp::Complete { run, result } => {
-                self.finish(run, Finish::Completed { result }).await;
-            }
+            ClientOp::Complete { run, result } => self.finish(run, Finish::Completed { result }).await,
             ClientOp::Fail { run, error } => self.finish(run, Finish::Failed { error }).await,
             ClientOp::Retry { run, into, from } => self.retry(run, into, from).await,
             ClientOp::PauseQueue { queue } => self.pause_queue(&queue, Pause::Paused).await,
@@ -112,15 +101,33 @@ impl SimulatedClient {
         let found = self.shared.lock().memory.load(std::slice::from_ref(&key)).into_iter().flatten().next();
         let Some(row) = found.map(|run| run.row).filter(|row| !row.status.is_terminal()) else { return };
         let Some((event, payload, sender)) = self.program.choose(play, row.state.as_deref()) else { return };
-        let event_id = Some(format!("event-{}", play.number));
+        let id = format!("event-{}", play.number);
+        self.send(play.run, event, payload, id, sender, Repeats::UntilKnown).await;
+    }
+
+    async fn send(
+        &self,
+        run: usize,
+        name: String,
+        payload: Json,
+        id: String,
+        sender: Sender,
+        repeats: Repeats,
+    ) {
+        let (key, event_id) = (self.run(run), Some(id));
         let act =
-            ClientRequest::Send { run: key.run.clone(), name: event.clone(), event_id: event_id.clone() };
-        self.input(key, act, Input::External { name: event, payload, event_id, sender }).await;
+            ClientRequest::Send { run: key.run.clone(), name: name.clone(), event_id: event_id.clone() };
+        self.input(key, act, Input::External { name, payload, event_id, sender }, repeats).await;
+    }
+
+    async fn steer(&self, run: usize, act: fn(RunId) -> ClientRequest, input: Input) {
+        let key = self.run(run);
+        let act = act(key.run.clone());
+        self.input(key, act, input, Repeats::UntilKnown).await;
     }
 
     async fn finish(&self, run: usize, finish: Finish) {
-        let key = self.run(run);
-        self.input(key.clone(), ClientRequest::Finish { run: key.run }, Input::Finish(finish)).await;
+        self.steer(run, |run| ClientRequest::Finish { run }, Input::Finish(finish)).await;
     }
 
     /// An operator insists: nothing may stay paused for ever.
@@ -136,7 +143,8 @@ impl SimulatedClient {
                 break;
             }
             for key in paused {
-                self.input(key.clone(), ClientRequest::Resume { run: key.run }, Input::Resume).await;
+                let act = ClientRequest::Resume { run: key.run.clone() };
+                self.input(key, act, Input::Resume, Repeats::UntilKnown).await;
             }
             self.shared.sleep(AGAIN, WaitPlace::Home).await;
         }
@@ -243,13 +251,17 @@ impl SimulatedClient {
         }
     }
 
-    /// Carries an input into a run, and asks again for as long as nobody knows what became of it.
-    async fn input(&self, run: RunKey, act: ClientRequest, input: Input) {
+    /// Carries an input into a run. Unless it may not be repeated, asks again for as long as nobody knows what happened to it.
+    async fn input(&self, run: RunKey, act: ClientRequest, input: Input, repeats: Repeats) {
         let may_be_so_already = matches!(act, ClientRequest::Pause { .. } | ClientRequest::Resume { .. });
         for _ in 0..TRIES {
             let asked_at = self.shared.lock().now;
             let asked = self.events(&run);
-            let told = match self.ask(|ticket| Message::input(run.clone(), input.clone(), ticket)).await {
+            let message = |ticket| match repeats {
+                Repeats::Never => Message::new_event(run.clone(), input.clone(), ticket),
+                Repeats::UntilKnown => Message::input(run.clone(), input.clone(), ticket),
+            };
+            let told = match self.ask(message).await {
                 None => Told::Unasked,
                 Some(None) => Told::Unknown,
                 Some(Some(InputOutcome::Applied { .. })) if may_be_so_already => {
@@ -261,29 +273,9 @@ impl SimulatedClient {
                     error => Told::No(error),
                 },
             };
-            let again = matches!(told, Told::Unasked) || self.shared.lock().rng.bool();
+            let again = matches!(told, Told::Unasked)
+                || repeats == Repeats::UntilKnown && self.shared.lock().rng.bool();
             if self.record(&act, asked_at, &told) || !again {
-                return;
-            }
-            self.shared.sleep(AGAIN, WaitPlace::Home).await;
-        }
-    }
-
-    /// Carries an event whose id was made for it into a run. Whoever does not know what became of it leaves it at that.
-    async fn input_once(&self, run: RunKey, act: ClientRequest, input: Input) {
-        for _ in 0..TRIES {
-            let asked_at = self.shared.lock().now;
-            let told = match self.ask(|ticket| Message::new_event(run.clone(), input.clone(), ticket)).await {
-                None => Told::Unasked,
-                Some(None) => Told::Unknown,
-                Some(Some(InputOutcome::Committed { .. } | InputOutcome::Applied { .. })) => Told::Yes,
-                Some(Some(outcome)) => match refused(outcome, &run) {
-                    EngineError::Store(StoreError::Unavailable(_)) => Told::Unknown,
-                    error => Told::No(error),
-                },
-            };
-            self.record(&act, asked_at, &told);
-            if !matches!(told, Told::Unasked) {
                 return;
             }
             self.shared.sleep(AGAIN, WaitPlace::Home).await;

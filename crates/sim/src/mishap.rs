@@ -151,6 +151,11 @@ impl Weather {
 }
 
 impl CallFate {
+    /// Whether the store gets the request.
+    pub(crate) fn arrives(self) -> bool {
+        !matches!(self, CallFate::Lost | CallFate::Refused)
+    }
+
     pub(crate) fn error(self) -> Option<StoreError> {
         match self {
             CallFate::Lost | CallFate::AnswerLost => {

@@ -16,9 +16,9 @@ use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Filling, Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, Restored,
-    RunPage, RunQuery, RunStore, Snapshot, StateOwner, StatePage, StateQuery, StateValue, StoreError,
-    StoredDefinition, Swept, Token, Transfer,
+    Filling, Health, JobRow, LockRequest, LockRow, Memory, QueueRow, Receipt, ReceiptPage, ReceiptQuery,
+    Restored, RunPage, RunQuery, RunStore, Snapshot, StateOwner, StatePage, StateQuery, StateValue,
+    StoreError, StoredDefinition, Swept, Token, Transfer,
 };
 use tokio::sync::watch;
 
@@ -44,35 +44,21 @@ impl Wire {
         Wire { shared, who }
     }
 
-    /// Carries a request to the store and its answer back. `act` is what the store does.
+    /// Carries a request that changes the store, and its answer back. `act` is what the store does, and may be done twice.
     async fn cross<T: Send>(
         &self,
         kind: CallKind,
         what: &'static str,
         mut act: impl FnMut(&mut Inner, &str) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (fate, there, back) = {
+        let (fate, back) = self.send(kind, what).await;
+        let answer = fate.arrives().then(|| {
             let mut inner = self.shared.lock();
-            let Inner { rng, weather, .. } = &mut *inner;
-            (weather.fate(rng, kind), weather.way(rng), weather.way(rng))
-        };
-        self.shared.sleep(there, WaitPlace::Wire).await;
-        let answer = {
-            let mut inner = self.shared.lock();
-            if fate != CallFate::Fine {
-                inner.tell(|| self.who.to_string(), || tell::fate(fate, what));
+            if fate == CallFate::Repeated {
+                act(&mut inner, &self.who);
             }
-            match fate {
-                CallFate::Lost | CallFate::Refused => None,
-                CallFate::Fine | CallFate::AnswerLost | CallFate::Doubled(_) => {
-                    Some(act(&mut inner, &self.who))
-                }
-                CallFate::Repeated => {
-                    act(&mut inner, &self.who);
-                    Some(act(&mut inner, &self.who))
-                }
-            }
-        };
+            act(&mut inner, &self.who)
+        });
         if let CallFate::Doubled(later) = fate {
             let (shared, who) = (self.shared.clone(), self.who.clone());
             let again = async move {
@@ -83,19 +69,55 @@ impl Wire {
             };
             self.shared.lock().spawned.push(Box::pin(again));
         }
-        self.shared.sleep(back, WaitPlace::Home).await;
-        match (fate.error(), answer) {
-            (None, Some(answer)) => Ok(answer),
-            (error, _) => Err(error.unwrap_or_else(|| StoreError::Unavailable("no answer".to_owned()))),
-        }
+        self.answer(fate, back, answer).await
+    }
+
+    /// A write that the checker doesn't watch.
+    async fn write<T: Send>(
+        &self,
+        what: &'static str,
+        mut write: impl FnMut(&mut Memory, Time) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let act = move |inner: &mut Inner, _: &str| {
+            let now = inner.store_now();
+            write(&mut inner.memory, now)
+        };
+        self.cross(CallKind::Write, what, act).await
     }
 
     async fn read<T: Send>(
         &self,
         what: &'static str,
-        read: impl Fn(&flowline_store::Memory, Time) -> T + Send + 'static,
+        read: impl Fn(&Memory, Time) -> T + Send,
     ) -> Result<T, StoreError> {
-        self.cross(CallKind::Read, what, move |inner, _| read(&inner.memory, inner.store_now())).await
+        let (fate, back) = self.send(CallKind::Read, what).await;
+        let answer = fate.arrives().then(|| {
+            let inner = self.shared.lock();
+            read(&inner.memory, inner.store_now())
+        });
+        self.answer(fate, back, answer).await
+    }
+
+    /// Sends a request on its way. Returns its fate, and how long the way back takes.
+    async fn send(&self, kind: CallKind, what: &str) -> (CallFate, Duration) {
+        let (fate, there, back) = {
+            let mut inner = self.shared.lock();
+            let Inner { rng, weather, .. } = &mut *inner;
+            (weather.fate(rng, kind), weather.way(rng), weather.way(rng))
+        };
+        self.shared.sleep(there, WaitPlace::Wire).await;
+        if fate != CallFate::Fine {
+            self.shared.lock().tell(|| self.who.to_string(), || tell::fate(fate, what));
+        }
+        (fate, back)
+    }
+
+    async fn answer<T>(&self, fate: CallFate, back: Duration, answer: Option<T>) -> Result<T, StoreError> {
+        self.shared.sleep(back, WaitPlace::Home).await;
+        match (fate.error(), answer) {
+            (None, Some(answer)) => Ok(answer),
+            (error, _) => Err(error.unwrap_or_else(|| StoreError::Unavailable("no answer".to_owned()))),
+        }
     }
 }
 
@@ -170,36 +192,31 @@ impl RunStore for Wire {
     }
 
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
-        self.read("sweep", move |memory, now| memory.sweep(now, limit)).await
+        self.read("sweep", |memory, now| memory.sweep(now, limit)).await
     }
 
     async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError> {
-        let runs = runs.to_vec();
-        self.read("load", move |memory, _| memory.load(&runs)).await
+        self.read("load", |memory, _| memory.load(runs)).await
     }
 
     async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError> {
-        let (run, slots) = (run.clone(), slots.to_vec());
-        self.read("payloads", move |memory, _| memory.payloads(&run, &slots)).await
+        self.read("payloads", |memory, _| memory.payloads(run, slots)).await
     }
 
     async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError> {
-        let run = run.clone();
-        self.read("events", move |memory, _| memory.events(&run, &query)).await
+        self.read("events", |memory, _| memory.events(run, &query)).await
     }
 
     async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
-        self.read("runs", move |memory, _| memory.runs(&query)).await?
+        self.read("runs", |memory, _| memory.runs(&query)).await?
     }
 
     async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
-        let (run, event_id) = (run.clone(), event_id.to_owned());
-        self.read("receipt", move |memory, _| memory.receipt(&run, &event_id)).await
+        self.read("receipt", |memory, _| memory.receipt(run, event_id)).await
     }
 
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
-        let cursor = cursor.to_owned();
-        self.read("feed", move |memory, _| memory.feed(&filter, &cursor, limit)).await?
+        self.read("feed", |memory, _| memory.feed(&filter, cursor, limit)).await?
     }
 
     /// Nothing in a simulation follows hints: reading is the truth.
@@ -227,24 +244,20 @@ impl Catalog for Wire {
     }
 
     async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
-        let (tenant, hash) = (tenant.clone(), hash.to_owned());
-        self.read("definition", move |memory, _| memory.definition(&tenant, &hash)).await
+        self.read("definition", |memory, _| memory.definition(tenant, hash)).await
     }
 
     async fn set_latest(&self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> Result<bool, StoreError> {
         let (tenant, flow, hash) = (tenant.clone(), flow.to_owned(), hash.map(str::to_owned));
-        let act = move |inner: &mut Inner, _: &str| inner.memory.set_latest(&tenant, &flow, hash.as_deref());
-        self.cross(CallKind::Write, "set latest", act).await
+        self.write("set latest", move |memory, _| memory.set_latest(&tenant, &flow, hash.as_deref())).await
     }
 
     async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
-        let (tenant, flow) = (tenant.clone(), flow.to_owned());
-        self.read("latest", move |memory, _| memory.latest(&tenant, &flow)).await
+        self.read("latest", |memory, _| memory.latest(tenant, flow)).await
     }
 
     async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError> {
-        let tenant = tenant.clone();
-        self.read("definitions", move |memory, _| memory.definitions(&tenant)).await
+        self.read("definitions", |memory, _| memory.definitions(tenant)).await
     }
 
     async fn state(
@@ -253,8 +266,7 @@ impl Catalog for Wire {
         owner: &StateOwner,
         key: &str,
     ) -> Result<Option<StateValue>, StoreError> {
-        let (tenant, owner, key) = (tenant.clone(), owner.clone(), key.to_owned());
-        self.read("state", move |memory, now| memory.state(now, &tenant, &owner, &key)).await
+        self.read("state", |memory, now| memory.state(now, tenant, owner, key)).await
     }
 
     async fn states(
@@ -263,13 +275,11 @@ impl Catalog for Wire {
         owner: &StateOwner,
         query: StateQuery,
     ) -> Result<StatePage, StoreError> {
-        let (tenant, owner) = (tenant.clone(), owner.clone());
-        self.read("states", move |memory, now| memory.states(now, &tenant, &owner, &query)).await
+        self.read("states", |memory, now| memory.states(now, tenant, owner, &query)).await
     }
 
     async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
-        let tenant = tenant.clone();
-        self.read("scopes", move |memory, now| memory.scopes(now, &tenant)).await
+        self.read("scopes", |memory, now| memory.scopes(now, tenant)).await
     }
 
     async fn change_state(
@@ -282,16 +292,14 @@ impl Catalog for Wire {
     ) -> Result<(), StoreError> {
         owner.writable()?;
         let (tenant, owner, key) = (tenant.clone(), owner.clone(), key.to_owned());
-        let act = move |inner: &mut Inner, _: &str| {
-            let now = inner.store_now();
-            inner.memory.change_state(now, &tenant, &owner, &key, value.clone(), ttl);
-        };
-        self.cross(CallKind::Write, "change state", act).await
+        self.write("change state", move |memory, now| {
+            memory.change_state(now, &tenant, &owner, &key, value.clone(), ttl)
+        })
+        .await
     }
 
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
-        let tenant = tenant.clone();
-        self.read("queues", move |memory, now| memory.queues(now, &tenant)).await
+        self.read("queues", |memory, now| memory.queues(now, tenant)).await
     }
 
     async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: Pause) -> Result<(), StoreError> {
@@ -305,11 +313,7 @@ impl Catalog for Wire {
     }
 
     async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
-        let act = move |inner: &mut Inner, _: &str| {
-            let now = inner.store_now();
-            inner.memory.acquire_lock(now, request.clone())
-        };
-        self.cross(CallKind::Write, "acquire lock", act).await
+        self.write("acquire lock", move |memory, now| memory.acquire_lock(now, request.clone())).await
     }
 
     async fn extend_lock(
@@ -320,25 +324,17 @@ impl Catalog for Wire {
         ttl: Duration,
     ) -> Result<Option<Time>, StoreError> {
         let (tenant, name) = (tenant.clone(), name.to_owned());
-        let act = move |inner: &mut Inner, _: &str| {
-            let now = inner.store_now();
-            inner.memory.extend_lock(now, &tenant, &name, token, ttl)
-        };
-        self.cross(CallKind::Write, "extend lock", act).await
+        self.write("extend lock", move |memory, now| memory.extend_lock(now, &tenant, &name, token, ttl))
+            .await
     }
 
     async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
         let (tenant, name) = (tenant.clone(), name.to_owned());
-        let act = move |inner: &mut Inner, _: &str| {
-            let now = inner.store_now();
-            inner.memory.release_lock(now, &tenant, &name, token)
-        };
-        self.cross(CallKind::Write, "release lock", act).await
+        self.write("release lock", move |memory, now| memory.release_lock(now, &tenant, &name, token)).await
     }
 
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
-        let tenant = tenant.clone();
-        self.read("locks", move |memory, now| memory.locks(now, &tenant)).await
+        self.read("locks", |memory, now| memory.locks(now, tenant)).await
     }
 
     async fn put_document(
@@ -349,11 +345,10 @@ impl Catalog for Wire {
         ttl: Option<Duration>,
     ) -> Result<(), StoreError> {
         let (collection, id) = (collection.to_owned(), id.to_owned());
-        let act = move |inner: &mut Inner, _: &str| {
-            let now = inner.store_now();
-            inner.memory.put_document(now, &collection, &id, body.clone(), ttl)
-        };
-        self.cross(CallKind::Write, "put document", act).await?
+        self.write("put document", move |memory, now| {
+            memory.put_document(now, &collection, &id, body.clone(), ttl)
+        })
+        .await?
     }
 
     async fn create_document(
@@ -364,34 +359,28 @@ impl Catalog for Wire {
         ttl: Option<Duration>,
     ) -> Result<Option<Document>, StoreError> {
         let (collection, id) = (collection.to_owned(), id.to_owned());
-        let act = move |inner: &mut Inner, _: &str| {
-            let now = inner.store_now();
-            inner.memory.create_document(now, &collection, &id, body.clone(), ttl)
-        };
-        self.cross(CallKind::Write, "create document", act).await?
+        self.write("create document", move |memory, now| {
+            memory.create_document(now, &collection, &id, body.clone(), ttl)
+        })
+        .await?
     }
 
     async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
-        let (collection, id) = (collection.to_owned(), id.to_owned());
-        self.read("document", move |memory, now| memory.document(now, &collection, &id)).await?
+        self.read("document", |memory, now| memory.document(now, collection, id)).await?
     }
 
     async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError> {
-        let collection = collection.to_owned();
-        self.read("documents", move |memory, now| memory.documents(now, &collection, &query)).await?
+        self.read("documents", |memory, now| memory.documents(now, collection, &query)).await?
     }
 
     async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
         let (collection, id) = (collection.to_owned(), id.to_owned());
-        let act = move |inner: &mut Inner, _: &str| {
-            let now = inner.store_now();
-            inner.memory.delete_document(now, &collection, &id)
-        };
-        self.cross(CallKind::Write, "delete document", act).await?
+        self.write("delete document", move |memory, now| memory.delete_document(now, &collection, &id))
+            .await?
     }
 
     async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
-        self.read("receipts", move |memory, _| memory.receipts(&query)).await?
+        self.read("receipts", |memory, _| memory.receipts(&query)).await?
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
@@ -399,8 +388,7 @@ impl Catalog for Wire {
     }
 
     async fn jobs(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError> {
-        let run = run.clone();
-        self.read("jobs", move |memory, _| memory.jobs(&run)).await
+        self.read("jobs", |memory, _| memory.jobs(run)).await
     }
 
     async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
@@ -419,8 +407,7 @@ impl Catalog for Wire {
     }
 
     async fn reports(&self, run: &RunKey) -> Result<Option<ReportDigests>, StoreError> {
-        let run = run.clone();
-        self.read("reports", move |memory, _| memory.reports(&run)).await
+        self.read("reports", |memory, _| memory.reports(run)).await
     }
 
     async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {
@@ -435,11 +422,7 @@ impl Catalog for Wire {
     }
 
     async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
-        let act = move |inner: &mut Inner, _: &str| {
-            let now = inner.store_now();
-            inner.memory.repair(now, repair.clone())
-        };
-        self.cross(CallKind::Write, "repair", act).await?
+        self.write("repair", move |memory, now| memory.repair(now, repair.clone())).await?
     }
 
     fn is_shared(&self) -> bool {
@@ -463,20 +446,14 @@ impl Transfer for Wire {
     }
 
     async fn begin_filling(&self) -> Result<Filling, StoreError> {
-        let act = |inner: &mut Inner, _: &str| {
-            let now = inner.store_now();
-            inner.memory.begin_filling(now)
-        };
-        self.cross(CallKind::Write, "begin filling", act).await
+        self.write("begin filling", move |memory, now| memory.begin_filling(now)).await
     }
 
     async fn restore(&self, parts: Vec<Restored>) -> Result<(), CommitError> {
-        let act = move |inner: &mut Inner, _: &str| inner.memory.restore(parts.clone());
-        self.cross(CallKind::Write, "restore", act).await?
+        self.write("restore", move |memory, _| memory.restore(parts.clone())).await?
     }
 
     async fn end_filling(&self) -> Result<(), StoreError> {
-        self.cross(CallKind::Write, "end filling", |inner: &mut Inner, _: &str| inner.memory.end_filling())
-            .await
+        self.write("end filling", |memory, _| memory.end_filling()).await
     }
 }

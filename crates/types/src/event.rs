@@ -3,7 +3,6 @@
 //! `decide` makes [`NewEvent`]s; the store numbers and dates them when it commits, which makes them [`Event`]s. A
 //! persisted event is never changed, and its JSON shape is pinned by the fixtures under `tests/golden/`.
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -12,68 +11,45 @@ use crate::ids::{RunId, Tenant, step_id};
 use crate::json::Json;
 use crate::status::Status;
 use crate::time::Time;
+use crate::words;
 
 /// The version that this build writes in an event's `v`.
 pub const EVENT_VERSION: u32 = 1;
 
-macro_rules! event_types {
-    ($($(#[$doc:meta])* $variant:ident = $text:literal,)*) => {
-        /// What happened. The text form is the contract; the order is not.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[non_exhaustive]
-        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum EventType {
-            $($(#[$doc])* #[serde(rename = $text)] $variant,)*
-        }
-
-        impl EventType {
-            pub const ALL: &'static [EventType] = &[$(EventType::$variant),*];
-
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    $(EventType::$variant => $text,)*
-                }
-            }
-
-            pub fn parse(text: &str) -> Option<EventType> {
-                match text {
-                    $($text => Some(EventType::$variant),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-event_types! {
-    FlowStart = "flow.start",
-    FlowCompleted = "flow.completed",
-    FlowFailed = "flow.failed",
-    FlowCancelled = "flow.cancelled",
-    FlowPaused = "flow.paused",
-    FlowResumed = "flow.resumed",
-    StepStarted = "step.started",
-    StepCompleted = "step.completed",
-    /// A try that will be repeated.
-    StepRetry = "step.retry",
-    /// Out of attempts.
-    StepFailed = "step.failed",
-    StepSkipped = "step.skipped",
-    Emit = "emit",
-    Log = "log",
-    State = "state",
-    #[cfg_attr(feature = "schema", schemars(skip))]
-    AwaitRegistered = "await.registered",
-    #[cfg_attr(feature = "schema", schemars(skip))]
-    AwaitResolved = "await.resolved",
-    #[cfg_attr(feature = "schema", schemars(skip))]
-    AwaitTimeout = "await.timeout",
-    EventReceived = "event.received",
-    EventRejected = "event.rejected",
-    StateChanged = "state.changed",
-    TimerSet = "timer.set",
-    TimerFired = "timer.fired",
-    TimerCancelled = "timer.cancelled",
+words! {
+    /// What happened. The text form is the contract; the order is not.
+    #[non_exhaustive]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    pub enum EventType {
+        FlowStart = "flow.start",
+        FlowCompleted = "flow.completed",
+        FlowFailed = "flow.failed",
+        FlowCancelled = "flow.cancelled",
+        FlowPaused = "flow.paused",
+        FlowResumed = "flow.resumed",
+        StepStarted = "step.started",
+        StepCompleted = "step.completed",
+        /// A try that will be repeated.
+        StepRetry = "step.retry",
+        /// Out of attempts.
+        StepFailed = "step.failed",
+        StepSkipped = "step.skipped",
+        Emit = "emit",
+        Log = "log",
+        State = "state",
+        #[cfg_attr(feature = "schema", schemars(skip))]
+        AwaitRegistered = "await.registered",
+        #[cfg_attr(feature = "schema", schemars(skip))]
+        AwaitResolved = "await.resolved",
+        #[cfg_attr(feature = "schema", schemars(skip))]
+        AwaitTimeout = "await.timeout",
+        EventReceived = "event.received",
+        EventRejected = "event.rejected",
+        StateChanged = "state.changed",
+        TimerSet = "timer.set",
+        TimerFired = "timer.fired",
+        TimerCancelled = "timer.cancelled",
+    }
 }
 
 impl EventType {
@@ -90,12 +66,6 @@ impl EventType {
             EventType::FlowCancelled => Some(Status::Cancelled),
             _ => None,
         }
-    }
-}
-
-impl fmt::Display for EventType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 
@@ -333,8 +303,8 @@ mod tests {
     #[test]
     fn every_type_has_one_text() {
         for kind in EventType::ALL {
-            assert_eq!(EventType::parse(kind.as_str()), Some(*kind));
-            assert_eq!(serde_json::to_string(kind).unwrap(), format!("\"{kind}\""));
+            assert_eq!(EventType::parse(kind.as_str()), Some(kind));
+            assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
         }
     }
 }

@@ -49,7 +49,7 @@ pub enum NodeKind {
     Failed,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GraphEdge {
     pub from: String,
@@ -82,18 +82,7 @@ pub struct GraphEdge {
 
 impl GraphEdge {
     pub fn between(from: String, to: String) -> GraphEdge {
-        GraphEdge {
-            from,
-            to,
-            event: None,
-            join: None,
-            after: None,
-            at: None,
-            action: None,
-            condition: None,
-            roles: Vec::new(),
-            stays: false,
-        }
+        GraphEdge { from, to, ..GraphEdge::default() }
     }
 }
 

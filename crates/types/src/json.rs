@@ -151,6 +151,14 @@ fn survey(text: &str, limit: usize) -> Survey {
 /// Reads every string and number of a text, and keeps none.
 struct Readable;
 
+macro_rules! visits {
+    ($($visit:ident($of:ty))*) => {
+        $(fn $visit<E>(self, _: $of) -> Result<Readable, E> {
+            Ok(self)
+        })*
+    };
+}
+
 impl<'de> Deserialize<'de> for Readable {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Readable, D::Error> {
         deserializer.deserialize_any(Readable)
@@ -168,25 +176,7 @@ impl<'de> Visitor<'de> for Readable {
         Ok(self)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Readable, E> {
-        Ok(self)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Readable, E> {
-        Ok(self)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Readable, E> {
-        Ok(self)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Readable, E> {
-        Ok(self)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Readable, E> {
-        Ok(self)
-    }
+    visits! { visit_bool(bool) visit_i64(i64) visit_u64(u64) visit_f64(f64) visit_str(&str) }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Readable, A::Error> {
         while items.next_element::<Readable>()?.is_some() {}

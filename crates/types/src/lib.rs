@@ -18,6 +18,7 @@ mod schema;
 pub mod status;
 pub mod time;
 pub mod violation;
+mod words;
 
 pub use event::{Event, EventType, NewEvent};
 pub use ids::{RunId, RunKey, Tenant};

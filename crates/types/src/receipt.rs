@@ -2,20 +2,19 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use crate::json::Json;
+use crate::words;
 
-/// How far an event has come. What moves it on: a `pending` one waits for its turn, a `processing` one for the actions
-/// that it set off. The others are ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum ReceiptStatus {
-    Pending,
-    Processing,
-    Completed,
-    Failed,
+words! {
+    /// How far an event has come. What moves it on: a `pending` one waits for its turn, a `processing` one for the actions
+    /// that it set off. The others are ends.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    pub enum ReceiptStatus {
+        Pending = "pending",
+        Processing = "processing",
+        Completed = "completed",
+        Failed = "failed",
+    }
 }
 
 /// What is written once, when an event comes in.
@@ -42,22 +41,6 @@ pub struct ReceiptChange {
 }
 
 impl ReceiptStatus {
-    pub const ALL: [ReceiptStatus; 4] =
-        [ReceiptStatus::Pending, ReceiptStatus::Processing, ReceiptStatus::Completed, ReceiptStatus::Failed];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ReceiptStatus::Pending => "pending",
-            ReceiptStatus::Processing => "processing",
-            ReceiptStatus::Completed => "completed",
-            ReceiptStatus::Failed => "failed",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<ReceiptStatus> {
-        ReceiptStatus::ALL.into_iter().find(|status| status.as_str() == text)
-    }
-
     /// Whether the event was taken up, at some time.
     pub fn is_started(self) -> bool {
         self != ReceiptStatus::Pending

@@ -98,7 +98,7 @@ pub struct StoredDefinition {
 }
 
 /// A queue and what a worker has to be able to run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct QueueRow {
@@ -120,16 +120,7 @@ pub struct QueueRow {
 impl QueueRow {
     /// A paused queue that holds no job.
     pub fn paused(queue: Arc<str>) -> QueueRow {
-        QueueRow {
-            queue,
-            need: "".into(),
-            ready: 0,
-            delayed: 0,
-            held: 0,
-            leased: 0,
-            oldest: None,
-            paused: true,
-        }
+        QueueRow { queue, paused: true, ..QueueRow::default() }
     }
 }
 

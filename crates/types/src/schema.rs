@@ -8,50 +8,33 @@ use crate::json::Json;
 use crate::retain::Retain;
 use crate::time::Time;
 
-impl JsonSchema for Json {
-    fn inline_schema() -> bool {
-        true
-    }
+macro_rules! inline_schema {
+    ($type:ident, $schema:expr) => {
+        impl JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
 
-    fn schema_name() -> Cow<'static, str> {
-        "Json".into()
-    }
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($type).into()
+            }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        Schema::default()
-    }
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                $schema
+            }
+        }
+    };
 }
 
-impl JsonSchema for Time {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Time".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "date-time" })
-    }
-}
-
-impl JsonSchema for Retain {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Retain".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "object",
-            "properties": {
-                "events": { "type": "string", "description": "A duration such as 1d." },
-                "runs": { "type": "string", "description": "A duration such as 7d." },
-            },
-        })
-    }
-}
+inline_schema!(Json, Schema::default());
+inline_schema!(Time, json_schema!({ "type": "string", "format": "date-time" }));
+inline_schema!(
+    Retain,
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "events": { "type": "string", "description": "A duration such as 1d." },
+            "runs": { "type": "string", "description": "A duration such as 7d." },
+        },
+    })
+);

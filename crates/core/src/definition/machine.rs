@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::ser::SerializeMap;
+use flowline_types::words;
 use serde::{Serialize, Serializer};
 
 use super::is_default;
@@ -99,18 +99,19 @@ pub enum When {
     At(String),
 }
 
-/// What becomes of a timer that is found more than [`limits::MISSED`](crate::limits::MISSED) after its time, because
-/// nothing ran then.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Missed {
-    /// It fires, late.
-    #[default]
-    Fire,
-    /// It does not fire.
-    Skip,
-    /// It counts again from the moment that it is found; one with `at` does not fire.
-    Restart,
+words! {
+    /// What happens to a timer that is found more than [`limits::MISSED`](crate::limits::MISSED) after its time, because
+    /// nothing was running.
+    #[derive(Default)]
+    pub enum Missed {
+        /// It fires, late.
+        #[default]
+        Fire = "fire",
+        /// It doesn't fire.
+        Skip = "skip",
+        /// It counts again from the moment it's found; one with `at` doesn't fire.
+        Restart = "restart",
+    }
 }
 
 impl Machine {
@@ -131,12 +132,10 @@ impl Serialize for Ends {
 
 impl Serialize for When {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(1))?;
         match self {
-            When::In(delay) => map.serialize_entry("in", &crate::time::format_duration(*delay))?,
-            When::At(expression) => map.serialize_entry("at", expression)?,
+            When::In(delay) => serializer.collect_map([("in", crate::time::format_duration(*delay))]),
+            When::At(expression) => serializer.collect_map([("at", expression)]),
         }
-        map.end()
     }
 }
 

@@ -18,6 +18,7 @@ mod write;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use flowline_types::words;
 use serde::{Serialize, Serializer};
 
 use crate::ids::digest;
@@ -35,7 +36,7 @@ pub use source::Format;
 pub use suggest::nearest;
 
 /// A versioned definition: of steps wired by events, or, where `machine` is there, of states that answer events.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Definition {
     /// The name of the flow or the machine.
     pub flow: String,
@@ -88,24 +89,15 @@ pub struct StepDefinition {
     pub priority: Option<Priority>,
 }
 
-/// Without its name, under which it stands. Defaults are left out, but for the queue of a `start` step: two are usual.
-/// What becomes of a command's stdin once its input is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Stdin {
-    /// A program may read to the end.
-    #[default]
-    Closed,
-    /// A program may read a line, and then what it asks for.
-    Open,
-}
-
-impl Stdin {
-    pub fn parse(word: &str) -> Option<Stdin> {
-        match word {
-            "closed" => Some(Stdin::Closed),
-            "open" => Some(Stdin::Open),
-            _ => None,
-        }
+words! {
+    /// What happens to a command's stdin once its input is written.
+    #[derive(Default)]
+    pub enum Stdin {
+        /// A program may read to the end.
+        #[default]
+        Closed = "closed",
+        /// A program may read a line, and then the replies to what it asks for.
+        Open = "open",
     }
 }
 
@@ -165,7 +157,7 @@ pub enum Receiver {
 }
 
 /// The request of an `http` step. Exactly one method key names the URL in the file (`post: "https://…"`).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct HttpRequest {
     /// `GET`, `POST`, `PUT`, `PATCH` or `DELETE`.
     pub method: String,
@@ -184,14 +176,7 @@ pub(crate) const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
 impl HttpRequest {
     pub fn new(method: &str, url: &str) -> HttpRequest {
-        HttpRequest {
-            method: method.to_owned(),
-            url: url.to_owned(),
-            headers: BTreeMap::new(),
-            body: None,
-            secret: None,
-            callback: false,
-        }
+        HttpRequest { method: method.to_owned(), url: url.to_owned(), ..HttpRequest::default() }
     }
 
     /// Whether its method carries a body.
@@ -261,25 +246,27 @@ impl Default for Retry {
     }
 }
 
-/// How the delay grows from try to try.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Backoff {
-    Fixed,
-    Linear,
-    #[default]
-    Exponential,
+words! {
+    /// How the delay grows from one attempt to the next.
+    #[derive(Default)]
+    pub enum Backoff {
+        Fixed = "fixed",
+        Linear = "linear",
+        #[default]
+        Exponential = "exponential",
+    }
 }
 
-/// What a step out of attempts does to its run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnFailure {
-    /// The run will end `failed`; independent branches go on.
-    #[default]
-    Fail,
-    /// The run goes on as if the step had emitted nothing.
-    Continue,
+words! {
+    /// What a step that is out of attempts does to its run.
+    #[derive(Default)]
+    pub enum OnFailure {
+        /// The run will end `failed`; independent branches continue.
+        #[default]
+        Fail = "fail",
+        /// The run continues as if the step had emitted nothing.
+        Continue = "continue",
+    }
 }
 
 /// When a run's key-value state is removed.
@@ -301,19 +288,7 @@ pub const START_QUEUE: &str = "start";
 
 impl Definition {
     pub fn new(flow: &str) -> Definition {
-        Definition {
-            flow: flow.to_owned(),
-            description: None,
-            input: None,
-            accepts: BTreeMap::new(),
-            output: None,
-            fail_fast: false,
-            timeout: None,
-            state: Cleanup::Never,
-            retain: None,
-            steps: Vec::new(),
-            machine: None,
-        }
+        Definition { flow: flow.to_owned(), ..Definition::default() }
     }
 
     /// The definition as JSON in the keys of the file format, defaults left out: what is stored and hashed.

@@ -187,12 +187,8 @@ impl Map {
     fn insert(&mut self, entry: MapEntry) -> Result<(), Diagnostic> {
         if self.by_key.contains_key(&entry.key) {
             let message = format!("duplicate key {:?}", entry.key);
-            return Err(syntax(
-                "duplicate-key",
-                message,
-                entry.key_span,
-                Some("remove or rename one of them"),
-            ));
+            let help = Some("remove or rename one of them");
+            return Err(syntax("duplicate-key", message, entry.key_span, help));
         }
         self.by_key.insert(entry.key.clone(), self.entries.len());
         self.entries.push(entry);
@@ -206,12 +202,8 @@ fn syntax(code: &'static str, message: String, span: Range<usize>, help: Option<
 }
 
 fn too_deep(span: Range<usize>) -> Diagnostic {
-    syntax(
-        "too-deep",
-        format!("nested deeper than {} levels", limits::JSON_DEPTH),
-        span,
-        Some("flatten this value"),
-    )
+    let help = Some("flatten this value");
+    syntax("too-deep", format!("nested deeper than {} levels", limits::JSON_DEPTH), span, help)
 }
 
 /// A range that lies in the text, on characters, without white space at its end.

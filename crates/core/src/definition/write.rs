@@ -4,50 +4,49 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::{
-    Cleanup, DEFAULT_QUEUE, Definition, HttpRequest, Runner, Stdin, StepDefinition, Subscribes, is_default,
+    Cleanup, DEFAULT_QUEUE, Definition, HttpRequest, Runner, StepDefinition, Subscribes, is_default,
 };
 use crate::time::format_duration;
+
+/// What a map in the file format leaves out: keys without a value, and defaults.
+trait FileMap: SerializeMap {
+    fn optional<T: Serialize>(&mut self, key: &'static str, value: &Option<T>) -> Result<(), Self::Error> {
+        value.as_ref().map_or(Ok(()), |value| self.serialize_entry(key, value))
+    }
+
+    fn unless_default<T: Serialize + Default + PartialEq>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), Self::Error> {
+        if is_default(value) { Ok(()) } else { self.serialize_entry(key, value) }
+    }
+}
+
+impl<M: SerializeMap> FileMap for M {}
 
 impl Serialize for Definition {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry(self.kind(), &self.flow)?;
-        if let Some(description) = &self.description {
-            map.serialize_entry("description", description)?;
-        }
-        if let Some(input) = &self.input {
-            map.serialize_entry("input", input)?;
-        }
-        if !self.accepts.is_empty() {
-            let key = if self.machine.is_some() { "events" } else { "accepts" };
-            map.serialize_entry(key, &self.accepts)?;
-        }
-        if let Some(output) = &self.output {
-            map.serialize_entry("output", output)?;
-        }
-        if self.fail_fast {
-            map.serialize_entry("fail_fast", &true)?;
-        }
-        if let Some(timeout) = self.timeout {
-            map.serialize_entry("timeout", &format_duration(timeout))?;
-        }
-        if self.state != Cleanup::Never {
-            map.serialize_entry("state", &self.state)?;
-        }
-        if let Some(retain) = &self.retain {
-            map.serialize_entry("retain", retain)?;
-        }
+        map.optional("description", &self.description)?;
+        map.optional("input", &self.input)?;
+        map.unless_default(if self.machine.is_some() { "events" } else { "accepts" }, &self.accepts)?;
+        map.optional("output", &self.output)?;
+        map.unless_default("fail_fast", &self.fail_fast)?;
+        map.optional("timeout", &self.timeout.map(format_duration))?;
+        map.unless_default("state", &self.state)?;
+        map.optional("retain", &self.retain)?;
+        let steps = ByName(&self.steps, |step| &step.name);
         let Some(machine) = &self.machine else {
-            map.serialize_entry("steps", &ByName(&self.steps, |step| &step.name))?;
+            map.serialize_entry("steps", &steps)?;
             return map.end();
         };
-        if !machine.context.is_empty() {
-            map.serialize_entry("context", &machine.context)?;
-        }
+        map.unless_default("context", &machine.context)?;
         map.serialize_entry("initial", &machine.initial)?;
         map.serialize_entry("states", &ByName(&machine.states, |state| &state.name))?;
         if !self.steps.is_empty() {
-            map.serialize_entry("actions", &ByName(&self.steps, |step| &step.name))?;
+            map.serialize_entry("actions", &steps)?;
         }
         map.end()
     }
@@ -62,12 +61,12 @@ impl<T: Serialize> Serialize for ByName<'_, T> {
     }
 }
 
+/// Without its name, which is the key it stands under. The queue of a `start` step is always written, because two defaults
+/// are possible.
 impl Serialize for StepDefinition {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        if let Some(description) = &self.description {
-            map.serialize_entry("description", description)?;
-        }
+        map.optional("description", &self.description)?;
         match &self.runner {
             Runner::Command(argv) => map.serialize_entry("command", argv)?,
             Runner::Http(request) => map.serialize_entry("http", request)?,
@@ -76,42 +75,20 @@ impl Serialize for StepDefinition {
             Runner::Start(start) => map.serialize_entry("start", start)?,
             Runner::Send(send) => map.serialize_entry("send", send)?,
         }
-        if self.stdin == Stdin::Open {
-            map.serialize_entry("stdin", "open")?;
-        }
+        map.unless_default("stdin", &self.stdin)?;
         if self.queue != DEFAULT_QUEUE || matches!(self.runner, Runner::Start(_)) {
             map.serialize_entry("queue", &self.queue)?;
         }
-        if let Some(subscribes) = &self.subscribes {
-            map.serialize_entry("subscribes", subscribes)?;
-        }
-        if !self.emits.is_empty() {
-            map.serialize_entry("emits", &self.emits)?;
-        }
-        if let Some(event) = &self.returns {
-            map.serialize_entry("returns", event)?;
-        }
-        if let Some(condition) = &self.condition {
-            map.serialize_entry("if", condition)?;
-        }
-        if !self.after.is_empty() {
-            map.serialize_entry("after", &self.after)?;
-        }
-        if let Some(state) = &self.on_error {
-            map.serialize_entry("on_error", state)?;
-        }
-        if !is_default(&self.retry) {
-            map.serialize_entry("retry", &self.retry)?;
-        }
-        if let Some(timeout) = self.timeout {
-            map.serialize_entry("timeout", &format_duration(timeout))?;
-        }
-        if !is_default(&self.on_failure) {
-            map.serialize_entry("on_failure", &self.on_failure)?;
-        }
-        if let Some(priority) = &self.priority {
-            map.serialize_entry("priority", priority)?;
-        }
+        map.optional("subscribes", &self.subscribes)?;
+        map.unless_default("emits", &self.emits)?;
+        map.optional("returns", &self.returns)?;
+        map.optional("if", &self.condition)?;
+        map.unless_default("after", &self.after)?;
+        map.optional("on_error", &self.on_error)?;
+        map.unless_default("retry", &self.retry)?;
+        map.optional("timeout", &self.timeout.map(format_duration))?;
+        map.unless_default("on_failure", &self.on_failure)?;
+        map.optional("priority", &self.priority)?;
         map.end()
     }
 }
@@ -120,18 +97,10 @@ impl Serialize for HttpRequest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry(&self.method.to_lowercase(), &self.url)?;
-        if !self.headers.is_empty() {
-            map.serialize_entry("headers", &self.headers)?;
-        }
-        if let Some(body) = &self.body {
-            map.serialize_entry("body", body)?;
-        }
-        if let Some(secret) = &self.secret {
-            map.serialize_entry("secret", secret)?;
-        }
-        if self.callback {
-            map.serialize_entry("callback", &true)?;
-        }
+        map.unless_default("headers", &self.headers)?;
+        map.optional("body", &self.body)?;
+        map.optional("secret", &self.secret)?;
+        map.unless_default("callback", &self.callback)?;
         map.end()
     }
 }
@@ -142,11 +111,7 @@ impl Serialize for Subscribes {
             Subscribes::Event(name) => serializer.serialize_str(name),
             Subscribes::Step(name) => serializer.collect_str(&format_args!("step:{name}")),
             Subscribes::All(all) => all.serialize(serializer),
-            Subscribes::Any(any) => {
-                let mut map = serializer.serialize_map(Some(1))?;
-                map.serialize_entry("any", any)?;
-                map.end()
-            }
+            Subscribes::Any(any) => serializer.collect_map([("any", any)]),
         }
     }
 }
@@ -156,11 +121,7 @@ impl Serialize for Cleanup {
         match self {
             Cleanup::Never => serializer.serialize_str("never"),
             Cleanup::OnComplete => serializer.serialize_str("on-complete"),
-            Cleanup::Ttl(ttl) => {
-                let mut map = serializer.serialize_map(Some(1))?;
-                map.serialize_entry("ttl", &format_duration(*ttl))?;
-                map.end()
-            }
+            Cleanup::Ttl(ttl) => serializer.collect_map([("ttl", format_duration(*ttl))]),
         }
     }
 }

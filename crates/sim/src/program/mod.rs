@@ -103,15 +103,7 @@ impl SimProgram {
             temper.manners = Manners::Hasty;
             script.cut_short(&mut Rng::with_seed(mix(seed, &[5])));
         }
-        SimProgram {
-            seed,
-            versions,
-            script,
-            guesses: Vec::new(),
-            temper,
-            payloads: Arc::default(),
-            toy: None,
-        }
+        SimProgram::new(seed, versions, script, temper)
     }
 
     /// One run of a flow in which everything succeeds at once, except that `doomed` fails whenever it is tried.
@@ -123,25 +115,19 @@ impl SimProgram {
     ) -> SimProgram {
         let plan = Arc::new(Plan::build(definition).unwrap());
         let doomed = doomed.map(|step| plan.step_index(step).unwrap());
-        let start = ScriptedStart {
-            run: 0,
-            version: 0,
-            input,
-            key: None,
-            labels: BTreeMap::new(),
-            delay: Duration::ZERO,
-            priority: Default::default(),
-        };
         let says = |step: &flowline_core::definition::StepDefinition| {
             step.condition.as_ref().map(|condition| Condition::Given(condition == "true"))
         };
         let conditions = plan.definition.steps.iter().map(says).collect();
-        let script = ClientScript::of(vec![Timed { at: Duration::ZERO, op: ClientOp::Start(start) }]);
+        let script = ClientScript::of(vec![Timed::only_start(input)]);
         let temper =
             Temper { failing: 0, doomed, manners: Manners::Plain, slowest: Duration::from_millis(10) };
-        let versions = vec![Version { plan, conditions, machine: None }];
+        SimProgram::new(0, vec![Version { plan, conditions, machine: None }], script, temper)
+    }
+
+    fn new(seed: u64, versions: Vec<Version>, script: ClientScript, temper: Temper) -> SimProgram {
         SimProgram {
-            seed: 0,
+            seed,
             versions,
             script,
             guesses: Vec::new(),
@@ -276,67 +262,36 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_good_share_of_programs_are_machines_with_all_that_machines_can_have() {
-        let all: Vec<SimProgram> =
-            (0..900).map(SimProgram::random).filter(SimProgram::is_of_machine).collect();
-        assert!((250..350).contains(&all.len()), "{} of 900", all.len());
+    /// Every part is in ten definitions or more, and every operation in a script.
+    #[track_caller]
+    fn have(all: &[SimProgram], parts: &str, operations: &[&str]) {
         let definitions: Vec<String> =
             all.iter().flat_map(|program| &program.versions).map(|v| v.plan.definition.canonical()).collect();
-        for part in [
-            "\"if\"",
-            "\"role\"",
-            "\"set\"",
-            "\"entry\"",
-            "\"exit\"",
-            "\"in\":\"",
-            "\"at\"",
-            "\"skip\"",
-            "\"restart\"",
-            "on_error",
-            "continue",
-            "\"final\":\"failed\"",
-            "\"retry\"",
-            "\"timeout\"",
-            "context.missing",
-        ] {
+        for part in parts.split(' ') {
             let having = definitions.iter().filter(|text| text.contains(part)).count();
             assert!(having >= 10, "only {having} of {} have {part}", definitions.len());
         }
         let script = format!("{:?}", all.iter().map(|program| &program.script).collect::<Vec<_>>());
-        for part in ["fresh: true", "\"boss\"", "Pause", "Cancel", "Retry", "delay: 1", "key: Some"] {
+        for part in operations {
             assert!(script.contains(part), "no script has {part}");
         }
     }
 
     #[test]
+    fn a_good_share_of_programs_are_machines_with_all_that_machines_can_have() {
+        let all: Vec<SimProgram> =
+            (0..900).map(SimProgram::random).filter(SimProgram::is_of_machine).collect();
+        assert!((250..350).contains(&all.len()), "{} of 900", all.len());
+        let parts = r#""if" "role" "set" "entry" "exit" "in":" "at" "skip" "restart" on_error continue "final":"failed" "retry" "timeout" context.missing"#;
+        have(&all, parts, &["fresh: true", "\"boss\"", "Pause", "Cancel", "Retry", "delay: 1", "key: Some"]);
+    }
+
+    #[test]
     fn programs_differ_in_all_that_flows_can_have() {
         let all: Vec<SimProgram> = (0..500).map(SimProgram::random).collect();
-        let definitions: Vec<String> =
-            all.iter().flat_map(|program| &program.versions).map(|v| v.plan.definition.canonical()).collect();
-        for part in [
-            "\"any\"",
-            "step:",
-            "\"if\"",
-            "\"only\"",
-            "\"except\"",
-            "\"timeout\"",
-            "continue",
-            "fail_fast",
-            "accepts",
-            "priority",
-            "queue",
-            "returns",
-            "backoff",
-        ] {
-            let having = definitions.iter().filter(|text| text.contains(part)).count();
-            assert!(having >= 10, "only {having} of {} have {part}", definitions.len());
-        }
-        let script = format!("{:?}", all.iter().map(|program| &program.script).collect::<Vec<_>>());
-        for part in
-            ["Send", "Pause", "Resume", "Cancel", "Complete", "Fail", "Retry", "key: Some", "version: 1"]
-        {
-            assert!(script.contains(part), "no script has {part}");
-        }
+        let parts = r#""any" step: "if" "only" "except" "timeout" continue fail_fast accepts priority queue returns backoff"#;
+        let operations =
+            ["Send", "Pause", "Resume", "Cancel", "Complete", "Fail", "Retry", "key: Some", "version: 1"];
+        have(&all, parts, &operations);
     }
 }

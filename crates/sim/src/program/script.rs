@@ -66,6 +66,22 @@ pub struct ScriptedStart {
     pub priority: Priority,
 }
 
+impl Timed {
+    /// Starts the only run of a program, at once.
+    pub(super) fn only_start(input: Json) -> Timed {
+        let start = ScriptedStart {
+            run: 0,
+            version: 0,
+            input,
+            key: None,
+            labels: BTreeMap::new(),
+            delay: Duration::ZERO,
+            priority: Priority::Normal,
+        };
+        Timed { at: Duration::ZERO, op: ClientOp::Start(start) }
+    }
+}
+
 impl ClientOp {
     /// An event for a flow.
     pub(super) fn send(run: usize, event: String, payload: Json) -> ClientOp {

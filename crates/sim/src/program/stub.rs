@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use flowline_core::definition::{Definition, Priority, Runner, Subscribes};
+use flowline_core::definition::{Definition, Runner, Subscribes, TimerDefinition, When};
 use flowline_core::expr::{Expr, Scope};
 use flowline_core::plan::PlanError;
 use flowline_core::{Json, Plan};
@@ -19,7 +19,7 @@ use crate::report::longest_try;
 
 use super::flow::FUNCTION;
 use super::sample::{Literals, value};
-use super::script::{ClientOp, ClientScript, ScriptedStart, Timed};
+use super::script::{ClientOp, ClientScript, Timed};
 use super::toy::Toy;
 use super::{Condition, SimProgram, Temper, Version, mix, one_in, pick};
 
@@ -28,6 +28,8 @@ const TRIES: usize = 6;
 /// All time-outs and pauses of a flow together, as they are played. Where a flow has more, all are shortened alike: what
 /// runs out before what stays the same, and a day of waiting does not take a day of heartbeats to play.
 const LONGEST: Duration = Duration::from_secs(600);
+/// A timer that is shortened stays this long: one that fires again and again would make an endless log.
+const SHORTEST: Duration = Duration::from_millis(500);
 
 /// A user's flow, from which each seed makes a program.
 #[derive(Debug)]
@@ -103,7 +105,7 @@ impl Stub {
         let script = script(&mut rng, &self.definition, input, &payloads);
         let version = Version { plan, conditions, machine: None };
         let payloads = Arc::new(payloads);
-        Ok(SimProgram { seed, versions: vec![version], script, temper, payloads, guesses, toy: None })
+        Ok(SimProgram { payloads, guesses, ..SimProgram::new(seed, vec![version], script, temper) })
     }
 
     /// What each event carries in this program.
@@ -180,7 +182,7 @@ impl Stub {
         }
         let mut definition = self.definition.clone();
         (definition.input, definition.output) = (None, None);
-        shorten(&mut definition);
+        shorten(&mut definition, LONGEST);
         definition.accepts.values_mut().for_each(|schema| *schema = None);
         for (step, fixed) in definition.steps.iter_mut().zip(&fixed) {
             step.runner = Runner::Function(FUNCTION.to_owned());
@@ -195,21 +197,33 @@ impl Stub {
     }
 }
 
-/// Scales the durations of a definition to [`LONGEST`].
-fn shorten(definition: &mut Definition) {
-    let steps: u128 = definition.steps.iter().map(|step| longest_try(step).as_millis()).sum();
-    let longest = definition.timeout.map_or(0, |timeout| timeout.as_millis()).max(steps);
-    if longest <= LONGEST.as_millis() {
+/// Scales the durations of a definition so that together they take at most `most`.
+pub(super) fn shorten(definition: &mut Definition, most: Duration) {
+    let timers = definition.machine.iter().flat_map(|machine| &machine.states).flat_map(|state| &state.after);
+    let delay =
+        |timer: &TimerDefinition| if let When::In(delay) = timer.when { delay.as_millis() } else { 0 };
+    let delays: u128 = timers.map(delay).sum();
+    let tries: u128 = definition.steps.iter().map(|step| longest_try(step).as_millis()).sum();
+    let longest = definition.timeout.map_or(0, |timeout| timeout.as_millis()).max(tries).max(delays);
+    if longest <= most.as_millis() {
         return;
     }
     let shorter = |duration: &mut Duration| {
-        let ms = duration.as_millis() * LONGEST.as_millis() / longest;
+        let ms = duration.as_millis() * most.as_millis() / longest;
         *duration = Duration::from_millis((ms as u64).max(1));
     };
     definition.timeout.iter_mut().for_each(shorter);
     for step in &mut definition.steps {
         let pauses = [&mut step.retry.delay, &mut step.retry.max_delay];
         step.timeout.iter_mut().chain(pauses).for_each(shorter);
+    }
+    let states = definition.machine.iter_mut().flat_map(|machine| &mut machine.states);
+    for timer in states.flat_map(|state| &mut state.after) {
+        if let When::In(delay) = &mut timer.when {
+            let least = SHORTEST.min(*delay);
+            shorter(delay);
+            *delay = (*delay).max(least);
+        }
     }
 }
 
@@ -254,16 +268,7 @@ fn script(
     input: Json,
     payloads: &BTreeMap<String, Json>,
 ) -> ClientScript {
-    let start = ScriptedStart {
-        run: 0,
-        version: 0,
-        input,
-        key: None,
-        labels: BTreeMap::new(),
-        delay: Duration::ZERO,
-        priority: Priority::Normal,
-    };
-    let mut ops = vec![Timed { at: Duration::ZERO, op: ClientOp::Start(start) }];
+    let mut ops = vec![Timed::only_start(input)];
     for event in definition.accepts.keys() {
         if !one_in(rng, 5) {
             let within = pick(rng, &[100, 5_000, 60_000]);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use flowline_core::decide::Sender;
-use flowline_core::definition::{Definition, Machine, Priority, Runner, Transition, When};
+use flowline_core::definition::{Definition, Machine, Runner, Transition, When};
 use flowline_core::expr::Expr;
 use flowline_core::plan::PlanError;
 use flowline_core::{Json, Plan, Time};
@@ -19,16 +19,13 @@ use serde_json::{Value, json};
 
 use super::flow::FUNCTION;
 use super::sample::{Literals, value};
-use super::script::{ClientOp, ClientScript, ScriptedStart, Timed};
-use super::stub::{literals, temper};
+use super::script::{ClientOp, ClientScript, Timed};
+use super::stub::{literals, shorten, temper};
 use super::{SimProgram, Version, mix, one_in, pick};
-use crate::report::longest_try;
 use crate::shared::BEGINNING;
 
 /// All timers, time-outs and pauses of a machine together, as they are played; see the flows' own.
 const LONGEST: Duration = Duration::from_secs(120);
-/// A timer that is shortened stays this long: one that comes back for ever would make a log without end.
-const SHORTEST: Duration = Duration::from_millis(500);
 /// How often the transitions of the last state are tried before it counts as stuck.
 const ROUNDS: usize = 4;
 /// Users that send, no more than there are rounds in the end.
@@ -117,28 +114,11 @@ impl Toy {
         let temper = temper(&mut rng, &self.plan.definition);
         let script = self.script(&mut rng, input);
         let version = Version { plan: self.plan.clone(), conditions: Vec::new(), machine: None };
-        SimProgram {
-            seed,
-            versions: vec![version],
-            script,
-            temper,
-            payloads: Arc::default(),
-            guesses: Vec::new(),
-            toy: Some(self),
-        }
+        SimProgram { toy: Some(self), ..SimProgram::new(seed, vec![version], script, temper) }
     }
 
     fn script(&self, rng: &mut Rng, input: Json) -> ClientScript {
-        let start = ScriptedStart {
-            run: 0,
-            version: 0,
-            input,
-            key: None,
-            labels: BTreeMap::new(),
-            delay: Duration::ZERO,
-            priority: Priority::Normal,
-        };
-        let mut ops = vec![Timed { at: Duration::ZERO, op: ClientOp::Start(start) }];
+        let mut ops = vec![Timed::only_start(input)];
         let mut at = Duration::from_millis(1);
         let gap = pick(rng, &[20, 1_000, 1_000, 8_000, 40_000]);
         let mut play = |ops: &mut Vec<Timed>, rng: &mut Rng, gap: u64, aim: Try| {
@@ -278,40 +258,8 @@ fn stubbed(definition: &Definition) -> Definition {
     (definition.input, definition.output) = (None, None);
     definition.accepts.values_mut().for_each(|schema| *schema = None);
     definition.steps.iter_mut().for_each(|action| action.runner = Runner::Function(FUNCTION.to_owned()));
-    shorten(&mut definition);
+    shorten(&mut definition, LONGEST);
     definition
-}
-
-/// Scales the durations of a machine to [`LONGEST`].
-fn shorten(definition: &mut Definition) {
-    let delays = |machine: &Machine| -> u128 {
-        let timers = machine.states.iter().flat_map(|state| &state.after);
-        timers.map(|timer| if let When::In(delay) = timer.when { delay.as_millis() } else { 0 }).sum()
-    };
-    let tries: u128 = definition.steps.iter().map(|action| longest_try(action).as_millis()).sum();
-    let timers = definition.machine.as_ref().map_or(0, delays);
-    let longest = definition.timeout.map_or(0, |timeout| timeout.as_millis()).max(tries).max(timers);
-    if longest <= LONGEST.as_millis() {
-        return;
-    }
-    let shorter = |duration: &mut Duration| {
-        let ms = duration.as_millis() * LONGEST.as_millis() / longest;
-        *duration = Duration::from_millis((ms as u64).max(1));
-    };
-    definition.timeout.iter_mut().for_each(shorter);
-    for action in &mut definition.steps {
-        let pauses = [&mut action.retry.delay, &mut action.retry.max_delay];
-        action.timeout.iter_mut().chain(pauses).for_each(shorter);
-    }
-    for timer in
-        definition.machine.iter_mut().flat_map(|machine| &mut machine.states).flat_map(|s| &mut s.after)
-    {
-        if let When::In(delay) = &mut timer.when {
-            let least = SHORTEST.min(*delay);
-            shorter(delay);
-            *delay = (*delay).max(least);
-        }
-    }
 }
 
 fn transitions(machine: &Machine) -> impl Iterator<Item = &Transition> {

@@ -150,12 +150,8 @@ impl Parts {
                 let most = format_duration(limits::RETAIN);
                 let message =
                     format!("`{key}` of `retain` is {}; the limit is {most}", format_duration(kept));
-                self.error(
-                    "retain-too-long",
-                    at,
-                    message,
-                    &format!("to keep them forever, use {most}, a hundred years"),
-                );
+                let help = format!("to keep them forever, use {most}, a hundred years");
+                self.error("retain-too-long", at, message, &help);
             }
         }
         if let Retain { events: Some(events), runs: Some(runs) } = retain
@@ -201,20 +197,12 @@ impl Parts {
                 let at = place.key("command");
                 if argv.first().is_none_or(|program| program.trim().is_empty()) {
                     let message = format!("the command of {who} is empty");
-                    self.error(
-                        "empty-command",
-                        at,
-                        message,
-                        "write the program and its arguments: [./charge.sh, --fast]",
-                    );
+                    let help = "write the program and its arguments: [./charge.sh, --fast]";
+                    self.error("empty-command", at, message, help);
                 } else if let Some(index) = argv.iter().position(|argument| argument.contains('\0')) {
                     let message = format!("an argument of the command of {who} has a NUL character");
-                    self.error(
-                        "bad-command",
-                        at.index(index),
-                        message,
-                        "arguments can't contain NUL; remove it",
-                    );
+                    let help = "arguments can't contain NUL; remove it";
+                    self.error("bad-command", at.index(index), message, help);
                 }
             }
             Runner::Http(request) => self.http(who, request, &place.key("http")),
@@ -223,12 +211,8 @@ impl Parts {
                 if step.queue != *queue {
                     let message =
                         format!("{who} is for workers of queue {queue:?}, but its queue is {:?}", step.queue);
-                    self.error(
-                        "queue-of-worker",
-                        place.key("queue"),
-                        message,
-                        "`worker` names the queue; remove `queue`",
-                    );
+                    let help = "`worker` names the queue; remove `queue`";
+                    self.error("queue-of-worker", place.key("queue"), message, help);
                 }
                 return;
             }
@@ -275,12 +259,8 @@ impl Parts {
         }
         for (index, code) in retry.only.iter().enumerate().filter(|(_, code)| retry.except.contains(code)) {
             let message = format!("{who} has {code:?} in both `only` and `except`");
-            self.error(
-                "retry-conflict",
-                place.key("only").index(index),
-                message,
-                "remove it from `only` or from `except`",
-            );
+            let help = "remove it from `only` or from `except`";
+            self.error("retry-conflict", place.key("only").index(index), message, help);
         }
         self.whole_milliseconds(who, retry.delay, place.key("delay"));
         self.whole_milliseconds(who, retry.max_delay, place.key("max_delay"));
@@ -294,12 +274,8 @@ impl Parts {
     fn timeout(&mut self, who: &str, timeout: Option<Duration>, place: Place) {
         if timeout == Some(Duration::ZERO) {
             let message = format!("the timeout of {who} is zero, so it can never finish");
-            self.error(
-                "zero-duration",
-                place,
-                message,
-                "use a duration such as 5m, or remove the key for no limit",
-            );
+            let help = "use a duration such as 5m, or remove the key for no limit";
+            self.error("zero-duration", place, message, help);
         }
     }
 

@@ -223,7 +223,9 @@ impl Reader {
             let at = place.key(&entry.key);
             match entry.key.as_str() {
                 "in" | "at" => {}
-                "missed" => missed = self.missed(entry, &at).unwrap_or_default(),
+                "missed" => {
+                    missed = self.choice(entry, &at, Missed::ALL, Missed::as_str).unwrap_or_default();
+                }
                 _ if self.leads_to(entry, &at, &mut then) => {}
                 "role" => {
                     let message = "a timer has no key \"role\"".to_owned();
@@ -267,14 +269,5 @@ impl Reader {
                 None
             }
         }
-    }
-
-    fn missed(&mut self, entry: &MapEntry, place: &Place) -> Option<Missed> {
-        self.choice(entry, place, &["fire", "skip", "restart"], |word| match word {
-            "fire" => Some(Missed::Fire),
-            "skip" => Some(Missed::Skip),
-            "restart" => Some(Missed::Restart),
-            _ => None,
-        })
     }
 }

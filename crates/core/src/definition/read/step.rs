@@ -101,11 +101,11 @@ impl Reader {
                 "if" => step.condition = self.text(entry, &at, "a CEL expression in text"),
                 "retry" => step.retry = self.retry(entry, &at),
                 "timeout" => step.timeout = self.duration(entry, &at),
-                "on_failure" => step.on_failure = self.on_failure(entry, &at).unwrap_or_default(),
-                "priority" => {
-                    step.priority =
-                        self.choice(entry, &at, &Priority::ALL.map(Priority::as_str), Priority::parse)
+                "on_failure" => {
+                    let choice = self.choice(entry, &at, OnFailure::ALL, OnFailure::as_str);
+                    step.on_failure = choice.unwrap_or_default();
                 }
+                "priority" => step.priority = self.choice(entry, &at, Priority::ALL, Priority::as_str),
                 // How it runs is read already.
                 _ => {}
             }
@@ -131,13 +131,8 @@ impl Reader {
             }
             [first, second, ..] => {
                 let message = format!("{word} {:?} has both `{}` and `{}`", step.key, first.key, second.key);
-                self.error(
-                    "two-runners",
-                    &place.key(&second.key),
-                    second.key_span.clone(),
-                    message,
-                    &format!("{} runs in one way; keep one of them", kind.a_word),
-                );
+                let help = format!("{} runs in one way; keep one of them", kind.a_word);
+                self.error("two-runners", &place.key(&second.key), second.key_span.clone(), message, &help);
                 return None;
             }
         };
@@ -168,13 +163,8 @@ impl Reader {
                 method if METHODS.contains(&method) => {
                     let message =
                         format!("`http` has both `{}` and `{method}`", request.method.to_lowercase());
-                    self.error(
-                        "two-methods",
-                        &at,
-                        entry.key_span.clone(),
-                        message,
-                        "a request has one method; keep one of them",
-                    );
+                    let help = "a request has one method; keep one of them";
+                    self.error("two-methods", &at, entry.key_span.clone(), message, help);
                 }
                 "headers" => request.headers = self.text_map(entry, &at, "text", "write {name: value}"),
                 "body" => request.body = Some(entry.value.to_json()),
@@ -186,13 +176,8 @@ impl Reader {
         if request.method.is_empty() {
             if map.entries().iter().all(|entry| HTTP_KEYS.contains(&entry.key.as_str())) {
                 let message = "`http` has no method and URL".to_owned();
-                self.error(
-                    "missing-key",
-                    place,
-                    entry.key_span.clone(),
-                    message,
-                    "add one of get, post, put, patch or delete: \"https://…\"",
-                );
+                let help = "add one of get, post, put, patch or delete: \"https://…\"";
+                self.error("missing-key", place, entry.key_span.clone(), message, help);
             }
             return None;
         }
@@ -200,7 +185,7 @@ impl Reader {
     }
 
     fn stdin(&mut self, entry: &MapEntry, place: &Place, step: &mut StepDefinition, kind: &StepKind) {
-        step.stdin = self.choice(entry, place, &["closed", "open"], Stdin::parse).unwrap_or_default();
+        step.stdin = self.choice(entry, place, Stdin::ALL, Stdin::as_str).unwrap_or_default();
         if !matches!(step.runner, Runner::Command(_)) && step.stdin == Stdin::Open {
             let message = format!("{} {:?} has `stdin` but no `command`", kind.word, step.name);
             let help = "only a `command` has stdin; remove `stdin`";
@@ -243,13 +228,8 @@ impl Reader {
                 let at = place.key(&entry.key);
                 let NodeValue::List(items) = &entry.value.value else {
                     self.graph_unread = true;
-                    self.wrong_type(
-                        &entry.value,
-                        &at,
-                        &format!("`{}`", entry.key),
-                        "a list",
-                        "write [first, second]",
-                    );
+                    let help = "write [first, second]";
+                    self.wrong_type(&entry.value, &at, &format!("`{}`", entry.key), "a list", help);
                     return None;
                 };
                 match entry.key.as_str() {
@@ -295,7 +275,9 @@ impl Reader {
                 "attempts" => {
                     retry.attempts = self.whole_number(&entry.value, &at, "`attempts`").unwrap_or(1)
                 }
-                "backoff" => retry.backoff = self.backoff(entry, &at).unwrap_or_default(),
+                "backoff" => {
+                    retry.backoff = self.choice(entry, &at, Backoff::ALL, Backoff::as_str).unwrap_or_default()
+                }
                 "delay" => retry.delay = self.duration(entry, &at).unwrap_or(retry.delay),
                 "max_delay" => retry.max_delay = self.duration(entry, &at).unwrap_or(retry.max_delay),
                 "jitter" => retry.jitter = self.boolean(entry, &at).unwrap_or(true),
@@ -305,22 +287,5 @@ impl Reader {
             }
         }
         retry
-    }
-
-    fn backoff(&mut self, entry: &MapEntry, place: &Place) -> Option<Backoff> {
-        self.choice(entry, place, &["fixed", "linear", "exponential"], |word| match word {
-            "fixed" => Some(Backoff::Fixed),
-            "linear" => Some(Backoff::Linear),
-            "exponential" => Some(Backoff::Exponential),
-            _ => None,
-        })
-    }
-
-    fn on_failure(&mut self, entry: &MapEntry, place: &Place) -> Option<OnFailure> {
-        self.choice(entry, place, &["fail", "continue"], |word| match word {
-            "fail" => Some(OnFailure::Fail),
-            "continue" => Some(OnFailure::Continue),
-            _ => None,
-        })
     }
 }

@@ -75,32 +75,30 @@ impl Reader {
             _ => None,
         };
         if number.is_none() {
-            self.wrong_type(
-                node,
-                place,
-                what,
-                "a whole number such as 3",
-                "write it without quotes, sign or decimal point",
-            );
+            let help = "write it without quotes, sign or decimal point";
+            self.wrong_type(node, place, what, "a whole number such as 3", help);
         }
         number
     }
 
     /// One of a few words.
-    pub(super) fn choice<T>(
+    pub(super) fn choice<T: Copy, const N: usize>(
         &mut self,
         entry: &MapEntry,
         place: &Place,
-        words: &[&'static str],
-        parse: impl Fn(&str) -> Option<T>,
+        all: [T; N],
+        word: fn(T) -> &'static str,
     ) -> Option<T> {
+        let words = all.map(word);
         let expected = format!("one of {}", words.join(", "));
         let help = match &entry.value.value {
-            NodeValue::String(text) => match (parse(text), suggest::nearest(text, words.iter().copied())) {
-                (Some(value), _) => return Some(value),
-                (None, Some(near)) => format!("did you mean {near}?"),
-                (None, None) => format!("write {}", words.join(" or ")),
-            },
+            NodeValue::String(text) => {
+                match (all.into_iter().find(|one| word(*one) == text), suggest::nearest(text, words)) {
+                    (Some(value), _) => return Some(value),
+                    (None, Some(near)) => format!("did you mean {near}?"),
+                    (None, None) => format!("write {}", words.join(" or ")),
+                }
+            }
             _ => format!("write {}", words.join(" or ")),
         };
         self.wrong_type(&entry.value, place, &format!("`{}`", entry.key), &expected, &help);
@@ -182,13 +180,8 @@ impl Reader {
                     };
                     if events.contains_key(&name) {
                         let message = format!("the event {name:?} is listed twice");
-                        self.error(
-                            "duplicate-event",
-                            &place.index(i),
-                            item.span.clone(),
-                            message,
-                            "remove one of them",
-                        );
+                        let help = "remove one of them";
+                        self.error("duplicate-event", &place.index(i), item.span.clone(), message, help);
                     }
                     events.insert(name, None);
                 }

@@ -12,12 +12,8 @@ pub(super) fn parse(text: &str) -> Result<Node, Diagnostic> {
     let mut parser = Parser { text, at: 0 };
     parser.space();
     if parser.at == text.len() {
-        return Err(syntax(
-            "empty-file",
-            "the file is empty".to_owned(),
-            0..0,
-            Some("start with {\"flow\": NAME, …} or {\"machine\": NAME, …}"),
-        ));
+        let help = Some("start with {\"flow\": NAME, …} or {\"machine\": NAME, …}");
+        return Err(syntax("empty-file", "the file is empty".to_owned(), 0..0, help));
     }
     let node = parser.value(0)?;
     parser.space();
@@ -120,21 +116,15 @@ impl Parser<'_> {
                     return serde_json::from_str(raw).map_err(|_| {
                         let message =
                             "this string has a character or escape that JSON doesn't allow".to_owned();
-                        syntax(
-                            "syntax",
-                            message,
-                            start..self.at,
-                            Some("write control characters as \\n, \\t or \\u00XX"),
-                        )
+                        let help = Some("write control characters as \\n, \\t or \\u00XX");
+                        syntax("syntax", message, start..self.at, help)
                     });
                 }
                 _ => {}
             }
         }
-        Err(self.error(
-            "this string has no closing quote on its line",
-            Some("add '\"', or write line breaks as \\n"),
-        ))
+        let help = Some("add '\"', or write line breaks as \\n");
+        Err(self.error("this string has no closing quote on its line", help))
     }
 
     fn number(&mut self) -> Result<Number, Diagnostic> {

@@ -40,24 +40,16 @@ impl<'a> Reader<'a> {
                 Event::StreamEnd => break,
                 Event::DocumentStart(..) if root.is_some() => {
                     let message = "a second document starts here".to_owned();
-                    return Err(syntax(
-                        "second-document",
-                        message,
-                        span,
-                        Some("put each flow in its own file"),
-                    ));
+                    let help = Some("put each flow in its own file");
+                    return Err(syntax("second-document", message, span, help));
                 }
                 Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
                 event => root = Some(self.node(event, span, 0)?.0),
             }
         }
         root.filter(|node| !matches!(node.value, NodeValue::Null)).ok_or_else(|| {
-            syntax(
-                "empty-file",
-                "the file is empty".to_owned(),
-                0..0,
-                Some("start with flow: NAME and steps:, or with machine: NAME and states:"),
-            )
+            let help = Some("start with flow: NAME and steps:, or with machine: NAME and states:");
+            syntax("empty-file", "the file is empty".to_owned(), 0..0, help)
         })
     }
 
@@ -128,12 +120,8 @@ impl<'a> Reader<'a> {
                 Event::Scalar(text, ..) => text.into_owned(),
                 _ => {
                     let message = "a key must be plain text".to_owned();
-                    return Err(syntax(
-                        "syntax",
-                        message,
-                        at,
-                        Some("write out the key; quote it if it has special characters"),
-                    ));
+                    let help = Some("write out the key; quote it if it has special characters");
+                    return Err(syntax("syntax", message, at, help));
                 }
             };
             let (event, value_at) = self.next()?;
