@@ -17,6 +17,7 @@ use flowline_core::ids::step_id;
 use flowline_core::{RunKey, Status, Time};
 use flowline_store::Failure;
 
+use crate::Invariant;
 use crate::Invariant::{I1, I3, I4, I5, I6, I8, I12, I14};
 use crate::flow::FlowMap;
 use crate::violation::Findings;
@@ -92,6 +93,21 @@ pub(crate) struct Walk {
     pub(crate) values: BTreeMap<String, KnownValue>,
     /// Whether a terminal event has to say exactly how long its run took. Builds that record when attempts started do.
     exact: bool,
+}
+
+/// An event that is checked, with the definition and the findings so far.
+struct LogLine<'a> {
+    flow: &'a FlowMap,
+    event: &'a Event,
+    data: &'a EventData,
+    found: &'a mut Findings,
+}
+
+impl LogLine<'_> {
+    /// Reports what is wrong with the event: it `problem`.
+    fn say(&mut self, invariant: Invariant, problem: impl std::fmt::Display) {
+        self.found.log(invariant, format!("event {} ({}) {problem}", self.event.seq, self.event.kind));
+    }
 }
 
 impl Walk {
@@ -191,82 +207,77 @@ impl Walk {
     }
 
     pub(crate) fn event(&mut self, flow: &FlowMap, event: &Event, found: &mut Findings) {
-        self.envelope(event, found);
+        let line = &mut LogLine { flow, event, data: &EventData::read(event), found };
+        self.envelope(line);
         if let Some(end) = self.ended {
-            let (seq, kind) = (event.seq, event.kind);
-            return found.log(I1, format!("event {seq} ({kind}) follows {end}"));
+            return line.say(I1, format!("follows {end}"));
         }
-        let data = EventData::read(event);
         self.inheriting &= match event.kind {
             EventType::Emit | EventType::TimerSet => true,
-            EventType::StepCompleted | EventType::EventReceived | EventType::StateChanged => data.inherited,
+            EventType::StepCompleted | EventType::EventReceived | EventType::StateChanged => {
+                line.data.inherited
+            }
             _ => false,
         };
-        self.before_event(flow, event, &data, found);
-        if event.kind == EventType::State {
-            self.state_line(flow, event);
-        }
+        self.before_event(line);
         match event.kind {
-            EventType::FlowStart => self.start(flow, event, &data),
-            EventType::FlowPaused | EventType::FlowResumed => self.pause(event, found),
-            EventType::FlowCompleted | EventType::FlowFailed | EventType::FlowCancelled => {
-                self.end(flow, event, data, found);
-            }
-            EventType::Emit => self.emit(flow, event, &data, found),
+            EventType::State => self.state_line(flow, event),
+            EventType::FlowStart => self.start(line),
+            EventType::FlowPaused | EventType::FlowResumed => self.pause(line),
+            EventType::FlowCompleted | EventType::FlowFailed | EventType::FlowCancelled => self.end(line),
+            EventType::Emit => self.emit(line),
             EventType::EventReceived
             | EventType::EventRejected
             | EventType::StateChanged
             | EventType::TimerSet
             | EventType::TimerFired
-            | EventType::TimerCancelled => self.machine_event(flow, event, &data, found),
-            _ if event.step_name.is_some() => self.step_event(flow, event, data, found),
+            | EventType::TimerCancelled => self.machine_event(line),
+            _ if event.step_name.is_some() => self.step_event(line),
             EventType::StepStarted
             | EventType::StepCompleted
             | EventType::StepRetry
             | EventType::StepFailed
-            | EventType::StepSkipped => {
-                found.log(I12, format!("event {} ({}) has no step", event.seq, event.kind));
-            }
+            | EventType::StepSkipped => line.say(I12, "has no step"),
             _ => {}
         }
     }
 
     /// Checks what every event has: its number, its timestamp, and its run and tenant.
-    fn envelope(&mut self, event: &Event, found: &mut Findings) {
-        let (seq, kind) = (event.seq, event.kind);
+    fn envelope(&mut self, line: &mut LogLine<'_>) {
+        let (seq, kind) = (line.event.seq, line.event.kind);
         if seq != self.seq + 1 {
-            let after = self.seq;
-            found.log(I4, format!("event {seq} follows event {after}"));
+            line.say(I4, format!("follows event {}", self.seq));
         }
         self.seq = seq;
-        let ms = event.ts.millis();
-        if ms < self.last_ms || event.id != event_id(ms, seq) {
-            found.log(I4, format!("event {seq} has the id {} and the timestamp {}", event.id, event.ts));
+        let ms = line.event.ts.millis();
+        if ms < self.last_ms || line.event.id != event_id(ms, seq) {
+            line.say(I4, format!("has the id {} and the timestamp {}", line.event.id, line.event.ts));
         }
         self.last_ms = self.last_ms.max(ms);
         if (seq == 1) != (kind == EventType::FlowStart) {
-            found.log(I4, format!("event {seq} is {kind}"));
+            line.say(I4, "is out of place: flow.start comes first, and once");
         }
-        if event.tenant != self.run.tenant {
-            found.log(I14, format!("event {seq} belongs to tenant {}", event.tenant));
+        if line.event.tenant != self.run.tenant {
+            line.say(I14, format!("belongs to tenant {}", line.event.tenant));
         }
-        if event.run_id != self.run.run || event.flow_name != self.flow_name {
-            let of = (&event.flow_name, &event.run_id);
-            found.log(I4, format!("event {seq} belongs to run {} of flow {:?}", of.1, of.0));
+        if line.event.run_id != self.run.run || line.event.flow_name != self.flow_name {
+            let (run, flow) = (&line.event.run_id, &line.event.flow_name);
+            line.say(I4, format!("belongs to run {run} of flow {flow:?}"));
         }
-        if let (Some(step), Some(attempt), Some(id)) = (&event.step_name, event.attempt, &event.step_id)
+        if let (Some(step), Some(attempt), Some(id)) =
+            (&line.event.step_name, line.event.attempt, &line.event.step_id)
             && *id != step_id(&self.run.run, step, attempt)
         {
-            found.log(I4, format!("event {seq} has the step id {id:?}"));
+            line.say(I4, format!("has the step id {id:?}"));
         }
     }
 
-    fn start(&mut self, flow: &FlowMap, event: &Event, data: &EventData) {
-        self.created_at = Some(event.ts);
-        self.begins_at = data.start_at;
-        self.inheriting = data.retry_of.is_some();
-        let phase = if data.start_at.is_some() { StepPhase::Delayed } else { StepPhase::Queued };
-        for step in (0..self.steps.len()).filter(|step| flow.is_entry(*step)) {
+    fn start(&mut self, line: &mut LogLine<'_>) {
+        self.created_at = Some(line.event.ts);
+        self.begins_at = line.data.start_at;
+        self.inheriting = line.data.retry_of.is_some();
+        let phase = if line.data.start_at.is_some() { StepPhase::Delayed } else { StepPhase::Queued };
+        for step in (0..self.steps.len()).filter(|step| line.flow.is_entry(*step)) {
             self.begin(step, phase);
         }
     }
@@ -292,93 +303,89 @@ impl Walk {
         }
     }
 
-    fn pause(&mut self, event: &Event, found: &mut Findings) {
-        let paused = event.kind == EventType::FlowPaused;
+    fn pause(&mut self, line: &mut LogLine<'_>) {
+        let paused = line.event.kind == EventType::FlowPaused;
         if self.paused == paused {
-            found.log(I8, format!("event {} ({}) was applied twice", event.seq, event.kind));
+            line.say(I8, "was applied twice");
         }
         self.paused = paused;
     }
 
-    fn emit(&mut self, flow: &FlowMap, event: &Event, data: &EventData, found: &mut Findings) {
-        let seq = event.seq;
-        let name = data.name.as_deref().unwrap_or_default();
-        let Some(&number) = flow.events.get(name) else {
-            return found.log(I12, format!("event {seq} emits {name:?}, which isn't in the definition"));
+    fn emit(&mut self, line: &mut LogLine<'_>) {
+        let name = line.data.name.as_deref().unwrap_or_default();
+        let Some(&number) = line.flow.events.get(name) else {
+            return line.say(I12, format!("emits {name:?}, which isn't in the definition"));
         };
-        let may = match event.step_name.as_deref() {
-            None => flow.accepted.contains(&number),
+        let may = match line.event.step_name.as_deref() {
+            None => line.flow.accepted.contains(&number),
             Some(step) => {
-                let Some(step) = self.step_of(flow, step, event, found) else { return };
+                let Some(step) = self.step_of(line, step) else { return };
                 if !self.inheriting {
-                    self.of_current(flow, step, event, found);
+                    self.of_current(line, step);
                 }
-                flow.published[step].contains(&number)
+                line.flow.published[step].contains(&number)
             }
         };
         if !may {
-            found.log(I3, format!("event {seq} emits {name:?}, which its sender may not emit"));
+            line.say(I3, format!("emits {name:?}, which its sender may not emit"));
         }
         if self.emitted[number] {
-            return found.log(I3, format!("{name:?} is emitted again by event {seq}"));
+            return line.say(I3, format!("emits {name:?} again"));
         }
         self.emitted[number] = true;
-        self.trigger(flow, &flow.listeners[number]);
+        self.trigger(line.flow, &line.flow.listeners[number]);
     }
 
-    fn end(&mut self, flow: &FlowMap, event: &Event, data: EventData, found: &mut Findings) {
-        let (seq, kind) = (event.seq, event.kind);
+    fn end(&mut self, line: &mut LogLine<'_>) {
+        let kind = line.event.kind;
         // A cancel, a timeout or an end by hand can come at any moment, any other end only when nothing is left to do.
-        let by_itself =
-            kind != EventType::FlowCancelled && data.by.is_none() && data.code.as_deref() != Some("timeout");
+        let by_itself = kind != EventType::FlowCancelled
+            && line.data.by.is_none()
+            && line.data.code.as_deref() != Some("timeout");
         if self.machine.is_some() {
-            self.machine_end(flow, event, &data, by_itself, found);
+            self.machine_end(line, by_itself);
         }
         if by_itself {
             let idle = |step: &StepAt| step.phase == StepPhase::Idle && self.machine.is_none();
             let unfinished = self.steps.iter().position(|step| step.is_live() || idle(step));
             if let Some(step) = unfinished {
-                let (name, phase) = (flow.name(step), self.steps[step].phase);
-                found.log(I1, format!("event {seq} ({kind}) ends the run while step {name:?} is {phase:?}"));
+                let (name, phase) = (line.flow.name(step), self.steps[step].phase);
+                line.say(I1, format!("ends the run while step {name:?} is {phase:?}"));
             }
             if self.failed.is_some() && kind == EventType::FlowCompleted {
-                found.log(I1, format!("event {seq} says completed, but a step failed"));
+                line.say(I1, "says completed, but a step failed");
             }
-            if let Some(step) = &data.step
-                && self.failed.is_none_or(|failed| flow.name(failed) != &**step)
+            if let Some(step) = &line.data.step
+                && self.failed.is_none_or(|failed| line.flow.name(failed) != &**step)
             {
-                found.log(I1, format!("event {seq} blames step {step:?}, which didn't fail the run"));
+                line.say(I1, format!("blames step {step:?}, which didn't fail the run"));
             }
         }
         if kind == EventType::FlowFailed && self.failure.is_none() {
-            self.failure = data.error.map(|error| Failure { error, step: data.step });
+            let step = line.data.step.clone();
+            self.failure = line.data.error.clone().map(|error| Failure { error, step });
         }
-        let took = self.created_at.map(|created| event.ts.since(created).as_millis() as u64);
-        if self.exact && data.duration != took {
-            let says = data.duration;
-            let message = format!(
-                "event {seq} ({kind}) says that the run took {says:?}, but by the timestamps it took {took:?}"
-            );
-            found.log(I6, message);
+        let took = self.created_at.map(|created| line.event.ts.since(created).as_millis() as u64);
+        if self.exact && line.data.duration != took {
+            let says = line.data.duration;
+            line.say(I6, format!("says that the run took {says:?}, but by the timestamps it took {took:?}"));
         }
         self.ended = Some(kind);
-        self.completed_at = Some(event.ts);
+        self.completed_at = Some(line.event.ts);
     }
 
-    fn step_of(&self, flow: &FlowMap, name: &str, event: &Event, found: &mut Findings) -> Option<usize> {
-        let step = flow.steps.get(name).copied();
+    fn step_of(&self, line: &mut LogLine<'_>, name: &str) -> Option<usize> {
+        let step = line.flow.steps.get(name).copied();
         if step.is_none() {
-            let (seq, kind) = (event.seq, event.kind);
-            let message = format!("event {seq} ({kind}) names step {name:?}, which isn't in the definition");
-            found.log(I12, message);
+            line.say(I12, format!("names step {name:?}, which isn't in the definition"));
         }
         step
     }
 
     /// Checks that the event comes from the current attempt of its step.
-    fn of_current(&self, flow: &FlowMap, step: usize, event: &Event, found: &mut Findings) {
+    fn of_current(&self, line: &mut LogLine<'_>, step: usize) {
         use crate::Invariant::{I2, I7};
-        let (seq, kind, attempt) = (event.seq, event.kind, event.attempt.unwrap_or(0));
+        let (kind, attempt) = (line.event.kind, line.event.attempt.unwrap_or(0));
         let at = self.steps[step];
         if at.is_live() && at.attempt == attempt {
             return;
@@ -393,8 +400,7 @@ impl Walk {
             _ if attempt > at.attempt => (I2, format!("but the step is at attempt {}", at.attempt)),
             _ => (I7, format!("which is over; the step is {:?} at attempt {}", at.phase, at.attempt)),
         };
-        let name = flow.name(step);
-        let message = format!("event {seq} ({kind}) is about attempt {attempt} of step {name:?}, {why}");
-        found.log(invariant, message);
+        let name = line.flow.name(step);
+        line.say(invariant, format!("is about attempt {attempt} of step {name:?}, {why}"));
     }
 }

@@ -146,7 +146,7 @@ fn an_event_is_emitted_once_by_who_may() {
     let twice = half_way().step(StepStarted, "b", 1, json!({}));
     let twice = twice.step(Emit, "b", 1, json!({"name": "b.done"})).job("b", 1, JobState::Leased);
     let twice = twice.step(Emit, "b", 1, json!({"name": "b.done"})).job("join", 1, JobState::Waiting);
-    twice.settled().breaks(I3, "\"b.done\" is emitted again");
+    twice.settled().breaks(I3, "emits \"b.done\" again");
     let foreign = Scene::new(FLOW).start().step(StepStarted, "b", 1, json!({}));
     let foreign = foreign.step(Emit, "b", 1, json!({"name": "a.done"}));
     let foreign = foreign.job("a", 1, JobState::Waiting).job("b", 1, JobState::Leased).settled();
@@ -157,10 +157,10 @@ fn an_event_is_emitted_once_by_who_may() {
 fn numbers_and_dates_go_up() {
     let mut gap = waiting();
     gap.events.remove(4);
-    gap.breaks(I4, "event 6 follows event 4");
+    gap.breaks(I4, "event 6 (step.retry) follows event 4");
     let mut back = waiting();
     back.events[3].ts = Time::from_millis(1);
-    back.breaks(I4, "event 4 has the id");
+    back.breaks(I4, ") has the id");
     let mut renamed = waiting();
     renamed.events[2].step_id = Some("other".into());
     renamed.breaks(I4, "step id");

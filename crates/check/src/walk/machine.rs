@@ -7,15 +7,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use flowline_core::Time;
 use flowline_core::definition::{Ends, Missed, Transition, When};
-use flowline_core::event::{Event, EventType};
+use flowline_core::event::EventType;
 use flowline_store::ReceiptStatus;
 
-use super::Walk;
-use super::data::EventData;
 use super::turn::{LastTransition, TurnCause};
+use super::{LogLine, Walk};
 use crate::Invariant::{I1, I3, I5, I8, I10, I12, I18};
 use crate::flow::FlowMap;
-use crate::violation::Findings;
 
 /// Where a machine is, according to its log.
 #[derive(Debug, Clone, Default)]
@@ -64,79 +62,66 @@ impl MachineAt {
 
 impl Walk {
     /// Checks that what has to come next comes next.
-    pub(super) fn before_event(
-        &mut self,
-        flow: &FlowMap,
-        event: &Event,
-        data: &EventData,
-        found: &mut Findings,
-    ) {
+    pub(super) fn before_event(&mut self, line: &mut LogLine<'_>) {
         let Some(machine) = &mut self.machine else { return };
-        let (seq, kind) = (event.seq, event.kind);
+        let kind = line.event.kind;
         if kind != EventType::TimerSet && !machine.unset.is_empty() {
             let timers = std::mem::take(&mut machine.unset);
-            found.log(I10, format!("event {seq} ({kind}) came before timers {timers:?} were set"));
+            line.say(I10, format!("came before timers {timers:?} were set"));
         }
-        let leaves = kind == EventType::StateChanged && !data.stays;
+        let leaves = kind == EventType::StateChanged && !line.data.stays;
         if machine.leaving && !leaves && kind != EventType::TimerCancelled {
-            let state = flow.state(machine.state).map_or("?", |state| &state.name);
-            let message = format!(
-                "the timers of state {state:?} were dropped before event {seq}, although the machine didn't leave it"
+            let state = line.flow.state(machine.state).map_or("?", |state| &state.name);
+            line.say(
+                I10,
+                format!("follows dropped timers of state {state:?}, although the machine didn't leave it"),
             );
-            found.log(I10, message);
             machine.leaving = false;
         }
         let ends = kind.is_terminal() || kind == EventType::EventRejected;
         if machine.closing && !ends {
-            found.log(I1, format!("event {seq} ({kind}) comes after the machine reached its end"));
+            line.say(I1, "comes after the machine reached its end");
             machine.closing = false;
         }
     }
 
-    pub(super) fn machine_event(
-        &mut self,
-        flow: &FlowMap,
-        event: &Event,
-        data: &EventData,
-        found: &mut Findings,
-    ) {
+    pub(super) fn machine_event(&mut self, line: &mut LogLine<'_>) {
         if self.machine.is_none() {
-            let (seq, kind) = (event.seq, event.kind);
-            return found.log(I12, format!("event {seq} ({kind}) belongs to a machine, but this is a flow"));
+            return line.say(I12, "belongs to a machine, but this is a flow");
         }
-        match event.kind {
-            EventType::EventReceived => self.received(flow, event, data, found),
-            EventType::EventRejected => self.rejected(flow, event, data, found),
+        match line.event.kind {
+            EventType::EventReceived => self.received(line),
+            EventType::EventRejected => self.rejected(line),
             EventType::StateChanged => {
-                self.started_at.get_or_insert(event.ts);
-                self.changed(flow, event, data, found);
+                self.started_at.get_or_insert(line.event.ts);
+                self.changed(line);
             }
-            _ => self.timer(flow, event, data, found),
+            _ => self.timer(line),
         }
     }
 
-    fn received(&mut self, flow: &FlowMap, event: &Event, data: &EventData, found: &mut Findings) {
+    fn received(&mut self, line: &mut LogLine<'_>) {
         let Some(machine) = &mut self.machine else { return };
-        let (seq, number) = (event.seq, data.number.unwrap_or(0));
-        let name = data.name.clone().unwrap_or_default();
-        if !flow.events.contains_key(&name) {
-            found.log(I12, format!("event {seq} accepts {name:?}, which isn't in the definition"));
+        let number = line.data.number.unwrap_or(0);
+        let name = line.data.name.clone().unwrap_or_default();
+        if !line.flow.events.contains_key(&name) {
+            line.say(I12, format!("accepts {name:?}, which isn't in the definition"));
         }
         let next = machine.received.len() as u32 + 1;
         if number != next {
-            found.log(I3, format!("event {seq} accepts number {number}, but {next} is next"));
+            line.say(I3, format!("accepts number {number}, but {next} is next"));
         }
-        let id = data.event_id.clone().unwrap_or_default();
+        let id = line.data.event_id.clone().unwrap_or_default();
         if machine.ids.values().any(|before| *before == id) {
-            found.log(I3, format!("event {seq} accepts {name:?} ({id}) a second time"));
+            line.say(I3, format!("accepts {name:?} ({id}) a second time"));
         }
         machine.ids.insert(number, id);
-        machine.received.insert(number, (name, data.roles.clone()));
-        if data.inherited {
+        machine.received.insert(number, (name, line.data.roles.clone()));
+        if line.data.inherited {
             let status =
-                data.status.as_deref().and_then(ReceiptStatus::parse).filter(|status| status.is_end());
+                line.data.status.as_deref().and_then(ReceiptStatus::parse).filter(|status| status.is_end());
             if !self.inheriting || status.is_none() {
-                found.log(I3, format!("event {seq} inherits an event that the retried run hadn't finished"));
+                line.say(I3, "inherits an event that the retried run hadn't finished");
             }
             machine.receipts.insert(number, status.unwrap_or(ReceiptStatus::Failed));
             return;
@@ -145,21 +130,20 @@ impl Walk {
         machine.receipts.insert(number, ReceiptStatus::Pending);
     }
 
-    fn rejected(&mut self, flow: &FlowMap, event: &Event, data: &EventData, found: &mut Findings) {
-        let number = data.number.unwrap_or(0);
-        match data.code.as_deref() {
+    fn rejected(&mut self, line: &mut LogLine<'_>) {
+        let number = line.data.number.unwrap_or(0);
+        match line.data.code.as_deref() {
             Some("ended") => {
                 let Some(machine) = &mut self.machine else { return };
                 machine.closing = true;
                 if !machine.inbox.contains(&TurnCause::Event(number)) {
-                    let seq = event.seq;
-                    found.log(I3, format!("event {seq} rejects number {number}, which isn't in the inbox"));
+                    line.say(I3, format!("rejects number {number}, which isn't in the inbox"));
                 }
                 machine.inbox.retain(|turn| *turn != TurnCause::Event(number));
             }
             code => {
-                self.turn(flow, TurnCause::Event(number), event, found);
-                self.check_rejection(flow, number, code, event, found);
+                self.turn(line, TurnCause::Event(number));
+                self.check_rejection(line, number, code);
             }
         }
         if let Some(machine) = &mut self.machine {
@@ -168,18 +152,14 @@ impl Walk {
     }
 
     /// Whether an event was rejected for a good reason, as far as roles and states can tell.
-    fn check_rejection(
-        &self,
-        flow: &FlowMap,
-        number: u32,
-        code: Option<&str>,
-        event: &Event,
-        found: &mut Findings,
-    ) {
+    fn check_rejection(&self, line: &mut LogLine<'_>, number: u32, code: Option<&str>) {
         let Some(machine) = &self.machine else { return };
         let Some((name, roles)) = machine.received.get(&number) else { return };
-        let choices =
-            flow.state(machine.state).and_then(|state| state.on.get(name)).map_or(&[][..], Vec::as_slice);
+        let choices = line
+            .flow
+            .state(machine.state)
+            .and_then(|state| state.on.get(name))
+            .map_or(&[][..], Vec::as_slice);
         let open = choices.iter().filter(|choice| allows(choice, roles)).collect::<Vec<_>>();
         let fits = match code {
             Some("wrong_state") => choices.is_empty(),
@@ -190,27 +170,26 @@ impl Walk {
             _ => false,
         };
         if !fits {
-            let (seq, code) = (event.seq, code.unwrap_or("no code"));
+            let code = code.unwrap_or("no code");
             let message = format!(
-                "event {seq} rejects {name:?} ({code}), although {} of {} transitions are open to {roles:?}",
+                "rejects {name:?} ({code}), although {} of {} transitions are open to {roles:?}",
                 open.len(),
                 choices.len()
             );
-            found.log(I5, message);
+            line.say(I5, message);
         }
     }
 
     /// A turn starts. It belongs to the first in line, and nothing of the previous turn may be left.
-    fn turn(&mut self, flow: &FlowMap, by: TurnCause, event: &Event, found: &mut Findings) {
-        let (seq, kind) = (event.seq, event.kind);
+    fn turn(&mut self, line: &mut LogLine<'_>, by: TurnCause) {
         let (busy, paused, fails) = (self.is_busy(), self.paused, self.failed.is_some());
         self.close_turn();
         if let Some(action) = self.dropped() {
-            let name = flow.name(action);
+            let name = line.flow.name(action);
             let message = format!(
-                "event {seq} ({kind}) gives the turn to {by:?}, but the log doesn't say what happened to action {name:?} of the previous turn"
+                "gives the turn to {by:?}, but the log doesn't say what happened to action {name:?} of the previous turn"
             );
-            found.log(I18, message);
+            line.say(I18, message);
         }
         let Some(machine) = &mut self.machine else { return };
         let first = machine.inbox.front().copied();
@@ -224,7 +203,7 @@ impl Walk {
             _ if machine.transition == 0 => Some("although the machine hasn't started".to_owned()),
             TurnCause::Error(action) if machine.error == Some(action) => None,
             TurnCause::Error(action) => {
-                Some(format!("but action {:?} wasn't the first to fail", flow.name(action)))
+                Some(format!("but action {:?} wasn't the first to fail", line.flow.name(action)))
             }
             _ if machine.error.is_some() => {
                 Some("although the `on_error` of a failed action comes first".to_owned())
@@ -234,166 +213,148 @@ impl Walk {
             _ => None,
         };
         if let Some(problem) = problem {
-            found.log(I5, format!("event {seq} ({kind}) gives the turn to {by:?}, {problem}"));
+            line.say(I5, format!("gives the turn to {by:?}, {problem}"));
         }
         machine.inbox.retain(|turn| *turn != by);
         (machine.current, machine.error) = (None, None);
     }
 
     /// A retry puts the machine into the state that the retried run was in.
-    fn stood(&mut self, flow: &FlowMap, event: &Event, data: &EventData, found: &mut Findings) {
-        let (seq, inheriting) = (event.seq, self.inheriting);
+    fn stood(&mut self, line: &mut LogLine<'_>) {
+        let inheriting = self.inheriting;
         let Some(machine) = &mut self.machine else { return };
-        let state = data.to.as_deref().and_then(|name| flow.state_named(name));
-        let open = state.and_then(|state| flow.state(state)).is_some_and(|state| state.ends == Ends::No);
-        if !inheriting || machine.transition > 0 || !open || data.transition.unwrap_or(0) == 0 {
-            let message =
-                format!("event {seq} puts the machine into a state that the retried run can't have been in");
-            found.log(I5, message);
+        let state = line.data.to.as_deref().and_then(|name| line.flow.state_named(name));
+        let open = state.and_then(|state| line.flow.state(state)).is_some_and(|state| state.ends == Ends::No);
+        if !inheriting || machine.transition > 0 || !open || line.data.transition.unwrap_or(0) == 0 {
+            line.say(I5, "puts the machine into a state that the retried run can't have been in");
         }
-        (machine.state, machine.transition) = (state.unwrap_or_default(), data.transition.unwrap_or(0));
+        (machine.state, machine.transition) = (state.unwrap_or_default(), line.data.transition.unwrap_or(0));
     }
 
-    fn changed(&mut self, flow: &FlowMap, event: &Event, data: &EventData, found: &mut Findings) {
-        if data.inherited {
-            return self.stood(flow, event, data, found);
+    fn changed(&mut self, line: &mut LogLine<'_>) {
+        if line.data.inherited {
+            return self.stood(line);
         }
-        let by = match (data.number, data.timer, &data.action) {
+        let by = match (line.data.number, line.data.timer, &line.data.action) {
             (Some(number), ..) => TurnCause::Event(number),
             (_, Some(timer), _) => TurnCause::Timer(timer),
-            (.., Some(action)) => match flow.steps.get(action) {
+            (.., Some(action)) => match line.flow.steps.get(action) {
                 Some(action) => TurnCause::Error(*action),
                 None => {
-                    let seq = event.seq;
-                    let message =
-                        format!("event {seq} names action {action:?}, which isn't in the definition");
-                    return found.log(I12, message);
+                    return line.say(I12, format!("names action {action:?}, which isn't in the definition"));
                 }
             },
             _ => TurnCause::Start,
         };
-        self.turn(flow, by, event, found);
-        let planned = self.transition_of(flow, by, data, event, found);
+        self.turn(line, by);
+        let planned = self.transition_of(line, by);
         let Some(machine) = &mut self.machine else { return };
-        let seq = event.seq;
-        let (from, next) = (machine.state_name(flow).map(str::to_owned), machine.transition + 1);
-        if data.transition != Some(next) || data.from != from {
-            let (says, number) = (&data.from, data.transition);
-            let message = format!(
-                "event {seq} is transition {number:?} from {says:?}; it should be {next} from {from:?}"
-            );
-            found.log(I5, message);
+        let (from, next) = (machine.state_name(line.flow).map(str::to_owned), machine.transition + 1);
+        if line.data.transition != Some(next) || line.data.from != from {
+            let (says, number) = (&line.data.from, line.data.transition);
+            let message =
+                format!("is transition {number:?} from {says:?}; it should be {next} from {from:?}");
+            line.say(I5, message);
         }
         let to = match by {
-            TurnCause::Start => flow.definition.machine.as_ref().map(|machine| machine.initial.as_str()),
-            TurnCause::Error(action) => flow.definition.steps[action].on_error.as_deref(),
+            TurnCause::Start => line.flow.definition.machine.as_ref().map(|machine| machine.initial.as_str()),
+            TurnCause::Error(action) => line.flow.definition.steps[action].on_error.as_deref(),
             _ => planned.and_then(|planned| planned.to.as_deref()),
         };
         let stays = from.as_deref().filter(|_| to.is_none());
-        if data.to.as_deref() != to.or(stays) || data.stays != to.is_none() {
-            let says = &data.to;
-            found.log(I5, format!("event {seq} leads to {says:?}, but the definition says {to:?}"));
+        if line.data.to.as_deref() != to.or(stays) || line.data.stays != to.is_none() {
+            let says = &line.data.to;
+            line.say(I5, format!("leads to {says:?}, but the definition says {to:?}"));
         }
         let leaves = to.is_some() && by != TurnCause::Start;
         let kept: Vec<usize> = machine.armed.keys().copied().collect();
         if leaves
             && (!kept.is_empty() || machine.inbox.iter().any(|turn| matches!(turn, TurnCause::Timer(_))))
         {
-            found.log(I10, format!("event {seq} leaves the state, but timers {kept:?} are still set"));
+            line.say(I10, format!("leaves the state, but timers {kept:?} are still set"));
         }
         let old = machine.state;
         (machine.transition, machine.leaving) = (next, false);
-        let entered = data.to.as_deref().filter(|_| !data.stays).and_then(|name| flow.state_named(name));
+        let entered =
+            line.data.to.as_deref().filter(|_| !line.data.stays).and_then(|name| line.flow.state_named(name));
         if let Some(entered) = entered {
             machine.state = entered;
-            machine.unset = flow.timers_of(entered).collect();
+            machine.unset = line.flow.timers_of(entered).collect();
             machine.armed.clear();
         }
-        let of =
-            |names: Option<&Vec<String>>| names.map_or_else(Vec::new, |names| flow.actions(names).collect());
-        let exit = of(flow.state(old).filter(|_| leaves).map(|state| &state.exit));
-        let entry = of(entered.and_then(|entered| flow.state(entered)).map(|state| &state.entry));
-        self.ask(flow, by, [exit, of(planned.map(|planned| &planned.actions)), entry]);
+        let of = |names: Option<&Vec<String>>| {
+            names.map_or_else(Vec::new, |names| line.flow.actions(names).collect())
+        };
+        let exit = of(line.flow.state(old).filter(|_| leaves).map(|state| &state.exit));
+        let entry = of(entered.and_then(|entered| line.flow.state(entered)).map(|state| &state.entry));
+        self.ask(line.flow, by, [exit, of(planned.map(|planned| &planned.actions)), entry]);
     }
 
     /// The transition that a turn takes. It has to be open to the sender of the event.
-    fn transition_of<'a>(
-        &self,
-        flow: &'a FlowMap,
-        by: TurnCause,
-        data: &EventData,
-        event: &Event,
-        found: &mut Findings,
-    ) -> Option<&'a Transition> {
+    fn transition_of<'a>(&self, line: &mut LogLine<'a>, by: TurnCause) -> Option<&'a Transition> {
         let machine = self.machine.as_ref()?;
-        let seq = event.seq;
         match by {
             TurnCause::Start | TurnCause::Error(_) => None,
-            TurnCause::Timer(timer) => match flow.timer(timer) {
+            TurnCause::Timer(timer) => match line.flow.timer(timer) {
                 Some((state, timer)) if state == machine.state => Some(&timer.then),
                 _ => {
-                    let message = format!(
-                        "event {seq} was caused by timer {timer}, which doesn't belong to the current state"
-                    );
-                    found.log(I10, message);
+                    let message =
+                        format!("was caused by timer {timer}, which doesn't belong to the current state");
+                    line.say(I10, message);
                     None
                 }
             },
             TurnCause::Event(number) => {
                 let (name, roles) = machine.received.get(&number)?;
-                if data.event.as_deref() != Some(name) || data.event_id.as_ref() != machine.ids.get(&number) {
-                    let (says, id) = (&data.event, &data.event_id);
-                    let message = format!(
-                        "event {seq} says that number {number} is {says:?} ({id:?}), but it's {name:?}"
-                    );
-                    found.log(I5, message);
-                }
-                let choices = flow.state(machine.state)?.on.get(name);
-                let Some(choice) = choices.and_then(|choices| choices.get(data.choice)) else {
+                if line.data.event.as_deref() != Some(name)
+                    || line.data.event_id.as_ref() != machine.ids.get(&number)
+                {
+                    let (says, id) = (&line.data.event, &line.data.event_id);
                     let message =
-                        format!("event {seq} takes a transition on {name:?} that the state doesn't have");
-                    found.log(I5, message);
+                        format!("says that number {number} is {says:?} ({id:?}), but it's {name:?}");
+                    line.say(I5, message);
+                }
+                let choices = line.flow.state(machine.state)?.on.get(name);
+                let Some(choice) = choices.and_then(|choices| choices.get(line.data.choice)) else {
+                    line.say(I5, format!("takes a transition on {name:?} that the state doesn't have"));
                     return None;
                 };
                 if !allows(choice, roles) {
                     let takes = &choice.roles;
-                    let message =
-                        format!("event {seq} takes a transition for {takes:?}, but the sender has {roles:?}");
-                    found.log(I5, message);
+                    line.say(I5, format!("takes a transition for {takes:?}, but the sender has {roles:?}"));
                 }
                 // An earlier one without a role or a condition would have been taken.
-                let before = choices.into_iter().flatten().take(data.choice);
+                let before = choices.into_iter().flatten().take(line.data.choice);
                 if before.into_iter().any(|choice| allows(choice, roles) && choice.condition.is_none()) {
-                    found.log(I5, format!("event {seq} skips a transition that always applies"));
+                    line.say(I5, "skips a transition that always applies");
                 }
                 Some(choice)
             }
         }
     }
 
-    fn timer(&mut self, flow: &FlowMap, event: &Event, data: &EventData, found: &mut Findings) {
-        let (seq, kind) = (event.seq, event.kind);
+    fn timer(&mut self, line: &mut LogLine<'_>) {
+        let kind = line.event.kind;
         let Some((timer, (state, definition))) =
-            data.timer.and_then(|timer| Some((timer, flow.timer(timer)?)))
+            line.data.timer.and_then(|timer| Some((timer, line.flow.timer(timer)?)))
         else {
-            return found
-                .log(I12, format!("event {seq} ({kind}) names a timer that isn't in the definition"));
+            return line.say(I12, "names a timer that isn't in the definition");
         };
-        let name = flow.state(state).map_or("?", |state| &state.name);
-        if kind == EventType::TimerCancelled && data.reason.as_deref() == Some("guard") {
-            return self.turn(flow, TurnCause::Timer(timer), event, found);
+        let name = line.flow.state(state).map_or("?", |state| &state.name);
+        if kind == EventType::TimerCancelled && line.data.reason.as_deref() == Some("guard") {
+            return self.turn(line, TurnCause::Timer(timer));
         }
         let inheriting = self.inheriting;
         let Some(machine) = &mut self.machine else { return };
         let present = machine.state == state && machine.transition > 0;
-        let problem = match (kind, data.reason.as_deref()) {
+        let problem = match (kind, line.data.reason.as_deref()) {
             _ if !present => Some("but the machine isn't in that state".to_owned()),
             (EventType::TimerSet, _) => {
                 (!machine.unset.remove(&timer) && !inheriting).then(|| "which nothing set".to_owned())
             }
             (EventType::TimerFired, _) => match machine.armed.get(&timer) {
                 None => Some("which isn't set".to_owned()),
-                Some((_, due)) if *due > event.ts => Some(format!("before it's due ({due})")),
+                Some((_, due)) if *due > line.event.ts => Some(format!("before it's due ({due})")),
                 Some(_) => None,
             },
             (_, Some("left")) => {
@@ -402,21 +363,21 @@ impl Walk {
                 (!there).then(|| "which isn't set".to_owned())
             }
             (_, Some("missed")) => match machine.armed.get(&timer) {
-                Some((_, due)) if *due <= event.ts && definition.missed != Missed::Fire => None,
+                Some((_, due)) if *due <= line.event.ts && definition.missed != Missed::Fire => None,
                 _ => Some("which wasn't missed, or fires anyway".to_owned()),
             },
             (_, reason) => Some(format!("for {reason:?}")),
         };
         if let Some(problem) = problem {
-            found.log(I10, format!("event {seq} ({kind}) is about a timer of state {name:?}, {problem}"));
+            line.say(I10, format!("is about a timer of state {name:?}, {problem}"));
         }
         match kind {
             EventType::TimerSet => {
                 machine.set += 1;
-                if data.at.is_none() {
-                    found.log(I8, format!("event {seq} sets a timer without a time"));
+                if line.data.at.is_none() {
+                    line.say(I8, "sets a timer without a time");
                 }
-                machine.armed.insert(timer, (machine.set, data.at.unwrap_or_default()));
+                machine.armed.insert(timer, (machine.set, line.data.at.unwrap_or_default()));
             }
             EventType::TimerFired => {
                 machine.armed.remove(&timer);
@@ -425,7 +386,7 @@ impl Walk {
             _ => {
                 machine.armed.remove(&timer);
                 machine.inbox.retain(|turn| *turn != TurnCause::Timer(timer));
-                let missed = data.reason.as_deref() == Some("missed");
+                let missed = line.data.reason.as_deref() == Some("missed");
                 machine.leaving |= !missed;
                 if missed && definition.missed == Missed::Restart && matches!(definition.when, When::In(_)) {
                     machine.unset.insert(timer);
@@ -435,36 +396,29 @@ impl Walk {
     }
 
     /// The run ends. The inbox must be empty and, unless it's ended from outside, the machine must be in a final state.
-    pub(super) fn machine_end(
-        &mut self,
-        flow: &FlowMap,
-        event: &Event,
-        data: &EventData,
-        by_itself: bool,
-        found: &mut Findings,
-    ) {
-        let (seq, kind) = (event.seq, event.kind);
+    pub(super) fn machine_end(&mut self, line: &mut LogLine<'_>, by_itself: bool) {
+        let kind = line.event.kind;
         let Some(machine) = &self.machine else { return };
         if machine.has_event_waiting() {
-            found.log(I3, format!("event {seq} ({kind}) ends the run, but there are events in its inbox"));
+            line.say(I3, "ends the run, but there are events in its inbox");
         }
         if let Some(action) = self.dropped().filter(|_| by_itself) {
-            let name = flow.name(action);
+            let name = line.flow.name(action);
             let message = format!(
-                "event {seq} ({kind}) ends the run, but the log doesn't say what happened to action {name:?}, which was triggered"
+                "ends the run, but the log doesn't say what happened to action {name:?}, which was triggered"
             );
-            found.log(I18, message);
+            line.say(I18, message);
         }
-        let ends = flow.state(machine.state).filter(|_| machine.transition > 0).map(|state| state.ends);
+        let ends = line.flow.state(machine.state).filter(|_| machine.transition > 0).map(|state| state.ends);
         if by_itself && kind == EventType::FlowCompleted && ends != Some(Ends::Completed) {
-            found.log(I1, format!("event {seq} says completed, but the machine isn't in a final state"));
+            line.say(I1, "says completed, but the machine isn't in a final state");
         }
-        if by_itself && kind == EventType::FlowFailed && data.step.is_none() && self.failed.is_some() {
-            found.log(I1, format!("event {seq} doesn't say which action failed the run"));
+        if by_itself && kind == EventType::FlowFailed && line.data.step.is_none() && self.failed.is_some() {
+            line.say(I1, "doesn't say which action failed the run");
         }
-        let said = data.state.as_deref().filter(|_| kind == EventType::FlowCompleted);
-        if said.is_some() && said != machine.state_name(flow) {
-            found.log(I1, format!("event {seq} ends the run in {said:?}"));
+        let said = line.data.state.as_deref().filter(|_| kind == EventType::FlowCompleted);
+        if said.is_some() && said != machine.state_name(line.flow) {
+            line.say(I1, format!("ends the run in {said:?}"));
         }
     }
 
