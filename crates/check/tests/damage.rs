@@ -160,7 +160,7 @@ fn numbers_and_dates_go_up() {
     gap.breaks(I4, "event 6 (step.retry) follows event 4");
     let mut back = waiting();
     back.events[3].ts = Time::from_millis(1);
-    back.breaks(I4, ") has the id");
+    back.breaks(I4, "event 4 (step.started) has the id");
     let mut renamed = waiting();
     renamed.events[2].step_id = Some("other".into());
     renamed.breaks(I4, "step id");
