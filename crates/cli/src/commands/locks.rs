@@ -15,6 +15,11 @@ use crate::operator::{OperatorLock, lost};
 use crate::output;
 use crate::signals::Signals;
 
+/// A lock in a file is taken by whoever may write to the file, and that is one process at a time.
+const FILE_IN_USE: &str = "a SQLite file has one writer at a time, and `locks run` is it while its command runs, whatever the \
+                           lock is called. To take locks side by side, start `flowline serve` on the file and use --server URL, \
+                           or use a Postgres or Redis store";
+
 /// List named locks, acquire or release one, or run a command under one
 ///
 /// A lock has one holder at a time across all instances, workers and commands of a tenant. It expires when its holder stops
@@ -225,7 +230,10 @@ async fn run_under(context: &Context, name: &str, how: How, command: Vec<String>
 
 async fn lock(context: &Context, name: &str, ttl: Duration) -> Result<OperatorLock, Failure> {
     flowline::core::ids::check_name("lock", name).map_err(|error| Failure::usage(error.to_string()))?;
-    context.operator()?.lock(name, ttl).await
+    context.operator()?.lock(name, ttl).await.map_err(|failure| match failure.code {
+        "store-in-use" => failure.help(FILE_IN_USE),
+        _ => failure,
+    })
 }
 
 impl How {

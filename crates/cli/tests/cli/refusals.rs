@@ -131,3 +131,23 @@ fn a_time_bucket_without_width_is_refused() {
     }
     assert_eq!(here.flowline(&["stats", "--bucket", "1ms"]).exit, 0);
 }
+
+#[test]
+fn a_command_under_a_lock_in_a_file_keeps_other_writers_out_and_they_are_told_what_to_do() {
+    let here = Here::new();
+    here.start(&["order.yaml", "--input", r#"{"total": 19}"#]);
+    let (begun, done) = (here.path("begun"), here.path("done"));
+    let script = format!("touch {}; while ! [ -e {} ]; do sleep 0.05; done", begun.display(), done.display());
+    let mut running = here.spawn(&["locks", "run", "nightly", "--", "sh", "-c", &script]);
+    while !begun.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let other = here.flowline(&["locks", "run", "hourly", "--", "true"]);
+    other.refused(
+        3,
+        &["in use", "a SQLite file has one writer at a time", "`flowline serve`", "--server URL"],
+    );
+    std::fs::write(done, "").unwrap();
+    assert!(running.wait().unwrap().success());
+    assert_eq!(here.flowline(&["locks", "run", "hourly", "--", "true"]).exit, 0);
+}

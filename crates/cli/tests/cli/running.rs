@@ -35,6 +35,32 @@ fn a_run_answers_in_one_json_object() {
     assert!(steps[0]["durationMs"].is_u64());
 }
 
+/// What a short step says is written with its outcome, so the dates of its lines don't say when it began.
+#[test]
+fn a_run_started_when_its_first_attempt_did_and_its_row_and_its_last_event_agree() {
+    let here = Here::new();
+    here.write("short.yaml", "flow: short\nsteps:\n  a: { command: [sleep, '0.03'] }\n");
+    let run = here.start(&["short.yaml"]);
+    let created = here.json(0, &["show", &run]);
+    assert!(created["startedAt"].is_null(), "{created}");
+    here.json(0, &["work", "--until-idle"]);
+    let row = here.json(0, &["show", &run]);
+    let events = here.flowline(&["events", &run, "--json"]).out;
+    let events: Vec<serde_json::Value> =
+        events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |kind: &str| events.iter().find(|event| event["type"] == kind).unwrap();
+    let at = |value: &serde_json::Value| -> i64 {
+        let text = value.as_str().unwrap_or_else(|| panic!("{value} in {row}"));
+        flowline::core::Time::parse(text).unwrap().millis()
+    };
+    let (began, ended) = (at(&row["startedAt"]), at(&row["completedAt"]));
+    assert_eq!(began, at(&of("step.started")["data"]["at"]), "{row}");
+    assert!(at(&row["createdAt"]) < began && began + 30 <= ended, "{row}");
+    let last = &of("flow.completed")["data"];
+    assert_eq!((&last["duration"], &last["stepCount"]), (&row["duration"], &row["stepCount"]));
+    assert_eq!(row["duration"], ended - at(&row["createdAt"]));
+}
+
 #[test]
 fn a_failed_run_ends_with_exit_code_1_and_says_why() {
     let here = Here::new();

@@ -169,6 +169,25 @@ fn what_could_never_be_taken_is_refused_at_once() {
     assert_eq!((late.status, late.code().as_str()), (409, "run-ended"));
 }
 
+/// Nothing in it ever begins an attempt.
+#[test]
+fn a_machine_without_actions_started_with_its_run_and_row_and_last_event_agree() {
+    let api = Contract::new();
+    api.served.register(
+        "machine: door\nevents: { open: }\nstates:\n  closed: { on: { open: ajar } }\n  ajar: { final: true }\n",
+    );
+    let run = api.run_of("door", json!({}));
+    let row = || api.get(&format!("/v1/runs/{run}")).json();
+    assert_eq!(row()["startedAt"], row()["createdAt"], "{}", row());
+    assert_eq!(api.event(&run, "?wait=30s", json!({ "name": "open" })).status, 200);
+    let row = row();
+    assert_eq!((&row["status"], &row["startedAt"]), (&json!("completed"), &row["createdAt"]), "{row}");
+    let events = api.get(&format!("/v1/runs/{run}/events")).json();
+    let last = &events["items"].as_array().unwrap().last().unwrap()["data"];
+    assert_eq!((&last["duration"], &last["stepCount"]), (&row["duration"], &row["stepCount"]), "{row}");
+    assert!(row["duration"].is_u64() && row["stepCount"].is_u64(), "{row}");
+}
+
 #[test]
 fn what_does_not_fit_when_its_turn_comes_is_told_to_whoever_waits() {
     let api = Contract::new();

@@ -96,9 +96,10 @@ fn known(path: &str, folder: &Path) -> Vec<(&'static str, String)> {
 
 /// Below those that the system gives out by itself, so that no other test is given it meanwhile.
 fn free_port() -> u16 {
-    let seed = std::collections::hash_map::RandomState::new();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let seed = now.subsec_nanos() ^ std::process::id();
     (0..1000u32)
-        .map(|turn| 10_000 + (std::hash::BuildHasher::hash_one(&seed, turn) % 20_000) as u16)
+        .map(|turn| 10_000 + (seed.wrapping_add(turn.wrapping_mul(7919)) % 20_000) as u16)
         .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
         .expect("one of 20,000 ports is free")
 }
