@@ -123,6 +123,7 @@ fn a_redis_without_a_store_or_with_one_of_another_format_is_told_so() {
     let (exit, findings) = examined(&server.url());
     let told = |words: &str| findings.iter().any(|finding| finding.starts_with(words));
     assert!(exit == 0 && told("ok server redis") && told("warn store there is no store"), "{findings:?}");
+    assert_eq!(findings.iter().filter(|finding| finding.contains(" store ")).count(), 1, "{findings:?}");
     assert_eq!(server.ask(&["dbsize"]), "0");
     server.ask(&["hset", "{flowline:0}:meta", "format", "9", "shards", "1"]);
     refused(&server.url(), &["format 9"]);
@@ -180,6 +181,8 @@ fn a_wrong_postgres_url_is_told_by_what_is_wrong() {
 fn a_postgres_without_a_store_is_looked_at_and_left_alone() {
     let url = postgres(None, None, None, &format!("?schema=doctor_{}", std::process::id()));
     for _ in 0..2 {
+        let told = Here::new().json(3, &["runs", "--store", &url]);
+        assert_eq!(told["error"]["code"], "store-missing", "{told}");
         let (exit, findings) = examined(&url);
         assert_eq!(exit, 0, "{findings:?}");
         assert!(findings.iter().any(|finding| finding.starts_with("ok server postgres 1")), "{findings:?}");

@@ -59,6 +59,6 @@ fn doctor_looks_at_a_server_that_has_no_store_yet() {
 
 #[test]
 fn who_reads_a_store_that_is_not_there_is_told_so() {
-    let (code, _) = flowline(&url("none"), &["runs"]);
-    assert_eq!(code, Some(3));
+    let (code, said) = flowline(&url("none"), &["runs"]);
+    assert_eq!((code, &said["error"]["code"]), (Some(3), &"store-missing".into()), "{said}");
 }
