@@ -59,6 +59,11 @@ impl ClientError {
         matches!(self, ClientError::Refused { code, .. } if code == "outcome-conflict")
     }
 
+    /// Whether the attempt, or its run, has logged as much as it may.
+    pub fn is_log_full(&self) -> bool {
+        matches!(self, ClientError::Refused { code, .. } if code == "log-full")
+    }
+
     /// Whether a lock was asked for that another holds.
     pub fn is_held(&self) -> bool {
         matches!(self, ClientError::Refused { code, .. } if code == "lock-held")

@@ -42,6 +42,8 @@ struct Said {
     /// Lines that are in the log.
     written: u32,
     emits: Vec<wire::Emit>,
+    /// Set once the server takes no more log lines of this attempt: they are discarded.
+    full: bool,
 }
 
 impl Job {
@@ -79,9 +81,13 @@ impl Job {
     }
 
     /// Adds a line with `level`, `message` and further fields. A job that logs faster than the server writes is slowed down.
+    /// Once an attempt or its run has logged as much as the server allows, lines are discarded.
     pub async fn log_with(&self, line: Map<String, Value>) {
         let waiting = {
             let mut said = self.said();
+            if said.full {
+                return;
+            }
             said.lines.push(wire::Line { log: Some(line), state: None });
             said.lines.len()
         };
@@ -206,6 +212,13 @@ impl Job {
         // Lines stay until they are known to be there: one that was dropped could never be told from one that came.
         let answer = self.0.client.append(&request, self.0.patience).await;
         let mut said = self.said();
+        if let Err(error) = &answer
+            && error.is_log_full()
+        {
+            said.stop_logging(error);
+            let (lines, found) = (said.written, Vec::new());
+            return Ok(wire::AppendAnswer { lines, found });
+        }
         if answer.is_ok() || matches!(&answer, Err(ClientError::Refused { .. })) {
             said.lines.drain(..count);
         }
@@ -221,6 +234,22 @@ impl Job {
 
     fn said(&self) -> MutexGuard<'_, Said> {
         self.0.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Said {
+    /// Drops the log lines that wait, for one that says so, and all that come. If that one isn't taken either, it goes too.
+    fn stop_logging(&mut self, why: &ClientError) {
+        self.lines.retain(|line| line.log.is_none());
+        if std::mem::replace(&mut self.full, true) {
+            return;
+        }
+        let message = format!("the log is cut here, later lines are discarded: {why}");
+        let note = Map::from_iter([
+            ("level".to_owned(), Value::from("warn")),
+            ("message".to_owned(), Value::from(message)),
+        ]);
+        self.lines.insert(0, wire::Line { log: Some(note), state: None });
     }
 }
 

@@ -10,6 +10,7 @@ use flowline_store::{Store, StoreError};
 use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::attempt::volume::LogTally;
 use crate::config::{Config, Role};
 use crate::drive::host::{Host, Mail};
 use crate::drive::{Message, Meters};
@@ -63,6 +64,9 @@ pub enum EngineError {
     /// A report about an attempt that is not its worker's any more. Nothing was written.
     #[error("the lease is gone: {0}")]
     StaleLease(String),
+    /// A remote worker's attempt, or its run, has logged as much as it may. Nothing was written.
+    #[error("{0}")]
+    LogFull(String),
     #[error("{0}")]
     Invalid(String),
     #[error("the engine has stopped")]
@@ -107,6 +111,8 @@ pub(crate) struct Shared {
     pub meters: Arc<Meters>,
     pub remote: Mind,
     sealer: OnceCell<Sealer>,
+    /// What runs have logged in this instance.
+    pub tally: Arc<LogTally>,
     /// What this engine's own runners can run.
     pub needs: Vec<Arc<str>>,
     trouble: watch::Receiver<Option<StoreError>>,
@@ -378,7 +384,7 @@ impl EngineBuilder {
             meters.clone(),
             now,
         );
-        let trouble = host.trouble();
+        let (trouble, tally) = (host.trouble(), host.tally());
         let chores = match self.config.role {
             Role::Work => chores(&store, &plans, &meters, &self.config),
             Role::Operate => Vec::new(),
@@ -396,6 +402,7 @@ impl EngineBuilder {
             meters,
             remote,
             sealer: OnceCell::new(),
+            tally,
             needs,
             trouble,
             driver: Mutex::new(None),

@@ -64,6 +64,10 @@ pub struct Limits {
     pub join: usize,
     /// The context of a machine's run, which every transition that changes it writes whole: `max-context`.
     pub context: usize,
+    /// What one attempt may log; the rest is cut: `max-log`.
+    pub log: usize,
+    /// What the attempts of one run may log together: `max-run-log`.
+    pub run_log: usize,
 }
 
 /// One of the [`Limits`], with the setting that changes it.
@@ -79,16 +83,18 @@ const ENVELOPE: usize = 4 << 10;
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { payload: 1 << 20, join: 16 << 20, context: 64 << 10 }
+        Limits { payload: 1 << 20, join: 16 << 20, context: 64 << 10, log: 16 << 20, run_log: 256 << 20 }
     }
 }
 
 impl Limits {
     /// The least that can be set.
-    pub const LEAST: Limits = Limits { payload: ENVELOPE, join: 3 * ENVELOPE, context: ENVELOPE };
+    pub const LEAST: Limits =
+        Limits { payload: ENVELOPE, join: 3 * ENVELOPE, context: ENVELOPE, log: ENVELOPE, run_log: ENVELOPE };
     /// The most that can be set. Every store can carry it with room to spare: Redis takes 512 MiB in one argument, SQLite 1 GB
     /// in one value, Postgres 1 GB in one field. A claim hands a worker up to 64 MiB of inputs.
-    pub const MOST: Limits = Limits { payload: 32 << 20, join: 64 << 20, context: 32 << 20 };
+    pub const MOST: Limits =
+        Limits { payload: 32 << 20, join: 64 << 20, context: 32 << 20, log: 1 << 30, run_log: 2 << 30 };
 
     /// The default limits where payloads have this one.
     pub fn of_payload(payload: usize) -> Limits {
@@ -97,6 +103,7 @@ impl Limits {
             payload,
             join: usual.join.max(payload.saturating_mul(2)),
             context: usual.context.min(payload),
+            ..usual
         }
     }
 
@@ -112,6 +119,14 @@ impl Limits {
         Limit { setting: "max-context", bytes: self.context }
     }
 
+    pub fn log(&self) -> Limit {
+        Limit { setting: "max-log", bytes: self.log }
+    }
+
+    pub fn run_log(&self) -> Limit {
+        Limit { setting: "max-run-log", bytes: self.run_log }
+    }
+
     /// Refuses limits that no engine can keep, with the remedy.
     pub fn check(&self) -> Result<(), String> {
         let (least, most) = (Limits::LEAST, Limits::MOST);
@@ -119,6 +134,8 @@ impl Limits {
             (self.payload(), least.payload, most.payload),
             (self.join(), least.join, most.join),
             (self.context(), least.context, most.context),
+            (self.log(), least.log, most.log),
+            (self.run_log(), least.run_log, most.run_log),
         ] {
             if !(least..=most).contains(&limit.bytes) {
                 let (least, most, bytes) =
@@ -221,6 +238,8 @@ fn the_limits_in_the_docs_are_these() {
         ("max-payload", usual.payload, least.payload, most.payload),
         ("max-join", usual.join, least.join, most.join),
         ("max-context", usual.context, least.context, most.context),
+        ("max-log", usual.log, least.log, most.log),
+        ("max-run-log", usual.run_log, least.run_log, most.run_log),
     ] {
         let [usual, least, most] = [usual, least, most].map(format_bytes);
         let row = format!("| `{setting}` | {usual} | {least} | {most} |");

@@ -105,7 +105,8 @@ impl Settings {
 
     pub fn limits(&self) -> Limits {
         let (payload, join) = (self.max_payload.value, self.max_join.value);
-        Limits { payload, join, context: self.max_context.value }
+        let (log, run_log) = (self.max_log.value, self.max_run_log.value);
+        Limits { payload, join, context: self.max_context.value, log, run_log }
     }
 
     /// The server to ask, unless a store is named nearer to the command.
@@ -225,9 +226,9 @@ mod tests {
 
     #[test]
     fn the_default_limits_are_those_of_the_engine() {
-        let Limits { payload, join, context } = Limits::default();
-        let names = ["max-payload", "max-join", "max-context"];
-        assert_eq!(names.map(default_of), [payload, join, context].map(format_bytes));
+        let Limits { payload, join, context, log, run_log } = Limits::default();
+        let names = ["max-payload", "max-join", "max-context", "max-log", "max-run-log"];
+        assert_eq!(names.map(default_of), [payload, join, context, log, run_log].map(format_bytes));
     }
 
     #[test]

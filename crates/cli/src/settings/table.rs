@@ -158,6 +158,10 @@ settings! {
     /// Largest allowed context of a machine's run
     max_context: usize, SIZE, Work, "64KiB",
         usually "64KiB, or --max-payload if that's less", see "file-format.md#limits";
+    /// How much one attempt may log; what it logs beyond that is discarded
+    max_log: usize, SIZE, Work, "16MiB", see "file-format.md#limits";
+    /// How much all attempts of a run may log together
+    max_run_log: usize, SIZE, Work, "256MiB", see "file-format.md#limits";
     /// What http steps may call besides public addresses: none, private (loopback and private networks), or a list of
     /// networks and host names
     http_allow: Allow, HOSTS, Work, "private",

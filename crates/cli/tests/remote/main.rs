@@ -28,4 +28,5 @@ mod protocol;
 #[allow(dead_code)]
 #[path = "../instances/server.rs"]
 mod server;
+mod volume;
 mod waits;

@@ -15,6 +15,7 @@ use flowline_store::{StateScope, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
 use super::record::{self, Record};
+use super::volume::{self, LogRoom, LogTally, Logged};
 use super::{ASK_AGAIN, Attempt, FLUSH, Launch, out_of_time_error};
 use crate::drive::host::Mail;
 use crate::drive::{Message, Reply};
@@ -37,6 +38,8 @@ pub(crate) struct LiveAttempt {
     store: Arc<dyn Store>,
     inbox: mpsc::UnboundedSender<Mail>,
     record: Mutex<Record>,
+    tally: Arc<LogTally>,
+    logged: Mutex<Logged>,
     /// Held while lines are on their way to the log, so that they land in order.
     flushing: tokio::sync::Mutex<()>,
 }
@@ -48,6 +51,7 @@ pub(crate) struct Workplace {
     /// Its name, as JSON.
     pub instance: Json,
     pub limits: Limits,
+    pub tally: Arc<LogTally>,
     pub meters: Arc<Meters>,
 }
 
@@ -55,7 +59,7 @@ impl Launch {
     /// Runs the attempt to its end and sends the outcome to the run. `began` is now by the store's clock. Without a
     /// runner the attempt fails.
     pub(crate) async fn run(self, runner: Option<Arc<dyn Runner>>, place: Workplace, began: Time) {
-        let Workplace { store, inbox, instance, limits, meters } = place;
+        let Workplace { store, inbox, instance, limits, tally, meters } = place;
         let start = std::time::Instant::now();
         let record = Mutex::new(Record::new(&self, &instance, began));
         let timeout = self.attempt.timeout();
@@ -67,6 +71,8 @@ impl Launch {
             store,
             inbox,
             record,
+            tally,
+            logged: Mutex::default(),
             flushing: tokio::sync::Mutex::new(()),
         });
         let input = self.input.within("the step's input", limits.join());
@@ -152,7 +158,16 @@ impl LiveAttempt {
         message: &str,
         fields: Option<serde_json::Map<String, serde_json::Value>>,
     ) {
-        self.record().log(level, message, fields);
+        let mut logged = self.logged.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if logged.is_cut() {
+            return;
+        }
+        let line = record::log_data(level, message, fields);
+        match logged.ask(&self.tally, &self.attempt.run, line.get().len(), &self.limits) {
+            LogRoom::Fits => self.record().log_line(line),
+            LogRoom::Cut(limit) => self.record().log(Level::Warn, &volume::cut_here(limit), None),
+            LogRoom::Over => {}
+        }
     }
 
     /// Waits for room in the buffer: a step that logs faster than the store writes is slowed down, not buffered for ever.

@@ -2,6 +2,7 @@
 
 pub(crate) mod live;
 pub mod record;
+pub(crate) mod volume;
 
 use std::fmt;
 use std::sync::Arc;

@@ -81,21 +81,12 @@ impl Record {
         message: &str,
         fields: Option<serde_json::Map<String, serde_json::Value>>,
     ) {
-        let mut data = fields.unwrap_or_default();
-        let mut end = message.len().min(limits::LOG_BYTES / 2);
-        while !message.is_char_boundary(end) {
-            end -= 1;
-        }
-        data.insert("level".to_owned(), level.as_str().into());
-        data.insert("message".to_owned(), message[..end].into());
-        let mut json = Json::from(serde_json::Value::Object(data));
-        if json.get().len() > limits::LOG_BYTES {
-            json = json::object([
-                ("level", Some(&json::string(level.as_str()))),
-                ("message", Some(&json::string("a log line over the size limit was left out"))),
-            ]);
-        }
-        let event = self.attempt.event(EventType::Log, json);
+        self.log_line(log_data(level, message, fields));
+    }
+
+    /// Adds a line made by [`log_data`].
+    pub fn log_line(&mut self, data: Json) {
+        let event = self.attempt.event(EventType::Log, data);
         self.lines.push(Line { event, state: None });
     }
 
@@ -211,6 +202,29 @@ impl Record {
         let lines = std::mem::take(&mut self.lines).into_iter().map(|line| line.event).collect();
         Entry::new(input, lines, Some(self.attempt.finish()), reply)
     }
+}
+
+/// The data of a log line, cut to the size that a line may have.
+pub fn log_data(
+    level: Level,
+    message: &str,
+    fields: Option<serde_json::Map<String, serde_json::Value>>,
+) -> Json {
+    let mut data = fields.unwrap_or_default();
+    let mut end = message.len().min(limits::LOG_BYTES / 2);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    data.insert("level".to_owned(), level.as_str().into());
+    data.insert("message".to_owned(), message[..end].into());
+    let json = Json::from(serde_json::Value::Object(data));
+    if json.get().len() <= limits::LOG_BYTES {
+        return json;
+    }
+    json::object([
+        ("level", Some(&json::string(level.as_str()))),
+        ("message", Some(&json::string("a log line over the size limit was left out"))),
+    ])
 }
 
 /// Refuses a scope or a key that no state can have.

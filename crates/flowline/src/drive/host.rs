@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::{Action, BATCH, Driver, Message, Meters, RunEnd, StoreCall};
 use crate::attempt::live::Workplace;
+use crate::attempt::volume::LogTally;
 use crate::config::Config;
 use crate::ledger::InputOutcome;
 use crate::plans::Plans;
@@ -74,6 +75,7 @@ pub struct Host {
     /// Its name, as JSON.
     instance: Json,
     limits: Limits,
+    tally: Arc<LogTally>,
     inbox: mpsc::UnboundedSender<Mail>,
     mail: mpsc::UnboundedReceiver<Mail>,
     tasks: JoinSet<()>,
@@ -92,6 +94,11 @@ impl std::fmt::Debug for Host {
 }
 
 impl Host {
+    /// What runs have logged in this instance.
+    pub(crate) fn tally(&self) -> Arc<LogTally> {
+        self.tally.clone()
+    }
+
     pub(crate) fn new(
         store: Arc<dyn Store>,
         plans: Arc<Plans>,
@@ -109,6 +116,7 @@ impl Host {
             name: config.instance.clone(),
             instance: json::string(&config.instance),
             limits: config.limits,
+            tally: Arc::default(),
             driver: Driver::new(config, slots, meters.clone(), Duration::ZERO, store_now),
             store,
             plans,
@@ -213,6 +221,7 @@ impl Host {
                         inbox: self.inbox.clone(),
                         instance: self.instance.clone(),
                         limits: self.limits,
+                        tally: self.tally.clone(),
                         meters: self.meters.clone(),
                     };
                     self.attempts.insert(token, self.tasks.spawn(launch.run(runner, place, began)));

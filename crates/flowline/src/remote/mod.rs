@@ -34,6 +34,7 @@ pub use flowline_store::job::REMOTE;
 use flowline_store::{StateScope, Token};
 use serde::Serialize;
 
+use crate::attempt::volume::Logged;
 use crate::engine::{Engine, EngineError};
 use crate::slots::Tokens;
 use crate::step::{Level, StepError};
@@ -176,6 +177,8 @@ pub(crate) struct Mind {
     plans: Mutex<HashMap<RunKey, Planned>>,
     /// Attempts whose first line is known to be in the log.
     begun: Mutex<HashSet<Token>>,
+    /// What attempts have logged.
+    logged: Mutex<HashMap<Token, Logged>>,
 }
 
 impl Default for Mind {
@@ -186,6 +189,7 @@ impl Default for Mind {
             tokens: Mutex::new(Tokens::random()),
             plans: Mutex::default(),
             begun: Mutex::default(),
+            logged: Mutex::default(),
         }
     }
 }
@@ -203,8 +207,23 @@ impl Mind {
         plans.insert(run.clone(), planned);
     }
 
+    /// What an attempt has logged, to be counted on.
+    fn logged<T>(&self, token: Token, count: impl FnOnce(&mut Logged) -> T) -> T {
+        let mut logged = locked(&self.logged);
+        if logged.len() >= KEPT && !logged.contains_key(&token) {
+            logged.clear();
+        }
+        count(logged.entry(token).or_default())
+    }
+
     fn has_begun(&self, token: Token) -> bool {
         locked(&self.begun).contains(&token)
+    }
+
+    /// The attempt has ended.
+    fn forget(&self, token: Token) {
+        locked(&self.begun).remove(&token);
+        locked(&self.logged).remove(&token);
     }
 
     fn keep_begun(&self, token: Token) {

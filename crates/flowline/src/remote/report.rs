@@ -6,12 +6,14 @@
 use std::time::Duration;
 
 use flowline_core::event::EventType;
+use flowline_core::limits::format_bytes;
 use flowline_core::{Json, RunKey, Time, json};
 use flowline_store::{Append, EventQuery, Extend, Extended, Gone, JobKey, Line};
 use tokio::sync::oneshot;
 
 use super::lease::Lease;
-use super::{Appended, Beat, Ending, Planned, REMOTE, Remote, Reported, Said, locked, stale};
+use super::{Appended, Beat, Ending, Planned, REMOTE, Remote, Reported, Said, stale};
+use crate::attempt::record::log_data;
 use crate::attempt::{Attempt, Record, out_of_time_error, started_data};
 use crate::drive::host::{Caller, Mail};
 use crate::drive::{Message, Reply};
@@ -23,6 +25,8 @@ use crate::trace::{self, End};
 /// Beyond a deadline a lease is kept for one more heartbeat and this long, so that it is the heartbeat that finds the time
 /// to be up.
 const LATE: Duration = Duration::from_secs(2);
+/// A line of up to so many bytes is taken beyond the limit of what may be logged: a worker can note that it stops there.
+const NOTE: usize = 1 << 10;
 /// How long a report waits for a store that is in trouble.
 const TROUBLE: Duration = Duration::from_secs(2);
 
@@ -117,10 +121,14 @@ impl Remote {
         let WorkerAttempt { attempt, .. } = worker;
         // Line 0 is `step.started`, which the worker does not count.
         let mut record = Record::after(attempt.clone(), from_line.saturating_add(1));
-        let mut asked = Vec::new();
+        let (mut asked, mut logged) = (Vec::new(), Vec::new());
         for line in lines {
             match line {
-                Said::Log { level, message, fields } => record.log(level, &message, Some(fields)),
+                Said::Log { level, message, fields } => {
+                    let line = log_data(level, &message, Some(fields));
+                    logged.push(line.get().len());
+                    record.log_line(line);
+                }
                 Said::Set { scope, key, value, ttl } => {
                     let limit = self.engine.shared.config.limits.payload();
                     let value = value.within(&format!("state {key:?}"), limit);
@@ -137,6 +145,9 @@ impl Remote {
         let Some(append) = record.append() else {
             return Ok(Appended { lines: from_line, found: Vec::new() });
         };
+        if begun.is_ok() {
+            self.has_room(&attempt, &logged)?;
+        }
         let store = &self.engine.shared.store;
         let written = match begun {
             Ok(()) => store.append(vec![append.clone()]).await?.pop(),
@@ -152,6 +163,29 @@ impl Remote {
             found.push(store.state(&attempt.run.tenant, &owner, &key).await?.map(|found| found.value));
         }
         Ok(Appended { lines, found })
+    }
+
+    /// Refuses log lines of these sizes if the attempt, or its run, has logged as much as it may.
+    fn has_room(&self, attempt: &Attempt, logged: &[usize]) -> Result<(), EngineError> {
+        let shared = &self.engine.shared;
+        let mut limits = shared.config.limits;
+        if let [bytes] = logged
+            && *bytes <= NOTE
+        {
+            limits.log += 2 * NOTE;
+            limits.run_log += 2 * NOTE;
+        }
+        let bytes = logged.iter().sum();
+        let room = shared
+            .remote
+            .logged(attempt.token, |logged| logged.try_add(&shared.tally, &attempt.run, bytes, &limits));
+        room.map_err(|_| {
+            let limits = shared.config.limits;
+            let [log, run_log] = [limits.log, limits.run_log].map(format_bytes);
+            EngineError::LogFull(format!(
+                "no more can be logged: an attempt may log {log} (setting max-log), and a run {run_log} (max-run-log)"
+            ))
+        })
     }
 
     /// How many lines of an attempt are in the log, where these are among them.
@@ -232,7 +266,7 @@ impl Remote {
                     let span = self.engine.shared.meters.spans.as_ref().and_then(|_| span());
                     let mut record = Record::after(attempt, 1);
                     emits.into_iter().for_each(|(name, payload)| record.emit(&name, payload));
-                    locked(&self.engine.shared.remote.begun).remove(&token);
+                    self.engine.shared.remote.forget(token);
                     let (reply, answer) = oneshot::channel();
                     let entry = record.finish(outcome, Reply::Caller(reply.into()));
                     self.mail(Message::Finished(token, run, entry));

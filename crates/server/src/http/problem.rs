@@ -116,6 +116,7 @@ impl From<EngineError> for Problem {
             EngineError::Refused(refusal) => return refusal.into(),
             EngineError::KeyConflict { .. } => &codes::KEY_CONFLICT,
             EngineError::StaleLease(_) => &codes::STALE_LEASE,
+            EngineError::LogFull(_) => &codes::LOG_FULL,
             EngineError::Stopped => &codes::STOPPING,
             _ => &codes::INVALID,
         };
