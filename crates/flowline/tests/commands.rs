@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use flowline::core::definition::{Format, read};
 use flowline::core::event::EventType;
+use flowline::core::limits::Limits;
 use flowline::core::{Json, Status};
 use flowline::store::clock::Clock;
 use flowline::store::memory::MemoryStore;
 use flowline::store::{EventQuery, RunRow};
-use flowline::{Engine, RunOutcome};
+use flowline::{Config, Engine, RunOutcome};
 use serde_json::{Value, json};
 
 /// Longer than any attempt here may take, shorter than the programs that must not be awaited.
@@ -39,9 +40,13 @@ impl Told {
 
 /// Runs a definition to its end.
 async fn run(definition: &str) -> Told {
+    run_with(definition, Config::default()).await
+}
+
+async fn run_with(definition: &str, config: Config) -> Told {
     let definition = read("flow.yaml", definition, Format::Yaml).expect("the definition is sound").definition;
     let store = Arc::new(MemoryStore::new(Clock::system()));
-    let engine = Engine::on(store).commands().start().await.unwrap();
+    let engine = Engine::on(store).config(config).commands().start().await.unwrap();
     let plan = engine.register(definition, None).await.unwrap();
     let run = engine.run_plan(plan, Json::null()).await.unwrap();
     let outcome = tokio::time::timeout(SOON, run.wait()).await.expect("the run ends soon").unwrap();
@@ -227,6 +232,74 @@ async fn whatever_a_program_started_dies_with_its_attempt() {
     let told = run(&definition).await;
     assert_eq!((told.logs(), &told.failure()["code"]), (vec![("info", "begun")], &json!("timeout")));
     tokio::time::timeout(SOON, let_go).await.expect("the whole group was killed").unwrap().unwrap();
+}
+
+/// Runs a script until its time is up, and waits until nobody holds the pipe `$HELD` any more.
+async fn killed_with_all_that_hold(script: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("held");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = pipe.clone();
+    let let_go = tokio::task::spawn_blocking(move || std::fs::read(reader));
+    let script = format!("HELD={}; {script}", pipe.display());
+    let definition = format!(
+        "flow: said\nsteps:\n  a: {{ command: [sh, -c, {}], timeout: 500ms, retry: {{ attempts: 1 }} }}\n",
+        json!(script)
+    );
+    let told = run(&definition).await;
+    assert_eq!(told.failure()["code"], json!("timeout"), "{script}");
+    let let_go = tokio::time::timeout(SOON, let_go).await;
+    let_go.unwrap_or_else(|_| panic!("something outlived its attempt: {script}")).unwrap().unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_process_that_left_the_group_dies_with_its_attempt_too() {
+    // A session of its own; orphaned in a session of its own; with another environment.
+    killed_with_all_that_hold("setsid sleep 61 > $HELD & wait").await;
+    killed_with_all_that_hold("(setsid sh -c 'sleep 61 > '$HELD' & wait' &); sleep 61").await;
+    killed_with_all_that_hold("env -i setsid sleep 61 > $HELD & wait").await;
+}
+
+#[tokio::test]
+async fn an_attempt_ends_when_its_program_does_whoever_holds_its_output() {
+    let began = std::time::Instant::now();
+    // In the group; out of it, which is found; orphaned with another environment, which is not.
+    for held in ["sleep 62 &", "(setsid sleep 62 &)", "(env -i setsid sleep 12 &)"] {
+        let told = say(&format!("echo '{{\"result\": 1}}'; echo said >&2; {held}")).await;
+        assert_eq!(told.outcome.status, Status::Completed, "{held}: {:?}", told.events);
+        assert_eq!(told.outcome.result.as_ref().unwrap().value(), json!({ "a": 1 }), "{held}");
+        assert_eq!(told.logs()[0], ("warn", "said"), "{held}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn what_is_said_after_the_program_ended_is_heard_for_a_moment() {
+    let told = say("(sleep 0.3; echo '{\"result\": 2}') & exit 0").await;
+    assert_eq!(told.outcome.result.as_ref().unwrap().value(), json!({ "a": 2 }));
+}
+
+#[tokio::test]
+async fn a_program_that_prints_without_end_fills_no_store() {
+    let limits = Limits { log: 64 << 10, run_log: 100 << 10, ..Limits::default() };
+    let noise = "yes $(printf %0200d 0) | head -n 9000";
+    let flow = |script: &str| {
+        let retry = "retry: { attempts: 3, backoff: fixed, delay: 1ms }";
+        format!("flow: said\nsteps:\n  a: {{ command: [sh, -c, {}], {retry} }}\n", json!(script))
+    };
+    let told = run_with(&flow(&format!("{noise}; exit 1")), Config { limits, ..Config::default() }).await;
+    let logged: usize = told.logs().iter().map(|(_, message)| message.len()).sum();
+    assert!(logged < 100 << 10, "{logged}");
+    let cuts: Vec<&str> =
+        told.logs().iter().filter(|(level, _)| *level == "warn").map(|(_, text)| *text).collect();
+    assert!(cuts[0].contains("64KiB") && cuts[0].contains("max-log"), "{cuts:?}");
+    assert!(cuts[1..].iter().all(|cut| cut.contains("100KiB") && cut.contains("max-run-log")), "{cuts:?}");
+    assert_eq!(cuts.len(), 3, "one line for each attempt: {cuts:?}");
+    // Beyond the limit, what a program does still counts.
+    let result = "echo '{\"result\": 7}'";
+    let told = run_with(&flow(&format!("{noise}; {result}")), Config { limits, ..Config::default() }).await;
+    assert_eq!(told.outcome.result.as_ref().expect("it completed").value(), json!({ "a": 7 }));
 }
 
 #[tokio::test]

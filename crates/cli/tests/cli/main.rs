@@ -8,6 +8,8 @@ mod reading;
 mod refusals;
 mod registry;
 mod running;
+#[cfg(unix)]
+mod secrets;
 mod simulating;
 mod state;
 mod steering;

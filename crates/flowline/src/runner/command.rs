@@ -2,7 +2,8 @@
 //!
 //! The program gets one JSON object on stdin and says what it did on stdout, one JSON object a line (`emit`, `emit_now`,
 //! `log`, `state`, `result`, `fail`, `retry`); any other line, and all of stderr, is a log. Exit 0 is success. There is
-//! no shell, the environment is clean, and the whole process group dies with the attempt. Where stdin stays open, what the
+//! no shell, the environment is clean, and the whole process group dies with the attempt; if that is cut short, processes
+//! that left the group do as well. Where stdin stays open, what the
 //! program asks for with `state` comes back there, a line each.
 
 use std::collections::{HashMap, VecDeque};
@@ -22,7 +23,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufRead
 use tokio::sync::mpsc;
 
 use super::message::{self, Emit, Line, Odd, State};
-use super::{Runner, StepFuture};
+use super::{Runner, StepFuture, stray};
 use crate::step::{Level, Step, StepError};
 
 /// Passed on from the engine's own environment; everything else a step needs is named with `pass_env`.
@@ -33,6 +34,11 @@ const LAST_LINES: usize = 5;
 const REPLIES: usize = 64;
 /// How a line begins that carries a payload.
 const MEANT: [&str; 4] = ["{\"emit\"", "{\"emit_now\"", "{\"result\"", "{\"state\""];
+/// How long others may hold the output of a program that has ended: what it left in the pipe is read, and what it started
+/// may finish its sentence.
+const LINGER: Duration = Duration::from_secs(3);
+/// How long the output is read once those others are killed, for what's still in the pipe.
+const DRAIN: Duration = Duration::from_secs(5);
 /// What a line may have beyond its payload.
 const ENVELOPE: usize = 4 << 10;
 
@@ -200,12 +206,36 @@ async fn origin(
 }
 
 /// A child that dies, with all that it started, when it is dropped.
-struct Child(Box<dyn ChildWrapper>);
+struct Child {
+    process: Box<dyn ChildWrapper>,
+    /// What [`stray::MARK`] says in its environment.
+    mark: String,
+    /// Whether it ended by itself and nobody holds its output: nothing needs to be looked for.
+    ended: bool,
+}
+
+impl Child {
+    /// Kills it and all that it started. What left its process group is looked for in the background.
+    fn kill(&mut self) -> impl FnOnce() + Send + use<> {
+        // While it lives, its descendants can be told from those of others.
+        let tree = self.process.id().map(stray::Tree::of).unwrap_or_default();
+        // It may have ended by itself.
+        let _ = self.process.start_kill();
+        tree.kill();
+        let mark = self.mark.clone();
+        move || stray::hunt(&mark)
+    }
+}
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.start_kill();
+        if self.ended {
+            let _ = self.process.start_kill();
+            return;
+        }
+        let hunt = self.kill();
+        // Without a thread to do it in, the group is dead all the same.
+        let _ = std::thread::Builder::new().name("flowline-kill".to_owned()).spawn(hunt);
     }
 }
 
@@ -226,12 +256,14 @@ fn spawn(program: &Program<'_>, about: &About) -> Result<Child, StepError> {
     command.env("FLOWLINE_RUN_ID", &about.run_id).env("FLOWLINE_STEP", &about.step);
     command.env("FLOWLINE_ATTEMPT", about.attempt.to_string());
     command.env("FLOWLINE_IDEMPOTENCY_KEY", &about.idempotency_key);
+    let mark = uuid::Uuid::now_v7().simple().to_string();
+    command.env(stray::MARK, &mark);
     if let Some(folder) = folder {
         command.current_dir(folder);
     }
     let mut wrapped = CommandWrap::from(command);
     wrapped.wrap(ProcessGroup::leader());
-    wrapped.spawn().map(Child).map_err(|error| {
+    wrapped.spawn().map(|process| Child { process, mark, ended: false }).map_err(|error| {
         let at = folder.map_or_else(String::new, |folder| format!(" in {}", folder.display()));
         let text = format!("can't start {:?}{at}: {error}", program.display().to_string());
         match error.kind() {
@@ -248,7 +280,7 @@ async fn talk(
     program: &Program<'_>,
 ) -> Result<Json, StepError> {
     let (Some(mut stdin), Some(stdout), Some(stderr)) =
-        (child.0.stdin().take(), child.0.stdout().take(), child.0.stderr().take())
+        (child.process.stdin().take(), child.process.stdout().take(), child.process.stderr().take())
     else {
         return Err(StepError::new("the program has no pipes").code("spawn"));
     };
@@ -264,14 +296,51 @@ async fn talk(
         }
         Ok(())
     };
+    let mut last = VecDeque::new();
+    let conversation = async {
+        tokio::try_join!(
+            write,
+            said.read(listener, stdout, program.payload),
+            read_stderr(listener, stderr, program.payload, &mut last)
+        )
+    };
     // The first breach of the protocol ends the conversation: the program is dropped, and so killed.
-    let ((), (), last) = tokio::try_join!(
-        write,
-        said.read(listener, stdout, program.payload),
-        read_stderr(listener, stderr, program.payload)
-    )?;
-    let status = child.0.wait().await?;
+    let (status, heard) = to_the_end(child, conversation).await?;
+    if !heard {
+        let text = "the program has ended, but a process that it started still holds its output; what that writes is ignored";
+        listener.log(Level::Warn, text, Default::default()).await?;
+    }
     said.outcome(status, &last)
+}
+
+/// Waits until the program has ended and all that it said was heard. Somebody else who holds its output is given a moment,
+/// then killed, then ignored: says whether it was heard to the end.
+async fn to_the_end<T>(
+    child: &mut Child,
+    conversation: impl Future<Output = Result<T, StepError>>,
+) -> Result<(ExitStatus, bool), StepError> {
+    tokio::pin!(conversation);
+    let status = tokio::select! {
+        biased;
+        heard = &mut conversation => {
+            heard?;
+            let status = child.process.wait().await?;
+            child.ended = true;
+            return Ok((status, true));
+        }
+        status = child.process.wait() => status?,
+    };
+    if let Ok(heard) = tokio::time::timeout(LINGER, &mut conversation).await {
+        heard?;
+        child.ended = true;
+        return Ok((status, true));
+    }
+    // What can't be hunted down now is when the child is dropped.
+    let _ = tokio::task::spawn_blocking(child.kill()).await;
+    match tokio::time::timeout(DRAIN, conversation).await {
+        Ok(heard) => heard.map(|_| (status, true)),
+        Err(_) => Ok((status, false)),
+    }
 }
 
 /// What the program reads on stdin. State that is left out is said to be.
@@ -425,13 +494,14 @@ fn ended(status: ExitStatus) -> (String, String) {
     (format!("the program exited with code {code}"), format!("exit_{code}"))
 }
 
-/// Logs stderr to its end; its last lines.
+/// Logs stderr to its end, and keeps its last lines.
 async fn read_stderr(
     listener: &impl Listener,
     stderr: impl AsyncRead + Unpin,
     payload: Limit,
-) -> Result<VecDeque<String>, StepError> {
-    let (mut lines, mut last) = (BufReader::new(stderr), VecDeque::new());
+    last: &mut VecDeque<String>,
+) -> Result<(), StepError> {
+    let mut lines = BufReader::new(stderr);
     while let Some(line) = next_line(&mut lines, payload).await? {
         if line.trim().is_empty() {
             continue;
@@ -442,7 +512,7 @@ async fn read_stderr(
         }
         last.push_back(line);
     }
-    Ok(last)
+    Ok(())
 }
 
 /// The next line without its end; `None` at the end. Refuses one that is longer than a payload or a log line with what

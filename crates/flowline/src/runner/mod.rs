@@ -7,6 +7,8 @@ pub mod command;
 pub mod http;
 #[cfg(feature = "command")]
 mod message;
+#[cfg(feature = "command")]
+mod stray;
 
 use std::collections::HashMap;
 use std::fmt;
