@@ -112,6 +112,7 @@ pub(crate) fn check_pinned(row: &RunRow, flow: &FlowMap, found: &mut Findings) {
     }
     if let Some(key) = &row.idempotency_key
         && row.run_id != RunId::from_key(&row.tenant, &row.flow_name, key)
+        && row.run_id != RunId::from_user_key(&row.tenant, &row.flow_name, key)
     {
         found.log(I9, format!("idempotency key {key:?} belongs to another run"));
     }

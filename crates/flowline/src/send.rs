@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::decide::{Sender, check_event};
-use flowline_core::ids::digest;
+use flowline_core::ids::{digest, is_own_key};
 use flowline_core::{Input, Json, RunId, RunKey, Status, limits};
-use flowline_store::{Receipt, StoreError};
+use flowline_store::{Receipt, RunRow, StoreError};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::drive::Message;
 use crate::engine::{Engine, EngineError};
+use crate::start::{KeyOwner, user_run};
 
 /// How long a key stands for its event: as long as an ended run is kept by default.
 const KEY_KEPT: Duration = Duration::from_secs(30 * 86_400);
@@ -39,6 +40,7 @@ pub struct SendRequest {
     payload: Json,
     event_id: Option<String>,
     key: Option<String>,
+    whose: KeyOwner,
     sender: Sender,
 }
 
@@ -98,6 +100,7 @@ impl Engine {
             payload,
             event_id: None,
             key: None,
+            whose: KeyOwner::default(),
             sender: Sender::default(),
         }
     }
@@ -111,7 +114,7 @@ impl Engine {
         input: Json,
         (name, payload): (&str, Json),
     ) -> SendRequest {
-        let run = self.key(&RunId::from_key(self.tenant(), flow, key));
+        let run = self.key(&RunId::from_user_key(self.tenant(), flow, key));
         let opens = Opens { flow: flow.to_owned(), key: key.to_owned(), input };
         SendRequest { opens: Some(opens), ..self.event(&run, name, payload) }
     }
@@ -161,10 +164,16 @@ impl Engine {
 }
 
 impl SendRequest {
-    /// One key, one event, in all runs of the tenant: sent again it is taken once, and refused with other content.
+    /// One key, one event, in all runs of its flow: sent again it is taken once, and refused with other content.
     pub fn key(mut self, key: impl Into<String>) -> SendRequest {
         self.key = Some(key.into());
+        self.whose = KeyOwner::User;
         self
+    }
+
+    /// The key of a step that sends; no user's key can be taken for it.
+    pub(crate) fn own_key(self, key: impl Into<String>) -> SendRequest {
+        SendRequest { whose: KeyOwner::Engine, ..self.key(key) }
     }
 
     /// An id of the caller's own: the run takes in one event of an id. Goes before a key.
@@ -189,22 +198,19 @@ impl SendRequest {
         self
     }
 
-    /// The run that it is for.
-    pub fn run(&self) -> &RunKey {
-        &self.run
-    }
-
     /// Has the run take the event. It is durable when this returns; what it leads to may come later.
     pub async fn send(mut self) -> Result<Sent, EngineError> {
         self.check()?;
         if let Some(opens) = self.opens.take() {
+            let Engine { shared, .. } = &self.engine;
+            self.run.run = user_run(&*shared.store, &self.run.tenant, &opens.flow, &opens.key).await?;
             self.open(opens).await?;
         }
         let (event_id, fresh) = match (self.event_id.take(), &self.key) {
             (Some(event_id), _) => (event_id, false),
             (None, Some(key)) => {
-                let status = self.check_against_run().await?;
-                (self.reserve(key, status).await?, false)
+                let row = self.check_against_run().await?;
+                (self.reserve(key, &row).await?, false)
             }
             (None, None) => (uuid::Uuid::now_v7().to_string(), true),
         };
@@ -248,13 +254,13 @@ impl SendRequest {
         Ok(())
     }
 
-    /// Refuses what the run could never take, before a key stands for it. Gives the run's status.
-    async fn check_against_run(&self) -> Result<Status, EngineError> {
+    /// Refuses what the run could never take, before a key stands for it. Gives the run's row.
+    async fn check_against_run(&self) -> Result<RunRow, EngineError> {
         let row = self.engine.row(&self.run).await?;
         let plan = self.engine.plans().get(self.engine.store(), &row.tenant, &row.definition).await?;
         let limits = self.engine.config().limits;
         check_event(&plan, &self.name, &self.payload, &self.sender, limits).map_err(EngineError::Refused)?;
-        Ok(row.status)
+        Ok(row)
     }
 
     /// Starts the run where there is none.
@@ -278,15 +284,18 @@ impl SendRequest {
     /// As [`SendRequest::send`], and waits until a machine is done with the event. Gives the receipt as it is when the time
     /// is up; `None` where the run is a flow's, which keeps none.
     pub async fn wait(self, limit: Duration) -> Result<(Sent, Option<Receipt>), EngineError> {
-        let (engine, run) = (self.engine.clone(), self.run.clone());
+        let engine = self.engine.clone();
         let until = Instant::now() + limit;
         let sent = self.send().await?;
-        let receipt = engine.wait_for_receipt(&run, &sent.event_id, until).await?;
+        let receipt = engine.wait_for_receipt(&engine.key(&sent.run_id), &sent.event_id, until).await?;
         Ok((sent, receipt))
     }
 
     /// The event that a key stands for. A run that has ended takes no other: nothing is reserved for it.
-    async fn reserve(&self, key: &str, status: Status) -> Result<String, EngineError> {
+    ///
+    /// A key counts within its flow: who may send to one flow learns nothing of another's keys and runs, and can't use them
+    /// up. The engine's own keys are found under ids that no user's key leads to.
+    async fn reserve(&self, key: &str, row: &RunRow) -> Result<String, EngineError> {
         if key.is_empty() || key.len() > limits::KEY_BYTES {
             let text = format!(
                 "an idempotency key must have 1 to {} bytes; this one has {}",
@@ -295,34 +304,78 @@ impl SendRequest {
             );
             return Err(EngineError::Invalid(text));
         }
+        let reserved = self.reservation(key);
+        let body = Json::of(&reserved).map_err(|error| EngineError::Invalid(error.to_string()))?;
+        let collection = format!("event-keys/{}", self.run.tenant);
+        // A key is any text; the id of a document is shorter.
+        let bare = digest(key.as_bytes());
+        let id = match self.whose {
+            KeyOwner::Engine => bare.clone(),
+            KeyOwner::User => digest(format!("user\0{}\0{key}", row.flow_name).as_bytes()),
+        };
+        let store = &self.engine.shared.store;
+        if self.whose == KeyOwner::User
+            && !is_own_key(key)
+            && let Some(there) = store.document(&collection, &bare).await?
+        {
+            // Reserved when keys counted within the tenant.
+            let first = read(key, &there.body)?;
+            if self.is_in_flow(&first.run_id, row).await? {
+                return reserved.repeats(key, first);
+            }
+        }
+        let there = match row.status.is_terminal() {
+            true => store.document(&collection, &id).await?,
+            false => store.create_document(&collection, &id, body, Some(KEY_KEPT)).await?,
+        };
+        match there {
+            Some(there) => reserved.repeats(key, read(key, &there.body)?),
+            None => Ok(reserved.event_id),
+        }
+    }
+
+    /// What a key is to stand for.
+    fn reservation(&self, key: &str) -> Reserved {
         let mut content = self.payload.value();
         content.sort_all_objects();
         let run_id = self.run.run.clone();
         let content = digest(format!("{}\0{content}", self.name).as_bytes());
         // The key comes last: it alone may hold a NUL.
-        let name = digest(format!("{run_id}\0{content}\0{key}").as_bytes());
+        let name = match self.whose == KeyOwner::User && is_own_key(key) {
+            true => digest(format!("user\0{run_id}\0{content}\0{key}").as_bytes()),
+            false => digest(format!("{run_id}\0{content}\0{key}").as_bytes()),
+        };
         let Sender { user, sent_by, .. } = &self.sender;
         let sender = Some(digest(format!("{user:?}\0{sent_by:?}").as_bytes()));
-        let reserved = Reserved { run_id, event_id: format!("k{}", &name[..32]), digest: content, sender };
-        let body = Json::of(&reserved).map_err(|error| EngineError::Invalid(error.to_string()))?;
-        let collection = format!("event-keys/{}", self.run.tenant);
-        // A key is any text; the id of a document is shorter.
-        let id = digest(key.as_bytes());
-        let store = &self.engine.shared.store;
-        let there = match status.is_terminal() {
-            true => store.document(&collection, &id).await?,
-            false => store.create_document(&collection, &id, body, Some(KEY_KEPT)).await?,
-        };
-        let Some(there) = there else { return Ok(reserved.event_id) };
-        let first: Reserved = there
-            .body
-            .to()
-            .map_err(|error| StoreError::Damaged(format!("idempotency key {key:?} of an event: {error}")))?;
-        let other_sender = first.sender.is_some() && first.sender != reserved.sender;
-        if first.run_id != reserved.run_id || first.digest != reserved.digest || other_sender {
+        Reserved { run_id, event_id: format!("k{}", &name[..32]), digest: content, sender }
+    }
+
+    /// Whether a run is of the same flow as this event's.
+    async fn is_in_flow(&self, run: &RunId, row: &RunRow) -> Result<bool, EngineError> {
+        if *run == self.run.run {
+            return Ok(true);
+        }
+        match self.engine.row(&self.engine.key(run)).await {
+            Ok(other) => Ok(other.flow_name == row.flow_name),
+            Err(EngineError::NoSuchRun(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Reserved {
+    /// The event that the first request under this key stands for, if this one repeats it.
+    fn repeats(&self, key: &str, first: Reserved) -> Result<String, EngineError> {
+        let other_sender = first.sender.is_some() && first.sender != self.sender;
+        if first.run_id != self.run_id || first.digest != self.digest || other_sender {
             let run = first.run_id.to_string();
             return Err(EngineError::KeyConflict { key: key.to_owned(), run });
         }
         Ok(first.event_id)
     }
+}
+
+fn read(key: &str, body: &Json) -> Result<Reserved, StoreError> {
+    let damaged = |error| StoreError::Damaged(format!("idempotency key {key:?} of an event: {error}"));
+    body.to().map_err(damaged)
 }

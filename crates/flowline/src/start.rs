@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use flowline_core::decide::Start;
 use flowline_core::definition::Priority;
-use flowline_core::ids::{check_name, digest};
-use flowline_core::{Json, Plan, RunId, RunKey, limits};
-use flowline_store::Store;
+use flowline_core::ids::{check_name, digest, is_own_key};
+use flowline_core::{Json, Plan, RunId, RunKey, Tenant, limits};
+use flowline_store::{RunRow, Store};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
@@ -31,12 +31,28 @@ pub struct StartRequest {
     delay: Duration,
     /// The step that a retry begins at; empty for the beginning. Retries under one key must agree on it.
     from: Option<String>,
+    whose: KeyOwner,
+}
+
+/// Who chose an idempotency key. The keys of both may be the same text and still stand for different things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum KeyOwner {
+    #[default]
+    User,
+    Engine,
 }
 
 impl StartRequest {
     /// One key makes one run: started again with the same input it gives the same run, with another it is refused.
     pub fn idempotency_key(self, key: impl Into<String>) -> StartRequest {
-        self.with(|start| start.idempotency_key = Some(key.into()))
+        let whose = KeyOwner::User;
+        StartRequest { whose, ..self.with(|start| start.idempotency_key = Some(key.into())) }
+    }
+
+    /// A key that no user's can be taken for: `redrive:RUN`, `retry:RUN`, `step:…`. Users don't choose any part of it.
+    #[doc(hidden)]
+    pub fn own_key(self, key: impl Into<String>) -> StartRequest {
+        StartRequest { whose: KeyOwner::Engine, ..self.idempotency_key(key) }
     }
 
     pub fn label(self, name: impl Into<String>, value: impl Into<String>) -> StartRequest {
@@ -75,7 +91,10 @@ impl StartRequest {
         let run = match &start.idempotency_key {
             Some(key) => {
                 start.input_digest = start_digest(&start.input, self.from.as_deref());
-                RunId::from_key(&tenant, &plan.flow, key)
+                match self.whose {
+                    KeyOwner::Engine => RunId::from_key(&tenant, &plan.flow, key),
+                    KeyOwner::User => user_run(&*shared.store, &tenant, &plan.flow, key).await?,
+                }
             }
             None => RunId::new(&uuid::Uuid::now_v7().to_string())
                 .map_err(|e| EngineError::Invalid(e.to_string()))?,
@@ -151,7 +170,34 @@ impl Engine {
         start: Result<(Arc<Plan>, Start), EngineError>,
         from: Option<String>,
     ) -> StartRequest {
-        StartRequest { engine: self.clone(), start, delay: Duration::ZERO, from }
+        StartRequest { engine: self.clone(), start, delay: Duration::ZERO, from, whose: KeyOwner::default() }
+    }
+}
+
+/// The run that a user's key names. A run from before users' keys had a namespace of their own keeps its id; no such run is
+/// made any more, so that looking for it first leaves nothing to chance.
+pub(crate) async fn user_run(
+    store: &dyn Store,
+    tenant: &Tenant,
+    flow: &str,
+    key: &str,
+) -> Result<RunId, EngineError> {
+    if is_own_key(key) {
+        let before = RunKey::new(tenant.clone(), RunId::from_key(tenant, flow, key));
+        let found = store.load(std::slice::from_ref(&before)).await?.into_iter().next().flatten();
+        if found.is_some_and(|found| !is_engines(&found.row, key)) {
+            return Ok(before.run);
+        }
+    }
+    Ok(RunId::from_user_key(tenant, flow, key))
+}
+
+/// Whether the engine itself started a run under this key.
+fn is_engines(row: &RunRow, key: &str) -> bool {
+    match key.split_once(':') {
+        Some(("step", of)) => of.len() == 64 && row.labels.contains_key("parent"),
+        Some((_, of)) => row.retry_of.as_ref().is_some_and(|run| run.as_str() == of),
+        None => false,
     }
 }
 

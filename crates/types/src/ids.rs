@@ -101,14 +101,33 @@ impl RunId {
     /// The id of the run that an idempotency key names: a hash of tenant, flow and key, so that the primary key of
     /// every store is the guarantee that one key makes one run.
     pub fn from_key(tenant: &Tenant, flow: &str, key: &str) -> RunId {
+        RunId::hashed(&[tenant.as_str(), flow, key])
+    }
+
+    /// As [`RunId::from_key`], for a key that a user chose: one that looks like the engine's own ([`is_own_key`]) names
+    /// another run than the engine's, so nobody can take that one's place.
+    pub fn from_user_key(tenant: &Tenant, flow: &str, key: &str) -> RunId {
+        match is_own_key(key) {
+            true => RunId::hashed(&[tenant.as_str(), flow, key, "user"]),
+            false => RunId::from_key(tenant, flow, key),
+        }
+    }
+
+    fn hashed(parts: &[&str]) -> RunId {
         let mut hash = Sha256::new();
-        for part in [tenant.as_str(), flow, key] {
-            // Length first: no two triples hash the same bytes.
+        for part in parts {
+            // Length first: no two lists hash the same bytes.
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part.as_bytes());
         }
         RunId(format!("k{}", &hex(&hash.finalize())[..32]).into())
     }
+}
+
+/// Whether a key looks like one that the engine makes itself: for runs that are redriven or retried in bulk, and for what
+/// steps start or send. Users' keys of this form live in a namespace of their own.
+pub fn is_own_key(key: &str) -> bool {
+    ["redrive:", "retry:", "step:"].iter().any(|prefix| key.starts_with(prefix))
 }
 
 /// A run's full address.

@@ -134,13 +134,12 @@ impl Operator for StoreOperator<'_> {
                 request = request.key(key);
             }
             let Some(wait) = wait else { return Ok(sent_view(request.send().await?, None)) };
-            let run = request.run().clone();
             let (mut sent, receipt) = request.wait(wait).await?;
             let receipt = match receipt {
                 Some(receipt) => Some(read_receipt(engine.store(), engine.plans(), receipt).await?),
                 None => None,
             };
-            sent.status = engine.row(&run).await?.status;
+            sent.status = engine.row(&engine.key(&sent.run_id)).await?.status;
             Ok(sent_view(sent, receipt))
         })
         .await

@@ -46,7 +46,7 @@ impl Runner for Calls {
 
 async fn start(engine: &Engine, step: &Step, flow: &str, input: Json) -> Result<Json, StepError> {
     let request = engine.run_named(flow, input).await.map_err(failed)?;
-    let run = request.idempotency_key(key_of(step)).label("parent", step.run_id().as_str());
+    let run = request.own_key(key_of(step)).label("parent", step.run_id().as_str());
     let run = run.await.map_err(failed)?;
     let outcome = run.wait().await.map_err(failed)?;
     match outcome.status {
@@ -79,7 +79,7 @@ async fn send(
         }
     };
     let sent =
-        request.key(key_of(step)).user(format!("run:{}", step.run_id())).send().await.map_err(failed)?;
+        request.own_key(key_of(step)).user(format!("run:{}", step.run_id())).send().await.map_err(failed)?;
     let run = json::string(sent.run_id.as_str());
     Ok(json::object([("runId", Some(&run)), ("eventId", Some(&json::string(&sent.event_id)))]))
 }

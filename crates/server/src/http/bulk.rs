@@ -124,7 +124,7 @@ async fn act(
         BulkAction::Resume => Input::Resume,
         BulkAction::Retry => {
             let request = caller.engine.again(&row.key(), from).await?;
-            let handle = request.idempotency_key(format!("retry:{}", row.run_id)).await?;
+            let handle = request.own_key(format!("retry:{}", row.run_id)).await?;
             let (new_run_id, changed) = (Some(handle.id().clone()), Some(!handle.existed()));
             return Ok(BulkItem { new_run_id, changed, ..item });
         }

@@ -228,9 +228,9 @@ async fn answer(
     request: SendRequest,
     row: Option<RunRow>,
 ) -> Result<Response, Problem> {
-    let run = request.run().clone();
     let until = wait.map(|wait| Instant::now() + wait);
     let mut sent = request.send().await?;
+    let run = caller.engine.key(&sent.run_id);
     let row = match row {
         Some(row) => row,
         None => caller.engine.row(&run).await?,

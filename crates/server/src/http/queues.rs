@@ -165,7 +165,8 @@ async fn find_dead(
         let again: Vec<RunKey> = page.items.iter().map(driven_again).collect();
         let driven = store.load(&again).await?;
         for (row, driven) in page.items.into_iter().zip(driven) {
-            if driven.is_none()
+            let driven = driven.and_then(|driven| driven.row.retry_of);
+            if driven.as_ref() != Some(&row.run_id)
                 && caller.principal.may_see_flow(&row.flow_name)
                 && died_in(caller, &row, queue).await?
             {
@@ -225,5 +226,5 @@ async fn redrive(
 
 async fn drive_again(caller: &Caller, row: &RunRow) -> Result<RunId, Problem> {
     let request = caller.engine.again(&row.key(), RetryFrom::Failure).await?;
-    Ok(request.idempotency_key(redrive_key(row)).await?.id().clone())
+    Ok(request.own_key(redrive_key(row)).await?.id().clone())
 }
