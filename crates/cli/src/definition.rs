@@ -17,7 +17,7 @@ use crate::output;
 pub fn load(path: &Path) -> Result<Read, Failure> {
     let read = check(path)?.map_err(Failure::definition)?;
     if !read.warnings.is_empty() {
-        output::note(read.warnings.render(output::stderr_has_color()).trim_end());
+        output::drawing(read.warnings.render(output::stderr_has_color()).trim_end());
     }
     Ok(read)
 }

@@ -78,7 +78,7 @@ impl FlowFolder {
                 Ok(flow) => output::note(&format!("{}: flow {flow} is registered", path.display())),
                 Err(failure) => {
                     if let Some(diagnostics) = &failure.diagnostics {
-                        output::note(&diagnostics.render(output::stderr_has_color()));
+                        output::drawing(&diagnostics.render(output::stderr_has_color()));
                     }
                     output::note(&format!("{}; keeping the previous definition", failure.message));
                 }

@@ -1,7 +1,8 @@
 //! What people and machines see: tables, JSON, colours, durations.
 //!
-//! stdout carries answers, stderr everything else. Text that came from users or programs is shown without its control
-//! characters, so that nothing stored in a run can play with a terminal.
+//! stdout carries answers, stderr everything else. Text that came from users, programs or a server is shown without its
+//! control characters, so that nothing stored in a run can play with a terminal: whatever is printed passes through
+//! [`tame`], which lets only our own colours through.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -52,11 +53,17 @@ pub fn stderr_has_color() -> bool {
 /// A line on stdout.
 pub fn line(text: &str) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
-    writeln!(out, "{text}")
+    writeln!(out, "{}", tame(text))
 }
 
 /// A line on stderr. Where nobody listens there, nothing is lost.
 pub fn note(text: &str) {
+    drawing(&tame(text));
+}
+
+/// As [`note`], for what a library has drawn with colours of its own: diagnostics, which have no control characters of what
+/// they show.
+pub fn drawing(text: &str) {
     if log::is_json() {
         tracing::info!("{}", anstream::adapter::strip_str(text));
         return;
@@ -70,9 +77,10 @@ pub fn fault(message: &str, help: Option<&str>) {
         tracing::error!(help, "{message}");
         return;
     }
-    note(&format!("{RED}{BOLD}error{RESET}: {message}"));
+    // A server can put anything into its refusals; colours are for our own words.
+    note(&format!("{RED}{BOLD}error{RESET}: {}", without(message, &[])));
     if let Some(help) = help {
-        note(&format!("{CYAN}help{RESET}: {help}"));
+        note(&format!("{CYAN}help{RESET}: {}", without(help, &[])));
     }
 }
 
@@ -116,6 +124,30 @@ pub fn clean(text: &str) -> Cow<'_, str> {
         c => c,
     };
     Cow::Owned(text.chars().map(show).collect())
+}
+
+/// What is about to be printed, with no control characters but line ends, tabs and our own colours.
+pub fn tame(text: &str) -> Cow<'_, str> {
+    without(text, &[RED, GREEN, YELLOW, CYAN, BOLD, DIM, RESET])
+}
+
+/// Makes control characters visible, except for line ends, tabs and these sequences.
+fn without<'a>(text: &'a str, except: &[&str]) -> Cow<'a, str> {
+    let plain = |c: char| !unfit(c) || matches!(c, '\n' | '\t');
+    if text.chars().all(plain) {
+        return Cow::Borrowed(text);
+    }
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(c) = rest.chars().next() {
+        let known = except.iter().find(|known| rest.starts_with(**known));
+        let length = known.map_or(c.len_utf8(), |known| known.len());
+        match known.is_some() || plain(c) {
+            true => shown.push_str(&rest[..length]),
+            false => shown.push('\u{fffd}'),
+        }
+        rest = &rest[length..];
+    }
+    Cow::Owned(shown)
 }
 
 /// Control characters, and those that turn the direction of writing.

@@ -74,7 +74,7 @@ impl Progress {
     pub fn note(&self, line: &str) {
         match &self.live {
             _ if self.silent => {}
-            Some(live) if output::stderr_has_color() => drop(live.println(line)),
+            Some(live) if output::stderr_has_color() => drop(live.println(output::tame(line))),
             Some(live) => live.suspend(|| output::note(line)),
             None => output::note(line),
         }
@@ -186,7 +186,8 @@ impl Progress {
             }
             let attempt =
                 event.attempt.filter(|n| *n > 1).map_or(String::new(), |n| format!(", attempt {n}"));
-            spinner.set_message(format!("{:width$}  running{attempt}", step, width = self.width));
+            let message = format!("{:width$}  running{attempt}", step, width = self.width);
+            spinner.set_message(output::clean(&message).into_owned());
             spinner.enable_steady_tick(Duration::from_millis(120));
             spinner
         });

@@ -360,7 +360,7 @@ fn tell(failure: &Failure, json: bool) -> Exit {
         return failure.exit;
     }
     if let Some(diagnostics) = &failure.diagnostics {
-        output::note(&diagnostics.render(output::stderr_has_color()));
+        output::drawing(&diagnostics.render(output::stderr_has_color()));
     }
     output::fault(&failure.message, failure.help.as_deref());
     if json {

@@ -64,7 +64,7 @@ pub fn run(context: &Context, args: Args) -> Outcome {
             }));
         }
         if !context.json && !diagnostics.is_empty() {
-            output::note(&diagnostics.render(output::stderr_has_color()));
+            output::drawing(&diagnostics.render(output::stderr_has_color()));
         }
     }
     let counts = format!("{}, {}", output::count(errors, "error"), output::count(warnings, "warning"));

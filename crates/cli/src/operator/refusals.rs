@@ -41,7 +41,7 @@ fn refused(status: u16, code: &str, detail: String) -> Failure {
         "no-such-event" => Failure::refusal("not-accepted", detail),
         "inbox-full" => Failure::inbox_full(detail),
         "event-rejected" | "lock-held" | "lock-lost" => Failure::new(Exit::Found, known, detail),
-        "too-large" => Failure::refusal("limit", detail),
+        "too-large" | "log-full" => Failure::refusal("limit", detail),
         "bad-parameter" => Failure::usage(detail),
         "bad-body" | "run-not-ended" | "no-such-step" => Failure::input(detail),
         "no-such-run" | "no-such-flow" | "no-such-queue" | "no-such-token" | "no-such-receipt"

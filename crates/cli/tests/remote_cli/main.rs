@@ -377,6 +377,78 @@ fn stranger() -> String {
     url
 }
 
+/// A server that gives this answer to everyone.
+fn answers(status: u16, kind: &str, body: Value) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let body = body.to_string();
+    let head = format!(
+        "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 8192]);
+            let _ = stream.write_all(format!("{head}{body}").as_bytes());
+        }
+    });
+    url
+}
+
+#[test]
+fn a_server_cannot_play_with_the_terminal() {
+    let here = Here::new();
+    let evil = "\u{1b}]0;title\u{7}\u{1b}[2J\u{1b}[31m\u{9b}8m\r\u{202e}hidden\u{8}";
+    let detail =
+        json!({ "type": "/errors/refused", "title": evil, "status": 409, "code": "refused", "detail": evil });
+    let refuses = answers(409, "application/problem+json", detail);
+    let row = json!({
+        "runId": "r1", "flowName": evil, "tenant": "default", "status": "failed", "definition": evil, "events": 3, "version": 1,
+        "createdAt": "2026-01-01T00:00:00.000Z", "labels": { "x": evil }, "failure": { "error": evil }, "idempotencyKey": evil,
+    });
+    let flow = json!({ "flow": evil, "name": evil, "flowName": evil, "hash": evil, "registeredAt": "2026-01-01T00:00:00.000Z",
+        "queue": evil, "paused": true, "owner": evil, "key": evil, "value": evil, "fence": 1, "until": "2026-01-01T00:00:00.000Z" });
+    let lists = [
+        answers(200, "application/json", json!({ "items": [row], "total": 1, "hasMore": false })),
+        answers(200, "application/json", json!({ "items": [flow], "total": 1, "hasMore": false })),
+    ];
+    for words in [
+        &["runs"][..],
+        &["flows"],
+        &["queues"],
+        &["locks"],
+        &["state", "list", "orders"],
+        &["show", "r1"],
+        &["events", "r1"],
+        &["explain", "r1"],
+        &["stats"],
+        &["cancel", "r1"],
+        &["start", "order"],
+        &["send", "r1", "go"],
+        &["retry", "r1"],
+        &["token", "list"],
+        &["receipts"],
+    ] {
+        for url in lists.iter().chain([&refuses]) {
+            for color in ["never", "always"] {
+                let said = here.flowline(&[words, &["--server", url, "--color", color]].concat());
+                for text in [&said.out, &said.err] {
+                    let ours =
+                        ["31", "32", "33", "36", "1", "2", "0"].map(|style| format!("\u{1b}[{style}m"));
+                    let rest = ours.iter().fold(text.clone(), |text, style| text.replace(style.as_str(), ""));
+                    let wild = rest
+                        .chars()
+                        .find(|c| (c.is_control() && *c != '\n' && *c != '\t') || *c == '\u{202e}');
+                    assert_eq!(wild, None, "{words:?} {said:?}");
+                }
+            }
+        }
+        let said = here.flowline(&[words, &["--server", &refuses, "--color", "always"]].concat());
+        assert!(said.err.contains("hidden") && !said.err.contains("\u{1b}[2J"), "{words:?} {said:?}");
+    }
+}
+
 #[test]
 fn the_nearer_of_server_and_store_counts_and_both_flags_are_refused() {
     let (here, theirs) = (Here::new(), Here::new());
