@@ -1,16 +1,14 @@
 //! Each rule of a look at one run: undamaged it holds, damaged it names exactly its invariant.
 
-mod scene;
-
 use std::time::Duration;
 
+use crate::scene::{FLOW, Scene};
 use flowline_check::Invariant::*;
 use flowline_check::{Checker, miscounted};
 use flowline_core::definition::Retain;
 use flowline_core::event::EventType::*;
 use flowline_core::{Json, RunId, Status, Tenant, Time};
 use flowline_store::{Counter, Failure, JobState, StateValue};
-use scene::{FLOW, Scene};
 use serde_json::json;
 
 /// A run that has ended: the join ran, its follower was skipped, nobody approved.

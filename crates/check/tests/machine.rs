@@ -1,12 +1,10 @@
 //! Each rule about machines: undamaged a run holds, damaged it names exactly its invariant.
 
-mod scene;
-
+use crate::scene::Scene;
 use flowline_check::Invariant::*;
 use flowline_core::Time;
 use flowline_core::event::EventType::*;
 use flowline_store::{JobKey, JobState, Receipt, ReceiptStatus};
-use scene::Scene;
 use serde_json::{Value, json};
 
 /// Draft, review and an end; actions on the way, a timer in review.

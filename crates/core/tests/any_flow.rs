@@ -4,12 +4,11 @@
 //! knows only the definition and the log says, by its own reading of `subscribes`, which steps should have been
 //! triggered and whether the run may go on.
 
-mod scenario;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::scenario::{Came, EPOCH, Scenario, failure};
 use flowline_core::decide::{AttemptFailure, Input, Known, Moment, Retryable, decide};
 use flowline_core::definition::{Definition, OnFailure, Runner, StepDefinition, Subscribes};
 use flowline_core::limits::Limits;
@@ -17,7 +16,6 @@ use flowline_core::run::Phase;
 use flowline_core::{EventType, Plan, RunId, RunState};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use scenario::{Came, EPOCH, Scenario, failure};
 
 const OUTSIDE: [&str; 2] = ["x0", "x1"];
 /// Two emits for each step; a step waits only for steps before it, so there are no circles.
@@ -361,7 +359,7 @@ proptest! {
         drain(&mut first)?;
         let mut run = Scenario::planned(first.plan.clone());
         let inherited = first.inheritance();
-        run.start_with(flowline_core::decide::Start { inherited, ..scenario::start_of(r#"{"n":1}"#) });
+        run.start_with(flowline_core::decide::Start { inherited, ..crate::scenario::start_of(r#"{"n":1}"#) });
         let done = first.steps(Phase::Completed);
         prop_assert!(run.live().iter().all(|step| !done.contains(step)));
         prop_assert!(done.iter().all(|step| run.phase(step) == Phase::Completed));

@@ -1,22 +1,12 @@
 //! What attempts of a step report: emits, results, failures, retries, lost leases.
 
-mod scenario;
-
 use std::time::Duration;
 
+use crate::scenario::{Came, EPOCH, Retained, Scenario, failure};
 use flowline_core::decide::{AttemptFailure, Input, Refusal, Retryable};
 use flowline_core::limits::{self, Limits};
 use flowline_core::run::{Phase, Status};
 use flowline_core::{EventType, Json, Time};
-use scenario::{Came, EPOCH, Retained, Scenario, failure};
-
-macro_rules! assert_run {
-    ($scenario:expr) => {
-        insta::with_settings!({ omit_expression => true, snapshot_path => "scenario/snapshots" }, {
-            insta::assert_snapshot!($scenario.transcript);
-        })
-    };
-}
 
 const PAIR: &str = "
 steps:
@@ -341,7 +331,10 @@ fn a_stack_is_kept_with_the_failure() {
 fn the_priority_of_a_step_outranks_that_of_its_run() {
     use flowline_core::definition::Priority;
     let mut run = Scenario::of("steps:\n  a: {function: f, priority: urgent}\n  b: {function: f}\n");
-    run.start_with(flowline_core::decide::Start { priority: Priority::Low, ..scenario::start_of("{}") });
+    run.start_with(flowline_core::decide::Start {
+        priority: Priority::Low,
+        ..crate::scenario::start_of("{}")
+    });
     assert_eq!((run.jobs[&0].priority, run.jobs[&1].priority), (Priority::Urgent, Priority::Low));
     assert_run!(run);
 }
@@ -405,7 +398,7 @@ fn an_emit_is_known_after_its_attempt_is_over() {
         step: 0,
         attempt: 1,
         name: "ea".to_owned(),
-        payload: scenario::json(payload),
+        payload: crate::scenario::json(payload),
     };
     assert_eq!(run.apply(emit("1")), Came::Applied);
     assert!(matches!(run.apply(emit("2")), Came::Refused(Refusal::StaleAttempt { .. })));
@@ -419,7 +412,10 @@ fn an_emit_without_a_payload_is_known_after_its_attempt_is_over() {
     run.apply(emit(Json::nothing()));
     run.lose("a");
     assert_eq!(run.apply(emit(Json::nothing())), Came::Applied);
-    assert!(matches!(run.apply(emit(scenario::json("1"))), Came::Refused(Refusal::StaleAttempt { .. })));
+    assert!(matches!(
+        run.apply(emit(crate::scenario::json("1"))),
+        Came::Refused(Refusal::StaleAttempt { .. })
+    ));
 }
 
 #[test]
@@ -432,7 +428,7 @@ fn a_recorded_report_is_known_after_the_log_is_gone_and_no_other_is() {
     run.done("a", r#"{"n":1, "m":[2]}"#, &[]);
     let failed = |attempt: u32, code: &str| Input::Failed { step: 0, attempt, failure: failure(code) };
     let emit = |name: &str, payload: &str| {
-        let (name, payload) = (name.to_owned(), scenario::json(payload));
+        let (name, payload) = (name.to_owned(), crate::scenario::json(payload));
         Input::EmitNow { step: 0, attempt: 2, name, payload }
     };
     let other = |attempt, recorded: &str| {

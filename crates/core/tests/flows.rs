@@ -1,21 +1,10 @@
 //! How steps are wired: joins, branches, conditions, failures, and how a run ends.
 
-mod scenario;
-
+use crate::scenario::{Came, Scenario, json};
 use flowline_core::EventType;
 use flowline_core::decide::{Missing, Refusal};
 use flowline_core::event::Slot;
 use flowline_core::run::{Phase, Status};
-use scenario::{Came, Scenario, json};
-
-/// Compares the whole of a run: every input, event, job and status.
-macro_rules! assert_run {
-    ($scenario:expr) => {
-        insta::with_settings!({ omit_expression => true, snapshot_path => "scenario/snapshots" }, {
-            insta::assert_snapshot!($scenario.transcript);
-        })
-    };
-}
 
 const DIAMOND: &str = "
 steps:

@@ -3,17 +3,15 @@
 // Tests read the files that they are about; the crate itself never does.
 #![allow(clippy::disallowed_methods)]
 
-mod scenario;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::scenario::{Scenario, start_of};
 use flowline_core::definition::{Format, Priority, read};
 use flowline_core::event::{EVENT_VERSION, seq_of_id};
 use flowline_core::ids::hex;
 use flowline_core::{Event, EventType, Plan, RunState};
-use scenario::{Scenario, start_of};
 
 fn golden(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(path)

@@ -1,11 +1,9 @@
 //! What a step is given: fixed when it is triggered, the same for every attempt.
 
-mod scenario;
-
+use crate::scenario::{Scenario, json, start_of};
 use flowline_core::decide::{Input, Start};
 use flowline_core::run::Phase;
 use flowline_core::{Json, RunId, RunState};
-use scenario::{Scenario, json, start_of};
 
 const FIRST: &str = "
 accepts: {ec: null}

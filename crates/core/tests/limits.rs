@@ -1,13 +1,11 @@
 //! Limits of payloads: what a raised one lets through, and what a lowered one leaves alone.
 
-mod scenario;
-
+use crate::scenario::{Came, EPOCH, Scenario, json, start_of};
 use flowline_core::decide::{Finish, Refusal, Start};
 use flowline_core::limits::Limits;
 use flowline_core::receipt::ReceiptStatus;
 use flowline_core::run::{Phase, Status};
 use flowline_core::{EventType, RunId};
-use scenario::{Came, EPOCH, Scenario, json, start_of};
 
 const FLOW: &str = "
 accepts: {go: null}

@@ -1,26 +1,15 @@
 //! How machines answer events: turns, transitions, guards, roles, context, timers, actions, and how a run ends.
 
-mod scenario;
-
 use std::time::Duration;
 
+use crate::scenario::{Came, EPOCH, Scenario, start_of};
 use flowline_core::decide::{Decided, Known, Moment, Refusal, Sender, decide};
 use flowline_core::definition::{Format, read, read_stored};
 use flowline_core::event::Slot;
 use flowline_core::receipt::ReceiptStatus;
 use flowline_core::run::Status;
 use flowline_core::{EventType, Input, RunId, limits};
-use scenario::{Came, EPOCH, Scenario, start_of};
 use serde_json::json;
-
-/// Compares the whole of a run: every input, event, job, receipt and status.
-macro_rules! assert_run {
-    ($scenario:expr) => {
-        insta::with_settings!({ omit_expression => true, snapshot_path => "scenario/snapshots" }, {
-            insta::assert_snapshot!($scenario.transcript);
-        })
-    };
-}
 
 const EXPENSE: &str = r#"
 machine: expense
@@ -403,7 +392,7 @@ actions: {work: {function: f, on_error: a}}";
     };
     let mut run = Scenario::started(text, "{}");
     let (step, attempt) = (0, run.claim("work"));
-    let failed = decided(&run, Input::Failed { step, attempt, failure: scenario::failure("no") });
+    let failed = decided(&run, Input::Failed { step, attempt, failure: crate::scenario::failure("no") });
     assert_eq!(failed.state.status(), Status::Failed, "by a failure it ends");
     assert!(failed.failure.unwrap().0.contains("which is the limit"));
     run.done("work", "null", &[]);

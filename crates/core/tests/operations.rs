@@ -1,22 +1,12 @@
 //! What clients, operators and timers do to a run: start, cancel, pause, time out, finish, repeat.
 
-mod scenario;
-
 use std::time::Duration;
 
+use crate::scenario::{Came, EPOCH, Scenario, json, start_of};
 use flowline_core::decide::{Finish, Input, Refusal, Start};
 use flowline_core::limits::{self, Limits};
 use flowline_core::run::{Phase, Status};
 use flowline_core::{EventType, RunId};
-use scenario::{Came, EPOCH, Scenario, json, start_of};
-
-macro_rules! assert_run {
-    ($scenario:expr) => {
-        insta::with_settings!({ omit_expression => true, snapshot_path => "scenario/snapshots" }, {
-            insta::assert_snapshot!($scenario.transcript);
-        })
-    };
-}
 
 const CHAIN: &str = "
 steps:
@@ -116,7 +106,7 @@ fn every_late_report_to_a_cancelled_run_changes_nothing() {
     run.cancel();
     let before = run.log.clone();
     run.done_at("a", 1, "1", &[]);
-    run.apply(Input::Failed { step: 0, attempt: 1, failure: scenario::failure("x") });
+    run.apply(Input::Failed { step: 0, attempt: 1, failure: crate::scenario::failure("x") });
     run.apply(Input::LeaseLost { step: 0, attempt: 1, released: false });
     run.apply(Input::EmitNow { step: 0, attempt: 1, name: "ea".to_owned(), payload: json("1") });
     run.apply(Input::Started { step: 0, attempt: 1, data: json("{}") });
@@ -297,7 +287,5 @@ fn events_carry_contiguous_numbers_and_the_id_of_their_attempt() {
         assert_eq!(event.step_id, attempted.map(|(step, n)| format!("run-1__{step}__attempt-{n}")));
     }
     let shown: Vec<String> = run.log.iter().map(|event| serde_json::to_string(event).unwrap()).collect();
-    insta::with_settings!({ omit_expression => true, snapshot_path => "scenario/snapshots" }, {
-        insta::assert_snapshot!(shown.join("\n"));
-    });
+    assert_shown!(shown.join("\n"));
 }

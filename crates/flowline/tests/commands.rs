@@ -2,18 +2,17 @@
 
 #![cfg(all(unix, feature = "command"))]
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::core::definition::{Format, read};
 use flowline::core::event::EventType;
 use flowline::core::limits::Limits;
 use flowline::core::{Json, Status};
-use flowline::store::clock::Clock;
-use flowline::store::memory::MemoryStore;
 use flowline::store::{EventQuery, RunRow};
 use flowline::{Config, Engine, RunOutcome};
 use serde_json::{Value, json};
+
+use crate::kit::memory;
 
 /// Longer than any attempt here may take, shorter than the programs that must not be awaited.
 const SOON: Duration = Duration::from_secs(20);
@@ -45,8 +44,7 @@ async fn run(definition: &str) -> Told {
 
 async fn run_with(definition: &str, config: Config) -> Told {
     let definition = read("flow.yaml", definition, Format::Yaml).expect("the definition is sound").definition;
-    let store = Arc::new(MemoryStore::new(Clock::system()));
-    let engine = Engine::on(store).config(config).commands().start().await.unwrap();
+    let engine = Engine::on(memory()).config(config).commands().start().await.unwrap();
     let plan = engine.register(definition, None).await.unwrap();
     let run = engine.run_plan(plan, Json::null()).await.unwrap();
     let outcome = tokio::time::timeout(SOON, run.wait()).await.expect("the run ends soon").unwrap();

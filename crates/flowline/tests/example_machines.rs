@@ -1,15 +1,14 @@
 //! The machines among the examples, from their files to their ends.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::core::definition::{Format, read};
 use flowline::core::{Json, Status};
-use flowline::store::clock::Clock;
-use flowline::store::memory::MemoryStore;
 use flowline::{Engine, RunHandle};
 use serde_json::{Value, json};
+
+use crate::kit::memory;
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -20,7 +19,7 @@ async fn run(file: &str, input: Value) -> (Engine, RunHandle) {
     let read = read(file, &text, Format::of_path(file).unwrap()).unwrap_or_else(|wrong| panic!("{wrong}"));
     assert!(read.warnings.is_empty(), "{}", read.warnings);
     let name = read.definition.flow.clone();
-    let engine = Engine::on(Arc::new(MemoryStore::new(Clock::system())))
+    let engine = Engine::on(memory())
         .definition(read.definition, Some(folder.to_str().unwrap().to_owned()))
         .commands();
     let engine = engine.start().await.unwrap();

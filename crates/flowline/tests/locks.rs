@@ -5,14 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use flowline::core::{Status, Tenant};
-use flowline::store::clock::Clock;
-use flowline::store::memory::MemoryStore;
 use flowline::{Engine, Flow, LockError, Step, StepError};
 use serde_json::{Value, json};
 
-fn memory() -> Arc<MemoryStore> {
-    Arc::new(MemoryStore::new(Clock::system()))
-}
+use crate::kit::memory;
 
 #[tokio::test]
 async fn a_lock_has_one_holder_among_the_engines_of_a_store_and_each_tenant_its_own() {

@@ -9,11 +9,11 @@ use flowline::core::definition::{Cleanup, Missed, OnFailure, Priority, Retry, Ru
 use flowline::core::event::EventType;
 use flowline::core::{Json, Status};
 use flowline::machine::{stay, to};
-use flowline::store::clock::Clock;
-use flowline::store::memory::MemoryStore;
 use flowline::store::{DocumentQuery, EventQuery, ReceiptQuery, ReceiptStatus};
 use flowline::{ActionInput, Engine, EngineError, Flow, Machine, Step, StepError};
 use serde_json::{Value, json};
+
+use crate::kit::memory;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -52,7 +52,7 @@ fn expense() -> Flow {
 }
 
 async fn engine(flow: &Flow) -> Engine {
-    Engine::on(Arc::new(MemoryStore::new(Clock::system()))).flow(flow).start().await.unwrap()
+    Engine::on(memory()).flow(flow).start().await.unwrap()
 }
 
 #[tokio::test]
@@ -351,7 +351,7 @@ steps:
     send: {machine: order, key: "${input.order}", input: {shop: 1}, event: checkout, payload: {cents: "${input.cents}"}}
 "#,
     );
-    let store = Arc::new(MemoryStore::new(Clock::system()));
+    let store = memory();
     let engine = Engine::on(store).flow(&pay).definition(order, None).definition(book, None);
     let engine = engine.definition(shop, None).slots(1).start().await.unwrap();
     for (key, cents, status) in [("o-1", 1900, Status::Completed), ("o-2", 0, Status::Failed)] {

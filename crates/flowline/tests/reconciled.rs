@@ -1,18 +1,16 @@
 //! Verify and reconcile on runs of machines: what is damaged is named, and what can be mended from the log is.
 
-use std::sync::Arc;
-
 use flowline::core::RunKey;
 use flowline::core::definition::{Format, read};
 use flowline::core::event::EventType;
 use flowline::reconcile::{Mode, reconcile};
-use flowline::store::clock::Clock;
-use flowline::store::memory::MemoryStore;
 use flowline::store::row::Repair;
 use flowline::store::{EventQuery, JobKey};
 use flowline::verify::verify;
 use flowline::{Config, Engine, Role};
 use serde_json::json;
+
+use crate::kit::memory;
 
 const MACHINE: &str = r#"
 machine: order
@@ -27,7 +25,7 @@ states:
 const OF_PAID: JobKey = JobKey::Timer(3);
 
 async fn paid() -> (Engine, RunKey) {
-    let store = Arc::new(MemoryStore::new(Clock::system()));
+    let store = memory();
     let definition = read("order.yaml", MACHINE, Format::Yaml).unwrap().definition;
     let config = Config { role: Role::Operate, ..Config::default() };
     let engine = Engine::on(store).config(config).definition(definition, None).start().await.unwrap();
@@ -116,7 +114,7 @@ async fn a_store_at_work_is_reconciled_without_a_false_alarm() {
     let flow = flow.build().unwrap();
     let every = Duration::from_secs(1);
     let config = Config { reconcile: Some(Reconciling { mode: Mode::Repair, every }), ..Config::default() };
-    let store = Arc::new(MemoryStore::new(Clock::system()));
+    let store = memory();
     let engine = Engine::on(store).config(config).flow(&flow).start().await.unwrap();
     let passes = || engine.meters().reconciled.passes.load(Ordering::Relaxed);
     let mut runs = Vec::new();

@@ -4,21 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::core::ids::digest;
-use flowline::core::{Json, RunKey, Status, Time, definition};
+use flowline::core::{Json, RunKey, Status, definition};
 use flowline::machine::to;
 use flowline::retain::retain_all;
 use flowline::store::RunStore;
-use flowline::store::clock::Clock;
 use flowline::store::memory::MemoryStore;
 use flowline::store::row::{Retained, Retention};
-use flowline::{Config, Engine, Flow, Machine, Retain, RunHandle, RunOutcome, Step, StepError};
-use serde_json::{Value, json};
+use flowline::{Config, Engine, Flow, Machine, Retain, RunHandle, RunOutcome};
+use serde_json::json;
+
+use crate::kit::{pass, standing};
 
 const HOUR: Duration = Duration::from_secs(3_600);
-
-async fn pass(_: Step, input: Value) -> Result<Value, StepError> {
-    Ok(input)
-}
 
 fn flow(version: u32, retain: Option<Retain>) -> Flow {
     let flow = Flow::new("order").description(&format!("version {version}")).step("a", pass);
@@ -35,10 +32,6 @@ async fn engine(store: &Arc<MemoryStore>, flow: &Flow) -> Engine {
     Engine::on(store.clone()).config(config).flow(flow).start().await.unwrap()
 }
 
-fn memory() -> Arc<MemoryStore> {
-    Arc::new(MemoryStore::new(Clock::manual(Time::from_millis(1_000_000))))
-}
-
 /// Waits for the end of a run. The engine's clock goes on, and a job may be due a moment after where the store's stands.
 async fn ended(store: &MemoryStore, run: &RunHandle) -> RunOutcome {
     store.clock().advance(Duration::from_secs(1));
@@ -53,7 +46,7 @@ async fn left(store: &MemoryStore, run: &RunKey) -> Option<bool> {
 
 #[tokio::test]
 async fn a_run_is_kept_as_the_version_that_it_runs_under_says() {
-    let store = memory();
+    let store = standing();
     let mut runs = Vec::new();
     for (version, retain) in
         [(1, Some(Retain::runs(HOUR))), (2, Some(Retain::events(HOUR).and_runs(HOUR * 3))), (3, None)]
@@ -87,7 +80,7 @@ async fn a_machine_says_how_long_its_runs_are_kept_too() {
         .completes()
         .build()
         .unwrap();
-    let store = memory();
+    let store = standing();
     let engine = engine(&store, &machine).await;
     let run = engine.run(&machine, json!({})).await.unwrap();
     let open = engine.run(&machine, json!({})).await.unwrap();
@@ -125,7 +118,7 @@ fn the_times_are_part_of_what_a_definition_is_known_by() {
 
 #[tokio::test]
 async fn a_step_that_waits_for_a_run_whose_result_is_gone_fails_instead_of_getting_null() {
-    let store = memory();
+    let store = standing();
     let child = Flow::new("child").step("a", pass).retain(Retain::events(HOUR)).build().unwrap();
     let text = "flow: parent\nsteps:\n  call: { start: { flow: child } }\n";
     let parent = definition::read("parent.yaml", text, definition::Format::Yaml).unwrap().definition;

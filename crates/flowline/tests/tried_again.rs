@@ -8,11 +8,11 @@ use flowline::core::decide::Finish;
 use flowline::core::event::EventType;
 use flowline::core::{Json, RunKey, Status};
 use flowline::machine::{stay, to};
-use flowline::store::clock::Clock;
-use flowline::store::memory::MemoryStore;
 use flowline::store::{EventQuery, ReceiptQuery, ReceiptStatus, RunRow};
 use flowline::{ActionInput, Engine, Flow, Machine, RunHandle, Step, StepError};
 use serde_json::{Value, json};
+
+use crate::kit::memory;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -56,7 +56,7 @@ impl Place {
             .action("pay", pay)
             .build()
             .unwrap();
-        let store = Arc::new(MemoryStore::new(Clock::system()));
+        let store = memory();
         let engine = Engine::on(store).flow(&machine).start().await.unwrap();
         Place { engine, machine, open }
     }
@@ -210,7 +210,7 @@ async fn an_action_that_sent_the_machine_to_a_failed_end_is_tried_again() {
         .on_error("broken")
         .build()
         .unwrap();
-    let store = Arc::new(MemoryStore::new(Clock::system()));
+    let store = memory();
     let engine = Engine::on(store).flow(&machine).start().await.unwrap();
     let place = Place { engine, machine, open };
     let old = place.begin().await;

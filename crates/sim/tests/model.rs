@@ -4,12 +4,10 @@
 //! The player here is as simple as can be. Attempts run side by side in virtual time, some are lost with their lease;
 //! the simulator proper adds the engine, stores and faults.
 
-mod player;
-
+use crate::player::{self, Player};
 use flowline_core::definition::{Format, read};
 use flowline_sim::model::{ObservedRun, StepFate, compare, predict};
 use flowline_sim::program::{SimProgram, Stub};
-use player::Player;
 
 /// Programs that are played; another number can be given in the environment.
 const SEEDS: u64 = 500;

@@ -1,7 +1,5 @@
 //! A run by hand: its events as they would be logged, the row and the jobs that go with them.
 
-#![allow(dead_code)] // Each test file uses its own part of this.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

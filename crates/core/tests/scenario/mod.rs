@@ -1,7 +1,8 @@
 //! Plays a run against `decide` the way an engine and a store would, and checks after every decision what must always
 //! hold. Tests read the transcript: each input, the events and jobs it made, the status after it.
 
-#![allow(dead_code)] // Each test file uses its own part of this.
+mod holds;
+mod shown;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,11 +15,26 @@ use flowline_core::decide::{
 use flowline_core::definition::{Definition, Format, read};
 use flowline_core::event::{AttemptOf, Event, EventType, NewEvent, Slot};
 use flowline_core::limits::Limits;
-use flowline_core::machine::Turn;
-use flowline_core::receipt::{ReceiptChange, ReceiptStatus};
+use flowline_core::receipt::ReceiptChange;
 use flowline_core::report::ReportDigests;
 use flowline_core::run::{Phase, Status};
 use flowline_core::{Json, Plan, RunId, RunState, Tenant, Time};
+
+/// Compares a text with its snapshot.
+macro_rules! assert_shown {
+    ($text:expr) => {
+        insta::with_settings!({ omit_expression => true, snapshot_path => "scenario/snapshots" }, {
+            insta::assert_snapshot!($text);
+        })
+    };
+}
+
+/// Compares the whole of a run: every input, event, job, receipt and status.
+macro_rules! assert_run {
+    ($scenario:expr) => {
+        assert_shown!($scenario.transcript)
+    };
+}
 
 /// Every run of these tests begins here.
 pub const EPOCH: Time = Time::from_millis(1_767_225_600_000);
@@ -470,134 +486,5 @@ impl Scenario {
                 self.receipts.insert(receipt.number, receipt.clone());
             }
         }
-    }
-
-    fn check_machine(&self) {
-        let Some(machine) = &self.state.machine else { return };
-        let armed: Vec<u32> = machine.armed.keys().copied().collect();
-        if self.state.ended.is_none() {
-            let timers: Vec<u32> = self.timers.keys().copied().filter(|timer| *timer != u32::MAX).collect();
-            assert_eq!(timers, armed, "timers and their jobs differ\n{}", self.transcript);
-        } else {
-            let open = self.receipts.values().filter(|receipt| !receipt.status.is_end()).count();
-            assert_eq!(open, 0, "a receipt is open after the end\n{}", self.transcript);
-        }
-        let waiting = machine.inbox.iter().filter(|turn| matches!(turn, Turn::Event { .. })).count();
-        let pending = self.receipts.values().filter(|receipt| receipt.status == ReceiptStatus::Pending);
-        assert_eq!(pending.count(), waiting, "pending receipts and the inbox differ\n{}", self.transcript);
-        if self.state.ended.is_none()
-            && !self.state.paused
-            && machine.current.is_none()
-            && machine.transition > 0
-        {
-            assert!(machine.inbox.is_empty(), "an idle machine leaves its inbox\n{}", self.transcript);
-        }
-    }
-
-    fn check(&self) {
-        self.check_machine();
-        let folded = RunState::fold(&self.plan, &self.log).expect("the log fits its definition");
-        assert_eq!(folded, self.state, "the fold of the log is not the decided state\n{}", self.transcript);
-        let bytes = self.state.encode();
-        let decoded = RunState::decode(&self.plan, &bytes).expect("encoded bytes decode");
-        assert_eq!(decoded, self.state);
-        assert_eq!(decoded.encode(), bytes);
-        if self.state.ended.is_none() {
-            let live: Vec<(u32, u32)> =
-                self.state.live().map(|step| (step, self.state.step(step).attempt)).collect();
-            let jobs: Vec<(u32, u32)> = self.jobs.iter().map(|(step, job)| (*step, job.attempt)).collect();
-            assert_eq!(jobs, live, "jobs and live steps differ\n{}", self.transcript);
-        } else {
-            assert!(self.jobs.is_empty() && self.timer.is_none(), "jobs outlive the run");
-        }
-        let terminal = self.log.iter().position(|event| event.kind.is_terminal());
-        assert_eq!(terminal.is_some(), self.state.ended.is_some());
-        if let Some(at) = terminal {
-            assert_eq!(at, self.log.len() - 1, "something follows the terminal event\n{}", self.transcript);
-        }
-        self.check_attempts();
-    }
-
-    /// Attempts count from 1 without gaps, except that an inherited step keeps the number it had.
-    fn check_attempts(&self) {
-        let mut last: BTreeMap<&str, u32> = BTreeMap::new();
-        for event in &self.log {
-            let (Some(step), Some(attempt)) = (&event.step_name, event.attempt) else { continue };
-            let inherited = event.data.as_ref().is_some_and(|data| data.value()["inherited"] == true);
-            let over = matches!(
-                event.kind,
-                EventType::StepCompleted | EventType::StepFailed | EventType::StepSkipped
-            );
-            let retried = event.kind == EventType::StepRetry || (over && self.plan.machine.is_some());
-            let expected = last.get(&**step).copied().unwrap_or(1);
-            if !inherited && event.kind != EventType::Emit {
-                assert_eq!(attempt, expected, "{step}: attempts are not contiguous\n{}", self.transcript);
-            }
-            last.insert(step, attempt + u32::from(retried));
-        }
-    }
-
-    fn show_input(&self, input: &Input) -> String {
-        let name = |step: &u32, attempt: &u32| format!("{}#{attempt}", self.plan.step(*step).name);
-        match input {
-            Input::Start(start) => format!("start {}", start.input),
-            Input::Started { step, attempt, .. } => format!("started {}", name(step, attempt)),
-            Input::Done { step, attempt, result, emits } => {
-                let emits: String =
-                    emits.iter().map(|(name, payload)| format!(" {name}={payload}")).collect();
-                format!("done {} {result}{emits}", name(step, attempt))
-            }
-            Input::Failed { step, attempt, failure } => {
-                let code = failure.code.as_deref().unwrap_or("-");
-                format!("failed {} {code} {:?}", name(step, attempt), failure.retry)
-            }
-            Input::LeaseLost { step, attempt, released } => {
-                format!("{} {}", if *released { "released" } else { "lost" }, name(step, attempt))
-            }
-            Input::EmitNow { step, attempt, name: event, payload } => {
-                format!("emit_now {} {event}={payload}", name(step, attempt))
-            }
-            Input::External { name, payload, .. } => format!("send {name}={payload}"),
-            Input::TimerDue { timer, .. } => format!("timer {timer}"),
-            Input::Cancel { reason } => format!("cancel {}", reason.as_deref().unwrap_or_default()),
-            Input::Finish(finish) => format!("finish {finish:?}"),
-            other => format!("{other:?}").to_lowercase(),
-        }
-    }
-
-    fn show(&mut self, decision: &Decision) {
-        let out = &mut self.transcript;
-        for event in &decision.events {
-            let of = event.of.as_ref().map(|of| format!(" {}#{}", of.step, of.attempt)).unwrap_or_default();
-            let data = event.data.as_ref().map(|data| format!(" {data}")).unwrap_or_default();
-            *out += &format!("  {}{of}{data}\n", event.kind);
-        }
-        for add in &decision.add {
-            let name = match add.job {
-                Job::Step(step) => &*self.plan.step(step).name,
-                Job::RunTimeout => "(time-out)",
-                Job::Begin => "(begin)",
-                Job::Timer(_) => "(timer)",
-            };
-            let after = add.due.since(self.now).as_millis();
-            let after = if after > 0 { format!(" in {after}ms") } else { String::new() };
-            let held = if add.held { " held" } else { "" };
-            *out += &format!("  + {name}#{} {}{after}{held}\n", add.attempt, add.priority.as_str());
-        }
-        for (job, attempt) in &decision.drop {
-            let name = match job {
-                Job::Step(step) => &*self.plan.step(*step).name,
-                _ => "(timer)",
-            };
-            *out += &format!("  - {name}#{attempt}\n");
-        }
-        for ReceiptChange { number, status, outcome, .. } in &decision.receipts {
-            let outcome = outcome.as_ref().map(|outcome| format!(" {outcome}")).unwrap_or_default();
-            *out += &format!("  event {number}: {status:?}{outcome}\n");
-        }
-        if decision.others != OtherJobs::Leave {
-            *out += &format!("  others: {:?}\n", decision.others);
-        }
-        *out += &format!("  = {}\n", decision.state.status());
     }
 }

@@ -12,7 +12,8 @@ use flowline::trace::{End, Spans};
 use flowline::{Config, Engine, EngineBuilder, EngineError, LeaseRef, Role, RunHandle, StepError};
 use serde_json::json;
 
-use super::place::{Answer, SOON, Server, call, memory, private};
+use super::place::{Answer, SOON, Server, call, private};
+use crate::kit::memory;
 
 const BASE: &str = "https://flows.example/sub/";
 

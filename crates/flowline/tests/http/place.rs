@@ -8,13 +8,13 @@ use flowline::core::definition::{Format, read};
 use flowline::core::event::EventType;
 use flowline::core::{Event, Json};
 use flowline::runner::http::{Allow, HttpConfig};
-use flowline::store::clock::Clock;
-use flowline::store::memory::MemoryStore;
-use flowline::store::{EventQuery, RunRow, Store};
+use flowline::store::{EventQuery, RunRow};
 use flowline::{Engine, RunOutcome};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+use crate::kit::memory;
 
 /// Longer than any attempt here may take.
 pub const SOON: Duration = Duration::from_secs(20);
@@ -156,10 +156,6 @@ impl Told {
 
 pub fn private() -> HttpConfig {
     HttpConfig { allow: Allow::private(), ..HttpConfig::default() }
-}
-
-pub fn memory() -> Arc<dyn Store> {
-    Arc::new(MemoryStore::new(Clock::system()))
 }
 
 /// Runs a flow with one step `call` to its end. `step` is the value of `http` and what follows it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flowline::core::definition::{Format, read};
 use flowline::core::event::EventType;
-use flowline::core::{Json, RunKey, Status, Tenant, Time};
+use flowline::core::{Json, RunKey, Status, Tenant};
 use flowline::remote::{ACKNOWLEDGE, Assignment, Beat, Ending, Said, WorkRequest};
 use flowline::store::clock::Clock;
 use flowline::store::memory::MemoryStore;
@@ -16,6 +16,8 @@ use flowline::store::row::Pause;
 use flowline::store::{EventQuery, JobState};
 use flowline::{Config, Engine, EngineError, Level, StepError};
 use serde_json::{Value, json};
+
+use crate::kit::standing;
 
 const FLOW: &str = "
 flow: parcel
@@ -58,7 +60,7 @@ impl Place {
     }
 
     async fn with(flow: &str) -> Place {
-        let store = Arc::new(MemoryStore::new(Clock::manual(Time::from_millis(1_000_000))));
+        let store = standing();
         let ticking = tokio::spawn(tick(store.clock().clone()));
         let engine = instance(&store, flow).await;
         Place { store, engine, ticking }
