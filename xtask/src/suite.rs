@@ -1,14 +1,15 @@
 //! The tests: built once, then their binaries side by side.
 //!
 //! `cargo test` runs one binary after the other, and most of ours wait: for a lease to expire, a server to come back, a
-//! process to end. So a few run at a time. What each prints is kept and shown whole when it ends, so that outputs never mix.
-//! All run to their end whatever fails, and the end names each that failed with the command that repeats it.
+//! process to end. So a few run at a time, the first of them while the rest is built. What each prints is kept and shown
+//! whole when it ends, so that outputs never mix. All run to their end whatever fails, and the end names each that failed
+//! with the command that repeats it.
 
-use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,27 +19,41 @@ use serde::Deserialize;
 
 use crate::stage::cargo;
 
-/// Binaries at a time, beyond one for each core.
-const SPARE: usize = 1;
+/// Binaries at a time, beyond one for each core: half of them wait at any moment.
+const SPARE: usize = 3;
 /// What takes longest starts first, so that it doesn't run on alone at the end.
 const SLOW: &[&str] = &[
-    "live",
     "instances",
-    "remote",
+    "live",
     "machines",
     "pages",
-    "seeds",
-    "scale",
+    "moved",
+    "remote",
     "conformance",
-    "doctor",
+    "differential",
+    "conformance_cluster",
+    "scale",
+    "trouble",
+    "all",
+    "remote_cli",
     "limits",
 ];
+/// The packages whose tests ask for the suite that stores share, a feature of one of them. Built with the others, they would
+/// have all the rest built again with that feature, the binary too.
+const STORES: &[&str] = &["flowline-store", "flowline-sqlite", "flowline-postgres", "flowline-redis"];
+
+/// What is built at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Everything but the stores: as `cargo run` has built it.
+    Most,
+    Stores,
+}
 
 /// One binary with tests, or the examples in doc comments.
 #[derive(Debug)]
 struct Suite {
-    package: String,
-    /// What `cargo test -p PACKAGE` takes to run this one alone.
+    /// What `cargo test` takes to run this one alone.
     select: Vec<String>,
     /// The binary and the folder that it runs in; the doc tests have none and are run by cargo.
     binary: Option<(PathBuf, PathBuf)>,
@@ -83,40 +98,57 @@ struct Counts {
 
 /// Builds every test of the workspace and runs them, with `variables` in their environment.
 pub(crate) fn run(root: &Path, variables: &[(&'static str, String)]) -> Result<()> {
-    let suites = Mutex::new(VecDeque::from(build(root)?));
     let logs = crate::services::target_folder(root).join("xtask/tests");
     fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
     let ran = Mutex::new(Vec::new());
     let lanes = thread::available_parallelism().map_or(1, usize::from) + SPARE;
-    thread::scope(|scope| {
+    let (add, suites) = mpsc::channel::<Suite>();
+    let suites = Mutex::new(suites);
+    let built = thread::scope(|scope| {
         for lane in 0..lanes {
             let (suites, ran) = (&suites, &ran);
             let log = logs.join(format!("lane-{lane}.log"));
             scope.spawn(move || {
-                while let Some(suite) = locked(suites).pop_front() {
+                loop {
+                    let next = locked(suites).recv();
+                    let Ok(suite) = next else { return };
                     let one = suite.run(root, variables, &log);
                     locked(ran).push(one);
                 }
             });
         }
+        build_all(root, add)
     });
+    built?;
     report(locked(&ran).drain(..).collect::<Result<Vec<Ran>>>()?)
+}
+
+/// Hands over the suites of each part as soon as it is built. Drops its end of the channel, which ends the lanes.
+fn build_all(root: &Path, add: Sender<Suite>) -> Result<()> {
+    for part in [Part::Most, Part::Stores] {
+        for suite in build(root, part)? {
+            add.send(suite).context("the lanes have ended")?;
+        }
+    }
+    Ok(())
 }
 
 fn locked<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Compiles the tests and gives what there is to run, the slow ones first.
-fn build(root: &Path) -> Result<Vec<Suite>> {
+/// Compiles the tests of a part and gives what there is to run, the slow ones first.
+fn build(root: &Path, part: Part) -> Result<Vec<Suite>> {
     let mut child = cargo()
         .current_dir(root)
-        .args(["test", "--workspace", "--no-run", "--quiet", "--message-format=json-render-diagnostics"])
+        .arg("test")
+        .args(part.packages())
+        .args(["--no-run", "--quiet", "--message-format=json-render-diagnostics"])
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start cargo; is it on PATH?")?;
     let lines = BufReader::new(child.stdout.take().context("cargo has no output")?).lines();
-    let mut suites = vec![Suite::docs()];
+    let mut suites = vec![Suite::docs(part)];
     for line in lines {
         let artifact: Artifact = serde_json::from_str(&line?).context("cannot read what cargo printed")?;
         suites.extend(Suite::of(artifact));
@@ -129,10 +161,21 @@ fn build(root: &Path) -> Result<Vec<Suite>> {
     Ok(suites)
 }
 
+impl Part {
+    /// What cargo takes to build just this.
+    fn packages(self) -> Vec<String> {
+        let flag = if self == Part::Most { "--exclude" } else { "-p" };
+        let all = (self == Part::Most).then(|| "--workspace".to_owned());
+        all.into_iter()
+            .chain(STORES.iter().flat_map(|store| [flag.to_owned(), (*store).to_owned()]))
+            .collect()
+    }
+}
+
 impl Suite {
-    /// The examples in doc comments, of all crates at once.
-    fn docs() -> Suite {
-        Suite { package: String::new(), select: vec!["--doc".to_owned()], binary: None }
+    /// The examples in doc comments, of all crates of a part at once.
+    fn docs(part: Part) -> Suite {
+        Suite { select: [part.packages(), vec!["--doc".to_owned()]].concat(), binary: None }
     }
 
     fn of(artifact: Artifact) -> Option<Suite> {
@@ -141,14 +184,14 @@ impl Suite {
             return None;
         }
         let folder = artifact.manifest_path?.parent()?.to_path_buf();
-        let select = match target.kind.first()?.as_str() {
+        let mut select = vec!["-p".to_owned(), package_of(&folder)?];
+        select.extend(match target.kind.first()?.as_str() {
             "test" => vec!["--test".to_owned(), target.name],
             "bin" => vec!["--bin".to_owned(), target.name],
             "example" => vec!["--example".to_owned(), target.name],
             _ => vec!["--lib".to_owned()],
-        };
-        let package = package_of(&folder)?;
-        Some(Suite { package, select, binary: Some((executable, folder)) })
+        });
+        Some(Suite { select, binary: Some((executable, folder)) })
     }
 
     fn rank(&self) -> usize {
@@ -158,18 +201,8 @@ impl Suite {
         if self.binary.is_none() { 0 } else { place.map_or(SLOW.len() + 1, |place| place + 1) }
     }
 
-    fn arguments(&self) -> Vec<&str> {
-        let mut arguments = vec!["test"];
-        match self.package.as_str() {
-            "" => arguments.push("--workspace"),
-            package => arguments.extend(["-p", package]),
-        }
-        arguments.extend(self.select.iter().map(String::as_str));
-        arguments
-    }
-
     fn run(&self, root: &Path, variables: &[(&'static str, String)], log: &Path) -> Result<Ran> {
-        let by_hand = format!("cargo {}", self.arguments().join(" "));
+        let by_hand = format!("cargo test {}", self.select.join(" "));
         let output = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = match &self.binary {
             Some((binary, folder)) => {
@@ -179,7 +212,7 @@ impl Suite {
             }
             None => {
                 let mut command = cargo();
-                command.current_dir(root).arg("--quiet").args(self.arguments());
+                command.current_dir(root).args(["test", "--quiet"]).args(&self.select);
                 command
             }
         };
@@ -251,11 +284,18 @@ mod tests {
     }
 
     #[test]
+    fn every_package_is_built_in_one_of_the_parts() {
+        let most = Part::Most.packages();
+        assert_eq!(most[..3], ["--workspace", "--exclude", "flowline-store"]);
+        let [excluded, picked] = [&most[1..], &Part::Stores.packages()].map(|words| words.join(" "));
+        assert_eq!(excluded.replace("--exclude", "-p"), picked);
+    }
+
+    #[test]
     fn a_binary_that_dies_without_a_word_counts_as_failed() {
         let folder = tempfile::tempdir().unwrap();
         let suite = Suite {
-            package: "flowline-core".to_owned(),
-            select: vec!["--lib".to_owned()],
+            select: ["-p", "flowline-core", "--lib"].map(str::to_owned).to_vec(),
             binary: Some(("/bin/false".into(), folder.path().to_path_buf())),
         };
         let ran = suite.run(folder.path(), &[], &folder.path().join("log")).unwrap();
