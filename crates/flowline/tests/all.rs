@@ -6,6 +6,7 @@ mod engine;
 mod example_machines;
 mod examples;
 mod http;
+mod keys;
 mod kit;
 mod locks;
 mod machines;
