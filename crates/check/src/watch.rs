@@ -25,7 +25,7 @@ use crate::violation::{Checker, Findings, Subject, Violation};
 use crate::walk::Walk;
 
 /// What the checker has seen so far.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Watch {
     checker: Checker,
     flows: BTreeMap<(Tenant, Arc<str>), Arc<FlowMap>>,
@@ -86,13 +86,7 @@ impl KnownJob {
 
 impl Watch {
     pub fn new(checker: Checker) -> Watch {
-        Watch {
-            checker,
-            flows: BTreeMap::new(),
-            runs: BTreeMap::new(),
-            paused: BTreeSet::new(),
-            tenants: BTreeSet::new(),
-        }
+        Watch { checker, ..Watch::default() }
     }
 
     /// Lines were appended to the log of a running attempt, or refused.

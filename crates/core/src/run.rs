@@ -56,7 +56,7 @@ pub enum Ended {
 }
 
 /// The fold of a run's events.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunState {
     pub started: bool,
     pub ended: Option<Ended>,
@@ -82,17 +82,11 @@ impl RunState {
     /// A run before its first event.
     pub fn new(plan: &Plan) -> RunState {
         RunState {
-            started: false,
-            ended: None,
-            paused: false,
-            stopping: false,
-            failed: None,
-            priority: Priority::Normal,
-            retries: 0,
             emitted: Bits::new(plan.events.len()),
             chosen: Some(plan.choosers.iter().map(|&step| Bits::new(plan.step(step).inputs.len())).collect()),
             steps: vec![StepState::default(); plan.steps.len()],
             machine: MachineState::new(plan),
+            ..RunState::default()
         }
     }
 

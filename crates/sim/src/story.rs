@@ -7,12 +7,8 @@ use std::time::Duration;
 pub struct Story(Option<Vec<String>>);
 
 impl Story {
-    pub fn silent() -> Story {
-        Story(None)
-    }
-
-    pub fn told() -> Story {
-        Story(Some(Vec::new()))
+    pub fn new(told: bool) -> Story {
+        Story(told.then(Vec::new))
     }
 
     pub(crate) fn tell(&mut self, at: Duration, who: impl FnOnce() -> String, what: impl FnOnce() -> String) {

@@ -141,8 +141,7 @@ impl World {
         if options.faults && program.is_of_machine() {
             mishaps.extend(leaps(program.seed, calm));
         }
-        let story = if options.tell { Story::told() } else { Story::silent() };
-        let shared = SharedWorld::new(rng, weather, Watch::new(options.checker), story);
+        let shared = SharedWorld::new(rng, weather, Watch::new(options.checker), Story::new(options.tell));
         let horizon = match program.is_toy() {
             true => program.script.end().max(calm) + WATCHED,
             false => calm + LONGEST,

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 macro_rules! invariants {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
         /// What must always hold.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Invariant {
             $($(#[$doc])* $variant,)*
         }
@@ -88,20 +88,6 @@ impl Invariant {
 impl fmt::Display for Invariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
-    }
-}
-
-impl Serialize for Invariant {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for Invariant {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Invariant, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Invariant::parse(&text)
-            .ok_or_else(|| serde::de::Error::custom(format!("{text:?} isn't an invariant")))
     }
 }
 

@@ -17,6 +17,7 @@ mod reads;
 mod states;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::diagnostic::{Diagnostic, Diagnostics, Severity};
 use super::place::Place;
@@ -51,6 +52,12 @@ impl Finding {
 
     fn help(self, help: impl Into<String>) -> Finding {
         Finding { help: Some(help.into()), ..self }
+    }
+
+    /// The same as people see it, with its span in the file if there is one.
+    pub(super) fn diagnostic(self, span: Option<Range<usize>>) -> Diagnostic {
+        let Finding { severity, code, message, place, help } = self;
+        Diagnostic { severity, code, message, place: place.to_string(), span, help }
     }
 }
 
@@ -130,17 +137,7 @@ fn too_wide(definition: &Definition) -> Vec<Finding> {
 impl Definition {
     /// Checks the whole definition. `Ok` holds the warnings, `Err` everything.
     pub fn validate(&self) -> Result<Diagnostics, Diagnostics> {
-        let items = check(self)
-            .into_iter()
-            .map(|finding| Diagnostic {
-                severity: finding.severity,
-                code: finding.code,
-                message: finding.message,
-                place: finding.place.to_string(),
-                span: None,
-                help: finding.help,
-            })
-            .collect();
+        let items = check(self).into_iter().map(|finding| finding.diagnostic(None)).collect();
         let diagnostics =
             Diagnostics { file: format!("{} {:?}", self.kind(), self.flow), text: "".into(), items };
         if diagnostics.has_errors() { Err(diagnostics) } else { Ok(diagnostics) }

@@ -10,27 +10,19 @@ use std::sync::Arc;
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
-use serde::Serialize;
-use serde::ser::{SerializeSeq, SerializeStruct};
+use flowline_types::words;
+use serde::{Serialize, Serializer};
 
 /// Diagnostics with source lines beyond this many are only counted: nobody reads more.
 const RENDERED: usize = 50;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Severity {
-    /// The definition cannot run.
-    Error,
-    /// It can run, but probably not as meant.
-    Warning,
-}
-
-impl Severity {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        }
+words! {
+    /// How bad it is.
+    pub enum Severity {
+        /// The definition cannot run.
+        Error = "error",
+        /// It can run, but probably not as meant.
+        Warning = "warning",
     }
 }
 
@@ -92,6 +84,19 @@ impl Diagnostics {
 
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self).unwrap_or_default()
+    }
+
+    fn row<'a>(&self, item: &'a Diagnostic) -> Row<'a> {
+        let (line, column) = self.position(item).unzip();
+        Row {
+            severity: item.severity,
+            code: item.code,
+            message: &item.message,
+            line,
+            column,
+            place: &item.place,
+            help: item.help.as_deref(),
+        }
     }
 
     fn block(&self, item: &Diagnostic, color: bool) -> String {
@@ -156,33 +161,21 @@ impl fmt::Display for Diagnostics {
 impl std::error::Error for Diagnostics {}
 
 impl Serialize for Diagnostics {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut list = serializer.serialize_seq(Some(self.items.len()))?;
-        for item in &self.items {
-            list.serialize_element(&Row { item, position: self.position(item) })?;
-        }
-        list.end()
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.items.iter().map(|item| self.row(item)))
     }
 }
 
-/// A diagnostic as `--json` shows it: with line and column in place of bytes.
+/// A diagnostic as `--json` shows it: with line and column instead of bytes.
+#[derive(Serialize)]
 struct Row<'a> {
-    item: &'a Diagnostic,
-    position: Option<(usize, usize)>,
-}
-
-impl Serialize for Row<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut row = serializer.serialize_struct("Diagnostic", 7)?;
-        row.serialize_field("severity", &self.item.severity)?;
-        row.serialize_field("code", self.item.code)?;
-        row.serialize_field("message", &self.item.message)?;
-        row.serialize_field("line", &self.position.map(|(line, _)| line))?;
-        row.serialize_field("column", &self.position.map(|(_, column)| column))?;
-        row.serialize_field("place", &self.item.place)?;
-        row.serialize_field("help", &self.item.help)?;
-        row.end()
-    }
+    severity: Severity,
+    code: &'static str,
+    message: &'a str,
+    line: Option<usize>,
+    column: Option<usize>,
+    place: &'a str,
+    help: Option<&'a str>,
 }
 
 /// The nearest start of a character at or before `at`.

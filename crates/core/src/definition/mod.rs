@@ -19,10 +19,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flowline_types::words;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::ids::digest;
-use crate::time::format_duration;
 
 pub use check::{Finding, check};
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
@@ -208,37 +207,27 @@ impl Subscribes {
 }
 
 /// How often, and how far apart, a failing step is tried.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Retry {
-    /// Tries in all; 1 means no retry.
-    #[serde(skip_serializing_if = "is_one")]
+    /// Attempts in total; 1 means no retry.
     pub attempts: u32,
-    #[serde(skip_serializing_if = "is_default")]
     pub backoff: Backoff,
-    #[serde(serialize_with = "duration", skip_serializing_if = "is_default_delay")]
     pub delay: Duration,
-    #[serde(serialize_with = "duration", skip_serializing_if = "is_default_max_delay")]
     pub max_delay: Duration,
-    #[serde(skip_serializing_if = "is_true")]
     pub jitter: bool,
     /// Retry only these error codes.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub only: Vec<String>,
     /// Never retry these error codes.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub except: Vec<String>,
 }
-
-const DEFAULT_DELAY: Duration = Duration::from_secs(1);
-const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(60);
 
 impl Default for Retry {
     fn default() -> Retry {
         Retry {
             attempts: 1,
             backoff: Backoff::Exponential,
-            delay: DEFAULT_DELAY,
-            max_delay: DEFAULT_MAX_DELAY,
+            delay: Duration::from_secs(1),
+            max_delay: Duration::from_secs(60),
             jitter: true,
             only: Vec::new(),
             except: Vec::new(),
@@ -354,24 +343,4 @@ impl StepDefinition {
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-fn is_one(n: &u32) -> bool {
-    *n == 1
-}
-
-fn is_true(b: &bool) -> bool {
-    *b
-}
-
-fn is_default_delay(delay: &Duration) -> bool {
-    *delay == DEFAULT_DELAY
-}
-
-fn is_default_max_delay(delay: &Duration) -> bool {
-    *delay == DEFAULT_MAX_DELAY
-}
-
-fn duration<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&format_duration(*duration))
 }

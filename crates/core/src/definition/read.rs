@@ -12,7 +12,7 @@ mod value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::check::{Finding, check_graph, check_parts};
+use super::check::{check_graph, check_parts};
 use super::diagnostic::{Diagnostic, Diagnostics, Severity};
 use super::place::Place;
 use super::source::{self, Format, Map, MapEntry, Node, NodeValue};
@@ -60,7 +60,10 @@ pub fn read(name: &str, text: &str, format: Format) -> Result<Read, Diagnostics>
         }
         // Where the shape is wrong already, the meaning is not judged.
         let wrong: BTreeSet<String> = items.iter().map(|item| item.place.clone()).collect();
-        let findings = findings.into_iter().map(|finding| placed(&root, finding));
+        let findings = findings.into_iter().map(|finding| {
+            let span = root.span_at(&finding.place);
+            finding.diagnostic(Some(span))
+        });
         items.extend(findings.filter(|finding| !wrong.contains(&finding.place)));
     }
     let diagnostics = report(items);
@@ -87,17 +90,6 @@ fn clip(item: &mut Diagnostic) {
             text.truncate(at);
             text.push('…');
         }
-    }
-}
-
-fn placed(root: &Node, finding: Finding) -> Diagnostic {
-    Diagnostic {
-        severity: finding.severity,
-        code: finding.code,
-        message: finding.message,
-        span: Some(root.span_at(&finding.place)),
-        place: finding.place.to_string(),
-        help: finding.help,
     }
 }
 

@@ -3,9 +3,7 @@
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::{
-    Cleanup, DEFAULT_QUEUE, Definition, HttpRequest, Runner, StepDefinition, Subscribes, is_default,
-};
+use super::{Cleanup, DEFAULT_QUEUE, Definition, HttpRequest, Retry, Runner, StepDefinition, Subscribes};
 use crate::time::format_duration;
 
 /// What a map in the file format leaves out: keys without a value, and defaults.
@@ -19,7 +17,16 @@ trait FileMap: SerializeMap {
         key: &'static str,
         value: &T,
     ) -> Result<(), Self::Error> {
-        if is_default(value) { Ok(()) } else { self.serialize_entry(key, value) }
+        self.unless(key, value, &T::default())
+    }
+
+    fn unless<T: Serialize + PartialEq>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+        default: &T,
+    ) -> Result<(), Self::Error> {
+        if value == default { Ok(()) } else { self.serialize_entry(key, value) }
     }
 }
 
@@ -89,6 +96,23 @@ impl Serialize for StepDefinition {
         map.optional("timeout", &self.timeout.map(format_duration))?;
         map.unless_default("on_failure", &self.on_failure)?;
         map.optional("priority", &self.priority)?;
+        map.end()
+    }
+}
+
+impl Serialize for Retry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        let default = Retry::default();
+        let [delay, default_delay] = [self.delay, default.delay].map(format_duration);
+        let [max_delay, default_max_delay] = [self.max_delay, default.max_delay].map(format_duration);
+        map.unless("attempts", &self.attempts, &default.attempts)?;
+        map.unless("backoff", &self.backoff, &default.backoff)?;
+        map.unless("delay", &delay, &default_delay)?;
+        map.unless("max_delay", &max_delay, &default_max_delay)?;
+        map.unless("jitter", &self.jitter, &default.jitter)?;
+        map.unless_default("only", &self.only)?;
+        map.unless_default("except", &self.except)?;
         map.end()
     }
 }

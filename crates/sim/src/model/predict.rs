@@ -14,7 +14,7 @@ use super::{Observed, StepFate, counts_as_done, holds, satisfied};
 use crate::program::{Condition, Doing, ScriptedAttempt, ScriptedOutcome, SimProgram, weight};
 
 /// What is allowed to become of a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prediction {
     pub fates: BTreeMap<String, BTreeSet<StepFate>>,
     /// Emitted whatever happens, and emitted if it happens so.
@@ -45,7 +45,7 @@ struct World {
 }
 
 pub fn predict(program: &SimProgram, run: usize, observed: &Observed) -> Prediction {
-    let Some(version) = program.version(run) else { return Prediction::empty() };
+    let Some(version) = program.version(run) else { return Prediction::default() };
     let flow = &version.plan.definition;
     let own: BTreeMap<&str, Own> = flow
         .steps
@@ -99,16 +99,6 @@ pub fn predict(program: &SimProgram, run: usize, observed: &Observed) -> Predict
 }
 
 impl Prediction {
-    fn empty() -> Prediction {
-        Prediction {
-            fates: BTreeMap::new(),
-            emitted: (BTreeSet::new(), BTreeSet::new()),
-            status: BTreeSet::new(),
-            tries: BTreeMap::new(),
-            may_stop: false,
-        }
-    }
-
     pub(super) fn check(&self, flow: &Definition, observed: &Observed) -> Result<(), String> {
         let under_way = !observed.ended() || observed.cut.is_some();
         for step in &flow.steps {

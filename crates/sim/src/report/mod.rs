@@ -61,7 +61,7 @@ impl Sight {
 }
 
 /// Everything that the seeds showed. Fill it with [`SimulationReport::add`], then read it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct SimulationReport {
     flow: Definition,
     seeds: u64,
@@ -168,19 +168,7 @@ pub struct EndingSight {
 
 impl SimulationReport {
     pub fn new(flow: Definition) -> SimulationReport {
-        SimulationReport {
-            flow,
-            seeds: 0,
-            outcomes: BTreeMap::new(),
-            twice: BTreeMap::new(),
-            failures: BTreeMap::new(),
-            joins: BTreeMap::new(),
-            waits: BTreeMap::new(),
-            ran: BTreeSet::new(),
-            guessed: BTreeSet::new(),
-            violations: Vec::new(),
-            states: StateSights::default(),
-        }
+        SimulationReport { flow, ..SimulationReport::default() }
     }
 
     /// Takes a seed in.

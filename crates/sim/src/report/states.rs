@@ -51,7 +51,7 @@ pub struct Lost {
 struct Story {
     state: Option<String>,
     context: Value,
-    /// StateSights and what led from one to the next.
+    /// States and what led from one to the next.
     path: Vec<String>,
     armed: BTreeSet<u64>,
     running: BTreeSet<String>,
