@@ -222,7 +222,7 @@ fn put_turn(out: &mut Vec<u8>, turn: Turn) {
     }
 }
 
-/// The attempt of a step of which nothing more is said.
+/// The attempt of a step if its bytes don't say.
 fn implied(phase: Phase) -> u32 {
     match phase {
         Phase::Idle | Phase::Skipped => 0,

@@ -20,7 +20,7 @@ pub struct MachineState {
     pub transition: u32,
     /// The transition that wrote the context last; 0 before any.
     pub context: u32,
-    /// Events taken in so far.
+    /// Events accepted so far.
     pub received: u32,
     /// Who waits for a turn.
     pub inbox: VecDeque<Turn>,
@@ -42,7 +42,7 @@ pub struct MachineState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     Start,
-    /// The event taken in under this number.
+    /// The event accepted under this number.
     Event {
         number: u32,
         event: u32,
@@ -220,7 +220,7 @@ impl RunState {
         self.ask_for_actions(plan)
     }
 
-    /// Queues the actions of the current turn whose time has come, and ends the turn where none runs.
+    /// Queues the actions of the current turn that are ready, and ends the turn if none is running.
     pub(crate) fn ask_for_actions(&mut self, plan: &Plan) -> Vec<u32> {
         let Some(current) = self.machine.as_ref().and_then(|machine| machine.current.as_ref()) else {
             return Vec::new();

@@ -60,7 +60,7 @@ pub struct PlanStep {
     pub chooser: Option<u32>,
     /// Steps that wait for this one by `step:NAME`.
     pub followers: Vec<u32>,
-    /// Actions that go before this one, where they are asked for together.
+    /// Actions that run before this one, if both are triggered.
     pub after: Vec<u32>,
     /// The state that a machine moves to when this action is out of attempts.
     pub on_error: Option<u32>,
@@ -77,7 +77,7 @@ pub struct PlanEvent {
     /// Steps whose subscription mentions it.
     pub listeners: Vec<u32>,
     pub emitters: Vec<u32>,
-    /// Whether it may come from outside, and what it must look like.
+    /// The schema of an external event; `None` if the definition doesn't accept it.
     pub accepted: Option<Option<Schema>>,
 }
 

@@ -19,7 +19,7 @@ use crate::json::Json;
 /// The code of an attempt whose time was up.
 const TIMEOUT: &str = "timeout";
 
-/// The bytes of a digest. Half of a SHA-256: nobody finds another report with the same ones.
+/// The bytes of a digest: half of a SHA-256, still far too many for a collision.
 const BYTES: usize = 16;
 
 const FORMAT: u8 = 1;

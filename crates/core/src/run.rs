@@ -111,7 +111,7 @@ impl RunState {
         }
     }
 
-    /// Whether the run ended while the step was queued or delayed: nobody will run it any more.
+    /// Whether the run ended while the step was queued or delayed, so that it will never run.
     pub fn is_dropped(&self, step: u32) -> bool {
         self.ended.is_some() && self.step(step).is_live()
     }
@@ -247,7 +247,7 @@ impl RunState {
         triggered
     }
 
-    /// Notes which events a step is triggered with, where that may not be all that it lists.
+    /// Notes which events a step is triggered with, if that may not be all it lists.
     fn fix_input(&mut self, plan: &Plan, step: u32) {
         let planned = plan.step(step);
         let (Some(chosen), Some(at)) = (&mut self.chosen, planned.chooser) else { return };

@@ -1,8 +1,6 @@
-//! What goes wrong in a world, drawn from its seed: the weather that every call to the store meets, and mishaps at their
-//! time.
+//! What goes wrong in a world, drawn from its seed: the weather for calls to the store, and mishaps at certain times.
 //!
-//! A seed turns only some faults on, and sets how strong they are: worlds that differ find more than worlds that have
-//! a little of everything.
+//! Each seed turns on only some faults, because worlds that differ find more than worlds with a little of everything.
 
 use std::time::Duration;
 
@@ -47,8 +45,7 @@ pub(crate) enum CallFate {
 pub(crate) enum CallKind {
     Read,
     Write,
-    /// A write of which nobody could tell from a second answer that it was carried out: where it arrives twice, the first
-    /// answer counts. No store sends a commit again before it has answered.
+    /// A write whose second answer wouldn't show that it was carried out, so the first answer counts.
     FirstAnswer,
 }
 
@@ -222,8 +219,8 @@ pub(crate) fn draw(
     drawn
 }
 
-/// An instance that is stopped again and again, each time for a little longer than its leases last: what it wakes up to is
-/// being given up by others at that moment. Drawn apart, so that worlds without it stay what they are.
+/// Stops an instance again and again, each time for a little longer than its leases last, so that it wakes up just as others
+/// take over its work. Drawn separately, so that other worlds stay the same.
 pub(crate) fn stop_and_go(
     seed: u64,
     instances: usize,
@@ -242,8 +239,7 @@ pub(crate) fn stop_and_go(
     drawn
 }
 
-/// Now and then the store's clock jumps so far ahead that timers of machines are found long after their time. Drawn apart, as
-/// above.
+/// Jumps of the store's clock that make timers of machines very late. Drawn separately, as above.
 pub(crate) fn leaps(seed: u64, calm: Duration) -> Vec<(Duration, Mishap)> {
     let mut rng = Rng::with_seed(seed);
     let count = pick(&mut rng, &[0, 0, 1, 2]);

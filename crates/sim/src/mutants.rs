@@ -1,7 +1,6 @@
 //! The mutation gate: bugs are planted one at a time, and each must be caught.
 //!
-//! A bug that no seed catches means that the simulator does not go where it would show, or that the checker does not look
-//! there.
+//! If no seed catches a bug, the simulator doesn't get to where it would show, or the checker doesn't look there.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,7 +1,7 @@
 //! The store as an instance or a client reaches it: every call is a request on its way, with a fate.
 //!
-//! What a call does, it does at one moment, when it arrives; the checker sees it at that moment. Calls overtake each
-//! other, get lost before or after they are carried out, arrive twice, or arrive after their sender has died.
+//! A call takes effect at the moment it arrives, and the checker sees it then. Calls overtake each other, get lost before or
+//! after they are carried out, arrive twice, or arrive after their sender has died.
 
 use std::fmt;
 use std::sync::Arc;

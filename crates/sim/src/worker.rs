@@ -70,8 +70,8 @@ impl SimulatedWorker {
         self.repeat(input, lease).await;
     }
 
-    /// Now and then an attempt that was answered reports once more, to any instance: the same, or something else. Whether
-    /// and when follows from its token, so that the dice of the world fall as they would without.
+    /// Sometimes reports again to any instance after an answer: the same, or something else. Its token decides whether and
+    /// when, so that the world's random numbers stay the same.
     async fn repeat(self, input: Input, lease: Option<LeaseUse>) {
         let dice = (self.attempt.token.0 >> 64) as u64;
         if !dice.is_multiple_of(6) {

@@ -1,7 +1,7 @@
 //! A world: instances, clients and a store, and one loop that makes the next thing happen.
 //!
-//! Everything waits in one queue, by the time at which it happens and then by the order in which it was asked for. The
-//! loop takes the first, sets the clock to its time and does it; whatever that sets off at once is done before the next.
+//! Everything waits in one queue, ordered by time and then by the order of the requests. The loop takes the first entry, sets
+//! the clock to its time and carries it out, with everything that follows immediately.
 
 mod happen;
 mod neighbour;
@@ -41,8 +41,7 @@ pub struct SimulationOptions {
 /// What a simulation is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aim {
-    /// To find our mistakes: runs are removed by retention, the store goes back in time, and all of it goes on after
-    /// faults have ended.
+    /// To find our mistakes: retention removes runs, the store goes back in time, and the world continues after faults end.
     Prove,
     /// To show what can happen to a flow: nothing that was stored is lost, and the world ends when its runs are done.
     Show,
@@ -189,8 +188,7 @@ impl World {
         world
     }
 
-    /// In some worlds old runs go. A run under a key could be started again once it is gone, and its steps would begin
-    /// again too, so then only events go.
+    /// Applies retention in some worlds. With keys, only events are removed: a removed run could be started again.
     fn tidy_up(&mut self, calm: Duration) {
         let mut inner = self.shared.lock();
         if inner.rng.u32(0..8) != 0 {

@@ -178,8 +178,8 @@ impl NewEvent {
         }
     }
 
-    /// A terminal event as it is written at `ts`: its run took from `created` until then. Only the store knows both; whoever
-    /// decided could only guess.
+    /// A terminal event as it is written at `ts`: its run took from `created` until then. Only the store knows both;
+    /// `decide` could only guess.
     pub fn lasting(mut self, created: Time, ts: Time) -> NewEvent {
         let text = self.data.as_ref().filter(|_| self.kind.is_terminal()).map_or("", |data| data.get());
         if let Some((before, _)) = split_duration(text) {

@@ -38,7 +38,7 @@ impl Json {
     }
 
     /// Refuses what could be carried but not read: a text that nests deeper than [`limits::JSON_DEPTH`], half of a character
-    /// (`"\ud83d"`), a number beyond all bounds (`1e400`). For whoever carries parts of a text without parsing them.
+    /// (`"\ud83d"`), a number beyond all bounds (`1e400`). For callers that carry parts of a text without parsing them.
     pub fn check(text: &str) -> Result<(), JsonError> {
         match survey(text, limits::JSON_DEPTH) {
             Survey::Plain => Ok(()),

@@ -56,7 +56,7 @@ impl ReceiptChange {
         ReceiptChange { number, opened: None, status, worker: None, outcome: None }
     }
 
-    /// What this and a later change come to together.
+    /// Merges a later change into this one.
     pub fn then(&mut self, later: ReceiptChange) {
         self.status = later.status;
         self.opened = self.opened.take().or(later.opened);

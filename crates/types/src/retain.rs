@@ -1,4 +1,4 @@
-//! How long a definition keeps its ended runs, where it says so itself.
+//! How long a definition keeps its ended runs, if it says so.
 
 use std::time::Duration;
 

@@ -275,12 +275,12 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Whether an event from outside could still trigger a step that has not run.
+    /// Whether an external event could still trigger a step that hasn't run.
     fn could_go_on(&self) -> bool {
         if self.state.stopping || self.plan.definition.accepts.is_empty() {
             return false;
         }
-        // One step that the events from outside could trigger is enough: what it leads to changes nothing.
+        // One step that external events could trigger is enough, whatever it leads to.
         let event =
             |e: u32| self.state.emitted.contains(e) || self.plan.events[e as usize].accepted.is_some();
         let done = |s: u32| self.plan.satisfied_by_step(s, &self.state);

@@ -159,7 +159,7 @@ impl Draft<'_> {
         self.advance()
     }
 
-    /// Gives turns until actions run or nobody is in line.
+    /// Gives turns until actions run or the inbox is empty.
     pub fn advance(&mut self) -> Result<(), Halt> {
         let mut failures = 0;
         loop {
@@ -213,7 +213,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The run's input, where an expression of the machine reads it.
+    /// The run's input, if an expression of the machine reads it; otherwise null.
     fn read_input(&self) -> Result<Value, Halt> {
         if self.planned().reads_input { self.value(Slot::Input) } else { Ok(Value::Null) }
     }

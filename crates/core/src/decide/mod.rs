@@ -78,7 +78,7 @@ impl Input {
 pub struct Sender {
     pub user: Option<String>,
     pub roles: Vec<String>,
-    /// Who sends it for that user, where that is somebody else.
+    /// Who sends it on behalf of that user, if it's someone else.
     pub sent_by: Option<String>,
 }
 
@@ -96,8 +96,7 @@ pub struct Start {
     pub priority: Priority,
     /// The ended run that this one repeats.
     pub retry_of: Option<RunId>,
-    /// What the repeated run had come to and this one need not do again, in the order of its log. An `any` join depends on
-    /// that order.
+    /// What it takes over from the retried run, in the order of that log: an `any` join depends on it.
     pub inherited: Vec<Inherited>,
     /// Where the repeated run of a machine stood; none where this one begins anew.
     pub standing: Option<Box<Standing>>,
@@ -120,7 +119,7 @@ impl Start {
     }
 }
 
-/// Something that a repeated run had come to.
+/// Something that a retry takes over from the retried run.
 #[derive(Debug, Clone)]
 pub enum Inherited {
     /// An event: an external one, or one from this attempt of a step that later completed.
@@ -153,15 +152,15 @@ pub enum Finish {
     Failed { error: String },
 }
 
-/// What the caller knows about the run beside its state.
+/// What the caller knows about the run besides its state.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     pub payloads: BTreeMap<Slot, Json>,
-    /// Steps whose jobs are leased, where the caller looked.
+    /// Steps whose jobs are leased, if the caller looked.
     pub leased: Option<BTreeSet<u32>>,
-    /// Whether the run has taken in an event of this id, where the caller looked.
+    /// Whether the run has accepted an event with this id, if the caller looked.
     pub receipts: BTreeMap<String, bool>,
-    /// What the log says of an attempt that is over, where the caller looked.
+    /// What the log says about an attempt that is over, if the caller looked.
     pub attempt: Option<(AttemptOf, AttemptLog)>,
 }
 
@@ -222,7 +221,7 @@ pub struct Decision {
     pub add: Vec<AddJob>,
     /// Jobs to drop, by attempt, which must not be leased.
     pub drop: Vec<(Job, u32)>,
-    /// What became of events that a machine took in.
+    /// Changes to the receipts of a machine's events.
     pub receipts: Vec<ReceiptChange>,
     pub others: OtherJobs,
     /// Why the run failed or will fail, in the commit where that is settled.
@@ -245,7 +244,7 @@ pub struct AddJob {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Job {
     Step(u32),
-    /// The run's own time-out.
+    /// The run's timeout.
     RunTimeout,
     /// The delayed start of a machine.
     Begin,
@@ -253,7 +252,7 @@ pub enum Job {
     Timer(u32),
 }
 
-/// What becomes of the run's jobs that the decision does not name.
+/// What happens to the run's jobs that the decision doesn't name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OtherJobs {
     #[default]
@@ -268,7 +267,7 @@ pub enum OtherJobs {
 pub enum Missing {
     Payloads(Vec<Slot>),
     Leases,
-    /// Whether the run has taken in an event of this id.
+    /// Whether the run has accepted an event with this id.
     Receipt(String),
     /// What the log says of an attempt that is over.
     Attempt(AttemptOf),
@@ -297,7 +296,7 @@ pub enum Refusal {
     /// The attempt is over, and was reported in another way.
     #[error("attempt {attempt} of step {step:?} was already reported with another outcome: it {recorded}")]
     OtherOutcome { step: Arc<str>, attempt: u32, recorded: String },
-    /// Nobody can say any more whether the attempt was reported in this way.
+    /// Retention has removed what would show whether the attempt was reported in this way.
     #[error("attempt {attempt} of step {step:?} is over, and retention has removed its report")]
     ReportsTrimmed { step: Arc<str>, attempt: u32 },
     #[error("{flow:?} doesn't accept event {event:?}{}", accepted_list(.accepts))]
@@ -357,8 +356,8 @@ pub fn check_event(
     check_payload(plan, event, name, payload, limits)
 }
 
-/// The number of an event that runs of this plan take from outside: one that the definition lists and, of a machine, that
-/// some state answers.
+/// The number of an external event that runs of this plan accept: the definition lists it and, for a machine, a state
+/// handles it.
 fn known_event(plan: &Plan, name: &str) -> Result<u32, Refusal> {
     let takes = |event: &u32| {
         plan.events[*event as usize].accepted.is_some()
@@ -372,7 +371,7 @@ fn known_event(plan: &Plan, name: &str) -> Result<u32, Refusal> {
     })
 }
 
-/// Whether an event from outside is as large as it may be and as its schema wants it.
+/// Whether the payload of an external event is within its limit and matches its schema.
 fn check_payload(plan: &Plan, event: u32, name: &str, payload: &Json, limits: Limits) -> Result<(), Refusal> {
     let what = format!("event {name:?}");
     payload.clone().within(&what, limits.payload())?;

@@ -67,7 +67,7 @@ impl Report<'_> {
 }
 
 impl AttemptLog {
-    /// `None` where nobody can say any more.
+    /// `None` if it's no longer known.
     fn reports(&self, of: &AttemptOf) -> Option<Vec<ReportDigest>> {
         match self {
             AttemptLog::Kept(events) => {

@@ -251,7 +251,7 @@ fn looping(definition: &Definition, cycle: &Cycle) -> Finding {
         .help(format!("a step runs at most once per run; remove what {first:?} waits for in this cycle"))
 }
 
-/// Nothing would ever happen: no step starts with the run and none waits for an event from outside.
+/// Reports a flow that can never start: no step starts with the run or waits for an external event.
 fn no_entry(definition: &Definition) -> Option<Finding> {
     let from_outside = |step: &StepDefinition| {
         subscriptions(step)

@@ -1,6 +1,6 @@
 //! What is wrong with a definition, where, and what to do about it.
 //!
-//! A [`Diagnostic`] names the thing and the remedy; its span, where there is a file, is the place. [`Diagnostics`] keeps
+//! A [`Diagnostic`] names the thing and the remedy; its span is the place in the file, if there is one. [`Diagnostics`] keeps
 //! the text beside them and shows them as compact lines (`Display`), with source lines ([`Diagnostics::render`]) or as
 //! JSON ([`Diagnostics::to_json`]).
 
@@ -13,7 +13,7 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use flowline_types::words;
 use serde::{Serialize, Serializer};
 
-/// Diagnostics with source lines beyond this many are only counted: nobody reads more.
+/// Diagnostics shown with source lines; the rest are only counted.
 const RENDERED: usize = 50;
 
 words! {

@@ -13,7 +13,7 @@ pub use flowline_types::graph::{Graph, GraphEdge, GraphNode, Join, NodeKind};
 
 use super::{Definition, Runner, StepDefinition, Subscribes};
 
-/// The graph of a definition. What a step waits for and nobody publishes has no edge.
+/// The graph of a definition. An event that nothing publishes has no edge.
 pub fn graph(definition: &Definition) -> Graph {
     if let Some(machine) = &definition.machine {
         return machine::graph(definition, machine);

@@ -63,13 +63,13 @@ pub enum Ends {
 /// What an event or a timer leads to.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Transition {
-    /// None stays in the state, without leaving it: no exit, no entry, and its timers go on.
+    /// None stays in the state, without leaving it: no exit, no entry, and its timers keep running.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// CEL over `input`, `context`, `payload`, `event`, `user`, `role` and `roles`.
     #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
-    /// Whose event it must be: one of these; anyone's where there is none.
+    /// Roles that may send the event; empty for anyone.
     #[serde(rename = "role", skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<String>,
     /// Changes of the context: CEL over what the condition reads, by key. A null takes the key away.

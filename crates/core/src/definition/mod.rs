@@ -34,7 +34,7 @@ pub use read::{Read, read, read_stored};
 pub use source::Format;
 pub use suggest::nearest;
 
-/// A versioned definition: of steps wired by events, or, where `machine` is there, of states that answer events.
+/// A versioned definition: a flow (steps wired by events) or, with `machine`, a machine (states that react to events).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Definition {
     /// The name of the flow or the machine.
@@ -122,7 +122,7 @@ pub enum Runner {
 pub struct StartRun {
     /// The name of a flow or a machine.
     pub flow: String,
-    /// JSON whose texts are templates; where none is given, the step's input.
+    /// JSON in which each text is a template. Default: the step's input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<serde_json::Value>,
 }
@@ -133,7 +133,7 @@ pub struct SendEvent {
     #[serde(flatten)]
     pub to: Receiver,
     pub event: String,
-    /// JSON whose texts are templates; where none is given, null.
+    /// JSON in which each text is a template. Default: null.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<serde_json::Value>,
 }
@@ -144,7 +144,7 @@ pub struct SendEvent {
 pub enum Receiver {
     /// The run with this id, a template.
     Run { run: String },
-    /// The run of a machine under a business key, which is started where there is none.
+    /// The run of a machine with this business key, which is started if it doesn't exist.
     Machine {
         machine: String,
         /// A template.
@@ -162,7 +162,7 @@ pub struct HttpRequest {
     pub method: String,
     pub url: String,
     pub headers: BTreeMap<String, String>,
-    /// The body to send; where none is given, the step's input with methods that have one.
+    /// The body to send. Default: the step's input, for methods that have a body.
     pub body: Option<serde_json::Value>,
     /// The name of the secret that the request is signed with.
     pub secret: Option<String>,

@@ -36,7 +36,7 @@ impl Place {
         self.then(Segment::Key(key.to_owned()))
     }
 
-    /// The key itself, where it is the key that is wrong.
+    /// The key itself, if that is what's wrong.
     pub fn name(&self, key: &str) -> Place {
         self.then(Segment::Name(key.to_owned()))
     }

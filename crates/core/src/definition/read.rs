@@ -22,7 +22,7 @@ const FLOW_KEYS: [&str; 10] =
     ["flow", "description", "input", "accepts", "output", "fail_fast", "timeout", "state", "retain", "steps"];
 const RETAIN_KEYS: [&str; 2] = ["events", "runs"];
 
-/// Diagnostics of one file; whoever made more mistakes made them all alike.
+/// Diagnostics reported for one file. More would only repeat themselves.
 const REPORTED: usize = 100;
 /// A message or remedy, in characters: it may quote a name of any length.
 const MESSAGE_CHARS: usize = 600;

@@ -17,7 +17,7 @@ use crate::run::{Phase, RunState};
 #[derive(Debug)]
 pub struct PlanMachine {
     pub initial: u32,
-    /// What the context begins with; the input itself where there is none.
+    /// The initial context; empty if it's the input itself.
     pub context: Vec<(String, Expr)>,
     pub states: Vec<PlanState>,
     /// The timers of all states.

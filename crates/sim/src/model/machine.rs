@@ -1,7 +1,5 @@
-//! What must become of the run of a machine: its log is read as what nobody could foresee (events, timers, attempts,
-//! operators), and after each of these everything that follows from it is predicted, event by event.
-//!
-//! The model keeps its own line of who waits, evaluates its own form of every expression, and shares nothing with the fold.
+//! Predicts the log of a machine's run. Events, timers, attempts and operators can't be predicted and are read from the log;
+//! everything that follows from them is predicted event by event. The model shares no code with the fold.
 
 mod again;
 mod receipts;

@@ -1,7 +1,6 @@
 //! The prediction: for every step the fates that are allowed, and for the run the ways to end.
 //!
-//! Two closures are computed from scratch: what happens for sure, and what may happen. Where nothing is left to chance
-//! they are the same.
+//! It computes two closures from scratch: what happens for sure, and what may happen. Without chance, they're the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 

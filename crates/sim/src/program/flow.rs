@@ -1,7 +1,6 @@
-//! Random flows: small ones mostly, sometimes long or wide, with all that a definition can say.
+//! Random flows: mostly small, sometimes long or wide, with everything a definition can have.
 //!
-//! A step waits only for what earlier steps publish or what comes from outside, so every flow is free of circles, and
-//! nothing waits for an event that nobody publishes: the check of definitions accepts them all.
+//! A step waits only for external events and for what earlier steps emit, so there are no cycles and every flow is valid.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Random machines: a handful of states, with all that a definition can say, and what their expressions mean.
+//! Random machines: a few states with everything a definition can have, and what their expressions mean.
 //!
-//! Every state can be reached, and time alone leads only to later states: without events from outside every machine comes to
-//! rest. Expressions are made from [`Guard`]s and [`Term`]s, so that a model can say what they come to without a parser.
+//! Every state is reachable, and timers lead only to later states, so every machine stops without external events.
+//! Expressions are made from [`Guard`]s and [`Term`]s, so that the model can evaluate them without a parser.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

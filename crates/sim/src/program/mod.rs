@@ -44,12 +44,11 @@ pub struct SimProgram {
     toy: Option<Arc<toy::Toy>>,
 }
 
-/// Which draw makes the program of a seed one of a machine. Chosen so that the seeds that showed a mistake in a flow once
-/// still make the same flow.
+/// The draw that makes a seed's program a machine. Chosen so that seeds that once failed still make the same flow.
 const MACHINES: u64 = 47;
 
-/// Whether the world of a seed has a store that takes its time: what happens to a run meanwhile waits, and is decided together.
-/// None of the seeds that showed a mistake once is among them.
+/// Whether the world of a seed has a slow store, so that inputs of a run wait and are decided together. None of the seeds
+/// that once failed is among them.
 pub(crate) fn is_sluggish(seed: u64) -> bool {
     seed % 7 == 5
 }
@@ -203,8 +202,8 @@ pub(crate) fn mix(seed: u64, parts: &[u64]) -> u64 {
     })
 }
 
-/// Lets some definitions say how long their runs are kept. By draws of its own, so that what else a seed makes is as before.
-/// No run goes before the policy of the world would let it: a start may still be on its way.
+/// Gives some definitions a `retain`. Drawn separately, so that the rest of the program stays the same. It never removes a
+/// run earlier than the world's policy, because a start may still be on its way.
 fn retain(rng: &mut Rng, versions: &mut [Version]) {
     for version in versions {
         if !one_in(rng, 3) {

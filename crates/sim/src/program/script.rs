@@ -25,8 +25,8 @@ pub struct Timed {
     pub op: ClientOp,
 }
 
-/// Runs are numbered within the program: a start and a retry say which run they make, the others which they mean. Two
-/// starts with one key make one run. An operation on a run that is not there yet comes to nothing.
+/// What a client does. Runs are numbered within the program; starts and retries say which run they create. Two starts with
+/// one key make one run. An operation on a run that doesn't exist yet has no effect.
 #[derive(Debug, Clone)]
 pub enum ClientOp {
     /// Starts a run.

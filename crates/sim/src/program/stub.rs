@@ -25,8 +25,8 @@ use super::{Condition, SimProgram, Temper, Version, mix, one_in, pick};
 
 /// Tries to make up an input that all conditions can read.
 const TRIES: usize = 6;
-/// All time-outs and pauses of a flow together, as they are played. Where a flow has more, all are shortened alike: what
-/// runs out before what stays the same, and a day of waiting does not take a day of heartbeats to play.
+/// All timeouts and delays of a flow together. In a flow with more, all are shortened by the same factor, which keeps their
+/// order.
 const LONGEST: Duration = Duration::from_secs(600);
 /// A timer that is shortened stays this long: one that fires again and again would make an endless log.
 const SHORTEST: Duration = Duration::from_millis(500);

@@ -248,8 +248,8 @@ impl SimulationReport {
         by_seeds(all.collect(), |failure| &failure.sight)
     }
 
-    /// Runs that complete without the join come first: nobody would notice. A cause that contains a simpler one is left
-    /// out.
+    /// Runs that complete without the join come first, because no one would notice. A cause that contains a simpler one is
+    /// left out.
     pub fn joins(&self) -> Vec<StarvedJoin> {
         let simpler = |one: &Unsatisfied, than: &Unsatisfied| {
             one.join == than.join && one.roots.len() < than.roots.len() && one.roots.is_subset(&than.roots)

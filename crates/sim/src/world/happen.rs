@@ -105,8 +105,7 @@ impl World {
         self.turn(at);
     }
 
-    /// The store and all instances crash together; what was not durable is lost, and clients that were told otherwise
-    /// were told by a store that promises no more.
+    /// The store and all instances crash together, and what wasn't durable is lost, whatever clients were told.
     pub(super) fn roll_back(&mut self) {
         let Some(durable) = self.durable.take() else { return };
         self.shared.lock().tell(

@@ -1,6 +1,4 @@
-//! A neighbour: a run of another tenant in the same store, whose job waits in a lane like those of the world's own.
-//!
-//! Nobody in the world serves that tenant, so nothing ever happens to the run.
+//! A run of another tenant in the same store, with a waiting job. No instance serves that tenant, so nothing happens to it.
 
 use flowline_core::decide::Start;
 use flowline_core::definition::Priority;

@@ -1,4 +1,4 @@
-//! What comes to an end: an event that is turned down, the record of one that is done with, the run.
+//! Endings: an event is rejected, the receipt of a handled one is written, the run ends.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::machine::{Current, Turn};
 use crate::receipt::{ReceiptChange, ReceiptStatus};
 use crate::run::{Ended, Fact};
 
-/// Why an event is turned down when its turn comes.
+/// Why an event is rejected when its turn comes.
 pub(super) struct Rejection {
     pub(super) code: &'static str,
     pub(super) reason: String,
@@ -52,7 +52,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The run is about to end: whoever waits in the inbox, or has the turn, is told.
+    /// The run is about to end: rejects the events in its inbox, and the one whose turn it is.
     pub(in crate::decide) fn close_inbox(&mut self, how: Ended) {
         let Some(machine) = &self.state.machine else { return };
         let word = format!("{how:?}").to_lowercase();

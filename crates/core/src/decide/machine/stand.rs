@@ -1,4 +1,4 @@
-//! A machine's run that goes on where another stood: its state, context, timers and receipts, and what is tried again.
+//! A retry of a machine's run: it continues from the state, context, timers and receipts of the retried run.
 //!
 //! All of it is written into the log of the new run, so that nothing depends on the old one being kept.
 
@@ -22,7 +22,7 @@ pub struct Standing {
     pub context: Json,
     /// The timers that were set, each with the time that it was set for.
     pub timers: Vec<(u32, Time)>,
-    /// What became of the events that it had taken in until then, in order.
+    /// The events that it had accepted until then, in order.
     pub past: Vec<PastEvent>,
     pub again: Option<TriedAgain>,
 }

@@ -1,4 +1,4 @@
-//! Whose turn it is: an event, a timer, or an action that failed; and what becomes of it.
+//! Turns of a machine: an event, a timer or a failed action, and what it leads to.
 
 use std::collections::BTreeSet;
 

@@ -245,8 +245,7 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// States that no final state can be reached from, in a machine that has one. A machine without any is meant to go on
-    /// for ever.
+    /// States that can't reach a final state. A machine without a final state is meant to run forever.
     fn trapped(&mut self) {
         let states = &self.machine.states;
         let mut ends: Vec<bool> = states.iter().map(|state| state.ends != Ends::No).collect();

@@ -197,7 +197,7 @@ impl Reader {
         true
     }
 
-    /// An empty list would let anyone in, which nobody means who writes one.
+    /// An empty list is refused: it would let anyone in, which is hardly what it's meant to do.
     fn roles(&mut self, entry: &MapEntry, place: &Place) -> Vec<String> {
         let roles = match &entry.value.value {
             NodeValue::String(role) => vec![role.clone()],

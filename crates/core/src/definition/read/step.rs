@@ -193,7 +193,7 @@ impl Reader {
         }
     }
 
-    /// `worker: Q` names the queue; beside it only the same one may stand, as it does in canonical JSON.
+    /// `worker: Q` names the queue; a `queue` next to it must be the same, as in canonical JSON.
     fn queue(
         &mut self,
         entry: &MapEntry,
