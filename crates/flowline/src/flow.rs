@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -253,6 +252,79 @@ impl Flow {
     }
 }
 
+/// What the builders of flows and machines have in common. `change` is given the step or action that was added last.
+macro_rules! shared_methods {
+    ($builder:ident) => {
+        impl $builder {
+            pub fn description(mut self, text: &str) -> $builder {
+                self.definition.description = Some(text.to_owned());
+                self
+            }
+
+            /// JSON Schema of the run's input.
+            pub fn input_schema(mut self, schema: serde_json::Value) -> $builder {
+                self.definition.input = Some(schema);
+                self
+            }
+
+            /// How long the whole run may take.
+            pub fn run_timeout(mut self, timeout: Duration) -> $builder {
+                self.definition.timeout = Some(timeout);
+                self
+            }
+
+            /// When the run's key-value state is deleted.
+            pub fn state_cleanup(mut self, cleanup: Cleanup) -> $builder {
+                self.definition.state = cleanup;
+                self
+            }
+
+            /// How long ended runs are kept. What it leaves out is up to the engine's settings.
+            pub fn retain(mut self, retain: Retain) -> $builder {
+                self.definition.retain = Some(retain);
+                self
+            }
+
+            /// Runs it only if this CEL expression holds.
+            pub fn only_if(self, condition: &str) -> $builder {
+                self.change("only_if", |step| step.condition = Some(condition.to_owned()))
+            }
+
+            pub fn retry(self, retry: Retry) -> $builder {
+                self.change("retry", |step| step.retry = retry)
+            }
+
+            /// How long each attempt may take.
+            pub fn timeout(self, timeout: Duration) -> $builder {
+                self.change("timeout", |step| step.timeout = Some(timeout))
+            }
+
+            pub fn on_failure(self, policy: OnFailure) -> $builder {
+                self.change("on_failure", |step| step.on_failure = policy)
+            }
+
+            pub fn queue(self, queue: &str) -> $builder {
+                self.change("queue", |step| step.queue = queue.to_owned())
+            }
+
+            pub fn priority(self, priority: Priority) -> $builder {
+                self.change("priority", |step| step.priority = Some(priority))
+            }
+
+            /// Checks the whole definition. An option that has nothing to apply to is an error too.
+            pub fn build(self) -> Result<Flow, EngineError> {
+                match self.problem {
+                    Some(problem) => Err(EngineError::Invalid(problem)),
+                    None => Flow::of(self.definition, self.functions),
+                }
+            }
+        }
+    };
+}
+pub(crate) use shared_methods;
+
+shared_methods!(FlowBuilder);
+
 /// Describes a flow step by step. Methods after `step` change that step, until the next.
 pub struct FlowBuilder {
     definition: Definition,
@@ -288,11 +360,6 @@ impl FlowBuilder {
         self
     }
 
-    pub fn description(mut self, text: &str) -> FlowBuilder {
-        self.definition.description = Some(text.to_owned());
-        self
-    }
-
     /// CEL for the run's result.
     pub fn output(mut self, expression: &str) -> FlowBuilder {
         self.definition.output = Some(expression.to_owned());
@@ -301,29 +368,6 @@ impl FlowBuilder {
 
     pub fn fail_fast(mut self) -> FlowBuilder {
         self.definition.fail_fast = true;
-        self
-    }
-
-    /// The whole run's time.
-    pub fn run_timeout(mut self, timeout: Duration) -> FlowBuilder {
-        self.definition.timeout = Some(timeout);
-        self
-    }
-
-    pub fn state_cleanup(mut self, cleanup: Cleanup) -> FlowBuilder {
-        self.definition.state = cleanup;
-        self
-    }
-
-    /// How long ended runs are kept; what is left out is as the engine keeps it.
-    pub fn retain(mut self, retain: Retain) -> FlowBuilder {
-        self.definition.retain = Some(retain);
-        self
-    }
-
-    /// JSON Schema of the run's input.
-    pub fn input_schema(mut self, schema: serde_json::Value) -> FlowBuilder {
-        self.definition.input = Some(schema);
         self
     }
 
@@ -348,8 +392,8 @@ impl FlowBuilder {
         step.returns = O::RETURNS.map(str::to_owned);
         let entry = step.subscribes.is_none();
         self.definition.steps.push(step);
-        let function = Function { function, entry, _types: PhantomData };
-        self.functions.push((format!("function:{function_name}"), Arc::new(function)));
+        let function = function_runner(move |input| I::read(input, entry), function);
+        self.functions.push((format!("function:{function_name}"), function));
         self
     }
 
@@ -391,32 +435,6 @@ impl FlowBuilder {
         self.change("returns", |step| step.returns = Some(event.to_owned()))
     }
 
-    /// Runs the step only where this CEL expression holds.
-    pub fn only_if(self, condition: &str) -> FlowBuilder {
-        self.change("only_if", |step| step.condition = Some(condition.to_owned()))
-    }
-
-    pub fn retry(self, retry: Retry) -> FlowBuilder {
-        self.change("retry", |step| step.retry = retry)
-    }
-
-    /// Each attempt's time.
-    pub fn timeout(self, timeout: Duration) -> FlowBuilder {
-        self.change("timeout", |step| step.timeout = Some(timeout))
-    }
-
-    pub fn on_failure(self, policy: OnFailure) -> FlowBuilder {
-        self.change("on_failure", |step| step.on_failure = policy)
-    }
-
-    pub fn queue(self, queue: &str) -> FlowBuilder {
-        self.change("queue", |step| step.queue = queue.to_owned())
-    }
-
-    pub fn priority(self, priority: Priority) -> FlowBuilder {
-        self.change("priority", |step| step.priority = Some(priority))
-    }
-
     fn waits_for(mut self, method: &str, subscribes: Subscribes) -> FlowBuilder {
         if let (true, Some(input), Some(step)) = (self.takes_input, self.input, self.definition.steps.last())
         {
@@ -441,14 +459,6 @@ impl FlowBuilder {
         }
         self
     }
-
-    /// Checks the whole graph. An option that has no step to apply to, or that a step can't have, is an error too.
-    pub fn build(self) -> Result<Flow, EngineError> {
-        match self.problem {
-            Some(problem) => Err(EngineError::Invalid(problem)),
-            None => Flow::of(self.definition, self.functions),
-        }
-    }
 }
 
 fn subscription(text: &str) -> Subscribes {
@@ -458,26 +468,23 @@ fn subscription(text: &str) -> Subscribes {
     }
 }
 
-struct Function<F, I, O> {
-    function: F,
-    entry: bool,
-    _types: PhantomData<fn(I) -> O>,
-}
-
-impl<I, O, F, Fut> Runner for Function<F, I, O>
+/// A runner that reads its input, runs a function on it and writes what it returns.
+pub(crate) fn function_runner<I, O, Fut>(
+    read: impl Fn(&Json) -> Result<I, StepError> + Send + Sync + 'static,
+    function: impl Fn(Step, I) -> Fut + Send + Sync + 'static,
+) -> Arc<dyn Runner>
 where
-    I: StepInput,
+    I: 'static,
     O: StepOutput,
-    F: Fn(Step, I) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<O, StepError>> + Send + 'static,
 {
-    fn run(&self, step: Step, input: Json) -> StepFuture {
-        match I::read(&input, self.entry) {
+    Arc::new(move |step: Step, input: Json| -> StepFuture {
+        match read(&input) {
             Ok(input) => {
-                let work = (self.function)(step, input);
+                let work = function(step, input);
                 Box::pin(async move { work.await?.write() })
             }
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
-    }
+    })
 }

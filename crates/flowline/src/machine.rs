@@ -2,7 +2,6 @@
 //!
 //! A machine is built into a [`Flow`], for to an engine both are definitions with functions.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +14,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::engine::EngineError;
-use crate::flow::{Flow, StepOutput};
-use crate::runner::{Runner, StepFuture};
+use crate::flow::{Flow, StepOutput, function_runner, shared_methods};
+use crate::runner::Runner;
 use crate::step::{Step, StepError};
 
 /// Describes a machine: `Machine::new(…)….build()`.
@@ -113,6 +112,8 @@ impl TransitionBuilder {
     }
 }
 
+shared_methods!(MachineBuilder);
+
 /// Describes a machine. Methods after `state` change that state and those after `action` that action, until the next.
 pub struct MachineBuilder {
     definition: Definition,
@@ -127,17 +128,6 @@ impl std::fmt::Debug for MachineBuilder {
 }
 
 impl MachineBuilder {
-    pub fn description(mut self, text: &str) -> MachineBuilder {
-        self.definition.description = Some(text.to_owned());
-        self
-    }
-
-    /// JSON Schema of the run's input.
-    pub fn input_schema(mut self, schema: serde_json::Value) -> MachineBuilder {
-        self.definition.input = Some(schema);
-        self
-    }
-
     /// Declares events that it takes.
     pub fn events<'a>(mut self, events: impl IntoIterator<Item = &'a str>) -> MachineBuilder {
         self.definition.accepts.extend(events.into_iter().map(|event| (event.to_owned(), None)));
@@ -158,24 +148,6 @@ impl MachineBuilder {
     /// CEL over `input` and `context` for the run's result; the context where there is none.
     pub fn output(mut self, expression: &str) -> MachineBuilder {
         self.definition.output = Some(expression.to_owned());
-        self
-    }
-
-    /// The whole run's time.
-    pub fn run_timeout(mut self, timeout: Duration) -> MachineBuilder {
-        self.definition.timeout = Some(timeout);
-        self
-    }
-
-    /// When the run's key-value state goes.
-    pub fn state_cleanup(mut self, cleanup: Cleanup) -> MachineBuilder {
-        self.definition.state = cleanup;
-        self
-    }
-
-    /// How long ended runs are kept; what is left out is as the engine keeps it.
-    pub fn retain(mut self, retain: Retain) -> MachineBuilder {
-        self.definition.retain = Some(retain);
         self
     }
 
@@ -250,8 +222,12 @@ impl MachineBuilder {
     {
         let function_name = format!("{}.{name}", self.definition.flow);
         self.definition.steps.push(StepDefinition::new(name, Run::Function(function_name.clone())));
-        let function = Action { function, _types: PhantomData };
-        self.functions.push((format!("function:{function_name}"), Arc::new(function)));
+        let read = |input: &Json| {
+            let mismatch =
+                |error| StepError::fatal(format!("the action's input: {error}")).code("type_mismatch");
+            input.to::<I>().map_err(mismatch)
+        };
+        self.functions.push((format!("function:{function_name}"), function_runner(read, function)));
         self
     }
 
@@ -263,43 +239,17 @@ impl MachineBuilder {
 
     /// What the action does, for people.
     pub fn action_description(self, text: &str) -> MachineBuilder {
-        self.last_action(|action| action.description = Some(text.to_owned()))
+        self.change("action_description", |action| action.description = Some(text.to_owned()))
     }
 
     /// Runs the action after these, where one transition asks for them together.
     pub fn comes_after<'a>(self, actions: impl IntoIterator<Item = &'a str>) -> MachineBuilder {
-        self.last_action(|action| action.after.extend(actions.into_iter().map(str::to_owned)))
-    }
-
-    /// Runs the action only where this CEL expression holds.
-    pub fn only_if(self, condition: &str) -> MachineBuilder {
-        self.last_action(|action| action.condition = Some(condition.to_owned()))
-    }
-
-    pub fn retry(self, retry: Retry) -> MachineBuilder {
-        self.last_action(|action| action.retry = retry)
-    }
-
-    /// Each attempt's time.
-    pub fn timeout(self, timeout: Duration) -> MachineBuilder {
-        self.last_action(|action| action.timeout = Some(timeout))
-    }
-
-    pub fn on_failure(self, policy: OnFailure) -> MachineBuilder {
-        self.last_action(|action| action.on_failure = policy)
+        self.change("comes_after", |action| action.after.extend(actions.into_iter().map(str::to_owned)))
     }
 
     /// Moves the machine to a state when the action is out of attempts.
     pub fn on_error(self, state: &str) -> MachineBuilder {
-        self.last_action(|action| action.on_error = Some(state.to_owned()))
-    }
-
-    pub fn queue(self, queue: &str) -> MachineBuilder {
-        self.last_action(|action| action.queue = queue.to_owned())
-    }
-
-    pub fn priority(self, priority: Priority) -> MachineBuilder {
-        self.last_action(|action| action.priority = Some(priority))
+        self.change("on_error", |action| action.on_error = Some(state.to_owned()))
     }
 
     fn states(mut self, change: impl FnOnce(&mut States)) -> MachineBuilder {
@@ -312,55 +262,23 @@ impl MachineBuilder {
     fn last_state(mut self, change: impl FnOnce(&mut StateDefinition)) -> MachineBuilder {
         match self.definition.machine.as_mut().and_then(|states| states.states.last_mut()) {
             Some(state) => change(state),
-            None => self.lacks("a state"),
+            None => self.lacks("describe a state before what belongs to it".to_owned()),
         }
         self
     }
 
-    fn last_action(mut self, change: impl FnOnce(&mut StepDefinition)) -> MachineBuilder {
+    fn change(mut self, method: &str, change: impl FnOnce(&mut StepDefinition)) -> MachineBuilder {
         match self.definition.steps.last_mut() {
             Some(action) => change(action),
-            None => self.lacks("an action"),
+            None => self.lacks(format!(
+                "`.{method}()` comes before the first action; call it after the action it's for"
+            )),
         }
         self
     }
 
-    fn lacks(&mut self, what: &str) {
+    fn lacks(&mut self, problem: String) {
         let name = &self.definition.flow;
-        self.problem.get_or_insert(format!("machine {name:?}: describe {what} before what belongs to it"));
-    }
-
-    /// Checks the whole machine.
-    pub fn build(self) -> Result<Flow, EngineError> {
-        match self.problem {
-            Some(problem) => Err(EngineError::Invalid(problem)),
-            None => Flow::of(self.definition, self.functions),
-        }
-    }
-}
-
-struct Action<F, I, O> {
-    function: F,
-    _types: PhantomData<fn(I) -> O>,
-}
-
-impl<I, O, F, Fut> Runner for Action<F, I, O>
-where
-    I: DeserializeOwned + Send + 'static,
-    O: StepOutput,
-    F: Fn(Step, I) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<O, StepError>> + Send + 'static,
-{
-    fn run(&self, step: Step, input: Json) -> StepFuture {
-        match input.to::<I>() {
-            Ok(input) => {
-                let work = (self.function)(step, input);
-                Box::pin(async move { work.await?.write() })
-            }
-            Err(error) => {
-                let error = StepError::fatal(format!("the action's input: {error}")).code("type_mismatch");
-                Box::pin(std::future::ready(Err(error)))
-            }
-        }
+        self.problem.get_or_insert(format!("machine {name:?}: {problem}"));
     }
 }
