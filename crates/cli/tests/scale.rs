@@ -10,7 +10,7 @@ use flowline::core::Status;
 use flowline::store::query::Total;
 use flowline::store::{EventQuery, RunQuery};
 use flowline::verify::verify;
-use flowline::{Config, Engine, Flow, Level, Plans, Role, Step, StepError};
+use flowline::{Config, Engine, Flow, InstanceRole, Level, Plans, Step, StepError};
 use place::Here;
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ async fn ten_thousand_runs_in_flight_all_complete() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("flowline.db");
     let flow = pair();
-    let config = Config { role: Role::Operate, ..Config::default() };
+    let config = Config { role: InstanceRole::Operate, ..Config::default() };
     let starter = Engine::open(&path).config(config).flow(&flow).start().await.unwrap();
     let mut starts = tokio::task::JoinSet::new();
     for number in 0..RUNS {

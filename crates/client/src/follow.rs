@@ -7,6 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use flowline_types::error::with_causes;
 use flowline_types::{Event, Status};
 use http_body_util::BodyExt;
 use hyper::Method;
@@ -18,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::client::{Client, Pauses};
 use crate::error::ClientError;
-use crate::transport::{ANSWER_BYTES, ApiRequest, chain};
+use crate::transport::{ANSWER_BYTES, ApiRequest};
 use crate::verbs::{Parameters, of_run, part, with_query};
 
 /// How long a stream may be silent. The server sends a keep-alive every 15 s.
@@ -274,7 +275,7 @@ impl Connection {
         let frame = frame
             .map_err(|_| ClientError::Late { server: server(), within: silence })?
             .ok_or_else(|| broken("the server closed the stream".to_owned()))?
-            .map_err(|error| broken(chain(&error)))?;
+            .map_err(|error| broken(with_causes(&error)))?;
         self.text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
         if self.text.len() > ANSWER_BYTES {
             let problem = format!("a message larger than {} MiB", ANSWER_BYTES >> 20);

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flowline_types::Json;
+use flowline_types::error::with_causes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -98,7 +99,7 @@ impl Job {
     }
 
     /// Publishes an event with the completion of this attempt.
-    pub fn emit(&self, name: &str, payload: &impl Serialize) -> Result<(), Failure> {
+    pub fn emit(&self, name: &str, payload: &impl Serialize) -> Result<(), JobError> {
         self.emit_json(name, payload_of(payload)?);
         Ok(())
     }
@@ -109,19 +110,19 @@ impl Job {
     }
 
     /// Publishes an event at once. It stays published if the attempt fails.
-    pub async fn emit_now(&self, name: &str, payload: &impl Serialize) -> Result<(), Failure> {
+    pub async fn emit_now(&self, name: &str, payload: &impl Serialize) -> Result<(), JobError> {
         self.emit_json_now(name, payload_of(payload)?).await
     }
 
     /// As [`Job::emit_now`], with a payload that is JSON already, or with none: [`Json::nothing`].
-    pub async fn emit_json_now(&self, name: &str, payload: Json) -> Result<(), Failure> {
+    pub async fn emit_json_now(&self, name: &str, payload: Json) -> Result<(), JobError> {
         self.flush().await?;
         let request =
             wire::EmitRequest { lease: self.0.assignment.lease.clone(), name: name.to_owned(), payload };
         match self.0.client.emit(&request, self.0.patience).await {
             Ok(_) => Ok(()),
             Err(error @ ClientError::Refused { .. }) if !error.is_stale() => {
-                Err(Failure::new(error).never().code("emit_refused"))
+                Err(JobError::new(error).never().code("emit_refused"))
             }
             Err(error) => Err(error.into()),
         }
@@ -129,7 +130,7 @@ impl Job {
 
     /// Reads key-value state; `None` where the key is not set, or its time is over. A scope is `run`, `flow`, `tenant` or any
     /// other name, which all flows of the tenant share.
-    pub async fn get<T: DeserializeOwned>(&self, scope: &str, key: &str) -> Result<Option<T>, Failure> {
+    pub async fn get<T: DeserializeOwned>(&self, scope: &str, key: &str) -> Result<Option<T>, JobError> {
         let order = self.0.sending.lock().await;
         self.send_lines(&order).await?;
         // Ahead of lines that were added meanwhile, and on its own, so that this call gets its answer.
@@ -147,7 +148,7 @@ impl Job {
     }
 
     /// Writes key-value state. It stays written if the attempt fails.
-    pub async fn set(&self, scope: &str, key: &str, value: &impl Serialize) -> Result<(), Failure> {
+    pub async fn set(&self, scope: &str, key: &str, value: &impl Serialize) -> Result<(), JobError> {
         self.change(
             scope,
             wire::StateLine {
@@ -166,20 +167,20 @@ impl Job {
         key: &str,
         value: &impl Serialize,
         ttl: Duration,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), JobError> {
         let ttl_ms = Some(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
         let (set, value) = (Some(key.to_owned()), Some(payload_of(value)?));
         self.change(scope, wire::StateLine { set, value, ttl_ms, ..Default::default() }).await
     }
 
-    pub async fn delete(&self, scope: &str, key: &str) -> Result<(), Failure> {
+    pub async fn delete(&self, scope: &str, key: &str) -> Result<(), JobError> {
         self.change(scope, wire::StateLine { delete: Some(key.to_owned()), ..Default::default() }).await
     }
 
-    async fn change(&self, scope: &str, state: wire::StateLine) -> Result<(), Failure> {
+    async fn change(&self, scope: &str, state: wire::StateLine) -> Result<(), JobError> {
         let state = wire::StateLine { scope: Some(scope.to_owned()), ..state };
         self.said().lines.push(wire::Line { log: None, state: Some(state) });
-        self.flush().await.map_err(Failure::from)
+        self.flush().await.map_err(JobError::from)
     }
 
     /// Sends the lines that wait.
@@ -269,18 +270,18 @@ fn some(lines: &[wire::Line]) -> usize {
     fits.count().max(1).min(lines.len())
 }
 
-fn payload_of(value: &impl Serialize) -> Result<Json, Failure> {
-    Json::of(value).map_err(|error| Failure::new(error).never().code("invalid_payload"))
+fn payload_of(value: &impl Serialize) -> Result<Json, JobError> {
+    Json::of(value).map_err(|error| JobError::new(error).never().code("invalid_payload"))
 }
 
 /// Why an attempt failed. Made by `?` from any error, which is then retried as the step's policy says.
 #[derive(Debug)]
-pub struct Failure(pub(crate) wire::Failed);
+pub struct JobError(pub(crate) wire::Failed);
 
-impl Failure {
-    pub fn new(error: impl fmt::Display) -> Failure {
+impl JobError {
+    pub fn new(error: impl fmt::Display) -> JobError {
         let (error, retry) = (error.to_string(), wire::Retry::Policy);
-        Failure(wire::Failed { error, code: None, stack: None, retry, after_ms: None })
+        JobError(wire::Failed { error, code: None, stack: None, retry, after_ms: None })
     }
 
     /// As it goes over the wire.
@@ -289,32 +290,26 @@ impl Failure {
     }
 
     /// No retry can help.
-    pub fn never(mut self) -> Failure {
+    pub fn never(mut self) -> JobError {
         self.0.retry = wire::Retry::Never;
         self
     }
 
     /// Names the kind of error, for `only` and `except` of the step's retry policy.
-    pub fn code(mut self, code: &str) -> Failure {
+    pub fn code(mut self, code: &str) -> JobError {
         self.0.code = Some(code.to_owned());
         self
     }
 
     /// Asks for the next try after this long, within the step's policy.
-    pub fn retry_after(mut self, delay: Duration) -> Failure {
+    pub fn retry_after(mut self, delay: Duration) -> JobError {
         self.0.after_ms = Some(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
         self
     }
 }
 
-impl<E: std::error::Error> From<E> for Failure {
-    fn from(error: E) -> Failure {
-        let mut text = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            text.push_str(&format!(": {cause}"));
-            source = cause.source();
-        }
-        Failure::new(text)
+impl<E: std::error::Error> From<E> for JobError {
+    fn from(error: E) -> JobError {
+        JobError::new(with_causes(&error))
     }
 }

@@ -36,6 +36,6 @@ pub use flowline_api as api;
 pub use flowline_types as types;
 pub use follow::EventStream;
 pub use hyper::Method;
-pub use job::{Failure, Job};
+pub use job::{Job, JobError};
 pub use lock::{RemoteLock, RemoteLockGuard};
 pub use worker::Worker;

@@ -14,6 +14,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::ClientError;
 use flowline_api::ProblemDetails;
+use flowline_types::error::with_causes;
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -125,8 +126,8 @@ impl Transport {
             request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         }
         let answer = self.pool.request(request).await.map_err(|error| match error.is_connect() {
-            true => ClientError::Unconnected { server: server.to_owned(), problem: chain(&error) },
-            false => ClientError::Unreachable { server: server.to_owned(), problem: chain(&error) },
+            true => ClientError::Unconnected { server: server.to_owned(), problem: with_causes(&error) },
+            false => ClientError::Unreachable { server: server.to_owned(), problem: with_causes(&error) },
         })?;
         let status = answer.status();
         if status.is_success() {
@@ -148,7 +149,7 @@ impl Transport {
 async fn whole(server: &str, body: Incoming) -> Result<Bytes, ClientError> {
     let body = Limited::new(body, ANSWER_BYTES).collect().await;
     let broken = |problem| ClientError::Unreachable { server: server.to_owned(), problem };
-    Ok(body.map_err(|error| broken(chain(&*error)))?.to_bytes())
+    Ok(body.map_err(|error| broken(with_causes(&*error)))?.to_bytes())
 }
 
 /// Trusts what the system trusts; `SSL_CERT_FILE` names other certificates.
@@ -161,15 +162,4 @@ fn tls(encrypted: Encrypted) -> ClientConfig {
     let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     // unwrap: ring speaks both versions of TLS that are safe; the build decides that, not the user.
     versions.expect("ring speaks TLS 1.2 and 1.3").with_root_certificates(roots).with_no_client_auth()
-}
-
-/// Everything that led to an error, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }

@@ -18,13 +18,13 @@ use serde::Serialize;
 
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::job::{Failure, Job};
+use crate::job::{Job, JobError};
 use flowline_api::work as wire;
 
 use rounds::Rounds;
 
 /// The future of one attempt.
-type Work = Pin<Box<dyn Future<Output = Result<Json, Failure>> + Send>>;
+type Work = Pin<Box<dyn Future<Output = Result<Json, JobError>> + Send>>;
 type Handler = Arc<dyn Fn(Job) -> Work + Send + Sync>;
 type Stop = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -89,14 +89,14 @@ impl Worker {
     pub fn handler<F, T, W>(mut self, handler: F) -> Worker
     where
         F: Fn(Job) -> W + Send + Sync + 'static,
-        W: Future<Output = Result<T, Failure>> + Send + 'static,
+        W: Future<Output = Result<T, JobError>> + Send + 'static,
         T: Serialize,
     {
         self.handler = Some(Arc::new(move |job| {
             let work = handler(job);
             Box::pin(async move {
                 let value = work.await?;
-                Json::of(&value).map_err(|error| Failure::new(error).never().code("invalid_payload"))
+                Json::of(&value).map_err(|error| JobError::new(error).never().code("invalid_payload"))
             })
         }));
         self
@@ -113,7 +113,7 @@ impl Worker {
         let stop = self.stop.unwrap_or_else(|| Box::pin(std::future::pending()));
         let handler = self.handler.unwrap_or_else(|| {
             Arc::new(|_| {
-                Box::pin(async { Err(Failure::new("this worker has no handler").code("no_runner")) })
+                Box::pin(async { Err(JobError::new("this worker has no handler").code("no_runner")) })
             })
         });
         let ask = wire::ClaimRequest {

@@ -26,8 +26,8 @@ pub mod template;
 pub use decide::{Decided, Decision, Input, decide};
 pub use definition::Definition;
 pub use flowline_types::{
-    Event, EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time, event, ids, json, limits, receipt,
-    row, time, violation,
+    Event, EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time, error, event, ids, json, limits,
+    receipt, row, time, violation,
 };
 pub use plan::Plan;
 pub use run::RunState;

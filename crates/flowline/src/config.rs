@@ -34,12 +34,12 @@ pub struct Config {
     /// The name of this instance in leases, events, logs and metrics. It must be unique: see [`instance_name`].
     pub instance: Arc<str>,
     /// What this engine does.
-    pub role: Role,
+    pub role: InstanceRole,
 }
 
 /// Whether an engine runs steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum InstanceRole {
     /// Claims and runs jobs, recovers lost ones, retains.
     Work,
     /// Only carries inputs (start, cancel, send …) into runs.
@@ -64,7 +64,7 @@ impl Default for Config {
             reconcile: None,
             limits: Limits::default(),
             instance: instance_name(None),
-            role: Role::Work,
+            role: InstanceRole::Work,
         }
     }
 }

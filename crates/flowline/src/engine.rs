@@ -11,9 +11,9 @@ use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::attempt::volume::LogTally;
-use crate::config::{Config, Role};
-use crate::drive::host::{Host, Mail};
-use crate::drive::{Message, Meters};
+use crate::config::{Config, InstanceRole};
+use crate::drive::host::{Host, InputCaller, Mail};
+use crate::drive::{DriverMessage, Meters};
 use crate::flow::Flow;
 use crate::plans::Plans;
 use crate::presence::Sign;
@@ -272,13 +272,18 @@ impl Shared {
         self.sealer.get_or_try_init(|| Sealer::of(&*self.store)).await
     }
 
+    /// Hands a message to the driver.
+    pub fn mail(&self, message: DriverMessage<InputCaller>) -> Result<(), EngineError> {
+        self.inbox.send(Mail::Message(message)).map_err(|_| EngineError::Stopped)
+    }
+
     /// No new attempts from here on; what still runs after this long is given back. The driver then ends by itself.
     fn tell_to_stop(&self, drain: Duration) {
         self.remote.room.close();
         for chore in self.chores.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             chore.abort();
         }
-        let _ = self.inbox.send(Mail::Message(Message::Stop(drain)));
+        let _ = self.mail(DriverMessage::Stop(drain));
     }
 }
 
@@ -386,11 +391,11 @@ impl EngineBuilder {
         );
         let (trouble, tally) = (host.trouble(), host.tally());
         let chores = match self.config.role {
-            Role::Work => chores(&store, &plans, &meters, &self.config),
-            Role::Operate => Vec::new(),
+            InstanceRole::Work => chores(&store, &plans, &meters, &self.config),
+            InstanceRole::Operate => Vec::new(),
         };
         let sign = match self.config.role {
-            Role::Work if store.is_shared() => {
+            InstanceRole::Work if store.is_shared() => {
                 Some(Sign::leave(store.clone(), self.config.instance.clone(), now).await)
             }
             _ => None,

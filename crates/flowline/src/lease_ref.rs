@@ -17,14 +17,13 @@ use flowline_store::Token;
 use tokio::sync::oneshot;
 
 use crate::attempt::{Attempt, Record};
-use crate::drive::host::Mail;
-use crate::drive::{Message, Reply};
+use crate::drive::{DriverMessage, Reply};
 use crate::engine::{Engine, EngineError};
 use crate::ledger::InputOutcome;
 use crate::operate::{Applied, refused, row};
 use crate::seal::{Seal, Sealer};
 use crate::step::StepError;
-use crate::trace::{self, End};
+use crate::trace::{self, SpanEnd};
 
 /// The longest reference that is read: two names of the longest kind, and numbers.
 const LONGEST: usize = 512;
@@ -119,14 +118,13 @@ impl Engine {
     ) -> Result<Applied, EngineError> {
         let attempt = self.check(lease).await?;
         let (run, token) = (&lease.run, lease.token);
-        let end = End::of(&outcome);
+        let end = SpanEnd::of(&outcome);
         let (reply, answer) = oneshot::channel();
         let entry = Record::after(attempt.clone(), 1).finish(outcome, Reply::Caller(reply.into()));
-        let tell = |message| self.shared.inbox.send(Mail::Message(message)).map_err(|_| EngineError::Stopped);
-        tell(Message::Offer(run.clone(), entry))?;
+        self.shared.mail(DriverMessage::Offer(run.clone(), entry))?;
         match answer.await.map_err(|_| EngineError::Stopped)? {
             InputOutcome::Committed { status } => {
-                tell(Message::Settled(token))?;
+                self.shared.mail(DriverMessage::Settled(token))?;
                 if let Some(spans) = &self.shared.meters.spans {
                     spans.put(attempt.span((lease.claimed, trace::now()), end));
                 }

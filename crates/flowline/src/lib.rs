@@ -75,7 +75,7 @@ mod subscribe;
 pub mod trace;
 pub mod verify;
 
-pub use config::{Config, Role, instance_name};
+pub use config::{Config, InstanceRole, instance_name};
 pub use engine::{Engine, EngineBuilder, EngineError};
 pub use flow::{All, Any, Event, Flow, FlowBuilder, StepInput, StepOutput};
 pub use flowline_core as core;
@@ -103,8 +103,8 @@ pub use subscribe::{Source, Subscription};
 #[doc(hidden)]
 pub mod internal {
     pub use crate::attempt::{ASK_AGAIN, Attempt, FLUSH, Launch, Record, out_of_time_error};
-    pub use crate::drive::{Action, Driver, Message, Reply};
-    pub use crate::ledger::{Entry, InputOutcome};
+    pub use crate::drive::{Action, Driver, DriverMessage, Reply};
+    pub use crate::ledger::{InputEntry, InputOutcome};
     pub use crate::operate::refused;
     pub use crate::presence::{PresentEngine, engines};
     pub use crate::retry::again;

@@ -9,8 +9,8 @@ use flowline_store::{EventQuery, RunRow, Snapshot, Store};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use crate::drive::host::{Caller, Mail};
-use crate::drive::{Message, RunEnd};
+use crate::drive::host::{InputCaller, Mail};
+use crate::drive::{DriverMessage, RunEnd};
 use crate::engine::{Engine, EngineError};
 use crate::ledger::InputOutcome;
 
@@ -163,17 +163,16 @@ impl Engine {
 
     /// Carries an input into a run.
     pub async fn input(&self, run: &RunKey, input: Input) -> Result<Applied, EngineError> {
-        self.carry(run, |caller| Message::input(run.clone(), input, caller)).await
+        self.carry(run, |caller| DriverMessage::input(run.clone(), input, caller)).await
     }
 
     pub(crate) async fn carry(
         &self,
         run: &RunKey,
-        message: impl FnOnce(Caller) -> Message<Caller>,
+        message: impl FnOnce(InputCaller) -> DriverMessage<InputCaller>,
     ) -> Result<Applied, EngineError> {
         let (reply, answer) = oneshot::channel();
-        let mail = Mail::Message(message(reply.into()));
-        self.shared.inbox.send(mail).map_err(|_| EngineError::Stopped)?;
+        self.shared.mail(message(reply.into()))?;
         match answer.await.map_err(|_| EngineError::Stopped)? {
             InputOutcome::Committed { status } => Ok(Applied { changed: true, status }),
             InputOutcome::Applied { status } => Ok(Applied { changed: false, status }),

@@ -41,11 +41,11 @@ pub struct Reconciling {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Reconciled {
     pub runs: u64,
-    pub findings: Vec<Finding>,
+    pub findings: Vec<ReconcileFinding>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Finding {
+pub struct ReconcileFinding {
     #[serde(flatten)]
     pub violation: Violation,
     pub repaired: bool,
@@ -86,7 +86,7 @@ fn tell(done: &Reconciled, meters: &Meters, instance: &str) {
     ] {
         meter.fetch_add(n, Ordering::Relaxed);
     }
-    for Finding { violation, repaired } in done.findings.iter().take(TOLD) {
+    for ReconcileFinding { violation, repaired } in done.findings.iter().take(TOLD) {
         let run = violation.run_id.as_ref().map_or("", |run| run.as_str());
         let Violation { tenant, invariant, message, .. } = violation;
         tracing::warn!(instanceId = instance, %tenant, runId = run, %invariant, repaired, "reconciliation found: {message}");
@@ -149,7 +149,7 @@ async fn pass(
             }
             tokio::time::sleep(breath).await;
         }
-        let mut counters: Vec<Finding> =
+        let mut counters: Vec<ReconcileFinding> =
             check_counters(store, &tenant).await?.into_iter().map(found).collect();
         if !counters.is_empty() && mode == Mode::Repair {
             apply(store, Repair::Counters { tenant: tenant.clone() }).await?;
@@ -163,8 +163,8 @@ async fn pass(
     Ok(done)
 }
 
-fn found(violation: Violation) -> Finding {
-    Finding { violation, repaired: false }
+fn found(violation: Violation) -> ReconcileFinding {
+    ReconcileFinding { violation, repaired: false }
 }
 
 /// Counters against the rows as they are once every run was mended.
@@ -182,8 +182,12 @@ async fn check_counters(store: &dyn Store, tenant: &Tenant) -> Result<Vec<Violat
 }
 
 /// Mends one run, and says what was wrong with it.
-async fn mend(lens: &mut Lens<'_>, store: &dyn Store, run: &RunKey) -> Result<Vec<Finding>, StoreError> {
-    let mut findings: Vec<Finding> = Vec::new();
+async fn mend(
+    lens: &mut Lens<'_>,
+    store: &dyn Store,
+    run: &RunKey,
+) -> Result<Vec<ReconcileFinding>, StoreError> {
+    let mut findings: Vec<ReconcileFinding> = Vec::new();
     for _ in 0..ROUNDS {
         let looked = lens.look_until_still(run).await?;
         let left: BTreeSet<&str> =
@@ -193,7 +197,7 @@ async fn mend(lens: &mut Lens<'_>, store: &dyn Store, run: &RunKey) -> Result<Ve
         }
         for violation in &looked.violations {
             if !findings.iter().any(|finding| finding.violation.message == violation.message) {
-                findings.push(Finding { violation: violation.clone(), repaired: false });
+                findings.push(ReconcileFinding { violation: violation.clone(), repaired: false });
             }
         }
         // Worst first: what follows from the row is only worth mending once the row is right.

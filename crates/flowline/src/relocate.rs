@@ -58,7 +58,7 @@ struct Pages {
 /// What was carried.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Moved {
+pub struct MoveCounts {
     pub tenants: u64,
     pub definitions: u64,
     pub runs: u64,
@@ -116,7 +116,7 @@ pub async fn relocate(
     target: &dyn Store,
     survey: &Survey,
     told: &mut (dyn FnMut(u64) + Send),
-) -> Result<Moved, MoveError> {
+) -> Result<MoveCounts, MoveError> {
     if target.begin_filling().await? == Filling::NotEmpty {
         return Err(MoveError::NotEmpty);
     }
@@ -126,7 +126,7 @@ pub async fn relocate(
         plans: Plans::default(),
         tokens: Tokens::random(),
         parcel: Parcel::default(),
-        moved: Moved::default(),
+        moved: MoveCounts::default(),
     };
     for pages in &survey.tenants {
         cart.definitions(&pages.tenant).await?;
@@ -180,7 +180,7 @@ struct Cart<'a> {
     plans: Plans,
     tokens: Tokens,
     parcel: Parcel,
-    moved: Moved,
+    moved: MoveCounts,
 }
 
 /// Parts that go together.

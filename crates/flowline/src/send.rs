@@ -15,7 +15,7 @@ use flowline_store::{Receipt, RunRow, StoreError};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::drive::Message;
+use crate::drive::DriverMessage;
 use crate::engine::{Engine, EngineError};
 use crate::start::{KeyOwner, user_run};
 
@@ -216,7 +216,7 @@ impl SendRequest {
         };
         let SendRequest { engine, run, name, payload, sender, .. } = self;
         let input = Input::External { name, payload, event_id: Some(event_id.clone()), sender };
-        let message = if fresh { Message::new_event } else { Message::input };
+        let message = if fresh { DriverMessage::new_event } else { DriverMessage::input };
         let applied = engine.carry(&run, |caller| message(run.clone(), input, caller)).await?;
         Ok(Sent {
             run_id: run.run,

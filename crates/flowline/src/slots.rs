@@ -9,8 +9,8 @@ use flowline_core::definition::START_QUEUE;
 use flowline_store::job::REMOTE;
 use flowline_store::{Claim, Handoff, Lane, Token};
 
-use crate::config::{Config, Role};
-use crate::ledger::Room;
+use crate::config::{Config, InstanceRole};
+use crate::ledger::Capacity;
 use crate::remote::Seats;
 
 /// The most jobs that one claim asks for: enough to fill a batch, few enough to share with other instances.
@@ -56,7 +56,7 @@ impl Promised {
 impl Slots {
     pub fn new(config: Config, mut needs: Vec<Arc<str>>, tokens: Tokens) -> Slots {
         // Who only operates takes nothing, not even what its own commits would hand to it.
-        let closed = config.role == Role::Operate;
+        let closed = config.role == InstanceRole::Operate;
         needs.sort();
         Slots {
             config,
@@ -168,7 +168,7 @@ impl Slots {
     }
 }
 
-impl Room for Slots {
+impl Capacity for Slots {
     fn reserve(&mut self, tenant: &Tenant, lane: &Lane) -> Option<Handoff> {
         if *lane.need == *REMOTE && !self.closed {
             let Config { instance, lease, .. } = &self.config;

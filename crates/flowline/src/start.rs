@@ -15,8 +15,8 @@ use flowline_store::{RunRow, Store};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use crate::drive::Message;
-use crate::drive::host::{Caller, Mail};
+use crate::drive::DriverMessage;
+use crate::drive::host::InputCaller;
 use crate::engine::{Engine, EngineError};
 use crate::flow::Flow;
 use crate::ledger::InputOutcome;
@@ -106,9 +106,9 @@ impl StartRequest {
         let digest = start.input_digest.clone();
         let (reply, answer) = oneshot::channel();
         let (tell, told) = oneshot::channel();
-        let caller = Caller::starting(key.clone(), reply, tell);
-        let message = Message::start(key.clone(), plan, start, caller);
-        shared.inbox.send(Mail::Message(message)).map_err(|_| EngineError::Stopped)?;
+        let caller = InputCaller::starting(key.clone(), reply, tell);
+        let message = DriverMessage::start(key.clone(), plan, start, caller);
+        shared.mail(message)?;
         let outcome = answer.await.map_err(|_| EngineError::Stopped)?;
         let status = match &outcome {
             InputOutcome::Committed { status } => Some(*status),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use flowline_core::call::Call;
 use flowline_core::decide::{AttemptFailure, Retryable};
+use flowline_core::error::with_causes;
 use flowline_core::request::Given;
 use flowline_core::{Json, RunId, Tenant};
 use flowline_store::StateScope;
@@ -280,12 +281,6 @@ impl StepError {
 
 impl<E: std::error::Error> From<E> for StepError {
     fn from(error: E) -> StepError {
-        let mut text = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            text.push_str(&format!(": {cause}"));
-            source = cause.source();
-        }
-        StepError::new(text)
+        StepError::new(with_causes(&error))
     }
 }

@@ -93,23 +93,23 @@ pub struct Span {
     pub attempt: Option<(Arc<str>, u32)>,
     pub began: Time,
     pub ended: Time,
-    pub end: End,
+    pub end: SpanEnd,
 }
 
 /// How it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum SpanEnd {
     Run(Status),
     Completed,
     /// With the code of the error, where it has one. Its text stays in the log of the run.
     Failed(Option<String>),
 }
 
-impl End {
-    pub(crate) fn of(outcome: &Result<Json, StepError>) -> End {
+impl SpanEnd {
+    pub(crate) fn of(outcome: &Result<Json, StepError>) -> SpanEnd {
         match outcome {
-            Ok(_) => End::Completed,
-            Err(error) => End::Failed(error.failure().code.clone()),
+            Ok(_) => SpanEnd::Completed,
+            Err(error) => SpanEnd::Failed(error.failure().code.clone()),
         }
     }
 }
@@ -133,7 +133,7 @@ impl Span {
             attempt: None,
             began,
             ended,
-            end: End::Run(status),
+            end: SpanEnd::Run(status),
         })
     }
 
@@ -144,7 +144,7 @@ impl Span {
         flow: &Arc<str>,
         attempt: (Arc<str>, u32),
         (began, ended): (Time, Time),
-        end: End,
+        end: SpanEnd,
     ) -> Option<Span> {
         let trace = Trace::of(&run.run, label);
         let step_id = flowline_core::ids::step_id(&run.run, &attempt.0, attempt.1);
@@ -236,7 +236,7 @@ mod tests {
         let (flow, at) = (Arc::from("f"), Time::from_millis(1));
         let of_run = Span::run(&run(), Some(GIVEN), &flow, (at, at), Status::Completed).unwrap();
         let attempt =
-            Span::attempt(&run(), Some(GIVEN), &flow, ("a".into(), 1), (at, at), End::Completed).unwrap();
+            Span::attempt(&run(), Some(GIVEN), &flow, ("a".into(), 1), (at, at), SpanEnd::Completed).unwrap();
         assert_eq!(of_run.parent.as_deref(), Some("b7ad6b7169203331"));
         assert_eq!(attempt.parent, Some(of_run.id));
         assert_eq!(attempt.trace, of_run.trace);

@@ -7,7 +7,7 @@ use flowline::core::event::EventType;
 use flowline::core::{RunKey, Status};
 use flowline::store::memory::MemoryStore;
 use flowline::store::{Catalog, Claim, Extend, Extended, FeedFilter, RunStore, StoreError, Token};
-use flowline::{Config, Engine, EngineError, Flow, Role, Step, StepError};
+use flowline::{Config, Engine, EngineError, Flow, InstanceRole, Step, StepError};
 use serde_json::{Value, json};
 
 use crate::kit::{diamond, kinds, memory, pass};
@@ -67,8 +67,9 @@ async fn a_run_that_was_begun_is_gone_on_with_before_another_is_begun() {
         Flow::new("chain").step("a", note("a")).returns("a.done").step("b", note("b")).subscribes(["a.done"]);
     let flow = chain.build().unwrap();
     let store = memory();
-    let client =
-        Engine::on(store.clone()).flow(&flow).config(Config { role: Role::Operate, ..Config::default() });
+    let client = Engine::on(store.clone())
+        .flow(&flow)
+        .config(Config { role: InstanceRole::Operate, ..Config::default() });
     let client = client.start().await.unwrap();
     for number in 0..5 {
         client.run(&flow, number).await.unwrap();
@@ -102,7 +103,7 @@ async fn a_subscription_tells_that_the_store_went_back() {
 
 /// A run whose only job is leased to somebody who is no engine of this test, for a second.
 async fn leased_elsewhere(store: &Arc<MemoryStore>, flow: &Flow) -> (RunKey, Extend) {
-    let starter = Config { role: Role::Operate, ..Config::default() };
+    let starter = Config { role: InstanceRole::Operate, ..Config::default() };
     let starter = Engine::on(store.clone()).config(starter).flow(flow).start().await.unwrap();
     let run = starter.run(flow, 1).await.unwrap().key().clone();
     starter.stop().await;

@@ -7,7 +7,7 @@ use flowline::reconcile::{Mode, reconcile};
 use flowline::store::row::Repair;
 use flowline::store::{EventQuery, JobKey};
 use flowline::verify::verify;
-use flowline::{Config, Engine, Role};
+use flowline::{Config, Engine, InstanceRole};
 use serde_json::json;
 
 use crate::kit::memory;
@@ -27,7 +27,7 @@ const OF_PAID: JobKey = JobKey::Timer(3);
 async fn paid() -> (Engine, RunKey) {
     let store = memory();
     let definition = read("order.yaml", MACHINE, Format::Yaml).unwrap().definition;
-    let config = Config { role: Role::Operate, ..Config::default() };
+    let config = Config { role: InstanceRole::Operate, ..Config::default() };
     let engine = Engine::on(store).config(config).definition(definition, None).start().await.unwrap();
     let run = engine.run_named("order", flowline::core::Json::from(json!({}))).await.unwrap().await.unwrap();
     engine.send(run.key(), "pay", json!(1).into()).await.unwrap();

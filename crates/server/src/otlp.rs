@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue, Uri};
 use flowline::core::{Status, Time};
-use flowline::trace::{End, Span, Spans};
+use flowline::trace::{Span, SpanEnd, Spans};
 use flowline_client::{Client, ClientError};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -246,12 +246,12 @@ fn span_json(span: &Span) -> Value {
     };
     // Codes of the protocol: 1 is fine, 2 an error.
     let code = match &span.end {
-        End::Run(status) => {
+        SpanEnd::Run(status) => {
             attributes.push(attribute("flowline.status", status.as_str()));
             if *status == Status::Failed { 2 } else { 1 }
         }
-        End::Completed => 1,
-        End::Failed(code) => {
+        SpanEnd::Completed => 1,
+        SpanEnd::Failed(code) => {
             attributes.push(attribute("error.type", code.as_deref().unwrap_or("_OTHER")));
             2
         }

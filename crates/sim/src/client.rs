@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::internal::{InputOutcome, Message, again, input_digest, opened, refused};
+use flowline::internal::{DriverMessage, InputOutcome, again, input_digest, opened, refused};
 use flowline::{EngineError, Plans, RetryFrom};
 use flowline_check::{ClientReply, ClientRequest};
 use flowline_core::decide::{self, Finish, Sender};
@@ -234,7 +234,7 @@ impl SimulatedClient {
         };
         for _ in 0..TRIES {
             let asked_at = self.shared.lock().now;
-            let message = |ticket| Message::start(run.clone(), plan.clone(), start.clone(), ticket);
+            let message = |ticket| DriverMessage::start(run.clone(), plan.clone(), start.clone(), ticket);
             let told = match self.ask(message).await {
                 None => Told::Unasked,
                 Some(None) => Told::Unknown,
@@ -258,8 +258,8 @@ impl SimulatedClient {
             let asked_at = self.shared.lock().now;
             let asked = self.events(&run);
             let message = |ticket| match repeats {
-                Repeats::Never => Message::new_event(run.clone(), input.clone(), ticket),
-                Repeats::UntilKnown => Message::input(run.clone(), input.clone(), ticket),
+                Repeats::Never => DriverMessage::new_event(run.clone(), input.clone(), ticket),
+                Repeats::UntilKnown => DriverMessage::input(run.clone(), input.clone(), ticket),
             };
             let told = match self.ask(message).await {
                 None => Told::Unasked,
@@ -289,7 +289,10 @@ impl SimulatedClient {
     }
 
     /// Asks some instance. `None` where none is up; inside it, `None` where no answer came.
-    async fn ask(&self, message: impl FnOnce(Ticket) -> Message<Ticket>) -> Option<Option<InputOutcome>> {
+    async fn ask(
+        &self,
+        message: impl FnOnce(Ticket) -> DriverMessage<Ticket>,
+    ) -> Option<Option<InputOutcome>> {
         let (ticket, by) = {
             let mut inner = self.shared.lock();
             let up: Vec<Life> = inner.up.clone();

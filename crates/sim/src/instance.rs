@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::internal::{Attempt, Driver, Message, Slots, Tokens};
+use flowline::internal::{Attempt, Driver, DriverMessage, Slots, Tokens};
 use flowline::meters::Meters;
 use flowline::{Config, Plans};
 use flowline_check::{AttemptReport, Effect};
@@ -52,7 +52,7 @@ pub(crate) struct Instance {
     pub(crate) tick_at: Option<Duration>,
     /// Stopped as a process: what comes waits here.
     pub(crate) paused: bool,
-    pub(crate) kept: VecDeque<Message<Ticket>>,
+    pub(crate) kept: VecDeque<DriverMessage<Ticket>>,
     pub(crate) late: Vec<FutureId>,
     /// Told to stop: it ends when it has come to rest.
     pub(crate) draining: bool,

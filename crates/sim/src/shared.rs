@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fastrand::Rng;
-use flowline::internal::{InputOutcome, Message};
+use flowline::internal::{DriverMessage, InputOutcome};
 use flowline_check::{Effects, History, Violation, Watch};
 use flowline_core::{RunKey, Time};
 use flowline_store::Memory;
@@ -84,7 +84,7 @@ pub(crate) struct Inner {
     /// When the store lost what was not durable.
     pub(crate) went_back: Option<Duration>,
     pub(crate) queue: BTreeMap<(Duration, u64), Wake>,
-    pub(crate) mail: VecDeque<(Life, Message<Ticket>)>,
+    pub(crate) mail: VecDeque<(Life, DriverMessage<Ticket>)>,
     /// Requests that were sent twice, on their second way.
     pub(crate) spawned: Vec<BoxedFuture>,
     pub(crate) violations: Vec<Violation>,

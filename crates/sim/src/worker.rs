@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::internal::{
-    ASK_AGAIN, Attempt, Entry, FLUSH, InputOutcome, Launch, Message, Record, Reply, out_of_time_error,
+    ASK_AGAIN, Attempt, DriverMessage, FLUSH, InputEntry, InputOutcome, Launch, Record, Reply,
+    out_of_time_error,
 };
 use flowline::{Level, StepError};
 use flowline_check::{AttemptReport, Effect, RepeatedReport, ReportReply};
@@ -93,7 +94,7 @@ impl SimulatedWorker {
             let mut inner = self.shared.lock();
             let Some(&life) = inner.up.get(dice as usize % inner.up.len().max(1)) else { return };
             let ticket = inner.ticket(life);
-            let entry = Entry::new(input, Vec::new(), lease, Reply::Caller(ticket));
+            let entry = InputEntry::new(input, Vec::new(), lease, Reply::Caller(ticket));
             inner.mail.push_back((life, self.finished(entry)));
             ticket
         };
@@ -103,8 +104,8 @@ impl SimulatedWorker {
         self.shared.lock().effects.log.push(again);
     }
 
-    fn finished(&self, entry: Entry<Reply<Ticket>>) -> Message<Ticket> {
-        Message::Finished(self.attempt.token, self.attempt.run.clone(), entry)
+    fn finished(&self, entry: InputEntry<Reply<Ticket>>) -> DriverMessage<Ticket> {
+        DriverMessage::Finished(self.attempt.token, self.attempt.run.clone(), entry)
     }
 
     async fn perform(&mut self, act: ScriptedAttempt) -> Result<Json, StepError> {
@@ -177,7 +178,7 @@ impl SimulatedWorker {
                     let emitted = Effect::EmittedNow { run, step, attempt, name: name.clone() };
                     inner.effects.log.push(emitted);
                     let entry = self.record.emit_now(&name, payload, Reply::Caller(ticket));
-                    inner.mail.push_back((self.life, Message::Offer(self.attempt.run.clone(), entry)));
+                    inner.mail.push_back((self.life, DriverMessage::Offer(self.attempt.run.clone(), entry)));
                     ticket
                 };
                 match self.shared.answered(ticket, None).await {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use flowline::{Config, Plans, Role};
+use flowline::{Config, InstanceRole, Plans};
 use flowline_check::{Checker, Effects, Invariant, StoreSnapshot, Subject, Violation, Watch};
 use flowline_core::{RunKey, RunState, Tenant, Time};
 use flowline_store::Memory;
@@ -121,7 +121,7 @@ impl World {
         let lease = Duration::from_secs([3, 10, 30][rng.usize(0..3)]);
         let slots = [1, 2, 4, 32, 256][rng.usize(0..5)];
         let tenant = Some(Tenant::default());
-        let config = Config { slots, lease, role: Role::Work, tenant, ..Config::default() };
+        let config = Config { slots, lease, role: InstanceRole::Work, tenant, ..Config::default() };
         let calm =
             program.script.end().min(Duration::from_secs(60)) + Duration::from_millis(rng.u64(0..20_000));
         // Faults must have a moment of their own, or they would begin after their end.

@@ -4,6 +4,7 @@
 //! moves on, so a client that only needs the words doesn't build the engine. It's as pure as core, which re-exports it
 //! under its own paths.
 
+pub mod error;
 pub mod event;
 pub mod graph;
 pub mod ids;

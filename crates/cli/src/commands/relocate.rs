@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use flowline::Plans;
 use flowline::internal::engines;
-use flowline::relocate::{MoveError, Moved, relocate, survey};
+use flowline::relocate::{MoveCounts, MoveError, relocate, survey};
 use flowline::store::Store;
 use flowline::verify::verify;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -76,7 +76,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     report(context, &args, &moved, begun.elapsed())
 }
 
-fn report(context: &Context, args: &Args, moved: &Moved, took: Duration) -> Outcome {
+fn report(context: &Context, args: &Args, moved: &MoveCounts, took: Duration) -> Outcome {
     let (from, to) = (open::shown(&args.from), open::shown(&args.to));
     if context.json {
         let mut summary = json!({ "from": from, "to": to, "seconds": took.as_secs_f64() });

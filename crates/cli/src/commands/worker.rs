@@ -7,10 +7,10 @@ use flowline::core::decide::Retryable;
 use flowline::core::definition::Stdin;
 use flowline::core::json;
 use flowline::core::limits::Limits;
-use flowline::runner::command::{About, Listener, Program};
+use flowline::runner::command::{About, Listener, StepProgram};
 use flowline::{Level, StateScope, StepError};
 use flowline_api::work::Retry;
-use flowline_client::{Failure as JobFailure, Job, Worker};
+use flowline_client::{Job, JobError, Worker};
 use serde_json::{Map, Value};
 
 use super::Context;
@@ -85,7 +85,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn attempt(job: Job, command: Vec<String>, env: Vec<String>, stdin: Stdin) -> Result<Json, JobFailure> {
+async fn attempt(job: Job, command: Vec<String>, env: Vec<String>, stdin: Stdin) -> Result<Json, JobError> {
     let given = job.assignment();
     let about = About {
         run_id: given.run_id.to_string(),
@@ -103,7 +103,7 @@ async fn attempt(job: Job, command: Vec<String>, env: Vec<String>, stdin: Stdin)
     });
     // The server knows its own limit, and refuses what is over it.
     let payload = Limits::MOST.payload();
-    let program = Program { argv: &command, folder: None, pass_env: &env, stdin, payload };
+    let program = StepProgram { argv: &command, folder: None, pass_env: &env, stdin, payload };
     program.run(&about, state.as_ref(), job.input(), &Ear(&job)).await.map_err(|error| to_job(&error))
 }
 
@@ -148,7 +148,7 @@ impl Listener for Ear<'_> {
     }
 }
 
-fn to_step(failure: &JobFailure) -> StepError {
+fn to_step(failure: &JobError) -> StepError {
     let failed = failure.failed();
     let error = match failed.retry {
         Retry::Never => StepError::fatal(&failed.error),
@@ -160,9 +160,9 @@ fn to_step(failure: &JobFailure) -> StepError {
     }
 }
 
-fn to_job(error: &StepError) -> JobFailure {
+fn to_job(error: &StepError) -> JobError {
     let failed = error.failure();
-    let mut failure = JobFailure::new(&failed.error);
+    let mut failure = JobError::new(&failed.error);
     failure = match failed.retry {
         Retryable::ByPolicy => failure,
         Retryable::Never => failure.never(),

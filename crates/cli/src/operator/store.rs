@@ -14,7 +14,9 @@ use flowline::store::query::{MAX_PAGE, WantTotal};
 use flowline::store::row::Pause;
 use flowline::store::{EventQuery, QueueRow, ReceiptQuery, RunQuery, RunRow, Store};
 use flowline::verify::verify;
-use flowline::{Applied, Config, Engine, Plans, RetryFrom, Role, StateHandle, StateOwner, StateQuery};
+use flowline::{
+    Applied, Config, Engine, InstanceRole, Plans, RetryFrom, StateHandle, StateOwner, StateQuery,
+};
 use flowline_api::access::{MadeToken, NewToken, TokenRow};
 use flowline_api::events::{ReceiptList, SentView};
 use flowline_api::explain::VerifyReport;
@@ -64,7 +66,7 @@ impl<'a> StoreOperator<'a> {
         act: impl AsyncFnOnce(&Engine) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let limits = self.settings.limits();
-        let config = Config { role: Role::Operate, retention: None, limits, ..Config::default() };
+        let config = Config { role: InstanceRole::Operate, retention: None, limits, ..Config::default() };
         let engine = Engine::on(self.open(access).await?.clone()).config(config);
         let engine = engine.tenant(self.tenant().clone()).start().await?;
         let done = act(&engine).await;

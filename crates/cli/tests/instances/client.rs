@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flowline::core::{Json, RunId, RunKey, Tenant, definition};
 use flowline::store::Store;
-use flowline::{Config, Engine, EngineError, Role};
+use flowline::{Config, Engine, EngineError, InstanceRole};
 use flowline_check::{ClientReply, ClientRequest, History};
 use flowline_postgres::PostgresStore;
 use flowline_redis::RedisStore;
@@ -34,7 +34,7 @@ impl Client {
                 Kind::Redis => RedisStore::open(url, flowline_redis::IfMissing::Make).await.unwrap(),
                 Kind::Postgres => PostgresStore::open(url, flowline_postgres::IfMissing::Make).await.unwrap(),
             };
-            let config = Config { role: Role::Operate, ..Config::default() };
+            let config = Config { role: InstanceRole::Operate, ..Config::default() };
             let engine = Engine::on(store.clone()).config(config).start().await.unwrap();
             (store, engine)
         });

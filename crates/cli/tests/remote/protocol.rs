@@ -213,7 +213,7 @@ fn workers_hold_locks_for_their_attempts_and_take_turns() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use flowline_client::{Client, Failure, Worker};
+    use flowline_client::{Client, JobError, Worker};
 
     let (_here, server) = place("30s");
     let runs: Vec<String> = (0..4).map(|n| server.begin("parcel", &json!(n))).collect();
@@ -227,13 +227,13 @@ fn workers_hold_locks_for_their_attempts_and_take_turns() {
         let worker = worker.handler(move |job| {
             let (inside, turns) = (inside.clone(), turns.clone());
             async move {
-                let lock = job.lock("scales").acquire().await.map_err(Failure::new)?;
+                let lock = job.lock("scales").acquire().await.map_err(JobError::new)?;
                 let alone = inside.fetch_add(1, Ordering::SeqCst) == 0;
                 let held = job.lock("scales").try_acquire().await.unwrap_err();
                 assert!(held.is_held(), "{held}");
                 inside.fetch_sub(1, Ordering::SeqCst);
                 turns.fetch_add(u32::from(alone && lock.is_held()), Ordering::SeqCst);
-                lock.release().await.map_err(Failure::new)?;
+                lock.release().await.map_err(JobError::new)?;
                 Ok(json!({}))
             }
         });

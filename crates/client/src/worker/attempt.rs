@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::ClientError;
-use crate::job::{Failure, Job};
+use crate::job::{Job, JobError};
 use flowline_api::work as wire;
 
 /// How long lines wait for others, or for the outcome.
@@ -29,7 +29,7 @@ pub(super) async fn run(job: Job, work: super::Work) -> Result<wire::AttemptOutc
         },
         () = out_of_time => {
             let limit = flowline_types::time::format_duration(limit.unwrap_or_default());
-            Err(Failure::new(format!("the attempt took longer than {limit}")).code("timeout"))
+            Err(JobError::new(format!("the attempt took longer than {limit}")).code("timeout"))
         }
     };
     match job.flush().await {
@@ -39,20 +39,20 @@ pub(super) async fn run(job: Job, work: super::Work) -> Result<wire::AttemptOutc
     }
     let (complete, fail) = match outcome {
         Ok(result) => (Some(wire::Completed { result, emits: job.emits() }), None),
-        Err(Failure(failed)) => (None, Some(failed)),
+        Err(JobError(failed)) => (None, Some(failed)),
     };
     Ok(wire::AttemptOutcome { lease, complete, fail })
 }
 
 /// Sends lines as they come. Ends with the lease, or with a failure where the server refused what the attempt said.
-async fn flush_lines(job: &Job) -> Option<Failure> {
+async fn flush_lines(job: &Job) -> Option<JobError> {
     loop {
         tokio::time::sleep(FLUSH).await;
         match job.flush().await {
             Ok(()) => {}
             Err(error) if error.is_stale() => return None,
             Err(error @ ClientError::Refused { .. }) if !error.is_transient() => {
-                return Some(Failure::new(error).never().code("protocol"));
+                return Some(JobError::new(error).never().code("protocol"));
             }
             Err(_) => {}
         }

@@ -18,11 +18,11 @@ use super::record::{self, Record};
 use super::volume::{self, LogRoom, LogTally, Logged};
 use super::{ASK_AGAIN, Attempt, FLUSH, Launch, out_of_time_error};
 use crate::drive::host::Mail;
-use crate::drive::{Message, Reply};
+use crate::drive::{DriverMessage, Reply};
 use crate::meters::Meters;
 use crate::runner::{Runner, StepFuture};
 use crate::step::{Level, Step, StepError};
-use crate::trace::End;
+use crate::trace::SpanEnd;
 
 /// Lines that a program may be ahead of the store.
 #[cfg(feature = "command")]
@@ -88,7 +88,7 @@ impl Launch {
         let meter = if outcome.is_ok() { &meters.completed } else { &meters.failed };
         meter.observe(start.elapsed());
         if let Some(spans) = &meters.spans {
-            spans.put(live.attempt.span((began, began + start.elapsed()), End::of(&outcome)));
+            spans.put(live.attempt.span((began, began + start.elapsed()), SpanEnd::of(&outcome)));
         }
         live.finish(outcome).await;
     }
@@ -140,7 +140,7 @@ impl LiveAttempt {
             let _ = self.write_lines(&order).await;
         }
         let entry = self.record().finish(outcome, Reply::None);
-        let message = Message::Finished(self.attempt.token, self.attempt.run.clone(), entry);
+        let message = DriverMessage::Finished(self.attempt.token, self.attempt.run.clone(), entry);
         let _ = self.inbox.send(Mail::Message(message));
     }
 
@@ -209,7 +209,7 @@ impl LiveAttempt {
         loop {
             let answer = self.store.append(vec![append.clone()]).await;
             if failed || answer.is_err() {
-                let trouble = Message::Trouble(answer.as_ref().err().cloned());
+                let trouble = DriverMessage::Trouble(answer.as_ref().err().cloned());
                 let _ = self.inbox.send(Mail::Message(trouble));
                 failed = true;
             }
@@ -231,7 +231,7 @@ impl LiveAttempt {
         }
         let (reply, answer) = oneshot::channel();
         let entry = self.record().emit_now(name, payload, Reply::Caller(reply.into()));
-        let _ = self.inbox.send(Mail::Message(Message::Offer(self.attempt.run.clone(), entry)));
+        let _ = self.inbox.send(Mail::Message(DriverMessage::Offer(self.attempt.run.clone(), entry)));
         match answer.await {
             Ok(outcome) => self.record().emitted(outcome),
             Err(_) => Err(record::lease_gone()),

@@ -16,7 +16,7 @@ use flowline_core::{Input, Plan, RunKey, Time};
 use flowline_store::{Extend, JobKey, Lane, LeaseUse, Token};
 
 use crate::step::{StepError, idempotency_key};
-use crate::trace::{End, Span, Trace};
+use crate::trace::{Span, SpanEnd, Trace};
 
 pub use record::Record;
 
@@ -109,7 +109,7 @@ impl Attempt {
     }
 
     /// Its span; `None` where its trace is not recorded.
-    pub fn span(&self, times: (Time, Time), end: End) -> Option<Span> {
+    pub fn span(&self, times: (Time, Time), end: SpanEnd) -> Option<Span> {
         let step = (self.name().clone(), self.number);
         Span::attempt(&self.run, self.trace.as_deref(), &self.plan.flow, step, times, end)
     }

@@ -13,7 +13,7 @@ use flowline_core::{Input, Time, limits};
 use flowline_store::{Append, AppendError, Line, StateChange, StateScope};
 
 use super::{Attempt, FirstLine, Launch, started_data};
-use crate::ledger::{Entry, InputOutcome};
+use crate::ledger::{InputEntry, InputOutcome};
 use crate::state::check_key;
 use crate::step::{Level, StepError};
 
@@ -160,13 +160,13 @@ impl Record {
     }
 
     /// An event to be published at once, together with the waiting lines. See [`Record::must_append`].
-    pub fn emit_now<R>(&mut self, name: &str, payload: Json, reply: R) -> Entry<R> {
+    pub fn emit_now<R>(&mut self, name: &str, payload: Json, reply: R) -> InputEntry<R> {
         self.sent = std::mem::take(&mut self.lines);
         let (step, attempt) = (self.attempt.step, self.attempt.number);
         let input = Input::EmitNow { step, attempt, name: name.to_owned(), payload };
         let lease = self.attempt.keep(self.sent.len() as u32);
         let lines = self.sent.iter().map(|line| line.event.clone()).collect();
-        Entry::new(input, lines, Some(lease), reply)
+        InputEntry::new(input, lines, Some(lease), reply)
     }
 
     /// What became of [`Record::emit_now`].
@@ -192,7 +192,7 @@ impl Record {
     }
 
     /// The outcome of the attempt, with the lines that wait. See [`Record::must_append`].
-    pub fn finish<R>(&mut self, outcome: Result<Json, StepError>, reply: R) -> Entry<R> {
+    pub fn finish<R>(&mut self, outcome: Result<Json, StepError>, reply: R) -> InputEntry<R> {
         let (step, attempt) = (self.attempt.step, self.attempt.number);
         let emits = std::mem::take(&mut self.emits);
         let input = match self.broken.take().map_or(outcome, Err) {
@@ -200,7 +200,7 @@ impl Record {
             Err(StepError(failure)) => Input::Failed { step, attempt, failure },
         };
         let lines = std::mem::take(&mut self.lines).into_iter().map(|line| line.event).collect();
-        Entry::new(input, lines, Some(self.attempt.finish()), reply)
+        InputEntry::new(input, lines, Some(self.attempt.finish()), reply)
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::{Action, BATCH, Driver, Message, Meters, RunEnd, StoreCall};
+use super::{Action, BATCH, Driver, DriverMessage, Meters, RunEnd, StoreCall};
 use crate::attempt::live::Workplace;
 use crate::attempt::volume::LogTally;
 use crate::config::Config;
@@ -26,26 +26,26 @@ use crate::slots::{Slots, Tokens};
 
 /// How a caller is told what became of its input.
 #[derive(Debug)]
-pub struct Caller {
+pub struct InputCaller {
     reply: oneshot::Sender<InputOutcome>,
     /// Of who starts a run: told when the run ends, unless it was there before.
     ended: Option<(RunKey, oneshot::Sender<RunEnd>)>,
 }
 
-impl Caller {
+impl InputCaller {
     /// Who starts this run.
     pub fn starting(
         run: RunKey,
         reply: oneshot::Sender<InputOutcome>,
         ended: oneshot::Sender<RunEnd>,
-    ) -> Caller {
-        Caller { reply, ended: Some((run, ended)) }
+    ) -> InputCaller {
+        InputCaller { reply, ended: Some((run, ended)) }
     }
 }
 
-impl From<oneshot::Sender<InputOutcome>> for Caller {
-    fn from(reply: oneshot::Sender<InputOutcome>) -> Caller {
-        Caller { reply, ended: None }
+impl From<oneshot::Sender<InputOutcome>> for InputCaller {
+    fn from(reply: oneshot::Sender<InputOutcome>) -> InputCaller {
+        InputCaller { reply, ended: None }
     }
 }
 
@@ -56,7 +56,7 @@ const FORGET: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all of it is messages")]
 pub enum Mail {
-    Message(Message<Caller>),
+    Message(DriverMessage<InputCaller>),
     /// Tell when a run ends.
     Await(RunKey, oneshot::Sender<RunEnd>),
     /// Tell when there is nothing left to do, or only jobs that are due later than this from now.
@@ -64,7 +64,7 @@ pub enum Mail {
 }
 
 pub struct Host {
-    driver: Driver<Caller>,
+    driver: Driver<InputCaller>,
     store: Arc<dyn Store>,
     plans: Arc<Plans>,
     runners: Arc<Runners>,
@@ -163,7 +163,7 @@ impl Host {
                     let now = self.start.elapsed();
                     mail.drain(..).for_each(|mail| self.open(mail, now));
                 }
-                Ok(()) = changed.changed() => self.driver.handle(Message::Changed, self.start.elapsed()),
+                Ok(()) = changed.changed() => self.driver.handle(DriverMessage::Changed, self.start.elapsed()),
                 () = tokio::time::sleep_until(tick) => {}
                 // The last that is under way may be all that is waited for.
                 Some(_) = self.tasks.join_next(), if self.driver.is_stopping() => {}
@@ -194,7 +194,7 @@ impl Host {
     fn open(&mut self, mail: Mail, now: Duration) {
         match mail {
             Mail::Message(message) => {
-                if let Message::Finished(token, ..) = &message {
+                if let DriverMessage::Finished(token, ..) = &message {
                     self.attempts.remove(token);
                 }
                 self.driver.handle(message, now);
@@ -231,7 +231,7 @@ impl Host {
                         attempt.abort();
                     }
                 }
-                Action::Reply(Caller { reply, ended }, outcome) => {
+                Action::Reply(InputCaller { reply, ended }, outcome) => {
                     if let (Some((run, waiter)), InputOutcome::Committed { .. }) = (ended, &outcome) {
                         self.waiters.entry(run).or_default().push(waiter);
                     }
@@ -290,7 +290,7 @@ impl Host {
 
 /// Whether it is something to decide on.
 fn is_input(mail: &Mail) -> bool {
-    matches!(mail, Mail::Message(Message::Offer(..) | Message::Finished(..)))
+    matches!(mail, Mail::Message(DriverMessage::Offer(..) | DriverMessage::Finished(..)))
 }
 
 async fn ask(
@@ -305,6 +305,6 @@ async fn ask(
         if let Some(began) = began {
             meters.commit.observe(began.elapsed());
         }
-        let _ = inbox.send(Mail::Message(Message::Answer(answer)));
+        let _ = inbox.send(Mail::Message(DriverMessage::Answer(answer)));
     }
 }

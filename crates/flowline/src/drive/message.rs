@@ -10,14 +10,14 @@ use flowline_store::{
 };
 
 use crate::attempt::Launch;
-use crate::ledger::{Entry, HandedOff, InputOutcome, RunEnd, Seen};
+use crate::ledger::{HandedOff, InputEntry, InputOutcome, RunEnd, Seen};
 
 /// Something for a driver to deal with. `R` is whatever a caller wants back with the outcome of its input.
 #[derive(Debug)]
-pub enum Message<R> {
-    Offer(RunKey, Entry<Reply<R>>),
+pub enum DriverMessage<R> {
+    Offer(RunKey, InputEntry<Reply<R>>),
     /// An attempt is over; its slot is free for what follows from it.
-    Finished(Token, RunKey, Entry<Reply<R>>),
+    Finished(Token, RunKey, InputEntry<Reply<R>>),
     /// The outcome of an attempt was committed through its reference, so a runner that still works on it here stops.
     Settled(Token),
     /// No new attempts; what still runs after this long is given back.
@@ -29,28 +29,28 @@ pub enum Message<R> {
     Answer(StoreReply),
 }
 
-impl<R> Message<R> {
+impl<R> DriverMessage<R> {
     /// An input from outside for a run.
-    pub fn input(run: RunKey, input: Input, caller: R) -> Message<R> {
-        Message::Offer(run, Entry::new(input, Vec::new(), None, Reply::Caller(caller)))
+    pub fn input(run: RunKey, input: Input, caller: R) -> DriverMessage<R> {
+        DriverMessage::Offer(run, InputEntry::new(input, Vec::new(), None, Reply::Caller(caller)))
     }
 
-    /// As [`Message::input`], of an event whose id was made for it.
-    pub fn new_event(run: RunKey, input: Input, caller: R) -> Message<R> {
-        let entry = Entry::new(input, Vec::new(), None, Reply::Caller(caller));
-        Message::Offer(run, entry.with_fresh_id())
+    /// As [`DriverMessage::input`], of an event whose id was made for it.
+    pub fn new_event(run: RunKey, input: Input, caller: R) -> DriverMessage<R> {
+        let entry = InputEntry::new(input, Vec::new(), None, Reply::Caller(caller));
+        DriverMessage::Offer(run, entry.with_fresh_id())
     }
 
     /// The start of a run of this plan.
-    pub fn start(run: RunKey, plan: Arc<Plan>, start: Start, caller: R) -> Message<R> {
-        Message::Offer(run, Entry::start(plan, start, Reply::Caller(caller)))
+    pub fn start(run: RunKey, plan: Arc<Plan>, start: Start, caller: R) -> DriverMessage<R> {
+        DriverMessage::Offer(run, InputEntry::start(plan, start, Reply::Caller(caller)))
     }
 }
 
 /// Something that a driver wants done.
 #[derive(Debug)]
 pub enum Action<R> {
-    /// Ask the store. The answer comes back as [`Message::Answer`].
+    /// Ask the store. The answer comes back as [`DriverMessage::Answer`].
     Call(StoreCall),
     /// Run this attempt. The time is now by the store's clock.
     Launch(Launch, Time),

@@ -1,6 +1,6 @@
 //! One instance as a state machine: its ledger, slots, attempts and timers, and what it wants done.
 //!
-//! Everything reaches a [`Driver`] as a [`Message`], with the local time that it came at; everything it wants done
+//! Everything reaches a [`Driver`] as a [`DriverMessage`], with the local time that it came at; everything it wants done
 //! leaves as an [`Action`]. It does no I/O, reads no clock, spawns nothing and draws no random number, so the same
 //! messages at the same times give the same actions: under tokio ([`host`]) and under a simulator alike.
 //!
@@ -25,7 +25,7 @@ use flowline_core::{Json, RunKey, Time, json};
 use flowline_store::{ExpiredLease, Extended, Gone, StoreError, Token};
 
 use crate::attempt::Attempt;
-use crate::config::{Config, Role};
+use crate::config::{Config, InstanceRole};
 use crate::ledger::Ledger;
 use crate::slots::Slots;
 
@@ -33,7 +33,7 @@ pub use crate::ledger::RunEnd;
 pub use crate::meters::Meters;
 pub(crate) use call::look_up;
 pub(crate) use load::{prepare, see};
-pub use message::{Action, Message, Prepared, Reply, StoreCall, StoreReply};
+pub use message::{Action, DriverMessage, Prepared, Reply, StoreCall, StoreReply};
 
 /// Batches of commits on their way to the store at once.
 const FLIGHTS: usize = 16;
@@ -134,7 +134,7 @@ impl<R> Driver<R> {
         now: Duration,
         store_now: Time,
     ) -> Driver<R> {
-        let works = config.role == Role::Work;
+        let works = config.role == InstanceRole::Work;
         Driver {
             slots,
             next_heartbeat: now + config.lease / 3,
@@ -171,20 +171,20 @@ impl<R> Driver<R> {
     }
 
     /// Takes a message that came at local time `now`.
-    pub fn handle(&mut self, message: Message<R>, now: Duration) {
+    pub fn handle(&mut self, message: DriverMessage<R>, now: Duration) {
         self.now = self.now.max(now);
         match message {
-            Message::Offer(run, entry) => self.ledger.offer(run, entry),
-            Message::Finished(token, run, entry) => self.finished(token, run, entry),
-            Message::Settled(token) => self.lost(token),
-            Message::Stop(drain) => {
+            DriverMessage::Offer(run, entry) => self.ledger.offer(run, entry),
+            DriverMessage::Finished(token, run, entry) => self.finished(token, run, entry),
+            DriverMessage::Settled(token) => self.lost(token),
+            DriverMessage::Stop(drain) => {
                 self.slots.close();
                 self.stop_by = Some(self.now.saturating_add(drain));
                 self.next_claim = None;
             }
-            Message::Changed => self.look_soon(),
-            Message::Trouble(trouble) => self.tell_trouble(trouble),
-            Message::Answer(answer) => self.answer(answer),
+            DriverMessage::Changed => self.look_soon(),
+            DriverMessage::Trouble(trouble) => self.tell_trouble(trouble),
+            DriverMessage::Answer(answer) => self.answer(answer),
         }
     }
 
@@ -198,7 +198,7 @@ impl<R> Driver<R> {
         if self.next_heartbeat <= self.now {
             self.heartbeat();
         }
-        if self.config.role == Role::Work && !self.sweeping && self.next_sweep <= self.now {
+        if self.config.role == InstanceRole::Work && !self.sweeping && self.next_sweep <= self.now {
             self.sweep();
         }
         if !self.claiming && self.next_claim.is_some_and(|at| at <= self.now) {
@@ -213,7 +213,7 @@ impl<R> Driver<R> {
     /// When [`Driver::tick`] has something to do next, by local time.
     pub fn next_tick(&self) -> Duration {
         let mut next = self.next_heartbeat;
-        if self.config.role == Role::Work && !self.sweeping {
+        if self.config.role == InstanceRole::Work && !self.sweeping {
             next = next.min(self.next_sweep);
         }
         if !self.claiming {

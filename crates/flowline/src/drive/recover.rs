@@ -6,7 +6,7 @@ use flowline_store::{ExpiredLease, Extend, JobKey, LeaseUse, StoreError, Swept};
 
 use super::{Ahead, Driver, Reply, SWEEP, StoreCall};
 use crate::attempt::{Attempt, started_data};
-use crate::ledger::{Entry, timer_input};
+use crate::ledger::{InputEntry, timer_input};
 use crate::remote::UNACKNOWLEDGED;
 use crate::remote::lease::remote_holder;
 
@@ -34,7 +34,7 @@ impl<R> Driver<R> {
         let next = swept.next();
         for timer in swept.timers {
             let lease = LeaseUse::Due { key: timer.key, attempt: timer.attempt };
-            let entry = Entry::new(timer_input(&timer), Vec::new(), Some(lease), Reply::None);
+            let entry = InputEntry::new(timer_input(&timer), Vec::new(), Some(lease), Reply::None);
             self.ledger.offer(timer.run, entry);
         }
         let mut left_alone = false;
@@ -66,7 +66,7 @@ impl<R> Driver<R> {
 
 /// A lease that ran out becomes an input of its run. What the attempt did not get to write is written for it. A remote
 /// worker that never spoke of its assignment did not begin: that is no loss, and the log has no `step.started` of it.
-fn recover<R>(lease: ExpiredLease) -> (RunKey, Entry<Reply<R>>) {
+fn recover<R>(lease: ExpiredLease) -> (RunKey, InputEntry<Reply<R>>) {
     let attempt = lease.attempt;
     let remote = remote_holder(&lease.worker);
     let unheard = remote.is_some() && lease.lines == 0 && (lease.released || attempt < UNACKNOWLEDGED);
@@ -82,5 +82,5 @@ fn recover<R>(lease: ExpiredLease) -> (RunKey, Entry<Reply<R>>) {
     };
     let input = Input::LeaseLost { step, attempt, released: lease.released || unheard };
     let expired = LeaseUse::Expired { key: lease.key, attempt, token: lease.token, lines: lease.lines };
-    (lease.run, Entry::new(input, lines, Some(expired), Reply::None))
+    (lease.run, InputEntry::new(input, lines, Some(expired), Reply::None))
 }

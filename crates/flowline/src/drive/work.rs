@@ -8,12 +8,12 @@ use flowline_store::{Claimed, Extend, LeasedJob, StoreError, Token};
 
 use super::{Action, Driver, LOOK, Prepared, Reply, StoreCall};
 use crate::attempt::{FirstLine, Launch, started_data};
-use crate::config::Role;
-use crate::ledger::Entry;
+use crate::config::InstanceRole;
+use crate::ledger::InputEntry;
 
 impl<R> Driver<R> {
     pub(super) fn claim_by(&mut self, due: Time) {
-        if self.stop_by.is_none() && self.config.role == Role::Work {
+        if self.stop_by.is_none() && self.config.role == InstanceRole::Work {
             let at = self.clock.local(due);
             self.next_claim = Some(self.next_claim.map_or(at, |next| next.min(at)));
         }
@@ -21,7 +21,7 @@ impl<R> Driver<R> {
 
     /// Another instance may have left jobs to whoever has room: a hint, and no more. Without it they are found a sweep later.
     pub(super) fn look_soon(&mut self) {
-        if self.stop_by.is_none() && self.config.role == Role::Work {
+        if self.stop_by.is_none() && self.config.role == InstanceRole::Work {
             let at = self.now.max(self.last_claim + LOOK);
             self.next_claim = Some(self.next_claim.map_or(at, |next| next.min(at)));
         }
@@ -114,7 +114,7 @@ impl<R> Driver<R> {
             let run = launch.attempt.run.clone();
             let (input, lease) = launch.attempt.end_wait(data);
             let reply = Reply::Launch(Box::new(launch));
-            return self.ledger.offer(run, Entry::new(input, Vec::new(), Some(lease), reply));
+            return self.ledger.offer(run, InputEntry::new(input, Vec::new(), Some(lease), reply));
         }
         self.attempts.insert(launch.attempt.token, launch.attempt.clone());
         let now = self.store_now();
@@ -123,7 +123,7 @@ impl<R> Driver<R> {
 
     /// An attempt is over. Until its outcome is decided its slot is kept for the steps that follow: handed over they take one
     /// commit, and whoever goes on with a run knows it already.
-    pub(super) fn finished(&mut self, token: Token, run: RunKey, mut entry: Entry<Reply<R>>) {
+    pub(super) fn finished(&mut self, token: Token, run: RunKey, mut entry: InputEntry<Reply<R>>) {
         if let Some(attempt) = self.attempts.remove(&token) {
             if self.is_shared(&run, attempt.step) {
                 self.ledger.doubt(&run);

@@ -10,9 +10,10 @@ use flowline_core::run::Phase;
 use flowline_core::{Decided, Json, Plan, RunKey, RunState, Time, decide};
 use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, Lane, NewRun, StoreError};
 
-use super::draft::Draft;
+use super::draft::CommitDraft;
 use super::{
-    Batch, CACHED_PAYLOADS, Entry, HandedOff, Heard, InputOutcome, Landed, Room, RunEnd, Seen, Unused,
+    Batch, CACHED_PAYLOADS, Capacity, HandedOff, Heard, InputEntry, InputOutcome, Landed, RunEnd, Seen,
+    Unused,
 };
 use crate::trace;
 
@@ -21,15 +22,15 @@ pub(super) struct Cell<R> {
     pub(super) seen: Option<Seen>,
     pub(super) known: Known,
     pub(super) cached: usize,
-    pub(super) waiting: VecDeque<Entry<R>>,
+    pub(super) waiting: VecDeque<InputEntry<R>>,
     /// How many of them, from the front, waited when `seen` was asked for. Only to these may be told what it says: to
     /// others it is a guess, and what writes nothing is not checked by a commit.
     fresh: usize,
-    pub(super) busy: Busy<R>,
+    pub(super) busy: InFlight<R>,
 }
 
 #[derive(Debug)]
-pub(super) enum Busy<R> {
+pub(super) enum InFlight<R> {
     No,
     /// An answer to a question is awaited.
     Asking,
@@ -38,7 +39,7 @@ pub(super) enum Busy<R> {
 
 #[derive(Debug)]
 pub(super) struct Flight<R> {
-    pub(super) entries: Vec<Entry<R>>,
+    pub(super) entries: Vec<InputEntry<R>>,
     pub(super) after: Seen,
     pub(super) payloads: BTreeMap<Slot, Json>,
     pub(super) handoffs: Vec<(u32, u32, Handoff)>,
@@ -55,22 +56,22 @@ impl<R> Default for Cell<R> {
             cached: 0,
             waiting: VecDeque::new(),
             fresh: 0,
-            busy: Busy::No,
+            busy: InFlight::No,
         }
     }
 }
 
 impl<R> Cell<R> {
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && matches!(self.busy, Busy::No)
+        self.waiting.is_empty() && matches!(self.busy, InFlight::No)
     }
 
     /// The plan of the run, where it is in mind.
     pub(super) fn plan(&self) -> Option<&Arc<Plan>> {
         match (&self.seen, &self.busy) {
             (Some(seen), _) => Some(&seen.plan),
-            (None, Busy::Committing(flight)) => Some(&flight.after.plan),
-            _ => self.waiting.iter().find_map(Entry::as_start).map(|(plan, _)| plan),
+            (None, InFlight::Committing(flight)) => Some(&flight.after.plan),
+            _ => self.waiting.iter().find_map(InputEntry::as_start).map(|(plan, _)| plan),
         }
     }
 
@@ -111,7 +112,7 @@ impl<R> Cell<R> {
         run: &RunKey,
         now: Time,
         limits: Limits,
-        room: &mut dyn Room,
+        room: &mut dyn Capacity,
         batch: &mut Batch<R>,
     ) {
         let Some(first) = self.waiting.front() else { return };
@@ -126,7 +127,7 @@ impl<R> Cell<R> {
             }
             (None, None) => return batch.loads.push(self.load(run)),
         };
-        let mut draft = Draft::new(run, seen, base, now);
+        let mut draft = CommitDraft::new(run, seen, base, now);
         while let Some(entry) = self.waiting.front() {
             if draft.contradicts(entry) {
                 break;
@@ -150,21 +151,21 @@ impl<R> Cell<R> {
                 Decided::Applied => {
                     let status = draft.seen.state.status();
                     // A start that was repeated; but its own commit may have made the run.
-                    let exists = |entry: &Entry<R>| entry.as_start().is_some() && !entry.unsure;
-                    let told = |entry: Entry<R>| match exists(&entry) {
+                    let exists = |entry: &InputEntry<R>| entry.as_start().is_some() && !entry.unsure;
+                    let told = |entry: InputEntry<R>| match exists(&entry) {
                         true => (entry.reply, InputOutcome::Exists),
                         false => (entry.reply, InputOutcome::Applied { status }),
                     };
                     batch.replies.extend(self.take().map(told));
                 }
                 Decided::Refused(refusal) => {
-                    let told = |entry: Entry<R>| (entry.refused(refusal), entry.reply);
+                    let told = |entry: InputEntry<R>| (entry.refused(refusal), entry.reply);
                     batch.replies.extend(self.take().map(told).map(|(outcome, reply)| (reply, outcome)));
                 }
                 // What was decided so far goes first; this input is decided again on the state after it.
                 Decided::Missing(_) if !draft.entries.is_empty() => break,
                 Decided::Missing(missing) => {
-                    self.busy = Busy::Asking;
+                    self.busy = InFlight::Asking;
                     return batch.missing.push((run.clone(), missing));
                 }
             }
@@ -177,7 +178,7 @@ impl<R> Cell<R> {
             return;
         }
         let (commit, flight) = draft.finish(room);
-        self.busy = Busy::Committing(Box::new(flight));
+        self.busy = InFlight::Committing(Box::new(flight));
         batch.commits.push(commit);
     }
 
@@ -188,18 +189,20 @@ impl<R> Cell<R> {
 
     /// Waits for the run to be read.
     fn load(&mut self, run: &RunKey) -> RunKey {
-        self.busy = Busy::Asking;
+        self.busy = InFlight::Asking;
         self.fresh = self.waiting.len();
         run.clone()
     }
 
-    fn take(&mut self) -> Option<Entry<R>> {
+    fn take(&mut self) -> Option<InputEntry<R>> {
         self.fresh = self.fresh.saturating_sub(1);
         self.waiting.pop_front()
     }
 
     pub(super) fn land(&mut self, run: &RunKey, committed: Committed, now: Time, landed: &mut Landed<R>) {
-        let Busy::Committing(mut flight) = std::mem::replace(&mut self.busy, Busy::No) else { return };
+        let InFlight::Committing(mut flight) = std::mem::replace(&mut self.busy, InFlight::No) else {
+            return;
+        };
         flight.after.version = committed.version;
         if flight.after.version == 1 {
             flight.after.created_at = committed.ts;
@@ -237,8 +240,8 @@ impl<R> Cell<R> {
 
     /// Puts the inputs of a commit that did not land back in line.
     pub(super) fn unwind(&mut self) -> Vec<Unused> {
-        match std::mem::replace(&mut self.busy, Busy::No) {
-            Busy::Committing(flight) => {
+        match std::mem::replace(&mut self.busy, InFlight::No) {
+            InFlight::Committing(flight) => {
                 for entry in flight.entries.into_iter().rev() {
                     self.waiting.push_front(entry);
                 }
@@ -251,7 +254,7 @@ impl<R> Cell<R> {
 
     /// The steps that the commit on its way triggers, by name.
     pub(super) fn triggered(&self) -> Vec<Arc<str>> {
-        let Busy::Committing(flight) = &self.busy else { return Vec::new() };
+        let InFlight::Committing(flight) = &self.busy else { return Vec::new() };
         let after = &flight.after;
         let idle = |step: &u32| {
             self.seen.as_ref().is_none_or(|before| before.state.step(*step).phase == Phase::Idle)
@@ -262,7 +265,7 @@ impl<R> Cell<R> {
     /// How many inputs are in the commit on its way.
     pub(super) fn flown(&self) -> usize {
         match &self.busy {
-            Busy::Committing(flight) => flight.entries.len(),
+            InFlight::Committing(flight) => flight.entries.len(),
             _ => 0,
         }
     }
@@ -279,7 +282,8 @@ impl<R> Cell<R> {
                 }
             }
             CommitError::StaleLease(key) => {
-                let relies = |entry: &Entry<R>| entry.lease.as_ref().is_some_and(|lease| lease.key() == key);
+                let relies =
+                    |entry: &InputEntry<R>| entry.lease.as_ref().is_some_and(|lease| lease.key() == key);
                 let stale = self.waiting.iter().take(flown).position(relies);
                 // A job that no input relied on (one that `fail_fast` drops) was taken meanwhile: look again. What its
                 // attempt says since is not at fault.

@@ -11,15 +11,15 @@ use flowline_core::{Decision, Input, Json, NewEvent, RunKey, Time};
 use flowline_store::{Base, Commit, Failure, LeaseUse, Others, ReceiptChange};
 
 use super::cell::Flight;
-use super::{Entry, Heard, Room, Seen, index_of, job_key, new_job};
+use super::{Capacity, Heard, InputEntry, Seen, index_of, job_key, new_job};
 
 /// A commit in the making, out of one or more inputs of a run.
-pub(super) struct Draft<'a, R> {
+pub(super) struct CommitDraft<'a, R> {
     run: &'a RunKey,
     now: Time,
     pub(super) seen: Seen,
     base: Base,
-    pub(super) entries: Vec<Entry<R>>,
+    pub(super) entries: Vec<InputEntry<R>>,
     leases: Vec<LeaseUse>,
     events: Vec<NewEvent>,
     add: Vec<AddJob>,
@@ -30,9 +30,9 @@ pub(super) struct Draft<'a, R> {
     heard: Heard,
 }
 
-impl<'a, R> Draft<'a, R> {
+impl<'a, R> CommitDraft<'a, R> {
     pub(super) fn new(run: &'a RunKey, seen: Seen, base: Base, now: Time) -> Self {
-        Draft {
+        CommitDraft {
             run,
             now,
             seen,
@@ -49,7 +49,7 @@ impl<'a, R> Draft<'a, R> {
         }
     }
 
-    pub(super) fn known<'k>(&self, known: &'k Known, entry: &Entry<R>) -> Cow<'k, Known> {
+    pub(super) fn known<'k>(&self, known: &'k Known, entry: &InputEntry<R>) -> Cow<'k, Known> {
         let event_id = match &entry.input {
             Input::External { event_id: Some(id), .. } if self.seen.plan.machine.is_some() => Some(id),
             _ => None,
@@ -76,14 +76,14 @@ impl<'a, R> Draft<'a, R> {
 
     /// Whether an input must wait for a commit of its own: that a lease is lost was found before what its attempt says in
     /// this commit was written.
-    pub(super) fn contradicts(&self, entry: &Entry<R>) -> bool {
+    pub(super) fn contradicts(&self, entry: &InputEntry<R>) -> bool {
         let lost = |lease: &&LeaseUse| matches!(lease, LeaseUse::Expired { .. });
         let key = entry.lease.as_ref().filter(lost).map(LeaseUse::key);
         key.is_some_and(|key| self.leases.iter().any(|lease| lease.key() == key))
     }
 
     /// Adds a decision. True where nothing may follow it in the same commit.
-    pub(super) fn take(&mut self, mut entry: Entry<R>, decision: Decision) -> bool {
+    pub(super) fn take(&mut self, mut entry: InputEntry<R>, decision: Decision) -> bool {
         self.hear(&decision);
         self.leases.extend(entry.lease.clone());
         self.events.extend(entry.lines.iter().cloned());
@@ -141,7 +141,7 @@ impl<'a, R> Draft<'a, R> {
         }
     }
 
-    pub(super) fn finish(self, room: &mut dyn Room) -> (Commit, Flight<R>) {
+    pub(super) fn finish(self, room: &mut dyn Capacity) -> (Commit, Flight<R>) {
         let mut handoffs = Vec::new();
         let mut waiting: Option<Time> = None;
         let plan = self.seen.plan.clone();

@@ -8,7 +8,7 @@ use flowline_store::{LeaseUse, StoreError};
 
 /// An input on its way into a run. `R` is whatever the caller wants back with the outcome.
 #[derive(Debug)]
-pub struct Entry<R> {
+pub struct InputEntry<R> {
     pub input: Input,
     /// Lines of the attempt that are not in the log yet; written before the input's own events.
     pub lines: Vec<NewEvent>,
@@ -23,15 +23,15 @@ pub struct Entry<R> {
     pub(super) fresh: bool,
 }
 
-impl<R> Entry<R> {
-    pub fn new(input: Input, lines: Vec<NewEvent>, lease: Option<LeaseUse>, reply: R) -> Entry<R> {
-        Entry { input, lines, lease, plan: None, reply, unsure: false, fresh: false }
+impl<R> InputEntry<R> {
+    pub fn new(input: Input, lines: Vec<NewEvent>, lease: Option<LeaseUse>, reply: R) -> InputEntry<R> {
+        InputEntry { input, lines, lease, plan: None, reply, unsure: false, fresh: false }
     }
 
     /// The first input of a run that should not exist yet.
-    pub fn start(plan: Arc<Plan>, start: Start, reply: R) -> Entry<R> {
+    pub fn start(plan: Arc<Plan>, start: Start, reply: R) -> InputEntry<R> {
         let input = Input::Start(Box::new(start));
-        Entry { plan: Some(plan), ..Entry::new(input, Vec::new(), None, reply) }
+        InputEntry { plan: Some(plan), ..InputEntry::new(input, Vec::new(), None, reply) }
     }
 
     pub(super) fn as_start(&self) -> Option<(&Arc<Plan>, &Start)> {
@@ -42,7 +42,7 @@ impl<R> Entry<R> {
     }
 
     /// Says that the id of its event was made for it.
-    pub fn with_fresh_id(mut self) -> Entry<R> {
+    pub fn with_fresh_id(mut self) -> InputEntry<R> {
         self.fresh = true;
         self
     }

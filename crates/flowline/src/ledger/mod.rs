@@ -25,9 +25,9 @@ use flowline_core::{Json, Plan, RunKey, Status, Tenant, Time};
 use flowline_store::{Commit, CommitError, Committed, Handoff, JobKey, Lane, LeasedJob, StoreError, Token};
 
 use crate::attempt::{Attempt, FirstLine, Launch};
-use cell::{Busy, Cell};
+use cell::{Cell, InFlight};
 
-pub use entry::{Entry, InputOutcome};
+pub use entry::{InputEntry, InputOutcome};
 pub use jobs::{RUN_TIMEOUT, index_of, job_key, new_job, timer_input, timer_of};
 
 /// Payload bytes that a cell keeps for the steps to come; beyond that they are read again from the store.
@@ -131,7 +131,7 @@ pub struct Unused {
 }
 
 /// Who has room to take a job right away.
-pub trait Room {
+pub trait Capacity {
     /// Reserves room for a job of this tenant's lane, or says no.
     fn reserve(&mut self, tenant: &Tenant, lane: &Lane) -> Option<Handoff>;
 
@@ -185,7 +185,7 @@ impl<R> Ledger<R> {
     }
 
     /// Takes an input for a run.
-    pub fn offer(&mut self, run: RunKey, entry: Entry<R>) {
+    pub fn offer(&mut self, run: RunKey, entry: InputEntry<R>) {
         let cell = self.cells.entry(run.clone()).or_default();
         cell.waiting.push_back(entry);
         self.dirty.push_back(run);
@@ -193,7 +193,7 @@ impl<R> Ledger<R> {
 
     /// Whether nothing waits and nothing is in flight.
     pub fn is_idle(&self) -> bool {
-        self.cells.values().all(|cell| cell.waiting.is_empty() && matches!(cell.busy, Busy::No))
+        self.cells.values().all(|cell| cell.waiting.is_empty() && matches!(cell.busy, InFlight::No))
     }
 
     /// What is known of a run, which may be out of date.
@@ -225,7 +225,9 @@ impl<R> Ledger<R> {
 
     /// Takes what was read of a run for another reason, where it is newer than what is known.
     pub fn learn(&mut self, run: &RunKey, seen: Seen) {
-        let Some(cell) = self.cells.get_mut(run).filter(|cell| matches!(cell.busy, Busy::No)) else { return };
+        let Some(cell) = self.cells.get_mut(run).filter(|cell| matches!(cell.busy, InFlight::No)) else {
+            return;
+        };
         if cell.seen.as_ref().is_some_and(|known| known.version < seen.version) {
             cell.seen = Some(seen);
         }
@@ -234,19 +236,19 @@ impl<R> Ledger<R> {
     /// What is known of a run is likely to be out of date: it is read again before the next decision, which is cheaper
     /// than a commit that comes too late.
     pub fn doubt(&mut self, run: &RunKey) {
-        if let Some(cell) = self.cells.get_mut(run).filter(|cell| matches!(cell.busy, Busy::No)) {
+        if let Some(cell) = self.cells.get_mut(run).filter(|cell| matches!(cell.busy, InFlight::No)) {
             cell.forget();
         }
     }
 
     /// Decides what can be decided and says what to ask of the store. At most `limit` questions.
-    pub fn next(&mut self, now: Time, room: &mut dyn Room, limit: usize) -> Batch<R> {
+    pub fn next(&mut self, now: Time, room: &mut dyn Capacity, limit: usize) -> Batch<R> {
         let mut batch =
             Batch { commits: Vec::new(), loads: Vec::new(), missing: Vec::new(), replies: Vec::new() };
         while batch.questions() < limit {
             let Some(run) = self.dirty.pop_front() else { break };
             let Some(cell) = self.cells.get_mut(&run) else { continue };
-            if let Busy::No = cell.busy {
+            if let InFlight::No = cell.busy {
                 cell.next(&run, now, self.limits, room, &mut batch);
             }
             if cell.is_spent() {
@@ -259,7 +261,7 @@ impl<R> Ledger<R> {
     /// A run of [`Batch::loads`] as it was read; `None` where there is no such run.
     pub fn loaded(&mut self, run: &RunKey, seen: Option<Seen>) -> Vec<(R, InputOutcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
-        cell.busy = Busy::No;
+        cell.busy = InFlight::No;
         let start = cell.waiting.iter().position(|entry| entry.as_start().is_some());
         if let (None, Some(start)) = (&seen, start) {
             // A start came while it was looked for: there will be a run, for the start and what came after it.
@@ -284,7 +286,7 @@ impl<R> Ledger<R> {
     /// What was found for one of [`Batch::missing`].
     pub fn learned(&mut self, run: &RunKey, learned: Learned) {
         let Some(cell) = self.cells.get_mut(run) else { return };
-        cell.busy = Busy::No;
+        cell.busy = InFlight::No;
         cell.learn(learned);
         self.dirty.push_back(run.clone());
     }
@@ -292,7 +294,7 @@ impl<R> Ledger<R> {
     /// A question to the store failed. The inputs wait to be decided again after [`Ledger::wake`], on fresh state.
     pub fn failed(&mut self, run: &RunKey) -> Vec<Unused> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
-        if let Busy::Committing(flight) = &mut cell.busy {
+        if let InFlight::Committing(flight) = &mut cell.busy {
             flight.entries.iter_mut().for_each(|entry| entry.unsure = true);
         }
         let unused = cell.unwind();
@@ -315,7 +317,7 @@ impl<R> Ledger<R> {
         &mut self,
         run: &RunKey,
         why: &StoreError,
-        which: impl Fn(&Entry<R>) -> bool,
+        which: impl Fn(&InputEntry<R>) -> bool,
     ) -> Vec<(R, InputOutcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         let waiting = std::mem::take(&mut cell.waiting).into_iter();

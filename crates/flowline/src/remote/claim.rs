@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::lease::{Lease, holder};
-use super::room::Look;
+use super::room::WorkFound;
 use super::{ACKNOWLEDGE, Assignment, CLAIM, LONGEST_WAIT, REMOTE, Remote, WorkRequest, locked};
 use crate::attempt::{FirstLine, Launch};
 use crate::drive::prepare;
@@ -71,7 +71,7 @@ impl Remote {
     }
 
     /// One look into the store.
-    async fn look(&self, request: Arc<WorkRequest>) -> Result<Look<Assignment>, EngineError> {
+    async fn look(&self, request: Arc<WorkRequest>) -> Result<WorkFound<Assignment>, EngineError> {
         let remote = self.clone();
         self.to_its_end(async move { remote.take(&request).await }).await
     }
@@ -90,7 +90,7 @@ impl Remote {
                 Err(job) => remote.prepare(vec![*job]).await,
             };
             let found = remote.assign(&request, launches, failed, at, expires).await?;
-            Ok(Look { found, due_in: None })
+            Ok(WorkFound { found, due_in: None })
         });
         Ok(received.await?.found)
     }
@@ -98,10 +98,10 @@ impl Remote {
     /// Leases are taken to the end even if nobody waits for them any more: then they are given back.
     async fn to_its_end(
         &self,
-        taking: impl Future<Output = Result<Look<Assignment>, EngineError>> + Send + 'static,
-    ) -> Result<Look<Assignment>, EngineError> {
+        taking: impl Future<Output = Result<WorkFound<Assignment>, EngineError>> + Send + 'static,
+    ) -> Result<WorkFound<Assignment>, EngineError> {
         let remote = self.clone();
-        let give_back = move |unheard: Result<Look<Assignment>, EngineError>| async move {
+        let give_back = move |unheard: Result<WorkFound<Assignment>, EngineError>| async move {
             let found = unheard.map_or_else(|_| Vec::new(), |look| look.found);
             let leases: Vec<String> = found.into_iter().map(|job| job.lease).collect();
             let _ = remote.release(&leases).await;
@@ -118,7 +118,7 @@ impl Remote {
         (&mut Awaited::new(told, give_back).told).await.map_err(|_| EngineError::Stopped)?
     }
 
-    async fn take(&self, request: &WorkRequest) -> Result<Look<Assignment>, EngineError> {
+    async fn take(&self, request: &WorkRequest) -> Result<WorkFound<Assignment>, EngineError> {
         let shared = &self.engine.shared;
         let limit = request.limit.clamp(1, CLAIM);
         let tokens = {
@@ -139,7 +139,7 @@ impl Remote {
             .await?;
         let due_in = claimed.next_due.map(|due| due.since(claimed.now));
         if claimed.jobs.is_empty() {
-            return Ok(Look { found: Vec::new(), due_in });
+            return Ok(WorkFound { found: Vec::new(), due_in });
         }
         for job in &claimed.jobs {
             shared.meters.queue_wait.observe(claimed.now.since(job.due));
@@ -147,7 +147,7 @@ impl Remote {
         let expires = claimed.jobs.first().map_or(claimed.now, |job| job.expires);
         let (launches, failed) = self.prepare(claimed.jobs).await;
         let found = self.assign(request, launches, failed, claimed.now, expires).await?;
-        Ok(Look { found, due_in })
+        Ok(WorkFound { found, due_in })
     }
 
     async fn prepare(&self, jobs: Vec<LeasedJob>) -> (Vec<Launch>, Vec<LeasedJob>) {
@@ -241,7 +241,9 @@ impl Remote {
         if let Err(error) = too_large {
             let outcome = Err(StepError::fatal(error).code("too_large"));
             // Where this fails the lease runs out, and the next attempt fails the same way.
-            let _ = self.complete(vec![super::Ending { lease: job.lease, outcome, emits: Vec::new() }]).await;
+            let _ = self
+                .complete(vec![super::AttemptEnding { lease: job.lease, outcome, emits: Vec::new() }])
+                .await;
         }
     }
 

@@ -29,10 +29,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use flowline_api::work::{Assignment, Beat};
-use flowline_core::{Json, Plan, RunKey, Status};
+use flowline_core::{Json, Plan, RunKey};
 pub use flowline_store::job::REMOTE;
 use flowline_store::{StateScope, Token};
-use serde::Serialize;
 
 use crate::attempt::volume::Logged;
 use crate::engine::{Engine, EngineError};
@@ -105,22 +104,12 @@ pub struct Appended {
 
 /// How an attempt ended.
 #[derive(Debug)]
-pub struct Ending {
+pub struct AttemptEnding {
     pub lease: String,
     /// The result, or why it failed.
     pub outcome: Result<Json, StepError>,
     /// Published with the result.
     pub emits: Vec<(String, Json)>,
-}
-
-/// What became of a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Reported {
-    /// False where it was in the log already.
-    pub applied: bool,
-    /// The run's status after it.
-    pub run_status: Status,
 }
 
 /// Work for remote workers of one tenant. Cheap to make; see [`Engine::remote`].
@@ -141,7 +130,7 @@ impl Engine {
     /// # async fn example(engine: flowline::Engine) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
     /// use flowline::core::Json;
-    /// use flowline::remote::{Ending, WorkRequest};
+    /// use flowline::remote::{AttemptEnding, WorkRequest};
     ///
     /// let remote = engine.remote();
     /// let request = WorkRequest {
@@ -154,7 +143,7 @@ impl Engine {
     /// for job in remote.claim(request).await? {
     ///     remote.heartbeat(std::slice::from_ref(&job.lease)).await?; // the first word: it has begun
     ///     let outcome = Ok(Json::of(&format!("packed {}", job.step_id))?);
-    ///     remote.complete(vec![Ending { lease: job.lease, outcome, emits: Vec::new() }]).await;
+    ///     remote.complete(vec![AttemptEnding { lease: job.lease, outcome, emits: Vec::new() }]).await;
     /// }
     /// # Ok(())
     /// # }
@@ -170,7 +159,7 @@ type Planned = (Arc<Plan>, Option<Arc<str>>);
 /// What an instance keeps in mind for its workers. All of it can be forgotten at any time.
 #[derive(Debug)]
 pub(crate) struct Mind {
-    pub(crate) room: room::Room,
+    pub(crate) room: room::WaitingRoom,
     pub(crate) seats: Seats,
     tokens: Mutex<Tokens>,
     /// A run is pinned to its plan and its trace for life.
@@ -184,7 +173,7 @@ pub(crate) struct Mind {
 impl Default for Mind {
     fn default() -> Mind {
         Mind {
-            room: room::Room::default(),
+            room: room::WaitingRoom::default(),
             seats: Seats::default(),
             tokens: Mutex::new(Tokens::random()),
             plans: Mutex::default(),

@@ -12,15 +12,16 @@ use flowline_store::{Append, EventQuery, Extend, Extended, Gone, JobKey, Line};
 use tokio::sync::oneshot;
 
 use super::lease::Lease;
-use super::{Appended, Beat, Ending, Planned, REMOTE, Remote, Reported, Said, stale};
+use super::{Appended, AttemptEnding, Beat, Planned, REMOTE, Remote, Said, stale};
 use crate::attempt::record::log_data;
 use crate::attempt::{Attempt, Record, out_of_time_error, started_data};
-use crate::drive::host::{Caller, Mail};
-use crate::drive::{Message, Reply};
+use crate::drive::host::InputCaller;
+use crate::drive::{DriverMessage, Reply};
 use crate::engine::EngineError;
-use crate::ledger::{Entry, InputOutcome};
+use crate::ledger::{InputEntry, InputOutcome};
+use crate::operate::Applied;
 use crate::step::StepError;
-use crate::trace::{self, End};
+use crate::trace::{self, SpanEnd};
 
 /// Beyond a deadline a lease is kept for one more heartbeat and this long, so that it is the heartbeat that finds the time
 /// to be up.
@@ -95,7 +96,7 @@ impl Remote {
     }
 
     async fn time_out(&self, lease: &str, worker: WorkerAttempt) -> Result<Beat, EngineError> {
-        let ending = Ending {
+        let ending = AttemptEnding {
             lease: lease.to_owned(),
             outcome: Err(out_of_time_error(worker.attempt.timeout().unwrap_or_default())),
             emits: Vec::new(),
@@ -225,7 +226,7 @@ impl Remote {
     }
 
     /// Publishes an event in the middle of an attempt. One that this attempt has published already changes nothing.
-    pub async fn emit(&self, lease: &str, name: &str, payload: Json) -> Result<Reported, EngineError> {
+    pub async fn emit(&self, lease: &str, name: &str, payload: Json) -> Result<Applied, EngineError> {
         let worker = self.open(lease).await?;
         for begun in self.begin(&[&worker]).await? {
             match begun {
@@ -241,7 +242,7 @@ impl Remote {
     /// Reports how attempts ended. Each is answered once it is committed, in order. One that is in the log already changes
     /// nothing, however long ago its attempt ended; another outcome of an attempt that was reported is refused
     /// ([`Refusal::OtherOutcome`](flowline_core::decide::Refusal::OtherOutcome)).
-    pub async fn complete(&self, endings: Vec<Ending>) -> Vec<Result<Reported, EngineError>> {
+    pub async fn complete(&self, endings: Vec<AttemptEnding>) -> Vec<Result<Applied, EngineError>> {
         let mut opened = Vec::with_capacity(endings.len());
         for ending in endings {
             opened.push(self.open(&ending.lease).await.map(|worker| (worker, ending)));
@@ -254,7 +255,7 @@ impl Remote {
         let mut answers = Vec::with_capacity(opened.len());
         for opened in opened {
             answers.push(opened.and_then(
-                |(WorkerAttempt { attempt, lease }, Ending { outcome, emits, .. })| {
+                |(WorkerAttempt { attempt, lease }, AttemptEnding { outcome, emits, .. })| {
                     match begun.next() {
                         // The outcome will be refused in the same way; or it is in the log already.
                         Some(Ok(()) | Err(EngineError::StaleLease(_))) | None => {}
@@ -262,14 +263,14 @@ impl Remote {
                     }
                     let (token, run) = (attempt.token, attempt.run.clone());
                     // From its claim until now.
-                    let span = || attempt.span((lease.claimed, trace::now()), End::of(&outcome));
+                    let span = || attempt.span((lease.claimed, trace::now()), SpanEnd::of(&outcome));
                     let span = self.engine.shared.meters.spans.as_ref().and_then(|_| span());
                     let mut record = Record::after(attempt, 1);
                     emits.into_iter().for_each(|(name, payload)| record.emit(&name, payload));
                     self.engine.shared.remote.forget(token);
                     let (reply, answer) = oneshot::channel();
                     let entry = record.finish(outcome, Reply::Caller(reply.into()));
-                    self.mail(Message::Finished(token, run, entry));
+                    self.engine.shared.mail(DriverMessage::Finished(token, run, entry))?;
                     Ok((answer, span))
                 },
             ));
@@ -279,7 +280,7 @@ impl Remote {
             reported.push(match answer {
                 Ok((answer, span)) => {
                     let outcome = self.outcome(answer).await;
-                    if let (Some(spans), Ok(Reported { applied: true, .. })) =
+                    if let (Some(spans), Ok(Applied { changed: true, .. })) =
                         (&self.engine.shared.meters.spans, &outcome)
                     {
                         spans.put(span);
@@ -369,28 +370,22 @@ impl Remote {
     /// The first line of a delayed attempt is a commit: the run's status follows from it.
     async fn end_wait(&self, worker: &WorkerAttempt) -> Result<(), EngineError> {
         let (input, lease) = worker.attempt.end_wait(worker.started());
-        let entry = |reply| Entry::new(input, Vec::new(), Some(lease), reply);
+        let entry = |reply| InputEntry::new(input, Vec::new(), Some(lease), reply);
         self.offer(worker.attempt.run.clone(), entry).await.map(|_| ())
     }
 
     async fn offer(
         &self,
         run: RunKey,
-        entry: impl FnOnce(Reply<Caller>) -> Entry<Reply<Caller>>,
-    ) -> Result<Reported, EngineError> {
+        entry: impl FnOnce(Reply<InputCaller>) -> InputEntry<Reply<InputCaller>>,
+    ) -> Result<Applied, EngineError> {
         let (reply, answer) = oneshot::channel();
-        let entry = entry(Reply::Caller(reply.into()));
-        self.mail(Message::Offer(run, entry));
+        self.engine.shared.mail(DriverMessage::Offer(run, entry(Reply::Caller(reply.into()))))?;
         self.outcome(answer).await
     }
 
-    /// Where the engine has stopped the caller's end of the answer says so.
-    fn mail(&self, message: Message<Caller>) {
-        let _ = self.engine.shared.inbox.send(Mail::Message(message));
-    }
-
     /// Waits for what became of an input; while the store takes no writes not for long, for the report can be repeated.
-    async fn outcome(&self, mut answer: oneshot::Receiver<InputOutcome>) -> Result<Reported, EngineError> {
+    async fn outcome(&self, mut answer: oneshot::Receiver<InputOutcome>) -> Result<Applied, EngineError> {
         let outcome = loop {
             match tokio::time::timeout(TROUBLE, &mut answer).await {
                 Ok(outcome) => break outcome.map_err(|_| EngineError::Stopped)?,
@@ -402,14 +397,14 @@ impl Remote {
             }
         };
         match outcome {
-            InputOutcome::Committed { status } => Ok(Reported { applied: true, run_status: status }),
-            InputOutcome::Applied { status } => Ok(Reported { applied: false, run_status: status }),
+            InputOutcome::Committed { status } => Ok(Applied { changed: true, status }),
+            InputOutcome::Applied { status } => Ok(Applied { changed: false, status }),
             InputOutcome::StaleLease(Some(why)) => Err(stale(&why.to_string())),
             InputOutcome::StaleLease(None) => Err(stale("it isn't held by this worker")),
             InputOutcome::NotFound => Err(stale("its run doesn't exist")),
+            InputOutcome::Exists => Err(stale("its run was just started")),
             InputOutcome::Failed(error) => Err(EngineError::Store(error)),
             InputOutcome::Refused(refusal) => Err(EngineError::Refused(refusal)),
-            InputOutcome::Exists => Err(stale("its run was just started")),
         }
     }
 }

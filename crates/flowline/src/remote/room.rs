@@ -31,7 +31,7 @@ const LINES: usize = 256;
 type Place = (Tenant, Arc<[Arc<str>]>);
 
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct WaitingRoom {
     lines: Mutex<HashMap<Place, Arc<tokio::sync::Mutex<Line>>>>,
     closed: watch::Sender<bool>,
 }
@@ -50,19 +50,19 @@ struct Line {
 }
 
 /// What a look found.
-pub(super) struct Look<T> {
+pub(super) struct WorkFound<T> {
     pub(super) found: Vec<T>,
     /// How long until a job is due, where one is known.
     pub(super) due_in: Option<Duration>,
 }
 
-impl Default for Room {
-    fn default() -> Room {
-        Room { lines: Mutex::default(), closed: watch::channel(false).0 }
+impl Default for WaitingRoom {
+    fn default() -> WaitingRoom {
+        WaitingRoom { lines: Mutex::default(), closed: watch::channel(false).0 }
     }
 }
 
-impl Room {
+impl WaitingRoom {
     /// Nobody waits here any more.
     pub(crate) fn close(&self) {
         self.closed.send_replace(true);
@@ -81,46 +81,36 @@ impl Room {
         look: impl Fn() -> F,
     ) -> Result<Vec<T>, E>
     where
-        F: Future<Output = Result<Look<T>, E>>,
+        F: Future<Output = Result<WorkFound<T>, E>>,
     {
-        let mut closed = self.closed.subscribe();
-        tokio::select! {
-            found = self.stand_in_line(store, place, deadline, look) => found,
-            _ = closed.wait_for(|closed| *closed) => Ok(Vec::new()),
-        }
-    }
-
-    async fn stand_in_line<T, E, F>(
-        &self,
-        store: &dyn Store,
-        place: Place,
-        deadline: Instant,
-        look: impl Fn() -> F,
-    ) -> Result<Vec<T>, E>
-    where
-        F: Future<Output = Result<Look<T>, E>>,
-    {
-        let line = self.line(store, place);
-        let Ok(mut line) = timeout_at(deadline, line.lock()).await else { return Ok(Vec::new()) };
-        while line.hope(deadline).await {
-            line.last = Instant::now();
-            line.changed.mark_unchanged();
-            // Hope stays if this caller leaves meanwhile.
-            let looked = look().await;
-            match looked {
-                // There may be more, for the next.
-                Ok(Look { found, .. }) if !found.is_empty() => {
-                    line.vain = 0;
-                    return Ok(found);
-                }
-                Ok(Look { due_in, .. }) => line.in_vain(due_in),
-                Err(error) => {
-                    line.in_vain(None);
-                    return Err(error);
+        let in_line = async {
+            let line = self.line(store, place);
+            let Ok(mut line) = timeout_at(deadline, line.lock()).await else { return Ok(Vec::new()) };
+            while line.hope(deadline).await {
+                line.last = Instant::now();
+                line.changed.mark_unchanged();
+                // Hope stays if this caller leaves meanwhile.
+                let looked = look().await;
+                match looked {
+                    // There may be more, for the next.
+                    Ok(WorkFound { found, .. }) if !found.is_empty() => {
+                        line.vain = 0;
+                        return Ok(found);
+                    }
+                    Ok(WorkFound { due_in, .. }) => line.in_vain(due_in),
+                    Err(error) => {
+                        line.in_vain(None);
+                        return Err(error);
+                    }
                 }
             }
+            Ok(Vec::new())
+        };
+        let mut closed = self.closed.subscribe();
+        tokio::select! {
+            found = in_line => found,
+            _ = closed.wait_for(|closed| *closed) => Ok(Vec::new()),
         }
-        Ok(Vec::new())
     }
 
     fn line(&self, store: &dyn Store, place: Place) -> Arc<tokio::sync::Mutex<Line>> {

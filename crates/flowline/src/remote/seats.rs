@@ -43,7 +43,7 @@ struct Sitting {
 
 /// A place to wait; it is given up when this is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct WorkerSeat {
     seats: Seats,
     number: u64,
 }
@@ -55,7 +55,7 @@ impl Seats {
         worker: &str,
         tenant: &Tenant,
         queues: &Arc<[Arc<str>]>,
-    ) -> (Seat, oneshot::Receiver<HandedOff>) {
+    ) -> (WorkerSeat, oneshot::Receiver<HandedOff>) {
         let (tell, told) = oneshot::channel();
         let mut taken = self.lock();
         taken.last += 1;
@@ -64,7 +64,7 @@ impl Seats {
         taken.sitting.insert(number, Sitting { worker, tenant, queues, tell });
         taken.offer(number);
         drop(taken);
-        (Seat { seats: self.clone(), number }, told)
+        (WorkerSeat { seats: self.clone(), number }, told)
     }
 
     /// Reserves a seat for a job of this queue, which the commit leases as told.
@@ -137,7 +137,7 @@ impl Taken {
     }
 }
 
-impl Seat {
+impl WorkerSeat {
     /// Keeps commits from reserving it, before a look into the store: what that finds would be too much for a worker that a
     /// commit has a job for. Where one has, this does not end: whoever waits for it waits for the job too, and hears of that.
     pub(super) async fn withhold(&self) {
@@ -152,7 +152,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for WorkerSeat {
     fn drop(&mut self) {
         self.seats.lock().leave(self.number);
     }

@@ -13,6 +13,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use flowline_api::work::Emit;
 use flowline_core::definition::{Runner as Run, Stdin};
 use flowline_core::json::{self, Json, JsonError};
 use flowline_core::limits::{self, Limit};
@@ -22,7 +23,7 @@ use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 
-use super::message::{self, Emit, Line, Odd, State};
+use super::message::{self, Odd, State, StdoutLine};
 use super::{Runner, StepFuture, stray};
 use crate::step::{Level, Step, StepError};
 
@@ -57,7 +58,7 @@ pub struct About {
 
 /// A program for one attempt.
 #[derive(Debug, Clone, Copy)]
-pub struct Program<'a> {
+pub struct StepProgram<'a> {
     pub argv: &'a [String],
     /// Where it runs, and where a relative path to it starts.
     pub folder: Option<&'a Path>,
@@ -96,7 +97,7 @@ pub trait Listener: Sync {
     ) -> impl Future<Output = Result<Option<Json>, StepError>> + Send;
 }
 
-impl Program<'_> {
+impl StepProgram<'_> {
     /// Runs it to its end: its result, or why it failed. Dropping the future kills it with all that it started.
     pub async fn run(
         &self,
@@ -133,7 +134,7 @@ impl Runner for Command {
                 state.map(|all| json::object(all.iter().map(|(key, value)| (key.as_str(), Some(value)))));
             let (folder, stdin) = (folder.as_deref(), definition.stdin);
             let payload = step.live.limits.payload();
-            let program = Program { argv, folder, pass_env: &pass_env, stdin, payload };
+            let program = StepProgram { argv, folder, pass_env: &pass_env, stdin, payload };
             program.run(&about(&step), state.as_ref(), &input, &step).await
         })
     }
@@ -239,8 +240,8 @@ impl Drop for Child {
     }
 }
 
-fn spawn(program: &Program<'_>, about: &About) -> Result<Child, StepError> {
-    let Program { argv, folder, pass_env, .. } = *program;
+fn spawn(program: &StepProgram<'_>, about: &About) -> Result<Child, StepError> {
+    let StepProgram { argv, folder, pass_env, .. } = *program;
     let Some((program, arguments)) = argv.split_first() else {
         return Err(StepError::fatal("the command is empty").code("spawn"));
     };
@@ -277,7 +278,7 @@ async fn talk(
     child: &mut Child,
     listener: &impl Listener,
     envelope: Json,
-    program: &Program<'_>,
+    program: &StepProgram<'_>,
 ) -> Result<Json, StepError> {
     let (Some(mut stdin), Some(stdout), Some(stderr)) =
         (child.process.stdin().take(), child.process.stdout().take(), child.process.stderr().take())
@@ -395,14 +396,14 @@ impl Said {
             return Err(StepError::fatal(error).code("invalid_payload"));
         }
         let mut line = match message::read(text) {
-            Line::Message(message) => message,
-            Line::Odd(Odd { why, failure, breach }) => {
+            StdoutLine::Message(message) => message,
+            StdoutLine::Odd(Odd { why, failure, breach }) => {
                 self.failure = failure.or(self.failure.take());
                 let text = format!("not a message ({why}): {}", text.trim());
                 listener.log(Level::Warn, &text, Default::default()).await?;
                 return breach.map_or(Ok(()), Err);
             }
-            Line::Text => {
+            StdoutLine::Text => {
                 if !text.trim().is_empty() {
                     listener.log(Level::Info, text, Default::default()).await?;
                 }

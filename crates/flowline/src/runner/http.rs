@@ -26,7 +26,7 @@ use hyper::{Request, Uri};
 use super::{Runner, StepFuture};
 use crate::step::{Step, StepError};
 use answer::HttpOutcome;
-use connect::{Connector, Target};
+use connect::{Connector, HttpTarget};
 
 pub use address::Allow;
 pub use sign::Secrets;
@@ -95,7 +95,7 @@ impl Shared {
         let given = step.given(&input);
         let rendered = template.render(&given).map_err(|error| StepError::fatal(error).code("template"))?;
         drop(input);
-        let target = Target::of(&rendered.url)?;
+        let target = HttpTarget::of(&rendered.url)?;
         let message = self.message(&step, request, rendered, &target.uri).await?;
         if request.callback {
             // The outcome may come from elsewhere before this attempt has said that it began.
@@ -124,11 +124,11 @@ impl Shared {
 
     async fn ask(
         &self,
-        target: &Target,
+        target: &HttpTarget,
         message: Request<Full<Bytes>>,
         request: &HttpRequest,
         limit: Limit,
-    ) -> Result<exchange::HttpAnswer, StepError> {
+    ) -> Result<exchange::StepResponse, StepError> {
         let stream = self.connector.connect(target).await?;
         exchange::exchange(stream, message, target, request, limit).await
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use flowline_api::work::Emit;
 use flowline_core::definition::nearest;
 use flowline_core::json::Json;
 use flowline_core::time::parse_duration;
@@ -20,9 +21,9 @@ use crate::step::{Level, StepError};
 const KEYS: [&str; 7] = ["emit", "emit_now", "log", "state", "result", "fail", "retry"];
 
 /// A line that a program wrote.
-pub enum Line {
+pub enum StdoutLine {
     /// Boxed, for most lines are text.
-    Message(Box<Message>),
+    Message(Box<ProgramMessage>),
     Text,
     /// Meant as a message, and none.
     Odd(Odd),
@@ -47,7 +48,7 @@ impl Odd {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Message {
+pub struct ProgramMessage {
     pub emit: Option<Emit>,
     pub emit_now: Option<Emit>,
     pub log: Option<Map<String, Value>>,
@@ -56,14 +57,6 @@ pub struct Message {
     pub result: Option<Json>,
     pub fail: Option<Fail>,
     pub retry: Option<Again>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Emit {
-    pub name: String,
-    #[serde(default = "Json::nothing")]
-    pub payload: Json,
 }
 
 #[derive(Deserialize)]
@@ -100,25 +93,25 @@ pub struct Again {
 }
 
 /// Reads a line of stdout.
-pub fn read(text: &str) -> Line {
+pub fn read(text: &str) -> StdoutLine {
     let text = text.trim();
     if !text.starts_with('{') {
-        return Line::Text;
+        return StdoutLine::Text;
     }
     let json = match Json::parse(text) {
         Ok(json) => json,
-        Err(error) => return Line::Odd(Odd::new(error.to_string(), None, false)),
+        Err(error) => return StdoutLine::Odd(Odd::new(error.to_string(), None, false)),
     };
-    match json.to::<Message>() {
+    match json.to::<ProgramMessage>() {
         Ok(mut message) => match message.doubt() {
-            None => Line::Message(Box::new(message)),
-            Some(why) => Line::Odd(Odd::new(why, message.failure(), message.state.is_some())),
+            None => StdoutLine::Message(Box::new(message)),
+            Some(why) => StdoutLine::Odd(Odd::new(why, message.failure(), message.state.is_some())),
         },
-        Err(error) => Line::Odd(odd(&json, &error)),
+        Err(error) => StdoutLine::Odd(odd(&json, &error)),
     }
 }
 
-impl Message {
+impl ProgramMessage {
     /// What the message says of a failure. The delay is left out where it is no duration.
     pub fn failure(&mut self) -> Option<StepError> {
         let coded = |error: StepError, code: Option<String>| match code {
@@ -150,7 +143,7 @@ impl Message {
         if let Some(ttl) = ttl.filter(|ttl| parse_duration(ttl).is_none_or(|ttl| ttl.is_zero())) {
             return Some(format!("state.ttl {ttl:?} isn't a duration; write 500ms, 30s, 5m or 1h"));
         }
-        let Message { emit, emit_now, log, state, result, fail, retry } = self;
+        let ProgramMessage { emit, emit_now, log, state, result, fail, retry } = self;
         let silent = emit.is_none() && emit_now.is_none() && log.is_none() && state.is_none();
         (silent && result.is_none() && fail.is_none() && retry.is_none())
             .then(|| "it says nothing".to_owned())
@@ -197,9 +190,9 @@ mod tests {
 
     fn why(text: &str) -> String {
         match read(text) {
-            Line::Odd(odd) => odd.why,
-            Line::Text => panic!("{text} is text"),
-            Line::Message(_) => panic!("{text} is a message"),
+            StdoutLine::Odd(odd) => odd.why,
+            StdoutLine::Text => panic!("{text} is text"),
+            StdoutLine::Message(_) => panic!("{text} is a message"),
         }
     }
 
@@ -217,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_failure_that_cannot_be_read_is_one_all_the_same() {
-        let failed = |text| matches!(read(text), Line::Odd(Odd { failure: Some(_), .. }));
+        let failed = |text| matches!(read(text), StdoutLine::Odd(Odd { failure: Some(_), .. }));
         assert!(failed(r#"{"fail": "boom"}"#));
         assert!(failed(r#"{"retry": {"error": "e", "after": "soon"}}"#));
         assert!(failed(r#"{"attempt": 1, "fail": {"error": "e"}}"#));
@@ -229,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_state_message_that_cannot_be_obeyed_ends_the_attempt_and_other_json_does_not() {
-        let ends = |text| matches!(read(text), Line::Odd(Odd { breach: Some(_), .. }));
+        let ends = |text| matches!(read(text), StdoutLine::Odd(Odd { breach: Some(_), .. }));
         assert!(ends(r#"{"state": {"sett": "a", "value": 1}}"#));
         assert!(ends(r#"{"state": "a"}"#));
         assert!(ends(r#"{"state": {"get": "a"}, "resutl": 1}"#), "the program waits for a reply");
@@ -244,7 +237,9 @@ mod tests {
 
     #[test]
     fn a_message_may_be_indented_and_text_is_text() {
-        assert!(matches!(read("  {\"result\": null}\r"), Line::Message(message) if message.result.is_some()));
-        assert!(matches!(read("hello {"), Line::Text));
+        assert!(
+            matches!(read("  {\"result\": null}\r"), StdoutLine::Message(message) if message.result.is_some())
+        );
+        assert!(matches!(read("hello {"), StdoutLine::Text));
     }
 }

@@ -8,8 +8,8 @@ use flowline::core::event::EventType;
 use flowline::core::{Json, RunId, RunKey, Status};
 use flowline::runner::http::HttpConfig;
 use flowline::store::{EventQuery, Store};
-use flowline::trace::{End, Spans};
-use flowline::{Config, Engine, EngineBuilder, EngineError, LeaseRef, Role, RunHandle, StepError};
+use flowline::trace::{SpanEnd, Spans};
+use flowline::{Config, Engine, EngineBuilder, EngineError, InstanceRole, LeaseRef, RunHandle, StepError};
 use serde_json::json;
 
 use super::place::{Answer, SOON, Server, call, private};
@@ -97,7 +97,7 @@ async fn the_span_of_an_attempt_ends_with_its_callback() {
     while let Ok(span) = taken.try_recv() {
         attempts.extend(span.attempt.clone().map(|attempt| (attempt, span.began, span.end)));
     }
-    let end = End::Failed(Some("unknown_label".to_owned()));
+    let end = SpanEnd::Failed(Some("unknown_label".to_owned()));
     assert_eq!(attempts, [(("call".into(), 1), lease.claimed, end)]);
 }
 
@@ -121,7 +121,7 @@ async fn any_instance_can_bring_the_outcome_and_the_holder_stops() {
     let server = Server::new(vec![Answer::new("202 Accepted", "")]).await;
     let store = memory();
     let holder = engine(store.clone()).await;
-    let config = Config { role: Role::Operate, retention: None, ..Config::default() };
+    let config = Config { role: InstanceRole::Operate, retention: None, ..Config::default() };
     let other = Engine::on(store).config(config).start().await.unwrap();
     let (run, lease) = waiting(&holder, &server, "").await;
     // Beyond the lease: it is kept while the outcome is awaited.

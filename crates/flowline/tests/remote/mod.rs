@@ -9,7 +9,7 @@ use std::time::Duration;
 use flowline::core::definition::{Format, read};
 use flowline::core::event::EventType;
 use flowline::core::{Json, RunKey, Status, Tenant};
-use flowline::remote::{ACKNOWLEDGE, Assignment, Beat, Ending, Said, WorkRequest};
+use flowline::remote::{ACKNOWLEDGE, Assignment, AttemptEnding, Beat, Said, WorkRequest};
 use flowline::store::clock::Clock;
 use flowline::store::memory::MemoryStore;
 use flowline::store::row::Pause;
@@ -128,9 +128,10 @@ fn asks(worker: &str, queues: &[&str]) -> WorkRequest {
 }
 
 async fn complete_on(engine: &Engine, job: &Assignment, result: Value) -> Result<bool, EngineError> {
-    let ending = Ending { lease: job.lease.clone(), outcome: Ok(Json::from(result)), emits: Vec::new() };
+    let ending =
+        AttemptEnding { lease: job.lease.clone(), outcome: Ok(Json::from(result)), emits: Vec::new() };
     let mut answers = engine.remote().complete(vec![ending]).await;
-    answers.remove(0).map(|reported| reported.applied)
+    answers.remove(0).map(|reported| reported.changed)
 }
 
 fn is_stale<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> bool {
@@ -322,8 +323,8 @@ async fn an_emit_in_the_middle_of_an_attempt_sets_off_what_waits_for_it_once() {
     let run = place.start().await;
     let pack = place.claim_one("w1").await;
     let remote = place.engine.remote();
-    assert!(remote.emit(&pack.lease, "label.printed", Json::from(json!(7))).await.unwrap().applied);
-    assert!(!remote.emit(&pack.lease, "label.printed", Json::from(json!(8))).await.unwrap().applied);
+    assert!(remote.emit(&pack.lease, "label.printed", Json::from(json!(7))).await.unwrap().changed);
+    assert!(!remote.emit(&pack.lease, "label.printed", Json::from(json!(8))).await.unwrap().changed);
     let mark = remote.claim(asks("clerk", &["office"])).await.unwrap().remove(0);
     assert_eq!(mark.input.value(), json!({"label.printed": 7}));
     let undeclared = remote.emit(&pack.lease, "nobody.knows", Json::null()).await;
@@ -340,8 +341,8 @@ async fn a_failure_is_retried_as_the_step_says() {
         let pack = place.claim_one("w1").await;
         assert_eq!(pack.attempt, attempt);
         let outcome = Err(StepError::new("no tape").code("tape"));
-        let ending = Ending { lease: pack.lease, outcome, emits: Vec::new() };
-        assert!(place.engine.remote().complete(vec![ending]).await.remove(0).unwrap().applied);
+        let ending = AttemptEnding { lease: pack.lease, outcome, emits: Vec::new() };
+        assert!(place.engine.remote().complete(vec![ending]).await.remove(0).unwrap().changed);
     }
     assert_eq!(place.engine.wait(&run).await.unwrap().status, Status::Failed);
     place.engine.stop().await;

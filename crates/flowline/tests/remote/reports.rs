@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use flowline::core::decide::Refusal;
 use flowline::core::event::EventType;
-use flowline::remote::{Assignment, Beat, Ending, Said, WorkRequest};
+use flowline::remote::{Assignment, AttemptEnding, Beat, Said, WorkRequest};
 use flowline::store::row::Retention;
 use flowline::{Config, EngineError, Level, StepError};
 use serde_json::json;
@@ -17,8 +17,8 @@ use super::{FLOW, Json, Place, asks, is_stale};
 /// Reports a failure; whether that changed anything.
 async fn fail(place: &Place, job: &Assignment, error: &str) -> Result<bool, EngineError> {
     let outcome = Err(StepError::new(error).code("tape"));
-    let ending = Ending { lease: job.lease.clone(), outcome, emits: Vec::new() };
-    place.engine.remote().complete(vec![ending]).await.remove(0).map(|reported| reported.applied)
+    let ending = AttemptEnding { lease: job.lease.clone(), outcome, emits: Vec::new() };
+    place.engine.remote().complete(vec![ending]).await.remove(0).map(|reported| reported.changed)
 }
 
 fn is_other<T: std::fmt::Debug>(answer: &Result<T, EngineError>) -> bool {

@@ -8,8 +8,8 @@ use axum::extract::State;
 use axum::handler::Handler as _;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use flowline::remote::{self, Ending, Said, WorkRequest};
-use flowline::{EngineError, Level, StateScope, StepError};
+use flowline::remote::{self, AttemptEnding, Said, WorkRequest};
+use flowline::{Applied, EngineError, Level, StateScope, StepError};
 use flowline_api::ProblemDetails;
 use flowline_api::work::{self, GETS, LEASES, LINES, OUTCOMES};
 
@@ -159,7 +159,8 @@ async fn complete(
     at_most("/outcomes", asked.outcomes.len(), OUTCOMES)?;
     let next = asked.claim.map(|claim| request(&caller, claim)).transpose()?;
     next.as_ref().map_or(Ok(()), WorkRequest::check)?;
-    let endings = asked.outcomes.into_iter().enumerate().map(ending).collect::<Result<Vec<Ending>, _>>()?;
+    let endings =
+        asked.outcomes.into_iter().enumerate().map(ending).collect::<Result<Vec<AttemptEnding>, _>>()?;
     let remote = caller.engine.remote();
     let mut reports = remote.complete(endings).await;
     if let [Err(_)] = reports[..]
@@ -179,14 +180,14 @@ async fn complete(
     Ok(Json(work::CompleteAnswer { results, jobs, times: times(&caller) }).into_response())
 }
 
-fn ending((at, outcome): (usize, work::AttemptOutcome)) -> Result<Ending, Problem> {
+fn ending((at, outcome): (usize, work::AttemptOutcome)) -> Result<AttemptEnding, Problem> {
     let work::AttemptOutcome { lease, complete, fail } = outcome;
     match (complete, fail) {
         (Some(work::Completed { result, emits }), None) => {
             let emits = emits.into_iter().map(|emit| (emit.name, emit.payload)).collect();
-            Ok(Ending { lease, outcome: Ok(result), emits })
+            Ok(AttemptEnding { lease, outcome: Ok(result), emits })
         }
-        (None, Some(failed)) => Ok(Ending { lease, outcome: Err(failure(failed)), emits: Vec::new() }),
+        (None, Some(failed)) => Ok(AttemptEnding { lease, outcome: Err(failure(failed)), emits: Vec::new() }),
         _ => Err(Problem::new(&codes::BAD_BODY, "an outcome must have one of `complete` and `fail`")
             .at(&format!("/outcomes/{at}"))),
     }
@@ -210,12 +211,12 @@ fn failure(failed: work::Failed) -> StepError {
     }
 }
 
-fn reported(report: Result<remote::Reported, EngineError>) -> work::Reported {
+fn reported(report: Result<Applied, EngineError>) -> work::Reported {
     match report {
-        Ok(remote::Reported { applied, run_status }) => work::Reported {
+        Ok(Applied { changed, status }) => work::Reported {
             status: 200,
-            applied: Some(applied),
-            run_status: Some(run_status),
+            applied: Some(changed),
+            run_status: Some(status),
             code: None,
             detail: None,
         },
@@ -298,9 +299,9 @@ async fn emit(
     _: Params,
     JsonBody(asked): JsonBody<work::EmitRequest>,
 ) -> Result<Json<work::EmitAnswer>, Problem> {
-    let remote::Reported { applied, run_status } =
+    let Applied { changed, status } =
         caller.engine.remote().emit(&asked.lease, &asked.name, asked.payload).await?;
-    Ok(Json(work::EmitAnswer { applied, run_status }))
+    Ok(Json(work::EmitAnswer { applied: changed, run_status: status }))
 }
 
 async fn release(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::internal::Message;
+use flowline::internal::DriverMessage;
 use flowline_check::{ClientReply, Effect};
 
 use super::{BOUND, Durable, LONGEST, LOOK, World};
@@ -44,7 +44,7 @@ impl World {
                     say(self, Some(name), format!("is told to stop within {drain:?}"));
                     let mut inner = self.shared.lock();
                     inner.up.retain(|up| *up != life);
-                    inner.mail.push_back((life, Message::Stop(drain)));
+                    inner.mail.push_back((life, DriverMessage::Stop(drain)));
                 }
             }
             Mishap::StoreClock(by) => {

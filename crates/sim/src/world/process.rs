@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use flowline::Config;
-use flowline::internal::{Action, Attempt, Launch, Message};
+use flowline::internal::{Action, Attempt, DriverMessage, Launch};
 use flowline_check::{AttemptReport, Effect, WorkerSlots};
 use flowline_core::{RunState, Time};
 use flowline_store::Token;
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    pub(super) fn deliver(&mut self, life: Life, message: Message<Ticket>) {
+    pub(super) fn deliver(&mut self, life: Life, message: DriverMessage<Ticket>) {
         let Some(instance) = &mut self.instances[life.instance] else { return };
         if instance.life != life {
             return;
@@ -142,7 +142,7 @@ impl World {
             return instance.kept.push_back(message);
         }
         let local = instance.local(self.shared.lock().now);
-        if let Message::Finished(token, ..) = &message {
+        if let DriverMessage::Finished(token, ..) = &message {
             instance.attempts.remove(token);
         }
         instance.driver.handle(message, local);
@@ -192,7 +192,7 @@ impl World {
                 let shared = self.shared.clone();
                 let asked = async move {
                     if let Some(answer) = call.ask(&wire, &plans).await {
-                        shared.lock().mail.push_back((life, Message::Answer(answer)));
+                        shared.lock().mail.push_back((life, DriverMessage::Answer(answer)));
                     }
                 };
                 self.spawn(TaskOwner::Life(life), Box::pin(asked));

@@ -8,8 +8,8 @@ use flowline_core::limits::Limit;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap, LOCATION, RETRY_AFTER};
 
-use super::connect::Target;
-use super::exchange::{HttpAnswer, means_later};
+use super::connect::HttpTarget;
+use super::exchange::{StepResponse, means_later};
 use crate::step::StepError;
 
 /// The longest that a server can put the next try off.
@@ -25,8 +25,8 @@ pub(super) enum HttpOutcome {
 }
 
 pub(super) fn judge(
-    answer: &HttpAnswer,
-    target: &Target,
+    answer: &StepResponse,
+    target: &HttpTarget,
     request: &HttpRequest,
     limit: Limit,
 ) -> Result<HttpOutcome, StepError> {
@@ -47,7 +47,7 @@ pub(super) fn judge(
     }
 }
 
-fn result(answer: &HttpAnswer, target: &Target, limit: Limit) -> Result<Json, StepError> {
+fn result(answer: &StepResponse, target: &HttpTarget, limit: Limit) -> Result<Json, StepError> {
     if answer.body.is_empty() {
         return Ok(Json::null());
     }
@@ -73,7 +73,7 @@ fn is_json(kind: &str) -> bool {
     kind == "application/json" || kind == "text/json" || kind.ends_with("+json")
 }
 
-fn refused(answer: &HttpAnswer, status: StatusCode, target: &Target) -> StepError {
+fn refused(answer: &StepResponse, status: StatusCode, target: &HttpTarget) -> StepError {
     let body = shown(&String::from_utf8_lossy(&answer.body));
     let body = if body.is_empty() { body } else { format!(": {body}") };
     let text = format!("{target} responded with {status}{body}");

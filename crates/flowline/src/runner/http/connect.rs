@@ -30,7 +30,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// Where a request goes.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct HttpTarget {
     pub(super) uri: Uri,
     host: String,
     port: u16,
@@ -38,7 +38,7 @@ pub(super) struct Target {
 }
 
 /// As errors name it: without the query, which may hold what is nobody's business.
-impl fmt::Display for Target {
+impl fmt::Display for HttpTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "https" } else { "http" };
         let authority = self.uri.authority().map_or("", |authority| authority.as_str());
@@ -46,8 +46,8 @@ impl fmt::Display for Target {
     }
 }
 
-impl Target {
-    pub(super) fn of(url: &str) -> Result<Target, StepError> {
+impl HttpTarget {
+    pub(super) fn of(url: &str) -> Result<HttpTarget, StepError> {
         let wrong = |why: &str| StepError::fatal(format!("the URL of the request {why}")).code("bad_url");
         let uri: Uri = url.parse().map_err(|error| wrong(&format!("can't be read: {error}")))?;
         let tls = match uri.scheme_str() {
@@ -64,7 +64,7 @@ impl Target {
             return Err(wrong("names no host"));
         }
         let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
-        Ok(Target { host, port, tls, uri })
+        Ok(HttpTarget { host, port, tls, uri })
     }
 }
 
@@ -85,14 +85,14 @@ impl Connector {
         Connector { allow, tls: OnceLock::new() }
     }
 
-    pub(super) async fn connect(&self, target: &Target) -> Result<Box<dyn Stream>, StepError> {
+    pub(super) async fn connect(&self, target: &HttpTarget) -> Result<Box<dyn Stream>, StepError> {
         let connected = tokio::time::timeout(CONNECT, self.open(target)).await;
         connected.unwrap_or_else(|_| {
             Err(failed(target, &format!("it took longer than {}", format_duration(CONNECT))))
         })
     }
 
-    async fn open(&self, target: &Target) -> Result<Box<dyn Stream>, StepError> {
+    async fn open(&self, target: &HttpTarget) -> Result<Box<dyn Stream>, StepError> {
         let addresses = self.permitted(target).await?;
         let tcp = dial(target, &addresses).await?;
         // Requests are small and each is answered before the next.
@@ -107,8 +107,8 @@ impl Connector {
     }
 
     /// The addresses behind the target's name that may be called.
-    async fn permitted(&self, target: &Target) -> Result<Vec<SocketAddr>, StepError> {
-        let Target { host, port, .. } = target;
+    async fn permitted(&self, target: &HttpTarget) -> Result<Vec<SocketAddr>, StepError> {
+        let HttpTarget { host, port, .. } = target;
         let found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
             Ok(address) => vec![SocketAddr::new(address, *port)],
             Err(_) => tokio::net::lookup_host((host.as_str(), *port))
@@ -132,7 +132,7 @@ impl Connector {
         Ok(permitted)
     }
 
-    fn tls(&self, target: &Target) -> Result<Arc<ClientConfig>, StepError> {
+    fn tls(&self, target: &HttpTarget) -> Result<Arc<ClientConfig>, StepError> {
         if let Some(config) = self.tls.get() {
             return Ok(config.clone());
         }
@@ -150,7 +150,7 @@ fn trusting(roots: RootCertStore) -> Result<Arc<ClientConfig>, rustls::Error> {
 }
 
 /// Connects to the first address that answers.
-async fn dial(target: &Target, addresses: &[SocketAddr]) -> Result<TcpStream, StepError> {
+async fn dial(target: &HttpTarget, addresses: &[SocketAddr]) -> Result<TcpStream, StepError> {
     let share = CONNECT / addresses.len().max(1) as u32;
     let mut why = String::new();
     for address in addresses {
@@ -163,7 +163,7 @@ async fn dial(target: &Target, addresses: &[SocketAddr]) -> Result<TcpStream, St
     Err(failed(target, &why))
 }
 
-fn failed(target: &Target, why: &str) -> StepError {
+fn failed(target: &HttpTarget, why: &str) -> StepError {
     StepError::new(format!("can't connect to {target}: {why}")).code("connect")
 }
 

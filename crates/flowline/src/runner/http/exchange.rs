@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use flowline_core::definition::HttpRequest;
+use flowline_core::error::with_causes;
 use flowline_core::limits::Limit;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -12,7 +13,7 @@ use hyper::client::conn::http1;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 
-use super::connect::{Stream, Target};
+use super::connect::{HttpTarget, Stream};
 use crate::step::StepError;
 
 /// How much of an answer is read that is not a success, and how long that may take: enough to say in the error what it
@@ -21,7 +22,7 @@ const EXCERPT: usize = 4 << 10;
 const EXCERPT_TIME: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct HttpAnswer {
+pub(super) struct StepResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Vec<u8>,
@@ -30,10 +31,10 @@ pub(super) struct HttpAnswer {
 pub(super) async fn exchange(
     stream: Box<dyn Stream>,
     message: Request<Full<Bytes>>,
-    target: &Target,
+    target: &HttpTarget,
     request: &HttpRequest,
     limit: Limit,
-) -> Result<HttpAnswer, StepError> {
+) -> Result<StepResponse, StepError> {
     let lost = |error: hyper::Error| lost(&error, target);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
     let answer = async {
@@ -51,13 +52,13 @@ pub(super) async fn exchange(
 
 async fn read(
     response: Response<Incoming>,
-    target: &Target,
+    target: &HttpTarget,
     request: &HttpRequest,
     limit: Limit,
-) -> Result<HttpAnswer, StepError> {
+) -> Result<StepResponse, StepError> {
     let (head, mut incoming) = response.into_parts();
     let mut body = Vec::new();
-    let answer = |body| HttpAnswer { status: head.status, headers: head.headers, body };
+    let answer = |body| StepResponse { status: head.status, headers: head.headers, body };
     if means_later(head.status, request) {
         return Ok(answer(body));
     }
@@ -93,12 +94,7 @@ pub(super) fn means_later(status: StatusCode, request: &HttpRequest) -> bool {
     request.callback && status == StatusCode::ACCEPTED
 }
 
-fn lost(error: &hyper::Error, target: &Target) -> StepError {
-    let mut text = format!("the connection to {target} broke: {error}");
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    StepError::new(text).code("connection_lost")
+fn lost(error: &hyper::Error, target: &HttpTarget) -> StepError {
+    let why = with_causes(error);
+    StepError::new(format!("the connection to {target} broke: {why}")).code("connection_lost")
 }

@@ -51,13 +51,13 @@ async fn a_certificate_counts_for_the_names_in_it_where_its_issuer_is_trusted() 
     let connector = Connector::new(Allow::private());
     assert!(connector.tls.set(trusting(roots).unwrap()).is_ok());
     for host in ["localhost", "127.0.0.1"] {
-        let target = Target::of(&format!("https://{host}:{port}/")).unwrap();
+        let target = HttpTarget::of(&format!("https://{host}:{port}/")).unwrap();
         let mut stream = connector.connect(&target).await.unwrap();
         let mut said = [0];
         stream.read_exact(&mut said).await.unwrap();
         assert_eq!(&said, b"!", "{host}");
     }
-    let target = Target::of(&format!("https://127.0.0.2:{port}/")).unwrap();
+    let target = HttpTarget::of(&format!("https://127.0.0.2:{port}/")).unwrap();
     let error = connector.connect(&target).await.err().unwrap();
     assert_eq!(code(&error), Some("connect"));
     // Elsewhere that address may not be there at all.
@@ -68,7 +68,7 @@ async fn a_certificate_counts_for_the_names_in_it_where_its_issuer_is_trusted() 
 
 #[tokio::test]
 async fn a_certificate_that_nobody_vouches_for_is_refused() {
-    let target = Target::of(&format!("https://localhost:{}/", tls_server().await)).unwrap();
+    let target = HttpTarget::of(&format!("https://localhost:{}/", tls_server().await)).unwrap();
     let error = Connector::new(Allow::private()).connect(&target).await.err().unwrap();
     assert_eq!(code(&error), Some("connect"));
     assert!(error.0.error.contains("certificate"), "{}", error.0.error);
@@ -82,7 +82,7 @@ async fn every_way_to_write_a_loopback_address_is_refused() {
     for host in
         ["127.0.0.1", "localhost", "127.1", "2130706433", "0x7f.1", "0", "[::1]", "[::ffff:127.0.0.1]"]
     {
-        let target = Target::of(&format!("http://{host}:{port}/")).unwrap();
+        let target = HttpTarget::of(&format!("http://{host}:{port}/")).unwrap();
         let error = connector.connect(&target).await.err().unwrap();
         assert_eq!(code(&error), Some("address_refused"), "{host}: {}", error.0.error);
         assert!(error.0.error.contains("http-allow"), "{}", error.0.error);
@@ -100,8 +100,8 @@ fn a_url_that_cannot_be_called_is_refused_before_anything_is_looked_up() {
         "http://a b/",
         "http://a%2Fb/",
     ] {
-        assert_eq!(code(&Target::of(url).unwrap_err()), Some("bad_url"), "{url}");
+        assert_eq!(code(&HttpTarget::of(url).unwrap_err()), Some("bad_url"), "{url}");
     }
-    let target = Target::of("https://a.example/path?token=hidden").unwrap();
+    let target = HttpTarget::of("https://a.example/path?token=hidden").unwrap();
     assert_eq!((target.port, target.to_string().as_str()), (443, "https://a.example/path"));
 }
