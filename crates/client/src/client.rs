@@ -1,7 +1,7 @@
-//! The client: asks a server, or one of several that share a store, and asks again where that can help.
+//! The client: sends requests to a server, or to one of several that share a store, and retries if that can help.
 //!
-//! Every request of the worker protocol may be repeated: the server knows what it has done already. So an answer that got
-//! lost is no reason to give up, only to ask again, elsewhere if there is an elsewhere.
+//! Every request of the worker protocol can be repeated, because the server recognizes what it has already done. So when
+//! an answer is lost, the client asks again, if possible another server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ pub struct Client {
 
 impl Client {
     /// A client of the server at this address: `http://HOST:PORT`. Several, separated by commas, are instances on one
-    /// store: where one cannot be reached the next is asked.
+    /// store: if one can't be reached, the next is asked.
     pub fn new(servers: &str) -> Result<Client, ClientError> {
         let servers: Vec<String> =
             servers.split(',').map(|server| server.trim().trim_end_matches('/').to_owned()).collect();
@@ -54,7 +54,7 @@ impl Client {
         Ok(Client { servers: servers.into(), at, transport: Transport::new(encrypted) })
     }
 
-    /// Shows this token with every request.
+    /// Sends this API token with every request.
     pub fn token(mut self, token: &str) -> Result<Client, ClientError> {
         self.transport.token(token)?;
         Ok(self)
@@ -66,7 +66,7 @@ impl Client {
         Ok(self)
     }
 
-    /// Sends this header with every request. Its value is kept out of whatever is printed of this client.
+    /// Sends this header with every request. Debug output of the client doesn't show its value.
     pub fn header(mut self, name: &str, value: &str) -> Result<Client, ClientError> {
         self.transport.header(name, value)?;
         Ok(self)
@@ -83,18 +83,18 @@ impl Client {
         self.try_once(&asked, wait + ANSWER).await
     }
 
-    /// Looks at something. Several servers are asked in turn, until one answers.
+    /// Sends a GET request, to several servers in turn until one answers.
     pub async fn get<A: DeserializeOwned>(&self, path: &str, wait: Duration) -> Result<A, ClientError> {
         self.request(Method::GET, path, None, wait).await
     }
 
-    /// Removes something.
+    /// Sends a DELETE request.
     pub async fn delete<A: DeserializeOwned>(&self, path: &str, wait: Duration) -> Result<A, ClientError> {
         self.request(Method::DELETE, path, None, wait).await
     }
 
-    /// Sends a request of any kind; a body comes with its media type. A server that is not there is passed over for the
-    /// next; where an answer got lost, only what changes nothing is asked again.
+    /// Sends any request; a body comes with its media type. A server that can't be reached is passed over for the
+    /// next; if an answer gets lost, only reads are repeated.
     pub async fn request<A: DeserializeOwned>(
         &self,
         method: Method,
@@ -115,7 +115,7 @@ impl Client {
         self.try_once(&asked, wait + ANSWER).await
     }
 
-    /// Sends a request, again and again where that can help, for so long.
+    /// Sends a request, and repeats it for this long if that can help.
     pub async fn post_for<A: DeserializeOwned>(
         &self,
         path: &str,
@@ -173,7 +173,7 @@ impl Client {
         }
     }
 
-    /// After a failure that another server may be spared, the next request goes to the next server. Only the first to notice
+    /// After a failure that another server may not have, the next request goes to the next server. Only the first to notice
     /// moves on, or many at once would skip some.
     fn pass_over(&self, at: usize, error: Option<&ClientError>) {
         if error.is_some_and(ClientError::is_transient) {

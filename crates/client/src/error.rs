@@ -13,10 +13,10 @@ pub enum ClientError {
         "the header {0:?} can't be sent: names are letters, digits and -, values printable ASCII characters"
     )]
     Header(String),
-    /// Nobody was there, so nothing was asked.
+    /// The server couldn't be reached, so nothing was sent.
     #[error("can't reach {server}: {problem}")]
     Unconnected { server: String, problem: String },
-    /// No answer: whether the server did what it was asked is unknown.
+    /// No answer: the server may or may not have done it.
     #[error("the connection to {server} broke: {problem}")]
     Unreachable { server: String, problem: String },
     #[error("{server} didn't answer within {0}", flowline_types::time::show_duration(*.within))]
@@ -37,7 +37,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether asking again can help.
+    /// Whether a retry can help.
     pub fn is_transient(&self) -> bool {
         match self {
             ClientError::Unconnected { .. } | ClientError::Unreachable { .. } | ClientError::Late { .. } => {
@@ -64,7 +64,7 @@ impl ClientError {
         matches!(self, ClientError::Refused { code, .. } if code == "log-full")
     }
 
-    /// Whether a lock was asked for that another holds.
+    /// Whether someone else holds the lock.
     pub fn is_held(&self) -> bool {
         matches!(self, ClientError::Refused { code, .. } if code == "lock-held")
     }

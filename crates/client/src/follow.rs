@@ -246,7 +246,7 @@ struct StreamEnd {
     status: Status,
 }
 
-/// An open stream, and what came of the message that's on its way.
+/// An open stream, and the part of the next message that has arrived.
 struct Connection {
     server: String,
     body: Incoming,

@@ -1,7 +1,7 @@
-//! A job as the code that does it sees it: what it is, and ways to log, to emit and to keep state.
+//! A job as its handler sees it: its input, and ways to log, emit and keep state.
 //!
-//! Lines are kept here and sent together, by the worker's loop every now and then and in any case before the outcome; so
-//! a quick job costs no request of its own.
+//! Lines are buffered and sent together: every 50 ms by the worker's loop, and always before the outcome. So a quick job
+//! costs no extra request.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ const BUFFERED: usize = 500;
 /// Lines in one request, in bytes; a request holds at least one.
 const APPEND_BYTES: usize = 512 << 10;
 
-/// One attempt of a step that this worker was given. Cheap to clone.
+/// One attempt of a step that this worker has claimed. Cheap to clone.
 #[derive(Clone)]
 pub struct Job(Arc<Inner>);
 
@@ -62,12 +62,12 @@ impl Job {
         &self.0.assignment.input
     }
 
-    /// The same for every attempt of this step in this run: hand it to whatever must not do its work twice.
+    /// The same for every attempt of this step in this run: pass it to whatever must not do its work twice.
     pub fn idempotency_key(&self) -> &str {
         &self.0.assignment.idempotency_key
     }
 
-    /// The tenant's lock of this name, to be held by this attempt. Drop its guard with the attempt.
+    /// The tenant's lock of this name, owned by this attempt. Drop its guard with the attempt.
     pub fn lock(&self, name: impl Into<String>) -> RemoteLock {
         self.0.client.lock(name).owner(self.0.assignment.step_id.as_str())
     }
@@ -104,7 +104,7 @@ impl Job {
         Ok(())
     }
 
-    /// As [`Job::emit`], with a payload that is JSON already, or with none: [`Json::nothing`].
+    /// Like [`Job::emit`], with a payload that's already JSON, or with none: [`Json::nothing`].
     pub fn emit_json(&self, name: &str, payload: Json) {
         self.said().emits.push(wire::Emit { name: name.to_owned(), payload });
     }
@@ -114,7 +114,7 @@ impl Job {
         self.emit_json_now(name, payload_of(payload)?).await
     }
 
-    /// As [`Job::emit_now`], with a payload that is JSON already, or with none: [`Json::nothing`].
+    /// Like [`Job::emit_now`], with a payload that's already JSON, or with none: [`Json::nothing`].
     pub async fn emit_json_now(&self, name: &str, payload: Json) -> Result<(), JobError> {
         self.flush().await?;
         let request =
@@ -128,7 +128,7 @@ impl Job {
         }
     }
 
-    /// Reads key-value state; `None` where the key is not set, or its time is over. A scope is `run`, `flow`, `tenant` or any
+    /// Reads key-value state; `None` if the key isn't set or has expired. A scope is `run`, `flow`, `tenant` or any
     /// other name, which all flows of the tenant share.
     pub async fn get<T: DeserializeOwned>(&self, scope: &str, key: &str) -> Result<Option<T>, JobError> {
         let order = self.0.sending.lock().await;

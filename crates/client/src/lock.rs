@@ -1,6 +1,6 @@
-//! Named locks by way of a server, for remote workers and any other program.
+//! Named locks through a server, for remote workers and any other program.
 //!
-//! The guard is that of the engine with requests in place of a store: it extends itself and tells when the lock is lost.
+//! The guard works like the engine's: it extends the lock and reports when it's lost.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ pub const TTL: Duration = Duration::from_secs(30);
 /// The first pause before a held lock is tried again; doubled up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long a guard tries to give its lock back.
+/// How long a guard tries to release its lock.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// A lock to be taken by way of a server.
+/// A named lock of a server.
 #[derive(Debug, Clone)]
 pub struct RemoteLock {
     client: Client,
@@ -52,18 +52,18 @@ impl RemoteLock {
         self
     }
 
-    /// Who holds it, as others are told; otherwise the token's subject.
+    /// The owner that others are shown; the token's subject by default.
     pub fn owner(mut self, owner: impl Into<String>) -> RemoteLock {
         self.owner = Some(owner.into());
         self
     }
 
-    /// Takes the lock, or fails with an error that [is held](ClientError::is_held).
+    /// Acquires the lock, or fails with an error that [is held](ClientError::is_held).
     pub async fn try_acquire(&self) -> Result<RemoteLockGuard, ClientError> {
         self.guard(&new_token()?).await
     }
 
-    /// Waits for the lock, for as long as it takes.
+    /// Waits for the lock as long as it takes.
     pub async fn acquire(&self) -> Result<RemoteLockGuard, ClientError> {
         self.acquire_until(None).await
     }
@@ -99,7 +99,7 @@ impl RemoteLock {
         Ok(RemoteLockGuard { lock, held, end, keeper })
     }
 
-    /// Takes the lock for whoever has this token, without a guard. Without a token the server makes one.
+    /// Acquires the lock for the holder of this token, without a guard. Without a token, the server makes one.
     pub async fn grant(&self, token: Option<&str>) -> Result<AcquireLockAnswer, ClientError> {
         let request = AcquireLockRequest {
             owner: self.owner.clone(),
@@ -109,13 +109,13 @@ impl RemoteLock {
         self.client.post(&self.path(""), &request, Duration::ZERO).await
     }
 
-    /// Moves the end of the lock to now + ttl. Refused with the code `lock-lost` where this token does not hold it any more.
+    /// Makes the lock last until now + ttl. Refused with the code `lock-lost` if this token no longer holds it.
     pub async fn extend(&self, token: &str) -> Result<ExtendLockAnswer, ClientError> {
         let request = ExtendLockRequest { lock_token: token.to_owned(), ttl_ms: Some(self.ttl_ms()) };
         self.client.post_for(&self.path("/extend"), &request, self.ttl / 3).await
     }
 
-    /// False where this token does not hold it any more.
+    /// False if this token no longer holds it.
     pub async fn release(&self, token: &str) -> Result<bool, ClientError> {
         let request = ReleaseLockRequest { lock_token: token.to_owned() };
         let answer: ReleaseLockAnswer =
@@ -179,14 +179,14 @@ impl RemoteLockGuard {
         }
     }
 
-    /// Gives the lock back. False if it was lost before.
+    /// Releases the lock. False if it was lost before.
     pub async fn release(self) -> Result<bool, ClientError> {
         drop(self.end);
         self.keeper.await.unwrap_or(Ok(false))
     }
 }
 
-/// Extends a lock until its guard ends it or it is lost. True where it was still held at the end.
+/// Extends a lock until its guard is released or the lock is lost. True if it was still held at the end.
 async fn keep(
     lock: RemoteLock,
     token: String,

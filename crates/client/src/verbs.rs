@@ -335,7 +335,7 @@ impl Client {
         self.delete::<IgnoredAny>(&format!("/v1/tokens/{}", part(id)), PATIENCE).await.map(drop)
     }
 
-    /// Who you are, as your token says.
+    /// Who you are, according to your token.
     pub async fn whoami(&self) -> Result<Whoami, ClientError> {
         self.find("/v1/whoami", &[]).await
     }

@@ -1,8 +1,9 @@
-//! The loop of a remote worker: asks for work while it has room, does it, keeps its leases alive and reports.
+//! The loop of a remote worker: claims jobs while it has free slots, runs them, keeps their leases alive and reports
+//! outcomes.
 //!
-//! At most one request of each kind is under way: a long poll for work, a heartbeat, a report. Outcomes that are ready while
-//! a report is on its way go together in the next, which asks for the next jobs in the same breath. An attempt is
-//! acknowledged after a moment, unless its outcome comes first. What the server says is lost is dropped where it stands.
+//! At most one request of each kind is in flight: a long poll for work, a heartbeat, a report. Outcomes that become
+//! ready during a report go into the next one, which also asks for new jobs. An attempt is acknowledged after a moment,
+//! unless its outcome is reported first. An attempt that the server calls lost is stopped.
 
 mod attempt;
 mod rounds;
@@ -28,7 +29,7 @@ type Work = Pin<Box<dyn Future<Output = Result<Json, JobError>> + Send>>;
 type Handler = Arc<dyn Fn(Job) -> Work + Send + Sync>;
 type Stop = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A worker to be run.
+/// A remote worker: configure it, then [run](Worker::run) it.
 pub struct Worker {
     client: Client,
     name: String,
@@ -41,7 +42,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker with one slot, no queue and a name of its own.
+    /// A worker with one slot, no queue and a generated name.
     pub fn new(client: Client) -> Worker {
         Worker {
             client,
@@ -55,7 +56,7 @@ impl Worker {
         }
     }
 
-    /// Takes jobs of this queue, beside others.
+    /// Takes jobs of this queue; call it again for more queues.
     pub fn queue(mut self, queue: &str) -> Worker {
         self.queues.push(queue.to_owned());
         self
@@ -73,19 +74,19 @@ impl Worker {
         self
     }
 
-    /// Gets the key-value state of its run with each job.
+    /// Loads the key-value state of its run with each job.
     pub fn with_state(mut self) -> Worker {
         self.with_state = true;
         self
     }
 
-    /// How long a stopping worker waits for what it has begun, before it gives it back.
+    /// How long a stopping worker waits for running jobs before it gives them back.
     pub fn drain(mut self, drain: Duration) -> Worker {
         self.drain = drain;
         self
     }
 
-    /// What to do with a job. Its value is the step's result.
+    /// Runs this function for each job. What it returns is the step's result.
     pub fn handler<F, T, W>(mut self, handler: F) -> Worker
     where
         F: Fn(Job) -> W + Send + Sync + 'static,
@@ -102,13 +103,13 @@ impl Worker {
         self
     }
 
-    /// Stops when this is ready: takes no more work, waits for what it has begun, gives back the rest.
+    /// Stops when this future is ready: claims no more jobs, waits for running ones, gives back the rest.
     pub fn until(mut self, stop: impl Future<Output = ()> + Send + 'static) -> Worker {
         self.stop = Some(Box::pin(stop));
         self
     }
 
-    /// Works until it is told to stop, or the server refuses it for good.
+    /// Runs until it's told to stop, or the server refuses it.
     pub async fn run(self) -> Result<(), ClientError> {
         let stop = self.stop.unwrap_or_else(|| Box::pin(std::future::pending()));
         let handler = self.handler.unwrap_or_else(|| {

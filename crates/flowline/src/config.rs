@@ -21,7 +21,7 @@ pub struct Config {
     pub tenant: Option<Tenant>,
     /// How long a lease lasts without a heartbeat. A heartbeat is sent every third of it.
     pub lease: Duration,
-    /// How often expired leases and due timers are looked for, beside the moments that are known ahead.
+    /// How often to look for expired leases and due timers, besides the times that are known in advance.
     pub sweep: Duration,
     /// How long a stopping engine waits for running attempts before it gives them back.
     pub drain: Duration,

@@ -50,7 +50,7 @@ pub enum EngineError {
         "flow {0:?} is retired; register it again, or bring back a version with `flowline flows activate {0} HASH`"
     )]
     Retired(String),
-    /// A machine's run that cannot be taken up where it ended, only retried from the start.
+    /// A machine's run that can't continue where it ended, only be retried from the start.
     #[error("{0}")]
     NoRetryInPlace(String),
     /// The run cannot take the input, ever.
@@ -61,7 +61,7 @@ pub enum EngineError {
         "idempotency key {key:?} was used for run {run} with another input; use another key, or send the same input"
     )]
     KeyConflict { key: String, run: String },
-    /// A report about an attempt that is not its worker's any more. Nothing was written.
+    /// A report about an attempt that its worker no longer holds. Nothing was written.
     #[error("the lease is gone: {0}")]
     StaleLease(String),
     /// A remote worker's attempt, or its run, has logged as much as it may. Nothing was written.
@@ -75,7 +75,7 @@ pub enum EngineError {
 
 /// A running instance. Cheap to clone; stop it with [`Engine::stop`], which lets running steps finish.
 ///
-/// Dropping the last handle stops it too, at once: running steps are cut off and given back, and the store is closed as
+/// Dropping the last handle stops it immediately: running steps are cut off and given back, and the store is closed as
 /// soon as that is done.
 #[derive(Clone)]
 pub struct Engine {
@@ -212,7 +212,7 @@ impl Engine {
         &self.shared.meters
     }
 
-    /// Why the store takes no writes at present, and when that changes. Work goes on by itself once it does again.
+    /// Why the store accepts no writes at the moment, and when that changes. Work continues by itself once it does.
     pub fn trouble(&self) -> watch::Receiver<Option<StoreError>> {
         self.shared.trouble.clone()
     }
@@ -249,7 +249,7 @@ impl Engine {
         let _ = told.await;
     }
 
-    /// Stops: no new attempts; running ones may finish for the drain time, then they are given back.
+    /// Stops: starts no new attempts, lets running ones finish for the drain time, then gives them back.
     pub async fn stop(&self) {
         self.stop_within(self.shared.config.drain).await;
     }
@@ -277,7 +277,7 @@ impl Shared {
         self.inbox.send(Mail::Message(message)).map_err(|_| EngineError::Stopped)
     }
 
-    /// No new attempts from here on; what still runs after this long is given back. The driver then ends by itself.
+    /// Starts no new attempts, and gives back what's still running after this long. Then the driver ends.
     fn tell_to_stop(&self, drain: Duration) {
         self.remote.room.close();
         for chore in self.chores.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {

@@ -1,4 +1,4 @@
-//! Explain: why a run is not further, in words, from its state and its jobs.
+//! Explains why a run isn't progressing, from its state and its jobs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl View<'_> {
         }
     }
 
-    /// As [`View::step`], for an action of the turn at hand.
+    /// Like [`View::step`], for an action of the turn at hand.
     fn action(&self, asked: Asked) -> StepExplanation {
         let mut explained = self.step(asked.action);
         if self.state.step(asked.action).phase == Phase::Idle {
@@ -214,7 +214,7 @@ impl View<'_> {
         }
     }
 
-    /// The part of a subscription that has not come to pass; none where it holds.
+    /// The part of a subscription that isn't met yet; none if it holds.
     fn lack(&self, want: &Subscribes) -> Option<Lack> {
         match want {
             Subscribes::Event(name) => {
@@ -281,7 +281,7 @@ impl View<'_> {
         }
     }
 
-    /// A step's name with where it stands: an emitter that failed or was skipped will not emit any more.
+    /// A step's name with its phase: an emitter that failed or was skipped won't emit.
     fn with_phase(&self, name: &str) -> String {
         let phase = self.plan.step_index(name).map(|step| self.state.step(step).phase);
         let note = match phase {
@@ -344,7 +344,7 @@ impl View<'_> {
         }
     }
 
-    /// Why nobody takes a job, where its queue is paused.
+    /// Why nobody claims a job, if its queue is paused.
     fn stop(&self, job: &JobRow) -> Option<String> {
         let queue = &job.queue;
         self.paused

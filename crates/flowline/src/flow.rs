@@ -1,9 +1,9 @@
-//! Flows in Rust: typed steps as plain async functions.
+//! Flows in Rust: steps are typed async functions.
 //!
-//! What a step takes says what it waits for, what it returns says what it publishes: a type that is an [`Event`]
-//! subscribes to its name, [`All`] to several, and a returned event is the step's `returns`. Closures over
-//! `serde_json::Value` name their events with the builder instead. The same [`Definition`] comes out as from a file,
-//! and `build` validates it whole.
+//! A step's parameter says what it waits for, and its return type says what it emits: an [`Event`] subscribes to its
+//! name, [`All`] to several, and a returned event is the step's `returns`. Closures over `serde_json::Value` name their
+//! events in the builder instead. The result is the same [`Definition`] that a file gives, validated as a whole by
+//! `build`.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -40,7 +40,7 @@ macro_rules! event {
 pub trait StepInput: Sized + Send + 'static {
     /// What the type says of the subscription; `None` leaves it to the builder.
     fn subscribes() -> Option<Subscribes>;
-    /// Reads the step's input. `entry` is set where it is the run's input as it is.
+    /// Reads the step's input. `entry` is set if that's the run's input itself.
     fn read(input: &Json, entry: bool) -> Result<Self, StepError>;
 }
 
@@ -420,7 +420,7 @@ impl FlowBuilder {
         self.waits_for("subscribes_to", subscribes)
     }
 
-    /// Declares what the step emits beside its result.
+    /// Declares what the step emits besides its result.
     pub fn emits<'a>(self, events: impl IntoIterator<Item = &'a str>) -> FlowBuilder {
         let events: Vec<String> = events.into_iter().map(str::to_owned).collect();
         self.change("emits", |step| step.emits.extend(events.into_iter().map(|event| (event, None))))

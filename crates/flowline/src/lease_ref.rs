@@ -1,9 +1,9 @@
-//! The reference by which somebody outside names an attempt whose outcome it will bring: a text without a meaning to its
-//! bearer, from which any instance knows the run, the step and the lease.
+//! A reference to an attempt whose outcome comes from outside, as in a callback URL. It's opaque to its holder; any
+//! instance can read the run, the step and the lease from it.
 //!
-//! What fences is the token in it, which only the store can confirm, and which is gone with the first outcome. So a reference
-//! works once, and only while its attempt holds the lease. Its [seal](crate::Seal) is what tells a repeated outcome from one
-//! that somebody made up. References of older builds have none: they work once, and a repeat is refused.
+//! The token in it is the fence: only the store can confirm it, and it's gone after the first outcome. So a reference works
+//! once, and only while its attempt holds the lease. Its [seal](crate::Seal) tells a repeated outcome from a forged one.
+//! References of older builds have no seal: they work once, and a repeat is refused.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,7 +21,7 @@ use crate::drive::{DriverMessage, Reply};
 use crate::engine::{Engine, EngineError};
 use crate::ledger::InputOutcome;
 use crate::operate::{Applied, refused, row};
-use crate::seal::{Seal, Sealer};
+use crate::seal::Seal;
 use crate::step::StepError;
 use crate::trace::{self, SpanEnd};
 
@@ -70,7 +70,7 @@ impl LeaseRef {
 
     /// The same, sealed.
     #[cfg(feature = "http")]
-    pub(crate) fn sealed(self, sealer: &Sealer) -> LeaseRef {
+    pub(crate) fn sealed(self, sealer: &crate::seal::Sealer) -> LeaseRef {
         let seal = sealer.seal(&self.run.tenant, &self.said());
         LeaseRef { seal: Some(seal), ..self }
     }
@@ -109,8 +109,8 @@ fn decode(text: &str) -> Option<LeaseRef> {
 }
 
 impl Engine {
-    /// Ends an attempt by its reference, from any instance. Whoever runs it finds its lease gone and stops. Told twice, the
-    /// same outcome changes nothing. A reference that was changed is refused, whatever outcome comes with it.
+    /// Ends an attempt by its reference, from any instance. Its runner loses the lease and stops. Repeated, the same outcome
+    /// changes nothing. A reference that was changed is refused, whatever the outcome.
     pub async fn settle(
         &self,
         lease: &LeaseRef,
@@ -139,7 +139,7 @@ impl Engine {
         }
     }
 
-    /// Whoever made a reference up can have put any numbers into it: only steps that a reference is given out for may be
+    /// A forged reference can have any numbers in it, so only steps that get references may be
     /// decided on.
     async fn check(&self, lease: &LeaseRef) -> Result<Attempt, EngineError> {
         let store = &*self.shared.store;

@@ -1,8 +1,8 @@
 //! Named locks for users: one holder at a time among all instances, steps and clients of a tenant.
 //!
-//! A lock ends by the store's clock when its holder stops extending it, so it can be lost: by a process that hung, or a
-//! store that was away for too long. [`LockGuard`] extends itself and tells. What must not be written by a holder that is
-//! late checks the [fence](LockGuard::fence), which grows with every grant. Nothing of the engine rests on a lock.
+//! A lock expires by the store's clock if its holder stops extending it. So it can be lost, because the process hung or
+//! the store was unreachable. [`LockGuard`] extends the lock and reports its loss. To keep a late holder from writing,
+//! check the [fence](LockGuard::fence), which grows with every grant. The engine's correctness doesn't depend on locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,18 +129,18 @@ impl NamedLock {
         self
     }
 
-    /// Who holds it, as others are told.
+    /// The owner that others are shown.
     pub fn owner(mut self, owner: impl Into<String>) -> NamedLock {
         self.owner = owner.into();
         self
     }
 
-    /// Takes the lock, or fails with [`LockError::Held`].
+    /// Acquires the lock, or fails with [`LockError::Held`].
     pub async fn try_acquire(&self) -> Result<LockGuard, LockError> {
         self.guard(new_token()).await
     }
 
-    /// Waits for the lock, for as long as it takes.
+    /// Waits for the lock as long as it takes.
     pub async fn acquire(&self) -> Result<LockGuard, LockError> {
         self.acquire_until(None).await
     }
@@ -173,7 +173,7 @@ impl NamedLock {
         Ok(LockGuard::keep(self.clone(), token, grant, asked + self.ttl))
     }
 
-    /// Takes the lock for whoever has this token, without a guard.
+    /// Acquires the lock for the holder of this token, without a guard.
     pub async fn grant(&self, token: Token) -> Result<LockGrant, LockError> {
         check_name("lock", self.name.strip_prefix(OWN).filter(|_| self.own).unwrap_or(&self.name))?;
         check_ttl(self.ttl)?;
@@ -195,13 +195,13 @@ impl NamedLock {
         }
     }
 
-    /// Moves the end of the lock to now + ttl. `None` where this token does not hold it any more.
+    /// Makes the lock last until now + ttl. `None` if this token no longer holds it.
     pub async fn extend(&self, token: Token) -> Result<Option<Time>, LockError> {
         check_ttl(self.ttl)?;
         Ok(self.store.extend_lock(&self.tenant, &self.name, token, self.ttl).await?)
     }
 
-    /// False where this token does not hold it any more.
+    /// False if this token no longer holds it.
     pub async fn release(&self, token: Token) -> Result<bool, StoreError> {
         self.store.release_lock(&self.tenant, &self.name, token).await
     }
@@ -267,7 +267,7 @@ impl LockGuard {
         }
     }
 
-    /// Gives the lock back. False if it was lost before.
+    /// Releases the lock. False if it was lost before.
     pub async fn release(self) -> Result<bool, StoreError> {
         drop(self.end);
         self.keeper.await.unwrap_or(Ok(false))
@@ -283,7 +283,7 @@ impl LockGuard {
     }
 }
 
-/// Extends a lock until its guard ends it or it is lost. True where it was still held at the end.
+/// Extends a lock until its guard is released or the lock is lost. True if it was still held at the end.
 async fn keep(
     lock: NamedLock,
     token: Token,

@@ -1,6 +1,6 @@
-//! Machines in Rust: the same definition that a file makes, with functions as actions.
+//! Machines in Rust: the same definition that a file gives, with functions as actions.
 //!
-//! A machine is built into a [`Flow`], for to an engine both are definitions with functions.
+//! A machine is built into a [`Flow`], because to the engine both are definitions with functions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,24 +51,24 @@ impl Machine {
     }
 }
 
-/// What an action is given.
+/// The input of an action.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionInput {
-    /// The state that the machine is in now.
+    /// The machine's current state.
     pub state: String,
-    /// The one that it was in before; none at the start.
+    /// The state before; none at the start.
     pub previous_state: Option<String>,
     /// The number of the transition that asked for the action.
     pub transition: u32,
-    /// The event that brought it about, unless the start, a timer or an error did.
+    /// The event that caused the transition, if one did.
     pub event: Option<String>,
     pub event_id: Option<String>,
     #[serde(default)]
     pub payload: serde_json::Value,
     pub user_id: Option<String>,
     pub context: serde_json::Value,
-    /// What the actions returned that this one comes after, by name.
+    /// Results of the actions that this one comes after, by name.
     #[serde(default)]
     pub results: serde_json::Map<String, serde_json::Value>,
 }
@@ -88,19 +88,19 @@ pub fn stay() -> TransitionBuilder {
 pub struct TransitionBuilder(Transition);
 
 impl TransitionBuilder {
-    /// Takes it only where this CEL expression holds.
+    /// Takes it only if this CEL expression holds.
     pub fn only_if(mut self, condition: &str) -> TransitionBuilder {
         self.0.condition = Some(condition.to_owned());
         self
     }
 
-    /// Takes it only on an event of this role; called again, of one of these.
+    /// Takes it only on an event from this role; call it again to allow more roles.
     pub fn role(mut self, role: &str) -> TransitionBuilder {
         self.0.roles.push(role.to_owned());
         self
     }
 
-    /// Sets a key of the context to what this CEL expression gives.
+    /// Sets a key of the context to the value of this CEL expression.
     pub fn set(mut self, key: &str, expression: &str) -> TransitionBuilder {
         self.0.set.insert(key.to_owned(), expression.to_owned());
         self
@@ -145,13 +145,13 @@ impl MachineBuilder {
         self.states(|states| drop(states.context.insert(key.to_owned(), expression.to_owned())))
     }
 
-    /// CEL over `input` and `context` for the run's result; the context where there is none.
+    /// CEL over `input` and `context` for the run's result; the context by default.
     pub fn output(mut self, expression: &str) -> MachineBuilder {
         self.definition.output = Some(expression.to_owned());
         self
     }
 
-    /// The state that a run begins in, where it is not the first.
+    /// The initial state, if it isn't the first.
     pub fn initial(self, state: &str) -> MachineBuilder {
         self.states(|states| states.initial = state.to_owned())
     }
@@ -176,17 +176,17 @@ impl MachineBuilder {
         self.last_state(|state| state.on.entry(event.to_owned()).or_default().push(transition.0))
     }
 
-    /// What happens when the state was not left for so long.
+    /// What happens if the machine stays in the state for this long.
     pub fn after(self, delay: Duration, transition: TransitionBuilder) -> MachineBuilder {
         self.timer(When::In(delay), Missed::Fire, transition)
     }
 
-    /// What happens at a time that this CEL expression gives, over `input` and `context`.
+    /// What happens at the time that this CEL expression over `input` and `context` returns.
     pub fn at(self, expression: &str, transition: TransitionBuilder) -> MachineBuilder {
         self.timer(When::At(expression.to_owned()), Missed::Fire, transition)
     }
 
-    /// A timer, with what becomes of it when it is missed.
+    /// A timer, and what happens if it's missed.
     pub fn timer(self, when: When, missed: Missed, transition: TransitionBuilder) -> MachineBuilder {
         self.last_state(|state| state.after.push(TimerDefinition { when, missed, then: transition.0 }))
     }
@@ -242,7 +242,7 @@ impl MachineBuilder {
         self.change("action_description", |action| action.description = Some(text.to_owned()))
     }
 
-    /// Runs the action after these, where one transition asks for them together.
+    /// Runs the action after these, if one transition asks for all of them.
     pub fn comes_after<'a>(self, actions: impl IntoIterator<Item = &'a str>) -> MachineBuilder {
         self.change("comes_after", |action| action.after.extend(actions.into_iter().map(str::to_owned)))
     }

@@ -1,7 +1,7 @@
-//! What an instance counts, and how long things take it: plain atomics, written on the way and read at any time.
+//! Counters and durations of an instance: atomics that can be read at any time.
 //!
-//! The driver counts and observes only times that it is given, for it has no clock; the rest is measured by whoever
-//! carries out its actions. Numbers of different meters belong to slightly different moments.
+//! The driver has no clock, so it only observes durations it's given; its host measures the rest. Values of different
+//! meters can be from slightly different moments.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,22 +37,22 @@ pub const BOUNDS: [u64; 20] = [
 #[derive(Debug, Default)]
 pub struct Meters {
     pub commits: AtomicU64,
-    /// Commits that another's came before.
+    /// Commits that lost a race and were retried.
     pub conflicts: AtomicU64,
     /// Batches that the commits went in.
     pub batches: AtomicU64,
     pub claims: AtomicU64,
-    /// Inputs that changed nothing, for they had been applied before.
+    /// Inputs that changed nothing, because they had been applied before.
     pub repeated: AtomicU64,
-    /// Starts whose run was there already.
+    /// Starts whose run existed already.
     pub existed: AtomicU64,
-    /// Inputs that relied on a lease which was not held any more.
+    /// Inputs that relied on a lease that was gone.
     pub stale: AtomicU64,
-    /// Leases, of whomever, that this instance found to have run out. Those that were given back are not among them.
+    /// Expired leases of any instance that this one found, without those that were given back.
     pub expired: AtomicU64,
-    /// Attempts at work here whose lease was gone.
+    /// Attempts that ran here and lost their lease.
     pub lost: AtomicU64,
-    /// Events that machines took in, moved by and turned down, as this instance wrote it.
+    /// Events that machines received, applied and rejected, as written by this instance.
     pub received: AtomicU64,
     pub applied: AtomicU64,
     pub rejected: AtomicU64,
@@ -64,9 +64,9 @@ pub struct Meters {
     pub decide: Histogram,
     /// From the moment that a job was due until it was leased.
     pub queue_wait: Histogram,
-    /// Attempts at work here that completed.
+    /// Attempts that ran here and completed.
     pub completed: Histogram,
-    /// Attempts at work here that failed, for good or to be tried again.
+    /// Attempts that ran here and failed, retried or not.
     pub failed: Histogram,
     /// What this instance found when it was its turn to reconcile.
     pub reconciled: ReconcileMeters,

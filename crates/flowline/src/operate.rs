@@ -1,4 +1,4 @@
-//! What clients do with runs that were started: wait, cancel, pause, resume, finish by hand, delete.
+//! Operations on existing runs: wait, cancel, pause, resume, finish by hand, delete.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct RunHandle {
     engine: Engine,
     key: RunKey,
-    /// As the commit that started it left it; none where the run was there already.
+    /// The status after its start; none if the run existed already.
     status: Option<Status>,
     /// Told when this engine ends the run. Taken by the first to wait.
     ended: Mutex<Option<oneshot::Receiver<RunEnd>>>,
@@ -58,12 +58,12 @@ impl RunHandle {
         &self.key
     }
 
-    /// Whether the idempotency key named a run that was there already.
+    /// Whether the run with this idempotency key existed already.
     pub fn existed(&self) -> bool {
         self.status.is_none()
     }
 
-    /// The status that the start left the run with; `None` where it was there already.
+    /// The status after the start; `None` if the run existed already.
     pub fn started_as(&self) -> Option<Status> {
         self.status
     }
@@ -95,7 +95,7 @@ impl RunHandle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Applied {
-    /// False where the run had taken the same input before.
+    /// False if the input had been applied before.
     pub changed: bool,
     pub status: Status,
 }
@@ -122,7 +122,7 @@ impl Engine {
         }
     }
 
-    /// Waits for the end of a run, whoever works on it.
+    /// Waits for the end of a run, whichever engine works on it.
     pub async fn wait(&self, run: &RunKey) -> Result<RunOutcome, EngineError> {
         let (tell, told) = oneshot::channel();
         self.shared.inbox.send(Mail::Await(run.clone(), tell)).map_err(|_| EngineError::Stopped)?;
@@ -180,7 +180,7 @@ impl Engine {
         }
     }
 
-    /// Ends a run. Queued steps are dropped, running ones are told to stop, and nothing they report is recorded any more.
+    /// Ends a run. Queued steps are dropped, running ones are told to stop, and their reports are refused.
     ///
     /// ```no_run
     /// # async fn example(engine: flowline::Engine, run: flowline::RunHandle) -> Result<(), Box<dyn std::error::Error>> {
@@ -206,7 +206,7 @@ impl Engine {
         self.input(run, Input::Pause).await
     }
 
-    /// Lets a paused run go on.
+    /// Continues a paused run.
     pub async fn resume(&self, run: &RunKey) -> Result<Applied, EngineError> {
         self.input(run, Input::Resume).await
     }
@@ -228,7 +228,7 @@ impl Engine {
     }
 }
 
-/// What became of an input, when it was not written.
+/// The error for an input that wasn't applied.
 pub fn refused(outcome: InputOutcome, run: &RunKey) -> EngineError {
     match outcome {
         InputOutcome::Refused(refusal) => EngineError::Refused(refusal),

@@ -1,7 +1,7 @@
-//! Work that one engine of a store does at a time, every so often: a named lock tells whose turn it is.
+//! Periodic work that one engine of a store does at a time. A named lock decides whose turn it is.
 //!
-//! The lock outlives the work until the next turn, so that restarts and further engines change nothing about the
-//! pace. Two that do the work at once, because one lost its lock, do it twice and nothing worse.
+//! The lock is kept until the next turn, so restarts and additional engines don't change the pace. If a lock is lost,
+//! two engines may do the work at once, which is harmless.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const LONGEST_LOOK: Duration = Duration::from_secs(60);
 
 const AFTER: Duration = Duration::from_millis(2);
 
-/// Does `work` once every `pace`, in one engine of the store, for as long as it is polled.
+/// Does `work` once every `pace`, in one engine of the store, as long as it's polled.
 pub(crate) async fn keep_pace<W: Future<Output = ()> + Send>(
     store: Arc<dyn Store>,
     what: &str,

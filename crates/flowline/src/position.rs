@@ -1,5 +1,5 @@
-//! Where the run of a machine stands, for people: what it takes now and from whom, whose actions run, who waits for a
-//! turn, which timers are set, and what it remembers. Reads, and decides nothing.
+//! The position of a machine's run, for people: what it accepts and from whom, the turn and its actions, the inbox, the
+//! timers and the context. Read-only.
 
 use flowline_core::decide::ReceivedEvent;
 use flowline_core::event::Slot;
@@ -12,7 +12,7 @@ use crate::ledger::timer_of;
 
 pub use flowline_api::explain::{Accepted, Armed, By, Position, Taken};
 
-/// Reads where a run stands, whose state and jobs were read. `None` for a flow, and before a machine's first state.
+/// Reads the position of a run, given its state and jobs. `None` for a flow, and before a machine's first state.
 pub async fn read(
     store: &dyn Store,
     run: &RunKey,

@@ -1,7 +1,7 @@
-//! The sign that an engine leaves in a store that many engines share: that it is there, even if it has nothing to do.
+//! A sign that an engine leaves in a shared store to show that it's there, even when idle.
 //!
-//! A hint for who must be alone, such as a move: it is taken away when the engine stops, and after a crash it ends by itself. A
-//! file needs none, because its engine has locked it.
+//! It's a hint for whoever needs the store alone, such as a move. It's removed when the engine stops, and expires after
+//! a crash. A SQLite file needs none, because its engine locks it.
 
 use std::sync::Arc;
 use std::time::Duration;

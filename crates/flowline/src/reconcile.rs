@@ -1,5 +1,5 @@
-//! Reconcile: what `verify` finds is mended from the log, which is the truth. On command, or by one engine of a store
-//! every so often; on a store at work too, because a repair is guarded by what was looked at.
+//! Repairs what `verify` finds from the log, which is the truth: on command, or periodically by one engine of a store.
+//! Runs may be active, because a repair is refused if its run has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct Reconciling {
     pub every: Duration,
 }
 
-/// What was found, and what became of it.
+/// What was found, and whether it was repaired.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Reconciled {
     pub runs: u64,

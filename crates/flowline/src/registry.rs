@@ -1,8 +1,9 @@
 //! The registry: which definition new runs of a flow use.
 //!
-//! A definition is known by the hash of its content. One of them is its flow's latest, and runs are started from that. An
-//! explicit registration makes its content the latest, also when it was seen before; an instance that merely starts up can
-//! bring something new but can't turn a flow back. A retired flow has no latest: its runs go on, and no new one starts.
+//! A definition is identified by the hash of its content. One of them is its flow's latest, which new runs use.
+//! Registering a definition makes it the latest, even if it was registered before. An instance that starts up can add a
+//! new definition, but can't bring back an old one. A retired flow has no latest: its runs continue, but no new ones
+//! start.
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ impl Engine {
         self.register_plan(checked(definition)?, origin).await
     }
 
-    /// As [`Engine::register`], with a plan that was built before.
+    /// Like [`Engine::register`], with an existing plan.
     pub async fn register_plan(
         &self,
         plan: Arc<Plan>,
@@ -45,7 +46,7 @@ impl Engine {
         Ok(plan)
     }
 
-    /// As [`Engine::register`], for an instance that starts up: new content becomes its flow's latest, content that the store
+    /// Like [`Engine::register`], for an instance that starts up: new content becomes its flow's latest, content that the store
     /// has seen before changes nothing.
     pub async fn register_at_start(
         &self,
@@ -57,12 +58,12 @@ impl Engine {
         Ok(plan)
     }
 
-    /// Makes a version its flow's latest; a retired flow is back with that. The hash may be cut short.
+    /// Makes a version its flow's latest, which also brings back a retired flow. The hash can be abbreviated.
     pub async fn activate(&self, flow: &str, hash: &str) -> Result<StoredDefinition, EngineError> {
         activate(self.store(), self.tenant(), flow, hash).await
     }
 
-    /// Retires a flow: its runs go on, and no new one starts until it is registered again or a version is activated.
+    /// Retires a flow: its runs continue, but no new ones start until it's registered again or a version is activated.
     pub async fn retire(&self, flow: &str) -> Result<(), EngineError> {
         retire(self.store(), self.tenant(), flow).await
     }
@@ -88,7 +89,7 @@ impl Engine {
         found
     }
 
-    /// True where the content is new, and its flow's latest with that.
+    /// True if the content is new, which makes it the flow's latest.
     async fn put(&self, plan: &Arc<Plan>, origin: Option<String>) -> Result<bool, EngineError> {
         let stored = StoredDefinition {
             tenant: self.tenant().clone(),
@@ -138,7 +139,7 @@ pub async fn of_flow(
     if found.is_empty() { Err(EngineError::NoSuchFlow(flow.to_owned())) } else { Ok(found) }
 }
 
-/// As [`Engine::activate`], without an engine.
+/// Like [`Engine::activate`], without an engine.
 pub async fn activate(
     store: &dyn Store,
     tenant: &Tenant,
@@ -160,7 +161,7 @@ pub async fn activate(
     }
 }
 
-/// As [`Engine::retire`], without an engine.
+/// Like [`Engine::retire`], without an engine.
 pub async fn retire(store: &dyn Store, tenant: &Tenant, flow: &str) -> Result<(), EngineError> {
     match store.set_latest(tenant, flow, None).await? {
         true => Ok(()),

@@ -1,14 +1,14 @@
-//! Relocate: everything that a store holds is carried into an empty one, while no engine works on either.
+//! Moves everything in a store into an empty one while no engine works on either.
 //!
-//! Events keep their number, date and id; runs their version, state and jobs; so what was under way goes on over there.
-//! Lists hold the newest first and a store lists runs in the order in which they come, so pages are carried from the last
-//! to the first: in mind are the cursors of pages, one page of runs, and a few events, however much there is.
+//! Events keep their number, date and id; runs keep their version, state and jobs, so they continue where they were.
+//! Lists show the newest first, and a store lists runs in the order in which they arrive, so pages are moved from the
+//! last to the first. Memory holds only the cursors of the pages, one page of runs and a few events.
 //!
-//! Leases are carried as they stand, under a token that nobody knows. Their holders are gone; when they run out, the
-//! target's engines find them and give the next attempt, as after any crash. Counters and lists are the target's own.
-//! Named locks stay behind: they are promises among living processes, and there are none. Documents keep their end.
+//! Leases are moved with a token that nobody knows, because their holders are gone. When they expire, the target's
+//! engines start the next attempt, as after any crash. The target keeps its own counters and lists. Named locks aren't
+//! moved, because nobody is alive to hold them. Documents keep their expiry.
 //!
-//! The source is only read. What became of the target is checked against it before the target is called whole.
+//! The source is only read. The target is compared with it before the move counts as complete.
 
 mod documents;
 
@@ -44,7 +44,7 @@ const PARCEL_PARTS: usize = 2_000;
 pub struct Survey {
     tenants: Vec<Pages>,
     pub runs: u64,
-    /// The end of the lease that lasts longest and was not given back. Ahead of now, an engine may be alive.
+    /// When the last lease expires that wasn't given back. If that's in the future, an engine may be running.
     pub leased_until: Option<Time>,
 }
 

@@ -1,4 +1,4 @@
-//! Retention: ended runs go when their time is up, a few at a time.
+//! Retention: deletes ended runs when their time has come, a few at a time.
 
 use std::sync::Arc;
 use std::time::Duration;

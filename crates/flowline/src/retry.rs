@@ -1,5 +1,4 @@
-//! Retrying an ended run: a new run that starts with what the old one had done. Knows no runtime up to the request: it asks
-//! a store, and whoever polls it decides where and when.
+//! Retries an ended run as a new run that keeps what the old one had done. Only the start request depends on a runtime.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -53,7 +52,7 @@ impl Engine {
         self.again(run, RetryFrom::Start).await?.await
     }
 
-    /// As [`Engine::retry`], to be started by awaiting it: with a key of its own it happens once.
+    /// Like [`Engine::retry`], as a request to await. Give it a key, and it happens only once.
     pub async fn again(&self, run: &RunKey, from: RetryFrom<'_>) -> Result<StartRequest, EngineError> {
         let start = again(&*self.shared.store, &self.shared.plans, run, from).await?;
         let from = match from {
@@ -116,7 +115,7 @@ pub async fn again(
     Ok((plan, start))
 }
 
-/// What a run was given and what it had done.
+/// A run's input, and what it had done.
 async fn inherit(store: &dyn Store, run: &RunKey) -> Result<Start, StoreError> {
     let mut start = Start::new(Json::null());
     let mut completed: BTreeSet<Arc<str>> = BTreeSet::new();

@@ -1,9 +1,9 @@
-//! Events from outside: sent into a run, and waited for.
+//! External events: sends them to a run and waits until they're handled.
 //!
-//! An event that a machine takes in has an id and a receipt. Its id is made for it, or stands behind an idempotency key:
-//! the first request under a key reserves it for its run, content and sender, so that whoever repeats it, on whatever
-//! instance and after whatever crash, speaks of the same event. The run itself takes an id in once, and since the id follows
-//! from the key, it knows the event again when the reservation is long gone.
+//! An event for a machine has an id and a receipt. The id is random, or derived from an idempotency key: the first
+//! request with a key reserves it for its run, content and sender, so a repeated request means the same event, on any
+//! instance and after any crash. A run accepts an id once. Since the id follows from the key, the run recognizes the
+//! event even after the reservation has expired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::drive::DriverMessage;
 use crate::engine::{Engine, EngineError};
 use crate::start::{KeyOwner, user_run};
 
-/// How long a key stands for its event: as long as an ended run is kept by default.
+/// How long a key is reserved for its event: as long as ended runs are kept by default.
 const KEY_KEPT: Duration = Duration::from_secs(30 * 86_400);
 /// Roles of a sender.
 const ROLES: usize = 100;
@@ -29,12 +29,12 @@ const LOOK: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
-/// An event to be sent.
+/// An event to send.
 #[derive(Debug)]
 pub struct SendRequest {
     engine: Engine,
     run: RunKey,
-    /// How its run is started where there is none.
+    /// How to start its run if there's none.
     opens: Option<Opens>,
     name: String,
     payload: Json,
@@ -52,18 +52,18 @@ struct Opens {
     input: Json,
 }
 
-/// An event that a run has taken.
+/// An event that a run has received.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sent {
     pub run_id: RunId,
     pub event_id: Arc<str>,
-    /// False where the run had taken it before.
+    /// False if the run had received it before.
     pub changed: bool,
     pub status: Status,
 }
 
-/// What a key was used for first.
+/// The first use of a key.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Reserved {
@@ -76,7 +76,7 @@ struct Reserved {
 }
 
 impl Engine {
-    /// An event for a run, to be sent with [`SendRequest::send`] or, to wait until a machine has handled it,
+    /// An event for a run. Send it with [`SendRequest::send`] or, to wait until a machine has handled it,
     /// [`SendRequest::wait`].
     ///
     /// ```no_run
@@ -133,12 +133,12 @@ impl Engine {
         self.event(run, event, payload).send().await
     }
 
-    /// What became of an event that a machine's run took in.
+    /// The receipt of an event that a machine's run received.
     pub async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, EngineError> {
         Ok(self.store.receipt(run, event_id).await?)
     }
 
-    /// As [`Engine::receipt`], as soon as the machine is done with the event, or as it is when the time is up.
+    /// Like [`Engine::receipt`], but waits until the machine has handled the event, or until the time is up.
     pub async fn wait_for_receipt(
         &self,
         run: &RunKey,
@@ -164,19 +164,19 @@ impl Engine {
 }
 
 impl SendRequest {
-    /// One key, one event, in all runs of its flow: sent again it is taken once, and refused with other content.
+    /// Sends one event per key in all runs of the flow: a repeated one is ignored, or refused if its content differs.
     pub fn key(mut self, key: impl Into<String>) -> SendRequest {
         self.key = Some(key.into());
         self.whose = KeyOwner::User;
         self
     }
 
-    /// The key of a step that sends; no user's key can be taken for it.
+    /// The key of a step that sends. No user's key can be mistaken for it.
     pub(crate) fn own_key(self, key: impl Into<String>) -> SendRequest {
         SendRequest { whose: KeyOwner::Engine, ..self.key(key) }
     }
 
-    /// An id of the caller's own: the run takes in one event of an id. Goes before a key.
+    /// Sets the event's id, of which a run accepts one event. Takes precedence over a key.
     pub fn event_id(mut self, id: impl Into<String>) -> SendRequest {
         self.event_id = Some(id.into());
         self
@@ -198,7 +198,7 @@ impl SendRequest {
         self
     }
 
-    /// Has the run take the event. It is durable when this returns; what it leads to may come later.
+    /// Sends the event. When this returns, it's durable; its effects may follow later.
     pub async fn send(mut self) -> Result<Sent, EngineError> {
         self.check()?;
         if let Some(opens) = self.opens.take() {
@@ -226,7 +226,7 @@ impl SendRequest {
         })
     }
 
-    /// Whether what names the event and its sender is fit to be kept.
+    /// Checks the event's id and sender.
     fn check(&self) -> Result<(), EngineError> {
         let fits = |text: &str, most: usize| {
             !text.is_empty() && text.len() <= most && !text.chars().any(char::is_control)
@@ -254,7 +254,7 @@ impl SendRequest {
         Ok(())
     }
 
-    /// Refuses what the run could never take, before a key stands for it. Gives the run's row.
+    /// Refuses an event that the run can't accept before a key is reserved for it. Returns the run's row.
     async fn check_against_run(&self) -> Result<RunRow, EngineError> {
         let row = self.engine.row(&self.run).await?;
         let plan = self.engine.plans().get(self.engine.store(), &row.tenant, &row.definition).await?;
@@ -263,7 +263,7 @@ impl SendRequest {
         Ok(row)
     }
 
-    /// Starts the run where there is none.
+    /// Starts the run if there's none.
     async fn open(&self, Opens { flow, key, input }: Opens) -> Result<(), EngineError> {
         match self.engine.row(&self.run).await {
             Ok(_) => return Ok(()),
@@ -281,8 +281,8 @@ impl SendRequest {
         }
     }
 
-    /// As [`SendRequest::send`], and waits until a machine is done with the event. Gives the receipt as it is when the time
-    /// is up; `None` where the run is a flow's, which keeps none.
+    /// Like [`SendRequest::send`], and waits until a machine has handled the event. Returns the receipt as it is then or when the time
+    /// is up; `None` for a flow, which has no receipts.
     pub async fn wait(self, limit: Duration) -> Result<(Sent, Option<Receipt>), EngineError> {
         let engine = self.engine.clone();
         let until = Instant::now() + limit;
@@ -291,7 +291,7 @@ impl SendRequest {
         Ok((sent, receipt))
     }
 
-    /// The event that a key stands for. A run that has ended takes no other: nothing is reserved for it.
+    /// The id of the event that a key is reserved for. Nothing is reserved if the run has ended.
     ///
     /// A key counts within its flow: who may send to one flow learns nothing of another's keys and runs, and can't use them
     /// up. The engine's own keys are found under ids that no user's key leads to.

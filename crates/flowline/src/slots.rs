@@ -1,4 +1,4 @@
-//! Slots: how many attempts of each queue this instance may run at once, and how many it runs.
+//! Slots: how many attempts of each queue this instance may run at once, and how many it does.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -119,7 +119,7 @@ impl Slots {
         self.used.keys().any(|queue| self.free_in(queue) == 0)
     }
 
-    /// What to claim now; `None` where this instance takes nothing. Half of the free slots are left to hand-offs, the
+    /// What to claim now; `None` if this instance claims nothing. Half of the free slots are left to hand-offs, the
     /// shorter way, until [`Slots::claimed`] says that the claim is answered.
     pub fn claim(&mut self) -> Option<Claim> {
         if self.closed || self.needs.is_empty() {
@@ -217,7 +217,7 @@ impl Tokens {
         })
     }
 
-    /// A source of one's own, which must never give the same twice.
+    /// A custom source, which must never return the same token twice.
     pub fn from(source: impl FnMut() -> Token + Send + 'static) -> Tokens {
         Tokens(Box::new(source))
     }

@@ -1,9 +1,10 @@
-//! Where an ended run of a machine is taken up again: before the event or timer that failed it.
+//! Where a retried run of a machine continues: before the event or timer that failed it.
 //!
-//! A run that failed because of an action (also one that `on_error` sent to a failed final state) or of an expression goes back
-//! to before the event or timer that led there, which is applied again. One that was ended from outside (timeout, cancel, by
-//! hand) goes back in the same way if actions were running, and otherwise stands where it stood. One that an event or a timer
-//! brought to a final state has nothing to try again. Events that waited were rejected when the run ended: they aren't taken over.
+//! If an action failed the run (also by way of `on_error` and a failed final state), or an expression did, the new run
+//! goes back to before the event or timer that led there and applies it again. If the run was ended from outside
+//! (timeout, cancel, by hand), it goes back likewise if actions were running, and otherwise continues where it was. If
+//! an event or a timer led to a final state, there's nothing to retry. Events that were waiting were rejected when the
+//! run ended, so they aren't carried over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::engine::EngineError;
 /// Receipts on a page.
 const PAGE: usize = 500;
 
-/// Where the run stood; none where it is to begin again, because it failed before its first event.
+/// Where the run continues; none if it starts over, because it failed before its first event.
 pub(crate) async fn of_ended(
     store: &dyn Store,
     plan: &Plan,
@@ -77,7 +78,7 @@ pub(crate) async fn of_ended(
     })))
 }
 
-/// What became of the first events of a run.
+/// The outcomes of a run's first events.
 async fn past_events(store: &dyn Store, run: &RunKey, last: u32) -> Result<Vec<PastEvent>, StoreError> {
     let of_run = ReceiptQuery { run: Some(run.run.clone()), ..ReceiptQuery::of(run.tenant.clone()) };
     let mut query = ReceiptQuery { limit: PAGE, ..of_run };
@@ -122,7 +123,7 @@ enum Cause {
 #[derive(Debug, Default)]
 struct Trail {
     at: Option<Place>,
-    /// The last turn that no failed action brought about, and where the machine was before it.
+    /// The last turn that wasn't caused by a failed action, and the machine's position before it.
     turn: Option<(Option<Place>, Cause)>,
     /// Whether a failed action brought the last turn about.
     erred: bool,
@@ -221,7 +222,7 @@ impl Trail {
         }
     }
 
-    /// Where the run is taken up, and what is done first; none where it begins again.
+    /// Where the run continues, and what it does first; none if it starts over.
     fn taken_up(self, plan: &Plan, state: &RunState) -> Result<Option<(Place, Option<TriedAgain>)>, String> {
         let (Some(machine), Some(planned)) = (&state.machine, &plan.machine) else { return Ok(None) };
         let (Some(at), Some((kind, end))) = (self.at, self.end) else { return Ok(None) };

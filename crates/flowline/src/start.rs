@@ -1,5 +1,4 @@
-//! Starting a run: what it is started with, and what the start came to. [`StartRequest::send`] is all that knows a
-//! runtime.
+//! Starts runs. Only [`StartRequest::send`] depends on a runtime.
 
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
@@ -23,7 +22,7 @@ use crate::ledger::InputOutcome;
 use crate::operate::{RunHandle, refused, row};
 use crate::registry;
 
-/// A run to be started. Await it.
+/// A run to start. Await it.
 #[derive(Debug)]
 pub struct StartRequest {
     engine: Engine,
@@ -43,7 +42,7 @@ pub(crate) enum KeyOwner {
 }
 
 impl StartRequest {
-    /// One key makes one run: started again with the same input it gives the same run, with another it is refused.
+    /// Starts one run per key: the same key and input give the same run, another input is refused.
     pub fn idempotency_key(self, key: impl Into<String>) -> StartRequest {
         let whose = KeyOwner::User;
         StartRequest { whose, ..self.with(|start| start.idempotency_key = Some(key.into())) }
@@ -201,7 +200,7 @@ fn is_engines(row: &RunRow, key: &str) -> bool {
     }
 }
 
-/// What a start came to: whether its run was there already. `digest` is that of its input.
+/// Whether the run of a start existed already. `digest` is that of the start's input.
 pub async fn opened(
     store: &dyn Store,
     run: &RunKey,

@@ -1,7 +1,7 @@
 //! Key-value state from outside of a step: [`Engine::state`].
 //!
-//! What is read and written here is in no run's log. The state of a run can be read, and is written by its steps alone: its
-//! log says all that it ever was.
+//! These reads and writes aren't in any run's log. The state of a run can be read here, but only its steps can write it,
+//! so that its log tells the whole story.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl StateHandle {
         &self.owner
     }
 
-    /// `None` where the key is not set, or its time is over.
+    /// `None` if the key isn't set or has expired.
     pub async fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, EngineError> {
         let Some(found) = self.find(key).await? else { return Ok(None) };
         let unfit = |error| EngineError::Invalid(format!("state {key:?} has another type: {error}"));
@@ -127,7 +127,7 @@ pub fn check_key(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// All key-value state of a run, and its bytes; `None` where it is more than an attempt is given, or than `most`.
+/// All key-value state of a run, and its size; `None` if it's too much for an attempt, or more than `most`.
 pub(crate) async fn of_run(
     store: &dyn Store,
     run: &RunKey,

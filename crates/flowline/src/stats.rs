@@ -1,4 +1,4 @@
-//! Stats: how many runs and steps there were, how they ended, and how long they took.
+//! Statistics: how many runs and steps there were, how they ended, and how long they took.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

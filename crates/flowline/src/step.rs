@@ -1,4 +1,4 @@
-//! What a running step sees: its identity, and ways to emit, to log and to keep state.
+//! What a running step can do: find out what it is, emit, log and keep state.
 
 use std::fmt;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Step {
         self.live.attempt.step_id()
     }
 
-    /// The same for every attempt of this step in this run (of an action: in this transition): hand it to whatever must
+    /// The same for every attempt of this step in this run (of an action: in this transition): pass it to whatever must
     /// not do its work twice.
     pub fn idempotency_key(&self) -> String {
         self.live.attempt.idempotency_key()
@@ -89,7 +89,7 @@ impl Step {
         }
     }
 
-    /// W3C Trace Context of this attempt, for whatever works for it.
+    /// W3C Trace Context of this attempt, to pass on to other services.
     pub fn traceparent(&self) -> String {
         self.live.attempt.traceparent()
     }
@@ -99,19 +99,19 @@ impl Step {
         self.emit_json(name, self.payload_of(&format!("emit {name:?}"), &payload)?)
     }
 
-    /// As [`Step::emit`], with a payload that is JSON already, or with none: [`Json::nothing`].
+    /// Like [`Step::emit`], with a payload that's already JSON, or with none: [`Json::nothing`].
     pub fn emit_json(&self, name: &str, payload: Json) -> Result<(), StepError> {
         self.live.emit(name, self.within(&format!("emit {name:?}"), payload)?);
         Ok(())
     }
 
-    /// Publishes an event at once, in a commit of its own. It stays published if the attempt fails, and repeating it in
+    /// Publishes an event immediately, in its own commit. It stays published if the attempt fails, and repeating it in
     /// a later attempt does nothing.
     pub async fn emit_now(&self, name: &str, payload: impl Serialize) -> Result<(), StepError> {
         self.emit_json_now(name, self.payload_of(&format!("emit {name:?}"), &payload)?).await
     }
 
-    /// As [`Step::emit_now`], with a payload that is JSON already, or with none: [`Json::nothing`].
+    /// Like [`Step::emit_now`], with a payload that's already JSON, or with none: [`Json::nothing`].
     pub async fn emit_json_now(&self, name: &str, payload: Json) -> Result<(), StepError> {
         self.live.emit_now(name, self.within(&format!("emit {name:?}"), payload)?).await
     }
@@ -131,7 +131,7 @@ impl Step {
         self.live.log(level, &message.to_string(), Some(fields));
     }
 
-    /// Reads key-value state: `step.get("orders", "order-123")`. `None` where the key is not set, or its time is over. A scope
+    /// Reads key-value state: `step.get("orders", "order-123")`. `None` if the key isn't set or has expired. A scope
     /// is `run`, `flow`, `tenant`, or any other name, which all flows of the tenant share.
     pub async fn get<T: DeserializeOwned>(
         &self,
@@ -171,7 +171,7 @@ impl Step {
         self.live.set(scope.into(), key, None, None).await
     }
 
-    /// The tenant's lock of this name, to be held by this attempt. Its guard releases it when the attempt ends.
+    /// The tenant's lock of this name, owned by this attempt. Its guard releases it when the attempt ends.
     pub fn lock(&self, name: impl Into<String>) -> NamedLock {
         NamedLock::new(self.live.store(), self.tenant().clone(), name).owner(self.step_id())
     }
@@ -202,7 +202,7 @@ pub fn idempotency_key(run: &RunId, step: &str, transition: Option<u32>) -> Stri
     }
 }
 
-/// How loud a log line is.
+/// The level of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -268,7 +268,7 @@ impl StepError {
         self
     }
 
-    /// What it says: the text, the code, and whether to try again.
+    /// The text, the code, and whether to retry.
     pub fn failure(&self) -> &AttemptFailure {
         &self.0
     }

@@ -1,8 +1,8 @@
-//! Stuck: runs that should be going on and have not for a while, and why, as far as their jobs tell.
+//! Finds runs that have made no progress for a while, and the reason, as far as their jobs show it.
 //!
-//! No store keeps the date of a run's last event in its index, so runs are looked at one by one: those that are running or
-//! waiting and were created long enough ago, the newest first, [`LOOKED_AT`] of each status and tenant at most. A run that
-//! waits on purpose (for an event from outside, for a delay) is not stuck, nor is one that is paused.
+//! No store indexes the date of a run's last event, so runs are checked one by one: those that are running or waiting
+//! and were created long enough ago, newest first, at most [`LOOKED_AT`] per status and tenant. A run that's paused, or
+//! waits on purpose (for an external event or a delay), isn't stuck.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use flowline_store::{EventQuery, JobKey, JobRow, JobState, RunQuery, RunRow, Sto
 /// Runs of one status and tenant that are looked at: each costs two small questions to the store.
 pub const LOOKED_AT: usize = 200;
 
-/// Why a run is not further.
+/// Why a run isn't progressing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// A step is at work, its lease renewed: slow, or hanging in its own code.
+    /// A step is running and its lease is extended: it's slow, or its code hangs.
     Working,
-    /// A job is due and nobody takes it: no worker serves its queue, or all are busy.
+    /// A job is due and nobody claims it: no worker serves its queue, or all are busy.
     Unclaimed,
     /// A job is due in a queue that is paused.
     QueuePaused,
-    /// A lease ran out and nobody has noticed: no engine works on this store.
+    /// A lease expired and nobody has noticed: no engine works on this store.
     LeaseExpired,
-    /// It should have a job and has none: `flowline reconcile` mends that.
+    /// It should have a job but has none: `flowline reconcile --repair` fixes that.
     NoJob,
 }
 
@@ -97,7 +97,7 @@ async fn look(
     Ok(reason(row.status, &jobs, paused, now, after))
 }
 
-/// Why a run with these jobs has come to a stop; `None` where it has not, or means to.
+/// Why a run with these jobs has stopped; `None` if it hasn't, or waits on purpose.
 fn reason(
     status: Status,
     jobs: &[JobRow],

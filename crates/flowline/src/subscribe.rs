@@ -1,6 +1,6 @@
-//! Events as they are committed: of many runs, or of one.
+//! Events as they're committed, of many runs or of one.
 //!
-//! A hint says when to read; reading is the truth. So a hint that is lost costs time and no event.
+//! Hints say when to read, and reading is the truth. So a lost hint costs time, but no event.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::engine::{Engine, EngineError};
 
 /// Looked again without a hint: a hint can be lost.
 const LOOK: Duration = Duration::from_secs(1);
-/// Said of a store that does not know a place any more that it gave.
+/// The error when a store no longer knows a cursor that it returned.
 const LOST: &str = "events that were read from it are gone: an older copy was restored, or data was deleted; check the store \
     with `flowline verify`, then start again";
 /// Events read at a time.
@@ -29,7 +29,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The next events after a cursor, as far as they are there now. An empty cursor stands before the oldest event
+    /// The events after a cursor that exist now. An empty cursor is before the oldest event
     /// kept, or at the end with [`FeedFilter::from_now`].
     pub async fn read(&self, store: &dyn Store, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
         let (run, kinds) = match self {
@@ -45,7 +45,7 @@ impl Source {
     }
 }
 
-/// Tells when reading again may give something.
+/// Says when it's worth reading again.
 #[derive(Debug)]
 pub struct Hint(watch::Receiver<u64>);
 
@@ -68,7 +68,7 @@ impl Hint {
     }
 }
 
-/// A stream of events. Keep [`Subscription::cursor`] to go on later, or elsewhere, where it left off.
+/// A stream of events. Save [`Subscription::cursor`] to continue later or elsewhere.
 #[derive(Debug)]
 pub struct Subscription {
     engine: Engine,
@@ -97,7 +97,7 @@ impl Engine {
     ///     println!("{} {}", event.run_id, event.kind);
     ///     # break;
     /// }
-    /// let cursor = feed.cursor().to_owned(); // keep it, to go on from here later
+    /// let cursor = feed.cursor().to_owned(); // save it, to continue from here later
     /// # Ok(())
     /// # }
     /// ```
@@ -115,8 +115,8 @@ impl Engine {
 }
 
 impl Subscription {
-    /// The next event, waiting for it if need be; so too for a store that cannot answer just now, of which
-    /// [`Engine::trouble`] tells.
+    /// The next event. Waits for it, and for a store that can't answer right now, which
+    /// [`Engine::trouble`] reports.
     pub async fn next(&mut self) -> Result<Event, EngineError> {
         loop {
             if let Some((event, after)) = self.buffer.pop_front() {
@@ -146,7 +146,7 @@ impl Subscription {
         }
     }
 
-    /// Where to go on: right after what [`Subscription::next`] gave last.
+    /// Where to continue: right after the last event that [`Subscription::next`] returned.
     pub fn cursor(&self) -> &str {
         &self.cursor
     }

@@ -23,9 +23,9 @@ pub const LABEL: &str = "traceparent";
 pub struct Trace {
     /// 32 hexadecimal digits.
     pub id: String,
-    /// The span that the run was started from, where it was: 16 digits.
+    /// The span that the run was started from, if any: 16 digits.
     pub parent: Option<String>,
-    /// Whether whoever started the run records the trace. If not, neither do we.
+    /// Whether the trace is recorded where the run was started. If not, neither do we.
     pub sampled: bool,
 }
 
@@ -38,7 +38,7 @@ impl Trace {
         })
     }
 
-    /// Reads a `traceparent`: `00-TRACE-SPAN-FLAGS`. `None` where it is not one.
+    /// Reads a `traceparent`: `00-TRACE-SPAN-FLAGS`. `None` if it is not one.
     pub fn parse(text: &str) -> Option<Trace> {
         let mut parts = text.split('-');
         let (version, id, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -101,7 +101,7 @@ pub struct Span {
 pub enum SpanEnd {
     Run(Status),
     Completed,
-    /// With the code of the error, where it has one. Its text stays in the log of the run.
+    /// With the error's code, if it has one. Its text is only in the run's log.
     Failed(Option<String>),
 }
 
@@ -115,7 +115,7 @@ impl SpanEnd {
 }
 
 impl Span {
-    /// The span of a run; `None` where its trace is not recorded.
+    /// The span of a run; `None` if its trace is not recorded.
     pub fn run(
         run: &RunKey,
         label: Option<&str>,
@@ -137,7 +137,7 @@ impl Span {
         })
     }
 
-    /// The span of an attempt; `None` where its trace is not recorded.
+    /// The span of an attempt; `None` if its trace is not recorded.
     pub fn attempt(
         run: &RunKey,
         label: Option<&str>,
@@ -170,7 +170,7 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Spans for whoever takes them out at the other end, up to `waiting` at a time.
+    /// A queue of up to `waiting` spans, and the end to take them from.
     pub fn new(waiting: usize) -> (Spans, mpsc::Receiver<Span>) {
         let (queue, spans) = mpsc::channel(waiting);
         (Spans { queue, dropped: AtomicU64::new(0) }, spans)

@@ -1,7 +1,7 @@
-//! Verify: every run is looked at by the independent checker, and its stored state compared with the one fold.
+//! Verifies runs: has the independent checker look at each one, and compares its stored state with the fold of its log.
 //!
-//! Looks only; `reconcile` mends. A run that changes while it is looked at is looked at again, so that a store at work
-//! can be verified too. What must hold is the checker's business; here it is read from the store and handed over.
+//! It only reads; `reconcile` repairs. A run that changes meanwhile is checked again, so active stores can be verified
+//! too. The checker defines what must hold; this module reads the store for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl Rows {
 pub(crate) struct Looked {
     pub events: u64,
     pub violations: Vec<Violation>,
-    /// The truth as the log has it, where the log is whole.
+    /// What the log says, if it's complete.
     pub truth: Option<Truth>,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Truth {
     pub jobs: Vec<JobRow>,
     /// The timers that a machine waits for: which, the number that each was set under, and when it is due.
     pub timers: Vec<(u32, u32, Time)>,
-    /// When a machine is to enter its first state, where it has not.
+    /// When a machine is to enter its first state, if it hasn't.
     pub begins_at: Option<Time>,
 }
 
@@ -208,7 +208,7 @@ impl<'a> Lens<'a> {
         Ok(Looked { events, violations, truth })
     }
 
-    /// What became of the events that a machine's run took in.
+    /// The receipts of a machine's run.
     async fn receipts(&self, run: &RunKey) -> Result<Vec<Receipt>, StoreError> {
         let of_run = ReceiptQuery { run: Some(run.run.clone()), ..ReceiptQuery::of(run.tenant.clone()) };
         let mut query = ReceiptQuery { limit: PAGE, ..of_run };
@@ -264,7 +264,7 @@ impl Folding {
     }
 }
 
-/// The bytes that the store keeps beside the log are the fold of that log.
+/// The state that the store keeps must be the fold of the log.
 fn misfolded(snapshot: &Snapshot, folded: &Result<RunState, FoldError>) -> Option<Violation> {
     let (subject, message) = match folded {
         Ok(state) if state.is_encoded_in(&snapshot.state) => return None,

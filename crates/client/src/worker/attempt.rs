@@ -1,4 +1,4 @@
-//! One attempt: the work, with its lines sent now and then, until it ends or its time is up.
+//! One attempt: runs the handler and sends its lines until it ends or times out.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use flowline_api::work as wire;
 /// How long lines wait for others, or for the outcome.
 const FLUSH: Duration = Duration::from_millis(50);
 
-/// Runs an attempt to its end. The lease instead of an outcome means that it is not this worker's any more.
+/// Runs an attempt to its end. Returns the lease instead of an outcome if this worker no longer holds it.
 pub(super) async fn run(job: Job, work: super::Work) -> Result<wire::AttemptOutcome, String> {
     let assignment = job.assignment();
     let lease = assignment.lease.clone();
@@ -44,7 +44,7 @@ pub(super) async fn run(job: Job, work: super::Work) -> Result<wire::AttemptOutc
     Ok(wire::AttemptOutcome { lease, complete, fail })
 }
 
-/// Sends lines as they come. Ends with the lease, or with a failure where the server refused what the attempt said.
+/// Sends lines as they come. Ends when the lease is lost, or with a failure if the server refuses a line.
 async fn flush_lines(job: &Job) -> Option<JobError> {
     loop {
         tokio::time::sleep(FLUSH).await;

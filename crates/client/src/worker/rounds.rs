@@ -1,4 +1,4 @@
-//! A worker at work: what it holds, what it has asked for, and what it does next.
+//! A running worker: the jobs it holds, the requests in flight, and what to do next.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -25,7 +25,7 @@ const TIMES: Times = Times { lease_ms: 30_000, heartbeat_ms: 10_000, acknowledge
 /// Outcomes in one report: so many, and in bytes, but for the first.
 const REPORT: usize = 100;
 const REPORT_BYTES: usize = 4 << 20;
-/// How long a worker that stops tries to give back what it holds.
+/// How long a stopping worker tries to give back its jobs.
 const GIVE_BACK: Duration = Duration::from_secs(5);
 
 type Answer<T> = Pin<Box<dyn Future<Output = Result<T, ClientError>> + Send>>;

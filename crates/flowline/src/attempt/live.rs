@@ -1,7 +1,7 @@
-//! A running attempt, and the way from there to its run.
+//! An attempt that runs in this process.
 //!
-//! The record opens with `step.started`. It is flushed by a fenced append after a moment, or rides with the outcome,
-//! whichever comes first; so a quick step costs one commit and a slow one can be watched.
+//! Its lines are appended every 50 ms, or committed together with the outcome if that's ready first. So a quick step
+//! costs one commit, and a slow one can be watched.
 
 #[cfg(feature = "command")]
 use std::collections::BTreeMap;
@@ -99,7 +99,7 @@ impl LiveAttempt {
         self.store.clone()
     }
 
-    /// Drives the step's future, flushing lines meanwhile, until it ends or its time is up.
+    /// Polls the step's future and writes its lines until it ends or times out.
     async fn watch(&self, mut work: StepFuture, timeout: Option<Duration>) -> Result<Json, StepError> {
         let deadline = timeout.map(|timeout| tokio::time::Instant::now() + timeout);
         let out_of_time = async {
@@ -247,7 +247,7 @@ impl LiveAttempt {
         Ok(found.map(|found| found.value))
     }
 
-    /// All key-value state of the run; `None` where it is too much to hand out.
+    /// All key-value state of the run; `None` if it's too much.
     #[cfg(feature = "command")]
     pub(crate) async fn states(&self) -> Result<Option<BTreeMap<String, Json>>, StepError> {
         let found = self.ask(|| crate::state::of_run(&*self.store, &self.attempt.run, usize::MAX)).await?;
@@ -261,7 +261,7 @@ impl LiveAttempt {
         self.ask(|| self.store.definition(&run.tenant, &plan.hash)).await
     }
 
-    /// Asks until the store can answer: that it is away is no failure of the step. Who lost its lease meanwhile is stopped
+    /// Asks until the store can answer: an outage doesn't fail the step. An attempt that loses its lease meanwhile is stopped
     /// by [`LiveAttempt::watch`].
     async fn ask<T, F>(&self, question: impl Fn() -> F) -> Result<T, StepError>
     where

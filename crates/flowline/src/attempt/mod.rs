@@ -1,4 +1,5 @@
-//! An attempt of a step: what it is, what it starts from, what it has to say ([`record`]), and how it runs here ([`live`]).
+//! An attempt of a step: what it is, what it starts with, its lines and outcome ([`record`]), and how it runs here
+//! ([`live`]).
 
 pub(crate) mod live;
 pub mod record;
@@ -35,7 +36,7 @@ pub struct Attempt {
     pub step: u32,
     /// 1 for the first try.
     pub number: u32,
-    /// The transition of a machine that asked for it.
+    /// The machine's transition that asked for it.
     pub transition: Option<u32>,
     pub token: Token,
 }
@@ -88,7 +89,7 @@ impl Attempt {
         NewEvent::step(kind, self.name(), self.number, Some(data))
     }
 
-    /// Its lease, to be kept alive or given back.
+    /// Its lease, to extend or release.
     pub fn lease(&self) -> Extend {
         Extend { run: self.run.clone(), key: self.key(), token: self.token }
     }
@@ -108,7 +109,7 @@ impl Attempt {
         (Input::Started { step: self.step, attempt: self.number, data }, self.keep(1))
     }
 
-    /// Its span; `None` where its trace is not recorded.
+    /// Its span; `None` if its trace is not recorded.
     pub fn span(&self, times: (Time, Time), end: SpanEnd) -> Option<Span> {
         let step = (self.name().clone(), self.number);
         Span::attempt(&self.run, self.trace.as_deref(), &self.plan.flow, step, times, end)
@@ -128,7 +129,7 @@ pub struct Launch {
 pub enum FirstLine {
     /// To be written with the lines that follow it.
     Buffered,
-    /// To be committed before the attempt starts: the run waits for it, and its status follows from the log.
+    /// Must be committed before the attempt starts: the run waits for it, and its status follows from the log.
     Awaited,
     /// In the log.
     Written,

@@ -1,8 +1,8 @@
-//! What one attempt has to say, in order: its lines, the emits that wait for its completion, its outcome.
+//! Everything an attempt reports, in order: its lines, the emits that are published when it completes, its outcome.
 //!
-//! The record opens with `step.started`. Lines leave it by a fenced append, which says where it starts so that trying
-//! again writes nothing twice, or ride with a commit of the run. It does no I/O: whoever runs the attempt carries what it
-//! gives out and tells it what became of that, one at a time.
+//! The first line is `step.started`. Lines are written by a fenced append, which says where it starts so that a repeated
+//! one writes nothing twice, or together with a commit of the run. The record does no I/O: the caller writes what it
+//! hands out and reports the result, one write at a time.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl Record {
         record
     }
 
-    /// The record of an attempt of which so many lines are in the log.
+    /// The record of an attempt with this many lines in the log.
     pub fn after(attempt: Attempt, written: u32) -> Record {
         Record {
             attempt,
@@ -91,7 +91,7 @@ impl Record {
     }
 
     /// Changes key-value state, or with no value deletes it. The line must be appended at once: it may not ride with
-    /// anything but its own append. Without a `ttl` of its own a value lives as long as the definition says.
+    /// anything but its own append. Without a `ttl`, a value lives as long as the definition says.
     pub fn set(
         &mut self,
         scope: StateScope,
@@ -139,7 +139,7 @@ impl Record {
         self.attempt.event(EventType::State, data)
     }
 
-    /// The waiting lines as an append, to be tried until its outcome is known; `None` where there are none.
+    /// The waiting lines as an append, to be retried until its outcome is known; `None` if there are none.
     pub fn append(&mut self) -> Option<Append> {
         let lines = std::mem::take(&mut self.lines);
         (!lines.is_empty()).then(|| Append {
@@ -152,7 +152,7 @@ impl Record {
         })
     }
 
-    /// What became of an append. An error means that the lease is gone.
+    /// The outcome of an append. An error means that the lease is gone.
     pub fn appended(&mut self, result: Result<u32, AppendError>) -> Result<(), StepError> {
         self.written = result.map_err(|_| lease_gone())?;
         self.unsure = false;
@@ -169,7 +169,7 @@ impl Record {
         InputEntry::new(input, lines, Some(lease), reply)
     }
 
-    /// What became of [`Record::emit_now`].
+    /// The outcome of [`Record::emit_now`].
     pub fn emitted(&mut self, outcome: InputOutcome) -> Result<(), StepError> {
         if let InputOutcome::Committed { .. } = outcome {
             self.written += self.sent.len() as u32;

@@ -1,4 +1,4 @@
-//! A question to the store, asked. Knows no runtime: whoever polls it decides where and when.
+//! Calls to the store. Doesn't depend on a runtime, so the simulator can run them too.
 
 use flowline_core::decide::{AttemptLog, Learned, Missing};
 use flowline_core::event::AttemptOf;
@@ -11,7 +11,7 @@ use super::{StoreCall, StoreReply};
 use crate::plans::Plans;
 
 impl StoreCall {
-    /// Asks the store. `None` where nobody waits for an answer.
+    /// Asks the store. `None` if nobody waits for the answer.
     pub async fn ask(self, store: &dyn Store, plans: &Plans) -> Option<StoreReply> {
         Some(match self {
             StoreCall::Commit(commits) => commit(store, commits).await,

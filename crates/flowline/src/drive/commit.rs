@@ -1,4 +1,4 @@
-//! Commits: what can be decided is decided and written, and what a landed commit sets off is set off.
+//! Commits: decides what can be decided, has it written, and acts on the commits that landed.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::ledger::{Batch, HandedOff, InputOutcome, Unused};
 use crate::meters::count;
 
 impl<R> Driver<R> {
-    /// Decides on a batch of inputs and asks what follows. False where there was nothing to decide, or no room for a
+    /// Decides a batch of inputs and asks the store for what follows. False if there was nothing to decide, or no room for a
     /// further batch on its way to the store.
     pub fn pump(&mut self) -> bool {
         if self.flights >= FLIGHTS {
@@ -114,7 +114,7 @@ impl<R> Driver<R> {
         }
     }
 
-    /// A run has ended: whoever waits is told, and attempts that are still running are stopped.
+    /// A run has ended: tells those who wait, and stops its attempts.
     fn ended(&mut self, run: &RunKey, ended: RunEnd) {
         let alone = ended.status == Status::Completed && self.attempts.is_empty();
         self.actions.push(Action::Ended(run.clone(), ended));
@@ -126,7 +126,7 @@ impl<R> Driver<R> {
         tokens.into_iter().for_each(|token| self.lost(token));
     }
 
-    /// The store could not answer: the run's inputs wait, or are refused where waiting cannot help.
+    /// The store couldn't answer: the run's inputs wait, or are refused if waiting can't help.
     pub(super) fn question_failed(&mut self, run: &RunKey, error: &StoreError) {
         // Whoever drains has until its deadline: an attempt that may finish may also write.
         let waits = self.stop_by.is_none_or(|by| self.now < by);

@@ -1,7 +1,7 @@
-//! A driver under tokio: the one task that hands it messages and carries out its actions.
+//! Runs a driver under tokio: one task hands it messages and carries out its actions.
 //!
-//! Nothing here decides anything. A call to the store and an attempt are tasks of their own; what they come to is mailed
-//! back. Dropping nothing on the way: every task is owned by the host and joined or stopped with it.
+//! No decisions are made here. Store calls and attempts are tasks that mail back their results. The host owns every
+//! task, and joins or aborts it when it stops.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ use crate::remote::Seats;
 use crate::runner::Runners;
 use crate::slots::{Slots, Tokens};
 
-/// How a caller is told what became of its input.
+/// How a caller gets the outcome of its input.
 #[derive(Debug)]
 pub struct InputCaller {
     reply: oneshot::Sender<InputOutcome>,
-    /// Of who starts a run: told when the run ends, unless it was there before.
+    /// For a start: told when the run ends, unless it existed before.
     ended: Option<(RunKey, oneshot::Sender<RunEnd>)>,
 }
 
 impl InputCaller {
-    /// Who starts this run.
+    /// A caller that starts this run.
     pub fn starting(
         run: RunKey,
         reply: oneshot::Sender<InputOutcome>,
@@ -49,7 +49,7 @@ impl From<oneshot::Sender<InputOutcome>> for InputCaller {
     }
 }
 
-/// How often waiters that nobody listens to any more are forgotten.
+/// How often abandoned waiters are removed.
 const FORGET: Duration = Duration::from_secs(10);
 
 /// Something for the host to deal with.

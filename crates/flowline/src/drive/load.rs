@@ -1,4 +1,4 @@
-//! Reading what a run is: snapshot, plan, payloads.
+//! Reads runs: snapshot, plan, payloads.
 
 use std::collections::BTreeMap;
 

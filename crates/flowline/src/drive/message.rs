@@ -1,4 +1,4 @@
-//! What a driver is told and what it wants done: its whole surface.
+//! The interface of a driver: the messages it takes and the actions it asks for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub enum DriverMessage<R> {
     Finished(Token, RunKey, InputEntry<Reply<R>>),
     /// The outcome of an attempt was committed through its reference, so a runner that still works on it here stops.
     Settled(Token),
-    /// No new attempts; what still runs after this long is given back.
+    /// Start no new attempts; give back those that are still running after this long.
     Stop(Duration),
     /// The store has changed, perhaps by another instance.
     Changed,
@@ -35,7 +35,7 @@ impl<R> DriverMessage<R> {
         DriverMessage::Offer(run, InputEntry::new(input, Vec::new(), None, Reply::Caller(caller)))
     }
 
-    /// As [`DriverMessage::input`], of an event whose id was made for it.
+    /// Like [`DriverMessage::input`], of an event with a new id.
     pub fn new_event(run: RunKey, input: Input, caller: R) -> DriverMessage<R> {
         let entry = InputEntry::new(input, Vec::new(), None, Reply::Caller(caller));
         DriverMessage::Offer(run, entry.with_fresh_id())
@@ -56,9 +56,9 @@ pub enum Action<R> {
     Launch(Launch, Time),
     /// Hand this attempt to the remote worker that its lease names.
     HandOff(HandedOff),
-    /// Stop this attempt: it reports nothing any more.
+    /// Stop this attempt without a report.
     Stop(Token),
-    /// Tell a caller what became of its input.
+    /// Tell a caller the outcome of its input.
     Reply(R, InputOutcome),
     /// Tell waiting callers that this run has ended.
     Ended(RunKey, RunEnd),
@@ -78,7 +78,7 @@ pub enum StoreCall {
     Prepare(Vec<LeasedJob>),
     Sweep(usize),
     Extend(Vec<Extend>, Duration),
-    /// Nothing comes back: where it fails the leases run out by themselves.
+    /// There's no reply: if it fails, the leases expire.
     Release(Vec<Extend>),
 }
 
@@ -89,7 +89,7 @@ pub enum StoreReply {
     Loaded(Vec<RunKey>, Result<Vec<Option<Seen>>, StoreError>),
     LookedUp(RunKey, Result<Learned, StoreError>),
     Claimed(Result<Claimed, StoreError>),
-    /// Claimed jobs with all that their attempts need; those that could not be prepared are given back.
+    /// Claimed jobs with everything their attempts need; those that couldn't be prepared are given back.
     Prepared(Vec<Prepared>, Vec<LeasedJob>),
     Swept(Result<Swept, StoreError>),
     Extended(Vec<Token>, Result<Vec<Extended>, StoreError>),
@@ -103,13 +103,13 @@ pub struct Prepared {
     pub seen: Seen,
 }
 
-/// Who wants to know what became of an input.
+/// Who gets the outcome of an input.
 #[derive(Debug)]
 pub enum Reply<R> {
     None,
     Caller(R),
     /// Start this attempt once its `step.started` is in the log.
     Launch(Box<Launch>),
-    /// The slot of this attempt is free for anyone; and a caller, where one waits.
+    /// The slot of this attempt becomes free; and the caller, if there is one.
     Slot(Token, Option<R>),
 }

@@ -1,12 +1,12 @@
-//! One instance as a state machine: its ledger, slots, attempts and timers, and what it wants done.
+//! One instance as a state machine: its ledger, slots, attempts and timers.
 //!
-//! Everything reaches a [`Driver`] as a [`DriverMessage`], with the local time that it came at; everything it wants done
-//! leaves as an [`Action`]. It does no I/O, reads no clock, spawns nothing and draws no random number, so the same
-//! messages at the same times give the same actions: under tokio ([`host`]) and under a simulator alike.
+//! A [`Driver`] takes [`DriverMessage`]s, each with the local time at which it arrived, and asks for [`Action`]s. It
+//! does no I/O, reads no clock, spawns nothing and draws no random numbers, so the same messages at the same times lead
+//! to the same actions, under tokio ([`host`]) as well as in the simulator.
 //!
-//! Whoever drives it hands in what came, calls [`Driver::tick`], then [`Driver::pump`] until it has nothing more to
-//! decide, carrying out the actions in between, so that deciding the next batch overlaps with writing the last. It waits
-//! until the next message, or until [`Driver::next_tick`].
+//! The owner passes in messages, calls [`Driver::tick`], then [`Driver::pump`] until there's nothing left to decide,
+//! carrying out the actions in between so that the next batch is decided while the last one is being written. Then it
+//! waits for the next message or for [`Driver::next_tick`].
 
 mod call;
 mod commit;
@@ -61,7 +61,7 @@ pub struct Driver<R> {
     /// Its name, as JSON.
     instance: Json,
     meters: Arc<Meters>,
-    /// Why the store takes no writes at present.
+    /// Why the store accepts no writes at the moment.
     told_trouble: Option<StoreError>,
     flights: usize,
     /// Consecutive failures of the store, for the pause between tries.
@@ -86,7 +86,7 @@ pub struct Driver<R> {
     sweep_saw: u64,
     /// The last claim found nothing and nothing has changed since; with it, when the next job is due.
     quiet: Option<Option<Time>>,
-    /// What the last sweep saw ahead, where nothing has changed since.
+    /// What the last sweep saw ahead, if nothing has changed since.
     ahead: Option<Ahead>,
     /// Since when there has been nothing to do here, and the first lease of another instance that was seen then.
     rest: Option<(Duration, Option<Time>)>,
@@ -236,13 +236,13 @@ impl<R> Driver<R> {
         self.stop_by.is_some()
     }
 
-    /// Whether it was told to stop and everything has come to rest.
+    /// Whether it was told to stop and has nothing left to do.
     pub fn has_stopped(&self) -> bool {
         self.stop_by.is_some() && self.at_rest()
     }
 
-    /// How long no job and no timer will be due, where nothing is ready or running here and no lease may be that of a dead
-    /// instance. Looks again where it doesn't know.
+    /// How long until a job or timer is due, if nothing is ready or running here and no lease may belong to a dead
+    /// instance. Looks again if it doesn't know.
     pub fn idle_for(&mut self) -> Option<Duration> {
         if self.is_busy() {
             self.rest = None;
@@ -330,7 +330,7 @@ impl<R> Driver<R> {
         self.actions.push(Action::Call(call));
     }
 
-    /// The time to drain is up: what still runs is stopped and given back.
+    /// The drain time is over: stops what's still running and gives it back.
     fn give_back(&mut self) {
         let mut leases = Vec::with_capacity(self.attempts.len());
         for (token, attempt) in std::mem::take(&mut self.attempts) {

@@ -1,4 +1,4 @@
-//! Recovery: leases are kept alive while their attempts run, and those that ran out become inputs of their runs.
+//! Recovery: extends the leases of running attempts, and turns expired ones into inputs of their runs.
 
 use flowline_core::event::{EventType, NewEvent};
 use flowline_core::{Input, RunKey, json};

@@ -1,7 +1,7 @@
-//! What a driver tells the log of its process: each line with run, flow and instance, none with a payload.
+//! What a driver logs: each line has the run, flow and instance, and no payload.
 //!
-//! Nothing follows from a line, and without a subscriber, as under the simulator, there are none. What happens with every
-//! step is told at `debug` and costs one comparison where that is off.
+//! Logging has no effect on the driver, and the simulator has no subscriber. Lines about every step are at `debug` level
+//! and cost one comparison if that's off.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::meters::count;
 use crate::trace::Span;
 
 impl<R> Driver<R> {
-    /// Counts and tells what became of a commit, before the ledger hears of it.
+    /// Counts and logs the outcome of a commit, before the ledger gets it.
     pub(super) fn tell_commit(&self, run: &RunKey, result: &Result<Committed, CommitError>) {
         match result {
             Ok(_) => count(&self.meters.commits),
@@ -71,7 +71,7 @@ impl<R> Driver<R> {
         debug!(runId = %run, flowName = flow, instanceId = instance, status, "run ended");
     }
 
-    /// An attempt at work here has no lease any more.
+    /// An attempt that runs here has lost its lease.
     pub(super) fn tell_lost(&self, attempt: &Attempt) {
         self.meters.lost.fetch_add(1, Ordering::Relaxed);
         let Attempt { run, plan, .. } = attempt;
@@ -109,7 +109,7 @@ impl<R> Driver<R> {
         warn!(runId = %lease.run.run, flowName = %flow, instanceId = &*self.config.instance, stepName = &*lease.name, attempt = lease.attempt, worker = &*lease.worker, "lease expired");
     }
 
-    /// Empty where the run is not in mind.
+    /// Empty if the run isn't cached.
     fn flow_of(&self, run: &RunKey) -> Arc<str> {
         self.ledger.flow(run).unwrap_or_else(|| "".into())
     }

@@ -1,4 +1,4 @@
-//! Work: jobs are claimed while there is room, and their attempts run.
+//! Work: claims jobs while there are free slots, and starts their attempts.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ impl<R> Driver<R> {
         }
     }
 
-    /// Another instance may have left jobs to whoever has room: a hint, and no more. Without it they are found a sweep later.
+    /// Another instance may have left jobs to others. It's only a hint: without it they're found by the next sweep.
     pub(super) fn look_soon(&mut self) {
         if self.stop_by.is_none() && self.config.role == InstanceRole::Work {
             let at = self.now.max(self.last_claim + LOOK);
@@ -79,7 +79,7 @@ impl<R> Driver<R> {
         }
     }
 
-    /// Starts the attempts of claimed jobs; what they need is loaded where it is not in mind.
+    /// Starts the attempts of claimed jobs; loads what they need unless it's cached.
     pub(super) fn prepare(&mut self, jobs: Vec<LeasedJob>) {
         let mut load = Vec::new();
         for job in jobs {
@@ -122,7 +122,7 @@ impl<R> Driver<R> {
     }
 
     /// An attempt is over. Until its outcome is decided its slot is kept for the steps that follow: handed over they take one
-    /// commit, and whoever goes on with a run knows it already.
+    /// commit, and this instance already knows the run.
     pub(super) fn finished(&mut self, token: Token, run: RunKey, mut entry: InputEntry<Reply<R>>) {
         if let Some(attempt) = self.attempts.remove(&token) {
             if self.is_shared(&run, attempt.step) {
@@ -151,7 +151,7 @@ impl<R> Driver<R> {
     }
 
     /// Whether another instance is likely to be at work on a run that this attempt belonged to: some step is under way and
-    /// not here. Only where commits of others have been met at all; alone, an instance need not ask.
+    /// not here. Never true on an instance that has had no conflicts, because it's alone.
     pub(super) fn is_shared(&self, run: &RunKey, done: u32) -> bool {
         if self.meters.conflicts.load(Ordering::Relaxed) == 0 {
             return false;

@@ -1,4 +1,4 @@
-//! One run as this instance knows it.
+//! What this instance knows about one run.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl<R> Cell<R> {
         self.waiting.is_empty() && matches!(self.busy, InFlight::No)
     }
 
-    /// The plan of the run, where it is in mind.
+    /// The plan of the run, if it's cached.
     pub(super) fn plan(&self) -> Option<&Arc<Plan>> {
         match (&self.seen, &self.busy) {
             (Some(seen), _) => Some(&seen.plan),

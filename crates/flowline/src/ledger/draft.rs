@@ -1,4 +1,4 @@
-//! A commit in the making.
+//! A commit that's being put together.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -82,7 +82,7 @@ impl<'a, R> CommitDraft<'a, R> {
         key.is_some_and(|key| self.leases.iter().any(|lease| lease.key() == key))
     }
 
-    /// Adds a decision. True where nothing may follow it in the same commit.
+    /// Adds a decision. True if nothing may follow it in the same commit.
     pub(super) fn take(&mut self, mut entry: InputEntry<R>, decision: Decision) -> bool {
         self.hear(&decision);
         self.leases.extend(entry.lease.clone());
@@ -133,7 +133,7 @@ impl<'a, R> CommitDraft<'a, R> {
         self.heard.rejected += rejected as u64;
     }
 
-    /// Adds what became of an event. A commit says one thing of each.
+    /// Adds a change to an event's receipt. A commit has one per event.
     fn note(&mut self, change: ReceiptChange) {
         match self.receipts.get_mut(&change.number) {
             Some(before) => before.then(change),

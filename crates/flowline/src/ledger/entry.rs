@@ -1,4 +1,4 @@
-//! An input on its way into its run, and what becomes of it.
+//! An input for a run, and its outcome.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct InputEntry<R> {
     pub reply: R,
     /// Whether a commit with it may have landed, its answer being lost.
     pub(super) unsure: bool,
-    /// Whether the id of its event was made for it and no commit with it was tried, so that no run can have taken it in.
+    /// Whether the id of its event is new and no commit with it was tried, so that no run can have it.
     pub(super) fresh: bool,
 }
 
@@ -41,13 +41,13 @@ impl<R> InputEntry<R> {
         }
     }
 
-    /// Says that the id of its event was made for it.
+    /// Says that the id of its event is new.
     pub fn with_fresh_id(mut self) -> InputEntry<R> {
         self.fresh = true;
         self
     }
 
-    /// What it is told where it is refused: to an attempt that is over, that its lease is gone.
+    /// Its outcome if it's refused: for an attempt that has ended, that its lease is gone.
     pub(super) fn refused(&self, refusal: Refusal) -> InputOutcome {
         let of_attempt = matches!(self.lease, Some(LeaseUse::Finish { .. } | LeaseUse::Keep { .. }));
         let over = matches!(
@@ -62,7 +62,7 @@ impl<R> InputEntry<R> {
     }
 }
 
-/// What became of an input.
+/// The outcome of an input.
 #[derive(Debug)]
 pub enum InputOutcome {
     /// Written.
@@ -74,7 +74,7 @@ pub enum InputOutcome {
         status: Status,
     },
     Refused(Refusal),
-    /// The lease that it relied on is not held any more; with what the run says of the attempt, where it was asked.
+    /// The lease that it relied on is gone; with the run's reason, if it was asked.
     StaleLease(Option<Refusal>),
     /// A start whose run exists.
     Exists,

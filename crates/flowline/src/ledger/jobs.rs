@@ -1,4 +1,4 @@
-//! Jobs, timers and the index row, from the kernel's words into the store's.
+//! Translates jobs, timers and the index row from core's types to the store's.
 
 use flowline_core::decide::{AddJob, Job};
 use flowline_core::run::{Phase, RunState};

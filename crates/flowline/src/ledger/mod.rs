@@ -1,12 +1,12 @@
-//! What this instance knows of runs, and the inputs that wait to be decided on.
+//! The runs this instance knows about, and the inputs to be decided.
 //!
-//! One cell per run: the state that was last seen, the inputs offered since, and at most one commit in flight. Inputs of
-//! one run that wait together are decided in turn and written as one commit. The ledger does no I/O and knows no clock:
-//! [`Ledger::next`] says what to ask of the store, and the answers come back through [`Ledger::loaded`], [`Ledger::learned`]
-//! and [`Ledger::committed`]. So it runs under tokio and under a simulator alike.
+//! There's one cell per run: the last known state, the inputs that have arrived since, and at most one commit in flight.
+//! Inputs that wait together are decided one after the other and written as one commit. The ledger does no I/O and has
+//! no clock: [`Ledger::next`] says what to ask the store, and the answers come back through [`Ledger::loaded`],
+//! [`Ledger::learned`] and [`Ledger::committed`].
 //!
-//! Cached state is only ever a guess: every commit names the version that it was decided on, and a conflict throws the
-//! guess away. An answer that writes nothing is given on state that was read for it.
+//! Cached state is only a guess. Every commit names the version it was decided on, and a conflict discards the guess. An
+//! outcome that writes nothing is only given on state that was read for it.
 
 mod cell;
 mod draft;
@@ -35,7 +35,7 @@ const CACHED_PAYLOADS: usize = 64 << 10;
 /// Cells that are kept without work to do.
 const IDLE_CELLS: usize = 20_000;
 
-/// What a round of decisions came to: what the ledger wants from the store, and what it can tell already.
+/// The result of a round of decisions: questions for the store, and outcomes that are known already.
 #[derive(Debug)]
 pub struct Batch<R> {
     pub commits: Vec<Commit>,
@@ -96,7 +96,7 @@ pub struct RunEnd {
 #[derive(Debug)]
 pub struct HandedOff {
     pub attempt: Attempt,
-    /// The step's input where every payload was at hand.
+    /// The step's input, if every payload was cached.
     pub input: Option<Json>,
     /// Now by the store's clock.
     pub at: Time,
@@ -104,7 +104,7 @@ pub struct HandedOff {
 }
 
 impl HandedOff {
-    /// What starts it; or its job, as if it had been claimed, where its input is still to be read.
+    /// What starts it; or its job, as if it had been claimed, if its input has yet to be read.
     pub fn launch(self) -> Result<Launch, Box<LeasedJob>> {
         let HandedOff { attempt, input, at, ttl } = self;
         if let Some(input) = input {
@@ -123,14 +123,14 @@ impl HandedOff {
     }
 }
 
-/// A reservation that nothing came of.
+/// A reservation that wasn't used.
 #[derive(Debug)]
 pub struct Unused {
     pub lane: Lane,
     pub token: Token,
 }
 
-/// Who has room to take a job right away.
+/// Where a commit can hand off its new jobs.
 pub trait Capacity {
     /// Reserves room for a job of this tenant's lane, or says no.
     fn reserve(&mut self, tenant: &Tenant, lane: &Lane) -> Option<Handoff>;
@@ -201,7 +201,7 @@ impl<R> Ledger<R> {
         self.cells.get(run)?.seen.as_ref()
     }
 
-    /// The flow of a run, where that is in mind.
+    /// The flow of a run, if it's cached.
     pub fn flow(&self, run: &RunKey) -> Option<Arc<str>> {
         Some(self.cells.get(run)?.plan()?.flow.clone())
     }
@@ -211,7 +211,7 @@ impl<R> Ledger<R> {
         self.cells.get(run).map(Cell::triggered).unwrap_or_default()
     }
 
-    /// What starts the attempt of a claimed job, where all of it is in mind: a state at least as new as the job, and every
+    /// What starts the attempt of a claimed job, if all of it is cached: a state at least as new as the job, and every
     /// payload.
     pub fn launch(&self, job: &LeasedJob) -> Option<Launch> {
         let (JobKey::Step(step), Some(cell)) = (job.key, self.cells.get(&job.run)) else { return None };
@@ -223,7 +223,7 @@ impl<R> Ledger<R> {
         seen.launch(job, &cell.known.payloads).ok()
     }
 
-    /// Takes what was read of a run for another reason, where it is newer than what is known.
+    /// Takes a run's state that was read for another reason, if it's newer.
     pub fn learn(&mut self, run: &RunKey, seen: Seen) {
         let Some(cell) = self.cells.get_mut(run).filter(|cell| matches!(cell.busy, InFlight::No)) else {
             return;
@@ -234,7 +234,7 @@ impl<R> Ledger<R> {
     }
 
     /// What is known of a run is likely to be out of date: it is read again before the next decision, which is cheaper
-    /// than a commit that comes too late.
+    /// than a conflict.
     pub fn doubt(&mut self, run: &RunKey) {
         if let Some(cell) = self.cells.get_mut(run).filter(|cell| matches!(cell.busy, InFlight::No)) {
             cell.forget();
@@ -258,7 +258,7 @@ impl<R> Ledger<R> {
         batch
     }
 
-    /// A run of [`Batch::loads`] as it was read; `None` where there is no such run.
+    /// A run of [`Batch::loads`] as it was read; `None` if there is no such run.
     pub fn loaded(&mut self, run: &RunKey, seen: Option<Seen>) -> Vec<(R, InputOutcome)> {
         let Some(cell) = self.cells.get_mut(run) else { return Vec::new() };
         cell.busy = InFlight::No;
@@ -302,13 +302,13 @@ impl<R> Ledger<R> {
         unused
     }
 
-    /// Refuses the inputs that came from outside: whoever sent them is there to decide what next. What attempts did
-    /// stays, for it was done.
+    /// Refuses the inputs that came from outside, whose senders can decide what to do. What attempts reported
+    /// stays, because it has happened.
     pub fn refuse_outside(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, InputOutcome)> {
         self.refuse(run, why, |entry| entry.lease.is_none())
     }
 
-    /// Refuses the inputs of which nobody could say afterwards whether they were applied before.
+    /// Refuses the inputs that couldn't be recognized if they were applied already.
     pub fn refuse_unnamed(&mut self, run: &RunKey, why: &StoreError) -> Vec<(R, InputOutcome)> {
         self.refuse(run, why, |entry| !entry.input.names_itself())
     }
@@ -345,7 +345,7 @@ impl<R> Ledger<R> {
         self.dirty.push_back(run.clone());
     }
 
-    /// What became of one of [`Batch::commits`].
+    /// The outcome of one of [`Batch::commits`].
     pub fn committed(
         &mut self,
         run: &RunKey,

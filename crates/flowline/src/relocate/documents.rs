@@ -1,4 +1,4 @@
-//! The documents of a store, page by page, and whether two stores hold the same.
+//! Reads documents page by page, and compares those of two stores.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Claiming: jobs are leased under the worker's name, loaded with all that an attempt needs, and handed out.
+//! Claims: leases jobs to a worker, loads what their attempts need, and hands them out.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::ledger::HandedOff;
 use crate::seal::Sealer;
 use crate::step::StepError;
 
-/// Inputs that one claim hands out, in bytes; jobs beyond that are given back, but for the first.
+/// Inputs that one claim hands out, in bytes. Jobs beyond that are given back, except the first.
 const INPUT_BYTES: usize = Limits::MOST.join;
 /// Key-value state is left out of what would be larger than this with it, in bytes.
 const WITH_STATE_BYTES: usize = 16 << 20;
@@ -27,8 +27,8 @@ const WITH_STATE_BYTES: usize = 16 << 20;
 const QUEUES: usize = 100;
 
 impl Remote {
-    /// Leases jobs to a worker: those that are there, at once; else it waits for the first. None where the time is up, or
-    /// this instance stops meanwhile. Who drops the future takes nothing: what was leased meanwhile is given back.
+    /// Leases jobs to a worker; if there are none, waits for the first. Returns none if the time is up or
+    /// this instance stops. If the future is dropped, what was leased is given back.
     pub async fn claim(&self, mut request: WorkRequest) -> Result<Vec<Assignment>, EngineError> {
         request.check()?;
         request.queues.sort();
@@ -95,7 +95,7 @@ impl Remote {
         Ok(received.await?.found)
     }
 
-    /// Leases are taken to the end even if nobody waits for them any more: then they are given back.
+    /// Finishes taking leases even if nobody waits for them anymore, and then gives them back.
     async fn to_its_end(
         &self,
         taking: impl Future<Output = Result<WorkFound<Assignment>, EngineError>> + Send + 'static,

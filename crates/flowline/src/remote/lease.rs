@@ -1,9 +1,8 @@
-//! The reference by which a remote worker names an attempt that it holds: everything that an instance needs to know of
-//! it, so that any instance can take any report. To workers it is a text without a meaning.
+//! The reference that a remote worker gets for an attempt. It holds everything that an instance needs to accept a
+//! report, so any instance can. Workers treat it as opaque.
 //!
-//! It is not a secret kept from its holder. What fences is the token in it, which only the store can confirm while the lease
-//! is held. It's sealed, so that the rest is believed only as it was given out, and so that an attempt's reports are confirmed
-//! to nobody who never held it.
+//! It isn't secret. The token in it is the fence, which only the store can confirm while the lease is held. It's sealed, so
+//! the rest is only believed as it was given out, and an attempt's reports are confirmed to nobody who never held it.
 
 use std::sync::Arc;
 
@@ -30,7 +29,7 @@ pub(super) struct Lease {
     pub(super) token: Token,
     /// When it was claimed, by the store's clock.
     pub(super) claimed: Time,
-    /// When the time of the attempt is up.
+    /// When the attempt times out.
     pub(super) deadline: Option<Time>,
     /// Whether the run waited for it: the log must say that the wait is over.
     pub(super) delayed: bool,
@@ -96,7 +95,7 @@ pub(super) fn holder(worker: &str, instance: &str) -> Arc<str> {
     format!("{worker}@{instance}").into()
 }
 
-/// The worker and the instance, where a lease is a remote one.
+/// The worker and the instance of a remote lease.
 pub(crate) fn remote_holder(holder: &str) -> Option<(&str, &str)> {
     holder.split_once('@')
 }

@@ -1,22 +1,21 @@
-//! Remote workers: attempts of steps with `worker: QUEUE`, leased to processes elsewhere that report over some wire.
+//! Remote workers: attempts of steps with `worker: QUEUE`, leased to processes elsewhere.
 //!
-//! Nothing of an attempt lives in this process. Its lease is in the store, under the worker's own name; what else is to be
-//! known of it travels in the reference that the worker was given (`lease`). So any instance takes any report, and an
-//! instance that dies loses nothing. Every report is fenced in the store by the lease's token: one that is late writes
-//! nothing.
+//! Nothing about such an attempt is kept in this process. Its lease is in the store under the worker's name, and the
+//! rest is in the reference that the worker got (`lease`). So any instance accepts any report, and an instance that dies
+//! loses nothing. The store checks the lease's token with every report, so a late one writes nothing.
 //!
-//! A claim leases for [`ACKNOWLEDGE`] only. The first word of the worker (a heartbeat, a line, an emit, an outcome) writes
-//! `step.started`, line 0 of the attempt's record, and a heartbeat extends the lease to its full length. An assignment that
-//! never arrived therefore comes back soon; and since nothing was begun, recovery takes a lease without lines as given
-//! back, not as lost, so that answers lost on the way do not use up the step's lost leases. A worker should speak up before
-//! it begins, for one that dies without a word looks the same.
+//! A claim only leases for [`ACKNOWLEDGE`]. The worker's first report (a heartbeat, line, emit or outcome) writes
+//! `step.started`, line 0 of the attempt's record, and a heartbeat extends the lease to its full length. So an
+//! assignment that never arrived is available again soon. Since nothing had started, recovery counts a lease without
+//! lines as given back, not as lost. A worker should report before it starts, because one that dies without a report
+//! looks the same.
 //!
-//! The time of an attempt counts from its claim. Its worker is told the deadline and should fail the attempt itself. A
-//! heartbeat later than the deadline fails it with `timeout`, and no lease is extended much beyond the deadline
-//! (`report`): a worker that neither reports nor sends a heartbeat loses it like any that died. A result that comes after the
-//! deadline, before anyone noticed, still counts: the first outcome to be committed does.
+//! An attempt's timeout counts from its claim. The worker is told the deadline and should fail the attempt itself. A
+//! heartbeat after the deadline fails it with `timeout`, and leases aren't extended much beyond it (`report`), so a
+//! silent worker loses its attempt. A result that arrives late, before anyone noticed, still counts: the first committed
+//! outcome wins.
 //!
-//! Waiting for work is in `room`, being given it by a commit in `seats`, claiming in `claim`, reporting in `report`.
+//! Waiting for work is in `room`, hand-offs by a commit in `seats`, claims in `claim`, reports in `report`.
 
 mod claim;
 pub(crate) mod lease;
@@ -49,7 +48,7 @@ pub const CLAIM: usize = 100;
 /// Tries of a step up to which an assignment that nobody acknowledged counts as given back. Beyond, something takes it and
 /// dies without a word, again and again: that is a lost lease.
 pub(crate) const UNACKNOWLEDGED: u32 = 50;
-/// Runs whose plans, and attempts whose first lines, are kept in mind; beyond that all are forgotten and read again.
+/// Runs whose plans, and attempts whose first lines, are cached; beyond that, all are dropped and read again.
 const KEPT: usize = 50_000;
 
 /// What a worker would take.
@@ -75,7 +74,7 @@ pub enum Said {
         message: String,
         fields: serde_json::Map<String, serde_json::Value>,
     },
-    /// Without a `ttl` of its own a value lives as long as the definition says.
+    /// Without a `ttl`, a value lives as long as the definition says.
     Set {
         scope: StateScope,
         key: String,
@@ -93,7 +92,7 @@ pub enum Said {
     },
 }
 
-/// What became of lines.
+/// The outcome of appended lines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Appended {
     /// How many lines of the attempt are in the log now.
@@ -156,7 +155,7 @@ impl Engine {
 /// The plan of a run, and the label that names its trace.
 type Planned = (Arc<Plan>, Option<Arc<str>>);
 
-/// What an instance keeps in mind for its workers. All of it can be forgotten at any time.
+/// What an instance caches for its workers. All of it can be dropped at any time.
 #[derive(Debug)]
 pub(crate) struct Mind {
     pub(crate) room: room::WaitingRoom,
@@ -228,7 +227,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A report about an attempt that is not its worker's any more.
+/// A report about an attempt that its worker no longer holds.
 fn stale(why: &str) -> EngineError {
     EngineError::StaleLease(why.to_owned())
 }

@@ -1,7 +1,7 @@
-//! What workers report: heartbeats, lines, emits, outcomes, and what they give back.
+//! Reports of workers: heartbeats, lines, emits, outcomes, and attempts they give back.
 //!
-//! Each is fenced by the lease and may be repeated: lines say where they start, emits and outcomes name themselves by the
-//! attempt. `step.started` is written by whichever comes first.
+//! Each is fenced by the lease and can be repeated: lines say where they start, and emits and outcomes are identified by
+//! their attempt. The first report writes `step.started`.
 
 use std::time::Duration;
 
@@ -189,7 +189,7 @@ impl Remote {
         })
     }
 
-    /// How many lines of an attempt are in the log, where these are among them.
+    /// How many lines of an attempt are in the log, if these are among them.
     async fn written_before(&self, attempt: &Attempt, append: &Append) -> Result<u32, EngineError> {
         let mut query = EventQuery {
             kinds: vec![EventType::Log, EventType::State],
@@ -384,7 +384,7 @@ impl Remote {
         self.outcome(answer).await
     }
 
-    /// Waits for what became of an input; while the store takes no writes not for long, for the report can be repeated.
+    /// Waits for the outcome of an input, but not for long if the store accepts no writes: the report can be repeated.
     async fn outcome(&self, mut answer: oneshot::Receiver<InputOutcome>) -> Result<Applied, EngineError> {
         let outcome = loop {
             match tokio::time::timeout(TROUBLE, &mut answer).await {
@@ -428,7 +428,7 @@ impl WorkerAttempt {
     }
 }
 
-/// The same trouble, for each report of a batch.
+/// The same error, for each report of a batch.
 fn again(error: &EngineError) -> EngineError {
     match error {
         EngineError::Store(error) => EngineError::Store(error.clone()),

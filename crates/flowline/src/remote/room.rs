@@ -1,11 +1,11 @@
-//! The waiting room: workers that found no work wait here until there may be some.
+//! The waiting room: where workers wait until there may be work.
 //!
-//! Those that serve the same queues of the same tenant stand in one line, and only the first of a line looks into the
-//! store; so a line costs the same however long it is. It looks when the store says that something changed, when a job
-//! that it knows of is due, and once a second in any case, for a hint can be lost. Where looks find nothing, changes are
-//! about other things: the pause after a look grows up to [`PAUSE`], so that unrelated traffic does not turn into claims.
+//! Workers of one tenant that serve the same queues wait in one line, and only the first in line looks into the store,
+//! so long lines cost no more than short ones. It looks when the store has changed, when a known job is due, and every
+//! second in case a hint was lost. After looks that find nothing, it pauses longer, up to [`PAUSE`], so that unrelated
+//! changes don't cause claims.
 //!
-//! There is no background work: whoever waits does the looking, and whoever gives up leaves its place to the next.
+//! There's no background task: the first in line does the looking, and leaves its place to the next.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -24,10 +24,10 @@ const PAUSE: Duration = Duration::from_millis(25);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// How often the first of a line looks without a reason.
 const SAFETY: Duration = Duration::from_secs(1);
-/// Lines that are remembered before those that nobody stands in are forgotten.
+/// Lines that are kept before empty ones are removed.
 const LINES: usize = 256;
 
-/// Who waits for the same work: the tenant, and queues in order.
+/// What the workers in a line have in common: the tenant, and the queues in order.
 type Place = (Tenant, Arc<[Arc<str>]>);
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ struct Line {
 /// What a look found.
 pub(super) struct WorkFound<T> {
     pub(super) found: Vec<T>,
-    /// How long until a job is due, where one is known.
+    /// How long until a job is due, if one is known.
     pub(super) due_in: Option<Duration>,
 }
 
@@ -63,7 +63,7 @@ impl Default for WaitingRoom {
 }
 
 impl WaitingRoom {
-    /// Nobody waits here any more.
+    /// Sends everyone away.
     pub(crate) fn close(&self) {
         self.closed.send_replace(true);
     }
@@ -128,7 +128,7 @@ impl WaitingRoom {
 }
 
 impl Line {
-    /// Waits until it is time to look. False where the time is up.
+    /// Waits until it is time to look. False if the time is up.
     async fn hope(&mut self, deadline: Instant) -> bool {
         if !self.hopeful {
             let safety = self.last + SAFETY;

@@ -1,12 +1,10 @@
-//! Seats: remote workers that wait, for the commit that makes a job to lease it to one of them right away. The claim that
-//! would find it, a durable write of its own, is saved.
+//! Seats: let a commit lease a new job directly to a waiting remote worker, which saves the claim, a durable write.
 //!
-//! A worker takes a seat for each wait and gives it up with it. A commit reserves the seat that was taken first among those
-//! for the job's queue; when it has landed the job is given to whoever sits there. If nobody does any more the lease goes
-//! back at once, and if the process dies meanwhile it runs out like any that nobody acknowledged. One seat takes one job:
-//! what else there is, the worker's next claim finds.
+//! A worker takes a seat while it waits. A commit reserves the oldest seat for the job's queue, and once it has landed,
+//! the job goes to the worker in that seat. If the worker has left, the lease is given back; if this process dies, the
+//! lease expires like any that nobody acknowledged. A seat takes one job; the worker's next claim finds the others.
 //!
-//! This is only a shorter way. Who waits looks into the store as well, and finds there what other instances commit.
+//! Seats are only a shortcut. Waiting workers also look into the store, where they find what other instances commit.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -41,7 +39,7 @@ struct Sitting {
     tell: oneshot::Sender<HandedOff>,
 }
 
-/// A place to wait; it is given up when this is dropped.
+/// A place to wait, until it's dropped.
 #[derive(Debug)]
 pub(super) struct WorkerSeat {
     seats: Seats,
@@ -49,7 +47,7 @@ pub(super) struct WorkerSeat {
 }
 
 impl Seats {
-    /// Takes a seat. What is received fails where the commit that had reserved it came to nothing: take another seat.
+    /// Takes a seat. The receiver fails if the commit that had reserved it didn't land: take another seat.
     pub(super) fn sit(
         &self,
         worker: &str,
@@ -67,7 +65,7 @@ impl Seats {
         (WorkerSeat { seats: self.clone(), number }, told)
     }
 
-    /// Reserves a seat for a job of this queue, which the commit leases as told.
+    /// Reserves a seat for a job of this queue, and says how the commit leases it.
     pub(crate) fn reserve(
         &self,
         tenant: &Tenant,
@@ -87,12 +85,12 @@ impl Seats {
         Some(Handoff { token, ttl: ACKNOWLEDGE.min(lease), worker: holder(&worker, instance) })
     }
 
-    /// The commit came to nothing, or the store did not lease the job.
+    /// The commit didn't land, or the store didn't lease the job.
     pub(crate) fn cancel(&self, token: Token) {
         drop(self.lock().reserved.remove(&token));
     }
 
-    /// Gives the job to whoever sits there. Its lease comes back where nobody does.
+    /// Hands the job to the worker in the seat. Returns its lease if the worker has left.
     pub(crate) fn hand_off(&self, handed: HandedOff) -> Result<(), Extend> {
         let reserved = self.lock().reserved.remove(&handed.attempt.token);
         let unheard = match reserved {
@@ -116,7 +114,7 @@ impl Taken {
         }
     }
 
-    /// Keeps commits from reserving it. False where one has.
+    /// Keeps commits from reserving it. False if one already has.
     fn withhold(&mut self, number: u64) -> bool {
         let Some(Sitting { tenant, queues, .. }) = self.sitting.get(&number) else { return false };
         for queue in queues.iter() {

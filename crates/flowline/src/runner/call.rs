@@ -1,7 +1,7 @@
-//! Steps that the engine does itself: starting a run and waiting for its end, and sending an event to a run.
+//! Steps that the engine runs itself: starting a run and waiting for it, and sending an event to a run.
 //!
-//! What is started or sent is named after the step, so an attempt that was lost finds what it had begun: the same run,
-//! the same event. A step that waits for its run holds a slot of its queue and nothing else.
+//! The run or event gets its key from the step, so the attempt after a lost one finds what was already started. A step
+//! that waits for its run only takes up a slot of its queue.
 
 use std::sync::{Arc, OnceLock, Weak};
 

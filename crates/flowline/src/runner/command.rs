@@ -1,10 +1,9 @@
-//! Command steps: a program per attempt, spoken to in JSON lines.
+//! Command steps: one program per attempt, which speaks JSON lines.
 //!
-//! The program gets one JSON object on stdin and says what it did on stdout, one JSON object a line (`emit`, `emit_now`,
-//! `log`, `state`, `result`, `fail`, `retry`); any other line, and all of stderr, is a log. Exit 0 is success. There is
-//! no shell, the environment is clean, and the whole process group dies with the attempt; if that is cut short, processes
-//! that left the group do as well. Where stdin stays open, what the
-//! program asks for with `state` comes back there, a line each.
+//! The program gets one JSON object on stdin and writes messages to stdout, one JSON object per line (`emit`,
+//! `emit_now`, `log`, `state`, `result`, `fail`, `retry`). Any other line, and all of stderr, is logged. Exit code 0 is
+//! success. There's no shell, the environment is clean, and the whole process group is killed with the attempt; if that's
+//! cut short, so are processes that left the group. If stdin stays open, answers to `state` arrive there, one per line.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -62,7 +61,7 @@ pub struct StepProgram<'a> {
     pub argv: &'a [String],
     /// Where it runs, and where a relative path to it starts.
     pub folder: Option<&'a Path>,
-    /// Variables that are passed on beside the usual ones.
+    /// Variables that are passed on besides the usual ones.
     pub pass_env: &'a [String],
     /// Whether stdin stays open after the input, for replies.
     pub stdin: Stdin,
@@ -70,9 +69,9 @@ pub struct StepProgram<'a> {
     pub payload: Limit,
 }
 
-/// Who hears what a program says.
+/// What receives a program's messages.
 pub trait Listener: Sync {
-    /// Waits where lines come faster than they can be written.
+    /// Waits if lines arrive faster than they can be written.
     fn log(
         &self,
         level: Level,
@@ -114,7 +113,7 @@ impl StepProgram<'_> {
 /// Runs `command` steps.
 #[derive(Debug, Default)]
 pub struct Command {
-    /// Variables that are passed on beside the usual ones.
+    /// Variables that are passed on besides the usual ones.
     pub pass_env: Vec<String>,
     /// The folders that definitions came from, by hash.
     origins: Arc<Mutex<HashMap<Arc<str>, Option<PathBuf>>>>,

@@ -1,8 +1,8 @@
-//! HTTP steps: a request per attempt, and its answer as the step's result.
+//! HTTP steps: one request per attempt, whose response is the step's result.
 //!
-//! Each attempt opens a connection of its own, to an address that was looked up and checked for it: nothing is followed,
-//! no proxy is asked, and what was checked is what is connected to. Sending is HTTP/1.1. The outcome of an answer is in
-//! `answer`, who may be called in [`address`], the signature in `sign`.
+//! Each attempt opens its own connection, to an address that was resolved and checked for it. Redirects aren't followed
+//! and proxies aren't used. Requests are HTTP/1.1. What a response means is in `answer`, which addresses are allowed in
+//! [`address`], signatures in `sign`.
 
 pub mod address;
 mod answer;
@@ -34,14 +34,14 @@ pub use sign::Secrets;
 /// How an engine runs `http` steps.
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
-    /// Which addresses may be called beside public ones.
+    /// Which addresses may be called besides public ones.
     pub allow: Allow,
     /// What requests are signed with, by name.
     pub secrets: Secrets,
     /// Where this engine's callbacks are reached from outside (`https://flows.example`); without it a step with
     /// `callback: true` fails.
     pub callbacks: Option<String>,
-    /// How long an answer may take where the step has no `timeout`, or waits for its callback after it.
+    /// How long a response may take if the step has no `timeout`, or waits for its callback afterwards.
     pub patience: Duration,
 }
 

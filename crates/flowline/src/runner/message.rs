@@ -1,8 +1,8 @@
-//! Messages: what a line that a program writes on stdout says.
+//! Messages that a program writes to stdout.
 //!
-//! A JSON object is a message if it has no other keys than these. A line that begins with `{` and isn't one is not dropped
-//! in silence: [`read`] says why, so that the log can show it. An object with other keys is somebody else's JSON, such as
-//! the step's own input: what it calls `fail`, `retry` or `state` only counts if it reads as that part of a message.
+//! A JSON object is a message if it has only these keys. If a line starts with `{` but isn't a message, [`read`] says
+//! why, so that the log can show it. An object with other keys is probably the program's own JSON, such as the step's
+//! input: its `fail`, `retry` or `state` only counts if it reads as that part of a message.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ const KEYS: [&str; 7] = ["emit", "emit_now", "log", "state", "result", "fail", "
 
 /// A line that a program wrote.
 pub enum StdoutLine {
-    /// Boxed, for most lines are text.
+    /// Boxed, because most lines are text.
     Message(Box<ProgramMessage>),
     Text,
     /// Meant as a message, and none.
@@ -112,7 +112,7 @@ pub fn read(text: &str) -> StdoutLine {
 }
 
 impl ProgramMessage {
-    /// What the message says of a failure. The delay is left out where it is no duration.
+    /// The failure that the message reports. The delay is left out if it isn't a duration.
     pub fn failure(&mut self) -> Option<StepError> {
         let coded = |error: StepError, code: Option<String>| match code {
             Some(code) => error.code(&code),

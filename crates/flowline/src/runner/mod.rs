@@ -1,4 +1,4 @@
-//! How a job runs: a function of this process, a program, a request, or a call on the engine itself.
+//! How a job runs: as a function in this process, a program, a request, or a call to the engine itself.
 
 pub(crate) mod call;
 #[cfg(feature = "command")]

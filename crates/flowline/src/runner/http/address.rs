@@ -1,14 +1,14 @@
-//! Who may be called: public addresses, and of the others those that are allowed.
+//! Which addresses may be called: public ones, and others that are allowed explicitly.
 //!
-//! A flow names the URL, the engine's network decides what stands behind it. Without a rule here a flow could reach what
-//! only this machine or its neighbours should: a loopback port, a router, a cloud's own credentials service. The rule is
-//! about addresses, after the name was looked up; what a name looks like proves nothing.
+//! A flow names the URL, but the engine's network decides what's behind it. Without this rule, a flow could reach what
+//! only this machine or its neighbours should: a loopback port, a router, a cloud's credentials service. The rule
+//! applies to addresses after the name is resolved, because a name proves nothing.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Which addresses may be called beside public ones. As text: `none`, `private`, or a list of addresses, networks
+/// Which addresses may be called besides public ones. As text: `none`, `private`, or a list of addresses, networks
 /// (`10.0.0.0/8`), host names and `private`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allow {

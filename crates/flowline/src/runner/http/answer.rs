@@ -1,4 +1,4 @@
-//! What an answer means for the step: its result, or a failure that a retry may or may not help.
+//! What a response means for the step: its result, or a failure that may be retried or not.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,6 +1,6 @@
-//! From a URL to an open connection: the name looked up, its addresses checked, one of them connected to, TLS on top.
+//! Opens a connection to a URL: resolves the name, checks the addresses, connects to one of them, adds TLS.
 //!
-//! The address that was checked is the one that is connected to; nothing looks the name up again.
+//! It connects to the address that was checked; the name isn't resolved again.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

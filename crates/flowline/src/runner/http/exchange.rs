@@ -1,6 +1,6 @@
-//! One request and its answer on a connection.
+//! One request and its response on a connection.
 //!
-//! The answer is read up to what a payload may have, and no further: whoever sends more is not waited for.
+//! The response is read up to the limit for payloads and no further.
 
 use std::time::Duration;
 

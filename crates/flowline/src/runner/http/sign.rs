@@ -1,6 +1,6 @@
-//! Signatures per Standard Webhooks: whoever receives a request can tell that it comes from here, unchanged and lately.
+//! Signatures per Standard Webhooks, so that the receiver can verify a request's origin, content and age.
 //!
-//! Secrets are known by name; their values come from outside and are shown by nothing.
+//! Secrets are referred to by name. Their values come from the environment and are never shown.
 
 use std::collections::BTreeMap;
 use std::fmt;
