@@ -4,6 +4,7 @@
 //! place and the remedy.
 
 mod clients;
+mod console;
 mod mutants;
 mod probe;
 mod services;
@@ -54,7 +55,13 @@ enum Command {
     Probe(Probe),
     /// Lint the API's description, and use clients generated from it against a server (needs npm and Python)
     Clients,
-    /// What CI runs: `test`, then generated clients, licences and sources of dependencies, and the docs
+    /// Build the web console and test it in a browser (needs npm)
+    Console {
+        /// Only rewrite the build that the binary embeds
+        #[arg(long)]
+        build: bool,
+    },
+    /// What CI runs: `test`, then generated clients, the console, licences and sources of dependencies, and the docs
     Ci,
 }
 
@@ -87,6 +94,7 @@ fn run(command: Command) -> Result<()> {
         Command::Mutants(mutants) => return mutants.run(&root),
         Command::Probe(probe) => return probe.run(&root),
         Command::Clients => return clients::run(&root),
+        Command::Console { build } => return console::run(&root, build),
         Command::Test { fast: true } => stage::run_all(&root, [Stage::tidy(), Stage::tests()])?,
         Command::Test { fast: false } => {
             stage::run_all(&root, [Stage::format(), Stage::tidy(), Stage::lints(), Stage::tests()])?;
@@ -113,13 +121,14 @@ fn serve(root: &Path, command: Services) -> Result<()> {
 }
 
 /// What takes seconds comes first, so that most failures show at once.
-fn ci() -> [Stage; 9] {
+fn ci() -> [Stage; 10] {
     [
         Stage::format(),
         Stage::tidy(),
         Stage::lints().quiet(),
         Stage::tests(),
         Stage::clients(),
+        Stage::console(),
         Stage::planted(),
         Stage::dependencies(),
         Stage::docs_of_binaries().quiet(),

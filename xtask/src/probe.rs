@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::services;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
@@ -77,8 +78,7 @@ pub(crate) fn built(root: &Path) -> Result<Command> {
 }
 
 fn flowline(root: &Path) -> Command {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
-    Command::new(target.join("debug/flowline"))
+    Command::new(services::target_folder(root).join("debug/flowline"))
 }
 
 /// Starts a server on a store in this folder. Gives the URL that it listens on.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{clients, mutants, services, suite, tidy};
+use crate::{clients, console, mutants, services, suite, tidy};
 
 /// Advisories are left out: their database needs the network, and a new advisory must not fail an unchanged commit.
 const DENY: &[&str] = &["deny", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"];
@@ -37,6 +37,7 @@ enum Work {
     Tidy,
     Dependencies,
     Clients,
+    Console,
     Planted,
 }
 
@@ -77,6 +78,11 @@ impl Stage {
         Stage { name: "clients", work: Work::Clients, quiet: false }
     }
 
+    /// The web console: what is committed is what its source builds, and works in a browser.
+    pub(crate) fn console() -> Stage {
+        Stage { name: "console", work: Work::Console, quiet: false }
+    }
+
     /// The planted bugs still fit the source, and compile.
     pub(crate) fn planted() -> Stage {
         Stage { name: "planted bugs", work: Work::Planted, quiet: false }
@@ -105,6 +111,7 @@ impl Stage {
             Work::Tests => "eval \"$(cargo xtask services start)\" && cargo test --workspace".to_owned(),
             Work::Tidy => "cargo xtask tidy".to_owned(),
             Work::Clients => "cargo xtask clients".to_owned(),
+            Work::Console => "cargo xtask console".to_owned(),
             Work::Planted => "cargo xtask mutants --check".to_owned(),
             Work::Dependencies => format!("cargo {}", DENY.join(" ")),
         }
@@ -116,6 +123,7 @@ impl Stage {
             Work::Tests => suite::run(root, services::run(root)?.variables()),
             Work::Tidy => tidy::run(root),
             Work::Clients => clients::run(root),
+            Work::Console => console::run(root, false),
             Work::Planted => mutants::check(root),
             Work::Dependencies => self.judge_dependencies(root),
         }

@@ -49,15 +49,29 @@ pub(super) fn missing(services: &[Service]) -> Result<()> {
     if !variables.is_empty() {
         remedy += &format!(", or give the URLs of servers in {}", variables.join(", "));
     }
+    install(&packages, &remedy)
+}
+
+/// The browser that the console is tested in, installed if there is none.
+pub(crate) fn browser() -> Result<PathBuf> {
+    let found = || ["chromium", "chromium-browser", "google-chrome"].into_iter().find_map(on_path);
+    if found().is_none() {
+        install(&["chromium"], "install it by hand (chromium)")?;
+    }
+    found().context("chromium isn't on the path")
+}
+
+fn install(packages: &[&str], remedy: &str) -> Result<()> {
+    let names = packages.join(" ");
     if on_path("apt-get").is_none() {
         bail!("{names}: not installed, and there is no apt-get here; {remedy}");
     }
-    eprintln!("==> services: installing {names}");
-    if apt(&["install"], &packages).is_ok() {
+    eprintln!("==> installing {names}");
+    if apt(&["install"], packages).is_ok() {
         return Ok(());
     }
     // Most often the lists of packages are missing or old.
-    apt(&["update"], &[]).and_then(|()| apt(&["install"], &packages)).with_context(|| {
+    apt(&["update"], &[]).and_then(|()| apt(&["install"], packages)).with_context(|| {
         format!("{names}: not installed, and apt-get could not install them (it needs root); {remedy}")
     })
 }

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+pub(crate) use install::browser;
+
 /// How long a server may take until it answers.
 const READY: Duration = Duration::from_secs(30);
 

@@ -36,8 +36,9 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         folder: "crates/server",
         name: "flowline-server",
-        may_use: &["flowline", API, "flowline-client", CORE, "flowline-store"],
+        may_use: &["flowline", API, "flowline-client", CORE, "flowline-store", "flowline-ui"],
     },
+    Crate { folder: "crates/ui", name: "flowline-ui", may_use: &[] },
     Crate {
         folder: "crates/cli",
         name: "flowline-cli",
