@@ -56,11 +56,7 @@ pub fn check(new: &NewToken) -> Result<(), (&'static str, String)> {
 
 /// Makes a token and gives its secret, this once.
 pub async fn create(store: &dyn Store, tenant: &Tenant, new: NewToken) -> Result<MadeToken, StoreError> {
-    let mut bytes = [0u8; 32];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        StoreError::Unavailable(format!("can't get random numbers from the system: {error}"))
-    })?;
-    let secret = format!("{PREFIX}{}", hex(&bytes));
+    let secret = format!("{PREFIX}{}", random()?);
     let hash = hash(&secret);
     let ttl = new.expires.as_deref().and_then(|text| duration(text).ok());
     let now = store.now().await?;
@@ -79,6 +75,15 @@ pub async fn create(store: &dyn Store, tenant: &Tenant, new: NewToken) -> Result
     let body = Json::of(&row).map_err(|error| StoreError::Invalid(error.to_string()))?;
     store.put_document(COLLECTION, &hash, body, ttl).await?;
     Ok(MadeToken { row, token: secret })
+}
+
+/// 256 random bits, as hex.
+pub fn random() -> Result<String, StoreError> {
+    let mut bytes = [0u8; 32];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        StoreError::Unavailable(format!("can't get random numbers from the system: {error}"))
+    })?;
+    Ok(hex(&bytes))
 }
 
 /// What a secret with this hash stands for; `None` where no live token has it.

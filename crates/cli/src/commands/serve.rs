@@ -1,5 +1,6 @@
 //! `flowline serve` and `flowline dev`: the API, and an instance that works.
 
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,9 @@ pub struct Args {
 pub struct Dev {
     #[command(flatten)]
     pub serve: ServeFlags,
+    /// Open the console in a browser
+    #[arg(long)]
+    open: bool,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -59,7 +63,7 @@ pub struct ServeFlags {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Serve { commands: bool },
-    Dev,
+    Dev { open: bool },
 }
 
 pub async fn serve(context: &Context, args: Args) -> Outcome {
@@ -67,12 +71,12 @@ pub async fn serve(context: &Context, args: Args) -> Outcome {
 }
 
 pub async fn dev(context: &Context, args: Dev) -> Outcome {
-    run(context, args.serve, Mode::Dev).await
+    run(context, args.serve, Mode::Dev { open: args.open }).await
 }
 
 async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     let settings = &context.settings;
-    let habit = if mode == Mode::Dev { Habit::ForPeople } else { Habit::ByTerminal };
+    let habit = if matches!(mode, Mode::Dev { .. }) { Habit::ForPeople } else { Habit::ByTerminal };
     log::start(&settings.log.value, settings.log_format.value, habit);
     let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
     let tls = match (&settings.tls_cert.value, &settings.tls_key.value) {
@@ -125,11 +129,15 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
         drain: engine.config().drain,
     };
     output::note(&format!("serving {} on {here}", shown(&settings.store.value)));
-    if mode == Mode::Dev {
-        output::note(&format!("  API   {here}/docs\n  live  {here}/v1/stream"));
+    let console = format!("{here}/ui/");
+    if matches!(mode, Mode::Dev { .. }) {
+        output::note(&format!("  console  {console}\n  API      {here}/docs\n  live     {here}/v1/stream"));
     }
     tracing::info!(instanceId = &*instance, version = env!("CARGO_PKG_VERSION"), "instance started");
     let serving = Serving::start(engine.clone(), store, listener, config).map_err(no_runtime)?;
+    if mode == (Mode::Dev { open: true }) {
+        open_in_browser(&console);
+    }
     tokio::select! {
         () = signals.next() => {}
         () = follow(&engine, flows, mode) => {}
@@ -144,9 +152,25 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     Ok(Exit::Fine)
 }
 
+/// Asks the desktop for its browser. A machine without one is told the address, which is printed anyway.
+fn open_in_browser(url: &str) {
+    let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let started = std::process::Command::new(program)
+        .arg(url)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    match started {
+        // Waited for on a thread of its own, so that no dead process is left behind.
+        Ok(mut child) => drop(std::thread::spawn(move || child.wait())),
+        Err(error) => output::note(&format!("can't open a browser with {program}: {error}")),
+    }
+}
+
 async fn follow(engine: &Engine, flows: Option<FlowFolder>, mode: Mode) {
     match flows {
-        Some(flows) if mode == Mode::Dev => flows.follow(engine).await,
+        Some(flows) if matches!(mode, Mode::Dev { .. }) => flows.follow(engine).await,
         _ => std::future::pending().await,
     }
 }

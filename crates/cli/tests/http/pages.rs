@@ -65,6 +65,22 @@ fn pages_allow_no_script() {
     for path in served.get("/openapi.json").json()["paths"].as_object().unwrap().keys() {
         assert!(page.body.contains(path.as_str()), "{path}");
     }
-    assert_eq!(served.get("/").header("location"), Some("/docs"));
     assert!(matches!(served.get("/openapi.json").json(), Value::Object(_)));
+}
+
+#[test]
+fn the_console_is_served_under_a_strict_policy_and_every_page_of_it_has_a_url() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    assert_eq!(served.get("/").header("location"), Some("/ui/"));
+    for page in ["/ui/", "/ui/runs/some-run?tab=log", "/ui/flows/my.flow"] {
+        let page = served.get(page);
+        assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+        let policy = page.header("content-security-policy").unwrap();
+        assert!(
+            policy.contains("script-src 'self';") && policy.contains("require-trusted-types-for 'script'")
+        );
+        assert!(!page.body.contains("<script>") && !page.body.contains("style="), "{}", page.body);
+    }
+    assert_eq!(served.get("/ui/nothing.js").code(), "not-found");
 }

@@ -58,6 +58,7 @@ pages! {
     contributing: "CONTRIBUTING.md",
     examples: "examples/README.md",
     contents: "docs/README.md",
+    console: "docs/console.md",
     checker: "docs/checker.md",
     checks: "docs/checks.md",
     cli: "docs/cli.md",

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Request, header};
+use axum::http::{HeaderMap, Method, Request, header};
 use axum::response::{IntoResponse, Response};
 use flowline::core::Tenant;
 use flowline::store::{Store, StoreError};
@@ -17,7 +17,7 @@ use super::paths::PathPart;
 use super::problem::Problem;
 use super::request::Arrived;
 use super::route::{Handled, Route, Scope};
-use super::{audit, codes};
+use super::{audit, codes, session};
 use crate::token;
 use flowline_api::access::TokenRow;
 
@@ -28,7 +28,7 @@ const BELIEVED: Duration = Duration::from_secs(2);
 /// Tokens believed at once; beyond it all are asked for again.
 const REMEMBERED: usize = 10_000;
 
-const UNKNOWN: &str = "the token is unknown, revoked or expired";
+pub const UNKNOWN: &str = "the token is unknown, revoked or expired";
 
 /// Somebody who asks.
 #[derive(Debug, Clone)]
@@ -162,7 +162,7 @@ pub async fn check(
         request.extensions_mut().insert(arrived);
         return (route.handler)(request, app.clone()).await;
     }
-    let (principal, token) = match identify(app, request.headers()).await {
+    let (principal, token) = match identify(app, request.method(), request.headers()).await {
         Ok(known) => known,
         Err(problem) => return problem.into_response(),
     };
@@ -213,6 +213,14 @@ async fn revoked(app: App, token: String) {
     }
 }
 
+/// Whether the server lets in a token with this hash. One that asks for no tokens lets in any.
+pub async fn is_good(app: &App, hash: &str) -> Result<bool, StoreError> {
+    match &app.door {
+        Door::Tokens(remembered) => Ok(remembered.find(app.engine.store(), hash).await?.is_some()),
+        Door::Open { .. } => Ok(true),
+    }
+}
+
 /// Whether an answer goes on until somebody ends it.
 pub fn is_stream(response: &Response) -> bool {
     let kind = response.headers().get(header::CONTENT_TYPE);
@@ -220,14 +228,21 @@ pub fn is_stream(response: &Response) -> bool {
 }
 
 /// Who asks, and the hash of the token where one was asked for.
-async fn identify(app: &App, headers: &HeaderMap) -> Result<(Principal, Option<String>), Problem> {
+async fn identify(
+    app: &App,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Result<(Principal, Option<String>), Problem> {
     match &app.door {
         Door::Tokens(remembered) => {
             let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
             let secret =
                 given.and_then(|given| given.strip_prefix("Bearer ").or(given.strip_prefix("bearer ")));
             let missing = || Problem::new(&codes::UNAUTHORIZED, "send `Authorization: Bearer TOKEN`");
-            let hash = token::hash(secret.ok_or_else(missing)?.trim());
+            let hash = match secret {
+                Some(secret) => token::hash(secret.trim()),
+                None => session::token_of(app.engine.store(), method, headers).await?.ok_or_else(missing)?,
+            };
             let found = remembered.find(app.engine.store(), &hash).await?;
             found
                 .map(|principal| (principal, Some(hash)))

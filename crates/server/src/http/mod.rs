@@ -7,6 +7,7 @@ pub mod access;
 pub mod audit;
 pub mod bulk;
 pub mod callbacks;
+pub mod console;
 pub mod cors;
 pub mod etag;
 pub mod events;
@@ -29,6 +30,7 @@ pub mod route;
 pub mod run;
 pub mod runs;
 pub mod schemas;
+pub mod session;
 pub mod state;
 pub mod threads;
 pub mod tls;
@@ -103,6 +105,7 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         state::ROUTES,
         overview::ROUTES,
         tokens::ROUTES,
+        session::ROUTES,
         work::ROUTES,
         workers::ROUTES,
         callbacks::ROUTES,
@@ -160,7 +163,7 @@ mod tests {
     #[test]
     fn every_route_under_v1_names_a_scope_or_has_its_credential_in_the_path() {
         let v1 = routes().filter(|route| route.path.starts_with("/v1/"));
-        for route in v1.filter(|route| route.path != "/v1/callbacks/{reference}") {
+        for route in v1.filter(|route| !["/v1/callbacks/{reference}", "/v1/session"].contains(&route.path)) {
             assert!(route.access != route::Access::Open, "{}", route.path);
         }
     }

@@ -41,10 +41,10 @@ const fn page(
 const HTML: &[Answer] = &[Answer { status: 200, about: "A page.", content: Content::Other("text/html") }];
 const CSS: &[Answer] =
     &[Answer { status: 200, about: "A style sheet.", content: Content::Other("text/css") }];
-const ELSEWHERE: &[Answer] = &[Answer { status: 307, about: "To /docs.", content: Content::None }];
+const ELSEWHERE: &[Answer] = &[Answer { status: 307, about: "To /ui/.", content: Content::None }];
 
 pub const ROUTES: &[Route] = &[
-    page("/", "Go to the documentation", ELSEWHERE, |request, app| to_docs.call(request, app)),
+    page("/", "Go to the console", ELSEWHERE, |request, app| to_console.call(request, app)),
     page("/docs", "Read the API documentation", HTML, |request, app| docs.call(request, app)),
     page("/docs/style.css", "Get the style sheet of the documentation", CSS, |request, app| {
         style.call(request, app)
@@ -56,8 +56,8 @@ pub const ROUTES: &[Route] = &[
     },
 ];
 
-async fn to_docs() -> Redirect {
-    Redirect::temporary("/docs")
+async fn to_console() -> Redirect {
+    Redirect::temporary("/ui/")
 }
 
 async fn docs() -> Response {

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use super::paths::RouteMatch;
 use super::problem::Problem;
 use super::route::{Route, Verb};
-use super::{App, access, codes, cors};
+use super::{App, access, codes, console, cors};
 
 /// A handler that has not begun to answer by then is given up. Longer than any wait that a request may ask for.
 pub const HANDLER_TIME: Duration = Duration::from_secs(90);
@@ -33,6 +33,9 @@ pub async fn through(app: &App, found: RouteMatch, request: Request<Incoming>) -
         }
         RouteMatch::OtherMethod(routes) => {
             (routes.first().map_or(UNMATCHED, |route| route.path), other_method(app, &routes, &request))
+        }
+        RouteMatch::Nothing if console::is_asked_for(&request) => {
+            (console::PATH, console::answer(request.uri().path(), request.headers()))
         }
         RouteMatch::Nothing => {
             let detail = format!("there is no route {}", request.uri().path());
