@@ -28,6 +28,8 @@ codes! {
         "A path or query parameter is unknown, given twice, or has an invalid value. `errors` names it.";
     SCHEMA = 400 "schema" "The JSON doesn't match the flow's schema"
         "The definition has a schema for this input or event, and what you sent doesn't match it. `errors` names the place. Fix the JSON, or register a definition with another schema.";
+    TOO_COSTLY = 400 "too-costly" "An expression or a schema of the definition takes too long on this JSON"
+        "Every expression and schema has a budget of steps and bytes, and this one was stopped when it ran out. `detail` says which. Send less data, or simplify the definition; work of this size belongs in a step.";
     DEFINITION = 400 "definition" "The definition has errors"
         "The definition wasn't registered. `diagnostics` lists each error with its line and how to fix it. To check a definition without registering it, use POST /v1/flows/validate.";
     INVALID = 400 "invalid" "The request isn't valid"

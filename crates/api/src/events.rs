@@ -109,7 +109,7 @@ pub struct ReceiptView {
     pub error: Option<String>,
     /// `action_failed` if an action ran out of attempts; otherwise why the event was rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["wrong_state", "guard", "forbidden", "expression", "ended", "action_failed"])))]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["wrong_state", "guard", "forbidden", "expression", "too_costly", "ended", "action_failed"])))]
     pub code: Option<String>,
     /// Events that the state which rejected it accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -197,7 +197,9 @@ fn of_run(
             EventType::StepCompleted => of.completed |= !said().inherited,
             EventType::StepRetry | EventType::StepFailed => {
                 let said = said();
-                let by_itself = said.cause.is_none() && said.code.as_deref() != Some("condition");
+                // A condition fails without an attempt.
+                let condition = matches!(said.code.as_deref(), Some("condition" | "too_costly"));
+                let by_itself = said.cause.is_none() && !condition;
                 of.failed |= by_itself;
                 of.lost |= !by_itself;
             }

@@ -194,6 +194,7 @@ fn refused(refusal: &Refusal, text: String) -> Failure {
         Refusal::InboxFull => Failure::inbox_full(text),
         Refusal::OtherOutcome { .. } => Failure::refusal("outcome-conflict", text),
         Refusal::Expression { .. } => Failure::refusal("invalid", text),
+        Refusal::TooCostly { .. } => Failure::refusal("too-costly", text),
         Refusal::Schema { .. } => Failure::refusal("schema", text),
         Refusal::Payload(_) => Failure::refusal("limit", text),
         _ => Failure::refusal("refused", text),

@@ -5,8 +5,9 @@
 
 use serde_json::Value;
 
+use crate::budget::Budget;
 use crate::definition::{Receiver, Runner, SendEvent, StartRun};
-use crate::expr::Variables;
+use crate::expr::{EvaluationError, Variables};
 use crate::json::Json;
 use crate::limits::{self, Limits};
 use crate::request::{Given, RenderError, one_line};
@@ -87,23 +88,24 @@ impl CallTemplate {
     }
 
     pub fn render(&self, given: &Given<'_>) -> Result<Call, RenderError> {
-        let variables = given.variables(self.reads_input);
+        let (variables, budget) = (given.variables(self.reads_input), Budget::default());
+        let reads = (&variables, &budget);
         Ok(match &self.call {
             Parsed::Start { flow, input } => {
-                let input = input_of(input, given, &variables)?;
+                let input = input_of(input, given, reads)?;
                 Call::Start { flow: flow.clone(), input }
             }
             Parsed::Send { to, event, payload } => {
                 let to = match to {
-                    To::Run(run) => Addressee::Run(line("the run", run, &variables)?),
+                    To::Run(run) => Addressee::Run(line("the run", run, reads)?),
                     To::Machine { machine, key, input } => Addressee::Machine {
                         machine: machine.clone(),
-                        key: line("the key", key, &variables)?,
-                        input: input_of(input, given, &variables)?,
+                        key: line("the key", key, reads)?,
+                        input: input_of(input, given, reads)?,
                     },
                 };
                 let payload = match payload {
-                    Some(shape) => json("the payload", shape, &variables, given.limits)?,
+                    Some(shape) => json("the payload", shape, reads, given.limits)?,
                     None => Json::nothing(),
                 };
                 Call::Send { to, event: event.clone(), payload }
@@ -121,9 +123,13 @@ fn reads(shape: &Option<Shape>) -> bool {
 }
 
 /// What a run is started with; the step's input where nothing else is said.
-fn input_of(input: &Option<Shape>, given: &Given<'_>, variables: &Variables) -> Result<Json, RenderError> {
+fn input_of(
+    input: &Option<Shape>,
+    given: &Given<'_>,
+    reads: (&Variables, &Budget),
+) -> Result<Json, RenderError> {
     match input {
-        Some(shape) => json("the input", shape, variables, given.limits),
+        Some(shape) => json("the input", shape, reads, given.limits),
         None => Ok(given.input.clone()),
     }
 }
@@ -131,27 +137,31 @@ fn input_of(input: &Option<Shape>, given: &Given<'_>, variables: &Variables) -> 
 fn json(
     what: &'static str,
     shape: &Shape,
-    variables: &Variables,
+    (variables, budget): (&Variables, &Budget),
     limits: Limits,
 ) -> Result<Json, RenderError> {
-    let json = shape.value(variables, limits.join()).map_err(at(what))?;
-    Json::from(json).within(what, limits.payload()).map_err(|error| at(what)(error.to_string()))
+    let json = shape.value(variables, budget, limits.join()).map_err(at(what))?;
+    Json::from(json).within(what, limits.payload()).map_err(|error| at(what)(error.to_string().into()))
 }
 
 /// The id of a run or a key: one line of text, and not nothing.
-fn line(what: &'static str, template: &Template, variables: &Variables) -> Result<String, RenderError> {
-    let text = template.text(variables, str::to_owned).and_then(one_line).map_err(at(what))?;
+fn line(
+    what: &'static str,
+    template: &Template,
+    (variables, budget): (&Variables, &Budget),
+) -> Result<String, RenderError> {
+    let text = template.text(variables, budget, str::to_owned).and_then(one_line).map_err(at(what))?;
     match text.len() {
-        0 => Err(at(what)("it is empty".to_owned())),
+        0 => Err(at(what)("it is empty".to_owned().into())),
         n if n > limits::KEY_BYTES => {
-            Err(at(what)(format!("it has {n} bytes; the limit is {}", limits::KEY_BYTES)))
+            Err(at(what)(format!("it has {n} bytes; the limit is {}", limits::KEY_BYTES).into()))
         }
         _ => Ok(text),
     }
 }
 
-fn at(place: &'static str) -> impl Fn(String) -> RenderError {
-    move |problem| RenderError { place: format!("{place} of the call"), problem }
+fn at(place: &'static str) -> impl Fn(EvaluationError) -> RenderError {
+    move |problem| RenderError::new(format!("{place} of the call"), &problem)
 }
 
 #[cfg(test)]

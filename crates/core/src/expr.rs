@@ -1,16 +1,32 @@
 //! CEL expressions: conditions (`if`), outputs (`output`), and those in the [templates](crate::template) of a request.
 //!
-//! CEL is not Turing complete, so evaluating one in `decide` is bounded. There the variables are `input`, `events` and
-//! `results`; an expression is parsed once and knows which of them it reads, so that nothing else is loaded for it.
+//! The `cel` crate parses them; they are evaluated here, where every step and every byte is counted against a
+//! [budget](crate::budget). In `decide` the variables are `input`, `events` and `results`; an expression is parsed once and
+//! knows which of them it reads, so that nothing else is loaded for it.
+
+#[cfg(test)]
+mod differential;
+mod evaluate;
+mod fault;
+mod functions;
+mod part;
+mod value;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, LazyLock};
+use std::rc::Rc;
 
+use cel::Program;
 use cel::common::ast::{EntryExpr, Expr as Ast, IdedEntryExpr, IdedExpr, LiteralValue};
-use cel::{Context, Env, Program, Value};
+use serde_json::Value;
 
+use crate::budget::{Budget, Meter, TooCostly};
 use crate::json::Json;
+
+use evaluate::Evaluation;
+use part::Part;
+use value::CelValue;
+pub(crate) use value::Payload;
 
 /// The variables that an expression may read.
 pub const VARIABLES: [&str; 3] = ["input", "events", "results"];
@@ -23,13 +39,14 @@ pub const EXPRESSION_BYTES: usize = 2 << 10;
 pub const EXPRESSION_DEPTH: usize = 8;
 /// Conditional operators (`?:`), which nest without brackets.
 pub const EXPRESSION_CHOICES: usize = 16;
-
-static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+/// Macros such as `all` and `map` in each other. Five over lists of sixteen items are past any budget.
+pub const EXPRESSION_LOOPS: usize = 4;
 
 /// A parsed expression.
 pub struct Expr {
     text: String,
     program: Program,
+    part: Part,
     reads: Reads,
 }
 
@@ -59,16 +76,93 @@ pub struct Scope {
     pub results: BTreeMap<String, Json>,
 }
 
+/// Why an expression has no value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct EvaluationError {
+    text: String,
+    too_costly: bool,
+}
+
+impl EvaluationError {
+    /// One whose text was put together elsewhere.
+    pub(crate) fn too_costly(text: String) -> EvaluationError {
+        EvaluationError { text, too_costly: true }
+    }
+
+    /// Says where it happened; the rest stays as it is.
+    pub(crate) fn at(self, place: impl fmt::Display) -> EvaluationError {
+        EvaluationError { text: format!("{place}: {}", self.text), ..self }
+    }
+
+    /// Whether the evaluation was stopped, which says nothing of the value that it would have had.
+    pub fn is_too_costly(&self) -> bool {
+        self.too_costly
+    }
+
+    /// [`TooCostly::CODE`], or what the place of the expression calls its other errors.
+    pub(crate) fn code_or(&self, code: &'static str) -> &'static str {
+        if self.too_costly { TooCostly::CODE } else { code }
+    }
+}
+
+impl From<String> for EvaluationError {
+    fn from(text: String) -> EvaluationError {
+        EvaluationError { text, too_costly: false }
+    }
+}
+
+impl From<TooCostly> for EvaluationError {
+    fn from(cost: TooCostly) -> EvaluationError {
+        EvaluationError { text: cost.to_string(), too_costly: true }
+    }
+}
+
 /// Named values, made once for many expressions.
-pub(crate) struct Variables(Context<'static, 'static>);
+#[derive(Debug)]
+pub(crate) struct Variables(Vec<(&'static str, Variable)>);
+
+#[derive(Debug)]
+enum Variable {
+    One(Rc<Payload>),
+    /// Payloads by name: `events` and `results` of a flow.
+    Many(BTreeMap<String, Rc<Payload>>),
+}
 
 impl Variables {
-    pub(crate) fn of<'a>(values: impl IntoIterator<Item = (&'a str, serde_json::Value)>) -> Variables {
-        let mut context = Context::with_env(ENV.clone());
-        for (name, value) in values {
-            context.add_variable_from_value(name, value_to_cel(value));
-        }
-        Variables(context)
+    pub(crate) fn of(values: impl IntoIterator<Item = (&'static str, Rc<Payload>)>) -> Variables {
+        Variables(values.into_iter().map(|(name, value)| (name, Variable::One(value))).collect())
+    }
+
+    /// Adds payloads by name.
+    pub(crate) fn with(
+        mut self,
+        name: &'static str,
+        payloads: impl IntoIterator<Item = (String, Rc<Payload>)>,
+    ) -> Variables {
+        self.0.push((name, Variable::Many(payloads.into_iter().collect())));
+        self
+    }
+
+    fn read(&self, name: &str, meter: &mut Meter<'_>) -> Result<Option<CelValue<'_>>, TooCostly> {
+        let found = self.0.iter().find(|(known, _)| *known == name);
+        Ok(match found {
+            Some((_, Variable::One(payload))) => Some(CelValue::of(payload.read(meter)?)),
+            Some((_, Variable::Many(payloads))) => Some(CelValue::Payloads(payloads)),
+            None => None,
+        })
+    }
+}
+
+impl From<&Scope> for Variables {
+    fn from(scope: &Scope) -> Variables {
+        let input = scope.input.clone().unwrap_or_else(Json::null);
+        let named = |payloads: &BTreeMap<String, Json>| -> Vec<(String, Rc<Payload>)> {
+            payloads.iter().map(|(name, json)| (name.clone(), Payload::of(json.clone()))).collect()
+        };
+        Variables::of([("input", Payload::of(input))])
+            .with("events", named(&scope.events))
+            .with("results", named(&scope.results))
     }
 }
 
@@ -91,7 +185,13 @@ impl Expr {
             events: references.has_variable("events"),
             results: references.has_variable("results"),
         };
-        Ok(Expr { text: text.to_owned(), program, reads })
+        let part = Part::of(&program.expression().expr);
+        Ok(Expr { text: text.to_owned(), program, part, reads })
+    }
+
+    /// How deep its macros stand in each other.
+    pub fn loops(&self) -> usize {
+        self.part.loops()
     }
 
     pub fn reads(&self) -> Reads {
@@ -131,35 +231,50 @@ impl Expr {
         })
     }
 
-    /// Evaluates over variables of one's own.
-    pub(crate) fn evaluate_in(&self, variables: &Variables) -> Result<serde_json::Value, String> {
-        let value = self.program.execute(&variables.0).map_err(|error| error.to_string())?;
-        value.json().map_err(|error| error.to_string())
+    /// Evaluates over variables of one's own, within what a budget leaves.
+    pub(crate) fn evaluate_in(
+        &self,
+        variables: &Variables,
+        budget: &Budget,
+    ) -> Result<Value, EvaluationError> {
+        let mut meter = budget.meter();
+        let value = self.run(variables, &mut meter)?;
+        Ok(value.json(&mut meter)?)
     }
 
     /// Evaluates a condition over variables of one's own; anything but a boolean is an error.
-    pub(crate) fn test_in(&self, variables: &Variables) -> Result<bool, String> {
-        truth(self.evaluate_in(variables)?)
+    pub(crate) fn test_in(&self, variables: &Variables, budget: &Budget) -> Result<bool, EvaluationError> {
+        let mut meter = budget.meter();
+        match self.run(variables, &mut meter)? {
+            CelValue::Bool(truth) => Ok(truth),
+            other => {
+                let other = other.json(&mut meter)?.to_string();
+                let shown = &other[..other.floor_char_boundary(fault::SHOWN)];
+                let more = if shown.len() < other.len() { "…" } else { "" };
+                Err(format!("gave {shown}{more}, not true or false").into())
+            }
+        }
     }
 
-    pub fn evaluate(&self, scope: &Scope) -> Result<serde_json::Value, String> {
-        let mut context = Context::with_env(ENV.clone());
-        if self.reads.input {
-            context.add_variable_from_value("input", scope.input.as_ref().map_or(Value::Null, to_cel));
-        }
-        if self.reads.events {
-            context.add_variable_from_value("events", map_to_cel(&scope.events));
-        }
-        if self.reads.results {
-            context.add_variable_from_value("results", map_to_cel(&scope.results));
-        }
-        let value = self.program.execute(&context).map_err(|error| error.to_string())?;
-        value.json().map_err(|error| error.to_string())
+    fn run<'a>(
+        &'a self,
+        variables: &'a Variables,
+        meter: &mut Meter<'_>,
+    ) -> Result<CelValue<'a>, EvaluationError> {
+        Evaluation::new(variables, meter).value(&self.part).map_err(|fault| match fault {
+            fault::Fault::TooCostly(cost) => cost.into(),
+            fault => fault.to_string().into(),
+        })
     }
 
-    /// Evaluates a condition; anything but a boolean is an error.
-    pub fn test(&self, scope: &Scope) -> Result<bool, String> {
-        truth(self.evaluate(scope)?)
+    /// Evaluates on a budget of its own.
+    pub fn evaluate(&self, scope: &Scope) -> Result<Value, EvaluationError> {
+        self.evaluate_in(&Variables::from(scope), &Budget::default())
+    }
+
+    /// Evaluates a condition on a budget of its own; anything but a boolean is an error.
+    pub fn test(&self, scope: &Scope) -> Result<bool, EvaluationError> {
+        self.test_in(&Variables::from(scope), &Budget::default())
     }
 }
 
@@ -219,13 +334,6 @@ fn spells(expr: &Ast, path: &[&str]) -> bool {
     }
 }
 
-fn truth(value: serde_json::Value) -> Result<bool, String> {
-    match value {
-        serde_json::Value::Bool(truth) => Ok(truth),
-        other => Err(format!("gave {other}, not true or false")),
-    }
-}
-
 /// Whether a recursive parser could go too deep: by brackets, by choices or by a long chain of operators.
 fn too_complex(text: &str) -> bool {
     let (mut depth, mut deepest) = (0usize, 0usize);
@@ -244,50 +352,6 @@ fn too_complex(text: &str) -> bool {
 impl fmt::Debug for Expr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.text)
-    }
-}
-
-fn map_to_cel(map: &BTreeMap<String, Json>) -> Value {
-    map.iter()
-        .map(|(name, json)| (name.clone(), to_cel(json)))
-        .collect::<std::collections::BTreeMap<_, _>>()
-        .into_cel()
-}
-
-fn to_cel(json: &Json) -> Value {
-    value_to_cel(json.value())
-}
-
-/// Whole numbers become CEL ints whatever their sign, so that `input.total > 0` compares like with like.
-fn value_to_cel(value: serde_json::Value) -> Value {
-    match value {
-        serde_json::Value::Null => Value::Null,
-        serde_json::Value::Bool(b) => Value::Bool(b),
-        serde_json::Value::Number(n) => match (n.as_i64(), n.as_u64()) {
-            (Some(i), _) => Value::Int(i),
-            (None, Some(u)) => Value::UInt(u),
-            (None, None) => Value::Float(n.as_f64().unwrap_or(f64::NAN)),
-        },
-        serde_json::Value::String(s) => Value::String(Arc::new(s)),
-        serde_json::Value::Array(items) => {
-            Value::List(Arc::new(items.into_iter().map(value_to_cel).collect()))
-        }
-        serde_json::Value::Object(map) => {
-            map.into_iter().map(|(k, v)| (k, value_to_cel(v))).collect::<BTreeMap<_, _>>().into_cel()
-        }
-    }
-}
-
-trait IntoCel {
-    fn into_cel(self) -> Value;
-}
-
-impl IntoCel for BTreeMap<String, Value> {
-    fn into_cel(self) -> Value {
-        // CEL's own map is hashed; lookups by key do not depend on its order.
-        #[allow(clippy::disallowed_types)]
-        let map = self.into_iter().map(|(k, v)| (cel::objects::Key::String(Arc::new(k)), v)).collect();
-        Value::Map(cel::objects::Map { map: Arc::new(map) })
     }
 }
 
@@ -313,7 +377,7 @@ mod tests {
         assert!(Expr::parse("input.total > 0").unwrap().test(&scope("{}")).is_err());
         assert_eq!(
             Expr::parse("1 + 1").unwrap().test(&scope("{}")),
-            Err("gave 2, not true or false".to_owned())
+            Err("gave 2, not true or false".to_owned().into())
         );
     }
 

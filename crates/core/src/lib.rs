@@ -7,6 +7,7 @@
 //! Nothing here reads a clock, draws a random number, touches a file or starts a thread: time and payloads are
 //! arguments. `clippy.toml` beside this crate and `cargo xtask tidy` keep it so.
 
+pub mod budget;
 pub mod call;
 pub mod decide;
 pub mod definition;

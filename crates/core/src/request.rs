@@ -7,8 +7,9 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::budget::{Budget, TooCostly};
 use crate::definition::HttpRequest;
-use crate::expr::Variables;
+use crate::expr::{EvaluationError, Payload, Variables};
 use crate::json::Json;
 use crate::limits::Limits;
 use crate::shape::Shape;
@@ -43,8 +44,9 @@ pub struct Given<'a> {
 
 impl Given<'_> {
     pub(crate) fn variables(&self, reads_input: bool) -> Variables {
-        let input = if reads_input { self.input.value() } else { Value::Null };
-        Variables::of([("input", input), ("run", self.run.clone()), ("step", self.step.clone())])
+        let input = if reads_input { self.input.clone() } else { Json::null() };
+        let [run, step] = [&self.run, &self.step].map(|value| Payload::parsed(value.clone()));
+        Variables::of([("input", Payload::of(input)), ("run", run), ("step", step)])
     }
 }
 
@@ -63,6 +65,15 @@ pub struct Rendered {
 pub struct RenderError {
     pub place: String,
     pub problem: String,
+    /// `too_costly` where its templates were stopped, or none.
+    pub code: Option<&'static str>,
+}
+
+impl RenderError {
+    pub(crate) fn new(place: String, problem: &EvaluationError) -> RenderError {
+        let code = problem.is_too_costly().then_some(TooCostly::CODE);
+        RenderError { place, problem: problem.to_string(), code }
+    }
 }
 
 impl fmt::Display for RenderError {
@@ -99,9 +110,10 @@ impl RequestTemplate {
 
     pub fn render(&self, given: &Given<'_>) -> Result<Rendered, RenderError> {
         let variables = given.variables(self.reads_input);
-        let url = self.url(&variables).map_err(at("the URL"))?;
+        let budget = Budget::default();
+        let url = self.url(&variables, &budget).map_err(at("the URL"))?;
         let headers = self.headers.iter().map(|(name, template)| {
-            let value = template.text(&variables, str::to_owned).and_then(one_line);
+            let value = template.text(&variables, &budget, str::to_owned).and_then(one_line);
             value.map(|value| (name.clone(), value)).map_err(at(&format!("header {name:?}")))
         });
         let headers = headers.collect::<Result<_, _>>()?;
@@ -109,7 +121,7 @@ impl RequestTemplate {
             None if self.input_is_body => Some(given.input.get().to_owned()),
             None => None,
             Some(shape) => {
-                let value = shape.value(&variables, given.limits.join()).map_err(at("the body"))?;
+                let value = shape.value(&variables, &budget, given.limits.join()).map_err(at("the body"))?;
                 Some(match value {
                     Value::String(text) if self.plain => text,
                     value => value.to_string(),
@@ -120,31 +132,31 @@ impl RequestTemplate {
     }
 
     /// An expression that is the whole URL gives it as it is; any other value is encoded, so that it stays where it was put.
-    fn url(&self, variables: &Variables) -> Result<String, String> {
+    fn url(&self, variables: &Variables, budget: &Budget) -> Result<String, EvaluationError> {
         let url = match self.url.is_one_expression() {
-            true => self.url.text(variables, str::to_owned),
-            false => self.url.text(variables, encoded),
+            true => self.url.text(variables, budget, str::to_owned),
+            false => self.url.text(variables, budget, encoded),
         };
         let url = url.and_then(one_line)?;
         let path = url.split(['?', '#']).next().unwrap_or_default();
         if path.split('/').any(|segment| matches!(segment, "." | "..")) {
-            return Err("its path has a segment `.` or `..`".to_owned());
+            return Err("its path has a segment `.` or `..`".to_owned().into());
         }
         Ok(url)
     }
 }
 
-fn at(place: &str) -> impl Fn(String) -> RenderError {
-    move |problem| RenderError { place: format!("{place} of the request"), problem }
+fn at(place: &str) -> impl Fn(EvaluationError) -> RenderError {
+    move |problem| RenderError::new(format!("{place} of the request"), &problem)
 }
 
 /// What would end a line, or is too long for one, could change the request.
-pub(crate) fn one_line(text: String) -> Result<String, String> {
+pub(crate) fn one_line(text: String) -> Result<String, EvaluationError> {
     if text.len() > LINE_BYTES {
-        return Err(format!("it has {} bytes; the limit is {LINE_BYTES}", text.len()));
+        return Err(format!("it has {} bytes; the limit is {LINE_BYTES}", text.len()).into());
     }
     if text.contains(|c: char| c.is_control() && c != '\t') {
-        return Err("it has a control character".to_owned());
+        return Err("it has a control character".to_owned().into());
     }
     Ok(text)
 }

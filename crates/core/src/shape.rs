@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::expr::Variables;
+use crate::budget::Budget;
+use crate::expr::{EvaluationError, Variables};
 use crate::limits::Limit;
 use crate::template::Template;
 
@@ -37,16 +38,27 @@ impl Shape {
     }
 
     /// Its value. What its templates put in is limited: they can repeat a large input many times.
-    pub(crate) fn value(&self, variables: &Variables, limit: Limit) -> Result<Value, String> {
+    pub(crate) fn value(
+        &self,
+        variables: &Variables,
+        budget: &Budget,
+        limit: Limit,
+    ) -> Result<Value, EvaluationError> {
         let mut room = limit.bytes;
-        self.render(variables, limit, &mut room)
+        self.render(variables, budget, limit, &mut room)
     }
 
     /// `room` is how many bytes the rest may have.
-    fn render(&self, variables: &Variables, limit: Limit, room: &mut usize) -> Result<Value, String> {
+    fn render(
+        &self,
+        variables: &Variables,
+        budget: &Budget,
+        limit: Limit,
+        room: &mut usize,
+    ) -> Result<Value, EvaluationError> {
         Ok(match self {
             Shape::Text(template) => {
-                let value = template.value(variables)?;
+                let value = template.value(variables, budget)?;
                 let size = match &value {
                     Value::String(text) => text.len(),
                     Value::Array(_) | Value::Object(_) => value.to_string().len(),
@@ -59,12 +71,15 @@ impl Shape {
             }
             Shape::Plain(value) => value.clone(),
             Shape::List(items) => Value::Array(
-                items.iter().map(|item| item.render(variables, limit, room)).collect::<Result<_, _>>()?,
+                items
+                    .iter()
+                    .map(|item| item.render(variables, budget, limit, room))
+                    .collect::<Result<_, _>>()?,
             ),
             Shape::Map(entries) => {
                 let mut map = Map::new();
                 for (key, value) in entries {
-                    map.insert(key.clone(), value.render(variables, limit, room)?);
+                    map.insert(key.clone(), value.render(variables, budget, limit, room)?);
                 }
                 Value::Object(map)
             }

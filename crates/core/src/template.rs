@@ -7,7 +7,8 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use crate::expr::{Expr, Variables};
+use crate::budget::{BYTES, Budget, TooCostly};
+use crate::expr::{EvaluationError, Expr, Variables};
 
 /// What the expressions of a template may read.
 pub const VARIABLES: [&str; 3] = ["input", "run", "step"];
@@ -101,48 +102,66 @@ impl Template {
     }
 
     /// The value of a template that is one expression, or its text.
-    pub(crate) fn value(&self, variables: &Variables) -> Result<Value, String> {
+    pub(crate) fn value(&self, variables: &Variables, budget: &Budget) -> Result<Value, EvaluationError> {
         match &self.0[..] {
-            [Part::Expression(expr, text)] => evaluate(expr, text, variables),
-            _ => self.text(variables, str::to_owned).map(Value::String),
+            [Part::Expression(expr, text)] => evaluate(expr, text, variables, budget),
+            _ => self.text(variables, budget, str::to_owned).map(Value::String),
         }
     }
 
-    /// Its text. What expressions give is put in by `put`; only text, numbers and booleans can be.
-    pub(crate) fn text(&self, variables: &Variables, put: impl Fn(&str) -> String) -> Result<String, String> {
+    /// Its text. What expressions give is put in by `put`; only text, numbers and booleans can be. What they give together
+    /// is limited like what one evaluation makes: they can repeat a large input many times.
+    pub(crate) fn text(
+        &self,
+        variables: &Variables,
+        budget: &Budget,
+        put: impl Fn(&str) -> String,
+    ) -> Result<String, EvaluationError> {
         let mut text = String::new();
         for part in &self.0 {
             match part {
                 Part::Text(plain) => text.push_str(plain),
-                Part::Expression(expr, source) => match evaluate(expr, source, variables)? {
+                Part::Expression(expr, source) => match evaluate(expr, source, variables, budget)? {
                     Value::String(value) => text.push_str(&put(&value)),
                     value @ (Value::Number(_) | Value::Bool(_)) => text.push_str(&put(&value.to_string())),
-                    Value::Null => return Err(format!("`{source}` gave null")),
+                    Value::Null => return Err(format!("`{source}` gave null").into()),
                     Value::Array(_) | Value::Object(_) => {
-                        return Err(format!("`{source}` gave a list or a map, which can't be used as text"));
+                        let problem = format!("`{source}` gave a list or a map, which can't be used as text");
+                        return Err(problem.into());
                     }
                 },
+            }
+            if text.len() as u64 > BYTES {
+                return Err(TooCostly::Bytes.into());
             }
         }
         Ok(text)
     }
 }
 
-fn evaluate(expr: &Expr, text: &str, variables: &Variables) -> Result<Value, String> {
-    expr.evaluate_in(variables).map_err(|problem| format!("`{text}`: {problem}"))
+fn evaluate(
+    expr: &Expr,
+    text: &str,
+    variables: &Variables,
+    budget: &Budget,
+) -> Result<Value, EvaluationError> {
+    expr.evaluate_in(variables, budget).map_err(|problem| problem.at(format_args!("`{text}`")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expr::Payload;
     use serde_json::json;
 
     fn variables() -> Variables {
-        Variables::of([("input", json!({ "id": 7, "name": "a/b", "tags": ["x"], "none": null }))])
+        let input = json!({ "id": 7, "name": "a/b", "tags": ["x"], "none": null });
+        Variables::of([("input", Payload::parsed(input))])
     }
 
     fn text(template: &str) -> Result<String, String> {
-        Template::parse(template).unwrap().text(&variables(), str::to_owned)
+        let text = Template::parse(template).unwrap().text(&variables(), &Budget::default(), str::to_owned);
+        text.map_err(|problem| problem.to_string())
     }
 
     #[test]
@@ -177,7 +196,8 @@ mod tests {
 
     #[test]
     fn one_expression_alone_keeps_its_type() {
-        let value = |template: &str| Template::parse(template).unwrap().value(&variables());
+        let value =
+            |template: &str| Template::parse(template).unwrap().value(&variables(), &Budget::default());
         assert_eq!(value("${input.tags}"), Ok(json!(["x"])));
         assert_eq!(value("${input.none}"), Ok(Value::Null));
         assert_eq!(value("${input.id}."), Ok(json!("7.")));

@@ -82,10 +82,11 @@ impl Step {
 
     /// What a step that calls the engine asks of it.
     pub(crate) fn call(&self, input: &Json) -> Result<Call, StepError> {
-        let unfit = |error: &dyn fmt::Display| StepError::fatal(error.to_string()).code("template");
         match &self.live.attempt.planned().call {
-            Some(call) => call.render(&self.given(input)).map_err(|error| unfit(&error)),
-            None => Err(unfit(&"the step makes no call")),
+            Some(call) => call
+                .render(&self.given(input))
+                .map_err(|error| StepError::fatal(error.to_string()).code(error.code.unwrap_or("template"))),
+            None => Err(StepError::fatal("the step makes no call").code("template")),
         }
     }
 

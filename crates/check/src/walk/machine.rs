@@ -165,8 +165,8 @@ impl Walk {
             Some("wrong_state") => choices.is_empty(),
             Some("forbidden") => !choices.is_empty() && open.is_empty(),
             Some("guard") => open.iter().all(|choice| choice.condition.is_some()) && !open.is_empty(),
-            // A condition, a change of the context or the time of a timer failed to evaluate.
-            Some("expression") => !open.is_empty(),
+            // A condition, a change of the context or the time of a timer failed to evaluate, or took too long.
+            Some("expression" | "too_costly") => !open.is_empty(),
             _ => false,
         };
         if !fits {

@@ -21,8 +21,8 @@ impl Walk {
 
     fn attempt_event(&mut self, line: &mut LogLine<'_>, step: usize) {
         self.of_current(line, step);
-        let by_condition =
-            line.event.kind == EventType::StepFailed && line.data.code.as_deref() == Some("condition");
+        let by_condition = line.event.kind == EventType::StepFailed
+            && matches!(line.data.code.as_deref(), Some("condition" | "too_costly"));
         let outcome = matches!(
             line.event.kind,
             EventType::StepCompleted | EventType::StepRetry | EventType::StepFailed

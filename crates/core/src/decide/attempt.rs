@@ -3,6 +3,7 @@
 use super::draft::Draft;
 use super::report::Report;
 use super::{AttemptFailure, Halt, Refusal, Retryable};
+use crate::budget::TooCostly;
 use crate::definition::{Backoff, Retry};
 use crate::event::{EventType, Slot};
 use crate::json::{self, Json, JsonError};
@@ -220,6 +221,7 @@ fn code_of(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Undeclared { .. } => "undeclared_emit",
         Refusal::Schema { .. } => "schema",
+        Refusal::TooCostly { .. } => TooCostly::CODE,
         Refusal::Payload(JsonError::Size { .. }) => "too_large",
         _ => "invalid",
     }

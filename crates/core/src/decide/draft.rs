@@ -1,12 +1,15 @@
 //! A decision in the making: events are pushed, the fold follows, and what they trigger is settled before it is done.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::machine::Receipts;
 use super::{AddJob, Decided, Decision, Halt, Job, Known, Missing, Moment, OtherJobs, Refusal};
+use crate::budget::{Budget, TooCostly};
 use crate::event::{EventType, NewEvent, Slot};
-use crate::expr::Scope;
+use crate::expr::{EvaluationError, Payload, Variables};
 use crate::json::{self, Json};
 use crate::machine::{Current, Turn, asked_for};
 use crate::plan::Plan;
@@ -36,6 +39,10 @@ pub(super) struct Draft<'a> {
     /// A turn of a machine that came to its end and was not dealt with yet.
     pub(super) over: Option<Current>,
     failure: Option<(String, Option<Arc<str>>)>,
+    /// What the expressions of this decision may still cost together.
+    pub(super) budget: Budget,
+    /// Payloads that its expressions have read.
+    parsed: RefCell<BTreeMap<Slot, Rc<Payload>>>,
 }
 
 impl<'a> Draft<'a> {
@@ -57,6 +64,8 @@ impl<'a> Draft<'a> {
             receipts: Receipts::new(),
             over: None,
             failure: None,
+            budget: Budget::default(),
+            parsed: RefCell::default(),
         }
     }
 
@@ -99,6 +108,7 @@ impl<'a> Draft<'a> {
 
     /// Remembers a payload that this decision makes, for the conditions and steps that it triggers.
     pub fn keep(&mut self, slot: Slot, payload: &Json) {
+        self.parsed.borrow_mut().remove(&slot);
         self.fresh.insert(slot, payload.clone());
     }
 
@@ -192,20 +202,37 @@ impl<'a> Draft<'a> {
         self.fresh.get(&slot).or_else(|| self.known.payloads.get(&slot))
     }
 
+    /// A payload for expressions, which is parsed once per decision.
+    pub(super) fn readable(&self, slot: Slot) -> Option<Rc<Payload>> {
+        let payload = self.payload(slot)?;
+        let mut parsed = self.parsed.borrow_mut();
+        Some(parsed.entry(slot).or_insert_with(|| Payload::of(payload.clone())).clone())
+    }
+
+    /// Events by name. One without a payload is left out.
+    fn readable_events(&self, events: impl Iterator<Item = u32>) -> Vec<(String, Rc<Payload>)> {
+        let carries = |slot| self.payload(slot).is_some_and(|payload| !payload.is_nothing());
+        let event = |event: u32| {
+            let slot = Some(Slot::Emit(event)).filter(|slot| carries(*slot))?;
+            Some((self.plan.events[event as usize].name.to_string(), self.readable(slot)?))
+        };
+        events.filter_map(event).collect()
+    }
+
+    /// The input, or null where nothing reads it.
+    fn readable_input(&self) -> Rc<Payload> {
+        self.readable(Slot::Input).unwrap_or_else(|| Payload::of(Json::null()))
+    }
+
     fn passes_condition(&mut self, step: u32) -> Result<bool, Halt> {
         let Some(condition) = &self.plan.step(step).condition else { return Ok(true) };
         self.ask_for_conditions([step])?;
-        let mut scope = Scope { input: self.payload(Slot::Input).cloned(), ..Scope::default() };
-        if condition.reads().events {
-            for slot in self.given(step) {
-                if let (Slot::Emit(event), Some(payload)) = (slot, self.payload(slot))
-                    && !payload.is_nothing()
-                {
-                    scope.events.insert(self.plan.events[event as usize].name.to_string(), payload.clone());
-                }
-            }
-        }
-        match condition.test(&scope) {
+        let variables = Variables::of([("input", self.readable_input())]);
+        let events = match condition.reads().events {
+            true => self.readable_events(self.state.given(self.plan, step)),
+            false => Vec::new(),
+        };
+        match condition.test_in(&variables.with("events", events), &self.budget) {
             Ok(true) => Ok(true),
             Ok(false) => {
                 self.skip(step, "condition");
@@ -213,7 +240,8 @@ impl<'a> Draft<'a> {
             }
             Err(problem) => {
                 let error = format!("`if` of step {:?}: {problem}", self.plan.step(step).name);
-                self.fail_step(step, 1, &error, Some("condition"), None, Cause::Try);
+                let code = problem.code_or("condition");
+                self.fail_step(step, 1, &error, Some(code), None, Cause::Try);
                 Ok(false)
             }
         }
@@ -309,12 +337,18 @@ impl<'a> Draft<'a> {
                 self.end(Ended::Completed, &[("result", Some(&result)), ("stepCount", Some(&steps))]);
             }
             Err(problem) => {
-                let error = format!("`output`: {problem}");
-                self.fail_run(&error, None);
-                self.end(Ended::Failed, &[("error", Some(&json::string(&error)))]);
+                self.end_by(&problem.at("`output`"));
             }
         }
         Ok(())
+    }
+
+    /// Ends the run for something that only its definition can be blamed for.
+    pub(super) fn end_by(&mut self, problem: &EvaluationError) {
+        let error = problem.to_string();
+        self.fail_run(&error, None);
+        let code = problem.is_too_costly().then(|| json::string(TooCostly::CODE));
+        self.end(Ended::Failed, &[("error", Some(&json::string(&error))), ("code", code.as_ref())]);
     }
 
     fn skip_idle(&mut self) {
@@ -343,7 +377,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The run's result: `output`, or the results of its completed leaf steps by name.
-    fn result(&self) -> Result<Result<Json, String>, Halt> {
+    fn result(&self) -> Result<Result<Json, EvaluationError>, Halt> {
         let completed: Vec<u32> = (0..self.plan.steps.len() as u32)
             .filter(|&s| self.plan.step(s).keeps_result && self.state.step(s).phase == Phase::Completed)
             .collect();
@@ -365,20 +399,18 @@ impl<'a> Draft<'a> {
             let all = json::object(names.zip(results.iter().map(Some)));
             return Ok(all
                 .within("the results together", self.moment.limits.join())
-                .map_err(|error| error.to_string()));
+                .map_err(|error| error.to_string().into()));
         };
-        let mut scope = Scope { input: self.payload(Slot::Input).cloned(), ..Scope::default() };
-        for step in completed {
-            scope.results.insert(self.plan.step(step).name.to_string(), result(step));
-        }
-        for (at, event) in self.plan.events.iter().enumerate() {
-            if let Some(payload) = self.payload(Slot::Emit(at as u32)).filter(|payload| !payload.is_nothing())
-            {
-                scope.events.insert(event.name.to_string(), payload.clone());
-            }
-        }
-        Ok(output.evaluate(&scope).map(Json::from).and_then(|json| {
-            json.within("the result", self.moment.limits.payload()).map_err(|error| error.to_string())
+        let names = completed.iter().map(|&step| self.plan.step(step).name.to_string());
+        let results = completed
+            .iter()
+            .map(|&step| self.readable(Slot::Result(step)).unwrap_or_else(|| Payload::of(Json::null())));
+        let variables = Variables::of([("input", self.readable_input())])
+            .with("events", self.readable_events(0..self.plan.events.len() as u32))
+            .with("results", names.zip(results));
+        Ok(output.evaluate_in(&variables, &self.budget).map(Json::from).and_then(|json| {
+            let limit = self.moment.limits.payload();
+            json.within("the result", limit).map_err(|error| error.to_string().into())
         }))
     }
 

@@ -10,6 +10,7 @@ mod transition;
 mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -20,7 +21,7 @@ use super::draft::{Draft, need};
 use super::{Halt, Missing, Refusal, Sender, check_payload, known_event};
 use crate::definition::{Ends, Missed};
 use crate::event::{EventType, Slot};
-use crate::expr::Variables;
+use crate::expr::{EvaluationError, Payload, Variables};
 use crate::json::{self, Json};
 use crate::limits;
 use crate::machine::{MachineState, Turn};
@@ -78,10 +79,21 @@ impl Draft<'_> {
         if self.state.ended.is_some() || self.machine().transition > 0 {
             return Err(Halt::Applied);
         }
-        let input = self.value(Slot::Input)?;
-        let begun = self.opening(&input).map_err(|problem| Refusal::Expression { problem })?;
+        let begun = self.opening(&self.value(Slot::Input)?).map_err(Refusal::from)?;
         self.make_move(Turn::Start, 0, begun, None);
         self.advance()
+    }
+
+    /// The time of a delayed start has come. A start that is too costly was refused when it was asked for, unless an older
+    /// build took it: the run ends, so that nobody tries it again.
+    pub(super) fn begin_late(&mut self) -> Result<(), Halt> {
+        match self.begin() {
+            Err(Halt::Refused(Refusal::TooCostly { problem })) => {
+                self.end_by(&EvaluationError::too_costly(problem));
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// An event comes in. Those before it have their turns first.
@@ -179,7 +191,7 @@ impl Draft<'_> {
                 if failures > FAILURES_IN_TURN {
                     let name = &self.plan.step(action).name;
                     let error = format!("action {name:?} and the state in its `on_error` lead to each other");
-                    return self.give_up(&error);
+                    return self.give_up(error.into());
                 }
                 self.move_by_error(action)?;
                 continue;
@@ -198,24 +210,21 @@ impl Draft<'_> {
         }
     }
 
-    /// A payload as a value, or the request for it.
-    fn value(&self, slot: Slot) -> Result<Value, Halt> {
-        match self.payload(slot) {
-            Some(payload) => Ok(payload.value()),
-            None => Err(Halt::Missing(Missing::Payloads(vec![slot]))),
-        }
+    /// A payload for expressions, or the request for it.
+    fn value(&self, slot: Slot) -> Result<Rc<Payload>, Halt> {
+        self.readable(slot).ok_or_else(|| Halt::Missing(Missing::Payloads(vec![slot])))
     }
 
-    fn context(&self) -> Result<Value, Halt> {
+    fn context(&self) -> Result<Rc<Payload>, Halt> {
         match self.machine().context {
-            0 => Ok(Value::Object(serde_json::Map::new())),
+            0 => Ok(Payload::parsed(Value::Object(serde_json::Map::new()))),
             transition => self.value(Slot::Context(transition)),
         }
     }
 
     /// The run's input, if an expression of the machine reads it; otherwise null.
-    fn read_input(&self) -> Result<Value, Halt> {
-        if self.planned().reads_input { self.value(Slot::Input) } else { Ok(Value::Null) }
+    fn read_input(&self) -> Result<Rc<Payload>, Halt> {
+        if self.planned().reads_input { self.value(Slot::Input) } else { Ok(Payload::of(Json::null())) }
     }
 
     /// An event of the inbox. Those behind it are asked for along with it, and what its transition reads.
@@ -251,23 +260,25 @@ impl Draft<'_> {
 
 /// What a run is at the moment of a turn, for its expressions.
 struct Now {
-    context: Value,
+    context: Rc<Payload>,
     /// Null where no expression reads it.
-    input: Value,
+    input: Rc<Payload>,
 }
 
 impl Now {
     fn variables(&self, received: Option<&ReceivedEvent>) -> Variables {
-        let text = |text: Option<&String>| text.map_or(Value::Null, |text| Value::from(text.as_str()));
+        let text = |text: Option<&String>| {
+            Payload::parsed(text.map_or(Value::Null, |text| Value::from(text.as_str())))
+        };
         let roles: &[String] = received.map_or(&[], |received| &received.roles);
         Variables::of([
             ("input", self.input.clone()),
             ("context", self.context.clone()),
-            ("payload", received.map_or(Value::Null, |received| received.payload.value())),
+            ("payload", Payload::of(received.map_or_else(Json::null, |received| received.payload.clone()))),
             ("event", text(received.map(|received| &received.name))),
             ("user", text(received.and_then(|received| received.user_id.as_ref()))),
             ("role", text(roles.first())),
-            ("roles", Value::from(roles.to_vec())),
+            ("roles", Payload::parsed(Value::from(roles.to_vec()))),
         ])
     }
 }

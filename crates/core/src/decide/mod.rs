@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use crate::definition::Priority;
 use crate::event::{AttemptOf, EventType, NewEvent, Slot};
+use crate::expr::EvaluationError;
 use crate::ids::RunId;
 use crate::json::Json;
 use crate::limits::{self, Limits};
@@ -307,6 +308,9 @@ pub enum Refusal {
     InboxFull,
     #[error("{problem}")]
     Expression { problem: String },
+    /// An expression or a schema was stopped: it takes more than one may.
+    #[error("{problem}")]
+    TooCostly { problem: String },
     #[error("an event for a machine needs an id")]
     Unnamed,
     #[error("{what} doesn't match its schema at {problem}")]
@@ -402,7 +406,7 @@ pub fn decide(plan: &Plan, state: &RunState, input: &Input, known: &Known, momen
         Input::TimerDue { timer, number, due } if plan.machine.is_some() => {
             draft.timer_due(*timer, *number, *due)
         }
-        Input::Begin if plan.machine.is_some() => draft.begin(),
+        Input::Begin if plan.machine.is_some() => draft.begin_late(),
         Input::TimerDue { .. } | Input::Begin => Err(Halt::Applied),
         Input::TimedOut => draft.timed_out(),
         Input::Cancel { reason } => draft.cancel(reason.as_deref()),
@@ -424,6 +428,16 @@ enum Halt {
     Applied,
     Refused(Refusal),
     Missing(Missing),
+}
+
+impl From<EvaluationError> for Refusal {
+    fn from(problem: EvaluationError) -> Refusal {
+        let text = problem.to_string();
+        match problem.is_too_costly() {
+            true => Refusal::TooCostly { problem: text },
+            false => Refusal::Expression { problem: text },
+        }
+    }
 }
 
 impl From<Refusal> for Halt {

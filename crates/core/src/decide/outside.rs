@@ -8,6 +8,7 @@ use super::{
 };
 use crate::definition::Priority;
 use crate::event::{EventType, Slot};
+use crate::expr::Payload;
 use crate::json::{self, Json};
 use crate::run::{Ended, Fact, Status};
 use crate::time::format_duration;
@@ -25,12 +26,12 @@ impl Draft<'_> {
         }
         if self.plan.machine.is_some() && start.standing.is_none() {
             // A delayed start must not be taken that could never begin.
-            let opening = self.opening(&input.value());
+            let opening = self.opening(&Payload::of(input.clone()));
             let begins = opening.and_then(|opening| match start.retry_of {
                 None => self.sized(opening.context, None),
                 Some(_) => Ok(opening.context),
             });
-            begins.map_err(|problem| Refusal::Expression { problem })?;
+            begins.map_err(Refusal::from)?;
         }
         let priority = (start.priority != Priority::Normal).then(|| json::string(start.priority.as_str()));
         let at = start.at.filter(|at| *at > self.moment.now);

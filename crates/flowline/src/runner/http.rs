@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use flowline_core::definition::{HttpRequest, Runner as Run};
 use flowline_core::limits::Limit;
-use flowline_core::request::Rendered;
+use flowline_core::request::{RenderError, Rendered};
 use flowline_core::time::format_duration;
 use flowline_core::{Json, ids};
 use http_body_util::Full;
@@ -93,7 +93,11 @@ impl Shared {
             return Err(StepError::fatal("this step sends no request"));
         };
         let given = step.given(&input);
-        let rendered = template.render(&given).map_err(|error| StepError::fatal(error).code("template"))?;
+        let unfit = |error: RenderError| {
+            let code = error.code.unwrap_or("template");
+            StepError::fatal(error).code(code)
+        };
+        let rendered = template.render(&given).map_err(unfit)?;
         drop(input);
         let target = HttpTarget::of(&rendered.url)?;
         let message = self.message(&step, request, rendered, &target.uri).await?;

@@ -134,6 +134,7 @@ impl From<Refusal> for Problem {
             Refusal::InboxFull => &codes::INBOX_FULL,
             Refusal::OtherOutcome { .. } => &codes::OUTCOME_CONFLICT,
             Refusal::Expression { .. } => &codes::INVALID,
+            Refusal::TooCostly { .. } => &codes::TOO_COSTLY,
             Refusal::Schema { what, problem } => {
                 // The breach names its place within the value; in the request that has a place of its own.
                 let root = if what == "the input" { "/input" } else { "/payload" };

@@ -148,7 +148,7 @@ impl Story {
                 senders.insert(sender);
                 self.lost.push((state, event, self.context.clone()));
             }
-            "expression" => drop(self.unsettled.insert(format!("{event} in {state}"))),
+            "expression" | "too_costly" => drop(self.unsettled.insert(format!("{event} in {state}"))),
             _ => {}
         }
     }

@@ -1,13 +1,11 @@
 //! Endings: an event is rejected, the receipt of a handled one is written, the run ends.
 
-use serde_json::Value;
-
 use super::list;
 use crate::decide::Halt;
 use crate::decide::draft::Draft;
 use crate::definition::Ends;
 use crate::event::{EventType, Slot};
-use crate::expr::Variables;
+use crate::expr::{EvaluationError, Payload, Variables};
 use crate::json::{self, Json};
 use crate::machine::{Current, Turn};
 use crate::receipt::{ReceiptChange, ReceiptStatus};
@@ -82,9 +80,8 @@ impl Draft<'_> {
     }
 
     /// Something that only the definition can be blamed for.
-    pub(super) fn give_up(&mut self, error: &str) -> Result<(), Halt> {
-        self.fail_run(error, None);
-        self.end(Ended::Failed, &[("error", Some(&json::string(error)))]);
+    pub(super) fn give_up(&mut self, problem: EvaluationError) -> Result<(), Halt> {
+        self.end_by(&problem);
         Ok(())
     }
 
@@ -93,17 +90,21 @@ impl Draft<'_> {
         let (state, ends) = (self.planned_state().name.clone(), self.planned_state().ends);
         if ends == Ends::Failed {
             let error = format!("the machine ended in state {state:?}");
-            return self.give_up(&error);
+            return self.give_up(error.into());
         }
         let context = self.context()?;
         let plan = self.plan;
         let result = match &plan.output {
-            None => Ok(Json::from(context)),
+            None => Ok(Json::composed(context.value().to_string())),
             Some(output) => {
-                let input = if output.reads().input { self.value(Slot::Input)? } else { Value::Null };
+                let input = match output.reads().input {
+                    true => self.value(Slot::Input)?,
+                    false => Payload::of(Json::null()),
+                };
                 let variables = Variables::of([("input", input), ("context", context)]);
-                output.evaluate_in(&variables).map(Json::from).and_then(|json| {
-                    json.within("the result", self.moment.limits.payload()).map_err(|e| e.to_string())
+                output.evaluate_in(&variables, &self.budget).map(Json::from).and_then(|json| {
+                    let limit = self.moment.limits.payload();
+                    json.within("the result", limit).map_err(|error| error.to_string().into())
                 })
             }
         };
@@ -118,7 +119,7 @@ impl Draft<'_> {
                 self.end(Ended::Completed, &fields);
                 Ok(())
             }
-            Err(problem) => self.give_up(&format!("`output`: {problem}")),
+            Err(problem) => self.give_up(problem.at("`output`")),
         }
     }
 }

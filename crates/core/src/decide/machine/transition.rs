@@ -1,12 +1,14 @@
 //! A transition: worked out whole, then written, with the context that it leaves and the timers that it sets.
 
+use std::rc::Rc;
+
 use serde_json::Value;
 
 use super::Now;
 use crate::decide::Job;
 use crate::decide::draft::Draft;
 use crate::event::{EventType, Slot};
-use crate::expr::{Expr, Variables};
+use crate::expr::{EvaluationError, Payload, Variables};
 use crate::json::{self, Json};
 use crate::limits;
 use crate::machine::Turn;
@@ -24,27 +26,25 @@ pub(in crate::decide) struct Move {
 
 impl Draft<'_> {
     /// How the machine begins with this input. The size of the context is for the start to judge.
-    pub(in crate::decide) fn opening(&self, input: &Value) -> Result<Move, String> {
+    pub(in crate::decide) fn opening(&self, input: &Rc<Payload>) -> Result<Move, EvaluationError> {
         let variables = Variables::of([("input", input.clone())]);
         let context = match &self.planned().context[..] {
-            [] => Value::Object(input.as_object().cloned().unwrap_or_default()),
+            [] => Value::Object(input.value().as_object().cloned().unwrap_or_default()),
             expressions => {
                 let mut context = serde_json::Map::new();
                 for (key, expr) in expressions {
                     let value = expr
-                        .evaluate_in(&variables)
-                        .map_err(|problem| format!("`context.{key}`: {problem}"))?;
+                        .evaluate_in(&variables, &self.budget)
+                        .map_err(|problem| problem.at(format_args!("`context.{key}`")))?;
                     context.insert(key.clone(), value);
                 }
                 Value::Object(context)
             }
         };
         let to = self.planned().initial;
-        Ok(Move {
-            to: Some(to),
-            timers: self.timers_of(to, &context, input)?,
-            context: Some(Json::from(context)),
-        })
+        let context = Payload::parsed(context);
+        let timers = self.timers_of(to, &context, input)?;
+        Ok(Move { to: Some(to), timers, context: Some(Json::composed(context.value().to_string())) })
     }
 
     /// Refuses a context over the limit, unless it is no larger than the one before: a limit that was lowered must not stop
@@ -53,21 +53,24 @@ impl Draft<'_> {
         &self,
         context: Option<Json>,
         before: Option<Slot>,
-    ) -> Result<Option<Json>, String> {
+    ) -> Result<Option<Json>, EvaluationError> {
         let mut limit = self.moment.limits.context();
         let before = before.and_then(|slot| self.payload(slot));
         limit.bytes = limit.bytes.max(before.map_or(0, |before| before.get().len()));
         context
             .map(|context| context.within("the context", limit))
             .transpose()
-            .map_err(|error| error.to_string())
+            .map_err(|error| error.to_string().into())
     }
 
     /// Whether the run may make another transition. Where an action that fails leads back to itself only this ends it.
-    pub(super) fn may_move(&self) -> Result<(), String> {
+    pub(super) fn may_move(&self) -> Result<(), EvaluationError> {
         match self.machine().transition < limits::TRANSITIONS {
             true => Ok(()),
-            false => Err(format!("the run has made {} transitions, which is the limit", limits::TRANSITIONS)),
+            false => {
+                Err(format!("the run has made {} transitions, which is the limit", limits::TRANSITIONS)
+                    .into())
+            }
         }
     }
 
@@ -77,25 +80,27 @@ impl Draft<'_> {
         transition: &PlanTransition,
         now: &Now,
         variables: &Variables,
-    ) -> Result<Move, String> {
+    ) -> Result<Move, EvaluationError> {
         self.may_move()?;
-        let mut after = now.context.clone();
+        let mut after = now.context.value().clone();
         if let Value::Object(context) = &mut after {
             for (key, expr) in &transition.set {
-                match expr.evaluate_in(variables).map_err(|problem| format!("`set.{key}`: {problem}"))? {
+                let value = expr.evaluate_in(variables, &self.budget);
+                match value.map_err(|problem| problem.at(format_args!("`set.{key}`")))? {
                     Value::Null => drop(context.remove(key)),
                     value => drop(context.insert(key.clone(), value)),
                 }
             }
         }
+        let context = match after == *now.context.value() {
+            true => None,
+            false => Some(Json::composed(after.to_string())),
+        };
         let timers = match transition.to {
-            Some(to) => self.timers_of(to, &after, &now.input)?,
+            Some(to) => self.timers_of(to, &Payload::parsed(after), &now.input)?,
             None => Vec::new(),
         };
-        let context = match after == now.context {
-            true => None,
-            false => self.sized(Some(Json::from(after)), Some(Slot::Context(self.machine().context)))?,
-        };
+        let context = self.sized(context, Some(Slot::Context(self.machine().context)))?;
         Ok(Move { to: transition.to, context, timers })
     }
 
@@ -103,17 +108,21 @@ impl Draft<'_> {
     pub(super) fn timers_of(
         &self,
         state: u32,
-        context: &Value,
-        input: &Value,
-    ) -> Result<Vec<(u32, Time)>, String> {
+        context: &Rc<Payload>,
+        input: &Rc<Payload>,
+    ) -> Result<Vec<(u32, Time)>, EvaluationError> {
         let range = self.planned().state(state).timers.clone();
         let mut due = Vec::with_capacity(range.len());
         for timer in range {
             let at = match &self.planned().timer(timer).when {
                 PlanWhen::In(delay) => self.moment.now + *delay,
-                PlanWhen::At(expr) => moment_of(expr, context, input).map_err(|problem| {
-                    format!("`at` of state {:?}: {problem}", self.planned().state(state).name)
-                })?,
+                PlanWhen::At(expr) => {
+                    let variables = Variables::of([("context", context.clone()), ("input", input.clone())]);
+                    let at = expr.evaluate_in(&variables, &self.budget).and_then(|at| Ok(moment_of(at)?));
+                    at.map_err(|problem| {
+                        problem.at(format_args!("`at` of state {:?}", self.planned().state(state).name))
+                    })?
+                }
             };
             due.push((timer, at));
         }
@@ -197,9 +206,8 @@ impl Draft<'_> {
     }
 }
 
-fn moment_of(expr: &Expr, context: &Value, input: &Value) -> Result<Time, String> {
-    let variables = Variables::of([("context", context.clone()), ("input", input.clone())]);
-    match expr.evaluate_in(&variables)? {
+fn moment_of(value: Value) -> Result<Time, String> {
+    match value {
         Value::String(text) => Time::parse(&text)
             .ok_or_else(|| format!("{text:?} isn't a timestamp; write it as 2030-01-31T12:00:00Z")),
         Value::Number(ms) if ms.as_i64().is_some() => Ok(Time::from_millis(ms.as_i64().unwrap_or_default())),

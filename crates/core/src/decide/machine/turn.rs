@@ -27,13 +27,14 @@ impl Draft<'_> {
                 self.enqueue(action, self.moment.now);
                 continue;
             };
-            match condition.test_in(&self.variables()?) {
+            match condition.test_in(&self.variables()?, &self.budget) {
                 Ok(true) => self.enqueue(action, self.moment.now),
                 Ok(false) => self.skip(action, "condition"),
                 Err(problem) => {
                     let error = format!("`if` of action {:?}: {problem}", plan.step(action).name);
                     let attempt = self.state.step(action).attempt;
-                    self.fail_step(action, attempt, &error, Some("condition"), None, crate::run::Cause::Try);
+                    let code = problem.code_or("condition");
+                    self.fail_step(action, attempt, &error, Some(code), None, crate::run::Cause::Try);
                 }
             }
         }
@@ -86,13 +87,18 @@ impl Draft<'_> {
                 }
                 continue;
             }
-            let held =
-                transition.condition.as_ref().map_or(Ok(true), |condition| condition.test_in(variables));
+            let held = transition
+                .condition
+                .as_ref()
+                .map_or(Ok(true), |condition| condition.test_in(variables, &self.budget));
             match held {
                 Ok(true) => {
                     return match self.work_out(transition, now, variables) {
                         Ok(moved) => Ok((choice as u32, moved)),
-                        Err(reason) => Err(Rejection { code: "expression", reason }),
+                        Err(problem) => Err(Rejection {
+                            code: problem.code_or("expression"),
+                            reason: problem.to_string(),
+                        }),
                     };
                 }
                 Ok(false) => {
@@ -101,7 +107,7 @@ impl Draft<'_> {
                 }
                 Err(problem) => {
                     return Err(Rejection {
-                        code: "expression",
+                        code: problem.code_or("expression"),
                         reason: format!("`if` of {name:?}: {problem}"),
                     });
                 }
@@ -127,14 +133,15 @@ impl Draft<'_> {
         let Some(then) = transition_of(plan, self.machine().state, Turn::Timer(timer), 0) else {
             return Ok(());
         };
-        let moved = match then.condition.as_ref().map_or(Ok(true), |condition| condition.test_in(&variables))
-        {
+        let held =
+            then.condition.as_ref().map_or(Ok(true), |condition| condition.test_in(&variables, &self.budget));
+        let moved = match held {
             Ok(false) => {
                 self.push_timer(timer, EventType::TimerCancelled, Some("guard"));
                 return Ok(());
             }
             Ok(true) => self.work_out(then, &now, &variables),
-            Err(problem) => Err(format!("`if`: {problem}")),
+            Err(problem) => Err(problem.at("`if`")),
         };
         match moved {
             Ok(moved) => {
@@ -142,7 +149,8 @@ impl Draft<'_> {
                 Ok(())
             }
             Err(problem) => {
-                self.give_up(&format!("a timer of state {}: {problem}", self.planned_state().name))
+                let state = self.planned_state().name.clone();
+                self.give_up(problem.at(format_args!("a timer of state {state}")))
             }
         }
     }
@@ -157,7 +165,7 @@ impl Draft<'_> {
                 self.make_move(Turn::Error(action), 0, Move { to: Some(to), context: None, timers }, None);
                 Ok(())
             }
-            Err(problem) => self.give_up(&problem),
+            Err(problem) => self.give_up(problem),
         }
     }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::definition::{Definition, machine, suggest};
 use crate::expr::{
-    EXPRESSION_BYTES, EXPRESSION_CHOICES, EXPRESSION_DEPTH, Expr, ExprError, Member, Scope, VARIABLES,
+    EXPRESSION_BYTES, EXPRESSION_CHOICES, EXPRESSION_DEPTH, EXPRESSION_LOOPS, Expr, ExprError, Member, Scope,
+    VARIABLES,
 };
 use crate::template;
 
@@ -85,6 +86,12 @@ pub(super) fn judge(text: &str, role: ExpressionUse) -> Verdict {
             return Err((format!("isn't valid CEL: {}", in_short(&problem)), help.to_owned()));
         }
     };
+    if expr.loops() > EXPRESSION_LOOPS {
+        let help = format!(
+            "up to {EXPRESSION_LOOPS} of `all`, `exists`, `map` and the like fit inside each other; compute it in a step instead"
+        );
+        return Err((format!("is too costly: it has {} macros inside each other", expr.loops()), help));
+    }
     if let Some(unknown) = expr.unknown_variables(role.variables()).first() {
         let help = match suggest::nearest(unknown, role.variables().iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),

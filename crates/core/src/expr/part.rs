@@ -1,0 +1,313 @@
+//! An expression as it is evaluated: names resolved, operators and macros told apart once and not at each evaluation.
+//!
+//! Macros are recognised by the shape that CEL's parser expands them to; no expression can be written that has the shape of
+//! a macro and isn't one.
+
+use cel::common::ast::operators as op;
+use cel::common::ast::{
+    CallExpr, ComprehensionExpr, EntryExpr, Expr as Ast, IdedExpr, LiteralValue, SelectExpr,
+};
+
+/// The types that an expression can name.
+const TYPES: [&str; 11] =
+    ["bool", "bytes", "double", "int", "list", "map", "null_type", "optional_type", "string", "type", "uint"];
+
+/// Functions that are called by a qualified name.
+const QUALIFIED: [&str; 3] = ["optional.none", "optional.of", "optional.ofNonZeroValue"];
+
+#[derive(Debug)]
+pub(super) enum Part {
+    Null,
+    Bool(bool),
+    Int(i64),
+    UInt(u64),
+    Double(f64),
+    Text(String),
+    Bytes(Vec<u8>),
+    /// A variable that is given from outside, or a type.
+    Name {
+        name: String,
+        typed: Option<&'static str>,
+    },
+    /// What a macro binds, by its place on the stack.
+    Local(usize),
+    Select(Box<Part>, String),
+    Has(Box<Part>, String),
+    Not(Box<Part>),
+    Negate(Box<Part>),
+    If(Box<[Part; 3]>),
+    And(Box<[Part; 2]>),
+    Or(Box<[Part; 2]>),
+    Binary(Operator, Box<[Part; 2]>),
+    Call(String, Vec<Part>),
+    Method(String, Box<Part>, Vec<Part>),
+    List(Vec<Part>),
+    Map(Vec<(Part, Part)>),
+    Loop(Box<Loop>),
+    /// A struct, which nothing here knows.
+    Struct(String),
+    /// What CEL's parser never leaves behind.
+    Unknown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Operator {
+    Equal,
+    Unequal,
+    Index,
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Remainder,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+    In,
+}
+
+impl Operator {
+    /// As messages call it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Operator::Equal => op::EQUALS,
+            Operator::Unequal => op::NOT_EQUALS,
+            Operator::Index => op::INDEX,
+            Operator::Add => "add",
+            Operator::Subtract => "sub",
+            Operator::Multiply => "mul",
+            Operator::Divide => "div",
+            Operator::Remainder => "rem",
+            Operator::Less => op::LESS,
+            Operator::LessOrEqual => op::LESS_EQUALS,
+            Operator::Greater => op::GREATER,
+            Operator::GreaterOrEqual => op::GREATER_EQUALS,
+            Operator::In => op::IN,
+        }
+    }
+
+    fn of(name: &str) -> Option<Operator> {
+        Some(match name {
+            op::EQUALS => Operator::Equal,
+            op::NOT_EQUALS => Operator::Unequal,
+            op::INDEX => Operator::Index,
+            op::ADD => Operator::Add,
+            op::SUBSTRACT => Operator::Subtract,
+            op::MULTIPLY => Operator::Multiply,
+            op::DIVIDE => Operator::Divide,
+            op::MODULO => Operator::Remainder,
+            op::LESS => Operator::Less,
+            op::LESS_EQUALS => Operator::LessOrEqual,
+            op::GREATER => Operator::Greater,
+            op::GREATER_EQUALS => Operator::GreaterOrEqual,
+            op::IN => Operator::In,
+            _ => return None,
+        })
+    }
+}
+
+/// A macro over the items of a list or the keys of a map.
+#[derive(Debug)]
+pub(super) struct Loop {
+    pub(super) over: Part,
+    pub(super) does: Does,
+}
+
+/// What a macro does with each item.
+#[derive(Debug)]
+pub(super) enum Does {
+    All(Part),
+    Exists(Part),
+    ExistsOne(Part),
+    /// `map` and `filter`: the items that pass the filter, and what becomes of each.
+    Collect {
+        filter: Option<Part>,
+        item: Part,
+    },
+}
+
+impl Part {
+    /// The part that a parsed expression stands for.
+    pub(super) fn of(expr: &Ast) -> Part {
+        Scopes(Vec::new()).part(expr)
+    }
+
+    /// How deep macros stand in each other.
+    pub(super) fn loops(&self) -> usize {
+        let deepest = |parts: &mut dyn Iterator<Item = &Part>| parts.map(Part::loops).max().unwrap_or(0);
+        match self {
+            Part::Loop(each) => {
+                let inside = match &each.does {
+                    Does::All(part) | Does::Exists(part) | Does::ExistsOne(part) => part.loops(),
+                    Does::Collect { filter, item } => deepest(&mut filter.iter().chain([item])),
+                };
+                each.over.loops().max(1 + inside)
+            }
+            Part::Select(of, _) | Part::Has(of, _) | Part::Not(of) | Part::Negate(of) => of.loops(),
+            Part::If(parts) => deepest(&mut parts.iter()),
+            Part::And(parts) | Part::Or(parts) | Part::Binary(_, parts) => deepest(&mut parts.iter()),
+            Part::Call(_, parts) | Part::List(parts) => deepest(&mut parts.iter()),
+            Part::Method(_, target, parts) => deepest(&mut parts.iter().chain([&**target])),
+            Part::Map(entries) => deepest(&mut entries.iter().flat_map(|(key, value)| [key, value])),
+            _ => 0,
+        }
+    }
+}
+
+/// The names that the macros around a part bind, outermost first.
+struct Scopes<'e>(Vec<&'e str>);
+
+impl<'e> Scopes<'e> {
+    fn part(&mut self, expr: &'e Ast) -> Part {
+        match expr {
+            Ast::Literal(literal) => literal_part(literal),
+            Ast::Ident(name) => self.name(name, Typed::Yes),
+            Ast::Select(select) => self.select(select),
+            Ast::Call(call) => self.call(call),
+            Ast::List(list) => Part::List(self.parts(&list.elements)),
+            Ast::Map(map) => Part::Map(
+                map.entries
+                    .iter()
+                    .filter_map(|entry| match &entry.expr {
+                        EntryExpr::MapEntry(entry) => {
+                            Some((self.part(&entry.key.expr), self.part(&entry.value.expr)))
+                        }
+                        EntryExpr::StructField(_) => None,
+                    })
+                    .collect(),
+            ),
+            Ast::Comprehension(each) => self.each(each).unwrap_or(Part::Unknown),
+            Ast::Struct(made) => Part::Struct(made.type_name.clone()),
+            Ast::Unspecified => Part::Unknown,
+        }
+    }
+
+    fn parts(&mut self, exprs: &'e [IdedExpr]) -> Vec<Part> {
+        exprs.iter().map(|expr| self.part(&expr.expr)).collect()
+    }
+
+    fn boxed(&mut self, expr: &'e IdedExpr) -> Box<Part> {
+        Box::new(self.part(&expr.expr))
+    }
+
+    fn name(&self, name: &'e str, typed: Typed) -> Part {
+        // A leading dot skips what macros bind.
+        let absolute = name.strip_prefix('.');
+        if absolute.is_none()
+            && let Some(at) = self.0.iter().rposition(|bound| *bound == name)
+        {
+            return Part::Local(at);
+        }
+        let plain = absolute.unwrap_or(name);
+        let typed = TYPES.into_iter().find(|known| typed == Typed::Yes && *known == plain);
+        Part::Name { name: name.to_owned(), typed }
+    }
+
+    fn select(&mut self, select: &'e SelectExpr) -> Part {
+        let of = match &select.operand.expr {
+            // Of `a.b`, `a` can only be a variable; of `has(a.b)`, a type as well.
+            Ast::Ident(name) => self.name(name, if select.test { Typed::Yes } else { Typed::No }),
+            other => self.part(other),
+        };
+        match select.test {
+            true => Part::Has(Box::new(of), select.field.clone()),
+            false => Part::Select(Box::new(of), select.field.clone()),
+        }
+    }
+
+    fn call(&mut self, call: &'e CallExpr) -> Part {
+        let name = call.func_name.as_str();
+        match (name, &call.args[..]) {
+            (op::CONDITIONAL, [condition, yes, no]) => {
+                return Part::If(Box::new([condition, yes, no].map(|part| self.part(&part.expr))));
+            }
+            (op::LOGICAL_AND, [a, b]) => {
+                return Part::And(Box::new([a, b].map(|part| self.part(&part.expr))));
+            }
+            (op::LOGICAL_OR, [a, b]) => {
+                return Part::Or(Box::new([a, b].map(|part| self.part(&part.expr))));
+            }
+            (op::LOGICAL_NOT, [of]) => return Part::Not(self.boxed(of)),
+            (op::NEGATE, [of]) => return Part::Negate(self.boxed(of)),
+            (name, [a, b]) => {
+                if let Some(operator) = Operator::of(name) {
+                    return Part::Binary(operator, Box::new([a, b].map(|part| self.part(&part.expr))));
+                }
+            }
+            _ => {}
+        }
+        let args = self.parts(&call.args);
+        match &call.target {
+            None => Part::Call(name.strip_prefix('.').unwrap_or(name).to_owned(), args),
+            Some(target) => match qualified(&target.expr, name) {
+                Some(name) => Part::Call(name.to_owned(), args),
+                None => Part::Method(name.to_owned(), self.boxed(target), args),
+            },
+        }
+    }
+
+    /// A macro, by what its expansion does with each item.
+    fn each(&mut self, each: &'e ComprehensionExpr) -> Option<Part> {
+        let accumulated = |expr: &IdedExpr| matches!(&expr.expr, Ast::Ident(name) if *name == each.accu_var);
+        let over = self.part(&each.iter_range.expr);
+        let Ast::Call(step) = &each.loop_step.expr else { return None };
+        self.0.push(&each.iter_var);
+        let does = match (step.func_name.as_str(), &step.args[..]) {
+            (op::LOGICAL_AND, [first, test]) if accumulated(first) => Some(Does::All(self.part(&test.expr))),
+            (op::LOGICAL_OR, [first, test]) if accumulated(first) => {
+                Some(Does::Exists(self.part(&test.expr)))
+            }
+            (op::CONDITIONAL, [test, _, _]) if matches!(each.accu_init.expr, Ast::Literal(_)) => {
+                Some(Does::ExistsOne(self.part(&test.expr)))
+            }
+            (op::CONDITIONAL, [test, add, _]) => {
+                let item = appended(&add.expr);
+                item.map(|item| Does::Collect {
+                    filter: Some(self.part(&test.expr)),
+                    item: self.part(&item.expr),
+                })
+            }
+            _ => appended(&each.loop_step.expr)
+                .map(|item| Does::Collect { filter: None, item: self.part(&item.expr) }),
+        };
+        self.0.pop();
+        does.map(|does| Part::Loop(Box::new(Loop { over, does })))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Typed {
+    Yes,
+    No,
+}
+
+/// The `e` of `@result + [e]`.
+fn appended(expr: &Ast) -> Option<&IdedExpr> {
+    match expr {
+        Ast::Call(CallExpr { func_name, args, .. }) if func_name == op::ADD => match &args[..] {
+            [_, IdedExpr { expr: Ast::List(list), .. }] => list.elements.first(),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The function that `target.name(…)` calls by its qualified name.
+fn qualified(target: &Ast, name: &str) -> Option<&'static str> {
+    let Ast::Ident(space) = target else { return None };
+    let space = space.strip_prefix('.').unwrap_or(space);
+    QUALIFIED.into_iter().find(|known| known.split_once('.') == Some((space, name)))
+}
+
+fn literal_part(literal: &LiteralValue) -> Part {
+    match literal {
+        LiteralValue::Null => Part::Null,
+        LiteralValue::Boolean(truth) => Part::Bool(*truth.inner()),
+        LiteralValue::Int(number) => Part::Int(*number.inner()),
+        LiteralValue::UInt(number) => Part::UInt(*number.inner()),
+        LiteralValue::Double(number) => Part::Double(*number.inner()),
+        LiteralValue::String(text) => Part::Text(text.inner().to_owned()),
+        LiteralValue::Bytes(bytes) => Part::Bytes(bytes.inner().to_vec()),
+    }
+}
