@@ -78,7 +78,8 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         "--features",
         "planted",
         "--test",
-        "shown",
+        "all",
+        "shown::",
     ]);
     run(&mut command, "the copy with the planted bugs does not compile, or its test fails")
 }
