@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use flowline_core::{Event, RunKey, Tenant, Time};
 use flowline_store::query::WantTotal;
 use flowline_store::{
-    Counter, EventQuery, JobRow, Memory, Receipt, ReceiptQuery, RunQuery, RunRow, StateOwner, StateQuery,
+    Counter, EventQuery, JobRow, Memory, Receipt, ReceiptQuery, RunQuery, RunRow, StateQuery, StateSpace,
     StateValue,
 };
 
@@ -65,8 +65,7 @@ impl StoreSnapshot for Memory {
     }
 
     fn state(&self, run: &RunKey) -> Vec<StateValue> {
-        let owner = StateOwner::Run(run.run.clone());
-        self.states(Time::default(), &run.tenant, &owner, &StateQuery::first(usize::MAX - 1)).values
+        self.states(Time::default(), &StateSpace::of_run(run), &StateQuery::first(usize::MAX - 1)).values
     }
 
     fn definition(&self, tenant: &Tenant, hash: &str) -> Option<String> {

@@ -6,7 +6,9 @@ use flowline_check::Invariant::*;
 use flowline_core::event::EventType;
 use flowline_core::{Status, Tenant};
 use flowline_store::row::Retention;
-use flowline_store::{Append, Claim, Commit, Extend, Handoff, JobKey, LeaseUse, Line, Memory, Token};
+use flowline_store::{
+    Append, Claim, Commit, Extend, Handoff, JobKey, LeaseUse, Line, Memory, Renewal, Token,
+};
 use serde_json::json;
 
 use crate::stage::*;
@@ -63,7 +65,7 @@ fn a_lease_that_is_held_is_not_given_up() {
     let mut stage = Stage::leased();
     let held = vec![Extend { run: run("r1"), key: JobKey::Step(0), token: HELD }];
     stage.now = stage.now + TTL;
-    let answers = stage.memory.extend(stage.now, held.clone(), TTL);
+    let answers = stage.memory.renew(stage.now, held.clone(), Renewal::Extend(TTL));
     assert_eq!(stage.watch.extended(stage.now, &held, TTL, &answers), []);
     let mut stale = held.clone();
     stale[0].token = Token(8);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::core::{EventType, Json, NewEvent};
-use flowline::store::{Append, Claim, Line, StateChange, StateScope, Store, Token};
+use flowline::store::{Append, Claim, Line, StateChange, StateEdit, StateScope, Store, Token};
 use flowline_postgres::PostgresStore;
 use flowline_redis::RedisStore;
 use flowline_sqlite::SqliteStore;
@@ -156,12 +156,8 @@ async fn open(store: &str) -> Arc<dyn Store> {
 fn set(step: &Arc<str>, key: &str, logged: u32, kept: Option<u32>) -> Line {
     let data = json!({"operation": "set", "scope": "run", "key": key, "value": logged});
     let json = |value: Value| Json::from(value);
-    let change = StateChange {
-        scope: StateScope::Run,
-        key: key.to_owned(),
-        value: kept.map(|kept| json(kept.into())),
-        ttl: None,
-    };
+    let edit = StateEdit::new(key, kept.map(|kept| json(kept.into())), None);
+    let change = StateChange { scope: StateScope::Run, edit };
     Line { event: NewEvent::step(EventType::State, step, 1, Some(json(data))), state: Some(change) }
 }
 

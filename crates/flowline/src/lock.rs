@@ -10,7 +10,7 @@ use std::time::Duration;
 use flowline_core::ids::{NameError, check_name};
 use flowline_core::{Tenant, Time};
 use flowline_store::lock::fence;
-use flowline_store::{Acquired, LockRequest, LockRow, Store, StoreError, Token};
+use flowline_store::{Acquired, HeldLock, LockRequest, LockRow, Renewal, Store, StoreError, Token};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -198,12 +198,16 @@ impl NamedLock {
     /// Makes the lock last until now + ttl. `None` if this token no longer holds it.
     pub async fn extend(&self, token: Token) -> Result<Option<Time>, LockError> {
         check_ttl(self.ttl)?;
-        Ok(self.store.extend_lock(&self.tenant, &self.name, token, self.ttl).await?)
+        Ok(self.renew(token, Renewal::Extend(self.ttl)).await?)
     }
 
     /// False if this token no longer holds it.
     pub async fn release(&self, token: Token) -> Result<bool, StoreError> {
-        self.store.release_lock(&self.tenant, &self.name, token).await
+        Ok(self.renew(token, Renewal::Release).await?.is_some())
+    }
+
+    async fn renew(&self, token: Token, renewal: Renewal) -> Result<Option<Time>, StoreError> {
+        self.store.renew_lock(HeldLock::new(&self.tenant, &self.name, token), renewal).await
     }
 }
 
@@ -290,7 +294,7 @@ async fn keep(
     held: watch::Sender<Option<Instant>>,
     mut end: oneshot::Receiver<Duration>,
 ) -> Result<bool, StoreError> {
-    let extend = async |ttl| lock.store.extend_lock(&lock.tenant, &lock.name, token, ttl).await;
+    let extend = async |ttl| lock.renew(token, Renewal::Extend(ttl)).await;
     let mut pause = lock.ttl / 3;
     loop {
         tokio::select! {

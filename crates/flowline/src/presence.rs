@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::{Json, Time};
-use flowline_store::{DocumentQuery, Store, StoreError};
+use flowline_store::{DocumentQuery, NewDocument, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -79,6 +79,6 @@ async fn write(store: &dyn Store, instance: &str, started_at: Time) {
     let Ok(seen_at) = store.now().await else { return };
     let sign = PresentEngine { instance: instance.to_owned(), started_at, seen_at };
     if let Ok(body) = Json::of(&sign) {
-        let _ = store.put_document(COLLECTION, instance, body, Some(TTL)).await;
+        let _ = store.put_document(NewDocument::new(COLLECTION, instance, body, Some(TTL))).await;
     }
 }

@@ -18,7 +18,8 @@ use flowline_store::query::{MAX_PAGE, WantTotal};
 use flowline_store::row::Pause;
 use flowline_store::{
     CommitError, EventPage, EventQuery, Filling, JobState, ReceiptPage, ReceiptQuery, Restored,
-    RestoredEvent, RestoredRun, RunQuery, RunRow, StateOwner, StatePage, StateQuery, Store, StoreError,
+    RestoredEvent, RestoredRun, RunQuery, RunRow, StateOwner, StatePage, StateQuery, StateSpace, Store,
+    StoreError,
 };
 use serde::Serialize;
 
@@ -292,16 +293,15 @@ impl Cart<'_> {
     }
 
     async fn values(&mut self, tenant: &Tenant, owner: StateOwner) -> Result<(), MoveError> {
-        let mut query = StateQuery::first(VALUES);
+        let (space, mut query) = (StateSpace::new(tenant, owner), StateQuery::first(VALUES));
         loop {
-            let StatePage { values, more } = self.source.states(tenant, &owner, query.clone()).await?;
+            let StatePage { values, more } = self.source.states(&space, query.clone()).await?;
             let Some(last) = values.last() else { return Ok(()) };
             query.after = Some(last.key.clone());
             self.moved.values += values.len() as u64;
             let bytes = values.iter().map(|value| value.key.len() + value.value.get().len()).sum();
             let count = values.len();
-            let part = Restored::Values { tenant: tenant.clone(), owner: owner.clone(), values };
-            self.put(part, bytes, count).await?;
+            self.put(Restored::Values { space: space.clone(), values }, bytes, count).await?;
             if !more {
                 return Ok(());
             }

@@ -8,7 +8,7 @@
 //! The key is a document of the store. It's made by whoever needs it first, stays for good, and moves with the store.
 
 use flowline_core::{Json, Tenant};
-use flowline_store::{Store, StoreError};
+use flowline_store::{NewDocument, Store, StoreError};
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -42,7 +42,8 @@ impl Sealer {
                 getrandom::fill(&mut bytes)
                     .map_err(|error| StoreError::Unavailable(format!("can't get random numbers: {error}")))?;
                 let key = Json::of(&SealKey { key: to_hex(&bytes) }).map_err(damaged)?;
-                let first = store.create_document(COLLECTION, ID, key.clone(), None).await?;
+                let new = NewDocument::new(COLLECTION, ID, key.clone(), None).if_absent();
+                let first = store.put_document(new).await?;
                 first.map_or(key, |first| first.body)
             }
         };

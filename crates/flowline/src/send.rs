@@ -11,7 +11,7 @@ use std::time::Duration;
 use flowline_core::decide::{Sender, check_event};
 use flowline_core::ids::{digest, is_own_key};
 use flowline_core::{Input, Json, RunId, RunKey, Status, limits};
-use flowline_store::{Receipt, RunRow, StoreError};
+use flowline_store::{NewDocument, Receipt, RunRow, StoreError};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -326,7 +326,10 @@ impl SendRequest {
         }
         let there = match row.status.is_terminal() {
             true => store.document(&collection, &id).await?,
-            false => store.create_document(&collection, &id, body, Some(KEY_KEPT)).await?,
+            false => {
+                let reservation = NewDocument::new(&collection, &id, body, Some(KEY_KEPT)).if_absent();
+                store.put_document(reservation).await?
+            }
         };
         match there {
             Some(there) => reserved.repeats(key, read(key, &there.body)?),

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use flowline_core::limits::{self, Limits};
 use flowline_core::{Json, RunKey, Tenant};
-use flowline_store::{StateOwner, StatePage, StateQuery, StateValue, Store, StoreError};
+use flowline_store::{
+    StateEdit, StateOwner, StatePage, StateQuery, StateSpace, StateValue, Store, StoreError,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -22,14 +24,13 @@ const VALUES: usize = 250;
 #[derive(Clone)]
 pub struct StateHandle {
     store: Arc<dyn Store>,
-    tenant: Tenant,
-    owner: StateOwner,
+    space: StateSpace,
     limits: Limits,
 }
 
 impl std::fmt::Debug for StateHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "StateHandle({} of {})", self.owner, self.tenant)
+        write!(f, "StateHandle({} of {})", self.space.owner, self.space.tenant)
     }
 }
 
@@ -55,11 +56,11 @@ impl Engine {
 impl StateHandle {
     /// A handle that takes new values within these limits.
     pub fn new(store: Arc<dyn Store>, tenant: Tenant, owner: StateOwner, limits: Limits) -> StateHandle {
-        StateHandle { store, tenant, owner, limits }
+        StateHandle { store, space: StateSpace { tenant, owner }, limits }
     }
 
     pub fn owner(&self) -> &StateOwner {
-        &self.owner
+        &self.space.owner
     }
 
     /// `None` if the key isn't set or has expired.
@@ -72,12 +73,12 @@ impl StateHandle {
     /// A value with the end of its life.
     pub async fn find(&self, key: &str) -> Result<Option<StateValue>, EngineError> {
         check_key(key).map_err(EngineError::Invalid)?;
-        Ok(self.store.state(&self.tenant, &self.owner, key).await?)
+        Ok(self.store.state(&self.space, key).await?)
     }
 
     /// A page of values, by key.
     pub async fn list(&self, query: StateQuery) -> Result<StatePage, EngineError> {
-        Ok(self.store.states(&self.tenant, &self.owner, query).await?)
+        Ok(self.store.states(&self.space, query).await?)
     }
 
     /// Writes a value in place of the one that is there. Refused for the state of a run.
@@ -100,16 +101,16 @@ impl StateHandle {
     async fn change(&self, key: &str, value: Option<Json>, ttl: Option<Duration>) -> Result<(), EngineError> {
         check_key(key).map_err(EngineError::Invalid)?;
         let refused = |error: StoreError| EngineError::Invalid(error.to_string());
-        self.owner.writable().map_err(refused)?;
+        self.space.owner.writable().map_err(refused)?;
         if ttl.is_some_and(|ttl| ttl.is_zero()) {
             return Err(EngineError::Invalid("a TTL must be above zero".to_owned()));
         }
-        if let StateOwner::Flow(flow) = &self.owner
-            && self.store.latest(&self.tenant, flow).await?.is_none()
+        if let StateOwner::Flow(flow) = &self.space.owner
+            && self.store.latest(&self.space.tenant, flow).await?.is_none()
         {
             return Err(EngineError::NoSuchFlow(flow.to_string()));
         }
-        Ok(self.store.change_state(&self.tenant, &self.owner, key, value, ttl).await?)
+        Ok(self.store.change_state(&self.space, StateEdit::new(key, value, ttl)).await?)
     }
 
     fn json(&self, key: &str, value: &impl Serialize) -> Result<Json, EngineError> {
@@ -133,11 +134,11 @@ pub(crate) async fn of_run(
     run: &RunKey,
     most: usize,
 ) -> Result<Option<(BTreeMap<String, Json>, usize)>, StoreError> {
-    let (owner, mut query) = (StateOwner::Run(run.run.clone()), StateQuery::first(VALUES));
+    let (space, mut query) = (StateSpace::of_run(run), StateQuery::first(VALUES));
     let (mut all, mut bytes) = (BTreeMap::new(), 0);
     loop {
-        let StatePage { values, more } = store.states(&run.tenant, &owner, query).await?;
-        query = StateQuery { after: values.last().map(|last| last.key.clone()), limit: VALUES };
+        let StatePage { values, more } = store.states(&space, query).await?;
+        query = StateQuery { after: values.last().map(|last| last.key.clone()), ..StateQuery::first(VALUES) };
         for StateValue { key, value, .. } in values {
             bytes += key.len() + value.get().len() + 4;
             all.insert(key, value);

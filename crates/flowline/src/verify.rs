@@ -11,7 +11,7 @@ use flowline_core::run::{Fact, FoldError, RunState};
 use flowline_core::{Event, Plan, RunKey, Tenant, Time};
 use flowline_store::query::WantTotal;
 use flowline_store::{
-    EventQuery, Index, JobRow, Receipt, ReceiptQuery, RunQuery, Snapshot, StateOwner, StateQuery, StateValue,
+    EventQuery, Index, JobRow, Receipt, ReceiptQuery, RunQuery, Snapshot, StateQuery, StateSpace, StateValue,
     Store, StoreError,
 };
 
@@ -225,15 +225,13 @@ impl<'a> Lens<'a> {
 
     /// The run's own key-value state.
     async fn state(&self, run: &RunKey) -> Result<Vec<StateValue>, StoreError> {
-        let (owner, mut query) = (StateOwner::Run(run.run.clone()), StateQuery::first(VALUES));
+        let (space, mut query) = (StateSpace::of_run(run), StateQuery::first(VALUES));
         let mut all = Vec::new();
         loop {
-            let page = self.store.states(&run.tenant, &owner, query).await?;
+            let page = self.store.states(&space, query.clone()).await?;
             all.extend(page.values);
             match all.last() {
-                Some(last) if page.more => {
-                    query = StateQuery { after: Some(last.key.clone()), limit: VALUES }
-                }
+                Some(last) if page.more => query.after = Some(last.key.clone()),
                 _ => return Ok(all),
             }
         }

@@ -7,9 +7,9 @@ use flowline::core::definition::{Format, read};
 use flowline::core::ids::digest;
 use flowline::core::{Json, RunId, RunKey, Status};
 
-use flowline::store::Catalog;
 use flowline::store::clock::Clock;
 use flowline::store::memory::MemoryStore;
+use flowline::store::{Catalog, NewDocument};
 use flowline::{Config, Engine, EngineError, RetryFrom};
 use serde_json::{Value, json};
 
@@ -155,7 +155,8 @@ async fn event_keys_of_two_flows_do_not_meet() {
     // A reservation of an older build, which counted within the tenant, binds the flow of its run and no other.
     let reserved = json!({ "runId": door.id(), "eventId": "k-old", "digest": "another content" });
     let collection = format!("event-keys/{}", engine.tenant());
-    store.create_document(&collection, &digest(b"e2"), of(reserved), None).await.unwrap();
+    let kept = NewDocument::new(&collection, &digest(b"e2"), of(reserved), None).if_absent();
+    store.put_document(kept).await.unwrap();
     assert!(matches!(knock(door.key(), "e2").await, Err(EngineError::KeyConflict { .. })));
     assert!(matches!(knock(other_door.key(), "e2").await, Err(EngineError::KeyConflict { .. })));
     assert!(knock(gate.key(), "e2").await.unwrap());

@@ -1,13 +1,12 @@
 //! Definitions, queues, locks, counters, health.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use flowline_core::{RunKey, Tenant, Time};
 use flowline_store::row::Pause;
 use flowline_store::{
-    Acquired, Counter, Health, JobKey, JobRow, JobState, LockRequest, LockRow, QueueRow, StoredDefinition,
-    Token,
+    Acquired, Counter, Health, HeldLock, JobKey, JobRow, JobState, LockRequest, LockRow, QueueRow, Renewal,
+    StoredDefinition,
 };
 
 use crate::code;
@@ -234,30 +233,26 @@ pub(crate) async fn acquire_lock(session: &Session, request: &LockRequest) -> Re
     }
 }
 
-pub(crate) async fn extend_lock(
+pub(crate) async fn renew_lock(
     session: &Session,
-    tenant: &Tenant,
-    name: &str,
-    token: Token,
-    ttl: Duration,
+    lock: &HeldLock,
+    renewal: Renewal,
 ) -> Result<Option<Time>, Fault> {
-    let sql = "update locks set until = now_ms() + $4
-        where tenant = $1 and name = $2 and token = $3 and until > now_ms() returning until";
-    let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4);
-    let given: SqlParams<'_> = &[&tenant.as_str(), &code::shut(name), &code::token_bytes(token), &ttl];
-    let row = session.query_opt(sql, given).await?;
+    let (tenant, name, token) = (lock.tenant.as_str(), code::shut(&lock.name), code::token_bytes(lock.token));
+    let row = match renewal {
+        Renewal::Extend(ttl) => {
+            let sql = "update locks set until = now_ms() + $4
+                where tenant = $1 and name = $2 and token = $3 and until > now_ms() returning until";
+            let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4);
+            session.query_opt(sql, &[&tenant, &name, &token, &ttl]).await?
+        }
+        Renewal::Release => {
+            let sql = "delete from locks where tenant = $1 and name = $2 and token = $3 and until > now_ms()
+                returning now_ms()";
+            session.query_opt(sql, &[&tenant, &name, &token]).await?
+        }
+    };
     Ok(row.map(|row| row.try_get(0)).transpose()?.map(Time::from_millis))
-}
-
-pub(crate) async fn release_lock(
-    session: &Session,
-    tenant: &Tenant,
-    name: &str,
-    token: Token,
-) -> Result<bool, Fault> {
-    let sql = "delete from locks where tenant = $1 and name = $2 and token = $3 and until > now_ms()";
-    let given: SqlParams<'_> = &[&tenant.as_str(), &code::shut(name), &code::token_bytes(token)];
-    Ok(session.execute(sql, given).await? > 0)
 }
 
 pub(crate) async fn locks(session: &Session, tenant: &Tenant) -> Result<Vec<LockRow>, Fault> {

@@ -1,4 +1,4 @@
-//! Documents. One whose time is over counts as gone; its row is replaced, or goes with the next retention.
+//! Documents. An expired one counts as gone; its row is replaced, or removed by the next retention.
 //!
 //! Names have no NUL in them, so the columns hold them as they are, and sort them by their bytes.
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flowline_core::{Json, Time};
 use flowline_store::query::page_size;
-use flowline_store::{Document, DocumentPage, DocumentQuery, Order};
+use flowline_store::{Document, DocumentPage, DocumentQuery, Existing, NewDocument, Order};
 use tokio_postgres::Row;
 
 use crate::fault::Fault;
@@ -15,42 +15,25 @@ use crate::session::Session;
 /// Rows that go in one statement: short, so that nobody waits long for what it locks.
 const PART: i64 = 1_000;
 
-pub(crate) async fn put(
-    session: &Session,
-    collection: &str,
-    id: &str,
-    body: &Json,
-    ttl: Option<Duration>,
-) -> Result<(), Fault> {
-    let sql = "insert into documents (collection, id, body, expires) values ($1, $2, $3, now_ms() + $4)
-        on conflict (collection, id) do update set body = excluded.body, expires = excluded.expires";
-    session.execute(sql, &[&collection, &id, &body.get(), &millis(ttl)]).await.map(drop)
-}
-
-/// The document that is live under the id; `None` where this one was written. Who waits for another that writes it looks at
-/// what that one wrote.
-pub(crate) async fn create(
-    session: &Session,
-    collection: &str,
-    id: &str,
-    body: &Json,
-    ttl: Option<Duration>,
-) -> Result<Option<Document>, Fault> {
-    let sql = "insert into documents (collection, id, body, expires) values ($1, $2, $3, now_ms() + $4)
+/// The live document that it keeps; `None` if this one was written. A write that waits for another one sees what that wrote.
+pub(crate) async fn put(session: &Session, new: &NewDocument) -> Result<Option<Document>, Fault> {
+    let put = "insert into documents (collection, id, body, expires) values ($1, $2, $3, now_ms() + $4)
         on conflict (collection, id) do update set body = excluded.body, expires = excluded.expires
-        where documents.expires <= now_ms() returning 1";
+        where $5 or documents.expires <= now_ms() returning 1";
+    let NewDocument { collection, id, body, ttl, existing } = new;
+    let (ttl, replaces) = (millis(*ttl), *existing == Existing::Replace);
     loop {
-        if session.query_opt(sql, &[&collection, &id, &body.get(), &millis(ttl)]).await?.is_some() {
+        if session.query_opt(put, &[collection, id, &body.get(), &ttl, &replaces]).await?.is_some() {
             return Ok(None);
         }
-        // One that was deleted, or whose time ended, since: the place is free again.
+        // If it was deleted or expired since, the id is free again.
         if let Some(there) = get(session, collection, id).await? {
             return Ok(Some(there));
         }
     }
 }
 
-pub(crate) async fn get(session: &Session, collection: &str, id: &str) -> Result<Option<Document>, Fault> {
+async fn get(session: &Session, collection: &str, id: &str) -> Result<Option<Document>, Fault> {
     let sql = "select id, body, expires from documents
         where collection = $1 and id = $2 and (expires is null or expires > now_ms())";
     session.query_opt(sql, &[&collection, &id]).await?.as_ref().map(read).transpose()
@@ -62,6 +45,10 @@ pub(crate) async fn page(
     query: &DocumentQuery,
 ) -> Result<DocumentPage, Fault> {
     let limit = page_size(query.limit);
+    if let Some(id) = &query.id {
+        let found = get(session, collection, id).await?;
+        return Ok(DocumentPage::of(found.into_iter().collect(), limit));
+    }
     let (compare, order) = match query.order {
         Order::Ascending => (">", "asc"),
         Order::Descending => ("<", "desc"),

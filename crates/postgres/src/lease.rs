@@ -1,12 +1,12 @@
-//! Who works on what: claim, extend, release, sweep. Each is one short statement of its own; none locks a run.
+//! Who works on what: claim, renew, sweep. Each is a short statement; none locks a run.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use flowline_core::{RunKey, Tenant, Time};
 use flowline_store::{
-    Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, JobKey, Lane, LeasedJob, Swept, Token,
+    Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, JobKey, Lane, LeasedJob, Renewal, Swept,
+    Token,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -251,41 +251,55 @@ pub(crate) fn run_key(row: &Row, at: usize) -> Result<RunKey, Fault> {
     Ok(RunKey::new(code::tenant(row.try_get(at)?)?, code::run_id(row.try_get(at + 1)?)?))
 }
 
-const EXTEND: &str = "
-    with held as materialized (
-        select u.at, j.run, j.key
-        from unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[]) with ordinality u(tenant, run_id, key, token, at)
-            join flow_runs r on r.tenant || '/' || r.run_id = u.tenant || '/' || u.run_id
-            join jobs j on j.run = r.id and j.key = u.key and j.token = u.token and not j.released
-        order by j.run, j.key for update of j)
-    update jobs j set expires = now_ms() + $5 from held h where j.run = h.run and j.key = h.key returning h.at";
+/// Locks the leases of $1 to $4 that are held, in one order for everyone.
+macro_rules! renew_sql {
+    ($set:literal) => {
+        concat!(
+            "with held as materialized (
+                select u.at, j.run, j.key from unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[])
+                        with ordinality u(tenant, run_id, key, token, at)
+                    join flow_runs r on r.tenant || '/' || r.run_id = u.tenant || '/' || u.run_id
+                    join jobs j on j.run = r.id and j.key = u.key and j.token = u.token and not j.released
+                order by j.run, j.key for update of j)
+            update jobs j set ",
+            $set,
+            " from held h where j.run = h.run and j.key = h.key returning h.at"
+        )
+    };
+}
 
-/// Of runs that are there: which have ended.
+/// Which of these runs have ended.
 const ENDED: &str = "
     select u.at from unnest($1::text[], $2::text[]) with ordinality u(tenant, run_id, at)
         join flow_runs r on r.tenant || '/' || r.run_id = u.tenant || '/' || u.run_id
     where r.status in ('completed', 'failed', 'cancelled')";
 
-pub(crate) async fn extend(
+pub(crate) async fn renew(
     session: &Session,
     leases: &[Extend],
-    ttl: Duration,
+    renewal: Renewal,
 ) -> Result<Vec<Extended>, Fault> {
     let Columns { tenants, runs, keys, tokens } = Columns::of(leases);
-    let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4);
     let mut answers = vec![Extended::Gone(Gone::Lost); leases.len()];
-    let held = session.query(EXTEND, &[&tenants, &runs, &keys, &tokens, &ttl]).await?;
+    let held = match renewal {
+        Renewal::Extend(ttl) => {
+            let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4);
+            let extend = renew_sql!("expires = now_ms() + $5");
+            session.query(extend, &[&tenants, &runs, &keys, &tokens, &ttl]).await?
+        }
+        Renewal::Release => {
+            let release = renew_sql!("released = true, expires = least(j.expires, now_ms())");
+            session.query(release, &[&tenants, &runs, &keys, &tokens]).await?
+        }
+    };
     for row in &held {
         answers[row.try_get::<_, i64>(0)? as usize - 1] = Extended::Held;
     }
     if held.len() < leases.len() {
-        // A row is updated once, however often it is named.
+        // A row is updated once, however often it's named.
         for at in 0..leases.len() {
-            if leases
-                .iter()
-                .zip(&answers)
-                .any(|(held, answer)| *answer == Extended::Held && *held == leases[at])
-            {
+            let mut alike = leases.iter().zip(&answers).filter(|(lease, _)| **lease == leases[at]);
+            if alike.any(|(_, answer)| *answer == Extended::Held) {
                 answers[at] = Extended::Held;
             }
         }
@@ -297,20 +311,6 @@ pub(crate) async fn extend(
         }
     }
     Ok(answers)
-}
-
-const RELEASE: &str = "
-    with held as materialized (
-        select j.run, j.key from unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[]) u(tenant, run_id, key, token)
-            join flow_runs r on r.tenant || '/' || r.run_id = u.tenant || '/' || u.run_id
-            join jobs j on j.run = r.id and j.key = u.key and j.token = u.token and not j.released
-        order by j.run, j.key for update of j)
-    update jobs j set released = true, expires = least(j.expires, now_ms()) from held h
-    where j.run = h.run and j.key = h.key";
-
-pub(crate) async fn release(session: &Session, leases: &[Extend]) -> Result<(), Fault> {
-    let Columns { tenants, runs, keys, tokens } = Columns::of(leases);
-    session.execute(RELEASE, &[&tenants, &runs, &keys, &tokens]).await.map(drop)
 }
 
 struct Columns<'a> {

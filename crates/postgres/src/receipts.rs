@@ -1,6 +1,6 @@
-//! Receipts: by the id of their event, and in pages, newest first.
+//! Receipts, newest first.
 
-use flowline_core::{Json, RunKey, Time};
+use flowline_core::{Json, Time};
 use flowline_store::query::page_size;
 use flowline_store::receipt::ReceiptPlace;
 use flowline_store::{Receipt, ReceiptPage, ReceiptQuery, ReceiptStatus};
@@ -15,17 +15,8 @@ const COLUMNS: &str =
     "r.tenant, r.run_id, r.flow_name, c.event_id, c.number, c.name, c.sender, c.status, c.worker,
     c.received_at, c.started_at, c.completed_at, c.outcome, c.run";
 
-pub(crate) async fn get(session: &Session, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, Fault> {
-    let sql = format!(
-        "select {COLUMNS} from flow_runs r join receipts c on c.run = r.id
-         where r.tenant || '/' || r.run_id = $1::text || '/' || $2::text and c.event_id = $3"
-    );
-    let event_id = code::shut(event_id);
-    let row = session.query_opt(&sql, &[&run.tenant.as_str(), &run.run.as_str(), &event_id]).await?;
-    row.as_ref().map(receipt).transpose()
-}
-
 pub(crate) async fn page(session: &Session, query: &ReceiptQuery) -> Result<ReceiptPage, Fault> {
+    query.check()?;
     let limit = page_size(query.limit);
     let before = query.after.as_deref().map(ReceiptPlace::parse).transpose()?;
     let rows = match &query.run {
@@ -50,9 +41,10 @@ async fn of_run(
     before: Option<ReceiptPlace>,
     limit: i64,
 ) -> Result<Vec<Row>, Fault> {
+    let by_event = if query.event_id.is_some() { "and event_id = $7" } else { "" };
     let sql = format!(
         "select {COLUMNS} from flow_runs r cross join lateral (
-            select * from receipts where run = r.id and number < $3 and ($4::text is null or status = $4)
+            select * from receipts where run = r.id {by_event} and number < $3 and ($4::text is null or status = $4)
                 and ($5::text is null or worker = $5)
             order by number desc limit $6) c
          where r.tenant || '/' || r.run_id = $1::text || '/' || $2::text order by c.number desc"
@@ -61,7 +53,11 @@ async fn of_run(
     let before = before.map_or(i64::MAX, |place| i64::from(place.number));
     let status = query.status.map(ReceiptStatus::as_str);
     let worker = query.worker.as_deref().map(code::shut);
-    session.query(&sql, &[&query.tenant.as_str(), &run, &before, &status, &worker, &limit]).await
+    let event = query.event_id.as_deref().map(code::shut);
+    let tenant = query.tenant.as_str();
+    let mut given: Vec<&(dyn ToSql + Sync)> = vec![&tenant, &run, &before, &status, &worker, &limit];
+    given.extend(event.as_ref().map(|event| event as &(dyn ToSql + Sync)));
+    session.query(&sql, &given).await
 }
 
 /// Each wanted status is walked by itself, newest first, in the index that has it; merged they are the list.

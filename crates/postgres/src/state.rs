@@ -1,30 +1,15 @@
 //! Key-value state, read, and written from outside of any run. Attempts write it with their lines (`write`).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use flowline_core::{Json, Tenant, Time};
 use flowline_store::query::PAGE_BYTES;
-use flowline_store::{StateOwner, StatePage, StateQuery, StateValue};
+use flowline_store::{StateEdit, StatePage, StateQuery, StateSpace, StateValue};
 use tokio_postgres::Row;
 
 use crate::code;
 use crate::fault::Fault;
-use crate::session::{Session, SqlParams};
-
-pub(crate) async fn state(
-    session: &Session,
-    tenant: &Tenant,
-    owner: &StateOwner,
-    key: &str,
-) -> Result<Option<StateValue>, Fault> {
-    let sql =
-        "select key, value, expires from state where tenant = $1 and scope = $2 and owner = $3 and key = $4
-        and (expires is null or expires > now_ms())";
-    let (scope, name) = (code::scope_number(owner), code::owner_name(owner));
-    let given: SqlParams<'_> = &[&tenant.as_str(), &scope, &name, &code::shut(key)];
-    session.query_opt(sql, given).await?.as_ref().map(value).transpose()
-}
+use crate::session::Session;
 
 macro_rules! page_sql {
     ($beyond:literal) => {
@@ -39,20 +24,22 @@ macro_rules! page_sql {
     };
 }
 
-/// A range of the primary key. By the bytes of keys as the column has them, which is their own order: `shut` keeps it where there is no NUL.
+/// A range of the primary key. The column sorts keys by their bytes, and `shut` keeps that order for keys without NUL.
 pub(crate) async fn states(
     session: &Session,
-    tenant: &Tenant,
-    owner: &StateOwner,
+    space: &StateSpace,
     query: &StateQuery,
 ) -> Result<StatePage, Fault> {
-    let (first, later) = (page_sql!(">="), page_sql!(">"));
-    let sql = if query.after.is_some() { later } else { first };
-    let (scope, name) = (code::scope_number(owner), code::owner_name(owner));
-    let after = code::shut(query.after.as_deref().unwrap_or_default());
+    let (sql, key) = match (&query.key, &query.after) {
+        (Some(key), _) => (page_sql!("="), key.as_str()),
+        (None, Some(after)) => (page_sql!(">"), after.as_str()),
+        (None, None) => (page_sql!(">="), ""),
+    };
+    let (tenant, scope, name) = columns(space);
+    let key = code::shut(key);
     let limit = i64::try_from(query.limit).unwrap_or(i64::MAX - 1) + 1;
     let bytes = PAGE_BYTES as i64;
-    let rows = session.query(sql, &[&tenant.as_str(), &scope, &name, &after, &limit, &bytes]).await?;
+    let rows = session.query(sql, &[&tenant, &scope, &name, &key, &limit, &bytes]).await?;
     let fits = |row: &&Row| row.try_get(3).unwrap_or(false);
     let values = rows.iter().take(query.limit).take_while(fits).map(value).collect::<Result<Vec<_>, _>>()?;
     Ok(StatePage { more: rows.len() > values.len(), values })
@@ -84,22 +71,20 @@ pub(crate) async fn scopes(session: &Session, tenant: &Tenant) -> Result<Vec<Arc
     Ok(found)
 }
 
-pub(crate) async fn change(
-    session: &Session,
-    tenant: &Tenant,
-    owner: &StateOwner,
-    key: &str,
-    value: Option<&Json>,
-    ttl: Option<Duration>,
-) -> Result<(), Fault> {
-    let (scope, name, key) = (code::scope_number(owner), code::owner_name(owner), code::shut(key));
+pub(crate) async fn change(session: &Session, space: &StateSpace, edit: &StateEdit) -> Result<(), Fault> {
+    let StateEdit { key, value, ttl } = edit;
+    let ((tenant, scope, name), key) = (columns(space), code::shut(key));
     let Some(value) = value else {
         let sql = "delete from state where tenant = $1 and scope = $2 and owner = $3 and key = $4";
-        return session.execute(sql, &[&tenant.as_str(), &scope, &name, &key]).await.map(drop);
+        return session.execute(sql, &[&tenant, &scope, &name, &key]).await.map(drop);
     };
     let sql = "insert into state (tenant, scope, owner, key, value, expires)
         values ($1, $2, $3, $4, $5, now_ms() + $6)
         on conflict (tenant, scope, owner, key) do update set value = excluded.value, expires = excluded.expires";
     let ttl = ttl.map(|ttl| i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4));
-    session.execute(sql, &[&tenant.as_str(), &scope, &name, &key, &value.get(), &ttl]).await.map(drop)
+    session.execute(sql, &[&tenant, &scope, &name, &key, &value.get(), &ttl]).await.map(drop)
+}
+
+fn columns(space: &StateSpace) -> (&str, i16, &str) {
+    (space.tenant.as_str(), code::scope_number(&space.owner), code::owner_name(&space.owner))
 }

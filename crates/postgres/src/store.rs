@@ -12,9 +12,9 @@ use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, RunPage, RunQuery,
-    RunStore, Snapshot, StateOwner, StatePage, StateQuery, StateValue, StoreError, StoredDefinition, Swept,
-    Token,
+    Health, HeldLock, JobRow, LockRequest, LockRow, NewDocument, QueueRow, ReceiptPage, ReceiptQuery,
+    Renewal, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery, StateSpace, StoreError,
+    StoredDefinition, Swept,
 };
 use tokio::sync::watch;
 
@@ -94,14 +94,12 @@ impl RunStore for PostgresStore {
         writing!(self, |session| self.rotation.claim(&session, &self.floors, &claim))
     }
 
-    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
-        writing!(self, |session| lease::extend(&session, &leases, ttl))
-    }
-
-    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
-        writing!(self, |session| lease::release(&session, &leases))?;
-        self.wake();
-        Ok(())
+    async fn renew(&self, leases: Vec<Extend>, renewal: Renewal) -> Result<Vec<Extended>, StoreError> {
+        let answers = writing!(self, |session| lease::renew(&session, &leases, renewal))?;
+        if renewal == Renewal::Release {
+            self.wake();
+        }
+        Ok(answers)
     }
 
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
@@ -126,8 +124,8 @@ impl RunStore for PostgresStore {
         reading!(self, |session| read::runs(&session, &query))
     }
 
-    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
-        reading!(self, |session| receipts::get(&session, run, event_id))
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        reading!(self, |session| receipts::page(&session, &query))
     }
 
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
@@ -167,38 +165,17 @@ impl Catalog for PostgresStore {
         reading!(self, |session| catalog::definitions(&session, tenant))
     }
 
-    async fn state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-    ) -> Result<Option<StateValue>, StoreError> {
-        reading!(self, |session| state::state(&session, tenant, owner, key))
-    }
-
-    async fn states(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        query: StateQuery,
-    ) -> Result<StatePage, StoreError> {
-        reading!(self, |session| state::states(&session, tenant, owner, &query))
+    async fn states(&self, space: &StateSpace, query: StateQuery) -> Result<StatePage, StoreError> {
+        reading!(self, |session| state::states(&session, space, &query))
     }
 
     async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
         reading!(self, |session| state::scopes(&session, tenant))
     }
 
-    async fn change_state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-        value: Option<Json>,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        owner.writable()?;
-        writing!(self, |session| state::change(&session, tenant, owner, key, value.as_ref(), ttl))
+    async fn change_state(&self, space: &StateSpace, edit: StateEdit) -> Result<(), StoreError> {
+        space.owner.writable()?;
+        writing!(self, |session| state::change(&session, space, &edit))
     }
 
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
@@ -215,63 +192,27 @@ impl Catalog for PostgresStore {
         writing!(self, |session| catalog::acquire_lock(&session, &request))
     }
 
-    async fn extend_lock(
-        &self,
-        tenant: &Tenant,
-        name: &str,
-        token: Token,
-        ttl: Duration,
-    ) -> Result<Option<Time>, StoreError> {
-        writing!(self, |session| catalog::extend_lock(&session, tenant, name, token, ttl))
-    }
-
-    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
-        writing!(self, |session| catalog::release_lock(&session, tenant, name, token))
+    async fn renew_lock(&self, lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError> {
+        writing!(self, |session| catalog::renew_lock(&session, &lock, renewal))
     }
 
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
         reading!(self, |session| catalog::locks(&session, tenant))
     }
 
-    async fn put_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        document::check_document(collection, id, &body)?;
-        writing!(self, |session| documents::put(&session, collection, id, &body, ttl))
-    }
-
-    async fn create_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<Option<Document>, StoreError> {
-        document::check_document(collection, id, &body)?;
-        writing!(self, |session| documents::create(&session, collection, id, &body, ttl))
-    }
-
-    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
-        document::check_address(collection, id)?;
-        reading!(self, |session| documents::get(&session, collection, id))
+    async fn put_document(&self, document: NewDocument) -> Result<Option<Document>, StoreError> {
+        document.check()?;
+        writing!(self, |session| documents::put(&session, &document))
     }
 
     async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError> {
-        document::check_query(collection, &query)?;
+        query.check(collection)?;
         reading!(self, |session| documents::page(&session, collection, &query))
     }
 
     async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
         document::check_address(collection, id)?;
         writing!(self, |session| documents::delete(&session, collection, id))
-    }
-
-    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
-        reading!(self, |session| receipts::page(&session, &query))
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

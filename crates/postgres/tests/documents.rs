@@ -11,7 +11,7 @@ use flowline_core::Status;
 use flowline_postgres::{IfMissing, PostgresStore};
 use flowline_store::conformance::given;
 use flowline_store::row::Retention;
-use flowline_store::{Catalog, Commit, Counter, Index, RunStore, StoreError};
+use flowline_store::{Catalog, Commit, Counter, Index, NewDocument, RunStore, StoreError};
 
 /// Takes away what the fifth format brought, and the sixth.
 const WITHOUT_TURNS: &str = "drop table reports;
@@ -84,7 +84,10 @@ async fn a_schema_of_the_format_before_is_brought_up_to_date_by_an_engine_alone(
     assert!(text.contains("format 1") && text.contains("flowline work"), "{text}");
     let store = PostgresStore::open(&url, IfMissing::Make).await.expect("opens");
     assert_eq!(store.check().await.expect("answers").format, 6);
-    store.put_document("tokens", "t", given::json("x".into()), None).await.expect("is stored");
+    store
+        .put_document(NewDocument::new("tokens", "t", given::json("x".into()), None))
+        .await
+        .expect("is stored");
     assert!(store.document("tokens", "t").await.expect("answers").is_some());
 }
 
@@ -160,7 +163,10 @@ async fn a_run_that_was_trimmed_in_the_format_before_has_no_digests_and_others_g
 async fn retention_leaves_no_row_of_a_document_past_its_time() {
     let (store, schema) = place::open().await;
     let put = async |id: &str, ttl| {
-        store.put_document("audit", id, given::json("x".into()), ttl).await.expect("is stored");
+        store
+            .put_document(NewDocument::new("audit", id, given::json("x".into()), ttl))
+            .await
+            .expect("is stored");
     };
     put("over", Some(Duration::ZERO)).await;
     put("again", Some(Duration::ZERO)).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use flowline_core::{Status, Tenant, Time};
 use flowline_postgres::{IfMissing, PostgresStore};
 use flowline_store::row::{Retained, Retention};
-use flowline_store::{Catalog, RunQuery, RunStore, StateOwner, StateQuery, Total};
+use flowline_store::{Catalog, RunQuery, RunStore, StateOwner, StateQuery, StateSpace, Total};
 
 /// A young store in which all has gone well: nearly every run has completed, and statistics say so.
 const FILL: &str = "
@@ -110,8 +110,8 @@ async fn a_page_of_key_values_is_not_looked_for_among_all_keys_of_its_scope() {
     client.batch_execute("analyze state").await.expect("is done");
     let (tenant, orders) = (Tenant::new("t").expect("a name"), StateOwner::Named("orders".into()));
     for (after, first) in [(None, "k00000"), (Some("k09999"), "k10000")] {
-        let query = StateQuery { after: after.map(str::to_owned), limit: 10 };
-        let page = store.states(&tenant, &orders, query).await.expect("lists");
+        let query = StateQuery { after: after.map(str::to_owned), ..StateQuery::first(10) };
+        let page = store.states(&StateSpace::new(&tenant, orders.clone()), query).await.expect("lists");
         assert_eq!((page.values[0].key.as_str(), page.values.len(), page.more), (first, 10, true));
     }
     drop(store);

@@ -1,11 +1,10 @@
 //! Documents. All of a collection live in one shard, which the collection's name tells.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use flowline_core::{Json, Time};
 use flowline_store::query::page_size;
-use flowline_store::{Document, DocumentPage, DocumentQuery, Order, StoreError};
+use flowline_store::{Document, DocumentPage, DocumentQuery, Existing, NewDocument, Order, StoreError};
 
 use crate::RedisStore;
 use crate::answer::{number, text, texts};
@@ -16,40 +15,29 @@ use crate::script;
 use crate::shard::Shard;
 
 impl RedisStore {
-    pub(crate) async fn keep_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: &Json,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        let args = written("put", collection, id, body, ttl);
-        self.home_of(collection).call(&script::DOCUMENT, [&args]).await.map(drop)
-    }
-
-    /// The document that is live under the id; `None` where this one was written.
-    pub(crate) async fn make_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: &Json,
-        ttl: Option<Duration>,
-    ) -> Result<Option<Document>, StoreError> {
-        let args = written("create", collection, id, body, ttl);
-        let mut parts = self.home_of(collection).call(&script::DOCUMENT, [&args]).await?.rest.map(text);
-        match (parts.next(), parts.next()) {
-            (Some(till), Some(body)) => read(id.to_owned(), &till?, body?).map(Some),
-            _ => Ok(None),
-        }
-    }
-
-    pub(crate) async fn find_document(
-        &self,
-        collection: &str,
-        id: &str,
-    ) -> Result<Option<Document>, StoreError> {
+    /// The live document that it keeps; `None` if this one was written.
+    pub(crate) async fn keep_document(&self, new: &NewDocument) -> Result<Option<Document>, StoreError> {
+        let NewDocument { collection, id, body, ttl, existing } = new;
+        let verb = match existing {
+            Existing::Replace => "put",
+            Existing::Keep => "create",
+        };
         let mut args = Args::new();
-        args.text("get").name(collection).text(id);
+        args.text(verb).name(collection).text(id).text(body.get());
+        match ttl {
+            Some(ttl) => args.number(millis(*ttl)),
+            None => args.text("-"),
+        };
+        self.one_document(collection, id, args).await
+    }
+
+    /// Calls a script that answers with a document or nothing.
+    async fn one_document(
+        &self,
+        collection: &str,
+        id: &str,
+        args: Args,
+    ) -> Result<Option<Document>, StoreError> {
         let mut parts = self.home_of(collection).call(&script::DOCUMENT, [&args]).await?.rest.map(text);
         match (parts.next(), parts.next()) {
             (Some(till), Some(body)) => read(id.to_owned(), &till?, body?).map(Some),
@@ -64,6 +52,12 @@ impl RedisStore {
         query: DocumentQuery,
     ) -> Result<DocumentPage, StoreError> {
         let limit = page_size(query.limit);
+        if let Some(id) = &query.id {
+            let mut args = Args::new();
+            args.text("get").name(collection).text(id);
+            let found = self.one_document(collection, id, args).await?;
+            return Ok(DocumentPage::of(found.into_iter().collect(), limit));
+        }
         let way = match query.order {
             Order::Ascending => "up",
             Order::Descending => "down",
@@ -117,16 +111,6 @@ impl RedisStore {
     fn home_of(&self, collection: &str) -> &Arc<Shard> {
         &self.shards[self.home_number(collection)]
     }
-}
-
-fn written(verb: &str, collection: &str, id: &str, body: &Json, ttl: Option<Duration>) -> Args {
-    let mut args = Args::new();
-    args.text(verb).name(collection).text(id).text(body.get());
-    match ttl {
-        Some(ttl) => args.number(millis(ttl)),
-        None => args.text("-"),
-    };
-    args
 }
 
 fn read(id: String, till: &str, body: String) -> Result<Document, StoreError> {

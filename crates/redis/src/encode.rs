@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use flowline_core::{NewEvent, RunId, Status, Time};
 use flowline_store::{
-    Append, AppendError, CommitError, Failure, Handoff, Index, JobKey, LeaseUse, NewJob, NewRun, StoreError,
-    Token,
+    Append, AppendError, CommitError, Failure, Handoff, Index, JobKey, LeaseUse, NewJob, NewRun, StateChange,
+    StateEdit, StoreError, Token,
 };
 use serde::{Deserialize, Serialize};
 
@@ -151,11 +151,11 @@ pub(crate) fn append(append: &Append, hint: u64) -> (Args, usize) {
         log::event(&mut args, &line.event);
         args.end();
         match &line.state {
-            Some(change) => {
-                args.name(change.scope.as_str()).text(&change.key);
-                args.text(change.value.as_ref().map_or("", |value| value.get()));
-                match change.ttl {
-                    Some(ttl) => args.number(millis(ttl)),
+            Some(StateChange { scope, edit: StateEdit { key, value, ttl } }) => {
+                args.name(scope.as_str()).text(key);
+                args.text(value.as_ref().map_or("", |value| value.get()));
+                match ttl {
+                    Some(ttl) => args.number(millis(*ttl)),
                     None => args.text(""),
                 };
             }

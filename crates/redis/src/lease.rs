@@ -1,4 +1,4 @@
-//! Who works on what: claim, extend, release, sweep.
+//! Who works on what: claim, renew, sweep.
 //!
 //! A claim looks at the lanes of all shards, chooses as the contract says (one job of each lane in turn, the lane served
 //! longest ago first; within a lane by priority, due time and age), and then leases. What another took in between is
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use flowline_core::Time;
 use flowline_store::{
-    Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, JobKey, LeasedJob, StoreError, Swept,
-    Token,
+    Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, JobKey, LeasedJob, Renewal, StoreError,
+    Swept, Token,
 };
 use redis::Value;
 
@@ -166,10 +166,10 @@ impl RedisStore {
 
     pub(crate) async fn hold(
         &self,
-        verb: &str,
         leases: Vec<Extend>,
-        ttl: Duration,
+        renewal: Renewal,
     ) -> Result<Vec<Extended>, StoreError> {
+        let (verb, ttl) = verb(renewal);
         let mut answers = vec![Extended::Gone(Gone::Lost); leases.len()];
         let by_shard = self.by_shard(leases.iter().enumerate(), |(_, lease)| names::run(&lease.run));
         for (shard, leases) in by_shard {
@@ -222,6 +222,14 @@ impl RedisStore {
             swept.timers.push(DueTimer { run, key, attempt: job.attempt, due: job.due });
         }
         Ok(swept)
+    }
+}
+
+/// What scripts call a renewal, and for how long it is.
+pub(crate) fn verb(renewal: Renewal) -> (&'static str, Duration) {
+    match renewal {
+        Renewal::Extend(ttl) => ("extend", ttl),
+        Renewal::Release => ("release", Duration::ZERO),
     }
 }
 

@@ -3,19 +3,20 @@
 use std::time::Duration;
 
 use flowline_core::{Tenant, Time};
-use flowline_store::{Acquired, LockRequest, LockRow, StoreError, Token};
-use redis::Value;
+use flowline_store::{Acquired, HeldLock, LockRequest, LockRow, Renewal, StoreError, Token};
 
 use crate::RedisStore;
 use crate::answer::{number, text};
 use crate::args::Args;
 use crate::encode::{millis, shown};
+use crate::lease::verb;
 use crate::script;
+use crate::shard::ScriptReply;
 
 impl RedisStore {
     pub(crate) async fn take_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
         let LockRequest { tenant, name, owner, token, ttl } = request;
-        let mut answer = self.about_lock("acquire", &tenant, &name, token, ttl, &owner).await?;
+        let mut answer = self.about_lock("acquire", &tenant, &name, token, ttl, &owner).await?.rest;
         let mut part = || text(answer.next().unwrap_or_default());
         let (verdict, until) = (part()?, time(&part()?)?);
         Ok(match verdict.as_str() {
@@ -26,26 +27,18 @@ impl RedisStore {
 
     pub(crate) async fn keep_lock(
         &self,
-        tenant: &Tenant,
-        name: &str,
-        token: Token,
-        ttl: Duration,
+        lock: &HeldLock,
+        renewal: Renewal,
     ) -> Result<Option<Time>, StoreError> {
-        let mut answer = self.about_lock("extend", tenant, name, token, ttl, "").await?;
-        match text(answer.next().unwrap_or_default())?.as_str() {
-            "granted" => time(&text(answer.next().unwrap_or_default())?).map(Some),
+        let (verb, ttl) = verb(renewal);
+        let answer = self.about_lock(verb, &lock.tenant, &lock.name, lock.token, ttl, "").await?;
+        let now = answer.now;
+        let mut parts = answer.rest.map(text);
+        match parts.next().transpose()?.as_deref() {
+            Some("granted") => parts.next().transpose()?.as_deref().map(time).transpose(),
+            Some("released") => Ok(Some(now)),
             _ => Ok(None),
         }
-    }
-
-    pub(crate) async fn give_lock_back(
-        &self,
-        tenant: &Tenant,
-        name: &str,
-        token: Token,
-    ) -> Result<bool, StoreError> {
-        let mut answer = self.about_lock("release", tenant, name, token, Duration::ZERO, "").await?;
-        Ok(text(answer.next().unwrap_or_default())? == "released")
     }
 
     pub(crate) async fn locks_of(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
@@ -70,10 +63,10 @@ impl RedisStore {
         token: Token,
         ttl: Duration,
         owner: &str,
-    ) -> Result<std::vec::IntoIter<Value>, StoreError> {
+    ) -> Result<ScriptReply, StoreError> {
         let mut args = Args::new();
         args.text(verb).name(tenant.as_str()).text(name).text(&shown(token)).number(millis(ttl)).text(owner);
-        Ok(self.shards[0].call(&script::LOCK, [&args]).await?.rest)
+        self.shards[0].call(&script::LOCK, [&args]).await
     }
 }
 

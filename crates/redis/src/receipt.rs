@@ -20,20 +20,8 @@ const NUMBER_DIGITS: usize = 10;
 const DATE_DIGITS: usize = 15;
 
 impl RedisStore {
-    pub(crate) async fn receipt_of(
-        &self,
-        run: &RunKey,
-        event_id: &str,
-    ) -> Result<Option<Receipt>, StoreError> {
-        let name = names::run(run);
-        let shard = self.shard(&name);
-        let mut asked = redis::cmd("ZSCORE");
-        asked.arg(shard.key(&format!("receipt-ids:{name}"))).arg(names::encode(event_id));
-        let Some(at) = maybe_text(shard.ask(&asked).await?)? else { return Ok(None) };
-        Ok(fetch(shard, run, &[score(&at)? as u32]).await?.pop())
-    }
-
     pub(crate) async fn page_of_receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        query.check()?;
         let after = query.after.as_deref().map(Place::parse).transpose()?;
         let limit = page_size(query.limit);
         let mut found = match &query.run {
@@ -58,6 +46,15 @@ impl RedisStore {
     ) -> Result<Vec<Receipt>, StoreError> {
         let name = names::run(run);
         let shard = self.shard(&name);
+        if let Some(event) = &query.event_id {
+            let mut asked = redis::cmd("ZSCORE");
+            asked.arg(shard.key(&format!("receipt-ids:{name}"))).arg(names::encode(event));
+            let Some(at) = maybe_text(shard.ask(&asked).await?)? else { return Ok(Vec::new()) };
+            let mut found = fetch(shard, run, &[score(&at)? as u32]).await?;
+            let below = after.map_or(u32::MAX, |place| place.number);
+            found.retain(|receipt| query.matches(receipt) && receipt.number < below);
+            return Ok(found);
+        }
         let mut below = after.map_or_else(|| "+inf".to_owned(), |place| format!("({}", place.number));
         let mut found = Vec::new();
         loop {

@@ -3,11 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::query::{PAGE_BYTES, PageRoom};
-use flowline_store::{StateOwner, StatePage, StateQuery, StateValue, StoreError};
+use flowline_store::{StateEdit, StateOwner, StatePage, StateQuery, StateSpace, StateValue, StoreError};
 
 use crate::RedisStore;
 use crate::answer::{number, text, texts};
@@ -26,16 +25,15 @@ impl RedisStore {
     /// The live values among the first of these keys, and how many keys those are: as many as one answer has room for.
     pub(crate) async fn values_of(
         &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
+        space: &StateSpace,
         keys: &[String],
     ) -> Result<(Vec<StateValue>, usize), StoreError> {
         let mut args = Args::new();
-        args.text("get").text(&owner_name(tenant, owner)).number(PAGE_BYTES);
+        args.text("get").text(&owner_name(space)).number(PAGE_BYTES);
         for key in keys {
             args.text(key);
         }
-        let answers = match self.home_of_run(tenant, owner) {
+        let answers = match self.home_of_run(space) {
             Some(home) => vec![home.call(&script::STATE, [&args]).await?],
             None => self.on_all(|shard: &Shard| shard.call(&script::STATE, [&args])).await?,
         };
@@ -64,17 +62,20 @@ impl RedisStore {
     /// Looks at the keys of the page, and at those of values past their time on the way.
     pub(crate) async fn page_of_values(
         &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
+        space: &StateSpace,
         query: &StateQuery,
     ) -> Result<StatePage, StoreError> {
-        let name = owner_name(tenant, owner);
+        let name = owner_name(space);
+        if let Some(key) = &query.key {
+            let (values, _) = self.values_of(space, std::slice::from_ref(key)).await?;
+            return Ok(StatePage { values, more: false });
+        }
         let (mut page, mut after) = (StatePage::default(), query.after.clone());
         let mut room = PageRoom::new(query.limit);
         loop {
             let wanted = query.limit.saturating_add(1).saturating_sub(page.values.len()).min(KEYS);
             let after_this = after.as_deref();
-            let lists = match self.home_of_run(tenant, owner) {
+            let lists = match self.home_of_run(space) {
                 Some(home) => vec![keys_in(home, &name, after_this, wanted).await?],
                 None => self.on_all(|shard: &Shard| keys_in(shard, &name, after_this, wanted)).await?,
             };
@@ -83,7 +84,7 @@ impl RedisStore {
             let keys: Vec<String> = keys.into_iter().take(wanted).collect();
             let mut rest = &keys[..];
             while !rest.is_empty() {
-                let (values, looked) = self.values_of(tenant, owner, &rest[..rest.len().min(VALUES)]).await?;
+                let (values, looked) = self.values_of(space, &rest[..rest.len().min(VALUES)]).await?;
                 for value in values {
                     if !room.take(Some(&value.value)) {
                         page.more = true;
@@ -100,19 +101,13 @@ impl RedisStore {
         }
     }
 
-    pub(crate) async fn set_value(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-        value: Option<&Json>,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        let name = owner_name(tenant, owner);
+    pub(crate) async fn set_value(&self, space: &StateSpace, edit: &StateEdit) -> Result<(), StoreError> {
+        let StateEdit { key, value, ttl } = edit;
+        let name = owner_name(space);
         let mut args = Args::new();
-        args.text("set").text(&name).text(key).text(value.map_or("", Json::get));
+        args.text("set").text(&name).text(key).text(value.as_ref().map_or("", Json::get));
         match ttl {
-            Some(ttl) => args.number(millis(ttl)),
+            Some(ttl) => args.number(millis(*ttl)),
             None => args.text(""),
         };
         args.number(self.hint(1)).text(if self.shards.len() == 1 { "1" } else { "0" });
@@ -121,7 +116,7 @@ impl RedisStore {
 
     pub(crate) async fn scopes_of(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
         let owners = self.live_owners().await?.into_iter();
-        let named = owners.filter(|(of, _)| of == tenant).filter_map(|(_, owner)| match owner {
+        let named = owners.filter(|space| space.tenant == *tenant).filter_map(|space| match space.owner {
             StateOwner::Named(name) => Some(name),
             _ => None,
         });
@@ -129,7 +124,7 @@ impl RedisStore {
     }
 
     /// Tenants and named scopes that hold a live value.
-    pub(crate) async fn live_owners(&self) -> Result<BTreeSet<(Tenant, StateOwner)>, StoreError> {
+    pub(crate) async fn live_owners(&self) -> Result<BTreeSet<StateSpace>, StoreError> {
         let mut owners = BTreeSet::new();
         for shard in &self.shards {
             let mut asked = redis::cmd("SMEMBERS");
@@ -139,17 +134,19 @@ impl RedisStore {
             }
         }
         let mut live = BTreeSet::new();
-        for (tenant, owner) in owners {
-            if !self.page_of_values(&tenant, &owner, &StateQuery::first(1)).await?.values.is_empty() {
-                live.insert((tenant, owner));
+        for space in owners {
+            if !self.page_of_values(&space, &StateQuery::first(1)).await?.values.is_empty() {
+                live.insert(space);
             }
         }
         Ok(live)
     }
 
-    fn home_of_run(&self, tenant: &Tenant, owner: &StateOwner) -> Option<&Arc<Shard>> {
-        match owner {
-            StateOwner::Run(run) => Some(self.shard(&names::run(&RunKey::new(tenant.clone(), run.clone())))),
+    fn home_of_run(&self, space: &StateSpace) -> Option<&Arc<Shard>> {
+        match &space.owner {
+            StateOwner::Run(run) => {
+                Some(self.shard(&names::run(&RunKey::new(space.tenant.clone(), run.clone()))))
+            }
             _ => None,
         }
     }
@@ -184,7 +181,7 @@ async fn keys_in(
 }
 
 /// Whose key-value state, as the end of its key.
-pub(crate) fn owner_name(tenant: &Tenant, owner: &StateOwner) -> String {
+pub(crate) fn owner_name(StateSpace { tenant, owner }: &StateSpace) -> String {
     let of = names::encode(tenant.as_str());
     match owner {
         StateOwner::Run(run) => format!("run:{of}/{}", names::encode(run.as_str())),
@@ -195,7 +192,7 @@ pub(crate) fn owner_name(tenant: &Tenant, owner: &StateOwner) -> String {
 }
 
 /// Undoes [`owner_name`] for what `scopes` lists.
-fn owner_of(member: &str) -> Result<(Tenant, StateOwner), StoreError> {
+fn owner_of(member: &str) -> Result<StateSpace, StoreError> {
     let damaged = || StoreError::Damaged(format!("{member:?} isn't an owner of key-value state"));
     let (kind, name) = member.split_once(':').ok_or_else(damaged)?;
     let (tenant, owner) = match (kind, name.split_once('/')) {
@@ -203,5 +200,5 @@ fn owner_of(member: &str) -> Result<(Tenant, StateOwner), StoreError> {
         ("scope", Some((tenant, name))) => (tenant, StateOwner::Named(names::decode(name)?.into())),
         _ => return Err(damaged()),
     };
-    Ok((Tenant::new(&names::decode(tenant)?).map_err(|_| damaged())?, owner))
+    Ok(StateSpace { tenant: Tenant::new(&names::decode(tenant)?).map_err(|_| damaged())?, owner })
 }

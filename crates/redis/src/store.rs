@@ -12,9 +12,9 @@ use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, RunPage, RunQuery,
-    RunStore, Snapshot, StateOwner, StatePage, StateQuery, StateValue, StoreError, StoredDefinition, Swept,
-    Token,
+    Health, HeldLock, JobRow, LockRequest, LockRow, NewDocument, QueueRow, ReceiptPage, ReceiptQuery,
+    Renewal, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery, StateSpace, StoreError,
+    StoredDefinition, Swept,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -161,14 +161,12 @@ impl RunStore for RedisStore {
         self.claim_jobs(claim).await
     }
 
-    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
-        self.hold("extend", leases, ttl).await
-    }
-
-    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
-        self.hold("release", leases, Duration::ZERO).await?;
-        self.wake();
-        Ok(())
+    async fn renew(&self, leases: Vec<Extend>, renewal: Renewal) -> Result<Vec<Extended>, StoreError> {
+        let answers = self.hold(leases, renewal).await?;
+        if renewal == Renewal::Release {
+            self.wake();
+        }
+        Ok(answers)
     }
 
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
@@ -191,8 +189,8 @@ impl RunStore for RedisStore {
         self.page_of_runs(&query).await
     }
 
-    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
-        self.receipt_of(run, event_id).await
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        self.page_of_receipts(&query).await
     }
 
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
@@ -230,38 +228,17 @@ impl Catalog for RedisStore {
         self.definitions_of(tenant).await
     }
 
-    async fn state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-    ) -> Result<Option<StateValue>, StoreError> {
-        Ok(self.values_of(tenant, owner, &[key.to_owned()]).await?.0.pop())
-    }
-
-    async fn states(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        query: StateQuery,
-    ) -> Result<StatePage, StoreError> {
-        self.page_of_values(tenant, owner, &query).await
+    async fn states(&self, space: &StateSpace, query: StateQuery) -> Result<StatePage, StoreError> {
+        self.page_of_values(space, &query).await
     }
 
     async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
         self.scopes_of(tenant).await
     }
 
-    async fn change_state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-        value: Option<Json>,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        owner.writable()?;
-        self.set_value(tenant, owner, key, value.as_ref(), ttl).await
+    async fn change_state(&self, space: &StateSpace, edit: StateEdit) -> Result<(), StoreError> {
+        space.owner.writable()?;
+        self.set_value(space, &edit).await
     }
 
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
@@ -276,63 +253,27 @@ impl Catalog for RedisStore {
         self.take_lock(request).await
     }
 
-    async fn extend_lock(
-        &self,
-        tenant: &Tenant,
-        name: &str,
-        token: Token,
-        ttl: Duration,
-    ) -> Result<Option<Time>, StoreError> {
-        self.keep_lock(tenant, name, token, ttl).await
-    }
-
-    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
-        self.give_lock_back(tenant, name, token).await
+    async fn renew_lock(&self, lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError> {
+        self.keep_lock(&lock, renewal).await
     }
 
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
         self.locks_of(tenant).await
     }
 
-    async fn put_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        document::check_document(collection, id, &body)?;
-        self.keep_document(collection, id, &body, ttl).await
-    }
-
-    async fn create_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<Option<Document>, StoreError> {
-        document::check_document(collection, id, &body)?;
-        self.make_document(collection, id, &body, ttl).await
-    }
-
-    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
-        document::check_address(collection, id)?;
-        self.find_document(collection, id).await
+    async fn put_document(&self, document: NewDocument) -> Result<Option<Document>, StoreError> {
+        document.check()?;
+        self.keep_document(&document).await
     }
 
     async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError> {
-        document::check_query(collection, &query)?;
+        query.check(collection)?;
         self.page_of_documents(collection, query).await
     }
 
     async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
         document::check_address(collection, id)?;
         self.drop_document(collection, id).await
-    }
-
-    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
-        self.page_of_receipts(&query).await
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

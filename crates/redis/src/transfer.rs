@@ -9,7 +9,7 @@ use flowline_core::report::ReportDigests;
 use flowline_core::{RunKey, Tenant, Time};
 use flowline_store::{
     CommitError, Document, Filling, NewRun, Receipt, Restored, RestoredEvent, RestoredRun, StateOwner,
-    StateValue, StoreError, StoredDefinition, Transfer,
+    StateSpace, StateValue, StoreError, StoredDefinition, Transfer,
 };
 
 use crate::RedisStore;
@@ -63,7 +63,7 @@ impl Transfer for RedisStore {
                 found.insert(Tenant::new(&tenant).map_err(|error| StoreError::Damaged(error.to_string()))?);
             }
         }
-        found.extend(self.live_owners().await?.into_iter().map(|(tenant, _)| tenant));
+        found.extend(self.live_owners().await?.into_iter().map(|space| space.tenant));
         Ok(found.into_iter().collect())
     }
 
@@ -131,8 +131,8 @@ impl RedisStore {
             Restored::Receipts { run, receipts } => {
                 receipts.chunks(RECEIPTS).map(|receipts| self.pack_receipts(&run, receipts)).collect()
             }
-            Restored::Values { tenant, owner, values } => {
-                values.iter().map(|value| self.pack_value(&tenant, &owner, value)).collect()
+            Restored::Values { space, values } => {
+                values.iter().map(|value| self.pack_value(&space, value)).collect()
             }
             Restored::Documents { collection, documents } => {
                 documents.iter().map(|document| self.pack_document(&collection, document)).collect()
@@ -214,13 +214,15 @@ impl RedisStore {
         Packed { shard: self.shard_number(&run), args, commands, definition: "".into() }
     }
 
-    fn pack_value(&self, tenant: &Tenant, owner: &StateOwner, value: &StateValue) -> Packed {
-        let shard = match owner {
-            StateOwner::Run(run) => self.shard_number(&names::run(&RunKey::new(tenant.clone(), run.clone()))),
+    fn pack_value(&self, space: &StateSpace, value: &StateValue) -> Packed {
+        let shard = match &space.owner {
+            StateOwner::Run(run) => {
+                self.shard_number(&names::run(&RunKey::new(space.tenant.clone(), run.clone())))
+            }
             _ => 0,
         };
         let mut args = Args::new();
-        args.number(7).text("V").text(&state::owner_name(tenant, owner)).number(1);
+        args.number(7).text("V").text(&state::owner_name(space)).number(1);
         args.text(&value.key).text(value.value.get());
         args.text(&value.expires.map_or_else(|| "-".to_owned(), |expires| expires.millis().to_string()));
         Packed { shard, args, commands: 3, definition: "".into() }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use flowline_redis::{IfMissing, RedisStore};
 use flowline_store::conformance::given;
 use flowline_store::row::Retention;
-use flowline_store::{Catalog, Document, Restored, Transfer};
+use flowline_store::{Catalog, Document, NewDocument, Restored, Transfer};
 use server::Server;
 
 fn keys(server: &Server) -> Vec<String> {
@@ -24,7 +24,10 @@ async fn no_key_is_left_of_documents_that_are_over_or_deleted() {
     let store = RedisStore::open(&server.url(), IfMissing::Make).await.expect("the store opens");
     let before = keys(&server);
     let put = async |collection: &str, id: &str, ttl| {
-        store.put_document(collection, id, given::json("x".into()), ttl).await.expect("is stored");
+        store
+            .put_document(NewDocument::new(collection, id, given::json("x".into()), ttl))
+            .await
+            .expect("is stored");
     };
     // More than one part of a purge.
     let now = flowline_store::RunStore::now(&*store).await.expect("tells");

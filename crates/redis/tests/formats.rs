@@ -10,7 +10,7 @@ use flowline_core::{EventType, NewEvent, Tenant};
 use flowline_redis::{IfMissing, RedisStore};
 use flowline_store::conformance::{Fixture, given};
 use flowline_store::row::Retention;
-use flowline_store::{Commit, StateOwner, StateQuery};
+use flowline_store::{Commit, StateEdit, StateOwner, StateQuery, StateSpace};
 use server::Server;
 
 /// Makes the store of one run what format 3 had of it: an entry for each event, leases by job, and
@@ -41,10 +41,13 @@ async fn a_store_of_the_format_before_is_read_as_it_is_and_brought_up_to_date_by
     let orders = StateOwner::Named("orders".into());
     for key in ["b", "a", "c"] {
         let value = Some(given::json(key.into()));
-        f.store.change_state(&run.tenant, &orders, key, value, None).await.expect("is set");
+        f.store
+            .change_state(&StateSpace::new(&run.tenant, orders.clone()), StateEdit::new(key, value, None))
+            .await
+            .expect("is set");
     }
     let listed = async |f: &Fixture, query: StateQuery| -> Vec<String> {
-        let page = f.store.states(&run.tenant, &orders, query).await.expect("lists");
+        let page = f.store.states(&StateSpace::new(&run.tenant, orders.clone()), query).await.expect("lists");
         page.values.into_iter().map(|value| value.key).collect()
     };
     let log = format!("{:?}", f.log(&run).await);
@@ -55,7 +58,10 @@ async fn a_store_of_the_format_before_is_read_as_it_is_and_brought_up_to_date_by
     assert_eq!(reader.store.check().await.expect("checks").format, 3);
     assert_eq!(format!("{:?}", reader.log(&run).await), log);
     assert_eq!(listed(&reader, StateQuery::first(9)).await, ["a", "b", "c"]);
-    assert_eq!(listed(&reader, StateQuery { after: Some("a".to_owned()), limit: 1 }).await, ["b"]);
+    assert_eq!(
+        listed(&reader, StateQuery { after: Some("a".to_owned()), ..StateQuery::first(1) }).await,
+        ["b"]
+    );
     assert_eq!(format(), "3", "who reads changes nothing");
 
     let f = open(&server, IfMissing::Make).await;
@@ -119,13 +125,17 @@ async fn a_page_of_key_values_reads_no_other_keys() {
     for n in 0..300 {
         let value = Some(given::json(n.into()));
         f.store
-            .change_state(&Tenant::default(), &orders, &format!("k{n:03}"), value, None)
+            .change_state(
+                &StateSpace::new(&Tenant::default(), orders.clone()),
+                StateEdit::new(&format!("k{n:03}"), value, None),
+            )
             .await
             .expect("sets");
     }
     server.ask(&["CONFIG", "RESETSTAT"]);
-    let query = StateQuery { after: Some("k149".to_owned()), limit: 10 };
-    let page = f.store.states(&Tenant::default(), &orders, query).await.expect("lists");
+    let query = StateQuery { after: Some("k149".to_owned()), ..StateQuery::first(10) };
+    let page =
+        f.store.states(&StateSpace::new(&Tenant::default(), orders.clone()), query).await.expect("lists");
     let keys: Vec<_> = page.values.into_iter().map(|value| value.key).collect();
     assert_eq!(keys, (150..160).map(|n| format!("k{n}")).collect::<Vec<_>>());
     let stats = server.ask(&["INFO", "commandstats"]);

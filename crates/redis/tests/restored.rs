@@ -19,8 +19,8 @@ use flowline_store::conformance::{Fixture, given};
 use flowline_store::row::{Repair, Retention};
 use flowline_store::{
     Base, Catalog, Commit, Failure, Filling, Index, NewJob, NewRun, Opened, ReceiptChange, ReceiptQuery,
-    ReceiptStatus, Restored, RestoredEvent, RestoredRun, RunQuery, StateOwner, StateQuery, StateScope, Token,
-    Transfer,
+    ReceiptStatus, Restored, RestoredEvent, RestoredRun, RunQuery, StateOwner, StateQuery, StateScope,
+    StateSpace, Token, Transfer,
 };
 use server::Server;
 
@@ -159,9 +159,10 @@ async fn carry(from: &Fixture, to: &RedisStore) {
         parts.push(Restored::Events { events: events.collect(), run });
     }
     for owner in owners {
-        let page = from.store.states(&tenant, &owner, StateQuery::first(1_000)).await;
-        let values = page.expect("tells").values;
-        parts.push(Restored::Values { tenant: tenant.clone(), owner, values });
+        let space = StateSpace::new(&tenant, owner);
+        let page = from.store.states(&space, StateQuery::first(1_000)).await;
+        let values = page.expect("tells its values").values;
+        parts.push(Restored::Values { space, values });
     }
     assert_eq!(to.begin_filling().await, Ok(Filling::Begun));
     to.restore(parts).await.expect("restores");

@@ -6,7 +6,7 @@
 use flowline::core::ids::check_name;
 use flowline::core::{Json, Tenant};
 use flowline::store::query::MAX_PAGE;
-use flowline::store::{DocumentQuery, Store, StoreError};
+use flowline::store::{DocumentQuery, NewDocument, Store, StoreError};
 use flowline_api::access::{MadeToken, NewToken, TokenRow};
 use sha2::{Digest, Sha256};
 
@@ -73,7 +73,7 @@ pub async fn create(store: &dyn Store, tenant: &Tenant, new: NewToken) -> Result
         expires_at: ttl.map(|ttl| now + ttl),
     };
     let body = Json::of(&row).map_err(|error| StoreError::Invalid(error.to_string()))?;
-    store.put_document(COLLECTION, &hash, body, ttl).await?;
+    store.put_document(NewDocument::new(COLLECTION, &hash, body, ttl)).await?;
     Ok(MadeToken { row, token: secret })
 }
 

@@ -16,9 +16,9 @@ use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Filling, Health, JobRow, LockRequest, LockRow, Memory, QueueRow, Receipt, ReceiptPage, ReceiptQuery,
-    Restored, RunPage, RunQuery, RunStore, Snapshot, StateOwner, StatePage, StateQuery, StateValue,
-    StoreError, StoredDefinition, Swept, Token, Transfer,
+    Filling, Health, HeldLock, JobRow, LockRequest, LockRow, Memory, NewDocument, QueueRow, ReceiptPage,
+    ReceiptQuery, Renewal, Restored, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery,
+    StateSpace, StoreError, StoredDefinition, Swept, Transfer,
 };
 use tokio::sync::watch;
 
@@ -169,26 +169,28 @@ impl RunStore for Wire {
         self.cross(CallKind::Write, "claim", act).await
     }
 
-    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
+    async fn renew(&self, leases: Vec<Extend>, renewal: Renewal) -> Result<Vec<Extended>, StoreError> {
+        let what = match renewal {
+            Renewal::Extend(_) => "heartbeat",
+            Renewal::Release => "release",
+        };
         let act = move |inner: &mut Inner, who: &str| {
             let now = inner.store_now();
-            let answers = inner.memory.extend(now, leases.clone(), ttl);
-            inner.tell(|| who.to_owned(), || tell::extended(&leases, &answers));
-            let violations = inner.watch.extended(now, &leases, ttl, &answers);
-            inner.judge(violations);
+            let answers = inner.memory.renew(now, leases.clone(), renewal);
+            match renewal {
+                Renewal::Extend(ttl) => {
+                    inner.tell(|| who.to_owned(), || tell::extended(&leases, &answers));
+                    let violations = inner.watch.extended(now, &leases, ttl, &answers);
+                    inner.judge(violations);
+                }
+                Renewal::Release => {
+                    inner.tell(|| who.to_owned(), || format!("gives back {} leases", leases.len()));
+                    inner.watch.released(now, &leases);
+                }
+            }
             answers
         };
-        self.cross(CallKind::Write, "heartbeat", act).await
-    }
-
-    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
-        let act = move |inner: &mut Inner, who: &str| {
-            let now = inner.store_now();
-            inner.memory.release(now, leases.clone());
-            inner.tell(|| who.to_owned(), || format!("gives back {} leases", leases.len()));
-            inner.watch.released(now, &leases);
-        };
-        self.cross(CallKind::Write, "release", act).await
+        self.cross(CallKind::Write, what, act).await
     }
 
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
@@ -211,8 +213,8 @@ impl RunStore for Wire {
         self.read("runs", |memory, _| memory.runs(&query)).await?
     }
 
-    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
-        self.read("receipt", |memory, _| memory.receipt(run, event_id)).await
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        self.read("receipts", |memory, _| memory.receipts(&query)).await?
     }
 
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
@@ -243,59 +245,27 @@ impl Catalog for Wire {
         self.cross(CallKind::Write, "put definition", act).await
     }
 
-    async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
-        self.read("definition", |memory, _| memory.definition(tenant, hash)).await
-    }
-
     async fn set_latest(&self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> Result<bool, StoreError> {
         let (tenant, flow, hash) = (tenant.clone(), flow.to_owned(), hash.map(str::to_owned));
         self.write("set latest", move |memory, _| memory.set_latest(&tenant, &flow, hash.as_deref())).await
-    }
-
-    async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
-        self.read("latest", |memory, _| memory.latest(tenant, flow)).await
     }
 
     async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError> {
         self.read("definitions", |memory, _| memory.definitions(tenant)).await
     }
 
-    async fn state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-    ) -> Result<Option<StateValue>, StoreError> {
-        self.read("state", |memory, now| memory.state(now, tenant, owner, key)).await
-    }
-
-    async fn states(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        query: StateQuery,
-    ) -> Result<StatePage, StoreError> {
-        self.read("states", |memory, now| memory.states(now, tenant, owner, &query)).await
+    async fn states(&self, space: &StateSpace, query: StateQuery) -> Result<StatePage, StoreError> {
+        self.read("states", |memory, now| memory.states(now, space, &query)).await
     }
 
     async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
         self.read("scopes", |memory, now| memory.scopes(now, tenant)).await
     }
 
-    async fn change_state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-        value: Option<Json>,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        owner.writable()?;
-        let (tenant, owner, key) = (tenant.clone(), owner.clone(), key.to_owned());
-        self.write("change state", move |memory, now| {
-            memory.change_state(now, &tenant, &owner, &key, value.clone(), ttl)
-        })
-        .await
+    async fn change_state(&self, space: &StateSpace, edit: StateEdit) -> Result<(), StoreError> {
+        space.owner.writable()?;
+        let space = space.clone();
+        self.write("change state", move |memory, now| memory.change_state(now, &space, edit.clone())).await
     }
 
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
@@ -316,57 +286,16 @@ impl Catalog for Wire {
         self.write("acquire lock", move |memory, now| memory.acquire_lock(now, request.clone())).await
     }
 
-    async fn extend_lock(
-        &self,
-        tenant: &Tenant,
-        name: &str,
-        token: Token,
-        ttl: Duration,
-    ) -> Result<Option<Time>, StoreError> {
-        let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.write("extend lock", move |memory, now| memory.extend_lock(now, &tenant, &name, token, ttl))
-            .await
-    }
-
-    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
-        let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.write("release lock", move |memory, now| memory.release_lock(now, &tenant, &name, token)).await
+    async fn renew_lock(&self, lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError> {
+        self.write("renew lock", move |memory, now| memory.renew_lock(now, lock.clone(), renewal)).await
     }
 
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
         self.read("locks", |memory, now| memory.locks(now, tenant)).await
     }
 
-    async fn put_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        let (collection, id) = (collection.to_owned(), id.to_owned());
-        self.write("put document", move |memory, now| {
-            memory.put_document(now, &collection, &id, body.clone(), ttl)
-        })
-        .await?
-    }
-
-    async fn create_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<Option<Document>, StoreError> {
-        let (collection, id) = (collection.to_owned(), id.to_owned());
-        self.write("create document", move |memory, now| {
-            memory.create_document(now, &collection, &id, body.clone(), ttl)
-        })
-        .await?
-    }
-
-    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
-        self.read("document", |memory, now| memory.document(now, collection, id)).await?
+    async fn put_document(&self, document: NewDocument) -> Result<Option<Document>, StoreError> {
+        self.write("put document", move |memory, now| memory.put_document(now, document.clone())).await?
     }
 
     async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError> {
@@ -377,10 +306,6 @@ impl Catalog for Wire {
         let (collection, id) = (collection.to_owned(), id.to_owned());
         self.write("delete document", move |memory, now| memory.delete_document(now, &collection, &id))
             .await?
-    }
-
-    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
-        self.read("receipts", |memory, _| memory.receipts(&query)).await?
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {

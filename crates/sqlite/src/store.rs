@@ -1,7 +1,6 @@
 //! The contract's verbs, each handed to the writer or to a reader.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_core::event::Slot;
@@ -12,9 +11,9 @@ use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Health, JobRow, LockRequest, LockRow, QueueRow, Receipt, ReceiptPage, ReceiptQuery, RunPage, RunQuery,
-    RunStore, Snapshot, StateOwner, StatePage, StateQuery, StateValue, Store, StoreError, StoredDefinition,
-    Swept, Token,
+    Health, HeldLock, JobRow, LockRequest, LockRow, NewDocument, QueueRow, ReceiptPage, ReceiptQuery,
+    Renewal, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery, StateSpace, Store,
+    StoreError, StoredDefinition, Swept,
 };
 use tokio::sync::watch;
 
@@ -36,12 +35,8 @@ impl RunStore for SqliteStore {
         self.writer()?.ask(move |writer| writer.claim(&claim)).await
     }
 
-    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
-        self.writer()?.ask(move |writer| writer.extend(&leases, ttl)).await
-    }
-
-    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
-        self.writer()?.ask(move |writer| writer.release(&leases)).await
+    async fn renew(&self, leases: Vec<Extend>, renewal: Renewal) -> Result<Vec<Extended>, StoreError> {
+        self.writer()?.ask(move |writer| writer.renew(&leases, renewal)).await
     }
 
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
@@ -73,9 +68,8 @@ impl RunStore for SqliteStore {
         self.readers.read(move |reader| reader.runs(&query)).await
     }
 
-    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
-        let (run, event_id) = (run.clone(), event_id.to_owned());
-        self.readers.read(move |reader| reader.receipt(&run, &event_id)).await
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        self.readers.read(move |reader| reader.receipts(&query)).await
     }
 
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
@@ -142,24 +136,9 @@ impl Catalog for SqliteStore {
         self.readers.read(move |reader| reader.definitions(&tenant)).await
     }
 
-    async fn state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-    ) -> Result<Option<StateValue>, StoreError> {
-        let (tenant, owner, key, now) = (tenant.clone(), owner.clone(), key.to_owned(), self.clock.now());
-        self.readers.read(move |reader| reader.state(&tenant, &owner, &key, now)).await
-    }
-
-    async fn states(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        query: StateQuery,
-    ) -> Result<StatePage, StoreError> {
-        let (tenant, owner, now) = (tenant.clone(), owner.clone(), self.clock.now());
-        self.readers.read(move |reader| reader.states(&tenant, &owner, &query, now)).await
+    async fn states(&self, space: &StateSpace, query: StateQuery) -> Result<StatePage, StoreError> {
+        let (space, now) = (space.clone(), self.clock.now());
+        self.readers.read(move |reader| reader.states(&space, &query, now)).await
     }
 
     async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
@@ -167,19 +146,10 @@ impl Catalog for SqliteStore {
         self.readers.read(move |reader| reader.scopes(&tenant, now)).await
     }
 
-    async fn change_state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-        value: Option<Json>,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        owner.writable()?;
-        let (tenant, owner, key) = (tenant.clone(), owner.clone(), key.to_owned());
-        let change =
-            move |writer: &mut Writer<'_>| writer.change_state_of(&tenant, &owner, &key, value.as_ref(), ttl);
-        self.writer()?.ask(change).await
+    async fn change_state(&self, space: &StateSpace, edit: StateEdit) -> Result<(), StoreError> {
+        space.owner.writable()?;
+        let space = space.clone();
+        self.writer()?.ask(move |writer| writer.change_state_of(&space, &edit)).await
     }
 
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
@@ -196,20 +166,8 @@ impl Catalog for SqliteStore {
         self.writer()?.ask(move |writer| writer.acquire_lock(&request)).await
     }
 
-    async fn extend_lock(
-        &self,
-        tenant: &Tenant,
-        name: &str,
-        token: Token,
-        ttl: Duration,
-    ) -> Result<Option<Time>, StoreError> {
-        let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.writer()?.ask(move |writer| writer.extend_lock(&tenant, &name, token, ttl)).await
-    }
-
-    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
-        let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.writer()?.ask(move |writer| writer.release_lock(&tenant, &name, token)).await
+    async fn renew_lock(&self, lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError> {
+        self.writer()?.ask(move |writer| writer.renew_lock(&lock, renewal)).await
     }
 
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
@@ -217,38 +175,13 @@ impl Catalog for SqliteStore {
         self.readers.read(move |reader| reader.locks(&tenant, now)).await
     }
 
-    async fn put_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        document::check_document(collection, id, &body)?;
-        let (collection, id) = (collection.to_owned(), id.to_owned());
-        self.writer()?.ask(move |writer| writer.put_document(&collection, &id, &body, ttl)).await
-    }
-
-    async fn create_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<Option<Document>, StoreError> {
-        document::check_document(collection, id, &body)?;
-        let (collection, id) = (collection.to_owned(), id.to_owned());
-        self.writer()?.ask(move |writer| writer.create_document(&collection, &id, &body, ttl)).await
-    }
-
-    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
-        document::check_address(collection, id)?;
-        let (collection, id, now) = (collection.to_owned(), id.to_owned(), self.clock.now());
-        self.readers.read(move |reader| reader.document(&collection, &id, now)).await
+    async fn put_document(&self, document: NewDocument) -> Result<Option<Document>, StoreError> {
+        document.check()?;
+        self.writer()?.ask(move |writer| writer.put_document(&document)).await
     }
 
     async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError> {
-        document::check_query(collection, &query)?;
+        query.check(collection)?;
         let (collection, now) = (collection.to_owned(), self.clock.now());
         self.readers.read(move |reader| reader.documents(&collection, &query, now)).await
     }
@@ -257,10 +190,6 @@ impl Catalog for SqliteStore {
         document::check_address(collection, id)?;
         let (collection, id) = (collection.to_owned(), id.to_owned());
         self.writer()?.ask(move |writer| writer.delete_document(&collection, &id)).await
-    }
-
-    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
-        self.readers.read(move |reader| reader.receipts(&query)).await
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
@@ -320,10 +249,6 @@ impl Catalog for SqliteStore {
     }
 
     /// Reads the whole file to check its pages: for operators, not for every request.
-    fn is_shared(&self) -> bool {
-        false
-    }
-
     fn in_place(&self) -> Option<Arc<dyn Store>> {
         Some(Arc::new(SqliteStore { readers: self.readers.in_place(), ..self.clone() }))
     }

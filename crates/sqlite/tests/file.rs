@@ -11,9 +11,9 @@ use flowline_sqlite::{OpenMode, Options, SqliteStore};
 use flowline_store::conformance::given;
 use flowline_store::row::{Pause, Retention};
 use flowline_store::{
-    Catalog, Clock, Commit, Counter, DocumentQuery, EventQuery, FeedFilter, Index, Lane, LeaseUse, NewJob,
-    Opened, ReceiptChange, ReceiptQuery, ReceiptStatus, RunQuery, RunStore, StateOwner, StateQuery,
-    StateScope, StoreError, Total, Transfer,
+    Catalog, Clock, Commit, Counter, DocumentQuery, EventQuery, FeedFilter, Index, Lane, LeaseUse,
+    NewDocument, NewJob, Opened, ReceiptChange, ReceiptQuery, ReceiptStatus, RunQuery, RunStore, StateOwner,
+    StateQuery, StateScope, StateSpace, StoreError, Total, Transfer,
 };
 
 const START: Time = Time::from_millis(1_800_000_000_000);
@@ -87,7 +87,10 @@ async fn whole(store: &SqliteStore, run: &RunKey) -> String {
         "{:?}\n{:?}\n{jobs:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}",
         store.load(std::slice::from_ref(run)).await.unwrap(),
         store.events(run, EventQuery::default()).await.unwrap(),
-        store.states(&run.tenant, &StateOwner::Flow(given::FLOW.into()), StateQuery::first(9)).await.unwrap(),
+        store
+            .states(&StateSpace::new(&run.tenant, StateOwner::Flow(given::FLOW.into())), StateQuery::first(9))
+            .await
+            .unwrap(),
         store.counters().await.unwrap(),
         store.queues(&run.tenant).await.unwrap(),
         store.definitions(&run.tenant).await.unwrap(),
@@ -314,7 +317,7 @@ async fn a_file_of_a_format_before_is_read_as_it_is_and_brought_up_to_date_by_an
     commit(&store, Commit { index, receipts: vec![receipt], ..given::next(&run, 1) }).await;
     assert_eq!(reader.runs(of_state).await.unwrap().items.len(), 1, "a reader notices");
     assert_eq!(reader.receipts(receipts()).await.unwrap().items.len(), 1, "and receipts too");
-    store.put_document("tokens", "t", given::json("x".into()), None).await.unwrap();
+    store.put_document(NewDocument::new("tokens", "t", given::json("x".into()), None)).await.unwrap();
     assert!(reader.document("tokens", "t").await.unwrap().is_some(), "a reader notices");
 }
 

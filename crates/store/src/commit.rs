@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use flowline_core::decide::Start;
 use flowline_core::definition::Retain;
-use flowline_core::{Json, NewEvent, Plan, RunId, RunKey, Status, Time};
+use flowline_core::{NewEvent, Plan, RunId, RunKey, Status, Time};
 
 use crate::error::StoreError;
 use crate::job::{JobKey, NewJob, Token};
 use crate::receipt::ReceiptChange;
 use crate::row::Failure;
-use crate::state::StateScope;
+use crate::state::{StateEdit, StateScope};
 
 /// One run's next version: everything in it lands, or nothing.
 #[derive(Debug, Clone)]
@@ -179,10 +178,7 @@ pub struct Line {
 #[derive(Debug, Clone)]
 pub struct StateChange {
     pub scope: StateScope,
-    pub key: String,
-    /// `None` deletes.
-    pub value: Option<Json>,
-    pub ttl: Option<Duration>,
+    pub edit: StateEdit,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -95,7 +95,16 @@ pub struct LeasedJob {
     pub expires: Time,
 }
 
-/// A lease that its holder wants to keep, or to give back.
+/// What the holder of a lease or a lock does with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    /// It ends at now plus this.
+    Extend(Duration),
+    /// It ends now.
+    Release,
+}
+
+/// A lease that its holder extends or releases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extend {
     pub run: RunKey,

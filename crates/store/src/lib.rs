@@ -1,11 +1,14 @@
-//! What Flowline asks of a store.
+//! The store contract.
 //!
 //! A store makes decisions durable: [`RunStore::commit`] appends a run's events, replaces its state and index row,
-//! takes finished jobs away and adds the next ones, all or nothing, guarded by the run's version and the lease tokens
-//! that the commit names. Everything else reads, leases or tidies up. The contract is what the conformance suite
-//! (`conformance`) checks, one named case each; adapters add nothing to it and cases never ask which adapter runs.
+//! removes finished jobs and adds the next ones, all or nothing, guarded by the run's version and the lease tokens that
+//! the commit names. Everything else reads, leases or cleans up. The conformance suite (`conformance`) defines what the
+//! contract means, one named case each; stores add nothing to it, and no case asks which store it runs on.
 //!
 //! A store decides nothing about flows. It numbers events, keeps time, and compares versions and tokens.
+//!
+//! In each trait the required methods come first. Those with a body are shorthand for them, or have a default that's
+//! right for every store; override one only if your store can answer faster.
 
 pub mod clock;
 pub mod commit;
@@ -38,64 +41,79 @@ pub use commit::{
     Append, AppendError, Base, Commit, CommitError, Committed, Index, LeaseUse, Line, NewRun, Others,
     StateChange,
 };
-pub use document::{Document, DocumentPage, DocumentQuery, Order};
+pub use document::{Document, DocumentPage, DocumentQuery, Existing, NewDocument, Order};
 pub use error::StoreError;
 pub use job::{
     Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, Handoff, JobKey, JobRow, JobState, Lane,
-    LeasedJob, NewJob, Swept, Token,
+    LeasedJob, NewJob, Renewal, Swept, Token,
 };
-pub use lock::{Acquired, LockRequest, LockRow};
+pub use lock::{Acquired, HeldLock, LockRequest, LockRow};
 pub use memory::{Memory, MemoryStore};
 pub use query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery, Total};
 pub use receipt::{Opened, Receipt, ReceiptChange, ReceiptPage, ReceiptQuery, ReceiptStatus};
 pub use row::{Counter, Failure, Health, QueueRow, RunRow, Snapshot, StoredDefinition};
-pub use state::{StateOwner, StatePage, StateQuery, StateScope, StateValue};
+pub use state::{StateEdit, StateOwner, StatePage, StateQuery, StateScope, StateSpace, StateValue};
 pub use transfer::{Filling, Restored, RestoredEvent, RestoredRun, Transfer};
 
-/// The part of a store that runs live by: about ten verbs.
+/// What runs live by: commit, lease, read.
 #[async_trait]
 pub trait RunStore: Send + Sync + 'static {
     /// Writes every commit of the batch that its guards allow, in one durable write, and answers for each in order.
-    /// A refused commit leaves nothing behind and does not disturb the others. A batch holds a run at most once.
+    /// A refused commit leaves nothing behind and doesn't affect the others. A batch names a run at most once.
     /// Guards are checked in this order, and the first that fails is the answer: the base (`Exists` before
-    /// `UnknownDefinition`), the leases, the keys of added jobs (a key that is there already, or twice, is a
-    /// `StaleLease`); [`rule`] has them in full, and what becomes of jobs. `Err` means that the outcome of the whole batch is unknown, unless [`StoreError::nothing_written`] says so.
+    /// `UnknownDefinition`), the leases, the keys of added jobs (a duplicate key is a `StaleLease`). [`rule`] has them in
+    /// full, and what happens to jobs. `Err` means that the outcome of the whole batch is unknown, unless
+    /// [`StoreError::nothing_written`] says otherwise.
     async fn commit(&self, batch: Vec<Commit>) -> Result<Vec<Result<Committed, CommitError>>, StoreError>;
 
     /// Adds lines of running attempts (`step.started`, logs, state changes) to their runs' logs, fenced by the lease.
-    /// `from_line` makes it idempotent: lines that are already there are skipped. Answers how many lines of the attempt
-    /// are in the log now. A `from_line` beyond what is there is refused like a stale lease. The run's version and
-    /// state do not change.
+    /// `from_line` makes it idempotent: lines that are already there are skipped. Returns how many lines of the attempt
+    /// the log has now. A `from_line` beyond that is refused like a stale lease. The run's version and state don't
+    /// change.
     async fn append(&self, batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError>;
 
-    /// Leases due jobs of the lanes that the caller serves, most urgent first within a lane (then the one due first, then
-    /// the one added first), rotating over lanes. Held jobs, paused queues and timers are passed over.
+    /// Leases due jobs of the lanes that the caller serves: one of each lane in turn, within a lane the most urgent
+    /// first (then by due time, then by age). Skips held jobs, paused queues and timers.
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError>;
 
-    /// Moves the expiry of held leases to now + `ttl`, and says which are gone and why. A lease that ran out but that
-    /// nobody gave up yet is still held; one that was released is not.
-    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError>;
+    /// Extends or releases leases, and tells which are still held and why others are gone. An expired lease is held
+    /// until somebody gives its attempt up; a released one isn't. Releasing doesn't count as losing the lease.
+    async fn renew(&self, leases: Vec<Extend>, renewal: Renewal) -> Result<Vec<Extended>, StoreError>;
 
-    /// Gives leases back before their time: they expire now and do not count as lost.
-    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError>;
-
-    /// Finds up to `limit` expired leases and as many due timers that are not held, the longest due first. Changes nothing of
-    /// them: each becomes an input of its run. Succeeds only where the store takes writes, as far as it knows: after one was
-    /// refused it tries another, so that an idle engine learns that the trouble is over.
+    /// Finds up to `limit` expired leases and as many due timers that aren't held, the longest due first. Doesn't change
+    /// them: each becomes an input of its run. Fails while the store can't take writes, as far as it knows: after a
+    /// refused write it tries another, so that an idle engine notices when the trouble is over.
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError>;
 
-    /// The present state of runs; `None` for one that does not exist.
+    /// The current state of runs; `None` for one that doesn't exist.
     async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError>;
 
-    /// The `data` of the events at these addresses of a run; `None` where nothing is there.
+    /// The `data` of the events at these addresses of a run; `None` for an empty address.
     async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError>;
 
-    /// A page of a run's log, in order, of at most [`query::PAGE_BYTES`]. Its cost does not grow with the place in the log, nor
-    /// with what comes after the page.
+    /// A page of a run's log, in order, of at most [`query::PAGE_BYTES`]. Its cost grows neither with its position in
+    /// the log nor with what follows it.
     async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError>;
 
-    /// How many events of a run's log the filters of a query let through, wherever its page lies. Exact up to
-    /// [`query::EXACT_TOTAL`].
+    /// A page of a tenant's receipts, newest first. Its cost grows neither with its position in the list nor with
+    /// receipts that status and worker exclude. With `run` it may grow with the receipts of that run, with `event_id`
+    /// it doesn't. `Invalid` for an event without its run.
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError>;
+
+    /// A page of runs, newest first, with a total. `Invalid` for a state without its flow.
+    async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError>;
+
+    /// Events of many runs from a cursor on: in order per run, and none skipped that commits late. An empty cursor
+    /// starts at the oldest event kept; [`FeedFilter::from_now`] at the end.
+    async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError>;
+
+    /// Changes whenever something was committed, by this process or, sooner or later, by another. A hint.
+    fn watch(&self) -> watch::Receiver<u64>;
+
+    /// The store's clock.
+    async fn now(&self) -> Result<Time, StoreError>;
+
+    /// How many events of a run's log match the filters of a query, on any page. Exact up to [`query::EXACT_TOTAL`].
     async fn count_events(&self, run: &RunKey, query: EventQuery) -> Result<Total, StoreError> {
         let mut query = EventQuery { after: 0, limit: query::MAX_PAGE, ..query };
         let mut count = 0;
@@ -110,149 +128,132 @@ pub trait RunStore: Send + Sync + 'static {
         }
     }
 
-    /// The receipt of an event that a run took in; `None` where there is none of that id.
-    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError>;
+    /// The receipt of an event that a run received.
+    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
+        Ok(self.receipts(ReceiptQuery::only(run, event_id)).await?.items.pop())
+    }
 
-    /// A page of runs, newest first, with a total. `Invalid` for a state without its flow.
-    async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError>;
+    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
+        self.renew(leases, Renewal::Extend(ttl)).await
+    }
 
-    /// Events of many runs from a cursor on: in order per run, and none skipped that commits late. An empty cursor
-    /// starts at the oldest event kept; [`FeedFilter::from_now`] at the end.
-    async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError>;
-
-    /// Changes whenever something was committed, by this process or, sooner or later, by another. A hint.
-    fn watch(&self) -> watch::Receiver<u64>;
-
-    /// The store's clock.
-    async fn now(&self) -> Result<Time, StoreError>;
+    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
+        self.renew(leases, Renewal::Release).await.map(drop)
+    }
 }
 
 /// Definitions, key-value state, queues, locks, documents, and what operators need.
 #[async_trait]
 pub trait Catalog: Send + Sync + 'static {
-    /// Stores a definition. Only a hash never seen before becomes its flow's latest; an old one cannot turn it back.
-    /// [`Catalog::set_latest`] can.
-    /// `origin` (the folder that its commands run in) is replaced on every call. True where the hash was new.
+    /// Stores a definition, and returns whether its hash is new. A new one becomes its flow's latest; a known one doesn't
+    /// ([`Catalog::set_latest`] can do that). `origin` (the directory that its commands run in) is replaced every time.
     async fn put_definition(&self, definition: StoredDefinition) -> Result<bool, StoreError>;
-    async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError>;
-    /// Makes a definition its flow's latest, whatever was put after it. Without a hash the flow is retired: it has no latest
-    /// until a new definition is put or one is made the latest. False, and nothing changed, where the flow has no definition
-    /// of that hash, or none at all.
+
+    /// Makes a definition its flow's latest. With no hash the flow is retired: it has no latest until a new definition
+    /// is put or one is made the latest. False, with nothing changed, if the flow has no definition of that hash, or none
+    /// at all.
     async fn set_latest(&self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> Result<bool, StoreError>;
-    /// The latest definition of a flow; `None` where it has none or is retired.
-    async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError>;
-    /// Every definition of a tenant, by flow name, newest first within a flow.
+
+    /// All definitions of a tenant, by flow name, newest first within a flow.
     async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError>;
 
-    /// One value of key-value state; `None` where it is absent or expired.
-    async fn state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-    ) -> Result<Option<StateValue>, StoreError>;
-    /// A page of an owner's live values, by key, of at most [`query::PAGE_BYTES`]. Costs what the page holds, and the values past
-    /// their time among them.
-    async fn states(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        query: StateQuery,
-    ) -> Result<StatePage, StoreError>;
-    /// The named scopes of a tenant that hold a live value, by name.
-    async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError>;
-    /// Sets a value from outside of any run, or with no value deletes it; with a `ttl` it is gone that long after now.
-    /// `Invalid` for the state of a run, which its attempts alone write, each change with a line of the log.
-    async fn change_state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-        value: Option<Json>,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError>;
+    /// A page of an owner's live values, by key, of at most [`query::PAGE_BYTES`]. Costs as much as the values on it and
+    /// the expired ones between them.
+    async fn states(&self, space: &StateSpace, query: StateQuery) -> Result<StatePage, StoreError>;
 
-    /// Depths by lane of a tenant, by queue and need: the lanes that hold a job. Timers are not counted. A paused queue
-    /// that holds none has one row of zeros, with an empty need.
+    /// The named scopes of a tenant that have a live value, by name.
+    async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError>;
+
+    /// Writes a value from outside any run. `Invalid` for the state of a run: only its attempts write that, and each
+    /// change is in the log.
+    async fn change_state(&self, space: &StateSpace, edit: StateEdit) -> Result<(), StoreError>;
+
+    /// The depth of each lane of a tenant that has a job, by queue and need. Timers aren't counted. A paused queue with
+    /// no jobs has one row of zeros with an empty need.
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError>;
-    /// Stops or lets go on the claiming of a queue's jobs. Leased ones run on.
+
+    /// Stops or resumes the claiming of a queue's jobs. Leased ones keep running.
     async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: row::Pause) -> Result<(), StoreError>;
 
-    /// Takes a lock that is free or whose time is over. Its holder's token is granted it again, as by
-    /// [`Catalog::extend_lock`], so that a request may be repeated after an unknown outcome. `since` grows with every new
-    /// grant of the store, whatever its clock does.
+    /// Takes a lock that's free or expired. If the token already holds it, it's extended, so that a request can be
+    /// repeated after an unknown outcome. `since` grows with every new grant of the store, whatever its clock does.
     async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError>;
-    /// Moves the end of a held lock to now + `ttl` and gives it. `None` where this token does not hold it (any more).
-    async fn extend_lock(
-        &self,
-        tenant: &Tenant,
-        name: &str,
-        token: Token,
-        ttl: Duration,
-    ) -> Result<Option<Time>, StoreError>;
-    /// Gives a lock back. False, and nothing changed, where this token does not hold it (any more).
-    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError>;
+
+    /// Extends or releases a lock, and returns when it ends. `None`, with nothing changed, if this token doesn't hold it
+    /// (any more).
+    async fn renew_lock(&self, lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError>;
+
     /// The held locks of a tenant, by name.
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError>;
 
-    /// Writes a document, in place of the one under its id. With a `ttl` it is gone that long after now. A collection is
-    /// there as long as a document is. Names of collections and ids are texts of up to [`document::NAME_BYTES`] without NUL;
-    /// `Invalid` otherwise, here and below, and for a body beyond the limit of a payload.
-    async fn put_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError>;
-    /// Writes a document where none is live under its id, and gives the one that is otherwise; `None` where it was written.
-    /// Of those that race for an id one writes.
-    async fn create_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<Option<Document>, StoreError>;
-    /// One document; `None` where it is absent or expired.
-    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError>;
-    /// A page of the live documents of a collection, by id. Its cost does not grow with the place in the collection.
+    /// Writes a document; if it keeps an existing one, returns that. When several race for an id that way, one writes.
+    /// A collection exists as long as it has a document. Names of collections and ids have up to
+    /// [`document::NAME_BYTES`] and no NUL; anything else is `Invalid`, here and below, and so is a body over the limit.
+    async fn put_document(&self, document: NewDocument) -> Result<Option<Document>, StoreError>;
+
+    /// A page of the live documents of a collection, by id. Costs the same wherever it starts.
     async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError>;
-    /// Takes a document away. False where it was absent or expired.
+
+    /// Deletes a document. False if it's absent or expired.
     async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError>;
 
-    /// A page of a tenant's receipts, newest first. Its cost grows neither with its place in the list nor with the receipts
-    /// that status and worker leave out; with a run given, it grows with those of the run.
-    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError>;
-
-    /// Runs by (tenant, flow, status, state), as counted along with the commits. Zeros are left out.
+    /// Runs by (tenant, flow, status, state), as counted by the commits. Without zeros.
     async fn counters(&self) -> Result<Vec<Counter>, StoreError>;
+
     /// The jobs of a run: waiting, held and leased. Steps by index, then timers by number.
     async fn jobs(&self, run: &RunKey) -> Result<Vec<JobRow>, StoreError>;
 
-    /// Removes what is older than the policy keeps ([`row::Retention::of`] where the run has a `retain`), up to `limit`
-    /// runs (trimmed and removed together), those that ended first before others, and runs before events. Runs that have
-    /// not ended are never touched. Its cost grows with what it removes and with how many different `retain` the ended
-    /// runs have, not with the runs that it leaves. Key-value state, locks and documents past their time go along, however
-    /// many.
+    /// Removes what the policy ([`row::Retention::of`] if the run has a `retain`) no longer keeps, up to `limit` runs
+    /// trimmed or removed: the earliest ended first, and runs before events. Never touches a run that hasn't ended. Its
+    /// cost grows with what it removes and with the number of different `retain`, not with what it keeps. Expired
+    /// key-value state, locks and documents are removed too, however many there are.
     async fn retain(&self, policy: row::Retention, limit: usize) -> Result<row::Retained, StoreError>;
-    /// What is left of the reports of a run whose log was trimmed: the digests of all its events, made before they went, in
-    /// the same write that marks the run. `None` where the log is whole, and where an older build trimmed it.
+
+    /// The digests of all reports of a run whose log was trimmed, made in the same write that trimmed it. `None` if the
+    /// log is whole or was trimmed by an older version.
     async fn reports(&self, run: &RunKey) -> Result<Option<ReportDigests>, StoreError>;
-    /// Removes runs that have ended with all that is theirs, whatever retention would keep, and says for each whether it did:
-    /// not where the run has not ended or is not there. Events that a feed has not read yet go too.
+
+    /// Removes ended runs and everything that belongs to them, whatever retention would keep, even events that no feed
+    /// has read yet. False for a run that hasn't ended or doesn't exist.
     async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError>;
-    /// Mends what `reconcile` found, guarded by the run's version, which goes up by one.
+
+    /// Applies a repair that `reconcile` asks for, guarded by the run's version, which goes up by one.
     async fn repair(&self, repair: row::Repair) -> Result<(), CommitError>;
-    /// Whether several engines can work on it at once; otherwise it refuses a second one by itself.
-    fn is_shared(&self) -> bool;
+
+    /// The store's own view of its health.
+    async fn check(&self) -> Result<Health, StoreError>;
+
+    /// Whether several engines can use the store at once. If not, it has to refuse a second one itself.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// A handle on the same store for threads that only serve readers. If reads block, it does a few of them on the calling
     /// thread, which saves handing them to another thread and back. `None` if reads don't block.
     fn in_place(&self) -> Option<Arc<dyn Store>> {
         None
     }
-    /// What the store says of its own health.
-    async fn check(&self) -> Result<Health, StoreError>;
+
+    async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        let mut all = self.definitions(tenant).await?.into_iter();
+        Ok(all.find(|definition| &*definition.hash == hash))
+    }
+
+    /// The latest definition of a flow; `None` if it has none or is retired.
+    async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
+        let mut all = self.definitions(tenant).await?.into_iter();
+        Ok(all.find(|definition| definition.latest && &*definition.flow == flow))
+    }
+
+    /// One live value.
+    async fn state(&self, space: &StateSpace, key: &str) -> Result<Option<StateValue>, StoreError> {
+        Ok(self.states(space, StateQuery::only(key)).await?.values.pop())
+    }
+
+    /// One live document.
+    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
+        Ok(self.documents(collection, DocumentQuery::only(id)).await?.items.pop())
+    }
 }
 
 /// A whole store.

@@ -1,9 +1,9 @@
-//! Named locks: for users ([`Catalog::locks`](crate::Catalog::locks) lists them), and for what one engine at a time should
-//! do: retention and reconciliation.
+//! Named locks: for users ([`Catalog::locks`](crate::Catalog::locks) lists them), and for work that one engine at a time
+//! should do (retention, reconciliation).
 //!
-//! A lock ends by the store's clock, whether or not its holder has noticed. So it saves double work and never guards
-//! correctness by itself: no commit looks at one. A holder that must not write late passes its [`fence`] on, and whatever
-//! it writes to refuses a lower one.
+//! A lock ends by the store's clock, whether or not its holder has noticed. So it saves duplicate work but doesn't guard
+//! correctness: no commit looks at one. A holder that must not write late passes its [`fence`] along, and the target
+//! refuses lower ones.
 
 use std::time::Duration;
 
@@ -17,11 +17,25 @@ pub struct LockRequest {
     pub tenant: Tenant,
     /// Any text.
     pub name: String,
-    /// Who asks, in words that others are shown.
+    /// Who asks, as shown to others.
     pub owner: String,
-    /// Proves later that the lock is the asker's. Others are never shown it.
+    /// Proves later that the lock is the caller's. Never shown to others.
     pub token: Token,
     pub ttl: Duration,
+}
+
+/// A lock, as its holder names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldLock {
+    pub tenant: Tenant,
+    pub name: String,
+    pub token: Token,
+}
+
+impl HeldLock {
+    pub fn new(tenant: &Tenant, name: &str, token: Token) -> HeldLock {
+        HeldLock { tenant: tenant.clone(), name: name.to_owned(), token }
+    }
 }
 
 /// The answer to a [`LockRequest`].

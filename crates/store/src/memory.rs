@@ -17,7 +17,6 @@ mod transfer;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_core::event::Slot;
@@ -26,14 +25,14 @@ use flowline_core::{Json, RunKey, Tenant, Time};
 use tokio::sync::watch;
 
 use crate::commit::{Append, AppendError, Commit, CommitError, Committed};
-use crate::document::{Document, DocumentPage, DocumentQuery};
+use crate::document::{Document, DocumentPage, DocumentQuery, NewDocument};
 use crate::error::StoreError;
-use crate::job::{Claim, Claimed, Extend, Extended, JobRow, Swept, Token};
-use crate::lock::{Acquired, LockRequest, LockRow};
+use crate::job::{Claim, Claimed, Extend, Extended, JobRow, Renewal, Swept};
+use crate::lock::{Acquired, HeldLock, LockRequest, LockRow};
 use crate::query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery};
-use crate::receipt::{Receipt, ReceiptPage, ReceiptQuery};
+use crate::receipt::{ReceiptPage, ReceiptQuery};
 use crate::row::{Counter, Health, Pause, QueueRow, Repair, Retained, Retention, Snapshot, StoredDefinition};
-use crate::state::{StateOwner, StatePage, StateQuery, StateValue};
+use crate::state::{StateEdit, StatePage, StateQuery, StateSpace};
 use crate::transfer::{Filling, Restored, Transfer};
 use crate::{Catalog, Clock, RunStore};
 
@@ -108,14 +107,12 @@ impl RunStore for MemoryStore {
         Ok(self.lock().claim(self.time(), claim))
     }
 
-    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
-        Ok(self.lock().extend(self.time(), leases, ttl))
-    }
-
-    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
-        self.lock().release(self.time(), leases);
-        self.wake();
-        Ok(())
+    async fn renew(&self, leases: Vec<Extend>, renewal: Renewal) -> Result<Vec<Extended>, StoreError> {
+        let answers = self.lock().renew(self.time(), leases, renewal);
+        if renewal == Renewal::Release {
+            self.wake();
+        }
+        Ok(answers)
     }
 
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
@@ -134,12 +131,12 @@ impl RunStore for MemoryStore {
         Ok(self.lock().events(run, &query))
     }
 
-    async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
-        self.lock().runs(&query)
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        self.lock().receipts(&query)
     }
 
-    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
-        Ok(self.lock().receipt(run, event_id))
+    async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
+        self.lock().runs(&query)
     }
 
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
@@ -161,54 +158,25 @@ impl Catalog for MemoryStore {
         Ok(self.lock().put_definition(self.time(), definition))
     }
 
-    async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
-        Ok(self.lock().definition(tenant, hash))
-    }
-
     async fn set_latest(&self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> Result<bool, StoreError> {
         Ok(self.lock().set_latest(tenant, flow, hash))
-    }
-
-    async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
-        Ok(self.lock().latest(tenant, flow))
     }
 
     async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError> {
         Ok(self.lock().definitions(tenant))
     }
 
-    async fn state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-    ) -> Result<Option<StateValue>, StoreError> {
-        Ok(self.lock().state(self.time(), tenant, owner, key))
-    }
-
-    async fn states(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        query: StateQuery,
-    ) -> Result<StatePage, StoreError> {
-        Ok(self.lock().states(self.time(), tenant, owner, &query))
+    async fn states(&self, space: &StateSpace, query: StateQuery) -> Result<StatePage, StoreError> {
+        Ok(self.lock().states(self.time(), space, &query))
     }
 
     async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
         Ok(self.lock().scopes(self.time(), tenant))
     }
 
-    async fn change_state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-        value: Option<Json>,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        owner.writable()?;
-        self.lock().change_state(self.time(), tenant, owner, key, value, ttl);
+    async fn change_state(&self, space: &StateSpace, edit: StateEdit) -> Result<(), StoreError> {
+        space.owner.writable()?;
+        self.lock().change_state(self.time(), space, edit);
         Ok(())
     }
 
@@ -226,46 +194,16 @@ impl Catalog for MemoryStore {
         Ok(self.lock().acquire_lock(self.time(), request))
     }
 
-    async fn extend_lock(
-        &self,
-        tenant: &Tenant,
-        name: &str,
-        token: Token,
-        ttl: Duration,
-    ) -> Result<Option<Time>, StoreError> {
-        Ok(self.lock().extend_lock(self.time(), tenant, name, token, ttl))
-    }
-
-    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
-        Ok(self.lock().release_lock(self.time(), tenant, name, token))
+    async fn renew_lock(&self, lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError> {
+        Ok(self.lock().renew_lock(self.time(), lock, renewal))
     }
 
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
         Ok(self.lock().locks(self.time(), tenant))
     }
 
-    async fn put_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        self.lock().put_document(self.time(), collection, id, body, ttl)
-    }
-
-    async fn create_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<Option<Document>, StoreError> {
-        self.lock().create_document(self.time(), collection, id, body, ttl)
-    }
-
-    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
-        self.lock().document(self.time(), collection, id)
+    async fn put_document(&self, document: NewDocument) -> Result<Option<Document>, StoreError> {
+        self.lock().put_document(self.time(), document)
     }
 
     async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError> {
@@ -274,10 +212,6 @@ impl Catalog for MemoryStore {
 
     async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
         self.lock().delete_document(self.time(), collection, id)
-    }
-
-    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
-        self.lock().receipts(&query)
     }
 
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
@@ -304,10 +238,6 @@ impl Catalog for MemoryStore {
         self.lock().repair(self.time(), repair)?;
         self.wake();
         Ok(())
-    }
-
-    fn is_shared(&self) -> bool {
-        false
     }
 
     async fn check(&self) -> Result<Health, StoreError> {

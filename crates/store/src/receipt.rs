@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use flowline_core::{Json, RunId, Tenant, Time};
+use flowline_core::{Json, RunId, RunKey, Tenant, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
@@ -63,6 +63,8 @@ impl Receipt {
 pub struct ReceiptQuery {
     pub tenant: Tenant,
     pub run: Option<RunId>,
+    /// Only this event's. Requires `run`.
+    pub event_id: Option<String>,
     pub status: Option<ReceiptStatus>,
     pub worker: Option<String>,
     /// `next` of the page before.
@@ -72,12 +74,41 @@ pub struct ReceiptQuery {
 
 impl ReceiptQuery {
     pub fn of(tenant: Tenant) -> ReceiptQuery {
-        ReceiptQuery { tenant, run: None, status: None, worker: None, after: None, limit: PAGE }
+        ReceiptQuery {
+            tenant,
+            run: None,
+            event_id: None,
+            status: None,
+            worker: None,
+            after: None,
+            limit: PAGE,
+        }
+    }
+
+    /// The receipt of one event.
+    pub fn only(run: &RunKey, event_id: &str) -> ReceiptQuery {
+        ReceiptQuery {
+            run: Some(run.run.clone()),
+            event_id: Some(event_id.to_owned()),
+            limit: 1,
+            ..ReceiptQuery::of(run.tenant.clone())
+        }
+    }
+
+    /// `Invalid` for a filter that no list is kept for.
+    pub fn check(&self) -> Result<(), StoreError> {
+        match (&self.event_id, &self.run) {
+            (Some(event), None) => {
+                Err(StoreError::Invalid(format!("to look up the receipt of event {event:?}, name its run")))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub fn matches(&self, receipt: &Receipt) -> bool {
         receipt.tenant == self.tenant
             && self.run.as_ref().is_none_or(|run| *run == receipt.run_id)
+            && self.event_id.as_deref().is_none_or(|event| *event == *receipt.event_id)
             && self.status.is_none_or(|status| status == receipt.status)
             && self.worker.as_deref().is_none_or(|worker| receipt.worker.as_deref() == Some(worker))
     }

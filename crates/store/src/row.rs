@@ -26,6 +26,9 @@ pub enum Pause {
     Open,
 }
 
+/// What runs are counted by: tenant, flow, status and, for machines, state.
+pub type CounterKey = (Tenant, Arc<str>, Status, Option<Arc<str>>);
+
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counter {

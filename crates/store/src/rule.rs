@@ -33,7 +33,7 @@ use flowline_core::Time;
 use flowline_core::definition::Priority;
 
 use crate::commit::{Append, AppendError, Base, Commit, CommitError, LeaseUse, Line, NewRun, Others};
-use crate::job::{JobKey, JobRow, JobState, Lane, NewJob, Token};
+use crate::job::{JobKey, JobRow, JobState, Lane, NewJob, Renewal, Token};
 
 /// The jobs of a run.
 pub type Jobs<L = Lane> = BTreeMap<JobKey, StoredJob<L>>;
@@ -255,9 +255,14 @@ impl StoredLease {
         }
     }
 
-    /// Gives it back before its time.
-    pub fn release(&mut self, now: Time) {
-        self.released = true;
-        self.expires = self.expires.min(now);
+    /// What its holder does with it.
+    pub fn renew(&mut self, now: Time, renewal: Renewal) {
+        match renewal {
+            Renewal::Extend(ttl) => self.expires = now + ttl,
+            Renewal::Release => {
+                self.released = true;
+                self.expires = self.expires.min(now);
+            }
+        }
     }
 }

@@ -1,18 +1,19 @@
-//! Key-value state: whose it is, and how it is read.
+//! Key-value state: whose it is, how it's read and changed.
 //!
-//! A step names a [`StateScope`], which means something as seen from its run. Everything else names a [`StateOwner`], which
-//! needs no run to be understood. A value past its time counts as absent everywhere.
+//! A step names a [`StateScope`], relative to its run. Everything else names a [`StateOwner`] within a tenant, a
+//! [`StateSpace`]. A value past its time counts as absent everywhere.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flowline_core::ids::{NameError, check_name};
-use flowline_core::{Json, RunId, Time};
+use flowline_core::{Json, RunId, RunKey, Tenant, Time};
 
 use crate::error::StoreError;
 use crate::query::PageRoom;
 
-/// Whose key-value state, as a step says it.
+/// Whose key-value state, relative to a run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StateScope {
     Run,
@@ -33,12 +34,11 @@ impl StateScope {
         }
     }
 
-    /// Refuses what is no name.
     pub fn check(&self) -> Result<(), NameError> {
         check_name("scope", self.as_str())
     }
 
-    /// Whose it is, seen from a run.
+    /// What it means for this run.
     pub fn of(&self, run: &RunId, flow: &Arc<str>) -> StateOwner {
         match self {
             StateScope::Run => StateOwner::Run(run.clone()),
@@ -60,7 +60,7 @@ impl From<&str> for StateScope {
     }
 }
 
-/// Whose key-value state, named without a run that would tell.
+/// Whose key-value state within a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StateOwner {
     Run(RunId),
@@ -80,7 +80,7 @@ impl StateOwner {
         }
     }
 
-    /// Refuses the state of a run, which its attempts alone write.
+    /// `Invalid` for the state of a run, which only its attempts write.
     pub fn writable(&self) -> Result<(), StoreError> {
         match self {
             StateOwner::Run(run) => Err(StoreError::Invalid(format!(
@@ -90,7 +90,7 @@ impl StateOwner {
         }
     }
 
-    /// Reads what [`StateOwner`] shows itself as: `tenant`, `flow:FLOW`, `run:RUN`, or any other name.
+    /// Parses what `Display` writes: `tenant`, `flow:FLOW`, `run:RUN`, or any other name.
     pub fn parse(text: &str) -> Result<StateOwner, String> {
         let name = |what, name: &str| match check_name(what, name) {
             Ok(()) => Ok(Arc::from(name)),
@@ -118,6 +118,39 @@ impl fmt::Display for StateOwner {
     }
 }
 
+/// The key-value state of one owner.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StateSpace {
+    pub tenant: Tenant,
+    pub owner: StateOwner,
+}
+
+impl StateSpace {
+    pub fn new(tenant: &Tenant, owner: StateOwner) -> StateSpace {
+        StateSpace { tenant: tenant.clone(), owner }
+    }
+
+    pub fn of_run(run: &RunKey) -> StateSpace {
+        StateSpace::new(&run.tenant, StateOwner::Run(run.run.clone()))
+    }
+}
+
+/// A write of one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateEdit {
+    pub key: String,
+    /// `None` deletes the key.
+    pub value: Option<Json>,
+    /// How long the value lives; `None` for ever.
+    pub ttl: Option<Duration>,
+}
+
+impl StateEdit {
+    pub fn new(key: &str, value: Option<Json>, ttl: Option<Duration>) -> StateEdit {
+        StateEdit { key: key.to_owned(), value, ttl }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateValue {
     pub key: String,
@@ -131,17 +164,23 @@ impl StateValue {
     }
 }
 
-/// Which page of an owner's values.
+/// Which values of an owner.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StateQuery {
-    /// Keys after this one; `None` from the first on.
+    /// Only this key, wherever the page starts.
+    pub key: Option<String>,
+    /// Keys after this one; `None` starts at the first.
     pub after: Option<String>,
     pub limit: usize,
 }
 
 impl StateQuery {
     pub fn first(limit: usize) -> StateQuery {
-        StateQuery { after: None, limit }
+        StateQuery { limit, ..StateQuery::default() }
+    }
+
+    pub fn only(key: &str) -> StateQuery {
+        StateQuery { key: Some(key.to_owned()), ..StateQuery::first(1) }
     }
 }
 
@@ -153,7 +192,7 @@ pub struct StatePage {
 }
 
 impl StatePage {
-    /// A page of as many of these values as there is room for. Reads one more than that, where there is one.
+    /// Fills a page with as many values as fit. Reads one more, if there is one.
     pub fn fill<E>(
         values: impl IntoIterator<Item = Result<StateValue, E>>,
         limit: usize,

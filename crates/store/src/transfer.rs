@@ -18,7 +18,7 @@ use crate::error::StoreError;
 use crate::job::{JobRow, Token};
 use crate::receipt::Receipt;
 use crate::row::{RunRow, StoredDefinition};
-use crate::state::{StateOwner, StateValue};
+use crate::state::{StateSpace, StateValue};
 
 /// The verbs of a move. The source answers the first two, the target the others.
 #[async_trait]
@@ -59,7 +59,7 @@ pub enum Restored {
     Run(Box<RestoredRun>),
     Events { run: RunKey, events: Vec<RestoredEvent> },
     Receipts { run: RunKey, receipts: Vec<Receipt> },
-    Values { tenant: Tenant, owner: StateOwner, values: Vec<StateValue> },
+    Values { space: StateSpace, values: Vec<StateValue> },
     Documents { collection: String, documents: Vec<Document> },
 }
 

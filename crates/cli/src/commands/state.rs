@@ -72,7 +72,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         }
         Act::List { scope: None, .. } => scopes(context).await,
         Act::List { scope: Some(scope), limit, cursor, all } => {
-            let query = StateQuery { after: cursor, limit: usize::from(limit) };
+            let query = StateQuery { after: cursor, ..StateQuery::first(usize::from(limit)) };
             list(context, &owner(&scope)?, query, all).await
         }
         Act::Delete { scope, key } => delete(context, &owner(&scope)?, &key).await,

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use flowline::core::Tenant;
+use flowline::core::{Tenant, Time};
 use flowline::lock::{LockError, NamedLock};
-use flowline::store::{Acquired, LockRequest, Store, Token};
+use flowline::store::{Acquired, HeldLock, LockRequest, Renewal, Store, Token};
 use serde_json::json;
 
 use crate::site::{Kind, Site, wait_for};
@@ -16,6 +16,16 @@ const LONG: Duration = Duration::from_secs(60);
 fn ask(owner: &str, token: u128, ttl: Duration) -> LockRequest {
     let (tenant, name) = (Tenant::default(), "nightly".to_owned());
     LockRequest { tenant, name, owner: owner.to_owned(), token: Token(token), ttl }
+}
+
+async fn extend(store: &dyn Store, token: u128, ttl: Duration) -> Option<Time> {
+    let lock = HeldLock::new(&Tenant::default(), "nightly", Token(token));
+    store.renew_lock(lock, Renewal::Extend(ttl)).await.unwrap()
+}
+
+async fn release(store: &dyn Store, token: u128) -> bool {
+    let lock = HeldLock::new(&Tenant::default(), "nightly", Token(token));
+    store.renew_lock(lock, Renewal::Release).await.unwrap().is_some()
 }
 
 /// What the test does with a store, by two connections where it takes more than one.
@@ -43,11 +53,10 @@ pub fn a_lock_is_acquired_once(kind: Kind) {
 
 pub fn a_lock_is_released_by_its_holder_alone(kind: Kind) {
     with_stores(kind, async |one, other| {
-        let tenant = Tenant::default();
         one.acquire_lock(ask("a", 1, LONG)).await.unwrap();
-        assert!(!other.release_lock(&tenant, "nightly", Token(2)).await.unwrap(), "not by another");
-        assert!(one.release_lock(&tenant, "nightly", Token(1)).await.unwrap());
-        assert!(!one.release_lock(&tenant, "nightly", Token(1)).await.unwrap(), "once");
+        assert!(!release(other, 2).await, "not by another");
+        assert!(release(one, 1).await);
+        assert!(!release(one, 1).await, "once");
         let next = other.acquire_lock(ask("b", 2, LONG)).await.unwrap();
         assert!(matches!(next, Acquired::Granted { .. }), "then it is free");
     });
@@ -55,23 +64,18 @@ pub fn a_lock_is_released_by_its_holder_alone(kind: Kind) {
 
 pub fn a_lock_is_extended_by_its_holder_alone(kind: Kind) {
     with_stores(kind, async |one, other| {
-        let tenant = Tenant::default();
         let short = Duration::from_millis(200);
         one.acquire_lock(ask("a", 1, short)).await.unwrap();
-        assert_eq!(
-            other.extend_lock(&tenant, "nightly", Token(2), LONG).await.unwrap(),
-            None,
-            "not by another"
-        );
-        let until = one.extend_lock(&tenant, "nightly", Token(1), LONG).await.unwrap().unwrap();
+        assert_eq!(extend(other, 2, LONG).await, None, "not by another");
+        let until = extend(one, 1, LONG).await.unwrap();
         tokio::time::sleep(2 * short).await;
         let held = other.acquire_lock(ask("b", 2, LONG)).await.unwrap();
         assert_eq!(held, Acquired::Held { owner: "a".to_owned(), until }, "it lasts beyond its first time");
-        one.extend_lock(&tenant, "nightly", Token(1), short).await.unwrap();
+        extend(one, 1, short).await;
         tokio::time::sleep(2 * short).await;
         let taken = other.acquire_lock(ask("b", 2, LONG)).await.unwrap();
         assert!(matches!(taken, Acquired::Granted { .. }), "and ends by itself");
-        assert_eq!(one.extend_lock(&tenant, "nightly", Token(1), LONG).await.unwrap(), None, "too late");
+        assert_eq!(extend(one, 1, LONG).await, None, "too late");
     });
 }
 
@@ -91,7 +95,7 @@ pub fn a_contended_lock_has_one_holder_at_a_time(kind: Kind) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 inside.fetch_sub(1, Ordering::SeqCst);
                 turns.fetch_add(1, Ordering::SeqCst);
-                assert!(store.release_lock(&Tenant::default(), "nightly", Token(token)).await.unwrap());
+                assert!(release(store, token).await);
             }
         };
         tokio::join!(contend(one, 1), contend(other, 2), contend(one, 3), contend(other, 4));
@@ -123,7 +127,7 @@ pub fn a_guard_extends_its_lock_until_it_is_lost_or_released(kind: Kind) {
         let theirs = theirs.unwrap();
         assert!(released.unwrap() && theirs.is_held());
         // Taken away behind its back: its holder is told at the next extension.
-        assert!(one.release_lock(&Tenant::default(), "nightly", theirs.token()).await.unwrap());
+        assert!(release(&*one, theirs.token().0).await);
         let third = lock(&one, "c").try_acquire().await.unwrap();
         assert!(third.fence() > theirs.fence(), "{} after {}", third.fence(), theirs.fence());
         tokio::time::timeout(LONG, theirs.lost()).await.expect("it is told");

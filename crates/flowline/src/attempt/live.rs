@@ -11,7 +11,7 @@ use std::time::Duration;
 use flowline_core::Time;
 use flowline_core::json::Json;
 use flowline_core::limits::Limits;
-use flowline_store::{StateScope, Store, StoreError};
+use flowline_store::{StateScope, StateSpace, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
 use super::record::{self, Record};
@@ -241,8 +241,8 @@ impl LiveAttempt {
     pub(crate) async fn get(&self, scope: StateScope, key: &str) -> Result<Option<Json>, StepError> {
         record::check_state(&scope, key)?;
         let Attempt { run, plan, .. } = &self.attempt;
-        let owner = scope.of(&run.run, &plan.flow);
-        let found = self.ask(|| self.store.state(&run.tenant, &owner, key)).await?;
+        let space = StateSpace::new(&run.tenant, scope.of(&run.run, &plan.flow));
+        let found = self.ask(|| self.store.state(&space, key)).await?;
         self.record().get(&scope, key)?;
         Ok(found.map(|found| found.value))
     }

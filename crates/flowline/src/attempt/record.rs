@@ -10,7 +10,7 @@ use flowline_core::definition::Cleanup;
 use flowline_core::event::{EventType, NewEvent};
 use flowline_core::json::{self, Json};
 use flowline_core::{Input, Time, limits};
-use flowline_store::{Append, AppendError, Line, StateChange, StateScope};
+use flowline_store::{Append, AppendError, Line, StateChange, StateEdit, StateScope};
 
 use super::{Attempt, FirstLine, Launch, started_data};
 use crate::ledger::{InputEntry, InputOutcome};
@@ -107,7 +107,7 @@ impl Record {
         let ttl = ttl.filter(|_| value.is_some());
         let operation = if value.is_some() { "set" } else { "delete" };
         let event = self.state_event(operation, &scope, key, value.as_ref(), ttl);
-        let state = Some(StateChange { scope, key: key.to_owned(), value, ttl });
+        let state = Some(StateChange { scope, edit: StateEdit::new(key, value, ttl) });
         self.lines.push(Line { event, state });
         Ok(())
     }

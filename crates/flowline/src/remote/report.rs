@@ -8,7 +8,7 @@ use std::time::Duration;
 use flowline_core::event::EventType;
 use flowline_core::limits::format_bytes;
 use flowline_core::{Json, RunKey, Time, json};
-use flowline_store::{Append, EventQuery, Extend, Extended, Gone, JobKey, Line};
+use flowline_store::{Append, EventQuery, Extend, Extended, Gone, JobKey, Line, StateSpace};
 use tokio::sync::oneshot;
 
 use super::lease::Lease;
@@ -161,7 +161,8 @@ impl Remote {
         };
         let mut found = Vec::with_capacity(asked.len());
         for (owner, key) in asked {
-            found.push(store.state(&attempt.run.tenant, &owner, &key).await?.map(|found| found.value));
+            let space = StateSpace::new(&attempt.run.tenant, owner);
+            found.push(store.state(&space, &key).await?.map(|found| found.value));
         }
         Ok(Appended { lines, found })
     }

@@ -17,7 +17,7 @@ use tokio_postgres::Row;
 
 use super::Work;
 use super::flush;
-use super::model::{Live, Model};
+use super::model::{BatchRun, Model};
 use crate::code;
 use crate::fault::Fault;
 use crate::names::StoredNames;
@@ -227,11 +227,11 @@ const LOCK_JOBS: &str = "
         join jobs j on j.run = r.id and j.key between u.low and u.high
     order by j.run, j.key for update of j";
 
-fn live_run(row: &Row) -> Result<(RunKey, Live), Fault> {
+fn live_run(row: &Row) -> Result<(RunKey, BatchRun), Fault> {
     let run = RunKey::new(code::tenant(row.try_get(1)?)?, code::run_id(row.try_get(2)?)?);
     let count = |at: usize| row.try_get::<_, i32>(at).map(|n| n as u32);
     let version = row.try_get::<_, i64>(5)? as u64;
-    let live = Live {
+    let live = BatchRun {
         id: row.try_get(0)?,
         flow: row.try_get::<_, &str>(3)?.into(),
         base: version,
@@ -411,7 +411,7 @@ impl<'w> StartRows<'w> {
         self.status.push(index.status.as_str());
         let counts = [new.step_count, index.completed_steps, index.failed_steps, index.retries];
         self.counts.iter_mut().zip(counts).for_each(|(column, count)| column.push(count as i32));
-        let (error, step) = Live::failure_of(index);
+        let (error, step) = BatchRun::failure_of(index);
         self.failure_error.push(error);
         self.failure_step.push(step);
         let labels = (!new.labels.is_empty()).then(|| serde_json::json!(new.labels).to_string());

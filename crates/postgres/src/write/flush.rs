@@ -11,7 +11,7 @@ use flowline_store::rule::StoredJob;
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 
-use super::model::{Live, Model};
+use super::model::{BatchRun, Model};
 use super::receipts::{CHANGE_RECEIPTS, OPEN_RECEIPTS, changed, opened};
 use crate::code;
 use crate::fault::Fault;
@@ -92,10 +92,10 @@ const UPDATE_RUNS: &str = "
     select expect(count(*), cardinality($1::bigint[])) from written";
 
 fn runs(model: &Model) -> Option<Vec<Value>> {
-    let mut runs: Vec<&Live> = model.runs.values().filter(|run| run.changed).collect();
+    let mut runs: Vec<&BatchRun> = model.runs.values().filter(|run| run.changed).collect();
     runs.sort_unstable_by_key(|run| run.id);
-    let long = |of: fn(&Live) -> i64| column(&runs, |run| of(run));
-    let count = |of: fn(&Live) -> u32| column(&runs, |run| of(run) as i32);
+    let long = |of: fn(&BatchRun) -> i64| column(&runs, |run| of(run));
+    let count = |of: fn(&BatchRun) -> u32| column(&runs, |run| of(run) as i32);
     (!runs.is_empty()).then(|| {
         vec![
             long(|run| run.id),
@@ -214,7 +214,7 @@ fn rewinds(model: &Model) -> bool {
 }
 
 fn jobs_at<'r>(
-    run: &'r Live,
+    run: &'r BatchRun,
     keys: &'r BTreeSet<JobKey>,
 ) -> impl Iterator<Item = (&'r JobKey, &'r StoredJob)> {
     keys.iter().filter_map(|key| run.jobs.get_key_value(key))
@@ -272,9 +272,9 @@ fn cleared_state(model: &Model) -> Option<Vec<Value>> {
     let rows: Vec<_> = model.state.cleared.iter().collect();
     (!rows.is_empty()).then(|| {
         vec![
-            column(&rows, |(tenant, ..)| tenant.as_str().to_owned()),
-            column(&rows, |(_, owner)| code::scope_number(owner)),
-            column(&rows, |(_, owner)| code::owner_name(owner).to_owned()),
+            column(&rows, |space| space.tenant.as_str().to_owned()),
+            column(&rows, |space| code::scope_number(&space.owner)),
+            column(&rows, |space| code::owner_name(&space.owner).to_owned()),
         ]
     })
 }
@@ -287,9 +287,9 @@ fn deleted_state(model: &Model) -> Option<Vec<Value>> {
     let rows: Vec<_> = model.state.keys.iter().filter(|(_, value)| value.is_none()).collect();
     (!rows.is_empty()).then(|| {
         vec![
-            column(&rows, |(((tenant, ..), _), _)| tenant.as_str().to_owned()),
-            column(&rows, |(((_, owner), _), _)| code::scope_number(owner)),
-            column(&rows, |(((_, owner), _), _)| code::owner_name(owner).to_owned()),
+            column(&rows, |((space, _), _)| space.tenant.as_str().to_owned()),
+            column(&rows, |((space, _), _)| code::scope_number(&space.owner)),
+            column(&rows, |((space, _), _)| code::owner_name(&space.owner).to_owned()),
             column(&rows, |((_, key), _)| code::shut(key).into_owned()),
         ]
     })
@@ -305,9 +305,9 @@ fn set_state(model: &Model) -> Option<Vec<Value>> {
     let rows: Vec<_> = set.collect();
     (!rows.is_empty()).then(|| {
         vec![
-            column(&rows, |(((tenant, ..), _), _)| tenant.as_str().to_owned()),
-            column(&rows, |(((_, owner), _), _)| code::scope_number(owner)),
-            column(&rows, |(((_, owner), _), _)| code::owner_name(owner).to_owned()),
+            column(&rows, |((space, _), _)| space.tenant.as_str().to_owned()),
+            column(&rows, |((space, _), _)| code::scope_number(&space.owner)),
+            column(&rows, |((space, _), _)| code::owner_name(&space.owner).to_owned()),
             column(&rows, |((_, key), _)| code::shut(key).into_owned()),
             column(&rows, |(_, (value, _))| value.clone()),
             column(&rows, |(_, (_, expires))| *expires),

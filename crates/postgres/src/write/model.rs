@@ -7,24 +7,24 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use flowline_core::{Json, NewEvent, RunKey, Status, Tenant, Time};
-use flowline_store::row::Repair;
+use flowline_store::row::{CounterKey, Repair};
 use flowline_store::rule::{self, FencedLines, JobChange, Jobs, StoredJob};
 use flowline_store::{
     Append, AppendError, Commit, CommitError, Committed, Index, JobKey, NewRun, Opened, ReceiptStatus,
-    RunRow, StateChange, StateOwner,
+    RunRow, StateChange, StateEdit, StateSpace,
 };
 
 /// All that a batch works on.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     pub(super) now: Time,
-    pub(super) runs: HashMap<RunKey, Live>,
+    pub(super) runs: HashMap<RunKey, BatchRun>,
     pub(super) paused: BTreeSet<(Tenant, String)>,
     /// Definitions that starts of the batch name and that are not stored.
     pub(super) unknown: BTreeSet<(Tenant, Arc<str>)>,
     pub(super) events: Vec<EventRow>,
     pub(super) state: StateWrites,
-    pub(super) counts: BTreeMap<Counted, i64>,
+    pub(super) counts: BTreeMap<CounterKey, i64>,
     /// By run and number.
     pub(super) receipts: BTreeMap<(i64, u32), ReceiptRow>,
     /// Tenant, key, value and run.
@@ -33,12 +33,9 @@ pub(super) struct Model {
     pub(super) place: usize,
 }
 
-/// What runs are counted by: flow, status and, of machines, state.
-pub(super) type Counted = (Tenant, Arc<str>, Status, Option<Arc<str>>);
-
 /// A run of the batch.
 #[derive(Debug, Clone)]
-pub(super) struct Live {
+pub(super) struct BatchRun {
     pub(super) id: i64,
     pub(super) flow: Arc<str>,
     /// The version that is in the table.
@@ -91,16 +88,14 @@ pub(super) struct ReceiptRow {
     pub(super) completed_at: Option<i64>,
 }
 
-/// A value and its end.
-pub(super) type StateValue = (String, Option<i64>);
-
-pub(super) type Owner = (Tenant, StateOwner);
+/// A value and when it expires.
+pub(super) type ValueColumns = (String, Option<i64>);
 
 #[derive(Debug, Default)]
 pub(super) struct StateWrites {
-    pub(super) cleared: BTreeSet<Owner>,
-    /// The last word on each key.
-    pub(super) keys: BTreeMap<(Owner, String), Option<StateValue>>,
+    pub(super) cleared: BTreeSet<StateSpace>,
+    /// The last write of each key.
+    pub(super) keys: BTreeMap<(StateSpace, String), Option<ValueColumns>>,
 }
 
 impl Model {
@@ -128,7 +123,7 @@ impl Model {
     /// The rest of a start whose row was just inserted: its jobs and events.
     pub(super) fn started(&mut self, id: i64, commit: &Commit, new: &NewRun) -> Committed {
         let (now, flow) = (self.now, &new.flow);
-        let mut run = Live::inserted(id, commit, flow, now);
+        let mut run = BatchRun::inserted(id, commit, flow, now);
         let granted = run.settle(commit, now, &self.paused, self.place);
         let (mut seq, ms) = (0, now.millis());
         for event in &commit.events {
@@ -187,7 +182,7 @@ impl Model {
                 run.completed_at = completed_at.map(Time::millis);
                 run.seq = *events;
                 // The log says what it is, `None` too; a commit's `None` would keep it.
-                run.failure = Live::failure_of(index);
+                run.failure = BatchRun::failure_of(index);
             }
             Repair::Events { events, state, index, .. } => {
                 let ts = now.max(Time::from_millis(run.ms));
@@ -215,7 +210,7 @@ impl Model {
         })
     }
 
-    fn count(&mut self, before: Counted, after: Counted) {
+    fn count(&mut self, before: CounterKey, after: CounterKey) {
         if before != after {
             *self.counts.entry(before).or_default() -= 1;
             *self.counts.entry(after).or_default() += 1;
@@ -223,26 +218,27 @@ impl Model {
     }
 
     fn clear_state(&mut self, run: &RunKey) {
-        let owner = (run.tenant.clone(), StateOwner::Run(run.run.clone()));
-        self.state.keys.retain(|(of, _), _| *of != owner);
-        self.state.cleared.insert(owner);
+        let space = StateSpace::of_run(run);
+        self.state.keys.retain(|(of, _), _| *of != space);
+        self.state.cleared.insert(space);
     }
 
     fn change_state(&mut self, run: &RunKey, flow: &Arc<str>, change: &StateChange) {
-        let owner = (run.tenant.clone(), change.scope.of(&run.run, flow));
-        let expires = change.ttl.map(|ttl| (self.now + ttl).millis());
-        let value = change.value.as_ref().map(|value| (value.get().to_owned(), expires));
-        self.state.keys.insert((owner, change.key.clone()), value);
+        let StateChange { scope, edit: StateEdit { key, value, ttl } } = change;
+        let space = StateSpace::new(&run.tenant, scope.of(&run.run, flow));
+        let expires = ttl.map(|ttl| (self.now + ttl).millis());
+        let value = value.as_ref().map(|value| (value.get().to_owned(), expires));
+        self.state.keys.insert((space, key.clone()), value);
     }
 }
 
-impl Live {
-    fn inserted(id: i64, commit: &Commit, flow: &Arc<str>, now: Time) -> Live {
+impl BatchRun {
+    fn inserted(id: i64, commit: &Commit, flow: &Arc<str>, now: Time) -> BatchRun {
         let Index { status, completed_steps, failed_steps, retries, .. } = commit.index;
         let machine_state = commit.index.state.clone();
         let ms = now.millis();
         let ended = commit.events.iter().any(|event| event.kind.is_terminal()).then_some(ms);
-        Live {
+        BatchRun {
             id,
             flow: flow.clone(),
             base: 1,
@@ -257,7 +253,7 @@ impl Live {
             created_at: ms,
             started_at: commit.events.iter().find_map(|event| event.begins(now)).map(Time::millis).or(ended),
             completed_at: ended,
-            failure: Live::failure_of(&commit.index),
+            failure: BatchRun::failure_of(&commit.index),
             state: None,
             changed: false,
             jobs: Jobs::new(),
@@ -268,8 +264,8 @@ impl Live {
     }
 
     /// A run whose row was inserted whole: nothing of it is to be written but its jobs.
-    pub(super) fn restored(id: i64, row: &RunRow) -> Live {
-        Live {
+    pub(super) fn restored(id: i64, row: &RunRow) -> BatchRun {
+        BatchRun {
             id,
             flow: row.flow_name.clone(),
             base: 0,
@@ -295,7 +291,7 @@ impl Live {
     }
 
     /// What the run is counted under as it stands.
-    pub(super) fn counted(&self, tenant: &Tenant) -> Counted {
+    pub(super) fn counted(&self, tenant: &Tenant) -> CounterKey {
         (tenant.clone(), self.flow.clone(), self.status, self.machine_state.clone())
     }
 
@@ -392,7 +388,7 @@ impl Live {
         self.failed_steps = index.failed_steps;
         self.retries = index.retries;
         if index.failure.is_some() {
-            self.failure = Live::failure_of(index);
+            self.failure = BatchRun::failure_of(index);
         }
         self.changed = true;
     }

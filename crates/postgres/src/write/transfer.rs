@@ -5,12 +5,12 @@ use std::collections::{BTreeSet, HashMap};
 use flowline_core::{RunKey, Tenant, Time};
 use flowline_store::rule::StoredJob;
 use flowline_store::{
-    CommitError, JobRow, Lane, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue, StoreError,
+    CommitError, JobRow, Lane, Restored, RestoredEvent, RestoredRun, StateSpace, StateValue, StoreError,
     StoredDefinition,
 };
 
 use super::flush::{self, column};
-use super::model::{EventRow, Live, Model, number};
+use super::model::{BatchRun, EventRow, Model, number};
 use crate::code;
 use crate::documents;
 use crate::fault::Fault;
@@ -76,7 +76,7 @@ pub(crate) async fn restore(
                     return Ok(Err(StoreError::Invalid(early).into()));
                 }
             },
-            Restored::Values { tenant, owner, values } => model.restored_values(tenant, owner, values),
+            Restored::Values { space, values } => model.restored_values(space, values),
             Restored::Documents { collection, documents } => {
                 documents::restore(seat, collection, documents).await?;
             }
@@ -185,7 +185,7 @@ impl Model {
         let RestoredRun { row, jobs, token, .. } = restored;
         let labels = row.labels.iter();
         self.labels.extend(labels.map(|(key, value)| (row.tenant.clone(), key.clone(), value.clone(), id)));
-        let mut live = Live::restored(id, row);
+        let mut live = BatchRun::restored(id, row);
         for (at, job) in jobs.iter().enumerate() {
             live.add(job.key, StoredJob::restored(number(place, at), job, job.lane(), *token));
         }
@@ -203,11 +203,10 @@ impl Model {
         self.events.extend(events.iter().map(row));
     }
 
-    fn restored_values(&mut self, tenant: &Tenant, owner: &StateOwner, values: &[StateValue]) {
-        let owner = (tenant.clone(), owner.clone());
+    fn restored_values(&mut self, space: &StateSpace, values: &[StateValue]) {
         for StateValue { key, value, expires } in values {
             let value = (value.get().to_owned(), expires.map(|time| time.millis()));
-            self.state.keys.insert((owner.clone(), key.clone()), Some(value));
+            self.state.keys.insert((space.clone(), key.clone()), Some(value));
         }
     }
 }

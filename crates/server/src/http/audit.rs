@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use flowline::core::{Json, Tenant};
-use flowline::store::Store;
+use flowline::store::{NewDocument, Store};
 use serde_json::json;
 
 use super::access::Principal;
@@ -47,7 +47,8 @@ pub async fn write(store: &dyn Store, principal: &Principal, act: Act<'_>) {
     if let Some(user) = user {
         line["onBehalfOf"] = user.as_str().into();
     }
-    let written = store.put_document(&collection(&principal.tenant), &id, Json::from(line), Some(KEPT)).await;
+    let line = NewDocument::new(&collection(&principal.tenant), &id, Json::from(line), Some(KEPT));
+    let written = store.put_document(line).await;
     if let Err(error) = written {
         tracing::warn!(%error, path, "could not write to the audit log");
     }

@@ -11,7 +11,7 @@ use flowline::core::event::EventType;
 use flowline::core::{Input, Json as Raw, Status};
 use flowline::explain::explain;
 use flowline::store::query::{MAX_PAGE, PAGE};
-use flowline::store::{EventQuery, RunRow, Total};
+use flowline::store::{EventQuery, RunRow, StateSpace, Total};
 use flowline::verify::verify_run;
 use flowline::{Applied, RetryFrom, RunOutcome, StateOwner, StateQuery, StateScope};
 use flowline_api::explain::{Explanation, VerifyReport};
@@ -277,7 +277,8 @@ async fn state(caller: Caller, params: Params) -> Result<Json<RunValues>, Proble
     if matches!(owner, StateOwner::Tenant | StateOwner::Named(_)) {
         caller.check_shared_state()?;
     }
-    let page = caller.engine.store().states(&row.tenant, &owner, StateQuery::first(MAX_PAGE)).await?;
+    let space = StateSpace::new(&row.tenant, owner);
+    let page = caller.engine.store().states(&space, StateQuery::first(MAX_PAGE)).await?;
     let values = page.values.into_iter().map(|found| (found.key, found.value)).collect();
     Ok(Json(RunValues { scope: scope.as_str().to_owned(), values, has_more: page.more }))
 }

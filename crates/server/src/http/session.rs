@@ -11,7 +11,7 @@ use axum::handler::Handler as _;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use flowline::core::Json;
-use flowline::store::Store;
+use flowline::store::{NewDocument, Store};
 use flowline_api::access::NewSession;
 
 use super::problem::Problem;
@@ -73,7 +73,8 @@ async fn sign_in(
     }
     let secret = token::random()?;
     let body = Json::of(&hash).map_err(|error| Problem::new(&codes::INTERNAL, error.to_string()))?;
-    app.engine.store().put_document(COLLECTION, &token::hash(&secret), body, Some(LASTS)).await?;
+    let session = NewDocument::new(COLLECTION, &token::hash(&secret), body, Some(LASTS));
+    app.engine.store().put_document(session).await?;
     Ok(set_cookie(&headers, &secret, LASTS))
 }
 

@@ -7,7 +7,7 @@ use axum::handler::Handler as _;
 use flowline::core::Tenant;
 use flowline::core::time::parse_duration;
 use flowline::store::query::PAGE;
-use flowline::store::{Store, StoreError};
+use flowline::store::{StateSpace, Store, StoreError};
 use flowline::{StateHandle, StateOwner, StatePage, StateQuery, StateValue};
 use flowline_api::state::{StateChanged, StateEntry, StateList, StateScopeView, StateScopes, StateWrite};
 
@@ -80,7 +80,7 @@ pub fn state_list(owner: &StateOwner, page: StatePage) -> StateList {
 }
 
 pub async fn read_scopes(store: &dyn Store, tenant: &Tenant) -> Result<StateScopes, StoreError> {
-    let own = store.states(tenant, &StateOwner::Tenant, StateQuery::first(1)).await?;
+    let own = store.states(&StateSpace::new(tenant, StateOwner::Tenant), StateQuery::first(1)).await?;
     let own = (!own.values.is_empty()).then(|| "tenant".to_owned());
     let named = store.scopes(tenant).await?;
     let all = own.into_iter().chain(named.iter().map(|name| name.to_string()));
@@ -125,7 +125,9 @@ async fn scopes(caller: Caller, _: Params) -> Result<Json<StateScopes>, Problem>
 async fn list(caller: Caller, params: Params) -> Result<Json<StateList>, Problem> {
     let state = state_of(&caller, &params).await?;
     let limit = params.number("limit").map_or(PAGE, |limit| limit as usize);
-    let page = state.list(StateQuery { after: params.text("cursor").map(str::to_owned), limit }).await?;
+    let page = state
+        .list(StateQuery { after: params.text("cursor").map(str::to_owned), ..StateQuery::first(limit) })
+        .await?;
     Ok(Json(state_list(state.owner(), page)))
 }
 

@@ -105,6 +105,7 @@ async fn audit(caller: Caller, params: Params) -> Result<Json<AuditList>, Proble
         order: Order::Descending,
         after: params.text("cursor").map(str::to_owned),
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
+        ..DocumentQuery::default()
     };
     let page = caller.engine.store().documents(&collection(caller.engine.tenant()), query).await?;
     let next = page.items.last().filter(|_| page.more).map(|last| last.id.clone());

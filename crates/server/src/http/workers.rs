@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::handler::Handler as _;
 use flowline::core::{Json as Raw, Tenant};
-use flowline::store::DocumentQuery;
 use flowline::store::query::PAGE;
+use flowline::store::{DocumentQuery, NewDocument};
 use flowline_api::queues::WorkerList;
 use serde_json::json;
 
@@ -68,7 +68,8 @@ impl WorkerSightings {
             "worker": worker, "queues": queues, "lastSeen": now, "instance": &*caller.engine.config().instance,
             "subject": &*caller.principal.subject,
         });
-        let _ = store.put_document(&collection(tenant), worker, Raw::from(body), Some(LISTED)).await;
+        let seen = NewDocument::new(&collection(tenant), worker, Raw::from(body), Some(LISTED));
+        let _ = store.put_document(seen).await;
     }
 
     /// Writes down that a worker that is listed is still there.
@@ -84,7 +85,8 @@ impl WorkerSightings {
         };
         let mut body = known.body.value();
         body["lastSeen"] = json!(now);
-        let _ = store.put_document(&collection, worker, Raw::from(body), Some(LISTED)).await;
+        let seen = NewDocument::new(&collection, worker, Raw::from(body), Some(LISTED));
+        let _ = store.put_document(seen).await;
     }
 }
 

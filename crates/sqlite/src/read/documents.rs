@@ -11,13 +11,6 @@ use crate::fault::Fault;
 use crate::schema;
 
 impl Reader<'_> {
-    pub(crate) fn document(&self, collection: &str, id: &str, now: Time) -> Result<Option<Document>, Fault> {
-        match self.has(schema::WITH_DOCUMENTS)? {
-            true => live(self.conn, collection, id, now),
-            false => Ok(None),
-        }
-    }
-
     pub(crate) fn documents(
         &self,
         collection: &str,
@@ -26,7 +19,12 @@ impl Reader<'_> {
     ) -> Result<DocumentPage, Fault> {
         let mut found = Vec::new();
         let limit = page_size(query.limit);
-        if self.has(schema::WITH_DOCUMENTS)? {
+        if !self.has(schema::WITH_DOCUMENTS)? {
+            return Ok(DocumentPage::of(found, limit));
+        }
+        if let Some(id) = &query.id {
+            found.extend(live(self.conn, collection, id, now)?);
+        } else {
             let mut statement = self.conn.prepare_cached(&page_sql(query))?;
             let (now, most) = (now.millis(), limit as i64 + 1);
             let mut rows = match &query.after {

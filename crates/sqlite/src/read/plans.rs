@@ -148,7 +148,7 @@ fn retention_costs_what_is_due_however_many_ended_runs_are_kept() {
 fn a_page_of_documents_begins_by_key_wherever_it_lies() {
     let conn = empty();
     for (order, key) in [(Order::Ascending, "id>?"), (Order::Descending, "id<?")] {
-        let query = DocumentQuery { order, after: Some("a".to_owned()), limit: 10 };
+        let query = DocumentQuery { id: None, order, after: Some("a".to_owned()), limit: 10 };
         let key = format!("SEARCH documents USING PRIMARY KEY (collection=? AND {key})");
         assert_flat(&plan(&conn, &documents::page_sql(&query)), &key);
         let first = documents::page_sql(&DocumentQuery { after: None, ..query });
@@ -171,6 +171,9 @@ fn a_page_of_receipts_is_read_in_the_order_of_an_index() {
     }
     let query = ReceiptQuery { run: Some(RunId::new("r").unwrap()), ..ReceiptQuery::of(Tenant::default()) };
     assert_flat(&plan(&conn, &receipts::page_sql(&query)), "USING PRIMARY KEY (run=? AND number<?)");
+    let query = ReceiptQuery { event_id: Some("e".to_owned()), ..query };
+    let by_event = "INDEX receipts_by_event (run=? AND event_id=? AND number<?)";
+    assert_flat(&plan(&conn, &receipts::page_sql(&query)), by_event);
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! Receipts: by the id of their event, and in pages, newest first. A file that no engine of this build has opened yet has
-//! none.
+//! Receipts, newest first. A file that no engine of this version has opened yet has none.
 
 use flowline_core::{Json, RunKey, Time};
 use flowline_store::query::page_size;
@@ -23,18 +22,8 @@ const END: ReceiptPlace =
     ReceiptPlace { received: Time::from_millis(i64::MAX), run: i64::MAX as u64, number: u32::MAX };
 
 impl Reader<'_> {
-    pub(crate) fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, Fault> {
-        if !self.has(schema::WITH_MACHINES)? {
-            return Ok(None);
-        }
-        let Some(run) = self.run(run)? else { return Ok(None) };
-        let sql = format!("{RECEIPTS} where c.run = ?1 and c.event_id = ?2");
-        let mut statement = self.conn.prepare_cached(&sql)?;
-        let mut rows = statement.query(params![run, event_id])?;
-        rows.next()?.map(receipt).transpose()
-    }
-
     pub(crate) fn receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, Fault> {
+        query.check()?;
         let before = query.after.as_deref().map(ReceiptPlace::parse).transpose()?.unwrap_or(END);
         let limit = page_size(query.limit);
         if !self.has(schema::WITH_MACHINES)? {
@@ -68,7 +57,7 @@ impl Reader<'_> {
                 return Ok(places);
             };
             let status = query.status.map(code::receipt_status_number);
-            let of = params![run, before.number, status, query.worker, count as i64];
+            let of = params![run, before.number, status, query.worker, count as i64, query.event_id];
             add_places(&mut statement, of, &mut places)?;
             return Ok(places);
         }
@@ -95,13 +84,15 @@ impl Reader<'_> {
 /// right one is the one in whose order the page is.
 pub(super) fn page_sql(query: &ReceiptQuery) -> String {
     if query.run.is_some() {
-        return "select received_at, run, number from receipts where run = ?1 and number < ?2
-            and (?3 is null or status = ?3) and (?4 is null or worker = ?4) order by number desc limit ?5"
-            .to_owned();
+        // What a query does not read it must still name, for parameters are counted.
+        let event = if query.event_id.is_some() { "event_id = ?6" } else { "?6 is null" };
+        return format!(
+            "select received_at, run, number from receipts where run = ?1 and {event} and number < ?2
+                and (?3 is null or status = ?3) and (?4 is null or worker = ?4) order by number desc limit ?5"
+        );
     }
     let (index, worker) = match query.worker {
         Some(_) => ("receipts_by_worker", "worker = ?7"),
-        // What a query does not read it must still name, for parameters are counted.
         None => ("receipts_by_status", "?7 is null"),
     };
     format!(

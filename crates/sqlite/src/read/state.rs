@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use flowline_core::{RunKey, Tenant, Time};
-use flowline_store::{StateOwner, StatePage, StateQuery, StateValue};
+use flowline_store::{StateOwner, StatePage, StateQuery, StateSpace, StateValue};
 use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, params};
 
@@ -13,49 +13,31 @@ use crate::code;
 use crate::fault::Fault;
 
 impl Reader<'_> {
-    pub(crate) fn state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-        now: Time,
-    ) -> Result<Option<StateValue>, Fault> {
-        let Some(id) = self.owner(tenant, owner)? else { return Ok(None) };
-        let mut statement = self.conn.prepare_cached(
-            "select value, expires from kv where scope = ?1 and owner = ?2 and key = ?3
-                and (expires is null or expires > ?4)",
-        )?;
-        let kept = code::kv_key(owner, key);
-        let mut rows = statement.query(params![code::scope_number(owner), id, kept, now.millis()])?;
-        let Some(row) = rows.next()? else { return Ok(None) };
-        Ok(Some(StateValue {
-            key: key.to_owned(),
-            value: code::json(row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?)?,
-            expires: row.get::<_, Option<i64>>(1)?.map(Time::from_millis),
-        }))
-    }
-
     pub(crate) fn states(
         &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
+        space: &StateSpace,
         query: &StateQuery,
         now: Time,
     ) -> Result<StatePage, Fault> {
-        let Some(id) = self.owner(tenant, owner)? else { return Ok(StatePage::default()) };
+        let owner = &space.owner;
+        let Some(id) = self.owner(space)? else { return Ok(StatePage::default()) };
         // `0` is the character after `/`. No text is as large as a blob.
         let end: Value = match owner {
             StateOwner::Named(name) => Value::Text(format!("{name}0")),
             _ => Value::Blob(Vec::new()),
         };
-        let beyond = if query.after.is_some() { ">" } else { ">=" };
+        let (compare, key) = match (&query.key, &query.after) {
+            (Some(key), _) => ("=", key.as_str()),
+            (None, Some(after)) => (">", after.as_str()),
+            (None, None) => (">=", ""),
+        };
         let mut statement = self.conn.prepare_cached(&format!(
-            "select key, value, expires from kv where scope = ?1 and owner = ?2 and key {beyond} ?5 and key < ?6
+            "select key, value, expires from kv where scope = ?1 and owner = ?2 and key {compare} ?5 and key < ?6
                 and (expires is null or expires > ?3) order by key limit ?4"
         ))?;
-        let after = code::kv_key(owner, query.after.as_deref().unwrap_or_default());
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX - 1) + 1;
-        let values = params![code::scope_number(owner), id, now.millis(), limit, after, end];
+        let key = code::kv_key(owner, key);
+        let values = params![code::scope_number(owner), id, now.millis(), limit, key, end];
         let found = statement.query_and_then(values, |row| {
             let key: String = row.get(0)?;
             Ok(StateValue {
@@ -86,7 +68,7 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    fn owner(&self, tenant: &Tenant, owner: &StateOwner) -> Result<Option<i64>, Fault> {
+    fn owner(&self, StateSpace { tenant, owner }: &StateSpace) -> Result<Option<i64>, Fault> {
         match owner {
             StateOwner::Run(run) => self.run(&RunKey::new(tenant.clone(), run.clone())),
             StateOwner::Tenant | StateOwner::Named(_) => self.tenant(tenant),

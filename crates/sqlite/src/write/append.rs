@@ -1,10 +1,8 @@
 //! Lines of running attempts, fenced by their leases, and changes of key-value state.
 
-use std::time::Duration;
-
-use flowline_core::{Json, RunId, Tenant, Time};
+use flowline_core::{Json, RunId, RunKey, Time};
 use flowline_store::rule::{self, FencedLines};
-use flowline_store::{Append, AppendError, StateChange, StateOwner};
+use flowline_store::{Append, AppendError, StateChange, StateEdit, StateOwner, StateSpace, StoreError};
 
 use super::Writer;
 use crate::code;
@@ -38,7 +36,7 @@ impl Writer<'_> {
     }
 
     fn change_state(&mut self, id: i64, run: &RunId, change: &StateChange, now: Time) -> Result<(), Fault> {
-        let StateChange { scope, key, value, ttl } = change;
+        let StateChange { scope, edit: StateEdit { key, value, ttl } } = change;
         let found = self.run(id)?;
         // The row has the flow's number; its name is not needed.
         let owner = scope.of(run, &"".into());
@@ -51,21 +49,25 @@ impl Writer<'_> {
     }
 
     /// A change from outside of any run.
-    pub(crate) fn change_state_of(
-        &mut self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-        value: Option<&Json>,
-        ttl: Option<Duration>,
-    ) -> Result<(), Fault> {
+    pub(crate) fn change_state_of(&mut self, space: &StateSpace, edit: &StateEdit) -> Result<(), Fault> {
+        let StateEdit { key, value, ttl } = edit;
         let now = self.clock.now();
-        let of = self.names.tenant(self.conn, tenant)?;
-        let of = match owner {
-            StateOwner::Flow(flow) => self.names.flow(self.conn, of, flow)?,
-            _ => of,
-        };
-        self.put_value(owner, of, key, value, ttl.map(|ttl| now + ttl))
+        let of = self.owner_number(space)?;
+        self.put_value(&space.owner, of, key, value.as_ref(), ttl.map(|ttl| now + ttl))
+    }
+
+    /// The number that the values of an owner are kept under. A run must exist.
+    pub(super) fn owner_number(&mut self, space: &StateSpace) -> Result<i64, Fault> {
+        let tenant = self.names.tenant(self.conn, &space.tenant)?;
+        Ok(match &space.owner {
+            StateOwner::Run(run) => {
+                let run = RunKey::new(space.tenant.clone(), run.clone());
+                let early = || StoreError::Invalid(format!("values of run {run} come before the run itself"));
+                self.find(&run)?.ok_or_else(early)?
+            }
+            StateOwner::Flow(flow) => self.names.flow(self.conn, tenant, flow)?,
+            StateOwner::Tenant | StateOwner::Named(_) => tenant,
+        })
     }
 
     /// Writes a value, or with none deletes it.

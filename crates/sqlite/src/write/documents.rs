@@ -1,9 +1,6 @@
 //! Documents. One whose time is over counts as gone; its row is replaced, or goes with the next retention.
 
-use std::time::Duration;
-
-use flowline_core::Json;
-use flowline_store::Document;
+use flowline_store::{Document, Existing, NewDocument};
 use rusqlite::{OptionalExtension, params};
 
 use super::Writer;
@@ -13,31 +10,18 @@ use crate::read;
 const PUT: &str = "insert or replace into documents (collection, id, body, expires) values (?1, ?2, ?3, ?4)";
 
 impl Writer<'_> {
-    pub(crate) fn put_document(
-        &mut self,
-        collection: &str,
-        id: &str,
-        body: &Json,
-        ttl: Option<Duration>,
-    ) -> Result<(), Fault> {
-        let expires = ttl.map(|ttl| (self.clock.now() + ttl).millis());
-        self.conn.prepare_cached(PUT)?.execute(params![collection, id, body.get(), expires])?;
-        Ok(())
-    }
-
-    /// The document that is live under the id, or `None` where this one was written.
-    pub(crate) fn create_document(
-        &mut self,
-        collection: &str,
-        id: &str,
-        body: &Json,
-        ttl: Option<Duration>,
-    ) -> Result<Option<Document>, Fault> {
-        let there = read::documents::live(self.conn, collection, id, self.clock.now())?;
-        if there.is_none() {
-            self.put_document(collection, id, body, ttl)?;
+    /// The live document that it keeps; `None` if this one was written.
+    pub(crate) fn put_document(&mut self, new: &NewDocument) -> Result<Option<Document>, Fault> {
+        let NewDocument { collection, id, body, ttl, existing } = new;
+        let now = self.clock.now();
+        if *existing == Existing::Keep
+            && let Some(there) = read::documents::live(self.conn, collection, id, now)?
+        {
+            return Ok(Some(there));
         }
-        Ok(there)
+        let expires = ttl.map(|ttl| (now + ttl).millis());
+        self.conn.prepare_cached(PUT)?.execute(params![collection, id, body.get(), expires])?;
+        Ok(None)
     }
 
     pub(crate) fn restore_documents(

@@ -1,13 +1,12 @@
-//! Who works on what: claim, extend, release.
+//! Who works on what: claim, renew.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use flowline_core::definition::Priority;
 use flowline_core::{Tenant, Time};
 use flowline_store::rule::StoredLease;
-use flowline_store::{Claim, Claimed, Extend, Extended, JobKey, Lane, LeasedJob, Token};
+use flowline_store::{Claim, Claimed, Extend, Extended, JobKey, Lane, LeasedJob, Renewal, Token};
 use rusqlite::{OptionalExtension, Statement};
 
 use super::Writer;
@@ -52,8 +51,8 @@ impl Writer<'_> {
         Ok(Claimed { jobs, next_due, now })
     }
 
-    pub(crate) fn extend(&mut self, leases: &[Extend], ttl: Duration) -> Result<Vec<Extended>, Fault> {
-        let expires = self.clock.now() + ttl;
+    pub(crate) fn renew(&mut self, leases: &[Extend], renewal: Renewal) -> Result<Vec<Extended>, Fault> {
+        let now = self.clock.now();
         let mut answers = Vec::with_capacity(leases.len());
         for held in leases {
             let found = self.find(&held.run)?;
@@ -63,24 +62,12 @@ impl Writer<'_> {
                 answers.push(Extended::gone(run.map(|run| run.status)));
                 continue;
             };
-            lease.expires = expires;
-            self.sql.set_expiry.execute((id, held.key.number(), expires.millis(), false))?;
+            lease.renew(now, renewal);
+            let (expires, released) = (lease.expires.millis(), lease.released);
+            self.sql.set_expiry.execute((id, held.key.number(), expires, released))?;
             answers.push(Extended::Held);
         }
         Ok(answers)
-    }
-
-    pub(crate) fn release(&mut self, leases: &[Extend]) -> Result<(), Fault> {
-        let now = self.clock.now();
-        for held in leases {
-            let found = self.find(&held.run)?;
-            let lease = found.and_then(|id| self.live.get_mut(id)).and_then(|run| run.held_by(held));
-            let (Some(id), Some(lease)) = (found, lease) else { continue };
-            lease.release(now);
-            let expires = lease.expires.millis();
-            self.sql.set_expiry.execute((id, held.key.number(), expires, true))?;
-        }
-        Ok(())
     }
 
     /// The lanes of a claim, in turn.

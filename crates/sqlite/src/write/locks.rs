@@ -1,9 +1,7 @@
 //! Named locks. One whose time is over counts as gone; its row is taken over, or goes with the next retention.
 
-use std::time::Duration;
-
-use flowline_core::{Tenant, Time};
-use flowline_store::{Acquired, LockRequest, Token};
+use flowline_core::Time;
+use flowline_store::{Acquired, HeldLock, LockRequest, Renewal};
 use rusqlite::{OptionalExtension, params};
 
 use super::Writer;
@@ -42,29 +40,23 @@ impl Writer<'_> {
         Ok(Time::from_millis(self.conn.query_row(sql, [now.millis()], |row| row.get(0))?))
     }
 
-    pub(crate) fn extend_lock(
-        &mut self,
-        tenant: &Tenant,
-        name: &str,
-        token: Token,
-        ttl: Duration,
-    ) -> Result<Option<Time>, Fault> {
-        let Some(tenant) = self.names.known_tenant(tenant) else { return Ok(None) };
+    pub(crate) fn renew_lock(&mut self, lock: &HeldLock, renewal: Renewal) -> Result<Option<Time>, Fault> {
+        let Some(tenant) = self.names.known_tenant(&lock.tenant) else { return Ok(None) };
         let now = self.clock.now();
-        let until = now + ttl;
-        let held = self.conn.execute(
-            "update locks set until = ?5 where tenant = ?1 and name = ?2 and token = ?3 and until > ?4",
-            params![tenant, name, code::token_bytes(token), now.millis(), until.millis()],
-        )?;
-        Ok((held > 0).then_some(until))
-    }
-
-    pub(crate) fn release_lock(&mut self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, Fault> {
-        let Some(tenant) = self.names.known_tenant(tenant) else { return Ok(false) };
-        let gone = self.conn.execute(
-            "delete from locks where tenant = ?1 and name = ?2 and token = ?3 and until > ?4",
-            params![tenant, name, code::token_bytes(token), self.clock.now().millis()],
-        )?;
-        Ok(gone > 0)
+        let token = code::token_bytes(lock.token);
+        let (end, held) = match renewal {
+            Renewal::Extend(ttl) => {
+                let until = now + ttl;
+                let extend = "update locks set until = ?5 where tenant = ?1 and name = ?2 and token = ?3 and until > ?4";
+                let of = params![tenant, lock.name, token, now.millis(), until.millis()];
+                (until, self.conn.execute(extend, of)?)
+            }
+            Renewal::Release => {
+                let release =
+                    "delete from locks where tenant = ?1 and name = ?2 and token = ?3 and until > ?4";
+                (now, self.conn.execute(release, params![tenant, lock.name, token, now.millis()])?)
+            }
+        };
+        Ok((held > 0).then_some(end))
     }
 }

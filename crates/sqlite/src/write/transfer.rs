@@ -3,7 +3,7 @@
 use flowline_core::RunKey;
 use flowline_store::rule::StoredJob;
 use flowline_store::{
-    CommitError, Filling, Restored, RestoredEvent, RestoredRun, StateOwner, StateValue, StoreError,
+    CommitError, Filling, Restored, RestoredEvent, RestoredRun, StateSpace, StateValue, StoreError,
 };
 use rusqlite::params;
 
@@ -67,9 +67,7 @@ impl Writer<'_> {
                 Restored::Run(run) => self.restore_run(run)?,
                 Restored::Events { run, events } => self.restore_events(run, events)?,
                 Restored::Receipts { run, receipts } => self.restore_receipts(run, receipts)?,
-                Restored::Values { tenant, owner, values } => {
-                    self.restore_values(tenant, owner, values).map(Ok)?
-                }
+                Restored::Values { space, values } => self.restore_values(space, values).map(Ok)?,
                 Restored::Documents { collection, documents } => {
                     self.restore_documents(collection, documents).map(Ok)?
                 }
@@ -171,27 +169,13 @@ impl Writer<'_> {
         Ok(Ok(()))
     }
 
-    fn restore_values(
-        &mut self,
-        tenant: &flowline_core::Tenant,
-        owner: &StateOwner,
-        values: &[StateValue],
-    ) -> Result<(), Fault> {
+    fn restore_values(&mut self, space: &StateSpace, values: &[StateValue]) -> Result<(), Fault> {
         if values.is_empty() {
             return Ok(());
         }
-        let of = self.names.tenant(self.conn, tenant)?;
-        let id = match owner {
-            StateOwner::Run(run) => {
-                let run = RunKey::new(tenant.clone(), run.clone());
-                let early = || StoreError::Invalid(format!("values of run {run} come before the run itself"));
-                self.find(&run)?.ok_or_else(early)?
-            }
-            StateOwner::Flow(flow) => self.names.flow(self.conn, of, flow)?,
-            StateOwner::Tenant | StateOwner::Named(_) => of,
-        };
+        let of = self.owner_number(space)?;
         for StateValue { key, value, expires } in values {
-            self.put_value(owner, id, key, Some(value), *expires)?;
+            self.put_value(&space.owner, of, key, Some(value), *expires)?;
         }
         Ok(())
     }

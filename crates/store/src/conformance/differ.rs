@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use flowline_core::{Event, Time};
 
-use super::ops::{Held, LOCK, Maker, Op};
+use super::ops::{Held, Maker, Op};
 use super::{Fixture, given};
 use crate::memory::MemoryStore;
-use crate::{Clock, DocumentQuery, FeedFilter, ReceiptQuery, RunQuery, StateQuery, Store, StoreError};
+use crate::{Clock, DocumentQuery, FeedFilter, ReceiptQuery, RunQuery, Store, StoreError};
 
 /// Calls per seed.
 const CALLS: usize = 200;
@@ -159,19 +159,16 @@ impl Side {
                 counters.sort();
                 format!("{counters:#?}")
             }
-            Op::States(tenant, owner) => {
+            Op::States(space, query) => {
                 // Without their ends: clocks differ.
-                let page = store.states(&tenant, &owner, StateQuery::first(1_000)).await?;
+                let page = store.states(&space, query).await?;
                 let values: Vec<_> = page.values.into_iter().map(|value| (value.key, value.value)).collect();
                 format!("{values:#?} {}", page.more)
             }
             Op::Scopes(tenant) => format!("{:#?}", store.scopes(&tenant).await?),
-            Op::ChangeState(tenant, owner, key, value, ttl) => {
-                format!("{:#?}", store.change_state(&tenant, &owner, key, value, ttl).await)
-            }
+            Op::ChangeState(space, edit) => format!("{:#?}", store.change_state(&space, edit).await),
             Op::Append(batch) => format!("{:#?}", store.append(batch).await?),
-            Op::Extend(leases, ttl) => format!("{:#?}", store.extend(leases, ttl).await?),
-            Op::Release(leases) => format!("{:#?}", store.release(leases).await?),
+            Op::Renew(leases, renewal) => format!("{:#?}", store.renew(leases, renewal).await?),
             Op::Load(runs) => format!("{:#?}", store.load(&runs).await?),
             Op::Payloads(run, slots) => format!("{:#?}", store.payloads(&run, &slots).await?),
             Op::Events(run, query) => format!("{:#?}", store.events(&run, query).await?),
@@ -189,21 +186,11 @@ impl Side {
                 format!("{:#?}", store.set_latest(&tenant, given::FLOW, hash.as_deref()).await?)
             }
             Op::Acquire(request) => format!("{:#?}", store.acquire_lock(request).await?),
-            Op::ExtendLock(tenant, token, ttl) => {
-                format!("{:#?}", store.extend_lock(&tenant, LOCK, token, ttl).await?)
-            }
-            Op::ReleaseLock(tenant, token) => {
-                format!("{:#?}", store.release_lock(&tenant, LOCK, token).await?)
-            }
+            Op::RenewLock(lock, renewal) => format!("{:#?}", store.renew_lock(lock, renewal).await?),
             Op::Locks(tenant) => format!("{:#?}", store.locks(&tenant).await?),
             Op::Receipt(run, event_id) => format!("{:#?}", store.receipt(&run, &event_id).await?),
             Op::Receipts(query) => self.all_receipts(query).await?,
-            Op::CreateDocument(collection, id, body, ttl) => {
-                format!("{:#?}", store.create_document(collection, &id, body, ttl).await?)
-            }
-            Op::PutDocument(collection, id, body, ttl) => {
-                format!("{:#?}", store.put_document(collection, &id, body, ttl).await?)
-            }
+            Op::PutDocument(document) => format!("{:#?}", store.put_document(document).await?),
             Op::Document(collection, id) => format!("{:#?}", store.document(collection, &id).await?),
             Op::DeleteDocument(collection, id) => {
                 format!("{:#?}", store.delete_document(collection, &id).await?)

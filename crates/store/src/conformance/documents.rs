@@ -7,7 +7,7 @@ use flowline_core::{Json, limits};
 use super::{Fixture, given};
 use crate::document::NAME_BYTES;
 use crate::row::Retention;
-use crate::{Document, DocumentPage, DocumentQuery, Order, Restored, StoreError};
+use crate::{Document, DocumentPage, DocumentQuery, NewDocument, Order, Restored, StoreError};
 
 const TOKENS: &str = "tokens";
 
@@ -16,7 +16,7 @@ async fn put(f: &Fixture, id: &str, body: &str) {
 }
 
 async fn put_for(f: &Fixture, id: &str, body: &str, ttl: Option<Duration>) {
-    f.store.put_document(TOKENS, id, json(body), ttl).await.expect("the document is stored");
+    f.put(TOKENS, id, json(body), ttl).await;
 }
 
 async fn get(f: &Fixture, collection: &str, id: &str) -> Option<Document> {
@@ -33,7 +33,7 @@ async fn delete(f: &Fixture, id: &str) -> bool {
 }
 
 async fn page(f: &Fixture, order: Order, after: Option<&str>, limit: usize) -> DocumentPage {
-    let query = DocumentQuery { order, after: after.map(str::to_owned), limit };
+    let query = DocumentQuery { id: None, order, after: after.map(str::to_owned), limit };
     f.store.documents(TOKENS, query).await.expect("the store gives a page")
 }
 
@@ -59,7 +59,7 @@ async fn fill(f: &Fixture, count: usize, expires: impl Fn(usize) -> Option<flowl
 
 pub async fn a_document_comes_back_as_it_was_put(f: Fixture) {
     let body = Json::parse(r#"{"b": 1.50,  "a": [null, "\u0000é\u202e"], "b": 2}"#).expect("is JSON");
-    f.store.put_document(TOKENS, "t1", body.clone(), None).await.expect("is stored");
+    f.put(TOKENS, "t1", body.clone(), None).await;
     let expected = Document { id: "t1".into(), body, expires: None };
     assert_eq!(get(&f, TOKENS, "t1").await.as_ref(), Some(&expected), "byte for byte");
     let page = page(&f, Order::Ascending, None, 10).await;
@@ -220,7 +220,7 @@ pub async fn strange_names_are_kept_apart(f: Fixture) {
     for collection in &strange {
         for id in &strange {
             let body = json(&format!("{collection} {id}"));
-            f.store.put_document(collection, id, body, Some(given::TTL)).await.expect("is stored");
+            f.put(collection, id, body, Some(given::TTL)).await;
         }
     }
     strange.sort_unstable();
@@ -244,7 +244,8 @@ pub async fn a_name_that_no_store_can_keep_is_refused(f: Fixture) {
     for bad in ["", "nul \0 inside", &long] {
         for (collection, id) in [(TOKENS, bad), (bad, "t1")] {
             let invalid = |error: StoreError| assert!(matches!(error, StoreError::Invalid(_)), "{error:?}");
-            invalid(f.store.put_document(collection, id, json("x"), None).await.expect_err("refused"));
+            let new = NewDocument::new(collection, id, json("x"), None);
+            invalid(f.store.put_document(new).await.expect_err("refused"));
             invalid(f.store.document(collection, id).await.expect_err("refused"));
             invalid(f.store.delete_document(collection, id).await.expect_err("refused"));
             let query = DocumentQuery { after: Some(id.to_owned()), ..DocumentQuery::default() };
@@ -256,12 +257,13 @@ pub async fn a_name_that_no_store_can_keep_is_refused(f: Fixture) {
 
 pub async fn a_body_is_as_large_as_a_payload_and_no_larger(f: Fixture) {
     let body = |bytes: usize| Json::composed(format!("\"{}\"", "x".repeat(bytes - 2)));
-    let large = f.store.put_document(TOKENS, "large", body(limits::DOCUMENT_BYTES + 1), None).await;
+    let large = NewDocument::new(TOKENS, "large", body(limits::DOCUMENT_BYTES + 1), None);
+    let large = f.store.put_document(large).await;
     let Err(StoreError::Invalid(text)) = large else { panic!("{large:?}") };
     assert!(text.contains("large") && text.contains("1048576"), "{text}");
     assert_eq!(get(&f, TOKENS, "large").await, None);
     for id in ["a", "b", "c"] {
-        f.store.put_document(TOKENS, id, body(limits::DOCUMENT_BYTES), None).await.expect("is stored");
+        f.put(TOKENS, id, body(limits::DOCUMENT_BYTES), None).await;
     }
     let page = page(&f, Order::Descending, None, 10).await;
     assert_eq!((names(&page), page.more), (vec!["c".to_owned(), "b".to_owned(), "a".to_owned()], false));
@@ -271,7 +273,7 @@ pub async fn a_body_is_as_large_as_a_payload_and_no_larger(f: Fixture) {
 pub async fn collections_do_not_see_each_other(f: Fixture) {
     for collection in ["audit:a", "audit:b", "audit"] {
         for id in ["1", "2"] {
-            f.store.put_document(collection, id, json(collection), None).await.expect("is stored");
+            f.put(collection, id, json(collection), None).await;
         }
     }
     assert_eq!(f.store.collections().await.expect("tells"), ["audit", "audit:a", "audit:b"]);
@@ -292,10 +294,7 @@ pub async fn of_racing_puts_of_one_document_one_stays_whole(f: Fixture) {
             Json::composed(format!("\"{}\"", char::from(b'a' + n as u8).to_string().repeat(1_000 * n)));
         let ttl = n.is_multiple_of(2).then_some(given::TTL);
         let put = body.clone();
-        let racing =
-            tokio::spawn(
-                async move { f.store.put_document(TOKENS, "t", put, ttl).await.expect("is stored") },
-            );
+        let racing = tokio::spawn(async move { f.put(TOKENS, "t", put, ttl).await });
         (racing, body, ttl)
     };
     let racing: Vec<_> = (1..=16).map(putting).collect();
@@ -312,7 +311,8 @@ pub async fn of_racing_puts_of_one_document_one_stays_whole(f: Fixture) {
 
 pub async fn a_document_is_created_where_none_is_live(f: Fixture) {
     let create = async |id: &str, body: &str, ttl| {
-        f.store.create_document(TOKENS, id, json(body), ttl).await.expect("the store answers")
+        let new = NewDocument::new(TOKENS, id, json(body), ttl).if_absent();
+        f.store.put_document(new).await.expect("the store answers")
     };
     assert_eq!(create("t", "first", Some(given::SHORT)).await, None);
     let there = create("t", "second", None).await.expect("one is there");
@@ -329,7 +329,7 @@ pub async fn a_document_is_created_where_none_is_live(f: Fixture) {
     assert_eq!(create("t", "seventh", None).await.map(|there| there.body), Some(json("sixth")));
     assert_eq!(create("u", "other", None).await, None, "another id");
     assert_eq!(ids(&f, Order::Ascending).await, ["t", "u"]);
-    let nameless = f.store.create_document(TOKENS, "", json("x"), None).await;
+    let nameless = f.store.put_document(NewDocument::new(TOKENS, "", json("x"), None).if_absent()).await;
     assert!(matches!(nameless, Err(StoreError::Invalid(_))), "{nameless:?}");
 }
 
@@ -341,7 +341,8 @@ pub async fn of_racing_creators_of_one_document_one_writes(f: Fixture) {
         let creating = |n: usize| {
             let (f, body) = (f.clone(), json(&format!("creator {n}")));
             tokio::spawn(async move {
-                let there = f.store.create_document(TOKENS, round, body.clone(), None).await;
+                let new = NewDocument::new(TOKENS, round, body.clone(), None).if_absent();
+                let there = f.store.put_document(new).await;
                 (body, there.expect("the store answers"))
             })
         };

@@ -5,11 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::{Event, RunKey, Time};
+use flowline_core::{Event, Json, RunKey, Time};
 
 use super::given;
 use crate::{
-    Claim, Claimed, Clock, Commit, CommitError, Committed, EventQuery, JobRow, LeasedJob, RunRow, Store,
+    Claim, Claimed, Clock, Commit, CommitError, Committed, EventQuery, JobRow, LeasedJob, NewDocument,
+    RunRow, StateEdit, StateSpace, Store,
 };
 
 /// A fresh, empty store, and how its time passes.
@@ -69,6 +70,18 @@ impl Fixture {
 
     pub async fn now(&self) -> Time {
         self.store.now().await.expect("the store tells the time")
+    }
+
+    /// Writes a document.
+    pub async fn put(&self, collection: &str, id: &str, body: Json, ttl: Option<Duration>) {
+        let new = NewDocument::new(collection, id, body, ttl);
+        assert_eq!(self.store.put_document(new).await.expect("the document is stored"), None);
+    }
+
+    /// Writes a value, or without one deletes the key.
+    pub async fn set(&self, space: &StateSpace, key: &str, value: Option<Json>) {
+        let edit = StateEdit::new(key, value, None);
+        self.store.change_state(space, edit).await.expect("the store changes state");
     }
 
     /// Stores the definition that [`given::start`] pins its runs to, for the run's tenant.

@@ -9,7 +9,7 @@ use flowline_core::{EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Ti
 
 use crate::{
     Append, Base, Claim, Commit, Extend, Handoff, Index, JobKey, Lane, LeaseUse, LeasedJob, Line, NewJob,
-    NewRun, Others, StateChange, StateScope, StoredDefinition, Token,
+    NewRun, Others, StateChange, StateEdit, StateScope, StoredDefinition, Token,
 };
 
 pub const FLOW: &str = "fulfil";
@@ -189,7 +189,7 @@ pub fn log_line(message: &str) -> Line {
 
 /// A line that sets a value, or deletes it.
 pub fn state_line(scope: StateScope, key: &str, value: Option<Json>, ttl: Option<Duration>) -> Line {
-    let change = StateChange { scope, key: key.to_owned(), value, ttl };
+    let change = StateChange { scope, edit: StateEdit::new(key, value, ttl) };
     Line { event: of_step(EventType::State, None), state: Some(change) }
 }
 

@@ -5,7 +5,7 @@ use flowline_core::limits::Limits;
 use flowline_core::{EventType, Json, NewEvent};
 
 use super::{Fixture, given};
-use crate::{Commit, StateOwner};
+use crate::{Commit, StateOwner, StateSpace};
 
 /// Not among the cases of the suite: it keeps a server too busy for tests beside it. An adapter calls it by itself.
 pub async fn payloads_of_the_largest_size_are_kept(f: Fixture) {
@@ -21,8 +21,7 @@ pub async fn payloads_of_the_largest_size_are_kept(f: Fixture) {
     assert!(found == [Some(payload.clone()), Some(payload.clone())]);
     let log = f.log(&run).await;
     assert!(log.last().expect("events").data.as_ref() == Some(&joined));
-    let (tenant, owner) = (&run.tenant, StateOwner::Tenant);
-    f.store.change_state(tenant, &owner, "large", Some(payload.clone()), None).await.expect("writes");
-    let value = f.store.state(tenant, &owner, "large").await.expect("reads").expect("is there").value;
-    assert!(value == payload);
+    let space = StateSpace::new(&run.tenant, StateOwner::Tenant);
+    f.set(&space, "large", Some(payload.clone())).await;
+    assert!(f.store.state(&space, "large").await.expect("reads").expect("is there").value == payload);
 }

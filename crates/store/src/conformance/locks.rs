@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use flowline_core::Tenant;
+use flowline_core::{Tenant, Time};
 
 use super::{Fixture, given};
-use crate::Token;
 use crate::lock::{Acquired, LockRequest, LockRow};
 use crate::row::Retention;
+use crate::{HeldLock, Renewal, Token};
 
 const NAME: &str = "nightly";
 
@@ -37,7 +37,16 @@ async fn locks(f: &Fixture) -> Vec<LockRow> {
 }
 
 async fn release(f: &Fixture, token: u128) -> bool {
-    f.store.release_lock(&Tenant::default(), NAME, Token(token)).await.expect("the store answers")
+    renew(f, "default", NAME, token, Renewal::Release).await.is_some()
+}
+
+async fn extend(f: &Fixture, tenant: &str, name: &str, token: u128) -> Option<Time> {
+    renew(f, tenant, name, token, Renewal::Extend(given::TTL)).await
+}
+
+async fn renew(f: &Fixture, tenant: &str, name: &str, token: u128, renewal: Renewal) -> Option<Time> {
+    let lock = HeldLock::new(&given::tenant(tenant), name, Token(token));
+    f.store.renew_lock(lock, renewal).await.expect("the store answers")
 }
 
 pub async fn a_free_lock_is_granted_and_listed(f: Fixture) {
@@ -91,8 +100,7 @@ pub async fn every_new_grant_is_later_than_those_before(f: Fixture) {
         if n % 20 == 0 {
             f.pass(given::LATER).await;
         } else {
-            let gone = f.store.release_lock(&Tenant::default(), name, Token(n)).await;
-            assert!(gone.expect("the store answers"));
+            assert!(renew(&f, "default", name, n, Renewal::Release).await.is_some());
         }
     }
 }
@@ -110,16 +118,14 @@ pub async fn a_lock_is_not_released_by_another(f: Fixture) {
     for token in [0, 2, 1 << 127 | 1] {
         assert!(!release(&f, token).await);
     }
-    let other = f.store.release_lock(&given::tenant("other"), NAME, Token(1)).await;
-    assert!(!other.expect("the store answers"));
+    assert_eq!(renew(&f, "other", NAME, 1, Renewal::Release).await, None);
     assert_eq!(locks(&f).await.len(), 1);
 }
 
 pub async fn an_extended_lock_lives_on(f: Fixture) {
     granted(&f, request("a", 1, given::SHORT)).await;
     let now = f.now().await;
-    let tenant = Tenant::default();
-    let until = f.store.extend_lock(&tenant, NAME, Token(1), given::TTL).await.expect("answers");
+    let until = extend(&f, "default", NAME, 1).await;
     assert!(until >= Some(now + given::TTL));
     f.pass(given::LATER).await;
     let answer = acquire(&f, request("b", 2, given::TTL)).await;
@@ -129,8 +135,7 @@ pub async fn an_extended_lock_lives_on(f: Fixture) {
 pub async fn a_lock_is_not_extended_by_another(f: Fixture) {
     let until = granted(&f, request("a", 1, given::TTL)).await;
     for (tenant, name, token) in [("default", NAME, 2), ("other", NAME, 1), ("default", "other", 1)] {
-        let answer = f.store.extend_lock(&given::tenant(tenant), name, Token(token), given::TTL).await;
-        assert_eq!(answer.expect("answers"), None);
+        assert_eq!(extend(&f, tenant, name, token).await, None);
     }
     assert_eq!(locks(&f).await[0].until, until);
 }
@@ -139,8 +144,8 @@ pub async fn a_lock_whose_time_is_over_is_free(f: Fixture) {
     granted(&f, request("a", 1, given::SHORT)).await;
     f.pass(given::LATER).await;
     assert_eq!(locks(&f).await, []);
-    let late = f.store.extend_lock(&Tenant::default(), NAME, Token(1), given::TTL).await;
-    assert_eq!(late.expect("answers"), None, "its holder may not count on it any more");
+    let late = extend(&f, "default", NAME, 1).await;
+    assert_eq!(late, None, "its holder may not count on it any more");
     assert!(!release(&f, 1).await);
     granted(&f, request("b", 2, given::TTL)).await;
     assert_eq!(locks(&f).await[0].owner, "b");

@@ -14,9 +14,10 @@ use crate::memory::MemoryStore;
 use crate::query::WantTotal;
 use crate::row::{Pause, Repair, Retention};
 use crate::{
-    Append, Base, Catalog, Claim, Commit, DocumentQuery, EventQuery, Extend, Failure, Handoff, Index, JobKey,
-    JobRow, JobState, LeaseUse, Line, LockRequest, NewJob, Others, ReceiptQuery, RunQuery, RunRow, RunStore,
-    StateChange, StateOwner, StateScope, StoredDefinition, Token,
+    Append, Base, Catalog, Claim, Commit, DocumentQuery, EventQuery, Extend, Failure, Handoff, HeldLock,
+    Index, JobKey, JobRow, JobState, LeaseUse, Line, LockRequest, NewDocument, NewJob, Others, ReceiptQuery,
+    Renewal, RunQuery, RunRow, RunStore, StateChange, StateEdit, StateOwner, StateQuery, StateScope,
+    StateSpace, StoredDefinition, Token,
 };
 
 /// One call, with all its arguments.
@@ -29,8 +30,7 @@ pub(super) enum Op {
     Commit(Vec<Commit>),
     Append(Vec<Append>),
     Claim(Claim),
-    Extend(Vec<Extend>, Duration),
-    Release(Vec<Extend>),
+    Renew(Vec<Extend>, Renewal),
     Sweep,
     Load(Vec<RunKey>),
     Payloads(RunKey, Vec<Slot>),
@@ -40,9 +40,9 @@ pub(super) enum Op {
     /// Reads on to the end in pages of this size.
     Feed(usize),
     Jobs(RunKey),
-    States(Tenant, StateOwner),
+    States(StateSpace, StateQuery),
     Scopes(Tenant),
-    ChangeState(Tenant, StateOwner, &'static str, Option<Json>, Option<Duration>),
+    ChangeState(StateSpace, StateEdit),
     Queues(Tenant),
     Pause(Tenant, &'static str, Pause),
     Retain(Retention),
@@ -52,14 +52,12 @@ pub(super) enum Op {
     Counters,
     Definitions(Tenant),
     Acquire(LockRequest),
-    ExtendLock(Tenant, Token, Duration),
-    ReleaseLock(Tenant, Token),
+    RenewLock(HeldLock, Renewal),
     Locks(Tenant),
     Receipt(RunKey, String),
     /// All pages of this size.
     Receipts(ReceiptQuery),
-    CreateDocument(&'static str, String, Json, Option<Duration>),
-    PutDocument(&'static str, String, Json, Option<Duration>),
+    PutDocument(NewDocument),
     Document(&'static str, String),
     DeleteDocument(&'static str, String),
     /// All pages of this size.
@@ -165,8 +163,10 @@ impl Maker {
             ops.push(Op::Reports(run.clone()));
             ops.extend(SCOPES[1..].iter().map(|scope| {
                 let owner = StateScope::from(*scope).of(&run.run, &given::FLOW.into());
-                Op::States(run.tenant.clone(), owner)
+                Op::States(StateSpace::new(&run.tenant, owner), StateQuery::first(1_000))
             }));
+            let one = StateQuery::only(given::STRANGE[0]);
+            ops.push(Op::States(StateSpace::new(&run.tenant, StateOwner::Tenant), one));
             ops.push(Op::Payloads(run.clone(), (0..=self.last_slot).map(Slot::Emit).collect()));
         }
         ops
@@ -180,9 +180,9 @@ impl Maker {
             44..56 => Op::Claim(self.claim()),
             56..60 => {
                 let leases = self.leases(held);
-                Op::Extend(leases, self.ttl())
+                Op::Renew(leases, Renewal::Extend(self.ttl()))
             }
-            60..62 => Op::Release(self.leases(held)),
+            60..62 => Op::Renew(self.leases(held), Renewal::Release),
             62..66 => Op::Sweep,
             66..72 => self.pass(),
             72..74 => Op::Pause(
@@ -457,13 +457,13 @@ impl Maker {
     fn state_change(&mut self) -> Option<StateChange> {
         let ttl = self.ttl();
         let value = given::json(self.rng.below(100).into());
-        let change = StateChange {
-            scope: self.scope(),
+        let scope = self.scope();
+        let edit = StateEdit {
             key: self.rng.pick(given::STRANGE).to_owned(),
             value: self.rng.percent(80).then_some(value),
             ttl: self.rng.percent(40).then_some(ttl),
         };
-        self.rng.percent(50).then_some(change)
+        self.rng.percent(50).then_some(StateChange { scope, edit })
     }
 
     /// Mostly one of the last leases given out, which is likely to be held still.
@@ -545,12 +545,13 @@ impl Maker {
         let Some(row) = self.row(&run).await else { return Op::Scopes(run.tenant) };
         let owner = self.scope().of(&run.run, &row.flow_name);
         if self.rng.percent(60) {
-            return Op::States(run.tenant, owner);
+            return Op::States(StateSpace::new(&run.tenant, owner), StateQuery::first(1_000));
         }
         let (ttl, key) = (self.ttl(), self.rng.pick(given::STRANGE));
         let value = given::json(self.rng.below(100).into());
         let value = self.rng.percent(80).then_some(value);
-        Op::ChangeState(run.tenant, owner, key, value, self.rng.percent(40).then_some(ttl))
+        let edit = StateEdit::new(key, value, self.rng.percent(40).then_some(ttl));
+        Op::ChangeState(StateSpace::new(&run.tenant, owner), edit)
     }
 
     fn scope(&mut self) -> StateScope {

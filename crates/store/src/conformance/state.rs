@@ -7,7 +7,8 @@ use flowline_core::{Json, RunKey, Tenant};
 use super::{Fixture, given};
 use crate::row::Retention;
 use crate::{
-    Append, Base, Commit, LeasedJob, NewRun, StateOwner, StatePage, StateQuery, StateScope, StoreError, Token,
+    Append, Base, Commit, LeasedJob, NewRun, StateEdit, StateOwner, StatePage, StateQuery, StateScope,
+    StateSpace, StoreError, Token,
 };
 
 fn value(text: &str) -> Json {
@@ -22,14 +23,15 @@ async fn set(f: &Fixture, job: &LeasedJob, from: u32, scope: impl Into<StateScop
 }
 
 /// Whose state a scope means, seen from a run. One that is gone was of the usual flow.
-async fn owner(f: &Fixture, run: &RunKey, scope: &StateScope) -> StateOwner {
+async fn space(f: &Fixture, run: &RunKey, scope: &StateScope) -> StateSpace {
     let row = f.try_row(run).await;
-    scope.of(&run.run, &row.map_or_else(|| given::FLOW.into(), |row| row.flow_name))
+    let owner = scope.of(&run.run, &row.map_or_else(|| given::FLOW.into(), |row| row.flow_name));
+    StateSpace::new(&run.tenant, owner)
 }
 
 async fn get(f: &Fixture, run: &RunKey, scope: impl Into<StateScope>, key: &str) -> Option<Json> {
-    let owner = owner(f, run, &scope.into()).await;
-    let found = f.store.state(&run.tenant, &owner, key).await.expect("the store reads state");
+    let space = space(f, run, &scope.into()).await;
+    let found = f.store.state(&space, key).await.expect("the store reads state");
     found.map(|found| {
         assert_eq!(found.key, key);
         found.value
@@ -37,8 +39,7 @@ async fn get(f: &Fixture, run: &RunKey, scope: impl Into<StateScope>, key: &str)
 }
 
 pub(super) async fn all(f: &Fixture, run: &RunKey, scope: &StateScope) -> Vec<(String, Json)> {
-    let owner = owner(f, run, scope).await;
-    let page = f.store.states(&run.tenant, &owner, StateQuery::first(1_000)).await;
+    let page = f.store.states(&space(f, run, scope).await, StateQuery::first(1_000)).await;
     let StatePage { values, more } = page.expect("the store lists state");
     assert!(!more);
     values.into_iter().map(|value| (value.key, value.value)).collect()
@@ -46,7 +47,8 @@ pub(super) async fn all(f: &Fixture, run: &RunKey, scope: &StateScope) -> Vec<(S
 
 /// A change from outside of any run, in the usual tenant.
 async fn change(f: &Fixture, owner: &StateOwner, key: &str, text: Option<&str>, ttl: Option<Duration>) {
-    let changed = f.store.change_state(&Tenant::default(), owner, key, text.map(value), ttl).await;
+    let space = StateSpace::new(&Tenant::default(), owner.clone());
+    let changed = f.store.change_state(&space, StateEdit::new(key, text.map(value), ttl)).await;
     changed.expect("the store changes state");
 }
 
@@ -156,7 +158,8 @@ pub async fn values_are_listed_page_by_page(f: Fixture) {
     for owner in [StateOwner::Tenant, StateOwner::Named("orders".into())] {
         let (mut query, mut keys, mut pages) = (StateQuery::first(3), Vec::new(), 0);
         loop {
-            let page = f.store.states(&tenant, &owner, query.clone()).await.expect("lists");
+            let space = StateSpace::new(&tenant, owner.clone());
+            let page = f.store.states(&space, query.clone()).await.expect("lists");
             assert!(page.values.len() == 3 || !page.more, "a page that is not the last is full");
             keys.extend(page.values.into_iter().map(|value| value.key));
             pages += 1;
@@ -173,7 +176,7 @@ pub async fn values_are_listed_page_by_page(f: Fixture) {
 pub async fn a_change_from_outside_is_seen_by_runs_and_the_other_way_round(f: Fixture) {
     let (run, job) = f.leased("r").await;
     for (n, scope) in SCOPES[1..].iter().enumerate() {
-        let owner = owner(&f, &run, &(*scope).into()).await;
+        let owner = space(&f, &run, &(*scope).into()).await.owner;
         change(&f, &owner, "k", Some("from outside"), None).await;
         assert_eq!(get(&f, &run, *scope, "k").await, Some(value("from outside")), "{scope}");
         set(&f, &job, n as u32, *scope, "k", "from the run").await;
@@ -216,9 +219,9 @@ pub async fn a_change_from_outside_is_gone_when_its_time_is_over(f: Fixture) {
 pub async fn the_state_of_a_run_is_not_changed_from_outside(f: Fixture) {
     let (run, job) = f.leased("r").await;
     set(&f, &job, 0, "run", "k", "v").await;
-    let owner = StateOwner::Run(run.run.clone());
     for text in [Some(value("other")), None] {
-        let refused = f.store.change_state(&run.tenant, &owner, "k", text, None).await;
+        let edit = StateEdit::new("k", text, None);
+        let refused = f.store.change_state(&StateSpace::of_run(&run), edit).await;
         assert!(matches!(refused, Err(StoreError::Invalid(_))), "{refused:?}");
     }
     assert_eq!(get(&f, &run, "run", "k").await, Some(value("v")));
@@ -279,14 +282,14 @@ pub async fn clear_state_removes_the_runs_own_alone(f: Fixture) {
 }
 
 pub async fn a_page_of_values_is_bounded_by_its_bytes(f: Fixture) {
-    let (tenant, owner) = (flowline_core::Tenant::default(), StateOwner::Named("orders".into()));
+    let space = StateSpace::new(&Tenant::default(), StateOwner::Named("orders".into()));
     for (n, size) in [9, 9, 17, 0, 1].into_iter().enumerate() {
         let value = Some(given::json("x".repeat(size << 20).into()));
-        f.store.change_state(&tenant, &owner, &n.to_string(), value, None).await.expect("is set");
+        f.set(&space, &n.to_string(), value).await;
     }
     let (mut query, mut pages) = (StateQuery::first(1_000), Vec::new());
     loop {
-        let page = f.store.states(&tenant, &owner, query.clone()).await.expect("the store gives a page");
+        let page = f.store.states(&space, query.clone()).await.expect("the store gives a page");
         let keys: Vec<String> = page.values.into_iter().map(|value| value.key).collect();
         query.after = Some(keys.last().expect("a page with something on it").clone());
         pages.push(keys.concat());

@@ -16,7 +16,7 @@ use crate::{
     Base, Claim, Clock, Commit, CommitError, Document, DocumentQuery, Failure, FeedFilter, Filling, Index,
     JobState, LeaseUse, MemoryStore, NewJob, NewRun, Opened, Receipt, ReceiptChange, ReceiptQuery,
     ReceiptStatus, Restored, RestoredEvent, RestoredRun, RunQuery, StateOwner, StateQuery, StateScope,
-    StateValue, Store, Token,
+    StateSpace, StateValue, Store, Token,
 };
 
 /// The token that restored leases get.
@@ -46,9 +46,10 @@ async fn carry(from: &Fixture, to: &Fixture) {
         }
         owners.dedup();
         for owner in owners {
-            let page = from.store.states(&tenant, &owner, StateQuery::first(1_000)).await;
+            let space = StateSpace::new(&tenant, owner);
+            let page = from.store.states(&space, StateQuery::first(1_000)).await;
             let values = page.expect("tells its values").values;
-            restore(to, vec![Restored::Values { tenant: tenant.clone(), owner, values }]).await;
+            restore(to, vec![Restored::Values { space, values }]).await;
         }
         for queue in from.store.queues(&tenant).await.expect("lists").into_iter().filter(|row| row.paused) {
             to.store.pause_queue(&tenant, &queue.queue, Pause::Paused).await.expect("pauses");
@@ -181,7 +182,7 @@ async fn fill(f: &Fixture) -> Vec<RunKey> {
     for (collection, ttl) in [("tokens", None), ("audit:é {x}", None), ("workers", Some(given::TTL))] {
         for text in given::STRANGE.iter().filter(|text| !text.contains('\0')) {
             let body = given::json((*text).into());
-            f.store.put_document(collection, text, body, ttl).await.expect("is stored");
+            f.put(collection, text, body, ttl).await;
         }
     }
     runs.push(run);
@@ -504,7 +505,7 @@ pub async fn values_are_told_with_their_end(f: Fixture) {
     let after = f.now().await;
     f.pass(given::LATER).await;
     let told = async |owner: StateOwner| -> Vec<(String, Option<Time>)> {
-        let page = f.store.states(&run.tenant, &owner, StateQuery::first(10)).await;
+        let page = f.store.states(&StateSpace::new(&run.tenant, owner), StateQuery::first(10)).await;
         let values = page.expect("tells").values;
         let told = |StateValue { key, value, expires }| {
             assert_eq!(value, given::json(key.as_str().into()));
@@ -529,7 +530,7 @@ pub async fn documents_are_carried_with_their_end(f: Fixture) {
     let from = source(&f).await;
     let day = Duration::from_secs(86_400);
     for (id, ttl) in [("a", None), ("b", Some(day)), ("c", Some(given::SHORT))] {
-        from.store.put_document("tokens", id, given::json(id.into()), ttl).await.expect("is stored");
+        from.put("tokens", id, given::json(id.into()), ttl).await;
     }
     carry(&from, &f).await;
     let carried = documents(&f).await;
@@ -548,18 +549,18 @@ pub async fn a_store_with_anything_in_it_is_not_filled(f: Fixture) {
     f.store.pause_queue(&tenant, "mail", Pause::Paused).await.expect("pauses");
     assert_eq!(f.store.begin_filling().await, Ok(Filling::NotEmpty), "a paused queue");
     f.store.pause_queue(&tenant, "mail", Pause::Open).await.expect("opens");
-    f.store.put_document("tokens", "t", given::json("x".into()), None).await.expect("is stored");
+    f.put("tokens", "t", given::json("x".into()), None).await;
     assert_eq!(f.store.begin_filling().await, Ok(Filling::NotEmpty), "a document");
     assert!(f.store.delete_document("tokens", "t").await.expect("answers"));
     let over = Some(Duration::ZERO);
-    f.store.put_document("workers", "w", given::json("x".into()), over).await.expect("is stored");
+    f.put("workers", "w", given::json("x".into()), over).await;
     assert_eq!(f.store.collections().await.expect("tells"), Vec::<String>::new());
     for owner in [StateOwner::Tenant, StateOwner::Named("orders".into())] {
-        let value = Some(given::json("x".into()));
-        f.store.change_state(&tenant, &owner, "k", value, None).await.expect("is stored");
+        let space = StateSpace::new(&tenant, owner.clone());
+        f.set(&space, "k", Some(given::json("x".into()))).await;
         assert_eq!(f.store.tenants().await.expect("tells"), std::slice::from_ref(&tenant));
         assert_eq!(f.store.begin_filling().await, Ok(Filling::NotEmpty), "a value of {owner}");
-        f.store.change_state(&tenant, &owner, "k", None, None).await.expect("is deleted");
+        f.set(&space, "k", None).await;
     }
     assert_eq!(f.store.tenants().await.expect("tells"), []);
     let run = f.started("r", vec![given::step(0)]).await;

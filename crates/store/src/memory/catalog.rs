@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use flowline_core::{RunKey, Tenant, Time};
 
-use super::rows::{Counted, LaneJobs, Memory};
+use super::rows::{LaneJobs, Memory};
 use crate::job::{JobKey, JobRow, JobState};
-use crate::row::{Counter, Health, Pause, QueueRow, StoredDefinition};
+use crate::row::{Counter, CounterKey, Health, Pause, QueueRow, StoredDefinition};
 use crate::rule::StoredJob;
 
 impl Memory {
@@ -42,11 +42,6 @@ impl Memory {
 
     pub fn definition(&self, tenant: &Tenant, hash: &str) -> Option<StoredDefinition> {
         self.definitions.get(&(tenant.clone(), hash.into())).map(|(_, definition)| definition.clone())
-    }
-
-    pub fn latest(&self, tenant: &Tenant, flow: &str) -> Option<StoredDefinition> {
-        let mut all = self.definitions.values().map(|(_, definition)| definition);
-        all.find(|known| known.latest && known.tenant == *tenant && &*known.flow == flow).cloned()
     }
 
     pub fn definitions(&self, tenant: &Tenant) -> Vec<StoredDefinition> {
@@ -93,7 +88,7 @@ impl Memory {
     }
 
     pub fn counters(&self) -> Vec<Counter> {
-        let counter = |((tenant, flow, status, state), count): (&Counted, &u64)| Counter {
+        let counter = |((tenant, flow, status, state), count): (&CounterKey, &u64)| Counter {
             tenant: tenant.clone(),
             flow_name: flow.clone(),
             status: *status,

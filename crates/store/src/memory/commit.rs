@@ -6,7 +6,7 @@ use super::rows::{Memory, Run};
 use crate::commit::{Append, AppendError, Base, Commit, CommitError, Committed, Index, NewRun, StateChange};
 use crate::row::RunRow;
 use crate::rule::{self, FencedLines};
-use crate::state::StateOwner;
+use crate::state::StateSpace;
 
 impl Memory {
     /// Each commit that its guards allow lands, in order; the others leave nothing behind.
@@ -37,7 +37,7 @@ impl Memory {
         self.change_jobs(&commit.run, changes);
         let Commit { run, events, state, index, receipts, clear_state, .. } = commit;
         if clear_state {
-            self.states.remove(&(run.tenant.clone(), StateOwner::Run(run.run.clone())));
+            self.states.remove(&StateSpace::of_run(&run));
         }
         let ts = self.date(now, &run);
         self.change_receipts(&run, ts, receipts);
@@ -137,10 +137,10 @@ impl Memory {
     }
 
     fn change_state_of_run(&mut self, now: Time, run: &RunKey, change: StateChange) {
-        let StateChange { scope, key, value, ttl } = change;
+        let StateChange { scope, edit } = change;
         if let Some(found) = self.runs.get(run) {
             let owner = scope.of(&run.run, &found.row.flow_name);
-            self.change_state(now, &run.tenant, &owner, &key, value, ttl);
+            self.change_state(now, &StateSpace::new(&run.tenant, owner), edit);
         }
     }
 }

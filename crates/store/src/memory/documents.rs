@@ -1,50 +1,26 @@
-//! Documents. One whose time is over is as good as gone; retention takes it away.
+//! Documents. An expired one counts as gone; retention removes it.
 
 use std::ops::Bound;
-use std::time::Duration;
 
-use flowline_core::{Json, Time};
+use flowline_core::Time;
 
 use super::rows::Memory;
-use crate::document::{self, Document, DocumentPage, DocumentQuery, Order};
+use crate::document::{self, Document, DocumentPage, DocumentQuery, Existing, NewDocument, Order};
 use crate::error::StoreError;
 use crate::query::page_size;
 
 impl Memory {
-    pub fn put_document(
-        &mut self,
-        now: Time,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        document::check_document(collection, id, &body)?;
-        let document = Document { id: id.to_owned(), body, expires: ttl.map(|ttl| now + ttl) };
-        self.documents.entry(collection.to_owned()).or_default().insert(id.to_owned(), document);
-        Ok(())
-    }
-
-    pub fn create_document(
-        &mut self,
-        now: Time,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<Option<Document>, StoreError> {
-        document::check_document(collection, id, &body)?;
-        let there = self.document(now, collection, id)?;
-        if there.is_none() {
-            self.put_document(now, collection, id, body, ttl)?;
+    pub fn put_document(&mut self, now: Time, new: NewDocument) -> Result<Option<Document>, StoreError> {
+        new.check()?;
+        let NewDocument { collection, id, body, ttl, existing } = new;
+        let documents = self.documents.entry(collection).or_default();
+        if existing == Existing::Keep
+            && let Some(there) = documents.get(&id).filter(|there| there.is_live(now))
+        {
+            return Ok(Some(there.clone()));
         }
-        Ok(there)
-    }
-
-    pub fn document(&self, now: Time, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
-        document::check_address(collection, id)?;
-        let found = self.documents.get(collection).and_then(|documents| documents.get(id));
-        Ok(found.filter(|document| document.is_live(now)).cloned())
+        documents.insert(id.clone(), Document { id, body, expires: ttl.map(|ttl| now + ttl) });
+        Ok(None)
     }
 
     pub fn documents(
@@ -53,24 +29,25 @@ impl Memory {
         collection: &str,
         query: &DocumentQuery,
     ) -> Result<DocumentPage, StoreError> {
-        document::check_query(collection, query)?;
-        let Some(documents) = self.documents.get(collection) else {
-            return Ok(DocumentPage { items: Vec::new(), more: false });
-        };
-        let seen = query.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        query.check(collection)?;
         let limit = page_size(query.limit);
-        let live = |(_, document): &(&String, &Document)| document.is_live(now);
-        let found: Vec<Document> = match query.order {
-            Order::Ascending => {
-                let rest = documents.range::<str, _>((seen, Bound::Unbounded));
-                rest.filter(live).take(limit + 1).map(|(_, document)| document.clone()).collect()
+        let mut found: Vec<&Document> = Vec::new();
+        if let Some(documents) = self.documents.get(collection) {
+            let seen = query.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let live = |document: &&Document| document.is_live(now);
+            match (&query.id, query.order) {
+                (Some(id), _) => found.extend(documents.get(id).filter(live)),
+                (None, Order::Ascending) => {
+                    let rest = documents.range::<str, _>((seen, Bound::Unbounded)).map(|(_, one)| one);
+                    found.extend(rest.filter(live).take(limit + 1));
+                }
+                (None, Order::Descending) => {
+                    let rest = documents.range::<str, _>((Bound::Unbounded, seen)).map(|(_, one)| one);
+                    found.extend(rest.rev().filter(live).take(limit + 1));
+                }
             }
-            Order::Descending => {
-                let rest = documents.range::<str, _>((Bound::Unbounded, seen)).rev();
-                rest.filter(live).take(limit + 1).map(|(_, document)| document.clone()).collect()
-            }
-        };
-        Ok(DocumentPage::of(found, limit))
+        }
+        Ok(DocumentPage::of(found.into_iter().cloned().collect(), limit))
     }
 
     pub fn delete_document(&mut self, now: Time, collection: &str, id: &str) -> Result<bool, StoreError> {

@@ -1,14 +1,15 @@
-//! Who works on what: claim, extend, release, sweep.
+//! Who works on what: claim, renew, sweep.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::Duration;
 
 use flowline_core::Time;
 
 use super::rows::{JobAt, LaneJobs, LaneKey, Memory};
-use crate::job::{Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, JobKey, LeasedJob, Swept, Token};
+use crate::job::{
+    Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, JobKey, LeasedJob, Renewal, Swept, Token,
+};
 use crate::rule::StoredLease;
 
 impl Memory {
@@ -44,18 +45,12 @@ impl Memory {
         Claimed { jobs, next_due, now }
     }
 
-    pub fn extend(&mut self, now: Time, leases: Vec<Extend>, ttl: Duration) -> Vec<Extended> {
-        let extend = |held: Extend| match self.change_lease(&held, |lease| lease.expires = now + ttl) {
+    pub fn renew(&mut self, now: Time, leases: Vec<Extend>, renewal: Renewal) -> Vec<Extended> {
+        let renew = |held: Extend| match self.change_lease(&held, |lease| lease.renew(now, renewal)) {
             true => Extended::Held,
             false => Extended::gone(self.runs.get(&held.run).map(|run| run.row.status)),
         };
-        leases.into_iter().map(extend).collect()
-    }
-
-    pub fn release(&mut self, now: Time, leases: Vec<Extend>) {
-        for held in leases {
-            self.change_lease(&held, |lease| lease.release(now));
-        }
+        leases.into_iter().map(renew).collect()
     }
 
     pub fn sweep(&self, now: Time, limit: usize) -> Swept {

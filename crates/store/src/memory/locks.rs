@@ -1,12 +1,12 @@
-//! Named locks. One whose time is over is as good as gone; the next that asks for it takes its place.
+//! Named locks. An expired one counts as gone; the next request replaces it.
 
-use std::time::Duration;
+use std::collections::btree_map::Entry;
 
 use flowline_core::{Tenant, Time};
 
 use super::rows::{Lock, Memory};
-use crate::job::Token;
-use crate::lock::{Acquired, LockRequest, LockRow};
+use crate::job::Renewal;
+use crate::lock::{Acquired, HeldLock, LockRequest, LockRow};
 
 impl Memory {
     pub fn acquire_lock(&mut self, now: Time, request: LockRequest) -> Acquired {
@@ -25,29 +25,22 @@ impl Memory {
         Acquired::Granted { since, until }
     }
 
-    pub fn extend_lock(
-        &mut self,
-        now: Time,
-        tenant: &Tenant,
-        name: &str,
-        token: Token,
-        ttl: Duration,
-    ) -> Option<Time> {
-        let held = self.locks.get_mut(&(tenant.clone(), name.to_owned()))?;
-        if held.token != token || held.until <= now {
+    pub fn renew_lock(&mut self, now: Time, lock: HeldLock, renewal: Renewal) -> Option<Time> {
+        let HeldLock { tenant, name, token } = lock;
+        let Entry::Occupied(mut held) = self.locks.entry((tenant, name)) else { return None };
+        if held.get().token != token || held.get().until <= now {
             return None;
         }
-        held.until = now + ttl;
-        Some(held.until)
-    }
-
-    pub fn release_lock(&mut self, now: Time, tenant: &Tenant, name: &str, token: Token) -> bool {
-        let key = (tenant.clone(), name.to_owned());
-        let held = self.locks.get(&key).is_some_and(|held| held.token == token && now < held.until);
-        if held {
-            self.locks.remove(&key);
+        match renewal {
+            Renewal::Extend(ttl) => {
+                held.get_mut().until = now + ttl;
+                Some(now + ttl)
+            }
+            Renewal::Release => {
+                held.remove();
+                Some(now)
+            }
         }
-        held
     }
 
     pub fn locks(&self, now: Time, tenant: &Tenant) -> Vec<LockRow> {

@@ -1,6 +1,5 @@
 //! Receipts, kept with their run, and the lists of them.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use flowline_core::{RunKey, Tenant, Time};
@@ -21,24 +20,23 @@ pub(super) struct ReceiptsOf {
 }
 
 impl Memory {
-    pub fn receipt(&self, run: &RunKey, event_id: &str) -> Option<Receipt> {
-        let run = self.runs.get(run)?;
-        run.receipts.get(run.received.get(event_id)?).cloned()
-    }
-
-    /// Walks the run's receipts, or the list that worker and status choose.
+    /// Walks the run's receipts, or the list for worker and status.
     pub fn receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        query.check()?;
         let before = query.after.as_deref().map(ReceiptPlace::parse).transpose()?;
         let limit = page_size(query.limit);
         let found = match &query.run {
             Some(run) => {
                 let run = self.runs.get(&RunKey::new(query.tenant.clone(), run.clone()));
-                let end = before.map_or(Bound::Unbounded, |place| Bound::Excluded(place.number));
+                let below = before.map_or(u32::MAX, |place| place.number);
                 let all = run.into_iter().flat_map(|run| {
-                    let below = run.receipts.range((Bound::Unbounded, end)).rev();
-                    below.map(|(_, receipt)| (place(run, receipt), receipt))
+                    let numbers = match query.event_id.as_deref().map(|event| run.received.get(event)) {
+                        Some(number) => number.map_or(0..0, |number| *number..*number + 1),
+                        None => 0..below,
+                    };
+                    run.receipts.range(numbers).rev().map(|(_, receipt)| (place(run, receipt), receipt))
                 });
-                all.filter(|(_, receipt)| query.matches(receipt))
+                all.filter(|(place, receipt)| place.number < below && query.matches(receipt))
                     .take(limit + 1)
                     .map(|(place, receipt)| (place, receipt.clone()))
                     .collect()

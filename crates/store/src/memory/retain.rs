@@ -11,7 +11,7 @@ use super::rows::{EndedRuns, Memory, counter};
 use crate::commit::CommitError;
 use crate::row::{Repair, Retained, Retention};
 use crate::rule;
-use crate::state::StateOwner;
+use crate::state::StateSpace;
 
 impl Memory {
     /// Removes runs first, then events; those that ended first go first. Key-value state, locks and documents past
@@ -150,7 +150,7 @@ impl Memory {
         for job in jobs.into_iter().flatten() {
             self.take_job(key, job);
         }
-        self.states.remove(&(key.tenant.clone(), StateOwner::Run(key.run.clone())));
+        self.states.remove(&StateSpace::of_run(key));
         self.forget_receipts(key);
         self.unlist(key);
         for logged in self.runs.remove(key).into_iter().flat_map(|run| run.log.into_values()) {

@@ -17,9 +17,9 @@ use super::receipts::ReceiptsOf;
 use crate::document::Document;
 use crate::job::{JobKey, Lane, Token};
 use crate::receipt::{Receipt, ReceiptPlace};
-use crate::row::{RunRow, StoredDefinition};
+use crate::row::{CounterKey, RunRow, StoredDefinition};
 use crate::rule::{JobChange, Jobs, StoredJob};
-use crate::state::{StateOwner, StateValue};
+use crate::state::{StateSpace, StateValue};
 
 /// The content of an in-memory store. Its methods are the contract's verbs without waiting: time is an argument, and
 /// nothing is random, so that a simulator can clone it, roll back to the clone and replay.
@@ -29,7 +29,7 @@ pub struct Memory {
     /// Runs in the order of their creation, by each filter that an index answers.
     pub(super) listed: BTreeSet<(Listing, u64)>,
     pub(super) by_number: BTreeMap<u64, RunKey>,
-    pub(super) counters: BTreeMap<Counted, u64>,
+    pub(super) counters: BTreeMap<CounterKey, u64>,
     pub(super) listed_receipts: BTreeSet<(ReceiptsOf, ReceiptPlace)>,
     /// Ended runs; the first only while their events are there.
     pub(super) untrimmed: EndedRuns,
@@ -44,7 +44,7 @@ pub struct Memory {
 
     /// Every event kept, by the number that it got among all.
     pub(super) feed: BTreeMap<u64, (RunKey, u64)>,
-    pub(super) states: BTreeMap<(Tenant, StateOwner), BTreeMap<String, StateValue>>,
+    pub(super) states: BTreeMap<StateSpace, BTreeMap<String, StateValue>>,
     pub(super) definitions: BTreeMap<(Tenant, Arc<str>), (u64, StoredDefinition)>,
     pub(super) locks: BTreeMap<(Tenant, String), Lock>,
     /// When the last lock was granted.
@@ -72,9 +72,6 @@ pub(super) struct Listing {
     /// Only with a flow, and only of machines.
     pub(super) state: Option<Arc<str>>,
 }
-
-/// What runs are counted by: flow, status and, of machines, state.
-pub(super) type Counted = (Tenant, Arc<str>, Status, Option<Arc<str>>);
 
 #[derive(Debug, Clone)]
 pub(super) struct Run {
@@ -302,7 +299,7 @@ impl Memory {
     }
 }
 
-pub(super) fn counter(row: &RunRow) -> Counted {
+pub(super) fn counter(row: &RunRow) -> CounterKey {
     (row.tenant.clone(), row.flow_name.clone(), row.status, row.state.clone())
 }
 

@@ -9,18 +9,14 @@ use crate::commit::CommitError;
 use crate::error::StoreError;
 use crate::row::StoredDefinition;
 use crate::rule::StoredJob;
-use crate::state::StateOwner;
+use crate::state::{StateOwner, StateSpace};
 use crate::transfer::{Filling, Restored, RestoredEvent, RestoredRun};
 
 impl Memory {
     pub fn tenants(&self, now: Time) -> Vec<Tenant> {
         let defined = self.definitions.keys().map(|(tenant, _)| tenant);
-        let own = |owner: &StateOwner| matches!(owner, StateOwner::Tenant | StateOwner::Named(_));
-        let stateful = self
-            .states
-            .iter()
-            .filter(|((_, owner), values)| own(owner) && values.values().any(|value| value.live(now)))
-            .map(|((tenant, _), _)| tenant);
+        let own = |space: &&StateSpace| matches!(space.owner, StateOwner::Tenant | StateOwner::Named(_));
+        let stateful = self.live_spaces(now).filter(own).map(|space| &space.tenant);
         let paused = self.paused.iter().map(|(tenant, _)| tenant);
         let all: BTreeSet<&Tenant> = defined.chain(paused).chain(stateful).collect();
         all.into_iter().cloned().collect()
@@ -47,8 +43,8 @@ impl Memory {
                 Restored::Events { run, events } => self.restore_events(&run, events)?,
                 Restored::Receipts { run, receipts } => self.restore_receipts(&run, receipts)?,
                 Restored::Values { values, .. } if values.is_empty() => {}
-                Restored::Values { tenant, owner, values } => {
-                    let kept = self.states.entry((tenant, owner)).or_default();
+                Restored::Values { space, values } => {
+                    let kept = self.states.entry(space).or_default();
                     kept.extend(values.into_iter().map(|value| (value.key.clone(), value)));
                 }
                 Restored::Documents { documents, .. } if documents.is_empty() => {}

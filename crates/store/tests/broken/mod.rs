@@ -138,18 +138,16 @@ impl RunStore for Broken {
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
         self.store.claim(claim).await
     }
-    async fn extend(&self, leases: Vec<Extend>, ttl: Duration) -> Result<Vec<Extended>, StoreError> {
-        let mut answers = self.store.extend(leases, ttl).await?;
+    async fn renew(&self, leases: Vec<Extend>, renewal: Renewal) -> Result<Vec<Extended>, StoreError> {
+        let renewal = match (self.fault, renewal) {
+            (Fault::ForgetsReleases, Renewal::Release) => Renewal::Extend(Duration::ZERO),
+            _ => renewal,
+        };
+        let mut answers = self.store.renew(leases, renewal).await?;
         if let Fault::ExtendsAll = self.fault {
             answers.fill(Extended::Held);
         }
         Ok(answers)
-    }
-    async fn release(&self, leases: Vec<Extend>) -> Result<(), StoreError> {
-        match self.fault {
-            Fault::ForgetsReleases => self.store.extend(leases, Duration::ZERO).await.map(drop),
-            _ => self.store.release(leases).await,
-        }
     }
     async fn sweep(&self, limit: usize) -> Result<Swept, StoreError> {
         self.store.sweep(limit).await
@@ -166,8 +164,8 @@ impl RunStore for Broken {
     async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
         self.store.runs(query).await
     }
-    async fn receipt(&self, run: &RunKey, event_id: &str) -> Result<Option<Receipt>, StoreError> {
-        self.store.receipt(run, event_id).await
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        self.store.receipts(query).await
     }
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
         let mut page = self.store.feed(filter, cursor, limit).await?;
@@ -189,46 +187,20 @@ impl Catalog for Broken {
     async fn put_definition(&self, definition: StoredDefinition) -> Result<bool, StoreError> {
         self.store.put_definition(definition).await
     }
-    async fn definition(&self, tenant: &Tenant, hash: &str) -> Result<Option<StoredDefinition>, StoreError> {
-        self.store.definition(tenant, hash).await
-    }
     async fn set_latest(&self, tenant: &Tenant, flow: &str, hash: Option<&str>) -> Result<bool, StoreError> {
         self.store.set_latest(tenant, flow, hash).await
-    }
-    async fn latest(&self, tenant: &Tenant, flow: &str) -> Result<Option<StoredDefinition>, StoreError> {
-        self.store.latest(tenant, flow).await
     }
     async fn definitions(&self, tenant: &Tenant) -> Result<Vec<StoredDefinition>, StoreError> {
         self.store.definitions(tenant).await
     }
-    async fn state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-    ) -> Result<Option<StateValue>, StoreError> {
-        self.store.state(tenant, owner, key).await
-    }
-    async fn states(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        query: StateQuery,
-    ) -> Result<StatePage, StoreError> {
-        self.store.states(tenant, owner, query).await
+    async fn states(&self, space: &StateSpace, query: StateQuery) -> Result<StatePage, StoreError> {
+        self.store.states(space, query).await
     }
     async fn scopes(&self, tenant: &Tenant) -> Result<Vec<Arc<str>>, StoreError> {
         self.store.scopes(tenant).await
     }
-    async fn change_state(
-        &self,
-        tenant: &Tenant,
-        owner: &StateOwner,
-        key: &str,
-        value: Option<Json>,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        self.store.change_state(tenant, owner, key, value, ttl).await
+    async fn change_state(&self, space: &StateSpace, edit: StateEdit) -> Result<(), StoreError> {
+        self.store.change_state(space, edit).await
     }
     async fn queues(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
         self.store.queues(tenant).await
@@ -242,54 +214,27 @@ impl Catalog for Broken {
     async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
         self.store.acquire_lock(request).await
     }
-    async fn extend_lock(
-        &self,
-        tenant: &Tenant,
-        name: &str,
-        token: Token,
-        ttl: Duration,
-    ) -> Result<Option<Time>, StoreError> {
-        self.store.extend_lock(tenant, name, token, ttl).await
-    }
-    async fn release_lock(&self, tenant: &Tenant, name: &str, token: Token) -> Result<bool, StoreError> {
-        match self.fault {
-            Fault::ReleasesForAnyone => {
-                // Every token that the calls are made with.
-                let mut released = false;
-                for token in 1..=3 {
-                    released |= self.store.release_lock(tenant, name, Token(token)).await?;
+    async fn renew_lock(&self, mut lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError> {
+        if let (Fault::ReleasesForAnyone, Renewal::Release) = (self.fault, renewal) {
+            // Every token that the calls are made with.
+            for token in 1..=3 {
+                lock.token = Token(token);
+                if let Some(end) = self.store.renew_lock(lock.clone(), renewal).await? {
+                    return Ok(Some(end));
                 }
-                Ok(released)
             }
-            _ => self.store.release_lock(tenant, name, token).await,
+            return Ok(None);
         }
+        self.store.renew_lock(lock, renewal).await
     }
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
         self.store.locks(tenant).await
     }
-    async fn put_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        self.store.put_document(collection, id, body, ttl).await
-    }
-    async fn create_document(
-        &self,
-        collection: &str,
-        id: &str,
-        body: Json,
-        ttl: Option<Duration>,
-    ) -> Result<Option<Document>, StoreError> {
-        match self.fault {
-            Fault::CreatesTwice => self.store.put_document(collection, id, body, ttl).await.map(|()| None),
-            _ => self.store.create_document(collection, id, body, ttl).await,
+    async fn put_document(&self, mut document: NewDocument) -> Result<Option<Document>, StoreError> {
+        if let Fault::CreatesTwice = self.fault {
+            document.existing = Existing::Replace;
         }
-    }
-    async fn document(&self, collection: &str, id: &str) -> Result<Option<Document>, StoreError> {
-        self.store.document(collection, id).await
+        self.store.put_document(document).await
     }
     async fn documents(&self, collection: &str, query: DocumentQuery) -> Result<DocumentPage, StoreError> {
         self.store.documents(collection, query).await
@@ -299,9 +244,6 @@ impl Catalog for Broken {
             Fault::KeepsDocuments => Ok(self.store.document(collection, id).await?.is_some()),
             _ => self.store.delete_document(collection, id).await,
         }
-    }
-    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {
-        self.store.receipts(query).await
     }
     async fn counters(&self) -> Result<Vec<Counter>, StoreError> {
         self.store.counters().await
@@ -323,10 +265,6 @@ impl Catalog for Broken {
     async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
         self.store.repair(repair).await
     }
-    fn is_shared(&self) -> bool {
-        self.store.is_shared()
-    }
-
     async fn check(&self) -> Result<Health, StoreError> {
         self.store.check().await
     }

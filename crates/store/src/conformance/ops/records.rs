@@ -10,7 +10,8 @@ use super::{COLLECTIONS, HOUR, LOCK, Maker, Op, WORKERS};
 use crate::conformance::given;
 use crate::row::Retention;
 use crate::{
-    Catalog, DocumentQuery, LockRequest, Opened, Order, ReceiptChange, ReceiptQuery, ReceiptStatus, Token,
+    DocumentQuery, HeldLock, LockRequest, NewDocument, Opened, Order, ReceiptChange, ReceiptQuery,
+    ReceiptStatus, Renewal, RunStore, Token,
 };
 
 impl Maker {
@@ -63,8 +64,8 @@ impl Maker {
         let (owner, ttl) = (self.rng.pick(given::STRANGE).to_owned(), self.ttl());
         match self.rng.below(8) {
             0..4 => Op::Acquire(LockRequest { tenant, name: LOCK.to_owned(), owner, token, ttl }),
-            4 => Op::ExtendLock(tenant, token, ttl),
-            5 | 6 => Op::ReleaseLock(tenant, token),
+            4 => Op::RenewLock(HeldLock::new(&tenant, LOCK, token), Renewal::Extend(ttl)),
+            5 | 6 => Op::RenewLock(HeldLock::new(&tenant, LOCK, token), Renewal::Release),
             _ => Op::Locks(tenant),
         }
     }
@@ -78,16 +79,15 @@ impl Maker {
                 let create = self.rng.percent(40);
                 let ttl = self.rng.percent(50).then(|| self.ttl());
                 let body = given::json(self.rng.below(100).into());
-                match create {
-                    true => Op::CreateDocument(collection, id, body, ttl),
-                    false => Op::PutDocument(collection, id, body, ttl),
-                }
+                let new = NewDocument::new(collection, &id, body, ttl);
+                Op::PutDocument(if create { new.if_absent() } else { new })
             }
             4 | 5 => Op::DeleteDocument(collection, id),
             6 => Op::Document(collection, id),
             _ => {
                 let order = self.rng.pick(&[Order::Ascending, Order::Descending]);
-                Op::Documents(collection, DocumentQuery { order, after: None, limit: 1 + self.rng.below(4) })
+                let limit = 1 + self.rng.below(4);
+                Op::Documents(collection, DocumentQuery { order, limit, ..DocumentQuery::default() })
             }
         }
     }
@@ -129,12 +129,11 @@ impl Maker {
             return Op::Receipt(run, format!("e{}", self.rng.below(4)));
         }
         Op::Receipts(ReceiptQuery {
-            tenant: run.tenant,
             run: self.rng.percent(30).then_some(run.run),
             status: if self.rng.percent(50) { Some(self.rng.pick(&ReceiptStatus::ALL)) } else { None },
             worker: self.rng.percent(40).then(|| self.rng.pick(&WORKERS).to_owned()),
-            after: None,
             limit: 1 + self.rng.below(4),
+            ..ReceiptQuery::of(run.tenant)
         })
     }
 }
