@@ -100,26 +100,16 @@ pub fn shown(url: &str) -> String {
 
 /// Opens a store, in the runtime that it will live in.
 pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> {
+    let missing = match access {
+        Access::Engine => IfMissing::Make,
+        Access::Receive => IfMissing::Receive,
+        Access::Existing => IfMissing::Expect,
+        Access::Reader | Access::Still => IfMissing::Refuse,
+    };
     let path = match StoreUrl::read(url)? {
         StoreUrl::Memory => return Ok(Arc::new(MemoryStore::new(Clock::system()))),
-        StoreUrl::Postgres(url) => {
-            let missing = match access {
-                Access::Engine => IfMissing::Make,
-                Access::Receive => IfMissing::Receive,
-                Access::Existing => IfMissing::Expect,
-                Access::Reader | Access::Still => IfMissing::Refuse,
-            };
-            return Ok(PostgresStore::open(&url, missing).await?);
-        }
-        StoreUrl::Redis(url) => {
-            let missing = match access {
-                Access::Engine => flowline_redis::IfMissing::Make,
-                Access::Receive => flowline_redis::IfMissing::Receive,
-                Access::Existing => flowline_redis::IfMissing::Expect,
-                Access::Reader | Access::Still => flowline_redis::IfMissing::Refuse,
-            };
-            return Ok(RedisStore::open(&url, missing).await?);
-        }
+        StoreUrl::Postgres(url) => return Ok(PostgresStore::open(&url, missing).await?),
+        StoreUrl::Redis(url) => return Ok(RedisStore::open(&url, missing).await?),
         StoreUrl::File(path) => path,
     };
     if !matches!(access, Access::Engine | Access::Receive) && !path.try_exists().unwrap_or(true) {
@@ -169,7 +159,7 @@ pub async fn wait(url: &str, access: Access, patience: Duration) -> Result<Arc<d
 /// Opens a store to look at it and at its server, where there may be no store yet.
 pub async fn look(url: &str) -> Result<Arc<dyn Store>, Failure> {
     match StoreUrl::read(url)? {
-        StoreUrl::Redis(url) => Ok(RedisStore::open(&url, flowline_redis::IfMissing::Ignore).await?),
+        StoreUrl::Redis(url) => Ok(RedisStore::open(&url, IfMissing::Ignore).await?),
         StoreUrl::Postgres(url) => Ok(PostgresStore::open(&url, IfMissing::Ignore).await?),
         _ => open(url, Access::Reader).await,
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline::core::{EventType, Json, NewEvent};
-use flowline::store::{Append, Claim, Line, StateChange, StateEdit, StateScope, Store, Token};
+use flowline::store::{Append, AttemptLine, Claim, StateChange, StateEdit, StateScope, Store, Token};
 use flowline_postgres::PostgresStore;
 use flowline_redis::RedisStore;
 use flowline_sqlite::SqliteStore;
@@ -153,12 +153,12 @@ async fn open(store: &str) -> Arc<dyn Store> {
 }
 
 /// The line that records a value, with the value that is kept.
-fn set(step: &Arc<str>, key: &str, logged: u32, kept: Option<u32>) -> Line {
+fn set(step: &Arc<str>, key: &str, logged: u32, kept: Option<u32>) -> AttemptLine {
     let data = json!({"operation": "set", "scope": "run", "key": key, "value": logged});
     let json = |value: Value| Json::from(value);
     let edit = StateEdit::new(key, kept.map(|kept| json(kept.into())), None);
     let change = StateChange { scope: StateScope::Run, edit };
-    Line { event: NewEvent::step(EventType::State, step, 1, Some(json(data))), state: Some(change) }
+    AttemptLine { event: NewEvent::step(EventType::State, step, 1, Some(json(data))), state: Some(change) }
 }
 
 #[tokio::test]
@@ -177,14 +177,14 @@ async fn key_values_that_differ_from_the_log_are_named_on_every_store() {
             worker: "me".into(),
         };
         let job = opened.claim(claim).await.unwrap().jobs.remove(0);
-        let append = async |from_line: u32, lines: Vec<Line>| {
+        let append = async |from_line: u32, lines: Vec<AttemptLine>| {
             let (run, key, attempt, token) = (job.run.clone(), job.key, job.attempt, job.token);
             let append = Append { run, key, attempt, token, from_line, lines };
             opened.append(vec![append]).await.unwrap().remove(0).unwrap();
         };
         let step: Arc<str> = "ask".into();
         let started = NewEvent::step(EventType::StepStarted, &step, 1, Some(Json::from(json!({}))));
-        let started = Line { event: started, state: None };
+        let started = AttemptLine { event: started, state: None };
         append(0, vec![started, set(&step, "a", 1, Some(1)), set(&step, "a", 2, Some(2))]).await;
         let verify = |exit| here.json(exit, &["verify", "--store", &store])["violations"].clone();
         assert_eq!(verify(0), json!([]), "{store}");

@@ -10,10 +10,10 @@ use flowline_store::others::OtherProcesses;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::pool::timely;
 use crate::session::Session;
-use crate::target::Target;
+use crate::target::ServerTarget;
 
 /// The most often that others are told.
 const QUIET: Duration = Duration::from_millis(5);
@@ -26,7 +26,7 @@ pub(crate) struct Announcer(JoinHandle<()>);
 
 impl Announcer {
     pub(crate) fn start(
-        target: Target,
+        target: ServerTarget,
         changed: watch::Sender<u64>,
         tell: Arc<Notify>,
         others: Arc<OtherProcesses>,
@@ -52,12 +52,12 @@ impl Drop for Announcer {
 }
 
 async fn attend(
-    target: &Target,
+    target: &ServerTarget,
     changed: &watch::Sender<u64>,
     tell: &Notify,
     others: &OtherProcesses,
     own: &str,
-) -> Result<(), Fault> {
+) -> Result<(), PgFault> {
     let mut session = Session::connect(target).await?;
     let channel = format!("flowline_{}", target.schema);
     // What is only told need not be made durable.
@@ -93,7 +93,7 @@ async fn attend(
 }
 
 /// Moves with every event and every job that is added, by whomever.
-async fn position(session: &Session) -> Result<(i64, i64), Fault> {
+async fn position(session: &Session) -> Result<(i64, i64), PgFault> {
     let sql = "select e.last_value, j.last_value from event_numbers e, job_numbers j";
     let row = session.query_one(sql, &[]).await?;
     Ok((row.try_get(0)?, row.try_get(1)?))

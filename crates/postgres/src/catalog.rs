@@ -10,14 +10,17 @@ use flowline_store::{
 };
 
 use crate::code;
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::grants;
 use crate::schema;
 use crate::session::{Session, SqlParams};
-use crate::target::Target;
+use crate::target::ServerTarget;
 
 /// True where the hash was new. The newest row of a flow is its latest: a known hash keeps its place.
-pub(crate) async fn put_definition(session: &Session, definition: &StoredDefinition) -> Result<bool, Fault> {
+pub(crate) async fn put_definition(
+    session: &Session,
+    definition: &StoredDefinition,
+) -> Result<bool, PgFault> {
     let sql = "insert into definitions (tenant, flow_name, hash, body, origin, created_at)
         values ($1, $2, $3, $4, $5, now_ms())
         on conflict (tenant, hash) do update set origin = excluded.origin returning xmax = 0";
@@ -33,7 +36,7 @@ pub(crate) async fn set_latest(
     tenant: &Tenant,
     flow: &str,
     hash: Option<&str>,
-) -> Result<bool, Fault> {
+) -> Result<bool, PgFault> {
     let (tenant, flow) = (tenant.as_str(), code::shut(flow));
     let changed = match hash {
         Some(hash) => {
@@ -53,7 +56,7 @@ pub(crate) async fn definition(
     session: &Session,
     tenant: &Tenant,
     hash: &str,
-) -> Result<Option<StoredDefinition>, Fault> {
+) -> Result<Option<StoredDefinition>, PgFault> {
     let hash = code::shut(hash);
     Ok(defined(session, tenant, "d.hash = $2", &[&tenant.as_str(), &hash]).await?.pop())
 }
@@ -62,13 +65,16 @@ pub(crate) async fn latest(
     session: &Session,
     tenant: &Tenant,
     flow: &str,
-) -> Result<Option<StoredDefinition>, Fault> {
+) -> Result<Option<StoredDefinition>, PgFault> {
     let flow = code::shut(flow);
     let last = "d.flow_name = $2 and d.turn is not null order by d.turn desc limit 1";
     Ok(defined(session, tenant, last, &[&tenant.as_str(), &flow]).await?.pop())
 }
 
-pub(crate) async fn definitions(session: &Session, tenant: &Tenant) -> Result<Vec<StoredDefinition>, Fault> {
+pub(crate) async fn definitions(
+    session: &Session,
+    tenant: &Tenant,
+) -> Result<Vec<StoredDefinition>, PgFault> {
     let all = "true order by d.flow_name collate \"C\", d.id desc";
     defined(session, tenant, all, &[&tenant.as_str()]).await
 }
@@ -78,7 +84,7 @@ async fn defined(
     tenant: &Tenant,
     wheres: &str,
     given: SqlParams<'_>,
-) -> Result<Vec<StoredDefinition>, Fault> {
+) -> Result<Vec<StoredDefinition>, PgFault> {
     let sql = format!(
         "select d.flow_name, d.hash, d.body, d.origin, d.created_at, d.turn is not null and not exists
              (select 1 from definitions n where n.tenant = d.tenant and n.flow_name = d.flow_name and n.turn > d.turn)
@@ -99,7 +105,7 @@ async fn defined(
     Ok(found)
 }
 
-pub(crate) async fn queues(session: &Session, tenant: &Tenant) -> Result<Vec<QueueRow>, Fault> {
+pub(crate) async fn queues(session: &Session, tenant: &Tenant) -> Result<Vec<QueueRow>, PgFault> {
     let sql = "select l.queue, l.need, count(*) filter (where j.token is null and not j.held and j.due <= now_ms()),
             count(*) filter (where j.token is null and not j.held and j.due > now_ms()),
             count(*) filter (where j.token is null and j.held), count(*) filter (where j.token is not null),
@@ -138,7 +144,7 @@ pub(crate) async fn pause_queue(
     tenant: &Tenant,
     queue: &str,
     pause: Pause,
-) -> Result<(), Fault> {
+) -> Result<(), PgFault> {
     let sql = match pause {
         Pause::Paused => "insert into paused_queues (tenant, queue) values ($1, $2) on conflict do nothing",
         Pause::Open => "delete from paused_queues where tenant = $1 and queue = $2",
@@ -146,7 +152,7 @@ pub(crate) async fn pause_queue(
     session.execute(sql, &[&tenant.as_str(), &code::shut(queue)]).await.map(drop)
 }
 
-pub(crate) async fn counters(session: &Session) -> Result<Vec<Counter>, Fault> {
+pub(crate) async fn counters(session: &Session) -> Result<Vec<Counter>, PgFault> {
     // Both in one moment: a run of a machine is in either, and what no state has is left for flows.
     let sql = "with by_state as (
             select tenant, flow_name, status, state, sum(n)::bigint as n from state_counters
@@ -171,7 +177,7 @@ pub(crate) async fn counters(session: &Session) -> Result<Vec<Counter>, Fault> {
     Ok(found)
 }
 
-pub(crate) async fn jobs(session: &Session, run: &RunKey) -> Result<Vec<JobRow>, Fault> {
+pub(crate) async fn jobs(session: &Session, run: &RunKey) -> Result<Vec<JobRow>, PgFault> {
     let sql =
         "select j.key, j.name, j.attempt, l.queue, l.need, j.priority, j.due, j.held, j.token is not null,
             j.worker, j.leased_at, j.expires, j.lines, j.released
@@ -204,7 +210,7 @@ pub(crate) async fn jobs(session: &Session, run: &RunKey) -> Result<Vec<JobRow>,
     Ok(found)
 }
 
-pub(crate) async fn acquire_lock(session: &Session, request: &LockRequest) -> Result<Acquired, Fault> {
+pub(crate) async fn acquire_lock(session: &Session, request: &LockRequest) -> Result<Acquired, PgFault> {
     // Whoever finds it held writes nothing. Taken where it is free, kept by who has it: the one statement that writes
     // decides. What it does not write went to another in the meantime.
     let look = "select owner, until from locks
@@ -237,7 +243,7 @@ pub(crate) async fn renew_lock(
     session: &Session,
     lock: &HeldLock,
     renewal: Renewal,
-) -> Result<Option<Time>, Fault> {
+) -> Result<Option<Time>, PgFault> {
     let (tenant, name, token) = (lock.tenant.as_str(), code::shut(&lock.name), code::token_bytes(lock.token));
     let row = match renewal {
         Renewal::Extend(ttl) => {
@@ -255,7 +261,7 @@ pub(crate) async fn renew_lock(
     Ok(row.map(|row| row.try_get(0)).transpose()?.map(Time::from_millis))
 }
 
-pub(crate) async fn locks(session: &Session, tenant: &Tenant) -> Result<Vec<LockRow>, Fault> {
+pub(crate) async fn locks(session: &Session, tenant: &Tenant) -> Result<Vec<LockRow>, PgFault> {
     let sql = "select name, owner, since, until from locks where tenant = $1 and until > now_ms()";
     let mut found = Vec::new();
     for row in session.query(sql, &[&tenant.as_str()]).await? {
@@ -270,7 +276,7 @@ pub(crate) async fn locks(session: &Session, tenant: &Tenant) -> Result<Vec<Lock
     Ok(found)
 }
 
-pub(crate) async fn check(session: &Session, target: &Target) -> Result<Health, Fault> {
+pub(crate) async fn check(session: &Session, target: &ServerTarget) -> Result<Health, PgFault> {
     let sql = "select current_setting('server_version'), current_setting('fsync') = 'on',
             current_setting('synchronous_commit'), current_setting('full_page_writes') = 'on',
             (select coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint from pg_class c

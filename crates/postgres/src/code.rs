@@ -6,16 +6,16 @@ use flowline_core::definition::{Priority, Retain};
 use flowline_core::{RunId, Status, Tenant};
 use flowline_store::{StateOwner, Token};
 
-use crate::fault::Fault;
+use crate::fault::PgFault;
 
-pub(crate) fn status(text: &str) -> Result<Status, Fault> {
+pub(crate) fn status(text: &str) -> Result<Status, PgFault> {
     let known = Status::ALL.into_iter().find(|status| status.as_str() == text);
-    known.ok_or_else(|| Fault::damaged(&format!("status {text:?} is unknown")))
+    known.ok_or_else(|| PgFault::damaged(&format!("status {text:?} is unknown")))
 }
 
-pub(crate) fn priority(number: i16) -> Result<Priority, Fault> {
+pub(crate) fn priority(number: i16) -> Result<Priority, PgFault> {
     let known = Priority::ALL.into_iter().find(|priority| priority_number(*priority) == number);
-    known.ok_or_else(|| Fault::damaged(&format!("priority {number} is unknown")))
+    known.ok_or_else(|| PgFault::damaged(&format!("priority {number} is unknown")))
 }
 
 pub(crate) fn priority_number(priority: Priority) -> i16 {
@@ -32,12 +32,12 @@ pub(crate) fn retained(retain: Option<Retain>) -> String {
     retain.map(|retain| retain.code()).unwrap_or_default()
 }
 
-pub(crate) fn retain(text: &str) -> Result<Option<Retain>, Fault> {
+pub(crate) fn retain(text: &str) -> Result<Option<Retain>, PgFault> {
     if text.is_empty() {
         return Ok(None);
     }
     let known = Retain::from_code(text);
-    known.map(Some).ok_or_else(|| Fault::damaged(&format!("the retention {text:?} is unknown")))
+    known.map(Some).ok_or_else(|| PgFault::damaged(&format!("the retention {text:?} is unknown")))
 }
 
 /// The number of named scopes.
@@ -61,8 +61,8 @@ pub(crate) fn owner_name(owner: &StateOwner) -> &str {
     }
 }
 
-pub(crate) fn token(bytes: &[u8]) -> Result<Token, Fault> {
-    let bytes = bytes.try_into().map_err(|_| Fault::damaged("a token doesn't have 16 bytes"))?;
+pub(crate) fn token(bytes: &[u8]) -> Result<Token, PgFault> {
+    let bytes = bytes.try_into().map_err(|_| PgFault::damaged("a token doesn't have 16 bytes"))?;
     Ok(Token(u128::from_be_bytes(bytes)))
 }
 
@@ -70,12 +70,12 @@ pub(crate) fn token_bytes(token: Token) -> Vec<u8> {
     token.0.to_be_bytes().to_vec()
 }
 
-pub(crate) fn tenant(text: &str) -> Result<Tenant, Fault> {
-    Tenant::new(text).map_err(|error| Fault::damaged(&error.to_string()))
+pub(crate) fn tenant(text: &str) -> Result<Tenant, PgFault> {
+    Tenant::new(text).map_err(|error| PgFault::damaged(&error.to_string()))
 }
 
-pub(crate) fn run_id(text: &str) -> Result<RunId, Fault> {
-    RunId::new(text).map_err(|error| Fault::damaged(&error.to_string()))
+pub(crate) fn run_id(text: &str) -> Result<RunId, PgFault> {
+    RunId::new(text).map_err(|error| PgFault::damaged(&error.to_string()))
 }
 
 /// A user's text as a column can hold it: PostgreSQL refuses NUL, so it becomes `\0`, and `\` becomes `\\`.

@@ -9,14 +9,14 @@ use flowline_store::query::page_size;
 use flowline_store::{Document, DocumentPage, DocumentQuery, Existing, NewDocument, Order};
 use tokio_postgres::Row;
 
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::session::Session;
 
 /// Rows that go in one statement: short, so that nobody waits long for what it locks.
 const PART: i64 = 1_000;
 
 /// The live document that it keeps; `None` if this one was written. A write that waits for another one sees what that wrote.
-pub(crate) async fn put(session: &Session, new: &NewDocument) -> Result<Option<Document>, Fault> {
+pub(crate) async fn put(session: &Session, new: &NewDocument) -> Result<Option<Document>, PgFault> {
     let put = "insert into documents (collection, id, body, expires) values ($1, $2, $3, now_ms() + $4)
         on conflict (collection, id) do update set body = excluded.body, expires = excluded.expires
         where $5 or documents.expires <= now_ms() returning 1";
@@ -33,7 +33,7 @@ pub(crate) async fn put(session: &Session, new: &NewDocument) -> Result<Option<D
     }
 }
 
-async fn get(session: &Session, collection: &str, id: &str) -> Result<Option<Document>, Fault> {
+async fn get(session: &Session, collection: &str, id: &str) -> Result<Option<Document>, PgFault> {
     let sql = "select id, body, expires from documents
         where collection = $1 and id = $2 and (expires is null or expires > now_ms())";
     session.query_opt(sql, &[&collection, &id]).await?.as_ref().map(read).transpose()
@@ -43,7 +43,7 @@ pub(crate) async fn page(
     session: &Session,
     collection: &str,
     query: &DocumentQuery,
-) -> Result<DocumentPage, Fault> {
+) -> Result<DocumentPage, PgFault> {
     let limit = page_size(query.limit);
     if let Some(id) = &query.id {
         let found = get(session, collection, id).await?;
@@ -63,12 +63,12 @@ pub(crate) async fn page(
         Some(after) => session.query(&sql, &[&collection, &most, after]).await?,
         None => session.query(&sql, &[&collection, &most]).await?,
     };
-    let found = rows.iter().map(read).collect::<Result<_, Fault>>()?;
+    let found = rows.iter().map(read).collect::<Result<_, PgFault>>()?;
     Ok(DocumentPage::of(found, limit))
 }
 
 /// True where it was there and its time was not over.
-pub(crate) async fn delete(session: &Session, collection: &str, id: &str) -> Result<bool, Fault> {
+pub(crate) async fn delete(session: &Session, collection: &str, id: &str) -> Result<bool, PgFault> {
     let sql = "delete from documents where collection = $1 and id = $2
         returning expires is null or expires > now_ms()";
     let gone = session.query_opt(sql, &[&collection, &id]).await?;
@@ -76,7 +76,7 @@ pub(crate) async fn delete(session: &Session, collection: &str, id: &str) -> Res
 }
 
 /// Goes from the first document of a collection to that of the next: how many a collection holds does not matter.
-pub(crate) async fn collections(session: &Session) -> Result<Vec<String>, Fault> {
+pub(crate) async fn collections(session: &Session) -> Result<Vec<String>, PgFault> {
     let sql = "with recursive every (name) as (
             select min(collection) from documents
             union all
@@ -92,7 +92,7 @@ pub(crate) async fn restore(
     session: &Session,
     collection: &str,
     documents: &[Document],
-) -> Result<(), Fault> {
+) -> Result<(), PgFault> {
     let sql = "insert into documents (collection, id, body, expires)
         select $1, u.* from unnest($2::text[], $3::text[], $4::bigint[]) u
         on conflict (collection, id) do update set body = excluded.body, expires = excluded.expires";
@@ -105,7 +105,7 @@ pub(crate) async fn restore(
 
 /// Deletes those whose time is over. One that is put anew meanwhile stays: a row that had to be waited for is looked at
 /// again by the outer condition.
-pub(crate) async fn forget_expired(session: &Session) -> Result<(), Fault> {
+pub(crate) async fn forget_expired(session: &Session) -> Result<(), PgFault> {
     let sql = "delete from documents where expires <= now_ms() and (collection, id) in
         (select collection, id from documents where expires <= now_ms() order by expires limit $1)";
     while session.execute(sql, &[&PART]).await? == PART as u64 {}
@@ -116,7 +116,7 @@ fn millis(ttl: Option<Duration>) -> Option<i64> {
     ttl.map(|ttl| i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4))
 }
 
-fn read(row: &Row) -> Result<Document, Fault> {
+fn read(row: &Row) -> Result<Document, PgFault> {
     Ok(Document {
         id: row.try_get(0)?,
         body: Json::composed(row.try_get(1)?),

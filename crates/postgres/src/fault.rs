@@ -6,7 +6,7 @@ use flowline_store::StoreError;
 use tokio_postgres::error::SqlState;
 
 use crate::pooler;
-use crate::target::Target;
+use crate::target::ServerTarget;
 use crate::witness;
 
 /// What to do where the server takes no writes.
@@ -14,21 +14,21 @@ const READ_ONLY: &str = "the server is a standby or read-only: name the primary,
 
 /// A failure inside the adapter, before it becomes the caller's.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub(crate) enum PgFault {
     Postgres(tokio_postgres::Error),
     Store(StoreError),
     /// Nothing came back in time.
     Late,
 }
 
-impl Fault {
-    pub(crate) fn damaged(what: &str) -> Fault {
-        Fault::Store(StoreError::Damaged(what.to_owned()))
+impl PgFault {
+    pub(crate) fn damaged(what: &str) -> PgFault {
+        PgFault::Store(StoreError::Damaged(what.to_owned()))
     }
 
     fn code(&self) -> Option<&SqlState> {
         match self {
-            Fault::Postgres(error) => error.code(),
+            PgFault::Postgres(error) => error.code(),
             _ => None,
         }
     }
@@ -51,9 +51,9 @@ impl Fault {
     /// Whether the server said something, as opposed to a connection that broke.
     pub(crate) fn is_answer(&self) -> bool {
         match self {
-            Fault::Postgres(error) => error.as_db_error().is_some() && !self.is_shutdown(),
-            Fault::Store(_) => true,
-            Fault::Late => false,
+            PgFault::Postgres(error) => error.as_db_error().is_some() && !self.is_shutdown(),
+            PgFault::Store(_) => true,
+            PgFault::Late => false,
         }
     }
 
@@ -81,9 +81,9 @@ impl Fault {
     /// As the failure of a read, or of a write whose outcome is unknown.
     pub(crate) fn of_read(self) -> StoreError {
         let text = match &self {
-            Fault::Store(error) => return error.clone(),
-            Fault::Late => "the server didn't answer in time".to_owned(),
-            Fault::Postgres(error) => words(error),
+            PgFault::Store(error) => return error.clone(),
+            PgFault::Late => "the server didn't answer in time".to_owned(),
+            PgFault::Postgres(error) => words(error),
         };
         let Some(code) = self.code() else { return StoreError::Unavailable(text) };
         if code.code() == witness::BROKEN {
@@ -112,16 +112,16 @@ impl Fault {
     }
 
     /// As the failure to connect, with what to do about it.
-    pub(crate) fn of_connect(self, target: &Target) -> StoreError {
+    pub(crate) fn of_connect(self, target: &ServerTarget) -> StoreError {
         let (place, user) = (target.place(), target.user());
         let error = match self {
-            Fault::Store(error) => return error,
-            Fault::Late => {
+            PgFault::Store(error) => return error,
+            PgFault::Late => {
                 return StoreError::Unavailable(format!(
                     "{place} didn't answer in time; check host, port and firewall"
                 ));
             }
-            Fault::Postgres(error) => error,
+            PgFault::Postgres(error) => error,
         };
         let text = words(&error);
         let Some(code) = error.code() else {
@@ -192,14 +192,14 @@ fn words(error: &tokio_postgres::Error) -> String {
     text
 }
 
-impl From<tokio_postgres::Error> for Fault {
-    fn from(error: tokio_postgres::Error) -> Fault {
-        Fault::Postgres(error)
+impl From<tokio_postgres::Error> for PgFault {
+    fn from(error: tokio_postgres::Error) -> PgFault {
+        PgFault::Postgres(error)
     }
 }
 
-impl From<StoreError> for Fault {
-    fn from(error: StoreError) -> Fault {
-        Fault::Store(error)
+impl From<StoreError> for PgFault {
+    fn from(error: StoreError) -> PgFault {
+        PgFault::Store(error)
     }
 }

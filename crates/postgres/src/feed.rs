@@ -14,7 +14,7 @@ use flowline_store::query::page_size;
 use flowline_store::{FeedFilter, FeedPage};
 
 use crate::code;
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::read::{EVENT, event, number, unknown};
 use crate::session::Session;
 
@@ -39,7 +39,7 @@ pub(crate) async fn feed(
     filter: &FeedFilter,
     cursor: &str,
     limit: usize,
-) -> Result<FeedPage, Fault> {
+) -> Result<FeedPage, PgFault> {
     let after = if cursor.is_empty() { 0 } else { number(cursor)? };
     let last: i64 = session.query_one(LAST, &[]).await?.try_get(0)?;
     let empty = |cursor: i64, more| FeedPage {
@@ -57,7 +57,7 @@ pub(crate) async fn feed(
     let is_settled = settled(session).await?;
     match cursor.is_empty() && filter.from_now {
         // Any cursor that could be given now would skip what commits late, or begin at the oldest event.
-        true if !is_settled => return Err(Fault::Late),
+        true if !is_settled => return Err(PgFault::Late),
         true => return Ok(empty(last, false)),
         false if !is_settled => return Ok(empty(after, true)),
         false => {}
@@ -88,7 +88,7 @@ pub(crate) async fn feed(
 }
 
 /// Waits until every transaction that may be writing events now has ended. False where one takes too long.
-async fn settled(session: &Session) -> Result<bool, Fault> {
+async fn settled(session: &Session) -> Result<bool, PgFault> {
     let began = Instant::now();
     let first = holders(session).await?;
     let mut left = first.clone();
@@ -103,6 +103,6 @@ async fn settled(session: &Session) -> Result<bool, Fault> {
     Ok(true)
 }
 
-async fn holders(session: &Session) -> Result<Vec<String>, Fault> {
+async fn holders(session: &Session) -> Result<Vec<String>, PgFault> {
     Ok(session.query_one(HOLDERS, &[]).await?.try_get(0)?)
 }

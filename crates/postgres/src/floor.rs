@@ -47,14 +47,14 @@ struct Known {
 
 /// What a look begins with.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct FloorLook {
     pub(crate) floors: HashMap<FloorKey, i64>,
     rewinds: i64,
 }
 
 impl Floors {
     /// Everything that is known. Now and then that is nothing.
-    pub(crate) fn begin(&self) -> Look {
+    pub(crate) fn begin(&self) -> FloorLook {
         let mut known = self.known();
         let within =
             |since: Option<Instant>, time| since.is_some_and(|since: Instant| since.elapsed() < time);
@@ -62,11 +62,11 @@ impl Floors {
             known.floors.clear();
             known.forgotten = Some(Instant::now());
         }
-        Look { floors: known.floors.clone(), rewinds: known.rewinds }
+        FloorLook { floors: known.floors.clone(), rewinds: known.rewinds }
     }
 
     /// Whether a look that found this number of announcements may have missed something: it is to be made once more.
-    pub(crate) fn missed(&self, look: &Look, rewinds: i64) -> bool {
+    pub(crate) fn missed(&self, look: &FloorLook, rewinds: i64) -> bool {
         let mut known = self.known();
         if known.rewinds != rewinds {
             known.rewinds = rewinds;

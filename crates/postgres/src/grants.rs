@@ -5,17 +5,17 @@
 
 use flowline_store::StoreError;
 
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::schema::STEPS;
 use crate::session::Session;
-use crate::target::Target;
+use crate::target::ServerTarget;
 
 /// Why nothing can be written here, with what to do about it; `format` is that of the store, if there is one.
 pub(crate) async fn lacking(
     session: &Session,
-    target: &Target,
+    target: &ServerTarget,
     format: Option<u32>,
-) -> Result<Option<String>, Fault> {
+) -> Result<Option<String>, PgFault> {
     let (place, schema) = (target.place(), &target.schema);
     let sql =
         "select pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', current_user::text";
@@ -50,7 +50,7 @@ pub(crate) async fn lacking(
 }
 
 /// Refuses a schema that the role may not look into: its tables would seem not to be there.
-pub(crate) async fn refuse_shut(session: &Session, target: &Target) -> Result<(), Fault> {
+pub(crate) async fn refuse_shut(session: &Session, target: &ServerTarget) -> Result<(), PgFault> {
     let sql = "select has_schema_privilege($1, 'usage'), has_table_privilege(c.oid, 'select') from pg_class c
         join pg_namespace n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = 'cells'";
     let Some(row) = session.query_opt(sql, &[&target.schema]).await? else { return Ok(()) };
@@ -65,7 +65,7 @@ pub(crate) async fn refuse_shut(session: &Session, target: &Target) -> Result<()
     .into())
 }
 
-async fn may_not_create(session: &Session, target: &Target) -> Result<bool, Fault> {
+async fn may_not_create(session: &Session, target: &ServerTarget) -> Result<bool, PgFault> {
     let sql = "select not coalesce(
         (select has_schema_privilege(oid, 'create') from pg_namespace where nspname = $1),
         has_database_privilege(current_database(), 'create'))";
@@ -73,7 +73,7 @@ async fn may_not_create(session: &Session, target: &Target) -> Result<bool, Faul
 }
 
 /// The tables and sequences of the store that the role may not write to.
-async fn out_of_reach(session: &Session, schema: &str) -> Result<Option<String>, Fault> {
+async fn out_of_reach(session: &Session, schema: &str) -> Result<Option<String>, PgFault> {
     let sql = "select string_agg(c.relname, ', ' order by c.relname)
         from pg_class c join pg_namespace n on n.oid = c.relnamespace
         where n.nspname = $1 and c.relname = any($2) and case c.relkind

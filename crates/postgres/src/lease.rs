@@ -1,9 +1,11 @@
 //! Who works on what: claim, renew, sweep. Each is a short statement; none locks a run.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::sync::{Mutex, PoisonError};
 
 use flowline_core::{RunKey, Tenant, Time};
+use flowline_store::rotate::{self, FreeSlots};
 use flowline_store::{
     Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, JobKey, Lane, LeasedJob, Renewal, Swept,
     Token,
@@ -12,7 +14,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::code;
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::floor::{FloorKey, Floors};
 use crate::session::Session;
 
@@ -37,7 +39,7 @@ impl Rotation {
         session: &Session,
         floors: &Floors,
         claim: &Claim,
-    ) -> Result<Claimed, Fault> {
+    ) -> Result<Claimed, PgFault> {
         let mut jobs: Vec<LeasedJob> = Vec::new();
         let (mut now, mut next_due) = (Time::default(), None);
         for round in 0..ROUNDS {
@@ -66,29 +68,23 @@ impl Rotation {
     fn turns(&self, mut lanes: Vec<Served>, claim: &Claim, got: &[LeasedJob], left: usize) -> Vec<Turn> {
         lanes.sort_by(|a, b| a.name.cmp(&b.name));
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = &*last {
-            let after = lanes.partition_point(|lane| lane.name <= *last);
-            lanes.rotate_left(after);
-        }
-        let mut free: HashMap<Arc<str>, usize> = HashMap::new();
+        rotate::begin_after(&mut lanes, last.as_ref(), |lane| &lane.name);
+        let mut free = FreeSlots::new(claim);
         for job in got {
-            let slots = free.entry(job.lane.queue.clone()).or_insert_with(|| claim.free_in(&job.lane.queue));
+            let slots = free.of(&job.lane.queue);
             *slots = slots.saturating_sub(1);
         }
         let mut turns = Vec::new();
-        let mut open: VecDeque<Served> = lanes.into();
-        while let Some(mut lane) = open.pop_front().filter(|_| turns.len() < left) {
-            let queue = &lane.name.1.queue;
-            let slots = free.entry(queue.clone()).or_insert_with(|| claim.free_in(queue));
-            if *slots == 0 || lane.ready == 0 {
-                continue;
+        let take = |lane: &mut Served| {
+            if lane.ready == 0 {
+                return Ok::<_, Infallible>(false);
             }
-            *slots -= 1;
             lane.ready -= 1;
             *last = Some(lane.name.clone());
             turns.push(Turn { lane: lane.id, name: lane.name.1.clone() });
-            open.push_back(lane);
-        }
+            Ok(true)
+        };
+        let Ok(()) = free.deal(lanes, left, |lane| &lane.name.1.queue, take);
         turns
     }
 }
@@ -148,7 +144,7 @@ const SERVED: &str = "
         on l.need = any($1) and ($2::text is null or l.tenant = $2)
         and not exists (select 1 from paused_queues p where p.tenant = l.tenant and p.queue = l.queue)";
 
-async fn served(session: &Session, floors: &Floors, claim: &Claim, limit: usize) -> Result<Seen, Fault> {
+async fn served(session: &Session, floors: &Floors, claim: &Claim, limit: usize) -> Result<Seen, PgFault> {
     let needs: Vec<_> = claim.needs.iter().map(|need| code::shut(need)).collect();
     let tenant = claim.tenant.as_ref().map(Tenant::as_str);
     let limit = limit.max(1) as i64;
@@ -213,7 +209,7 @@ async fn lease(
     turns: &[Turn],
     tokens: &[Token],
     now: Time,
-) -> Result<Vec<LeasedJob>, Fault> {
+) -> Result<Vec<LeasedJob>, PgFault> {
     let mut takes: BTreeMap<i32, i32> = BTreeMap::new();
     let mut names: HashMap<i32, Lane> = HashMap::new();
     for turn in turns {
@@ -236,7 +232,10 @@ async fn lease(
             key: JobKey::from_number(row.try_get(3)?),
             name: code::open(row.try_get(4)?).into(),
             attempt: row.try_get::<_, i32>(5)? as u32,
-            lane: names.get(&lane).cloned().ok_or_else(|| Fault::damaged("a lane that was not asked for"))?,
+            lane: names
+                .get(&lane)
+                .cloned()
+                .ok_or_else(|| PgFault::damaged("a lane that was not asked for"))?,
             due: Time::from_millis(row.try_get(8)?),
             token: code::token(row.try_get(7)?)?,
             expires,
@@ -247,7 +246,7 @@ async fn lease(
     Ok(found.into_iter().map(|(_, job)| job).collect())
 }
 
-pub(crate) fn run_key(row: &Row, at: usize) -> Result<RunKey, Fault> {
+pub(crate) fn run_key(row: &Row, at: usize) -> Result<RunKey, PgFault> {
     Ok(RunKey::new(code::tenant(row.try_get(at)?)?, code::run_id(row.try_get(at + 1)?)?))
 }
 
@@ -278,7 +277,7 @@ pub(crate) async fn renew(
     session: &Session,
     leases: &[Extend],
     renewal: Renewal,
-) -> Result<Vec<Extended>, Fault> {
+) -> Result<Vec<Extended>, PgFault> {
     let Columns { tenants, runs, keys, tokens } = Columns::of(leases);
     let mut answers = vec![Extended::Gone(Gone::Lost); leases.len()];
     let held = match renewal {
@@ -347,10 +346,10 @@ const TIMERS: &str = "
     where j.token is null and not j.held and j.key < 0 and j.due >= $3 and j.due <= $1
     order by j.due, j.n limit $2";
 
-pub(crate) async fn sweep(session: &Session, floors: &Floors, limit: usize) -> Result<Swept, Fault> {
+pub(crate) async fn sweep(session: &Session, floors: &Floors, limit: usize) -> Result<Swept, PgFault> {
     let row = session.query_one(NEXT, &[]).await?;
     let now = Time::from_millis(row.try_get(0)?);
-    let ahead = |at| Ok::<_, Fault>(row.try_get::<_, Option<i64>>(at)?.map(Time::from_millis));
+    let ahead = |at| Ok::<_, PgFault>(row.try_get::<_, Option<i64>>(at)?.map(Time::from_millis));
     let mut swept = Swept { now, next_timer: ahead(1)?, next_lease: ahead(2)?, ..Swept::default() };
     // Announcements of before are heeded here; those that come now, by the next sweep.
     floors.missed(&floors.begin(), row.try_get(3)?);

@@ -46,36 +46,16 @@ use lease::Rotation;
 use names::StoredNames;
 use pool::{Pool, timely};
 use session::Session;
-use target::Target;
+use target::ServerTarget;
 use witness::{Halt, Witness, Witnesses};
 use write::{WRITERS, WriterContext, Writers};
 
+pub use flowline_store::IfMissing;
 pub use target::SCHEMA;
-
-/// What to do where the schema is not there, or is of an older build.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IfMissing {
-    /// Make it, and bring it up to date.
-    Make,
-    /// Leave the database as it is: to read what is there.
-    Refuse,
-    /// Leave the database as it is: to write into what is there.
-    Expect,
-    /// Make it, to be filled by a move: one that was broken off before does not matter.
-    Receive,
-    /// Leave the database as it is, and open what there is of it: to look at the server.
-    Ignore,
-}
-
-impl IfMissing {
-    fn writes(self) -> bool {
-        matches!(self, IfMissing::Make | IfMissing::Expect | IfMissing::Receive)
-    }
-}
 
 /// A schema of a PostgreSQL database as a Flowline store. Closed when the last reference goes.
 pub struct PostgresStore {
-    target: Target,
+    target: ServerTarget,
     pool: Pool,
     names: Arc<StoredNames>,
     writers: Writers,
@@ -95,7 +75,7 @@ impl PostgresStore {
     /// Fails within five seconds, with what to do about it, where the server is not to be reached, refuses the user, is
     /// too old or behind a proxy that pools by transaction, or the schema is of a newer build; and, to who wants to write, where that cannot be done.
     pub async fn open(url: &str, missing: IfMissing) -> Result<Arc<PostgresStore>, StoreError> {
-        let target = Target::read(url)?;
+        let target = ServerTarget::read(url)?;
         let halt = Arc::new(Halt::default());
         let first = Session::connect_first(&target).await?;
         let pool = Pool::new(target.clone(), first, halt.clone());
@@ -109,7 +89,7 @@ impl PostgresStore {
                 whole.map_err(|fault| fault.of_connect(&target))?;
             }
             if there {
-                timely(names.load_lanes(&seat)).await.map_err(fault::Fault::of_read)?;
+                timely(names.load_lanes(&seat)).await.map_err(fault::PgFault::of_read)?;
             }
         }
         let (changed, _) = watch::channel(0);

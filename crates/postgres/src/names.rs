@@ -7,7 +7,7 @@ use flowline_core::Tenant;
 use flowline_store::Lane;
 
 use crate::code;
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::session::Session;
 
 #[derive(Debug, Default)]
@@ -25,14 +25,14 @@ impl StoredNames {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn lane(&self, tenant: &Tenant, lane: &Lane) -> Result<i32, Fault> {
+    pub(crate) fn lane(&self, tenant: &Tenant, lane: &Lane) -> Result<i32, PgFault> {
         let id = self.known().lanes.get(&(tenant.clone(), lane.clone())).copied();
-        id.ok_or_else(|| Fault::damaged(&format!("lane {lane:?} has no number")))
+        id.ok_or_else(|| PgFault::damaged(&format!("lane {lane:?} has no number")))
     }
 
-    pub(crate) fn lane_name(&self, id: i32) -> Result<Lane, Fault> {
+    pub(crate) fn lane_name(&self, id: i32) -> Result<Lane, PgFault> {
         let name = self.known().lane_names.get(&id).map(|(_, lane)| lane.clone());
-        name.ok_or_else(|| Fault::damaged(&format!("lane {id} has no name")))
+        name.ok_or_else(|| PgFault::damaged(&format!("lane {id} has no name")))
     }
 
     /// Gives every lane a number, for all instances the same.
@@ -40,7 +40,7 @@ impl StoredNames {
         &self,
         session: &Session,
         mut missing: BTreeSet<(Tenant, Lane)>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), PgFault> {
         missing.retain(|lane| !self.known().lanes.contains_key(lane));
         if missing.is_empty() {
             return Ok(());
@@ -55,7 +55,7 @@ impl StoredNames {
         self.load_lanes(session).await
     }
 
-    pub(crate) async fn load_lanes(&self, session: &Session) -> Result<(), Fault> {
+    pub(crate) async fn load_lanes(&self, session: &Session) -> Result<(), PgFault> {
         let rows = session.query("select id, tenant, queue, need from lanes", &[]).await?;
         for row in rows {
             let lane =
@@ -81,7 +81,7 @@ impl StoredNames {
         &self,
         session: &Session,
         mut missing: BTreeSet<(Tenant, Arc<str>)>,
-    ) -> Result<BTreeSet<(Tenant, Arc<str>)>, Fault> {
+    ) -> Result<BTreeSet<(Tenant, Arc<str>)>, PgFault> {
         missing.retain(|definition| !self.known().definitions.contains(definition));
         if missing.is_empty() {
             return Ok(missing);

@@ -7,9 +7,9 @@ use std::time::Duration;
 use flowline_store::StoreError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::session::Session;
-use crate::target::Target;
+use crate::target::ServerTarget;
 use crate::witness::Halt;
 
 /// Beside two writers and the listener: twenty instances fit in a server's usual hundred connections twice over.
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
 pub(crate) struct Pool {
-    target: Target,
+    target: ServerTarget,
     idle: Mutex<Vec<Session>>,
     seats: Arc<Semaphore>,
     pub(crate) halt: Arc<Halt>,
@@ -27,7 +27,7 @@ pub(crate) struct Pool {
 
 /// A connection for a while. It goes back when this goes, unless it broke or was left within a transaction.
 #[derive(Debug)]
-pub(crate) struct Seat<'p> {
+pub(crate) struct PooledSession<'p> {
     pool: &'p Pool,
     session: Option<Session>,
     within: bool,
@@ -35,11 +35,11 @@ pub(crate) struct Seat<'p> {
 }
 
 impl Pool {
-    pub(crate) fn new(target: Target, first: [Session; 2], halt: Arc<Halt>) -> Pool {
+    pub(crate) fn new(target: ServerTarget, first: [Session; 2], halt: Arc<Halt>) -> Pool {
         Pool { target, idle: Mutex::new(first.into()), seats: Arc::new(Semaphore::new(SEATS)), halt }
     }
 
-    pub(crate) async fn take(&self) -> Result<Seat<'_>, StoreError> {
+    pub(crate) async fn take(&self) -> Result<PooledSession<'_>, StoreError> {
         self.halt.healthy()?;
         let permit = tokio::time::timeout(PATIENCE, self.seats.clone().acquire_owned());
         let permit = permit.await.ok().and_then(Result::ok);
@@ -52,7 +52,7 @@ impl Pool {
                 None => break Session::connect(&self.target).await?,
             }
         };
-        Ok(Seat { pool: self, session: Some(session), within: false, _permit: permit })
+        Ok(PooledSession { pool: self, session: Some(session), within: false, _permit: permit })
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
@@ -60,14 +60,14 @@ impl Pool {
     }
 }
 
-impl Seat<'_> {
-    pub(crate) async fn begin(&mut self) -> Result<(), Fault> {
+impl PooledSession<'_> {
+    pub(crate) async fn begin(&mut self) -> Result<(), PgFault> {
         self.within = true;
         self.run("begin").await
     }
 
     /// Begins a transaction that may take its time: a run's log can be long.
-    pub(crate) async fn begin_long(&mut self) -> Result<(), Fault> {
+    pub(crate) async fn begin_long(&mut self) -> Result<(), PgFault> {
         self.within = true;
         self.run("begin; set local statement_timeout to 60000").await
     }
@@ -82,14 +82,14 @@ impl Seat<'_> {
         self.within = false;
     }
 
-    pub(crate) async fn commit(&mut self) -> Result<(), Fault> {
+    pub(crate) async fn commit(&mut self) -> Result<(), PgFault> {
         self.run("commit").await?;
         self.within = false;
         Ok(())
     }
 }
 
-impl Deref for Seat<'_> {
+impl Deref for PooledSession<'_> {
     type Target = Session;
     fn deref(&self) -> &Session {
         // unwrap: taken out only by `drop`.
@@ -97,7 +97,7 @@ impl Deref for Seat<'_> {
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for PooledSession<'_> {
     fn drop(&mut self) {
         if let Some(session) = self.session.take().filter(|session| !self.within && !session.is_closed()) {
             self.pool.idle().push(session);
@@ -106,6 +106,6 @@ impl Drop for Seat<'_> {
 }
 
 /// Bounds a piece of work on a connection that may have gone silent.
-pub(crate) async fn timely<T>(work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
-    tokio::time::timeout(crate::session::SILENT, work).await.unwrap_or(Err(Fault::Late))
+pub(crate) async fn timely<T>(work: impl Future<Output = Result<T, PgFault>>) -> Result<T, PgFault> {
+    tokio::time::timeout(crate::session::SILENT, work).await.unwrap_or(Err(PgFault::Late))
 }

@@ -8,15 +8,15 @@
 
 use flowline_store::StoreError;
 
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::session::Session;
-use crate::target::Target;
+use crate::target::ServerTarget;
 
 /// Other clients of the proxy may come in between, so one look might find each client where it was.
 const LOOKS: usize = 3;
 
 /// Refuses a server that is behind such a proxy.
-pub(crate) async fn refuse(one: &Session, other: &Session, target: &Target) -> Result<(), Fault> {
+pub(crate) async fn refuse(one: &Session, other: &Session, target: &ServerTarget) -> Result<(), PgFault> {
     for _ in 0..LOOKS {
         let (first, second) = (format!("{:016x}", fastrand::u64(..)), format!("{:016x}", fastrand::u64(..)));
         one.run(&set(&first)).await?;
@@ -44,6 +44,6 @@ fn set(value: &str) -> String {
     format!("set flowline.session to '{value}'")
 }
 
-async fn is(session: &Session, value: &str) -> Result<bool, Fault> {
+async fn is(session: &Session, value: &str) -> Result<bool, PgFault> {
     Ok(session.ask("select current_setting('flowline.session', true)").await?.as_deref() == Some(value))
 }

@@ -13,7 +13,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::code;
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::session::{Session, SqlParams};
 
 const COLUMNS: &str = "r.id, r.tenant, r.run_id, r.flow_name, r.definition, r.status, r.created_at, r.started_at,
@@ -21,7 +21,7 @@ const COLUMNS: &str = "r.id, r.tenant, r.run_id, r.flow_name, r.definition, r.st
     r.labels, r.idempotency_key, r.retry_of, r.version, r.seq, r.events_trimmed, r.input_digest,
     r.machine_state, r.retain";
 
-pub(crate) async fn load(session: &Session, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, Fault> {
+pub(crate) async fn load(session: &Session, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, PgFault> {
     let tenants: Vec<&str> = runs.iter().map(|run| run.tenant.as_str()).collect();
     let names: Vec<&str> = runs.iter().map(|run| run.run.as_str()).collect();
     let sql = format!(
@@ -36,7 +36,7 @@ pub(crate) async fn load(session: &Session, runs: &[RunKey]) -> Result<Vec<Optio
     Ok(found)
 }
 
-fn run_row(row: &Row) -> Result<RunRow, Fault> {
+fn run_row(row: &Row) -> Result<RunRow, PgFault> {
     let time = |at: usize| row.try_get::<_, Option<i64>>(at).map(|ms| ms.map(Time::from_millis));
     let count = |at: usize| row.try_get::<_, i32>(at).map(|n| n as u32);
     let text = |at: usize| row.try_get::<_, Option<&str>>(at).map(|text| text.map(code::open));
@@ -44,7 +44,7 @@ fn run_row(row: &Row) -> Result<RunRow, Fault> {
     let completed_at = time(8)?;
     let labels = match row.try_get::<_, Option<&str>>(15)? {
         Some(labels) => {
-            serde_json::from_str(labels).map_err(|error| Fault::damaged(&format!("labels: {error}")))?
+            serde_json::from_str(labels).map_err(|error| PgFault::damaged(&format!("labels: {error}")))?
         }
         None => BTreeMap::new(),
     };
@@ -80,7 +80,7 @@ pub(crate) async fn payloads(
     session: &Session,
     run: &RunKey,
     slots: &[Slot],
-) -> Result<Vec<Option<Json>>, Fault> {
+) -> Result<Vec<Option<Json>>, PgFault> {
     let numbers: Vec<i64> = slots.iter().map(|slot| i64::from(slot.number())).collect();
     let sql = "select e.slot, e.data from flow_runs r join events e on e.run = r.id
         where r.tenant || '/' || r.run_id = $1::text || '/' || $2::text and e.slot = any($3) order by e.seq desc";
@@ -92,7 +92,7 @@ pub(crate) async fn payloads(
     Ok(numbers.iter().map(|number| found.get(number).cloned().flatten()).collect())
 }
 
-fn json(row: &Row, at: usize) -> Result<Option<Json>, Fault> {
+fn json(row: &Row, at: usize) -> Result<Option<Json>, PgFault> {
     Ok(row.try_get::<_, Option<String>>(at)?.map(Json::composed))
 }
 
@@ -100,10 +100,10 @@ fn json(row: &Row, at: usize) -> Result<Option<Json>, Fault> {
 pub(crate) const EVENT: &str = "e.seq, e.ms, e.type, e.step, e.attempt, e.data";
 
 /// Puts an event together from the columns of [`EVENT`] at the beginning of a row.
-pub(crate) fn event(row: &Row, run: &RunId, flow: &Arc<str>, tenant: &Tenant) -> Result<Event, Fault> {
+pub(crate) fn event(row: &Row, run: &RunId, flow: &Arc<str>, tenant: &Tenant) -> Result<Event, PgFault> {
     let kind: &str = row.try_get(2)?;
     let kind =
-        EventType::parse(kind).ok_or_else(|| Fault::damaged(&format!("event type {kind:?} is unknown")))?;
+        EventType::parse(kind).ok_or_else(|| PgFault::damaged(&format!("event type {kind:?} is unknown")))?;
     let of = row.try_get::<_, Option<&str>>(3)?.map(|step| code::open(step).into());
     let attempt = row.try_get::<_, Option<i32>>(4)?.unwrap_or(0) as u32;
     let of = of.map(|step| AttemptOf { step, attempt });
@@ -113,7 +113,11 @@ pub(crate) fn event(row: &Row, run: &RunId, flow: &Arc<str>, tenant: &Tenant) ->
 }
 
 /// A range of the primary key: its bytes are summed up in its order, and no further than the page goes.
-pub(crate) async fn events(session: &Session, run: &RunKey, query: &EventQuery) -> Result<EventPage, Fault> {
+pub(crate) async fn events(
+    session: &Session,
+    run: &RunKey,
+    query: &EventQuery,
+) -> Result<EventPage, PgFault> {
     // What there is no room for is told of without its data, which the server need not even fetch.
     let sql = "select seq, ms, type, step, attempt, case when fits then data end, flow_name, fits
         from (select e.*, r.flow_name, bytes <= $8 or bytes = size as fits
@@ -143,7 +147,7 @@ pub(crate) async fn events(session: &Session, run: &RunKey, query: &EventQuery) 
 }
 
 /// A page of runs, and its total.
-pub(crate) async fn runs(session: &Session, query: &RunQuery) -> Result<RunPage, Fault> {
+pub(crate) async fn runs(session: &Session, query: &RunQuery) -> Result<RunPage, PgFault> {
     query.check()?;
     let filter = Filter::of(query);
     let size = page_size(query.limit);
@@ -178,8 +182,8 @@ const LAST_BEFORE: &str = "with recursive search(low, high) as (
     select max(low) from search";
 
 /// The numbers between which all runs lie that were created in the query's stretch of time: above the first, below the second.
-async fn between(session: &Session, query: &RunQuery) -> Result<(i64, i64), Fault> {
-    let last_before = async |time: i64| -> Result<i64, Fault> {
+async fn between(session: &Session, query: &RunQuery) -> Result<(i64, i64), PgFault> {
+    let last_before = async |time: i64| -> Result<i64, PgFault> {
         Ok(session.query_one(LAST_BEFORE, &[&time]).await?.try_get(0)?)
     };
     let after = match query.since {
@@ -198,7 +202,7 @@ async fn total(
     query: &RunQuery,
     filter: &Filter,
     [after, before]: [&i64; 2],
-) -> Result<Total, Fault> {
+) -> Result<Total, PgFault> {
     if query.counted() && query.state.is_some() {
         let sql = "select coalesce(sum(n), 0)::bigint from state_counters
             where tenant = $1 and flow_name = $2 and state = $3 and ($4::text is null or status = $4)";
@@ -293,12 +297,12 @@ impl Filter {
 }
 
 /// A cursor of runs or of the feed.
-pub(crate) fn number(cursor: &str) -> Result<i64, Fault> {
+pub(crate) fn number(cursor: &str) -> Result<i64, PgFault> {
     cursor.parse::<i64>().ok().filter(|number| *number >= 0).ok_or_else(|| unknown(cursor))
 }
 
-pub(crate) fn unknown(cursor: &str) -> Fault {
-    Fault::Store(StoreError::Invalid(format!(
+pub(crate) fn unknown(cursor: &str) -> PgFault {
+    PgFault::Store(StoreError::Invalid(format!(
         "cursor {cursor:?} doesn't come from this store; start without a cursor"
     )))
 }

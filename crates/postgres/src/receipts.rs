@@ -8,14 +8,14 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::code;
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::session::Session;
 
 const COLUMNS: &str =
     "r.tenant, r.run_id, r.flow_name, c.event_id, c.number, c.name, c.sender, c.status, c.worker,
     c.received_at, c.started_at, c.completed_at, c.outcome, c.run";
 
-pub(crate) async fn page(session: &Session, query: &ReceiptQuery) -> Result<ReceiptPage, Fault> {
+pub(crate) async fn page(session: &Session, query: &ReceiptQuery) -> Result<ReceiptPage, PgFault> {
     query.check()?;
     let limit = page_size(query.limit);
     let before = query.after.as_deref().map(ReceiptPlace::parse).transpose()?;
@@ -23,7 +23,7 @@ pub(crate) async fn page(session: &Session, query: &ReceiptQuery) -> Result<Rece
         Some(_) => of_run(session, query, before, limit as i64 + 1).await?,
         None => of_tenant(session, query, before, limit as i64 + 1).await?,
     };
-    let place = |row: &Row| -> Result<ReceiptPlace, Fault> {
+    let place = |row: &Row| -> Result<ReceiptPlace, PgFault> {
         let (received, run) = (row.try_get(9)?, row.try_get::<_, i64>(13)? as u64);
         Ok(ReceiptPlace {
             received: Time::from_millis(received),
@@ -32,7 +32,7 @@ pub(crate) async fn page(session: &Session, query: &ReceiptQuery) -> Result<Rece
         })
     };
     let found = rows.iter().map(|row| Ok((place(row)?, receipt(row)?)));
-    Ok(ReceiptPage::of(found.collect::<Result<_, Fault>>()?, limit))
+    Ok(ReceiptPage::of(found.collect::<Result<_, PgFault>>()?, limit))
 }
 
 async fn of_run(
@@ -40,7 +40,7 @@ async fn of_run(
     query: &ReceiptQuery,
     before: Option<ReceiptPlace>,
     limit: i64,
-) -> Result<Vec<Row>, Fault> {
+) -> Result<Vec<Row>, PgFault> {
     let by_event = if query.event_id.is_some() { "and event_id = $7" } else { "" };
     let sql = format!(
         "select {COLUMNS} from flow_runs r cross join lateral (
@@ -66,7 +66,7 @@ async fn of_tenant(
     query: &ReceiptQuery,
     before: Option<ReceiptPlace>,
     limit: i64,
-) -> Result<Vec<Row>, Fault> {
+) -> Result<Vec<Row>, PgFault> {
     let by_worker = if query.worker.is_some() { "and worker = $7" } else { "" };
     let sql = format!(
         "select {COLUMNS} from unnest($2::text[]) s(status) cross join lateral (
@@ -90,7 +90,7 @@ async fn of_tenant(
     session.query(&sql, &given).await
 }
 
-fn receipt(row: &Row) -> Result<Receipt, Fault> {
+fn receipt(row: &Row) -> Result<Receipt, PgFault> {
     let json = |at: usize| row.try_get::<_, Option<String>>(at).map(|text| text.map(Json::composed));
     let time = |at: usize| row.try_get::<_, Option<i64>>(at).map(|time| time.map(Time::from_millis));
     let status = ReceiptStatus::parse(row.try_get(7)?);
@@ -102,7 +102,7 @@ fn receipt(row: &Row) -> Result<Receipt, Fault> {
         number: row.try_get::<_, i64>(4)? as u32,
         name: code::open(row.try_get(5)?).into(),
         sender: json(6)?,
-        status: status.ok_or_else(|| Fault::damaged("the status of a receipt is unknown"))?,
+        status: status.ok_or_else(|| PgFault::damaged("the status of a receipt is unknown"))?,
         worker: row.try_get::<_, Option<&str>>(8)?.map(|worker| code::open(worker).into()),
         received_at: Time::from_millis(row.try_get(9)?),
         started_at: time(10)?,

@@ -10,8 +10,8 @@ use flowline_store::row::{Retained, Retention};
 
 use crate::code;
 use crate::documents;
-use crate::fault::Fault;
-use crate::pool::Seat;
+use crate::fault::PgFault;
+use crate::pool::PooledSession;
 use crate::read;
 use crate::session::Session;
 use crate::witness::KEPT_DAYS;
@@ -20,7 +20,11 @@ use crate::witness::KEPT_DAYS;
 const RUNS: usize = 20;
 
 /// Removals first, then events; those that ended first go first.
-pub(crate) async fn retain(seat: &mut Seat<'_>, policy: Retention, limit: usize) -> Result<Retained, Fault> {
+pub(crate) async fn retain(
+    seat: &mut PooledSession<'_>,
+    policy: Retention,
+    limit: usize,
+) -> Result<Retained, PgFault> {
     let mut done = Retained::default();
     let kept = kept(seat, policy).await?;
     loop {
@@ -66,7 +70,7 @@ pub(crate) const RETAINS: &str = "
             from own where own.retain is not null)
     select retain from own where retain is not null";
 
-async fn kept(seat: &Seat<'_>, policy: Retention) -> Result<Kept, Fault> {
+async fn kept(seat: &PooledSession<'_>, policy: Retention) -> Result<Kept, PgFault> {
     let mut kept = Kept { retain: vec![String::new()], events: Vec::new(), runs: Vec::new() };
     for row in seat.query(RETAINS, &[]).await? {
         kept.retain.push(row.try_get(0)?);
@@ -93,23 +97,23 @@ pub(crate) const ENDED: &str = "
     order by ended.completed_at, ended.id limit $3";
 
 async fn ended(
-    seat: &Seat<'_>,
+    seat: &PooledSession<'_>,
     kept: &Kept,
     times: &[i64],
     trimmed: &[bool],
     limit: usize,
-) -> Result<Vec<i64>, Fault> {
+) -> Result<Vec<i64>, PgFault> {
     let rows = seat.query(ENDED, &[&kept.retain, &times, &(limit as i64), &trimmed]).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
 /// Begins a transaction that nobody waits for: one that a crash takes away is made again.
-async fn begin(seat: &mut Seat<'_>) -> Result<(), Fault> {
+async fn begin(seat: &mut PooledSession<'_>) -> Result<(), PgFault> {
     seat.begin_long().await?;
     seat.run("set local synchronous_commit to off").await
 }
 
-async fn remove(seat: &mut Seat<'_>, kept: &Kept, limit: usize) -> Result<u64, Fault> {
+async fn remove(seat: &mut PooledSession<'_>, kept: &Kept, limit: usize) -> Result<u64, PgFault> {
     if limit == 0 {
         return Ok(0);
     }
@@ -121,7 +125,7 @@ async fn remove(seat: &mut Seat<'_>, kept: &Kept, limit: usize) -> Result<u64, F
 }
 
 /// Removes those of these runs that have ended, and says which.
-pub(crate) async fn delete(seat: &mut Seat<'_>, runs: &[RunKey]) -> Result<Vec<bool>, Fault> {
+pub(crate) async fn delete(seat: &mut PooledSession<'_>, runs: &[RunKey]) -> Result<Vec<bool>, PgFault> {
     let name = |run: &RunKey| format!("{}/{}", run.tenant, run.run);
     let mut gone = BTreeSet::new();
     for part in runs.chunks(RUNS) {
@@ -141,7 +145,7 @@ pub(crate) async fn delete(seat: &mut Seat<'_>, runs: &[RunKey]) -> Result<Vec<b
     Ok(runs.iter().map(|run| gone.remove(&name(run))).collect())
 }
 
-async fn remove_ids(seat: &Seat<'_>, ids: &[i64]) -> Result<(), Fault> {
+async fn remove_ids(seat: &PooledSession<'_>, ids: &[i64]) -> Result<(), PgFault> {
     if ids.is_empty() {
         return Ok(());
     }
@@ -169,7 +173,7 @@ async fn remove_ids(seat: &Seat<'_>, ids: &[i64]) -> Result<(), Fault> {
     Ok(())
 }
 
-async fn trim(seat: &mut Seat<'_>, kept: &Kept, limit: usize) -> Result<u64, Fault> {
+async fn trim(seat: &mut PooledSession<'_>, kept: &Kept, limit: usize) -> Result<u64, PgFault> {
     if limit == 0 {
         return Ok(0);
     }
@@ -188,7 +192,7 @@ async fn trim(seat: &mut Seat<'_>, kept: &Kept, limit: usize) -> Result<u64, Fau
 }
 
 /// What is left of the reports of these runs, which nobody else changes meanwhile.
-async fn digests(seat: &Seat<'_>, ids: &[i64]) -> Result<Vec<Vec<u8>>, Fault> {
+async fn digests(seat: &PooledSession<'_>, ids: &[i64]) -> Result<Vec<Vec<u8>>, PgFault> {
     let sql = "select r.tenant, r.run_id from unnest($1::bigint[]) with ordinality wanted(id, place)
         join flow_runs r on r.id = wanted.id order by place";
     let mut all = Vec::with_capacity(ids.len());
@@ -209,18 +213,18 @@ async fn digests(seat: &Seat<'_>, ids: &[i64]) -> Result<Vec<Vec<u8>>, Fault> {
     Ok(all)
 }
 
-pub(crate) async fn reports(session: &Session, run: &RunKey) -> Result<Option<ReportDigests>, Fault> {
+pub(crate) async fn reports(session: &Session, run: &RunKey) -> Result<Option<ReportDigests>, PgFault> {
     let sql = "select digests from flow_runs r join reports on reports.run = r.id
         where r.tenant || '/' || r.run_id = $1::text || '/' || $2::text";
     let row = session.query_opt(sql, &[&run.tenant.as_str(), &run.run.as_str()]).await?;
     let Some(row) = row else { return Ok(None) };
     let digests = ReportDigests::decode(row.try_get(0)?);
-    digests.map(Some).map_err(|error| Fault::damaged(&error.to_string()))
+    digests.map(Some).map_err(|error| PgFault::damaged(&error.to_string()))
 }
 
 /// Counts a tenant's runs again. Who is about to count waits for the lock and adds to what is found here; who has counted
 /// is waited for, and seen.
-pub(crate) async fn recount(seat: &mut Seat<'_>, tenant: &Tenant) -> Result<(), Fault> {
+pub(crate) async fn recount(seat: &mut PooledSession<'_>, tenant: &Tenant) -> Result<(), PgFault> {
     seat.begin_long().await?;
     seat.run("lock table run_counters, state_counters in exclusive mode").await?;
     for sql in [

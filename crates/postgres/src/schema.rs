@@ -7,11 +7,11 @@
 use flowline_store::StoreError;
 
 use crate::IfMissing;
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::grants;
-use crate::pool::{Seat, timely};
+use crate::pool::{PooledSession, timely};
 use crate::session::Session;
-use crate::target::Target;
+use crate::target::ServerTarget;
 
 /// The format that this build writes.
 pub(crate) const FORMAT: u32 = STEPS.len() as u32;
@@ -225,7 +225,11 @@ create table reports (run bigint primary key, digests bytea not null);
 
 /// Makes the schema where it is missing and takes the steps that it lacks. Refuses one of a newer build. True where it is
 /// there, and up to date.
-pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMissing) -> Result<bool, Fault> {
+pub(crate) async fn prepare(
+    seat: &mut PooledSession<'_>,
+    target: &ServerTarget,
+    missing: IfMissing,
+) -> Result<bool, PgFault> {
     // Most starts find all done: they take no lock and need no right to create.
     let found = timely(format(seat, target)).await?;
     if missing.writes()
@@ -277,13 +281,13 @@ pub(crate) async fn prepare(seat: &mut Seat<'_>, target: &Target, missing: IfMis
 }
 
 /// Whether a move into the schema is under way, or was broken off.
-pub(crate) async fn is_filling(session: &Session) -> Result<bool, Fault> {
+pub(crate) async fn is_filling(session: &Session) -> Result<bool, PgFault> {
     let row = session.query_one("select exists (select 1 from cells where name = 'filling')", &[]).await?;
     Ok(row.try_get(0)?)
 }
 
 /// Refuses a schema that a move has not filled to its end.
-pub(crate) async fn refuse_half_moved(session: &Session, target: &Target) -> Result<(), Fault> {
+pub(crate) async fn refuse_half_moved(session: &Session, target: &ServerTarget) -> Result<(), PgFault> {
     if !is_filling(session).await? {
         return Ok(());
     }
@@ -296,7 +300,7 @@ pub(crate) async fn refuse_half_moved(session: &Session, target: &Target) -> Res
 }
 
 /// The format of the schema; `None` where there is none yet.
-pub(crate) async fn format(session: &Session, target: &Target) -> Result<Option<u32>, Fault> {
+pub(crate) async fn format(session: &Session, target: &ServerTarget) -> Result<Option<u32>, PgFault> {
     // By a query: `to_regclass` may remember within a transaction that there was none before it waited for the lock.
     let sql = "select exists (select 1 from pg_class c join pg_namespace n on n.oid = c.relnamespace
         where n.nspname = $1 and c.relname = 'cells')";

@@ -13,9 +13,9 @@ use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Row, SimpleQueryMessage, Statement};
 
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::pooler;
-use crate::target::Target;
+use crate::target::ServerTarget;
 use crate::tls;
 
 /// Nothing that this adapter asks takes longer on a healthy server.
@@ -39,7 +39,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) async fn connect(target: &Target) -> Result<Session, StoreError> {
+    pub(crate) async fn connect(target: &ServerTarget) -> Result<Session, StoreError> {
         in_time(target, async {
             let session = Session::bare(target).await?;
             session.settle(target).await?;
@@ -49,7 +49,7 @@ impl Session {
     }
 
     /// The first two connections to a server, which show whether it can be worked with.
-    pub(crate) async fn connect_first(target: &Target) -> Result<[Session; 2], StoreError> {
+    pub(crate) async fn connect_first(target: &ServerTarget) -> Result<[Session; 2], StoreError> {
         in_time(target, async {
             let (one, other) = tokio::try_join!(Session::bare(target), Session::bare(target))?;
             one.refuse_old(target).await?;
@@ -61,7 +61,7 @@ impl Session {
         .await
     }
 
-    async fn bare(target: &Target) -> Result<Session, Fault> {
+    async fn bare(target: &ServerTarget) -> Result<Session, PgFault> {
         let (client, mut connection) = target.config.connect(tls::connector(&target.trust)?).await?;
         let (tell, heard) = mpsc::unbounded_channel();
         let driver = tokio::spawn(async move {
@@ -75,11 +75,11 @@ impl Session {
         Ok(Session { client, prepared: Mutex::default(), _driver: driver, heard })
     }
 
-    async fn settle(&self, target: &Target) -> Result<(), Fault> {
+    async fn settle(&self, target: &ServerTarget) -> Result<(), PgFault> {
         self.run(&settings(target)).await
     }
 
-    async fn refuse_old(&self, target: &Target) -> Result<(), Fault> {
+    async fn refuse_old(&self, target: &ServerTarget) -> Result<(), PgFault> {
         let version = self.ask("show server_version").await?.unwrap_or_default();
         let major = version.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok());
         if major.is_none_or(|major: i32| major < OLDEST) {
@@ -97,7 +97,7 @@ impl Session {
     }
 
     /// A statement by its text, prepared once per connection.
-    pub(crate) async fn prepare(&self, sql: &str) -> Result<Statement, Fault> {
+    pub(crate) async fn prepare(&self, sql: &str) -> Result<Statement, PgFault> {
         if let Some(known) = self.known().get(sql) {
             return Ok(known.clone());
         }
@@ -106,32 +106,32 @@ impl Session {
         Ok(statement)
     }
 
-    pub(crate) async fn query(&self, sql: &str, given: SqlParams<'_>) -> Result<Vec<Row>, Fault> {
+    pub(crate) async fn query(&self, sql: &str, given: SqlParams<'_>) -> Result<Vec<Row>, PgFault> {
         let statement = self.prepare(sql).await?;
         Ok(self.client.query(&statement, given).await?)
     }
 
-    pub(crate) async fn query_opt(&self, sql: &str, given: SqlParams<'_>) -> Result<Option<Row>, Fault> {
+    pub(crate) async fn query_opt(&self, sql: &str, given: SqlParams<'_>) -> Result<Option<Row>, PgFault> {
         Ok(self.query(sql, given).await?.into_iter().next())
     }
 
     /// The only row of a statement that always gives one.
-    pub(crate) async fn query_one(&self, sql: &str, given: SqlParams<'_>) -> Result<Row, Fault> {
-        self.query_opt(sql, given).await?.ok_or_else(|| Fault::damaged("a statement returned no row"))
+    pub(crate) async fn query_one(&self, sql: &str, given: SqlParams<'_>) -> Result<Row, PgFault> {
+        self.query_opt(sql, given).await?.ok_or_else(|| PgFault::damaged("a statement returned no row"))
     }
 
-    pub(crate) async fn execute(&self, sql: &str, given: SqlParams<'_>) -> Result<u64, Fault> {
+    pub(crate) async fn execute(&self, sql: &str, given: SqlParams<'_>) -> Result<u64, PgFault> {
         let statement = self.prepare(sql).await?;
         Ok(self.client.execute(&statement, given).await?)
     }
 
     /// Statements without arguments or answers, as they stand.
-    pub(crate) async fn run(&self, sql: &str) -> Result<(), Fault> {
+    pub(crate) async fn run(&self, sql: &str) -> Result<(), PgFault> {
         Ok(self.client.batch_execute(sql).await?)
     }
 
     /// The one value of a question that is asked without preparing it.
-    pub(crate) async fn ask(&self, sql: &str) -> Result<Option<String>, Fault> {
+    pub(crate) async fn ask(&self, sql: &str) -> Result<Option<String>, PgFault> {
         let answer = self.client.simple_query(sql).await?;
         let row = answer.iter().find_map(|part| match part {
             SimpleQueryMessage::Row(row) => Some(row),
@@ -147,11 +147,11 @@ impl Session {
 
 /// Callers are told within five seconds that nobody answers.
 async fn in_time<T>(
-    target: &Target,
-    opening: impl Future<Output = Result<T, Fault>>,
+    target: &ServerTarget,
+    opening: impl Future<Output = Result<T, PgFault>>,
 ) -> Result<T, StoreError> {
     let opened = tokio::time::timeout(Duration::from_millis(4_500), opening).await;
-    opened.unwrap_or(Err(Fault::Late)).map_err(|fault| fault.of_connect(target))
+    opened.unwrap_or(Err(PgFault::Late)).map_err(|fault| fault.of_connect(target))
 }
 
 impl std::fmt::Debug for Session {
@@ -162,7 +162,7 @@ impl std::fmt::Debug for Session {
 
 /// Plans are the ones that the indexes were made for, whatever the statistics of a young table say, and made once. A
 /// process that stops in the middle of a transaction must not keep its locks.
-fn settings(target: &Target) -> String {
+fn settings(target: &ServerTarget) -> String {
     let (schema, statement) = (&target.schema, STATEMENT.as_millis());
     format!(
         "set search_path to {schema}; set statement_timeout to {statement}; set lock_timeout to 2500;
@@ -173,12 +173,12 @@ fn settings(target: &Target) -> String {
 }
 
 /// A statement under way.
-pub(crate) type StatementFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Fault>> + Send + 'a>>;
+pub(crate) type StatementFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, PgFault>> + Send + 'a>>;
 
 /// Sends statements in order without waiting in between, and gives all their answers. The first failure is the answer
 /// to all: what follows it in a transaction failed of it.
-pub(crate) async fn pipelined(mut sent: Vec<StatementFuture<'_>>) -> Result<Vec<Vec<Row>>, Fault> {
-    let mut answers: Vec<Option<Result<Vec<Row>, Fault>>> = sent.iter().map(|_| None).collect();
+pub(crate) async fn pipelined(mut sent: Vec<StatementFuture<'_>>) -> Result<Vec<Vec<Row>>, PgFault> {
+    let mut answers: Vec<Option<Result<Vec<Row>, PgFault>>> = sent.iter().map(|_| None).collect();
     poll_fn(|context| {
         let mut pending = false;
         // In order each time: the first poll of a statement is what sends it.

@@ -8,7 +8,7 @@ use flowline_store::{StateEdit, StatePage, StateQuery, StateSpace, StateValue};
 use tokio_postgres::Row;
 
 use crate::code;
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::session::Session;
 
 macro_rules! page_sql {
@@ -29,7 +29,7 @@ pub(crate) async fn states(
     session: &Session,
     space: &StateSpace,
     query: &StateQuery,
-) -> Result<StatePage, Fault> {
+) -> Result<StatePage, PgFault> {
     let (sql, key) = match (&query.key, &query.after) {
         (Some(key), _) => (page_sql!("="), key.as_str()),
         (None, Some(after)) => (page_sql!(">"), after.as_str()),
@@ -45,7 +45,7 @@ pub(crate) async fn states(
     Ok(StatePage { more: rows.len() > values.len(), values })
 }
 
-fn value(row: &Row) -> Result<StateValue, Fault> {
+fn value(row: &Row) -> Result<StateValue, PgFault> {
     Ok(StateValue {
         key: code::open(row.try_get(0)?),
         value: Json::composed(row.try_get(1)?),
@@ -53,7 +53,7 @@ fn value(row: &Row) -> Result<StateValue, Fault> {
     })
 }
 
-pub(crate) async fn scopes(session: &Session, tenant: &Tenant) -> Result<Vec<Arc<str>>, Fault> {
+pub(crate) async fn scopes(session: &Session, tenant: &Tenant) -> Result<Vec<Arc<str>>, PgFault> {
     // From name to name by the primary key, whatever number of values each has.
     let sql = "with recursive named(owner) as (
             (select owner from state where tenant = $1 and scope = $2 order by owner limit 1)
@@ -71,7 +71,7 @@ pub(crate) async fn scopes(session: &Session, tenant: &Tenant) -> Result<Vec<Arc
     Ok(found)
 }
 
-pub(crate) async fn change(session: &Session, space: &StateSpace, edit: &StateEdit) -> Result<(), Fault> {
+pub(crate) async fn change(session: &Session, space: &StateSpace, edit: &StateEdit) -> Result<(), PgFault> {
     let StateEdit { key, value, ttl } = edit;
     let ((tenant, scope, name), key) = (columns(space), code::shut(key));
     let Some(value) = value else {

@@ -18,7 +18,7 @@ use flowline_store::{
 };
 use tokio::sync::watch;
 
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::pool::timely;
 use crate::write::{CHUNK, TRIES, pause};
 use crate::{PostgresStore, catalog, documents, feed, lease, read, receipts, retain, state};
@@ -29,10 +29,10 @@ macro_rules! reading {
         in_time(async {
             let mut $session = $store.pool.take().await?;
             let done = timely($work).await;
-            if let Err(Fault::Late) = done {
+            if let Err(PgFault::Late) = done {
                 $session.give_up();
             }
-            done.map_err(Fault::of_read)
+            done.map_err(PgFault::of_read)
         })
         .await
     };
@@ -50,11 +50,11 @@ macro_rules! writing {
                         pause(tries).await;
                         tries += 1;
                     }
-                    Err(Fault::Late) => {
+                    Err(PgFault::Late) => {
                         $session.give_up();
-                        break Err(Fault::Late.of_write());
+                        break Err(PgFault::Late.of_write());
                     }
-                    done => break done.map_err(Fault::of_write),
+                    done => break done.map_err(PgFault::of_write),
                 }
             }
         })
@@ -66,7 +66,7 @@ macro_rules! writing {
 const ANSWER: Duration = Duration::from_millis(4_500);
 
 async fn in_time<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    tokio::time::timeout(ANSWER, work).await.unwrap_or_else(|_| Err(Fault::Late.of_read()))
+    tokio::time::timeout(ANSWER, work).await.unwrap_or_else(|_| Err(PgFault::Late.of_read()))
 }
 
 #[async_trait]
@@ -138,7 +138,7 @@ impl RunStore for PostgresStore {
 
     async fn now(&self) -> Result<Time, StoreError> {
         let row = reading!(self, |session| session.query_one("select now_ms()", &[]))?;
-        let ms = row.try_get(0).map_err(|error| Fault::from(error).of_read())?;
+        let ms = row.try_get(0).map_err(|error| PgFault::from(error).of_read())?;
         Ok(Time::from_millis(ms))
     }
 }
@@ -225,7 +225,7 @@ impl Catalog for PostgresStore {
 
     async fn retain(&self, policy: Retention, limit: usize) -> Result<Retained, StoreError> {
         let mut seat = self.pool.take().await?;
-        retain::retain(&mut seat, policy, limit).await.map_err(Fault::of_read)
+        retain::retain(&mut seat, policy, limit).await.map_err(PgFault::of_read)
     }
 
     async fn reports(&self, run: &RunKey) -> Result<Option<ReportDigests>, StoreError> {
@@ -234,13 +234,13 @@ impl Catalog for PostgresStore {
 
     async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {
         let mut seat = self.pool.take().await?;
-        retain::delete(&mut seat, runs).await.map_err(Fault::of_read)
+        retain::delete(&mut seat, runs).await.map_err(PgFault::of_read)
     }
 
     async fn repair(&self, repair: Repair) -> Result<(), CommitError> {
         if let Repair::Counters { tenant } = &repair {
             let mut seat = self.pool.take().await?;
-            return Ok(retain::recount(&mut seat, tenant).await.map_err(Fault::of_read)?);
+            return Ok(retain::recount(&mut seat, tenant).await.map_err(PgFault::of_read)?);
         }
         self.writers.repair(repair).await
     }

@@ -19,7 +19,7 @@ pub const SCHEMA: &str = "flowline";
 
 /// Where a store is.
 #[derive(Clone)]
-pub(crate) struct Target {
+pub(crate) struct ServerTarget {
     pub(crate) config: Config,
     pub(crate) schema: String,
     pub(crate) trust: Trust,
@@ -34,8 +34,8 @@ pub(crate) enum Trust {
     Roots(Option<PathBuf>),
 }
 
-impl Target {
-    pub(crate) fn read(url: &str) -> Result<Target, StoreError> {
+impl ServerTarget {
+    pub(crate) fn read(url: &str) -> Result<ServerTarget, StoreError> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         let mut schema = SCHEMA.to_owned();
         let (mut mode, mut roots) = (None, None);
@@ -75,7 +75,7 @@ impl Target {
         if config.get_user().is_none() {
             return Err(invalid("the store URL has no user; write postgres://USER@HOST/DATABASE".to_owned()));
         }
-        Ok(Target { config, schema, trust })
+        Ok(ServerTarget { config, schema, trust })
     }
 
     /// The server and database, without the password.
@@ -99,9 +99,9 @@ impl Target {
     }
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for ServerTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Target({}, schema {})", self.place(), self.schema)
+        write!(f, "ServerTarget({}, schema {})", self.place(), self.schema)
     }
 }
 
@@ -146,11 +146,11 @@ mod tests {
 
     #[test]
     fn a_url_tells_server_schema_and_trust() {
-        let target = Target::read("postgres://me:secret@db.example:5433/flows?schema=team_a&sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem").unwrap();
+        let target = ServerTarget::read("postgres://me:secret@db.example:5433/flows?schema=team_a&sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem").unwrap();
         assert_eq!((target.place().as_str(), target.schema.as_str()), ("db.example:5433/flows", "team_a"));
         assert_eq!(target.trust, Trust::Roots(Some("/etc/ca.pem".into())));
         assert!(!format!("{target:?}").contains("secret"));
-        let plain = Target::read("postgresql://me@localhost").unwrap();
+        let plain = ServerTarget::read("postgresql://me@localhost").unwrap();
         assert_eq!(
             (plain.schema.as_str(), plain.trust, plain.config.get_ssl_mode()),
             (SCHEMA, Trust::Anyone, SslMode::Prefer)
@@ -167,7 +167,7 @@ mod tests {
             "postgres://me@localhost:port/x",
             "postgres://me@localhost/x?nonsense=1",
         ] {
-            assert!(matches!(Target::read(bad), Err(StoreError::Invalid(_))), "{bad}");
+            assert!(matches!(ServerTarget::read(bad), Err(StoreError::Invalid(_))), "{bad}");
         }
     }
 }

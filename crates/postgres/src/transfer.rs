@@ -7,8 +7,8 @@ use flowline_store::{CommitError, Filling, Restored, StoreError, Transfer};
 use crate::PostgresStore;
 use crate::code;
 use crate::documents;
-use crate::fault::Fault;
-use crate::pool::{Seat, timely};
+use crate::fault::PgFault;
+use crate::pool::{PooledSession, timely};
 use crate::schema;
 use crate::session::Session;
 use crate::write;
@@ -17,24 +17,24 @@ use crate::write;
 impl Transfer for PostgresStore {
     async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
         let seat = self.pool.take().await?;
-        timely(tenants(&seat)).await.map_err(Fault::of_read)
+        timely(tenants(&seat)).await.map_err(PgFault::of_read)
     }
 
     async fn collections(&self) -> Result<Vec<String>, StoreError> {
         let seat = self.pool.take().await?;
-        timely(documents::collections(&seat)).await.map_err(Fault::of_read)
+        timely(documents::collections(&seat)).await.map_err(PgFault::of_read)
     }
 
     async fn begin_filling(&self) -> Result<Filling, StoreError> {
         let mut seat = self.pool.take().await?;
-        let begun = begin_filling(&mut seat).await.map_err(Fault::of_read)?;
+        let begun = begin_filling(&mut seat).await.map_err(PgFault::of_read)?;
         self.names.forget_definitions();
         Ok(begun)
     }
 
     async fn restore(&self, parts: Vec<Restored>) -> Result<(), CommitError> {
         let mut seat = self.pool.take().await?;
-        write::restore(&mut seat, &self.names, &parts).await.map_err(Fault::of_read)??;
+        write::restore(&mut seat, &self.names, &parts).await.map_err(PgFault::of_read)??;
         self.wake();
         Ok(())
     }
@@ -42,16 +42,16 @@ impl Transfer for PostgresStore {
     async fn end_filling(&self) -> Result<(), StoreError> {
         let seat = self.pool.take().await?;
         let ended = timely(seat.execute("delete from cells where name = 'filling'", &[])).await;
-        ended.map(drop).map_err(Fault::of_read)
+        ended.map(drop).map_err(PgFault::of_read)
     }
 }
 
-async fn tenants(session: &Session) -> Result<Vec<Tenant>, Fault> {
+async fn tenants(session: &Session) -> Result<Vec<Tenant>, PgFault> {
     let sql = "select tenant from definitions union select tenant from paused_queues
         union select tenant from state where scope in (2, 3) and (expires is null or expires > now_ms())";
     let rows = session.query(sql, &[]).await?;
     let mut found =
-        rows.iter().map(|row| code::tenant(row.try_get(0)?)).collect::<Result<Vec<_>, Fault>>()?;
+        rows.iter().map(|row| code::tenant(row.try_get(0)?)).collect::<Result<Vec<_>, PgFault>>()?;
     found.sort();
     Ok(found)
 }
@@ -61,7 +61,7 @@ const EMPTY: &str = "
     truncate definitions, flow_runs, run_labels, run_counters, events, paused_queues, jobs, state, locks, documents,
         state_counters, receipts, reports";
 
-async fn begin_filling(seat: &mut Seat<'_>) -> Result<Filling, Fault> {
+async fn begin_filling(seat: &mut PooledSession<'_>) -> Result<Filling, PgFault> {
     seat.begin_long().await?;
     if schema::is_filling(seat).await? {
         seat.run(EMPTY).await?;

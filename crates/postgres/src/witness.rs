@@ -16,7 +16,7 @@ use flowline_store::StoreError;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::session::Session;
 
 /// How often a sweep counts on: so far back at most lies what a process that only reads can miss.
@@ -107,7 +107,7 @@ impl Witness {
     }
 
     /// What [`COUNT_ON`] answered, once its transaction is durable.
-    pub(crate) fn counted(&self, row: Option<&Row>) -> Result<(), Fault> {
+    pub(crate) fn counted(&self, row: Option<&Row>) -> Result<(), PgFault> {
         let count = row.map(|row| row.try_get::<_, i64>(0)).transpose()?;
         self.of.rows[self.mine].known.fetch_max(count.unwrap_or(0), Ordering::Relaxed);
         *self.of.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
@@ -115,7 +115,7 @@ impl Witness {
     }
 
     /// Counts on by itself, where nothing was counted on lately.
-    pub(crate) async fn attend(&self, session: &Session) -> Result<(), Fault> {
+    pub(crate) async fn attend(&self, session: &Session) -> Result<(), PgFault> {
         if self.of.rows[self.mine].known.load(Ordering::Relaxed) > 0 && self.of.idle() < OFTEN {
             return Ok(());
         }

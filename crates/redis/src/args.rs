@@ -4,50 +4,50 @@ use std::io::Write;
 
 /// A list of byte strings.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Args {
+pub(crate) struct ScriptArgs {
     data: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Args {
-    pub(crate) fn new() -> Args {
-        Args { data: Vec::with_capacity(1_024), ends: Vec::with_capacity(24) }
+impl ScriptArgs {
+    pub(crate) fn new() -> ScriptArgs {
+        ScriptArgs { data: Vec::with_capacity(1_024), ends: Vec::with_capacity(24) }
     }
 
-    pub(crate) fn text(&mut self, text: &str) -> &mut Args {
+    pub(crate) fn text(&mut self, text: &str) -> &mut ScriptArgs {
         self.bytes(text.as_bytes())
     }
 
-    pub(crate) fn name(&mut self, name: &str) -> &mut Args {
+    pub(crate) fn name(&mut self, name: &str) -> &mut ScriptArgs {
         self.part_name(name).end()
     }
 
-    pub(crate) fn number(&mut self, number: impl std::fmt::Display) -> &mut Args {
+    pub(crate) fn number(&mut self, number: impl std::fmt::Display) -> &mut ScriptArgs {
         self.part(format_args!("{number}")).end()
     }
 
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Args {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut ScriptArgs {
         self.part_bytes(bytes).end()
     }
 
-    /// Part of an argument that [`Args::end`] completes.
-    pub(crate) fn part(&mut self, part: std::fmt::Arguments<'_>) -> &mut Args {
+    /// Part of an argument that [`ScriptArgs::end`] completes.
+    pub(crate) fn part(&mut self, part: std::fmt::Arguments<'_>) -> &mut ScriptArgs {
         // Writing to memory cannot fail.
         let _ = self.data.write_fmt(part);
         self
     }
 
-    pub(crate) fn part_name(&mut self, name: &str) -> &mut Args {
+    pub(crate) fn part_name(&mut self, name: &str) -> &mut ScriptArgs {
         crate::names::encode_into(&mut self.data, name);
         self
     }
 
-    pub(crate) fn part_bytes(&mut self, bytes: &[u8]) -> &mut Args {
+    pub(crate) fn part_bytes(&mut self, bytes: &[u8]) -> &mut ScriptArgs {
         self.data.extend_from_slice(bytes);
         self
     }
 
-    pub(crate) fn end(&mut self) -> &mut Args {
+    pub(crate) fn end(&mut self) -> &mut ScriptArgs {
         self.ends.push(self.data.len());
         self
     }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn arguments_come_out_as_they_went_in() {
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.text("a").text("").bytes(&[0, 255]).number(-7).name("x y").bytes(&[]);
         args.part(format_args!("{} ", 1)).part_name("x y").part_bytes(&[7]).end();
         let out: Vec<&[u8]> = args.iter().collect();

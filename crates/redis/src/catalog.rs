@@ -12,7 +12,7 @@ use flowline_store::{Counter, QueueRow, StoreError, StoredDefinition};
 
 use crate::RedisStore;
 use crate::answer::{list, maybe_text, number, score, text, texts};
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::names;
 use crate::script;
 use crate::shard::Shard;
@@ -20,7 +20,7 @@ use crate::shard::Shard;
 impl RedisStore {
     pub(crate) async fn define(&self, definition: StoredDefinition) -> Result<bool, StoreError> {
         let StoredDefinition { tenant, flow, hash, body, origin, .. } = definition;
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.text(&self.who).name(tenant.as_str()).name(&hash).name(&flow).text(&body);
         if let Some(origin) = &origin {
             args.text(origin);
@@ -43,7 +43,7 @@ impl RedisStore {
         flow: &str,
         hash: Option<&str>,
     ) -> Result<bool, StoreError> {
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.text(&self.who).name(tenant.as_str()).name(flow);
         if let Some(hash) = hash {
             args.name(hash);
@@ -128,7 +128,7 @@ impl RedisStore {
     }
 
     pub(crate) async fn queues_of(&self, tenant: &Tenant) -> Result<Vec<QueueRow>, StoreError> {
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.name(tenant.as_str());
         let answers = self.on_all(|shard: &Shard| shard.call(&script::QUEUES, [&args])).await?;
         let mut rows: BTreeMap<(Arc<str>, Arc<str>), QueueRow> = BTreeMap::new();
@@ -170,7 +170,7 @@ impl RedisStore {
     }
 
     pub(crate) async fn count_runs(&self) -> Result<Vec<Counter>, StoreError> {
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         for status in Status::ALL {
             args.text(status.as_str());
         }

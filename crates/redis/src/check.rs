@@ -7,7 +7,7 @@ use redis::{RedisError, Value};
 
 use crate::address::Address;
 use crate::answer::{maybe_text, number, text, texts};
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::link::{Link, REPLICA, failed, refused};
 use crate::script::{self, Script};
 use crate::shard::Shard;
@@ -112,7 +112,7 @@ pub(crate) async fn prepare(shard: &Shard, count: usize) -> Result<(), StoreErro
 pub(crate) async fn through(shard: &Shard, script: &Script) -> Result<(), StoreError> {
     let mut cursor = "0".to_owned();
     loop {
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.text(&cursor);
         let mut answer = shard.call(script, [&args]).await?;
         cursor = text(answer.rest.next().unwrap_or_default())?;

@@ -6,9 +6,9 @@ use flowline_core::Time;
 use flowline_store::{Base, Commit, CommitError, Committed, JobKey, LeaseUse, NewJob, Others, StoreError};
 
 use crate::answer::number;
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::encode::{self, began, due, handoff, millis, status_text};
-use crate::known::{Head, Known};
+use crate::known::{Head, KnownRow};
 use crate::layout::{self, More, Shape};
 use crate::log;
 use crate::names;
@@ -25,7 +25,7 @@ pub(crate) enum CommitKind {
 /// A commit, ready to be sent.
 #[derive(Debug)]
 pub(crate) struct PackedCommit {
-    pub(crate) args: Args,
+    pub(crate) args: ScriptArgs,
     /// Commands that it makes the server run, and some more.
     pub(crate) commands: usize,
     /// None where the row is only asked for.
@@ -47,10 +47,10 @@ pub(crate) struct Landing {
 /// What a script says of a commit.
 #[derive(Debug)]
 pub(crate) enum CommitAnswer {
-    Landed(Committed, Known),
+    Landed(Committed, KnownRow),
     Refused(CommitError),
     /// The row begins with another line.
-    Changed(Known),
+    Changed(KnownRow),
 }
 
 /// Packs a commit to a run whose row begins like this; with that not known, or known of another version, it only asks.
@@ -58,7 +58,7 @@ pub(crate) fn pack(
     commit: &Commit,
     run: &str,
     kind: CommitKind,
-    known: Option<&Known>,
+    known: Option<&KnownRow>,
     hint: u64,
 ) -> Result<PackedCommit, StoreError> {
     let (line, mut failure, head) = match &commit.base {
@@ -152,7 +152,7 @@ pub(crate) fn pack(
         last: head.last as f64,
     };
 
-    let mut args = Args::new();
+    let mut args = ScriptArgs::new();
     layout::ARG.pack(&mut args, |args| {
         pack_shape(args, &shape, &more, commit, kind);
         args.text(run);
@@ -203,7 +203,7 @@ pub(crate) fn pack(
     }
     for change in &commit.receipts {
         if let Some(opened) = &change.opened {
-            let open = |args: &mut Args| receipt::open(args, &commit.run, &next.flow, change, opened);
+            let open = |args: &mut ScriptArgs| receipt::open(args, &commit.run, &next.flow, change, opened);
             layout::OPENED.pack(&mut args, open);
         }
     }
@@ -228,7 +228,7 @@ pub(crate) fn pack(
 
 /// A commit to a row that begins with no line that there is.
 fn question(run: &str) -> PackedCommit {
-    let mut args = Args::new();
+    let mut args = ScriptArgs::new();
     let size = layout::ARG.size() as u32;
     layout::ARG.pack(&mut args, |args| {
         Shape { args: size, fixed: size, ..Shape::default() }.pack(args);
@@ -237,7 +237,7 @@ fn question(run: &str) -> PackedCommit {
     PackedCommit { args, commands: 1, landing: None }
 }
 
-fn pack_shape(args: &mut Args, shape: &Shape, more: &More, commit: &Commit, kind: CommitKind) {
+fn pack_shape(args: &mut ScriptArgs, shape: &Shape, more: &More, commit: &Commit, kind: CommitKind) {
     shape.pack(args);
     if shape.flags & layout::HAS_MORE != 0 {
         more.pack(args);
@@ -344,7 +344,7 @@ pub(crate) fn read(
         (Some(b'D'), Base::New(new)) => CommitError::UnknownDefinition(new.definition.clone()),
         (Some(b'S'), _) => CommitError::StaleLease(JobKey::from_number(number(&answer[1..])?)),
         (Some(b'R'), Base::Version(expected)) => {
-            let known = answer[1..].split_once('\n').and_then(|(line, second)| Known::read(line, second));
+            let known = answer[1..].split_once('\n').and_then(|(line, second)| KnownRow::read(line, second));
             if known.is_none() && answer.len() > 1 {
                 return Err(StoreError::Damaged(format!("a row begins with {:?}", &answer[1..])));
             }
@@ -364,7 +364,7 @@ pub(crate) fn read(
 }
 
 impl Landing {
-    fn landed(self, answer: &str, now: Time) -> Result<(Committed, Known), StoreError> {
+    fn landed(self, answer: &str, now: Time) -> Result<(Committed, KnownRow), StoreError> {
         let Landing { mut committed, last, is_dated, around_date: (mut line, mut after), failure } = self;
         committed.ts = now.max(last);
         let date = committed.ts.millis().to_string();
@@ -379,6 +379,6 @@ impl Landing {
             line += &date;
         }
         line += &after.replace('*', &date);
-        Ok((committed, Known { line, failure }))
+        Ok((committed, KnownRow { line, failure }))
     }
 }

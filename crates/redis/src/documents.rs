@@ -8,7 +8,7 @@ use flowline_store::{Document, DocumentPage, DocumentQuery, Existing, NewDocumen
 
 use crate::RedisStore;
 use crate::answer::{number, text, texts};
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::encode::millis;
 use crate::names;
 use crate::script;
@@ -22,7 +22,7 @@ impl RedisStore {
             Existing::Replace => "put",
             Existing::Keep => "create",
         };
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.text(verb).name(collection).text(id).text(body.get());
         match ttl {
             Some(ttl) => args.number(millis(*ttl)),
@@ -36,7 +36,7 @@ impl RedisStore {
         &self,
         collection: &str,
         id: &str,
-        args: Args,
+        args: ScriptArgs,
     ) -> Result<Option<Document>, StoreError> {
         let mut parts = self.home_of(collection).call(&script::DOCUMENT, [&args]).await?.rest.map(text);
         match (parts.next(), parts.next()) {
@@ -53,7 +53,7 @@ impl RedisStore {
     ) -> Result<DocumentPage, StoreError> {
         let limit = page_size(query.limit);
         if let Some(id) = &query.id {
-            let mut args = Args::new();
+            let mut args = ScriptArgs::new();
             args.text("get").name(collection).text(id);
             let found = self.one_document(collection, id, args).await?;
             return Ok(DocumentPage::of(found.into_iter().collect(), limit));
@@ -64,7 +64,7 @@ impl RedisStore {
         };
         let (mut found, mut after) = (Vec::new(), query.after.unwrap_or_default());
         loop {
-            let mut args = Args::new();
+            let mut args = ScriptArgs::new();
             args.text("page").name(collection).text(way).text(&after).number(limit + 1 - found.len());
             let mut parts = self.home_of(collection).call(&script::DOCUMENT, [&args]).await?.rest.map(text);
             let more = parts.next().transpose()?.as_deref() == Some("1");
@@ -79,7 +79,7 @@ impl RedisStore {
     }
 
     pub(crate) async fn drop_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.text("delete").name(collection).text(id);
         let mut answer = self.home_of(collection).call(&script::DOCUMENT, [&args]).await?;
         Ok(text(answer.rest.next().unwrap_or_default())? == "1")

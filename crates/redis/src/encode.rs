@@ -12,14 +12,14 @@ use flowline_store::{
 use serde::{Deserialize, Serialize};
 
 use crate::answer::number;
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::log;
 use crate::names;
 
 /// What is written once, at the start of a run: the end of its key `start:`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Start {
+pub(crate) struct StoredStart {
     pub(crate) flow: Arc<str>,
     pub(crate) definition: Arc<str>,
     pub(crate) step_count: u32,
@@ -42,7 +42,11 @@ pub(crate) fn began<'e>(events: impl IntoIterator<Item = &'e NewEvent>) -> Optio
 }
 
 /// A status as a row has it: with the state of a machine behind it.
-pub(crate) fn status<'a>(args: &'a mut Args, status: Status, state: Option<&str>) -> &'a mut Args {
+pub(crate) fn status<'a>(
+    args: &'a mut ScriptArgs,
+    status: Status,
+    state: Option<&str>,
+) -> &'a mut ScriptArgs {
     args.part_bytes(status_text(status, state).as_bytes())
 }
 
@@ -54,7 +58,7 @@ pub(crate) fn status_text(status: Status, state: Option<&str>) -> Cow<'static, s
 }
 
 /// The end of a run's row, from its second line on. `failure` is that of the index, or one that stays.
-pub(crate) fn end_of_row(args: &mut Args, index: &Index, failure: &str, state: &[u8]) {
+pub(crate) fn end_of_row(args: &mut ScriptArgs, index: &Index, failure: &str, state: &[u8]) {
     let Index { completed_steps, failed_steps, retries, .. } = index;
     args.part(format_args!("{completed_steps} {failed_steps} {retries} {failure}\n")).part_bytes(state).end();
 }
@@ -65,7 +69,7 @@ pub(crate) fn failure_text(failure: Option<&Failure>) -> Result<String, StoreErr
 }
 
 /// What is said at the start of a run (its labels, the rest), and the definition.
-pub(crate) fn start(args: &mut Args, run: &str, new: &NewRun) -> Result<(), StoreError> {
+pub(crate) fn start(args: &mut ScriptArgs, run: &str, new: &NewRun) -> Result<(), StoreError> {
     let NewRun { flow, definition, step_count, labels, input_digest, idempotency_key, retry_of, .. } =
         new.clone();
     args.part_bytes(b" ");
@@ -75,7 +79,7 @@ pub(crate) fn start(args: &mut Args, run: &str, new: &NewRun) -> Result<(), Stor
         false => args.part_bytes(listed.join(",").as_bytes()),
     };
     let known = definition.clone();
-    let start = Start { flow, definition, step_count, labels, input_digest, idempotency_key, retry_of };
+    let start = StoredStart { flow, definition, step_count, labels, input_digest, idempotency_key, retry_of };
     args.part_bytes(b" ").text(&json(&start)?);
     let tenant = run.split('/').next().unwrap_or_default();
     args.part(format_args!("{tenant}/")).name(&known);
@@ -97,7 +101,7 @@ pub(crate) fn label(key: &str, value: &str) -> String {
 }
 
 /// What the text of a job that a commit uses must begin with.
-pub(crate) fn lease_use(args: &mut Args, lease: &LeaseUse) {
+pub(crate) fn lease_use(args: &mut ScriptArgs, lease: &LeaseUse) {
     match *lease {
         LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
             args.part(format_args!("{:032x} {attempt} ", token.0))
@@ -113,7 +117,7 @@ pub(crate) fn lease_use(args: &mut Args, lease: &LeaseUse) {
 }
 
 /// A job to be added: the beginning of its text, and the end; a script puts in between what the server knows.
-pub(crate) fn new_job(args: &mut Args, job: &NewJob) {
+pub(crate) fn new_job(args: &mut ScriptArgs, job: &NewJob) {
     match handoff(job) {
         Some(asked) => args.part(format_args!("{:032x} {} 0 ", asked.token.0, job.attempt)),
         None => args.part(format_args!("- {} 0 ", job.attempt)),
@@ -123,7 +127,7 @@ pub(crate) fn new_job(args: &mut Args, job: &NewJob) {
 }
 
 /// The end of a job's text, from its worker on.
-pub(crate) fn end_of_job(args: &mut Args, worker: Option<&str>, job: &NewJob) {
+pub(crate) fn end_of_job(args: &mut ScriptArgs, worker: Option<&str>, job: &NewJob) {
     match worker {
         Some(worker) => args.part_name(worker),
         None => args.part_bytes(b"-"),
@@ -134,8 +138,8 @@ pub(crate) fn end_of_job(args: &mut Args, worker: Option<&str>, job: &NewJob) {
 }
 
 /// Packs an append. Without a hint the store has one shard, so that a deletion needs no trace.
-pub(crate) fn append(append: &Append, hint: u64) -> (Args, usize) {
-    let mut args = Args::new();
+pub(crate) fn append(append: &Append, hint: u64) -> (ScriptArgs, usize) {
+    let mut args = ScriptArgs::new();
     let commands = 4 + 4 * append.lines.len();
     args.number(9 + 6 * append.lines.len()).text(&names::run(&append.run)).number(append.key.number());
     args.number(append.attempt)
@@ -176,8 +180,8 @@ pub(crate) fn mend(
     state: Vec<u8>,
     dates: [Option<Time>; 3],
     [events, seen]: [u64; 2],
-) -> Result<Args, StoreError> {
-    let mut args = Args::new();
+) -> Result<ScriptArgs, StoreError> {
+    let mut args = ScriptArgs::new();
     args.text(run).number(version);
     status(&mut args, index.status, index.state.as_deref()).end();
     args.part(format_args!("{} {} {}", index.completed_steps, index.failed_steps, index.retries)).end();

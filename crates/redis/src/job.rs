@@ -7,7 +7,7 @@ use flowline_core::definition::Priority;
 use flowline_store::{JobKey, JobRow, JobState, Lane, NewJob, StoreError, Token};
 
 use crate::answer::number;
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::encode::end_of_job;
 use crate::names;
 
@@ -97,7 +97,7 @@ impl JobField {
 }
 
 /// The text of a job that is restored. A lease gets the token.
-pub(crate) fn write(args: &mut Args, job: &JobRow, token: Token, number: u64) {
+pub(crate) fn write(args: &mut ScriptArgs, job: &JobRow, token: Token, number: u64) {
     let leased = job.state == JobState::Leased;
     match leased {
         true => args.part(format_args!("{:032x} ", token.0)),

@@ -16,16 +16,16 @@ const MOST: usize = 16_384;
 
 /// Rows by run.
 #[derive(Debug, Default)]
-pub(crate) struct KnownRows(Mutex<HashMap<String, Known>>);
+pub(crate) struct KnownRows(Mutex<HashMap<String, KnownRow>>);
 
 impl KnownRows {
     /// What is known of a run, and is not from now on: a commit changes it.
-    pub(crate) fn take(&self, run: &str) -> Option<Known> {
+    pub(crate) fn take(&self, run: &str) -> Option<KnownRow> {
         self.rows().remove(run)
     }
 
     /// Remembers how a row begins. That of a run that has ended is of no use.
-    pub(crate) fn keep(&self, run: String, known: Known) {
+    pub(crate) fn keep(&self, run: String, known: KnownRow) {
         if known.head().is_ok_and(|head| head.ended == "-") {
             let mut rows = self.rows();
             if rows.len() >= MOST {
@@ -35,22 +35,22 @@ impl KnownRows {
         }
     }
 
-    fn rows(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+    fn rows(&self) -> MutexGuard<'_, HashMap<String, KnownRow>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The first line of a row, and the failure in its second.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
+pub(crate) struct KnownRow {
     pub(crate) line: String,
     pub(crate) failure: String,
 }
 
-impl Known {
-    pub(crate) fn read(line: &str, second: &str) -> Option<Known> {
+impl KnownRow {
+    pub(crate) fn read(line: &str, second: &str) -> Option<KnownRow> {
         let failure = second.splitn(4, ' ').nth(3)?.to_owned();
-        Some(Known { line: line.to_owned(), failure })
+        Some(KnownRow { line: line.to_owned(), failure })
     }
 
     pub(crate) fn head(&self) -> Result<Head<'_>, StoreError> {

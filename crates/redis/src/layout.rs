@@ -8,23 +8,23 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 
-use crate::args::Args;
+use crate::args::ScriptArgs;
 
 /// Arguments that belong together, by name. The script says `GROUP_NAME` for the place of one, and `GROUP_ARGS` for
 /// their number.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct ArgGroup {
     name: &'static str,
     args: &'static [&'static str],
 }
 
-impl Group {
+impl ArgGroup {
     pub(crate) const fn size(&self) -> usize {
         self.args.len()
     }
 
     /// Has the arguments of one such group packed.
-    pub(crate) fn pack<T>(&self, args: &mut Args, pack: impl FnOnce(&mut Args) -> T) -> T {
+    pub(crate) fn pack<T>(&self, args: &mut ScriptArgs, pack: impl FnOnce(&mut ScriptArgs) -> T) -> T {
         let before = args.count();
         let packed = pack(args);
         debug_assert_eq!(args.count() - before, self.size(), "arguments of {}", self.name);
@@ -35,22 +35,24 @@ impl Group {
 /// The shape; the run; the first line of the row with its line feed, nothing for a new run; the new row up to the date of its last event, and from
 /// there on. In the first line of that a `*` is the date of the commit, and a `#` the number of a new run, or else the date of
 /// the run's creation.
-pub(crate) const ARG: Group = Group { name: "ARG", args: &["SHAPE", "RUN", "LINE", "BEFORE", "AFTER"] };
+pub(crate) const ARG: ArgGroup = ArgGroup { name: "ARG", args: &["SHAPE", "RUN", "LINE", "BEFORE", "AFTER"] };
 /// What is written once, and `TENANT/HASH` of the definition.
-pub(crate) const START: Group = Group { name: "START", args: &["SAID", "DEFINITION"] };
+pub(crate) const START: ArgGroup = ArgGroup { name: "START", args: &["SAID", "DEFINITION"] };
 /// `TENANT FROM TO FLOW`, the status before and after, `-` where there is none; the end of the run before and after, with a `*`
 /// for the date of the commit; how long it is kept, and its number, as the row has them.
-pub(crate) const MOVE: Group = Group { name: "MOVE", args: &["WAY", "FROM_END", "TO_END", "KEPT", "NUMBER"] };
+pub(crate) const MOVE: ArgGroup =
+    ArgGroup { name: "MOVE", args: &["WAY", "FROM_END", "TO_END", "KEPT", "NUMBER"] };
 /// A job that is named: its field, and what its text must begin with.
-pub(crate) const LEASE: Group = Group { name: "LEASE", args: &["FIELD", "FITS"] };
+pub(crate) const LEASE: ArgGroup = ArgGroup { name: "LEASE", args: &["FIELD", "FITS"] };
 /// A new job: its field, and its text before and after what the server knows.
-pub(crate) const JOB: Group = Group { name: "JOB", args: &["FIELD", "HEAD", "TAIL"] };
+pub(crate) const JOB: ArgGroup = ArgGroup { name: "JOB", args: &["FIELD", "HEAD", "TAIL"] };
 /// A receipt that is opened: its number, its event, its list (`TENANT:STATUS`, or `TENANT:STATUS:WORKER`), what follows its
 /// date in there, and what follows its dates in its hash.
-pub(crate) const OPENED: Group =
-    Group { name: "OPENED", args: &["NUMBER", "EVENT", "LIST", "MEMBER", "TEXT"] };
+pub(crate) const OPENED: ArgGroup =
+    ArgGroup { name: "OPENED", args: &["NUMBER", "EVENT", "LIST", "MEMBER", "TEXT"] };
 /// A receipt that is changed; empty is what stays.
-pub(crate) const CHANGED: Group = Group { name: "CHANGED", args: &["NUMBER", "STATUS", "WORKER", "OUTCOME"] };
+pub(crate) const CHANGED: ArgGroup =
+    ArgGroup { name: "CHANGED", args: &["NUMBER", "STATUS", "WORKER", "OUTCOME"] };
 
 macro_rules! constants {
     ($(#[$doc:meta])* $list:ident: $type:ty { $($(#[$each:meta])* $name:ident = $value:literal,)* }) => {
@@ -107,7 +109,7 @@ macro_rules! numbers {
             const FORMATS: &[&str] = &[$($code),*];
             const BYTES: usize = 0 $(+ size_of::<$type>())*;
 
-            pub(crate) fn pack(&self, args: &mut Args) {
+            pub(crate) fn pack(&self, args: &mut ScriptArgs) {
                 $(args.part_bytes(&self.$name.to_le_bytes());)*
             }
         }
@@ -157,15 +159,15 @@ numbers! {
 }
 
 impl Shape {
-    pub(crate) fn pack_lease(args: &mut Args, kind: u8, lines: u32) {
+    pub(crate) fn pack_lease(args: &mut ScriptArgs, kind: u8, lines: u32) {
         args.part_bytes(&[kind]).part_bytes(&lines.to_le_bytes());
     }
 
-    pub(crate) fn pack_job(args: &mut Args, due: f64, ttl: f64) {
+    pub(crate) fn pack_job(args: &mut ScriptArgs, due: f64, ttl: f64) {
         args.part_bytes(&due.to_le_bytes()).part_bytes(&ttl.to_le_bytes());
     }
 
-    pub(crate) fn pack_entry(args: &mut Args, events: u32) {
+    pub(crate) fn pack_entry(args: &mut ScriptArgs, events: u32) {
         args.part_bytes(&events.to_le_bytes());
     }
 }
@@ -174,7 +176,7 @@ impl Shape {
 pub(crate) fn fill_in(script: &str) -> String {
     let mut words: HashMap<String, String> = HashMap::new();
     let mut word = |name: &str, value: &dyn Display| _ = words.insert(name.to_owned(), value.to_string());
-    for Group { name, args } in [&ARG, &START, &MOVE, &LEASE, &JOB, &OPENED, &CHANGED] {
+    for ArgGroup { name, args } in [&ARG, &START, &MOVE, &LEASE, &JOB, &OPENED, &CHANGED] {
         // What a start says comes right behind the fixed arguments; all others are counted from where they begin.
         let before = if *name == START.name { ARG.size() } else { 0 };
         args.iter().zip(before + 1..).for_each(|(arg, at)| word(&format!("{name}_{arg}"), &at));

@@ -5,10 +5,13 @@
 //! replaced by what stands next in the same place.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::Time;
+use flowline_store::rotate::FreeSlots;
 use flowline_store::{
     Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, JobKey, LeasedJob, Renewal, StoreError,
     Swept, Token,
@@ -17,7 +20,7 @@ use redis::Value;
 
 use crate::RedisStore;
 use crate::answer::{list, number, score, text, texts};
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::encode::{millis, shown};
 use crate::job::JobField;
 use crate::names;
@@ -36,17 +39,19 @@ struct Candidate {
 }
 
 /// The jobs of a lane in all shards, and when it was served last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Found {
+    lane: Arc<str>,
+    queue: Arc<str>,
     served: i64,
     /// The most urgent last.
     jobs: Vec<Candidate>,
 }
 
-/// What one shard is asked to lease: the script's arguments, and for each job its place in the order, its lane and token.
+/// What one shard is asked to lease: the script's arguments, and for each job its place in the order, its queue and token.
 #[derive(Debug, Default)]
 struct Asked {
-    args: Args,
+    args: ScriptArgs,
     jobs: Vec<(usize, Arc<str>, Token)>,
 }
 
@@ -54,6 +59,7 @@ struct Asked {
 #[derive(Debug)]
 struct Choice {
     lane: Arc<str>,
+    queue: Arc<str>,
     job: Candidate,
     token: Token,
 }
@@ -61,11 +67,11 @@ struct Choice {
 impl RedisStore {
     pub(crate) async fn claim_jobs(&self, claim: Claim) -> Result<Claimed, StoreError> {
         let mut tokens = claim.tokens.clone();
-        let mut free: BTreeMap<String, usize> = BTreeMap::new();
+        let mut free = FreeSlots::new(&claim);
         let mut jobs = Vec::new();
         loop {
             let (lanes, next_due, now) = self.peek(&claim, tokens.len()).await?;
-            let chosen = choose(lanes, &claim, &tokens, &mut free);
+            let chosen = choose(lanes, &tokens, &mut free);
             if chosen.is_empty() {
                 return Ok(Claimed { jobs, next_due, now });
             }
@@ -89,8 +95,8 @@ impl RedisStore {
         &self,
         claim: &Claim,
         limit: usize,
-    ) -> Result<(BTreeMap<Arc<str>, Found>, Option<Time>, Time), StoreError> {
-        let mut args = Args::new();
+    ) -> Result<(Vec<Found>, Option<Time>, Time), StoreError> {
+        let mut args = ScriptArgs::new();
         match &claim.tenant {
             Some(tenant) => args.name(tenant.as_str()),
             None => args.text(""),
@@ -111,7 +117,15 @@ impl RedisStore {
                 let mut parts = texts(lane)?.into_iter();
                 let mut part = || parts.next();
                 let (Some(name), Some(served), Some(ahead)) = (part(), part(), part()) else { continue };
-                let found = lanes.entry(name.into()).or_default();
+                let lane: Arc<str> = name.into();
+                let found = match lanes.entry(lane.clone()) {
+                    Entry::Occupied(found) => found.into_mut(),
+                    Entry::Vacant(new) => {
+                        let queue = names::decode(lane.split('/').nth(1).unwrap_or_default());
+                        let Ok(queue) = queue else { continue };
+                        new.insert(Found { lane, queue: queue.into(), served: 0, jobs: Vec::new() })
+                    }
+                };
                 found.served = found.served.max(score(&served)?);
                 if !ahead.is_empty() {
                     let ahead = Time::from_millis(score(&ahead)?);
@@ -123,7 +137,8 @@ impl RedisStore {
                 }
             }
         }
-        for found in lanes.values_mut() {
+        let mut lanes: Vec<Found> = lanes.into_values().collect();
+        for found in &mut lanes {
             found.jobs.sort_by(|a, b| b.cmp(a));
         }
         Ok((lanes, next_due, now))
@@ -133,28 +148,26 @@ impl RedisStore {
         &self,
         chosen: Vec<Choice>,
         claim: &Claim,
-        free: &mut BTreeMap<String, usize>,
+        free: &mut FreeSlots<'_>,
     ) -> Result<Vec<LeasedJob>, StoreError> {
         let mut by_shard: BTreeMap<usize, Asked> = BTreeMap::new();
-        for (n, Choice { lane, job, token }) in chosen.into_iter().enumerate() {
+        for (n, Choice { lane, queue, job, token }) in chosen.into_iter().enumerate() {
             let asked = by_shard.entry(job.shard).or_insert_with(|| {
                 let mut asked = Asked::default();
                 asked.args.name(&claim.worker).number(millis(claim.ttl));
                 asked
             });
             asked.args.text(&lane).number(3 - job.rank).text(&job.member).text(&shown(token));
-            asked.jobs.push((n, lane, token));
+            asked.jobs.push((n, queue, token));
         }
         let calls = by_shard.into_iter().map(|(shard, asked)| async move {
             (self.shards[shard].call(&script::LEASE, [&asked.args]).await, asked.jobs)
         });
         let mut leased: Vec<(usize, LeasedJob)> = Vec::new();
         for (answer, asked) in futures_util::future::join_all(calls).await {
-            for (value, (n, lane, token)) in answer?.rest.zip(asked) {
+            for (value, (n, queue, token)) in answer?.rest.zip(asked) {
                 match text(value)?.as_str() {
-                    "" => {
-                        *free.entry(queue_of(&lane).to_owned()).or_default() += 1;
-                    }
+                    "" => *free.of(&queue) += 1,
                     found => leased.push((n, leased_job(found, token)?)),
                 }
             }
@@ -173,7 +186,7 @@ impl RedisStore {
         let mut answers = vec![Extended::Gone(Gone::Lost); leases.len()];
         let by_shard = self.by_shard(leases.iter().enumerate(), |(_, lease)| names::run(&lease.run));
         for (shard, leases) in by_shard {
-            let mut args = Args::new();
+            let mut args = ScriptArgs::new();
             args.text(verb).number(millis(ttl));
             for (_, lease) in &leases {
                 args.text(&names::run(&lease.run)).number(lease.key.number()).text(&shown(lease.token));
@@ -191,7 +204,7 @@ impl RedisStore {
     }
 
     pub(crate) async fn sweep_due(&self, limit: usize) -> Result<Swept, StoreError> {
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.number(limit);
         let answers = self.on_all(|shard: &Shard| shard.call(&script::SWEEP, [&args])).await?;
         let mut swept = Swept::default();
@@ -234,37 +247,19 @@ pub(crate) fn verb(renewal: Renewal) -> (&'static str, Duration) {
 }
 
 /// One job of each lane in turn, the lane served longest ago first, while there are tokens and free slots.
-fn choose(
-    lanes: BTreeMap<Arc<str>, Found>,
-    claim: &Claim,
-    tokens: &[Token],
-    free: &mut BTreeMap<String, usize>,
-) -> Vec<Choice> {
-    let mut open: Vec<(Arc<str>, Found)> = lanes.into_iter().collect();
-    open.sort_by_key(|(_, found)| found.served);
-    let mut tokens = tokens.iter().copied().peekable();
-    let mut chosen = Vec::new();
-    while !open.is_empty() && tokens.peek().is_some() {
-        open.retain_mut(|(lane, found)| {
-            let queue = queue_of(lane);
-            let slots = free
-                .entry(queue.to_owned())
-                .or_insert_with(|| names::decode(queue).map_or(0, |queue| claim.free_in(&queue)));
-            if *slots == 0 || tokens.peek().is_none() {
-                return false;
-            }
-            let (Some(job), Some(token)) = (found.jobs.pop(), tokens.next_if(|_| true)) else { return false };
-            *slots -= 1;
-            chosen.push(Choice { lane: lane.clone(), job, token });
-            true
-        });
-    }
+fn choose(mut lanes: Vec<Found>, tokens: &[Token], free: &mut FreeSlots<'_>) -> Vec<Choice> {
+    lanes.sort_by_key(|found| found.served);
+    let (mut left, mut chosen) = (tokens.iter(), Vec::new());
+    let take = |found: &mut Found| {
+        let (Some(job), Some(token)) = (found.jobs.pop(), left.next()) else {
+            return Ok::<_, Infallible>(false);
+        };
+        let (lane, queue) = (found.lane.clone(), found.queue.clone());
+        chosen.push(Choice { lane, queue, job, token: *token });
+        Ok(true)
+    };
+    let Ok(()) = free.deal(lanes, tokens.len(), |found| &found.queue, take);
     chosen
-}
-
-/// The queue in a lane's name, still encoded.
-fn queue_of(lane: &str) -> &str {
-    lane.split('/').nth(1).unwrap_or_default()
 }
 
 fn leased_job(found: &str, token: Token) -> Result<LeasedJob, StoreError> {

@@ -37,6 +37,8 @@ mod transfer;
 mod wake;
 mod write;
 
+pub use flowline_store::IfMissing;
+
 use std::fmt;
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -61,26 +63,6 @@ const FORMAT: u32 = 5;
 const OLDEST_FORMAT: u32 = 3;
 /// The first that has the keys of key-value state in order.
 const WITH_KEYS: u32 = 4;
-
-/// What to do where a server holds no store under the prefix yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IfMissing {
-    Make,
-    /// Refuse it: to read what is there. Writes nothing.
-    Refuse,
-    /// Refuse it: to write into what is there.
-    Expect,
-    /// Make one, to be filled by a move: one that was broken off before does not matter.
-    Receive,
-    /// Read it as empty and write nothing: to look at the server.
-    Ignore,
-}
-
-impl IfMissing {
-    fn writes(self) -> bool {
-        matches!(self, IfMissing::Make | IfMissing::Expect | IfMissing::Receive)
-    }
-}
 
 /// A Flowline store on Redis. Any number of engines may share one.
 pub struct RedisStore {

@@ -7,7 +7,7 @@ use flowline_store::{Acquired, HeldLock, LockRequest, LockRow, Renewal, StoreErr
 
 use crate::RedisStore;
 use crate::answer::{number, text};
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::encode::{millis, shown};
 use crate::lease::verb;
 use crate::script;
@@ -42,7 +42,7 @@ impl RedisStore {
     }
 
     pub(crate) async fn locks_of(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError> {
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.text("list").name(tenant.as_str());
         let mut parts = self.shards[0].call(&script::LOCK, [&args]).await?.rest.map(text);
         let mut rows = Vec::new();
@@ -64,7 +64,7 @@ impl RedisStore {
         ttl: Duration,
         owner: &str,
     ) -> Result<ScriptReply, StoreError> {
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.text(verb).name(tenant.as_str()).text(name).text(&shown(token)).number(millis(ttl)).text(owner);
         self.shards[0].call(&script::LOCK, [&args]).await
     }

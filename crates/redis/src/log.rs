@@ -13,7 +13,7 @@ use flowline_store::StoreError;
 use redis::Value;
 
 use crate::answer::{list, number, text};
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::names;
 
 /// The most events in an entry, and the bytes that fill one, as scripts have them: who looks for one event reads few others.
@@ -42,7 +42,7 @@ pub(crate) fn entries(events: &[NewEvent]) -> impl Iterator<Item = &[NewEvent]> 
 }
 
 /// Writes the line of an event to the argument that is being made.
-pub(crate) fn event(args: &mut Args, event: &NewEvent) {
+pub(crate) fn event(args: &mut ScriptArgs, event: &NewEvent) {
     let mut head = Vec::with_capacity(64);
     head.extend_from_slice(event.kind.as_str().as_bytes());
     head.push(b' ');
@@ -159,7 +159,7 @@ mod tests {
     fn events_of_an_entry_come_back_whatever_their_data_holds() {
         let data = ["{\n \"a\": 1\n}", "", "\"é 12 x\""];
         let events = data.map(|data| new(EventType::Log, data));
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         events.iter().for_each(|one| event(&mut args, one));
         args.end();
         let text = args.iter().next().unwrap().to_vec();

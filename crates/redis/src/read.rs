@@ -9,7 +9,7 @@ use redis::Value;
 
 use crate::RedisStore;
 use crate::answer::{bytes, list, maybe_text, number, text};
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::job::JobField;
 use crate::log;
 use crate::names;
@@ -52,7 +52,7 @@ impl RedisStore {
             return Ok(Vec::new());
         }
         let run = names::run(run);
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.text(&run);
         for slot in slots {
             args.number(slot.number());
@@ -94,7 +94,7 @@ impl RedisStore {
         let most = size + 1 + MARK as usize;
         let mut part = most / 8 + 2;
         loop {
-            let mut args = Args::new();
+            let mut args = ScriptArgs::new();
             args.text(&run).text(&from).number(part).number(PAGE_BYTES);
             let mut answer = shard.call(&script::EVENTS, [&args]).await?;
             let more = text(answer.rest.next().unwrap_or_default())? == "1";

@@ -8,7 +8,7 @@ use flowline_store::{Opened, Receipt, ReceiptChange, ReceiptPage, ReceiptQuery, 
 
 use crate::RedisStore;
 use crate::answer::{list, maybe_text, number, score, text};
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::names;
 use crate::script;
 use crate::shard::Shard;
@@ -83,7 +83,7 @@ impl RedisStore {
         after: Option<Place>,
         wanted: usize,
     ) -> Result<Vec<Receipt>, StoreError> {
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.text(&after.map_or_else(|| "+".to_owned(), |place| format!("({}", place.member())));
         args.number(wanted);
         let asked = |status: &ReceiptStatus| query.status.is_none_or(|wanted| wanted == *status);
@@ -197,7 +197,7 @@ fn worker_name(worker: &str) -> String {
 }
 
 /// A receipt that is there, as [`layout::CHANGED`] has it.
-pub(crate) fn change(args: &mut Args, change: &ReceiptChange) {
+pub(crate) fn change(args: &mut ScriptArgs, change: &ReceiptChange) {
     let ReceiptChange { number, status, worker, outcome, .. } = change;
     args.number(number).text(status.as_str());
     args.text(&worker.as_deref().map(worker_name).unwrap_or_default());
@@ -205,7 +205,7 @@ pub(crate) fn change(args: &mut Args, change: &ReceiptChange) {
 }
 
 /// A receipt that a commit opens, as [`layout::OPENED`] has it. `flow` is as a row has it.
-pub(crate) fn open(args: &mut Args, run: &RunKey, flow: &str, change: &ReceiptChange, opened: &Opened) {
+pub(crate) fn open(args: &mut ScriptArgs, run: &RunKey, flow: &str, change: &ReceiptChange, opened: &Opened) {
     let ReceiptChange { number, status, worker, outcome, .. } = change;
     let Opened { event_id, name, sender } = opened;
     args.number(number).name(event_id);
@@ -215,7 +215,7 @@ pub(crate) fn open(args: &mut Args, run: &RunKey, flow: &str, change: &ReceiptCh
 }
 
 /// The list of a status, or of a worker within it.
-fn list_of(args: &mut Args, tenant: &str, status: ReceiptStatus, worker: Option<&str>) {
+fn list_of(args: &mut ScriptArgs, tenant: &str, status: ReceiptStatus, worker: Option<&str>) {
     args.part_name(tenant).part_bytes(b":").part_bytes(status.as_str().as_bytes());
     if let Some(worker) = worker {
         args.part_bytes(b":").part_bytes(worker_name(worker).as_bytes());
@@ -224,7 +224,7 @@ fn list_of(args: &mut Args, tenant: &str, status: ReceiptStatus, worker: Option<
 }
 
 /// What follows the dates of a receipt in its hash: ` EVENT NAME FLOW BYTES SENDER` and the outcome.
-fn after_dates(args: &mut Args, event_id: &str, name: &str, flow: &str, said: [Option<&Json>; 2]) {
+fn after_dates(args: &mut ScriptArgs, event_id: &str, name: &str, flow: &str, said: [Option<&Json>; 2]) {
     let [sender, outcome] = said.map(|said| said.map_or("", |said| said.get()));
     args.part_bytes(b" ").part_name(event_id).part_bytes(b" ").part_name(name);
     args.part(format_args!(" {flow} {} {sender}", sender.len())).text(outcome);
@@ -232,7 +232,7 @@ fn after_dates(args: &mut Args, event_id: &str, name: &str, flow: &str, said: [O
 
 /// A receipt as its hash holds it: `STATUS WORKER RECEIVED STARTED COMPLETED EVENT NAME FLOW BYTES SENDER` with the
 /// outcome right behind the bytes of the sender.
-pub(crate) fn write(args: &mut Args, receipt: &Receipt) {
+pub(crate) fn write(args: &mut ScriptArgs, receipt: &Receipt) {
     let worker = receipt.worker.as_deref().map_or_else(|| "-".to_owned(), worker_name);
     let date = |time: Option<Time>| time.map_or_else(|| "-".to_owned(), |time| time.millis().to_string());
     let (started, completed) = (date(receipt.started_at), date(receipt.completed_at));

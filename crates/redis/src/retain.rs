@@ -10,7 +10,7 @@ use flowline_store::{Base, Commit, CommitError, Index, JobKey, LeaseUse, NewJob,
 
 use crate::RedisStore;
 use crate::answer::{list, number, score, text, texts};
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::commit::CommitKind;
 use crate::encode;
 use crate::names;
@@ -64,7 +64,7 @@ impl RedisStore {
         for shard in &self.shards {
             let mut at = "0".to_owned();
             loop {
-                let mut args = Args::new();
+                let mut args = ScriptArgs::new();
                 args.text(if self.shards.len() == 1 { "1" } else { "0" }).text(&at);
                 let mut answer = shard.call(&script::PURGE, [&args]).await?;
                 let mut part = || text(answer.rest.next().unwrap_or_default());
@@ -82,7 +82,7 @@ impl RedisStore {
         let mut done = Vec::with_capacity(runs.len());
         for run in runs {
             let name = names::run(run);
-            let mut args = Args::new();
+            let mut args = ScriptArgs::new();
             args.text(Verb::Remove.as_str()).number(ANY_END).text(&name);
             let mut answer = self.shard(&name).call(&script::FORGET, [&args]).await?;
             done.push(text(answer.rest.next().unwrap_or_default())? == "1");
@@ -115,10 +115,10 @@ impl RedisStore {
             let due = self.ended(verb, lists, wanted).await?;
             let (count, mut changed) = (due.len(), 0);
             for part in due.chunks(PART) {
-                let mut by_shard: BTreeMap<usize, Args> = BTreeMap::new();
+                let mut by_shard: BTreeMap<usize, ScriptArgs> = BTreeMap::new();
                 for EndedRun { shard, by, run, .. } in part {
                     let args = by_shard.entry(*shard).or_insert_with(|| {
-                        let mut args = Args::new();
+                        let mut args = ScriptArgs::new();
                         args.text(verb.as_str());
                         args
                     });
@@ -196,7 +196,7 @@ impl RedisStore {
                 let name = names::run(&run);
                 let dates = [Some(created_at), started_at, completed_at];
                 let args = encode::mend(&name, version, &index, state, dates, [events, seen])?;
-                let mut who = Args::new();
+                let mut who = ScriptArgs::new();
                 who.text(&self.who);
                 let mut answer = self.shard(&name).call(&script::MEND, [&who, &args]).await?;
                 let answer = text(answer.rest.next().unwrap_or_default())?;
@@ -252,7 +252,7 @@ impl RedisStore {
 async fn enlist(shard: &Shard, tenant: &str, list: &str) -> Result<BTreeSet<String>, StoreError> {
     let (mut lists, mut cursor) = (BTreeSet::new(), "0".to_owned());
     loop {
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.text(tenant).text(list).text(&cursor);
         let mut answer = shard.call(&script::LISTS, [&args]).await?;
         cursor = text(answer.rest.next().unwrap_or_default())?;

@@ -17,9 +17,9 @@ use flowline_store::{Failure, Index, JobKey, RestoredRun, RunRow, Snapshot, Stor
 use redis::Value;
 
 use crate::answer::{bytes, maybe_text, number};
-use crate::args::Args;
-use crate::encode::{Start, end_of_row, failure, failure_text, status};
-use crate::known::Known;
+use crate::args::ScriptArgs;
+use crate::encode::{StoredStart, end_of_row, failure, failure_text, status};
+use crate::known::KnownRow;
 use crate::names;
 
 /// What commits change.
@@ -87,10 +87,10 @@ pub(crate) fn read(run: &RunKey, value: Value) -> Result<Option<Row>, StoreError
 }
 
 /// How a row begins.
-pub(crate) fn known(row: &Value) -> Option<Known> {
+pub(crate) fn known(row: &Value) -> Option<KnownRow> {
     let Value::BulkString(bytes) = row else { return None };
     let mut lines = bytes.splitn(3, |byte| *byte == b'\n').map(|line| std::str::from_utf8(line).ok());
-    Known::read(lines.next()??, lines.next()??)
+    KnownRow::read(lines.next()??, lines.next()??)
 }
 
 /// Reads a run from both of its keys, as `MGET` gave them.
@@ -104,7 +104,7 @@ pub(crate) fn snapshot(run: &RunKey, row: Value, start: Value) -> Result<Option<
     let (Some(created), Some(_), Some(start)) = (said.next(), said.next(), said.next()) else {
         return Err(damaged(run, "what was said at its start"));
     };
-    let start: Start = serde_json::from_str(start).map_err(|error| damaged(run, &error.to_string()))?;
+    let start: StoredStart = serde_json::from_str(start).map_err(|error| damaged(run, &error.to_string()))?;
     let created_at = Time::from_millis(number(created)?);
     let row = RunRow {
         run_id: run.run.clone(),
@@ -135,7 +135,7 @@ pub(crate) fn snapshot(run: &RunKey, row: Value, start: Value) -> Result<Option<
 }
 
 /// What the key `run:` holds of a run that is restored.
-pub(crate) fn write(args: &mut Args, restored: &RestoredRun, number: u64) -> Result<(), StoreError> {
+pub(crate) fn write(args: &mut ScriptArgs, restored: &RestoredRun, number: u64) -> Result<(), StoreError> {
     let RestoredRun { row, state, last, jobs, .. } = restored;
     args.part(format_args!("{} ", row.version));
     status(args, row.status, row.state.as_deref());

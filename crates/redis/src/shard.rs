@@ -14,7 +14,7 @@ use flowline_store::StoreError;
 use redis::{Cmd, ErrorKind, Pipeline, ServerErrorKind, Value};
 
 use crate::answer::{number, text};
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::link::{Link, failed};
 use crate::script::Script;
 
@@ -79,7 +79,7 @@ impl Shard {
     pub(crate) async fn call<'a>(
         &self,
         script: &Script,
-        args: impl IntoIterator<Item = &'a Args> + Clone,
+        args: impl IntoIterator<Item = &'a ScriptArgs> + Clone,
     ) -> Result<ScriptReply, StoreError> {
         self.shared.healthy()?;
         let (seen, head) = self.head();
@@ -130,10 +130,10 @@ impl Shard {
         verb: &str,
         script: &str,
         head: &str,
-        args: impl IntoIterator<Item = &'a Args> + Clone,
+        args: impl IntoIterator<Item = &'a ScriptArgs> + Clone,
     ) -> Cmd {
         // Large enough from the start: a call of many commits would be copied again and again while it grows.
-        let size = |(count, bytes), args: &Args| (count + args.count(), bytes + args.size());
+        let size = |(count, bytes), args: &ScriptArgs| (count + args.count(), bytes + args.size());
         let (count, bytes) =
             args.clone().into_iter().fold((5, script.len() + self.meta.len() + head.len() + 16), size);
         let mut command = Cmd::with_capacity(count, bytes);

@@ -10,7 +10,7 @@ use flowline_store::{StateEdit, StateOwner, StatePage, StateQuery, StateSpace, S
 
 use crate::RedisStore;
 use crate::answer::{number, text, texts};
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::encode::millis;
 use crate::names;
 use crate::script;
@@ -28,7 +28,7 @@ impl RedisStore {
         space: &StateSpace,
         keys: &[String],
     ) -> Result<(Vec<StateValue>, usize), StoreError> {
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.text("get").text(&owner_name(space)).number(PAGE_BYTES);
         for key in keys {
             args.text(key);
@@ -104,7 +104,7 @@ impl RedisStore {
     pub(crate) async fn set_value(&self, space: &StateSpace, edit: &StateEdit) -> Result<(), StoreError> {
         let StateEdit { key, value, ttl } = edit;
         let name = owner_name(space);
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.text("set").text(&name).text(key).text(value.as_ref().map_or("", Json::get));
         match ttl {
             Some(ttl) => args.number(millis(*ttl)),

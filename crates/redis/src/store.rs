@@ -20,7 +20,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::commit::{self, CommitAnswer, CommitKind, Landing, PackedCommit};
 use crate::encode;
-use crate::known::Known;
+use crate::known::KnownRow;
 use crate::names;
 use crate::write::WriteReply;
 use crate::{RedisStore, hash};
@@ -90,7 +90,7 @@ impl RedisStore {
         commit: Box<Commit>,
         run: String,
         kind: CommitKind,
-        known: Option<&Known>,
+        known: Option<&KnownRow>,
     ) -> Result<Waiting, StoreError> {
         let hint = self.hint(commit.add.len());
         let PackedCommit { args, commands, landing } = commit::pack(&commit, &run, kind, known, hint)?;

@@ -14,7 +14,7 @@ use flowline_store::{
 
 use crate::RedisStore;
 use crate::answer::{text, texts};
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::check::through;
 use crate::encode;
 use crate::job;
@@ -44,7 +44,7 @@ pub(crate) struct Places {
 /// A part packed for its shard, and the commands that it makes the server run.
 struct Packed {
     shard: usize,
-    args: Args,
+    args: ScriptArgs,
     commands: usize,
     /// Named where it is missing.
     definition: Arc<str>,
@@ -144,13 +144,13 @@ impl RedisStore {
     fn pack_definition(&self, definition: &StoredDefinition) -> Vec<Packed> {
         let StoredDefinition { tenant, flow, hash, body, origin, created_at, latest } = definition;
         let place = next_place(&self.places.definitions, *created_at, 1);
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.number(11).text("F").name(tenant.as_str()).name(hash).name(flow).text(body);
         args.number(created_at.millis()).number(place).text(if origin.is_some() { "1" } else { "" });
         args.text(origin.as_deref().unwrap_or_default()).text(if *latest { "1" } else { "" });
         let first = Packed { shard: 0, args, commands: 5, definition: hash.clone() };
         let know = |shard| {
-            let mut args = Args::new();
+            let mut args = ScriptArgs::new();
             args.number(4).text("K").name(tenant.as_str()).name(hash);
             Packed { shard, args, commands: 1, definition: hash.clone() }
         };
@@ -161,7 +161,7 @@ impl RedisStore {
         let RestoredRun { row, jobs, token, .. } = &restored;
         let run = names::run(&row.key());
         let place = next_place(&self.places.runs, row.created_at, 1 + jobs.len() as u64);
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.number(8 + 2 * jobs.len()).text("R").text(&run).number(row.created_at.millis());
         row::write(&mut args, &restored, place)?;
         let new = NewRun {
@@ -188,7 +188,7 @@ impl RedisStore {
     fn pack_events(&self, run: &RunKey, events: &[RestoredEvent]) -> Packed {
         let run = names::run(run);
         let dates = RestoredEvent::by_date(events).count();
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.number(4 + 3 * dates + events.len()).text("E").text(&run).number(dates);
         for same in RestoredEvent::by_date(events) {
             let first = &same[0].event;
@@ -204,7 +204,7 @@ impl RedisStore {
 
     fn pack_receipts(&self, run: &RunKey, receipts: &[Receipt]) -> Packed {
         let run = names::run(run);
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.number(3 + 2 * receipts.len()).text("C").text(&run);
         for receipt in receipts {
             args.number(receipt.number);
@@ -221,7 +221,7 @@ impl RedisStore {
             }
             _ => 0,
         };
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.number(7).text("V").text(&state::owner_name(space)).number(1);
         args.text(&value.key).text(value.value.get());
         args.text(&value.expires.map_or_else(|| "-".to_owned(), |expires| expires.millis().to_string()));
@@ -229,7 +229,7 @@ impl RedisStore {
     }
 
     fn pack_document(&self, collection: &str, document: &Document) -> Packed {
-        let mut args = Args::new();
+        let mut args = ScriptArgs::new();
         args.number(6).text("D").name(collection).text(&document.id).text(document.body.get());
         args.text(&document.expires.map_or_else(|| "-".to_owned(), |expires| expires.millis().to_string()));
         Packed { shard: self.home_number(collection), args, commands: 4, definition: "".into() }
@@ -237,9 +237,10 @@ impl RedisStore {
 
     async fn send(&self, call: Vec<Packed>) -> Result<(), CommitError> {
         let Some(shard) = call.first().map(|packed| &self.shards[packed.shard]) else { return Ok(()) };
-        let mut head = Args::new();
+        let mut head = ScriptArgs::new();
         head.text(&self.who).number(call.len());
-        let args: Vec<&Args> = std::iter::once(&head).chain(call.iter().map(|packed| &packed.args)).collect();
+        let args: Vec<&ScriptArgs> =
+            std::iter::once(&head).chain(call.iter().map(|packed| &packed.args)).collect();
         let mut answer = shard.call(&script::RESTORE, args).await?;
         match text(answer.rest.next().unwrap_or_default())?.as_str() {
             "" => Ok(()),

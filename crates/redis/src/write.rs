@@ -1,4 +1,4 @@
-//! Group commit: callers wait while one writer per shard takes all that is pending into one call of a script.
+//! ArgGroup commit: callers wait while one writer per shard takes all that is pending into one call of a script.
 //!
 //! A call holds at most so much that Redis answers others soon after; two are on their way at once, so that the next is
 //! packed while the last is written; one while other processes write, for they fill the server's time in between, and larger
@@ -15,7 +15,7 @@ use flowline_store::StoreError;
 use flowline_store::others::OtherProcesses;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use crate::args::Args;
+use crate::args::ScriptArgs;
 use crate::script::Script;
 use crate::shard::Shard;
 
@@ -35,7 +35,7 @@ pub(crate) type WriteReply = Result<(String, Time), StoreError>;
 pub(crate) struct Item {
     /// Whose write it is: a call has one of a run, so that scripts can read all before they write.
     run: u64,
-    pub(crate) args: Args,
+    pub(crate) args: ScriptArgs,
     /// Commands that it makes the server run.
     pub(crate) commands: usize,
     pub(crate) reply: oneshot::Sender<WriteReply>,
@@ -61,7 +61,7 @@ impl ScriptWriter {
     }
 
     /// Puts a write into the queue. Its answer comes as the script gave it.
-    pub(crate) fn push(&self, run: u64, args: Args, commands: usize) -> oneshot::Receiver<WriteReply> {
+    pub(crate) fn push(&self, run: u64, args: ScriptArgs, commands: usize) -> oneshot::Receiver<WriteReply> {
         let (reply, answer) = oneshot::channel();
         // A writer that is gone drops the sender, which the receiver tells.
         let _ = self.queue.send(Item { run, args, commands, reply });
@@ -139,9 +139,9 @@ async fn work(
 }
 
 async fn send(shard: &Shard, script: &Script, who: &str, batch: Vec<Item>) {
-    let mut head = Args::new();
+    let mut head = ScriptArgs::new();
     head.text(who).number(batch.len());
-    let args: Vec<&Args> = std::iter::once(&head).chain(batch.iter().map(|item| &item.args)).collect();
+    let args: Vec<&ScriptArgs> = std::iter::once(&head).chain(batch.iter().map(|item| &item.args)).collect();
     match shard.call(script, args).await {
         Ok(mut answer) => {
             for item in batch {

@@ -165,12 +165,12 @@ pub struct Append {
     pub token: Token,
     /// How many lines of the attempt the caller knows to be in the log before these.
     pub from_line: u32,
-    pub lines: Vec<Line>,
+    pub lines: Vec<AttemptLine>,
 }
 
 /// One line: an event, and the change of key-value state that it records, if any.
 #[derive(Debug, Clone)]
-pub struct Line {
+pub struct AttemptLine {
     pub event: NewEvent,
     pub state: Option<StateChange>,
 }

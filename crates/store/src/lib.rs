@@ -19,9 +19,11 @@ pub mod error;
 pub mod job;
 pub mod lock;
 pub mod memory;
+pub mod open;
 pub mod others;
 pub mod query;
 pub mod receipt;
+pub mod rotate;
 pub mod row;
 pub mod rule;
 pub mod state;
@@ -38,7 +40,7 @@ use tokio::sync::watch;
 
 pub use clock::Clock;
 pub use commit::{
-    Append, AppendError, Base, Commit, CommitError, Committed, Index, LeaseUse, Line, NewRun, Others,
+    Append, AppendError, AttemptLine, Base, Commit, CommitError, Committed, Index, LeaseUse, NewRun, Others,
     StateChange,
 };
 pub use document::{Document, DocumentPage, DocumentQuery, Existing, NewDocument, Order};
@@ -49,6 +51,7 @@ pub use job::{
 };
 pub use lock::{Acquired, HeldLock, LockRequest, LockRow};
 pub use memory::{Memory, MemoryStore};
+pub use open::IfMissing;
 pub use query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery, Total};
 pub use receipt::{Opened, Receipt, ReceiptChange, ReceiptPage, ReceiptQuery, ReceiptStatus};
 pub use row::{Counter, Failure, Health, QueueRow, RunRow, Snapshot, StoredDefinition};

@@ -4,7 +4,7 @@ mod broken;
 
 use std::sync::Arc;
 
-use broken::{Broken, Fault};
+use broken::{Broken, PlantedFault};
 use flowline_core::Time;
 use flowline_store::conformance::{Fixture, compare, differential};
 use flowline_store::{Clock, MemoryStore};
@@ -37,7 +37,7 @@ async fn a_seed_makes_the_same_calls_every_time() {
     let history = || async {
         for seed in 0..SEEDS {
             let (store, clock) = memory();
-            let broken = Broken { store, fault: Fault::DropsTheFence };
+            let broken = Broken { store, fault: PlantedFault::DropsTheFence };
             if let Err(mismatch) = compare(Fixture::manual(Arc::new(broken), clock), seed).await {
                 return mismatch.to_string();
             }
@@ -51,7 +51,7 @@ async fn a_seed_makes_the_same_calls_every_time() {
 
 #[tokio::test]
 async fn every_planted_fault_is_caught() {
-    for fault in Fault::ALL {
+    for fault in PlantedFault::ALL {
         let mut caught = None;
         for seed in 0..SEEDS {
             let (store, clock) = memory();

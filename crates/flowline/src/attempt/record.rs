@@ -10,7 +10,7 @@ use flowline_core::definition::Cleanup;
 use flowline_core::event::{EventType, NewEvent};
 use flowline_core::json::{self, Json};
 use flowline_core::{Input, Time, limits};
-use flowline_store::{Append, AppendError, Line, StateChange, StateEdit, StateScope};
+use flowline_store::{Append, AppendError, AttemptLine, StateChange, StateEdit, StateScope};
 
 use super::{Attempt, FirstLine, Launch, started_data};
 use crate::ledger::{InputEntry, InputOutcome};
@@ -21,9 +21,9 @@ use crate::step::{Level, StepError};
 pub struct Record {
     attempt: Attempt,
     /// Lines that are not in the log yet.
-    lines: Vec<Line>,
+    lines: Vec<AttemptLine>,
     /// Lines on their way to the log with an emit.
-    sent: Vec<Line>,
+    sent: Vec<AttemptLine>,
     /// Lines that are in the log, as far as is known.
     written: u32,
     /// Whether lines that wait may be in the log already.
@@ -42,7 +42,7 @@ impl Record {
         if !written {
             let data = started_data(instance, instance, Some(began));
             let event = record.attempt.event(EventType::StepStarted, data);
-            record.lines.push(Line { event, state: None });
+            record.lines.push(AttemptLine { event, state: None });
         }
         record
     }
@@ -87,7 +87,7 @@ impl Record {
     /// Adds a line made by [`log_data`].
     pub fn log_line(&mut self, data: Json) {
         let event = self.attempt.event(EventType::Log, data);
-        self.lines.push(Line { event, state: None });
+        self.lines.push(AttemptLine { event, state: None });
     }
 
     /// Changes key-value state, or with no value deletes it. The line must be appended at once: it may not ride with
@@ -108,7 +108,7 @@ impl Record {
         let operation = if value.is_some() { "set" } else { "delete" };
         let event = self.state_event(operation, &scope, key, value.as_ref(), ttl);
         let state = Some(StateChange { scope, edit: StateEdit::new(key, value, ttl) });
-        self.lines.push(Line { event, state });
+        self.lines.push(AttemptLine { event, state });
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl Record {
     pub fn get(&mut self, scope: &StateScope, key: &str) -> Result<(), StepError> {
         check_state(scope, key)?;
         let event = self.state_event("get", scope, key, None, None);
-        self.lines.push(Line { event, state: None });
+        self.lines.push(AttemptLine { event, state: None });
         Ok(())
     }
 

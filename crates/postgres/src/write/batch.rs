@@ -19,7 +19,7 @@ use super::Work;
 use super::flush;
 use super::model::{BatchRun, Model};
 use crate::code;
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::names::StoredNames;
 use crate::session::{Session, StatementFuture, pipelined};
 use crate::witness::Witness;
@@ -34,8 +34,8 @@ pub(crate) enum WorkReply {
 
 /// A batch that failed as a whole.
 #[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) fault: Fault,
+pub(super) struct BatchFailure {
+    pub(super) fault: PgFault,
     /// Whether the end of the transaction was already under way.
     pub(super) ending: bool,
 }
@@ -45,8 +45,8 @@ pub(super) async fn perform(
     names: &StoredNames,
     witness: &Witness,
     works: &[Work],
-) -> Result<Vec<WorkReply>, Failed> {
-    let early = |fault| Failed { fault, ending: false };
+) -> Result<Vec<WorkReply>, BatchFailure> {
+    let early = |fault| BatchFailure { fault, ending: false };
     let unknown = prepare_names(session, names, works).await.map_err(early)?;
     let mut model = Model { unknown, ..Model::default() };
     let starts = starts(works, &model);
@@ -80,7 +80,7 @@ pub(super) async fn perform(
     let answers = answers.collect();
     flush::write(session, names, Some(witness), &model)
         .await
-        .map_err(|fault| Failed { fault, ending: true })?;
+        .map_err(|fault| BatchFailure { fault, ending: true })?;
     Ok(answers)
 }
 
@@ -89,7 +89,7 @@ async fn prepare_names(
     session: &Session,
     names: &StoredNames,
     works: &[Work],
-) -> Result<BTreeSet<(Tenant, Arc<str>)>, Fault> {
+) -> Result<BTreeSet<(Tenant, Arc<str>)>, PgFault> {
     let mut lanes = BTreeSet::new();
     let mut enter = |run: &RunKey, add: &[NewJob]| {
         lanes.extend(add.iter().map(|job| (run.tenant.clone(), job.lane.clone())));
@@ -138,7 +138,7 @@ async fn gather(
     needs: &Needs<'_>,
     starts: &[&Commit],
     model: &mut Model,
-) -> Result<HashMap<RunKey, i64>, Fault> {
+) -> Result<HashMap<RunKey, i64>, PgFault> {
     let runs = (needs.tenants(), needs.names());
     let jobs = needs.jobs();
     let rows = StartRows::of(starts);
@@ -227,7 +227,7 @@ const LOCK_JOBS: &str = "
         join jobs j on j.run = r.id and j.key between u.low and u.high
     order by j.run, j.key for update of j";
 
-fn live_run(row: &Row) -> Result<(RunKey, BatchRun), Fault> {
+fn live_run(row: &Row) -> Result<(RunKey, BatchRun), PgFault> {
     let run = RunKey::new(code::tenant(row.try_get(1)?)?, code::run_id(row.try_get(2)?)?);
     let count = |at: usize| row.try_get::<_, i32>(at).map(|n| n as u32);
     let version = row.try_get::<_, i64>(5)? as u64;
@@ -257,7 +257,7 @@ fn live_run(row: &Row) -> Result<(RunKey, BatchRun), Fault> {
     Ok((run, live))
 }
 
-fn job(row: &Row, names: &StoredNames) -> Result<StoredJob, Fault> {
+fn job(row: &Row, names: &StoredNames) -> Result<StoredJob, PgFault> {
     let lease = match row.try_get::<_, Option<&[u8]>>(8)? {
         Some(token) => Some(StoredLease {
             token: code::token(token)?,

@@ -14,18 +14,18 @@ use tokio_postgres::types::ToSql;
 use super::model::{BatchRun, Model};
 use super::receipts::{CHANGE_RECEIPTS, OPEN_RECEIPTS, changed, opened};
 use crate::code;
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::floor;
 use crate::names::StoredNames;
 use crate::session::{Session, pipelined};
 use crate::witness::{COUNT_ON, CountParams, Witness};
 
-pub(super) type Value = Box<dyn ToSql + Sync + Send>;
+pub(super) type SqlValue = Box<dyn ToSql + Sync + Send>;
 
 /// A statement with a column of values for each of its arguments.
 struct Filled {
     statement: Statement,
-    columns: Vec<Value>,
+    columns: Vec<SqlValue>,
 }
 
 pub(super) async fn write(
@@ -33,9 +33,9 @@ pub(super) async fn write(
     names: &StoredNames,
     witness: Option<&Witness>,
     model: &Model,
-) -> Result<(), Fault> {
+) -> Result<(), PgFault> {
     let mut filled = Vec::new();
-    let mut fill = async |sql: &str, columns: Option<Vec<Value>>| -> Result<(), Fault> {
+    let mut fill = async |sql: &str, columns: Option<Vec<SqlValue>>| -> Result<(), PgFault> {
         if let Some(columns) = columns {
             filled.push(Filled { statement: session.prepare(sql).await?, columns });
         }
@@ -91,7 +91,7 @@ const UPDATE_RUNS: &str = "
         where r.id = u.id and r.version = u.base returning 1)
     select expect(count(*), cardinality($1::bigint[])) from written";
 
-fn runs(model: &Model) -> Option<Vec<Value>> {
+fn runs(model: &Model) -> Option<Vec<SqlValue>> {
     let mut runs: Vec<&BatchRun> = model.runs.values().filter(|run| run.changed).collect();
     runs.sort_unstable_by_key(|run| run.id);
     let long = |of: fn(&BatchRun) -> i64| column(&runs, |run| of(run));
@@ -125,7 +125,7 @@ const DELETE_JOBS: &str = "
         returning 1)
     select expect(count(*), cardinality($1::bigint[])) from gone";
 
-fn removed_jobs(model: &Model) -> Option<Vec<Value>> {
+fn removed_jobs(model: &Model) -> Option<Vec<SqlValue>> {
     let removed = |run| move |(key, job)| (run, key, job);
     let mut gone: Vec<(i64, &JobKey, &StoredJob)> = Vec::new();
     for run in model.runs.values() {
@@ -148,7 +148,7 @@ const INSERT_JOBS: &str = "
     select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::int[], $5::int[], $6::smallint[],
         $7::bigint[], $8::bool[], $9::bytea[], $10::text[], $11::bigint[], $12::bigint[], $13::int[], $14::bool[])";
 
-fn added_jobs(model: &Model, names: &StoredNames) -> Result<Option<Vec<Value>>, Fault> {
+fn added_jobs(model: &Model, names: &StoredNames) -> Result<Option<Vec<SqlValue>>, PgFault> {
     let mut added: Vec<(&StoredJob, i64, JobKey, i32)> = Vec::new();
     for (key, run) in &model.runs {
         for (at, job) in jobs_at(run, &run.added) {
@@ -184,7 +184,7 @@ const UPDATE_JOBS: &str = "
         where j.run = u.run and j.key = u.key and j.token is not distinct from u.token returning 1)
     select expect(count(*), cardinality($1::bigint[])) from written";
 
-fn changed_jobs(model: &Model) -> Option<Vec<Value>> {
+fn changed_jobs(model: &Model) -> Option<Vec<SqlValue>> {
     let mut changed: Vec<(i64, &JobKey, &StoredJob)> = Vec::new();
     for run in model.runs.values() {
         changed.extend(jobs_at(run, &run.touched).map(|(key, job)| (run.id, key, job)));
@@ -230,7 +230,7 @@ const INSERT_EVENTS: &str = "
     select * from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::int[], $7::bigint[],
         $8::text[])";
 
-fn events(model: &Model) -> Option<Vec<Value>> {
+fn events(model: &Model) -> Option<Vec<SqlValue>> {
     let rows = &model.events;
     let step =
         |row: &super::model::EventRow| row.event.of.as_ref().map(|of| code::shut(&of.step).into_owned());
@@ -252,7 +252,7 @@ const INSERT_LABELS: &str = "
     insert into run_labels (tenant, key, value, run)
     select * from unnest($1::text[], $2::text[], $3::text[], $4::bigint[])";
 
-fn labels(model: &Model) -> Option<Vec<Value>> {
+fn labels(model: &Model) -> Option<Vec<SqlValue>> {
     let rows = &model.labels;
     (!rows.is_empty()).then(|| {
         vec![
@@ -268,7 +268,7 @@ const CLEAR_STATE: &str = "
     delete from state s using unnest($1::text[], $2::smallint[], $3::text[]) u(tenant, scope, owner)
     where s.tenant = u.tenant and s.scope = u.scope and s.owner = u.owner";
 
-fn cleared_state(model: &Model) -> Option<Vec<Value>> {
+fn cleared_state(model: &Model) -> Option<Vec<SqlValue>> {
     let rows: Vec<_> = model.state.cleared.iter().collect();
     (!rows.is_empty()).then(|| {
         vec![
@@ -283,7 +283,7 @@ const DELETE_STATE: &str = "
     delete from state s using unnest($1::text[], $2::smallint[], $3::text[], $4::text[]) u(tenant, scope, owner, key)
     where s.tenant = u.tenant and s.scope = u.scope and s.owner = u.owner and s.key = u.key";
 
-fn deleted_state(model: &Model) -> Option<Vec<Value>> {
+fn deleted_state(model: &Model) -> Option<Vec<SqlValue>> {
     let rows: Vec<_> = model.state.keys.iter().filter(|(_, value)| value.is_none()).collect();
     (!rows.is_empty()).then(|| {
         vec![
@@ -300,7 +300,7 @@ const UPSERT_STATE: &str = "
     select * from unnest($1::text[], $2::smallint[], $3::text[], $4::text[], $5::text[], $6::bigint[])
     on conflict (tenant, scope, owner, key) do update set value = excluded.value, expires = excluded.expires";
 
-fn set_state(model: &Model) -> Option<Vec<Value>> {
+fn set_state(model: &Model) -> Option<Vec<SqlValue>> {
     let set = model.state.keys.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
     let rows: Vec<_> = set.collect();
     (!rows.is_empty()).then(|| {
@@ -322,7 +322,7 @@ pub(crate) const COUNT: &str = "
     from unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) u(tenant, flow_name, status, n)
     on conflict (tenant, flow_name, status, shard) do update set n = run_counters.n + excluded.n";
 
-fn counts(model: &Model) -> Option<Vec<Value>> {
+fn counts(model: &Model) -> Option<Vec<SqlValue>> {
     // Of all runs, whatever states machines are in.
     let mut sums: BTreeMap<_, i64> = BTreeMap::new();
     for ((tenant, flow, status, _), change) in &model.counts {
@@ -345,7 +345,7 @@ pub(crate) const COUNT_STATES: &str = "
     from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[]) u(tenant, flow_name, status, state, n)
     on conflict (tenant, flow_name, status, state, shard) do update set n = state_counters.n + excluded.n";
 
-fn state_counts(model: &Model) -> Option<Vec<Value>> {
+fn state_counts(model: &Model) -> Option<Vec<SqlValue>> {
     let of_machines = model.counts.iter().filter(|(_, change)| **change != 0);
     let of_machines = of_machines.filter_map(|((tenant, flow, status, state), change)| {
         state.as_ref().map(|state| (tenant, flow, status, state, *change))
@@ -362,7 +362,7 @@ fn state_counts(model: &Model) -> Option<Vec<Value>> {
     })
 }
 
-pub(super) fn column<R, T>(rows: &[R], of: impl Fn(&R) -> T) -> Value
+pub(super) fn column<R, T>(rows: &[R], of: impl Fn(&R) -> T) -> SqlValue
 where
     T: Send + Sync + 'static,
     Vec<T>: ToSql,

@@ -21,12 +21,12 @@ use flowline_store::{Append, AppendError, Commit, CommitError, Committed, StoreE
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::names::StoredNames;
 use crate::session::{SILENT, Session};
-use crate::target::Target;
+use crate::target::ServerTarget;
 use crate::witness::{Halt, Witness, Witnesses};
-use batch::{Failed, WorkReply};
+use batch::{BatchFailure, WorkReply};
 
 pub(crate) use transfer::restore;
 
@@ -78,7 +78,7 @@ struct Writing {
 /// What every writer works with.
 #[derive(Debug, Clone)]
 pub(crate) struct WriterContext {
-    pub(crate) target: Target,
+    pub(crate) target: ServerTarget,
     pub(crate) names: Arc<StoredNames>,
     /// Counts what was committed here.
     pub(crate) changed: watch::Sender<u64>,
@@ -130,7 +130,7 @@ impl Writers {
         let (answer, answered) = oneshot::channel();
         self.asked.send(Asked { work, answer }).map_err(|_| gone())?;
         let answered = tokio::time::timeout(ANSWER, answered).await;
-        let late = |_| Err(Fault::Late.of_read());
+        let late = |_| Err(PgFault::Late.of_read());
         self.halt.heed(answered.map_or_else(late, |answer| answer.map_err(|_| gone())?))
     }
 }
@@ -245,9 +245,9 @@ async fn write(
                 return Ok(answers);
             }
             Ok(Err(failed)) => failed,
-            Err(_) => Failed { fault: Fault::Late, ending: true },
+            Err(_) => BatchFailure { fault: PgFault::Late, ending: true },
         };
-        let Failed { fault, ending } = failed;
+        let BatchFailure { fault, ending } = failed;
         if !fault.is_answer() {
             // The connection is dropped with what it had begun. Was the end of the transaction under way, nobody knows
             // whether it was heard.

@@ -6,7 +6,7 @@
 use flowline_core::{Tenant, Time};
 use flowline_store::{Opened, Receipt, ReceiptChange};
 
-use super::flush::{Value, column};
+use super::flush::{SqlValue, column};
 use super::model::{Model, ReceiptRow};
 use crate::code;
 
@@ -55,7 +55,7 @@ pub(super) const OPEN_RECEIPTS: &str = "
     select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[],
         $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[])";
 
-pub(super) fn opened(model: &Model) -> Option<Vec<Value>> {
+pub(super) fn opened(model: &Model) -> Option<Vec<SqlValue>> {
     let opened = model.receipts.iter().filter_map(|(at, row)| Some((at, row, row.opened.as_ref()?)));
     let (rows, events): (Vec<_>, Vec<_>) = opened.map(|(at, row, event)| ((at, row), event)).unzip();
     (!rows.is_empty()).then(|| {
@@ -79,12 +79,12 @@ pub(super) const CHANGE_RECEIPTS: &str = "
         u(run, number, status, worker, outcome, started_at, completed_at)
     where c.run = u.run and c.number = u.number";
 
-pub(super) fn changed(model: &Model) -> Option<Vec<Value>> {
+pub(super) fn changed(model: &Model) -> Option<Vec<SqlValue>> {
     let rows: Vec<_> = model.receipts.iter().filter(|(_, row)| row.opened.is_none()).collect();
     (!rows.is_empty()).then(|| changes(&rows))
 }
 
-fn changes(rows: &[(&(i64, u32), &ReceiptRow)]) -> Vec<Value> {
+fn changes(rows: &[(&(i64, u32), &ReceiptRow)]) -> Vec<SqlValue> {
     vec![
         column(rows, |((run, _), _)| *run),
         column(rows, |((_, number), _)| i64::from(*number)),

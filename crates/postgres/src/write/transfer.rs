@@ -13,16 +13,16 @@ use super::flush::{self, column};
 use super::model::{BatchRun, EventRow, Model, number};
 use crate::code;
 use crate::documents;
-use crate::fault::Fault;
+use crate::fault::PgFault;
 use crate::names::StoredNames;
-use crate::pool::Seat;
+use crate::pool::PooledSession;
 
 /// Writes all parts in one transaction.
 pub(crate) async fn restore(
-    seat: &mut Seat<'_>,
+    seat: &mut PooledSession<'_>,
     names: &StoredNames,
     parts: &[Restored],
-) -> Result<Result<(), CommitError>, Fault> {
+) -> Result<Result<(), CommitError>, PgFault> {
     let runs: Vec<&RestoredRun> = parts
         .iter()
         .filter_map(|part| match part {
@@ -93,7 +93,7 @@ pub(crate) async fn restore(
     Ok(Ok(()))
 }
 
-async fn define(seat: &Seat<'_>, definition: &StoredDefinition) -> Result<(), Fault> {
+async fn define(seat: &PooledSession<'_>, definition: &StoredDefinition) -> Result<(), PgFault> {
     let sql = "insert into definitions (tenant, flow_name, hash, body, origin, created_at, turn)
         values ($1, $2, $3, $4, $5, $6, case when $7 then nextval('definition_turns') end) on conflict (tenant, hash) do nothing";
     let StoredDefinition { tenant, flow, hash, body, origin, created_at, latest } = definition;
@@ -103,7 +103,11 @@ async fn define(seat: &Seat<'_>, definition: &StoredDefinition) -> Result<(), Fa
 }
 
 /// The number of a run that is there.
-async fn find(seat: &Seat<'_>, known: &mut HashMap<RunKey, i64>, run: &RunKey) -> Result<Option<i64>, Fault> {
+async fn find(
+    seat: &PooledSession<'_>,
+    known: &mut HashMap<RunKey, i64>,
+    run: &RunKey,
+) -> Result<Option<i64>, PgFault> {
     if let Some(id) = known.get(run) {
         return Ok(Some(*id));
     }
@@ -126,7 +130,10 @@ const INSERT_RUNS: &str = "
         $24::text[], $25::text[]) u
     on conflict ((tenant || '/' || run_id)) do nothing returning tenant, run_id, id";
 
-async fn insert_runs(seat: &Seat<'_>, runs: &[&RestoredRun]) -> Result<HashMap<RunKey, i64>, Fault> {
+async fn insert_runs(
+    seat: &PooledSession<'_>,
+    runs: &[&RestoredRun],
+) -> Result<HashMap<RunKey, i64>, PgFault> {
     let mut ids = HashMap::new();
     if runs.is_empty() {
         return Ok(ids);

@@ -8,7 +8,7 @@ use rusqlite::params;
 
 use super::Writer;
 use super::live::LiveRun;
-use super::log::End;
+use super::log::LogEnd;
 use crate::code;
 use crate::fault::Fault;
 
@@ -184,7 +184,13 @@ impl Writer<'_> {
     }
 
     /// Replaces a run's state and index, and counts its version up.
-    pub(super) fn advance(&mut self, id: i64, state: &[u8], index: &Index, end: End) -> Result<u64, Fault> {
+    pub(super) fn advance(
+        &mut self,
+        id: i64,
+        state: &[u8],
+        index: &Index,
+        end: LogEnd,
+    ) -> Result<u64, Fault> {
         let context = self.take_seq(id, |slot| matches!(slot, Slot::Context(_)))?;
         let run = self.run(id)?;
         run.version += 1;
@@ -198,7 +204,7 @@ impl Writer<'_> {
         let (tenant, flow) = (run.tenant, run.flow);
         let Index { completed_steps: completed, failed_steps: failed, retries, .. } = *index;
         let status = code::status_number(index.status);
-        let ended = (end == End::Reached).then_some(ms);
+        let ended = (end == LogEnd::Reached).then_some(ms);
         if version == 1 {
             self.sql.insert_progress.execute(params![
                 id,

@@ -1,10 +1,8 @@
 //! Who works on what: claim, renew.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use flowline_core::definition::Priority;
 use flowline_core::{Tenant, Time};
+use flowline_store::rotate::{self, FreeSlots};
 use flowline_store::rule::StoredLease;
 use flowline_store::{Claim, Claimed, Extend, Extended, JobKey, Lane, LeasedJob, Renewal, Token};
 use rusqlite::{OptionalExtension, Statement};
@@ -17,32 +15,20 @@ use crate::names::LaneAt;
 type Served = ((Tenant, Lane), LaneAt);
 
 impl Writer<'_> {
-    /// Leases due jobs, one of each lane in turn, beginning after the lane that was served last.
+    /// Leases due jobs, one of each lane in turn.
     pub(crate) fn claim(&mut self, claim: &Claim) -> Result<Claimed, Fault> {
         let now = self.clock.now();
-        let lanes = self.served(claim);
-        let mut free: HashMap<Arc<str>, usize> = HashMap::new();
-        let mut tokens = claim.tokens.iter().copied().peekable();
-        let mut jobs = Vec::new();
-        let mut open: Vec<&Served> = lanes.iter().collect();
-        while !open.is_empty() && tokens.peek().is_some() {
-            let mut still_open = Vec::with_capacity(open.len());
-            for served in open {
-                let ((_, lane), at) = served;
-                let slots = free.entry(lane.queue.clone()).or_insert_with(|| claim.free_in(&lane.queue));
-                if *slots == 0 {
-                    continue;
-                }
-                let Some(&token) = tokens.peek() else { break };
-                let Some((id, key)) = self.first_due(at.lane, now)? else { continue };
-                *slots -= 1;
-                tokens.next();
-                self.last_lane = Some(served.0.clone());
-                jobs.push(self.lease(id, key, token, claim, now)?);
-                still_open.push(served);
-            }
-            open = still_open;
-        }
+        let mut lanes = self.served(claim);
+        rotate::begin_after(&mut lanes, self.last_lane.as_ref(), |(name, _)| name);
+        let (mut tokens, mut jobs) = (claim.tokens.iter(), Vec::new());
+        let take = |(name, at): &mut &Served| {
+            let Some((id, key)) = self.first_due(at.lane, now)? else { return Ok(false) };
+            let Some(token) = tokens.next() else { return Ok(false) };
+            self.last_lane = Some(name.clone());
+            jobs.push(self.lease(id, key, *token, claim, now)?);
+            Ok::<_, Fault>(true)
+        };
+        FreeSlots::new(claim).deal(&lanes, claim.tokens.len(), |((_, lane), _)| &lane.queue, take)?;
         let mut next_due: Option<Time> = None;
         for (_, at) in &lanes {
             let due = self.next_due(at.lane, now)?;
@@ -70,7 +56,7 @@ impl Writer<'_> {
         Ok(answers)
     }
 
-    /// The lanes of a claim, in turn.
+    /// The lanes of a claim, by name.
     fn served(&self, claim: &Claim) -> Vec<Served> {
         let serves = |(tenant, lane): &(Tenant, Lane), at: &LaneAt| {
             claim.tenant.as_ref().is_none_or(|wanted| wanted == tenant)
@@ -79,12 +65,7 @@ impl Writer<'_> {
                 && !self.names.is_paused(at.tenant, &lane.queue)
         };
         let all = self.names.lane_order.iter().filter(|(name, at)| serves(name, at));
-        let mut lanes: Vec<Served> = all.map(|(name, at)| (name.clone(), *at)).collect();
-        if let Some(last) = &self.last_lane {
-            let after = lanes.partition_point(|(name, _)| name <= last);
-            lanes.rotate_left(after);
-        }
-        lanes
+        all.map(|(name, at)| (name.clone(), *at)).collect()
     }
 
     fn lease(

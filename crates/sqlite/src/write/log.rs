@@ -16,7 +16,7 @@ const BYTES: usize = 256 << 10;
 
 /// Whether a terminal event is among those that were just written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum LogEnd {
     Open,
     Reached,
 }
@@ -34,9 +34,9 @@ impl Writer<'_> {
         id: i64,
         ts: Time,
         events: impl IntoIterator<Item = &'e NewEvent>,
-    ) -> Result<(u64, End), Fault> {
+    ) -> Result<(u64, LogEnd), Fault> {
         let (ms, first) = (ts.millis(), self.run(id)?.seq + 1);
-        let (mut part_from, mut seq, mut end) = (first, first, End::Open);
+        let (mut part_from, mut seq, mut end) = (first, first, LogEnd::Open);
         let mut text = std::mem::take(&mut self.text);
         text.clear();
         for event in events {
@@ -44,7 +44,7 @@ impl Writer<'_> {
                 self.run(id)?.started_at.get_or_insert(began.millis());
             }
             if event.kind.is_terminal() {
-                end = End::Reached;
+                end = LogEnd::Reached;
                 let run = self.run(id)?;
                 run.started_at.get_or_insert(run.created_at.millis());
                 let created = run.created_at;

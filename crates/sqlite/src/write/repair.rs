@@ -7,7 +7,7 @@ use flowline_store::rule;
 use rusqlite::params;
 
 use super::Writer;
-use super::log::End;
+use super::log::LogEnd;
 use crate::fault::Fault;
 
 impl Writer<'_> {
@@ -32,7 +32,7 @@ impl Writer<'_> {
                 }
                 (run.seq, run.started_at) = (*events, started_at.map(|time| time.millis()));
                 run.created_at = *created_at;
-                self.advance(id, state, index, End::Open)?;
+                self.advance(id, state, index, LogEnd::Open)?;
                 // After it: a run that comes to its end by `advance` is dated by its last event, here by the repair.
                 let failure = index.failure.as_ref();
                 self.date_again(id, created_at.millis())?;

@@ -21,16 +21,16 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Busy {
+pub struct BusyRate {
     pub in_flight: usize,
     pub steps: u64,
     pub runs: u64,
     pub per_second: f64,
 }
 
-impl std::fmt::Display for Busy {
+impl std::fmt::Display for BusyRate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Busy { in_flight, runs, per_second, .. } = self;
+        let BusyRate { in_flight, runs, per_second, .. } = self;
         write!(
             f,
             "steps/s, {in_flight} runs in flight  {per_second:>10.0}   ({runs} runs of {STEPS} steps started)"
@@ -39,7 +39,11 @@ impl std::fmt::Display for Busy {
 }
 
 /// Keeps `in_flight` runs going for this long.
-pub async fn keep_busy(store: Arc<dyn Store>, in_flight: usize, time: Duration) -> Result<Busy, BoxError> {
+pub async fn keep_busy(
+    store: Arc<dyn Store>,
+    in_flight: usize,
+    time: Duration,
+) -> Result<BusyRate, BoxError> {
     store.put_definition(definition()).await?;
     let began = Instant::now();
     let loops: Vec<_> =
@@ -50,7 +54,7 @@ pub async fn keep_busy(store: Arc<dyn Store>, in_flight: usize, time: Duration) 
         steps += some_steps;
         runs += some_runs;
     }
-    Ok(Busy { in_flight, steps, runs, per_second: steps as f64 / began.elapsed().as_secs_f64() })
+    Ok(BusyRate { in_flight, steps, runs, per_second: steps as f64 / began.elapsed().as_secs_f64() })
 }
 
 /// One run after the other until time is up.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use flowline_core::{Event, Time};
 
-use super::ops::{Held, Maker, Op};
+use super::ops::{ContractCall, Held, Maker};
 use super::{Fixture, given};
 use crate::memory::MemoryStore;
 use crate::{Clock, DocumentQuery, FeedFilter, ReceiptQuery, RunQuery, Store, StoreError};
@@ -76,9 +76,9 @@ struct Pair {
 }
 
 impl Pair {
-    async fn step(&mut self, op: Op) -> Result<(), Mismatch> {
+    async fn step(&mut self, op: ContractCall) -> Result<(), Mismatch> {
         self.history.push(format!("{op:?}"));
-        if let Op::Pass(ms) = op {
+        if let ContractCall::Pass(ms) = op {
             if self.exact {
                 self.clock.set(Time::from_millis(self.clock.now().millis() + ms));
             }
@@ -116,15 +116,15 @@ impl Side {
         Side { store, cursor: String::new(), held: Vec::new() }
     }
 
-    async fn answer(&mut self, op: Op) -> String {
+    async fn answer(&mut self, op: ContractCall) -> String {
         self.try_answer(op).await.unwrap_or_else(|error| kind(&error).to_owned())
     }
 
-    async fn try_answer(&mut self, op: Op) -> Result<String, StoreError> {
+    async fn try_answer(&mut self, op: ContractCall) -> Result<String, StoreError> {
         let store = self.store.clone();
         Ok(match op {
-            Op::Pass(_) => String::new(),
-            Op::Commit(batch) => {
+            ContractCall::Pass(_) => String::new(),
+            ContractCall::Commit(batch) => {
                 let asked: Vec<_> =
                     batch.iter().map(|commit| (commit.run.clone(), commit.add.clone())).collect();
                 let answers = store.commit(batch).await?;
@@ -138,7 +138,7 @@ impl Side {
                 }
                 format!("{answers:#?}")
             }
-            Op::Claim(claim) => {
+            ContractCall::Claim(claim) => {
                 let claimed = store.claim(claim).await?;
                 for job in &claimed.jobs {
                     let (run, key, attempt, token) = (job.run.clone(), job.key, job.attempt, job.token);
@@ -146,57 +146,63 @@ impl Side {
                 }
                 format!("{claimed:#?}")
             }
-            Op::Sweep => {
+            ContractCall::Sweep => {
                 let mut swept = store.sweep(1_000).await?;
                 swept.expired.sort_by(|a, b| (&a.run, a.key).cmp(&(&b.run, b.key)));
                 swept.timers.sort_by(|a, b| (&a.run, a.key).cmp(&(&b.run, b.key)));
                 format!("{swept:#?}")
             }
-            Op::Runs(query) => self.all_runs(query).await?,
-            Op::Feed(limit) => self.read_feed(limit).await?,
-            Op::Counters => {
+            ContractCall::Runs(query) => self.all_runs(query).await?,
+            ContractCall::Feed(limit) => self.read_feed(limit).await?,
+            ContractCall::Counters => {
                 let mut counters = store.counters().await?;
                 counters.sort();
                 format!("{counters:#?}")
             }
-            Op::States(space, query) => {
+            ContractCall::States(space, query) => {
                 // Without their ends: clocks differ.
                 let page = store.states(&space, query).await?;
                 let values: Vec<_> = page.values.into_iter().map(|value| (value.key, value.value)).collect();
                 format!("{values:#?} {}", page.more)
             }
-            Op::Scopes(tenant) => format!("{:#?}", store.scopes(&tenant).await?),
-            Op::ChangeState(space, edit) => format!("{:#?}", store.change_state(&space, edit).await),
-            Op::Append(batch) => format!("{:#?}", store.append(batch).await?),
-            Op::Renew(leases, renewal) => format!("{:#?}", store.renew(leases, renewal).await?),
-            Op::Load(runs) => format!("{:#?}", store.load(&runs).await?),
-            Op::Payloads(run, slots) => format!("{:#?}", store.payloads(&run, &slots).await?),
-            Op::Events(run, query) => format!("{:#?}", store.events(&run, query).await?),
-            Op::Jobs(run) => format!("{:#?}", store.jobs(&run).await?),
-            Op::Queues(tenant) => format!("{:#?}", store.queues(&tenant).await?),
-            Op::Pause(tenant, queue, pause) => {
+            ContractCall::Scopes(tenant) => format!("{:#?}", store.scopes(&tenant).await?),
+            ContractCall::ChangeState(space, edit) => {
+                format!("{:#?}", store.change_state(&space, edit).await)
+            }
+            ContractCall::Append(batch) => format!("{:#?}", store.append(batch).await?),
+            ContractCall::Renew(leases, renewal) => format!("{:#?}", store.renew(leases, renewal).await?),
+            ContractCall::Load(runs) => format!("{:#?}", store.load(&runs).await?),
+            ContractCall::Payloads(run, slots) => format!("{:#?}", store.payloads(&run, &slots).await?),
+            ContractCall::Events(run, query) => format!("{:#?}", store.events(&run, query).await?),
+            ContractCall::Jobs(run) => format!("{:#?}", store.jobs(&run).await?),
+            ContractCall::Queues(tenant) => format!("{:#?}", store.queues(&tenant).await?),
+            ContractCall::Pause(tenant, queue, pause) => {
                 format!("{:#?}", store.pause_queue(&tenant, queue, pause).await?)
             }
-            Op::Retain(policy) => format!("{:#?}", store.retain(policy, 1_000).await?),
-            Op::Delete(runs) => format!("{:#?}", store.delete_runs(&runs).await?),
-            Op::Reports(run) => format!("{:#?}", store.reports(&run).await?),
-            Op::Repair(repair) => format!("{:#?}", store.repair(repair).await),
-            Op::Define(definition) => format!("{:#?}", store.put_definition(definition).await?),
-            Op::SetLatest(tenant, hash) => {
+            ContractCall::Retain(policy) => format!("{:#?}", store.retain(policy, 1_000).await?),
+            ContractCall::Delete(runs) => format!("{:#?}", store.delete_runs(&runs).await?),
+            ContractCall::Reports(run) => format!("{:#?}", store.reports(&run).await?),
+            ContractCall::Repair(repair) => format!("{:#?}", store.repair(repair).await),
+            ContractCall::Define(definition) => format!("{:#?}", store.put_definition(definition).await?),
+            ContractCall::SetLatest(tenant, hash) => {
                 format!("{:#?}", store.set_latest(&tenant, given::FLOW, hash.as_deref()).await?)
             }
-            Op::Acquire(request) => format!("{:#?}", store.acquire_lock(request).await?),
-            Op::RenewLock(lock, renewal) => format!("{:#?}", store.renew_lock(lock, renewal).await?),
-            Op::Locks(tenant) => format!("{:#?}", store.locks(&tenant).await?),
-            Op::Receipt(run, event_id) => format!("{:#?}", store.receipt(&run, &event_id).await?),
-            Op::Receipts(query) => self.all_receipts(query).await?,
-            Op::PutDocument(document) => format!("{:#?}", store.put_document(document).await?),
-            Op::Document(collection, id) => format!("{:#?}", store.document(collection, &id).await?),
-            Op::DeleteDocument(collection, id) => {
+            ContractCall::Acquire(request) => format!("{:#?}", store.acquire_lock(request).await?),
+            ContractCall::RenewLock(lock, renewal) => {
+                format!("{:#?}", store.renew_lock(lock, renewal).await?)
+            }
+            ContractCall::Locks(tenant) => format!("{:#?}", store.locks(&tenant).await?),
+            ContractCall::Receipt(run, event_id) => format!("{:#?}", store.receipt(&run, &event_id).await?),
+            ContractCall::Receipts(query) => self.all_receipts(query).await?,
+            ContractCall::PutDocument(document) => format!("{:#?}", store.put_document(document).await?),
+            ContractCall::Document(collection, id) => {
+                format!("{:#?}", store.document(collection, &id).await?)
+            }
+            ContractCall::DeleteDocument(collection, id) => {
                 format!("{:#?}", store.delete_document(collection, &id).await?)
             }
-            Op::Documents(collection, query) => self.all_documents(collection, query).await?,
-            Op::Definitions(tenant) => format!("{:#?}", store.definitions(&tenant).await?),
+            ContractCall::Documents(collection, query) => self.all_documents(collection, query).await?,
+            ContractCall::Definitions(tenant) => format!("{:#?}", store.definitions(&tenant).await?),
         })
     }
 

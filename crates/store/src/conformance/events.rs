@@ -7,8 +7,8 @@ use flowline_core::{Event, EventType, Json, NewEvent};
 
 use super::{Fixture, given};
 use crate::{
-    Append, AppendError, Commit, EventPage, EventQuery, JobKey, Line, Opened, ReceiptChange, ReceiptStatus,
-    RunRow, Snapshot, Token, Total,
+    Append, AppendError, AttemptLine, Commit, EventPage, EventQuery, JobKey, Opened, ReceiptChange,
+    ReceiptStatus, RunRow, Snapshot, Token, Total,
 };
 
 const STALE: AppendError = AppendError::StaleLease(JobKey::Step(0));
@@ -264,7 +264,7 @@ pub async fn payloads_are_found_by_their_slots(f: Fixture) {
         NewEvent::run(EventType::Log, Some(data(9))),
     ];
     f.commit(Commit { events, ..given::next(&run, 1) }).await;
-    let line = Line { event: with(EventType::Emit, 5, Slot::Emit(4)), state: None };
+    let line = AttemptLine { event: with(EventType::Emit, 5, Slot::Emit(4)), state: None };
     f.append(given::append(&job, 0, vec![line])).await.expect("appends");
     let slots = [
         Slot::Error(0),

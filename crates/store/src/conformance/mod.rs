@@ -34,7 +34,7 @@ pub mod runs;
 pub mod state;
 pub mod transfer;
 
-pub use busy::{BoxError, Busy, keep_busy};
+pub use busy::{BoxError, BusyRate, keep_busy};
 pub use differ::{Mismatch, compare, differential};
 pub use fixture::Fixture;
 pub use largest::payloads_of_the_largest_size_are_kept;
@@ -237,6 +237,7 @@ macro_rules! conformance {
                 pages_of_receipts_join_without_gap_or_repeat
                 a_page_of_receipts_is_bounded
                 receipts_are_filtered_by_run_status_and_worker
+                the_receipt_of_an_event_is_filtered_like_others_and_needs_its_run
                 tenants_do_not_see_each_others_receipts
                 strange_texts_in_receipts_come_back
                 receipts_stay_with_a_trimmed_run_and_go_with_its_row

@@ -14,15 +14,15 @@ use crate::memory::MemoryStore;
 use crate::query::WantTotal;
 use crate::row::{Pause, Repair, Retention};
 use crate::{
-    Append, Base, Catalog, Claim, Commit, DocumentQuery, EventQuery, Extend, Failure, Handoff, HeldLock,
-    Index, JobKey, JobRow, JobState, LeaseUse, Line, LockRequest, NewDocument, NewJob, Others, ReceiptQuery,
-    Renewal, RunQuery, RunRow, RunStore, StateChange, StateEdit, StateOwner, StateQuery, StateScope,
-    StateSpace, StoredDefinition, Token,
+    Append, AttemptLine, Base, Catalog, Claim, Commit, DocumentQuery, EventQuery, Extend, Failure, Handoff,
+    HeldLock, Index, JobKey, JobRow, JobState, LeaseUse, LockRequest, NewDocument, NewJob, Others,
+    ReceiptQuery, Renewal, RunQuery, RunRow, RunStore, StateChange, StateEdit, StateOwner, StateQuery,
+    StateScope, StateSpace, StoredDefinition, Token,
 };
 
 /// One call, with all its arguments.
 #[derive(Debug, Clone)]
-pub(super) enum Op {
+pub(super) enum ContractCall {
     /// Lets time pass; negative: turns the clock back.
     Pass(i64),
     Define(StoredDefinition),
@@ -139,69 +139,77 @@ impl Maker {
     }
 
     /// The calls that every sequence begins with: without definitions there are no runs.
-    pub(super) fn opening() -> Vec<Op> {
-        let define =
-            |tenant: &&str| Op::Define(given::definition(&given::tenant(tenant), given::FLOW, given::HASH));
+    pub(super) fn opening() -> Vec<ContractCall> {
+        let define = |tenant: &&str| {
+            ContractCall::Define(given::definition(&given::tenant(tenant), given::FLOW, given::HASH))
+        };
         TENANTS.iter().map(define).collect()
     }
 
     /// The calls that show everything there is.
-    pub(super) fn closing(&self) -> Vec<Op> {
-        let mut ops = vec![Op::Counters, Op::Sweep, Op::Feed(7), Op::Load(self.runs.clone())];
+    pub(super) fn closing(&self) -> Vec<ContractCall> {
+        let mut ops = vec![
+            ContractCall::Counters,
+            ContractCall::Sweep,
+            ContractCall::Feed(7),
+            ContractCall::Load(self.runs.clone()),
+        ];
         for tenant in TENANTS.map(given::tenant) {
-            ops.push(Op::Queues(tenant.clone()));
-            ops.push(Op::Runs(RunQuery::of(tenant.clone())));
-            ops.push(Op::Locks(tenant.clone()));
-            ops.push(Op::Receipts(ReceiptQuery::of(tenant.clone())));
-            ops.push(Op::Scopes(tenant.clone()));
-            ops.push(Op::Definitions(tenant));
+            ops.push(ContractCall::Queues(tenant.clone()));
+            ops.push(ContractCall::Runs(RunQuery::of(tenant.clone())));
+            ops.push(ContractCall::Locks(tenant.clone()));
+            ops.push(ContractCall::Receipts(ReceiptQuery::of(tenant.clone())));
+            ops.push(ContractCall::Scopes(tenant.clone()));
+            ops.push(ContractCall::Definitions(tenant));
         }
-        ops.extend(COLLECTIONS.map(|collection| Op::Documents(collection, DocumentQuery::default())));
+        ops.extend(
+            COLLECTIONS.map(|collection| ContractCall::Documents(collection, DocumentQuery::default())),
+        );
         for run in &self.runs {
-            ops.push(Op::Events(run.clone(), EventQuery::default()));
-            ops.push(Op::Jobs(run.clone()));
-            ops.push(Op::Reports(run.clone()));
+            ops.push(ContractCall::Events(run.clone(), EventQuery::default()));
+            ops.push(ContractCall::Jobs(run.clone()));
+            ops.push(ContractCall::Reports(run.clone()));
             ops.extend(SCOPES[1..].iter().map(|scope| {
                 let owner = StateScope::from(*scope).of(&run.run, &given::FLOW.into());
-                Op::States(StateSpace::new(&run.tenant, owner), StateQuery::first(1_000))
+                ContractCall::States(StateSpace::new(&run.tenant, owner), StateQuery::first(1_000))
             }));
             let one = StateQuery::only(given::STRANGE[0]);
-            ops.push(Op::States(StateSpace::new(&run.tenant, StateOwner::Tenant), one));
-            ops.push(Op::Payloads(run.clone(), (0..=self.last_slot).map(Slot::Emit).collect()));
+            ops.push(ContractCall::States(StateSpace::new(&run.tenant, StateOwner::Tenant), one));
+            ops.push(ContractCall::Payloads(run.clone(), (0..=self.last_slot).map(Slot::Emit).collect()));
         }
         ops
     }
 
-    pub(super) async fn next(&mut self, held: &[Held]) -> Op {
+    pub(super) async fn next(&mut self, held: &[Held]) -> ContractCall {
         let run = self.run();
         match self.rng.below(119) {
             0..34 => self.commits(held).await,
             34..44 => self.appends(held).await,
-            44..56 => Op::Claim(self.claim()),
+            44..56 => ContractCall::Claim(self.claim()),
             56..60 => {
                 let leases = self.leases(held);
-                Op::Renew(leases, Renewal::Extend(self.ttl()))
+                ContractCall::Renew(leases, Renewal::Extend(self.ttl()))
             }
-            60..62 => Op::Renew(self.leases(held), Renewal::Release),
-            62..66 => Op::Sweep,
+            60..62 => ContractCall::Renew(self.leases(held), Renewal::Release),
+            62..66 => ContractCall::Sweep,
             66..72 => self.pass(),
-            72..74 => Op::Pause(
+            72..74 => ContractCall::Pause(
                 run.tenant,
                 self.rng.pick(&QUEUES),
                 self.rng.pick(&[Pause::Paused, Pause::Open, Pause::Open]),
             ),
-            74..77 => Op::Load(vec![run, self.run()]),
+            74..77 => ContractCall::Load(vec![run, self.run()]),
             77..79 => self.payloads(run),
             79..82 => self.events(run),
             82..86 => self.listing(run.tenant).await,
-            86..89 => Op::Feed(1 + self.rng.below(5)),
-            89..91 => Op::Jobs(run),
+            86..89 => ContractCall::Feed(1 + self.rng.below(5)),
+            89..91 => ContractCall::Jobs(run),
             91..93 => self.states(run).await,
-            93..95 => Op::Queues(run.tenant),
-            95 => Op::Counters,
+            93..95 => ContractCall::Queues(run.tenant),
+            95 => ContractCall::Counters,
             96 => self.define(run.tenant),
-            97 if self.rng.percent(30) => Op::Delete(vec![run]),
-            97 if self.rng.percent(30) => Op::Reports(run),
+            97 if self.rng.percent(30) => ContractCall::Delete(vec![run]),
+            97 if self.rng.percent(30) => ContractCall::Reports(run),
             97 => self.retain(),
             98..100 => self.repair(run).await,
             100..104 => self.lock(run.tenant),
@@ -247,11 +255,11 @@ impl Maker {
         }
     }
 
-    fn pass(&mut self) -> Op {
+    fn pass(&mut self) -> ContractCall {
         match self.rng.below(10) {
-            0 => Op::Pass(-(self.rng.below(60) as i64)),
-            1 => Op::Pass(2_000),
-            _ => Op::Pass(self.rng.below(80) as i64),
+            0 => ContractCall::Pass(-(self.rng.below(60) as i64)),
+            1 => ContractCall::Pass(2_000),
+            _ => ContractCall::Pass(self.rng.below(80) as i64),
         }
     }
 
@@ -282,7 +290,7 @@ impl Maker {
         }
     }
 
-    async fn commits(&mut self, held: &[Held]) -> Op {
+    async fn commits(&mut self, held: &[Held]) -> ContractCall {
         let mut runs = Vec::new();
         for _ in 0..1 + self.rng.below(3) {
             let run = self.run();
@@ -294,7 +302,7 @@ impl Maker {
         for run in runs {
             batch.push(self.commit(run, held).await);
         }
-        Op::Commit(batch)
+        ContractCall::Commit(batch)
     }
 
     async fn commit(&mut self, run: RunKey, held: &[Held]) -> Commit {
@@ -431,7 +439,7 @@ impl Maker {
         added
     }
 
-    async fn appends(&mut self, held: &[Held]) -> Op {
+    async fn appends(&mut self, held: &[Held]) -> ContractCall {
         let mut batch = Vec::new();
         for _ in 0..1 + self.rng.below(2) {
             let Some(lease) = self.some_lease(held) else { continue };
@@ -446,12 +454,12 @@ impl Maker {
             let mut lines = Vec::new();
             for _ in 0..self.rng.below(4) {
                 let event = self.event();
-                lines.push(Line { event, state: self.state_change() });
+                lines.push(AttemptLine { event, state: self.state_change() });
             }
             let Held { run, key, attempt, token } = lease;
             batch.push(Append { run, key, attempt, token, from_line, lines });
         }
-        Op::Append(batch)
+        ContractCall::Append(batch)
     }
 
     fn state_change(&mut self) -> Option<StateChange> {
@@ -507,12 +515,12 @@ impl Maker {
         }
     }
 
-    fn payloads(&mut self, run: RunKey) -> Op {
+    fn payloads(&mut self, run: RunKey) -> ContractCall {
         let slots = (0..3).map(|_| Slot::Emit(self.rng.below(self.last_slot as usize + 2) as u32)).collect();
-        Op::Payloads(run, slots)
+        ContractCall::Payloads(run, slots)
     }
 
-    fn events(&mut self, run: RunKey) -> Op {
+    fn events(&mut self, run: RunKey) -> ContractCall {
         let query = EventQuery {
             after: self.rng.below(6) as u64,
             kinds: if self.rng.percent(30) { vec![EventType::Log, EventType::FlowFailed] } else { vec![] },
@@ -520,14 +528,14 @@ impl Maker {
             attempt: self.rng.percent(20).then_some(2),
             limit: 1 + self.rng.below(6),
         };
-        Op::Events(run, query)
+        ContractCall::Events(run, query)
     }
 
-    async fn listing(&mut self, tenant: Tenant) -> Op {
+    async fn listing(&mut self, tenant: Tenant) -> ContractCall {
         let run = self.run();
         let created = self.row(&run).await.map(|row| row.created_at).filter(|_| self.exact);
         let label = ("k".to_owned(), given::STRANGE[0].to_owned());
-        Op::Runs(RunQuery {
+        ContractCall::Runs(RunQuery {
             flow: self.rng.percent(40).then(|| given::FLOW.to_owned()),
             status: if self.rng.percent(40) { Some(self.rng.pick(&Status::ALL)) } else { None },
             state: self.rng.pick(&STATES).map(str::to_owned),
@@ -541,32 +549,32 @@ impl Maker {
         })
     }
 
-    async fn states(&mut self, run: RunKey) -> Op {
-        let Some(row) = self.row(&run).await else { return Op::Scopes(run.tenant) };
+    async fn states(&mut self, run: RunKey) -> ContractCall {
+        let Some(row) = self.row(&run).await else { return ContractCall::Scopes(run.tenant) };
         let owner = self.scope().of(&run.run, &row.flow_name);
         if self.rng.percent(60) {
-            return Op::States(StateSpace::new(&run.tenant, owner), StateQuery::first(1_000));
+            return ContractCall::States(StateSpace::new(&run.tenant, owner), StateQuery::first(1_000));
         }
         let (ttl, key) = (self.ttl(), self.rng.pick(given::STRANGE));
         let value = given::json(self.rng.below(100).into());
         let value = self.rng.percent(80).then_some(value);
         let edit = StateEdit::new(key, value, self.rng.percent(40).then_some(ttl));
-        Op::ChangeState(StateSpace::new(&run.tenant, owner), edit)
+        ContractCall::ChangeState(StateSpace::new(&run.tenant, owner), edit)
     }
 
     fn scope(&mut self) -> StateScope {
         self.rng.pick(&SCOPES).into()
     }
 
-    async fn repair(&mut self, run: RunKey) -> Op {
+    async fn repair(&mut self, run: RunKey) -> ContractCall {
         let Some(row) = self.row(&run).await.filter(|row| !row.status.is_terminal()) else {
-            return Op::Repair(Repair::Counters { tenant: run.tenant });
+            return ContractCall::Repair(Repair::Counters { tenant: run.tenant });
         };
         let version = if self.rng.percent(80) { row.version } else { row.version + 1 };
         let jobs = self.jobs(&run).await;
         let index = self.index(Status::Running);
         let state = b"mended".to_vec();
-        Op::Repair(match self.rng.below(3) {
+        ContractCall::Repair(match self.rng.below(3) {
             0 => {
                 let remove = jobs.iter().map(|job| job.key).filter(|_| self.rng.percent(30)).collect();
                 Repair::Jobs { run, version, add: self.added(&jobs), remove }

@@ -99,6 +99,25 @@ pub async fn a_receipt_that_is_not_there_is_none(f: Fixture) {
     assert_eq!(page(&f, none).await, ReceiptPage { items: vec![], next: None });
 }
 
+pub async fn the_receipt_of_an_event_is_filtered_like_others_and_needs_its_run(f: Fixture) {
+    let run = given::run("r");
+    started(&f, &run, 3).await;
+    let one = ReceiptQuery::only(&run, "e1");
+    assert_eq!(shown(&page(&f, one.clone()).await), places(&[("r", 1)]));
+    let status = Some(ReceiptStatus::Completed);
+    assert_eq!(shown(&page(&f, ReceiptQuery { status, ..one.clone() }).await), []);
+    let of_run = ReceiptQuery { run: Some(run.run.clone()), limit: 1, ..all() };
+    let after = page(&f, of_run).await.next;
+    assert_eq!(
+        shown(&page(&f, ReceiptQuery { after: after.clone(), ..one.clone() }).await),
+        places(&[("r", 1)])
+    );
+    let passed = ReceiptQuery { event_id: Some("e2".to_owned()), after, ..one.clone() };
+    assert_eq!(shown(&page(&f, passed).await), [], "it was on the page before");
+    let anywhere = f.store.receipts(ReceiptQuery { run: None, ..one }).await;
+    assert!(matches!(anywhere, Err(StoreError::Invalid(_))), "{anywhere:?}");
+}
+
 pub async fn a_receipt_goes_on_with_the_commits_that_say_so(f: Fixture) {
     let run = given::run("r");
     let received = started(&f, &run, 2).await;

@@ -1,6 +1,7 @@
 //! Who works on what: claim, renew, sweep.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -10,37 +11,25 @@ use super::rows::{JobAt, LaneJobs, LaneKey, Memory};
 use crate::job::{
     Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, JobKey, LeasedJob, Renewal, Swept, Token,
 };
+use crate::rotate::{self, FreeSlots};
 use crate::rule::StoredLease;
 
 impl Memory {
-    /// Leases due jobs, one lane after the other, beginning after the lane that was served last.
+    /// Leases due jobs, one of each lane in turn.
     pub fn claim(&mut self, now: Time, claim: Claim) -> Claimed {
         let mut lanes = self.served(&claim);
-        if let Some(last) = &self.last_lane {
-            let after = lanes.partition_point(|lane| lane <= last);
-            lanes.rotate_left(after);
-        }
-        let mut free: BTreeMap<Arc<str>, usize> = BTreeMap::new();
-        let mut tokens = claim.tokens.iter().copied();
-        let mut jobs = Vec::new();
-        let mut open = lanes.clone();
-        let mut token = tokens.next();
-        while !open.is_empty() && token.is_some() {
-            // One job of each lane in turn; a lane with none left drops out.
-            open.retain(|lane| {
-                let queue = &lane.lane.queue;
-                let slots = free.entry(queue.clone()).or_insert_with(|| claim.free_in(queue));
-                let Some(given) = token.filter(|_| *slots > 0) else { return false };
-                let Some(at) = self.lanes.get(lane).and_then(|jobs| jobs.first_due(now)) else {
-                    return false;
-                };
-                *slots -= 1;
-                token = tokens.next();
-                self.last_lane = Some(lane.clone());
-                jobs.extend(self.lease(now, at, given, &claim));
-                true
-            });
-        }
+        rotate::begin_after(&mut lanes, self.last_lane.as_ref(), |lane| lane);
+        let (mut tokens, mut jobs) = (claim.tokens.iter(), Vec::new());
+        let take = |lane: &mut &LaneKey| {
+            let Some(at) = self.lanes.get(lane).and_then(|jobs| jobs.first_due(now)) else {
+                return Ok::<_, Infallible>(false);
+            };
+            let Some(token) = tokens.next() else { return Ok(false) };
+            self.last_lane = Some(lane.clone());
+            jobs.extend(self.lease(now, at, *token, &claim));
+            Ok(true)
+        };
+        let Ok(()) = FreeSlots::new(&claim).deal(&lanes, claim.tokens.len(), |lane| &lane.lane.queue, take);
         let next_due = lanes.iter().filter_map(|lane| self.lanes.get(lane)?.next_due(now)).min();
         Claimed { jobs, next_due, now }
     }

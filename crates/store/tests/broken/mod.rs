@@ -12,7 +12,7 @@ use flowline_store::*;
 use tokio::sync::watch;
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Fault {
+pub(crate) enum PlantedFault {
     /// A stale token does not stop a commit.
     DropsTheFence,
     /// A commit on an old version lands.
@@ -49,43 +49,43 @@ pub(crate) enum Fault {
     ForgetsReports,
 }
 
-impl Fault {
-    pub(crate) const ALL: [Fault; 18] = [
-        Fault::DropsTheFence,
-        Fault::IgnoresTheVersion,
-        Fault::ExpiresEarly,
-        Fault::RepeatsLines,
-        Fault::ExtendsAll,
-        Fault::ForgetsGrants,
-        Fault::ForgetsHolds,
-        Fault::ForgetsDrops,
-        Fault::ForgetsPauses,
-        Fault::ForgetsReleases,
-        Fault::SkipsInTheFeed,
-        Fault::SplitsTheCommit,
-        Fault::ForgetsToClear,
-        Fault::ReleasesForAnyone,
-        Fault::KeepsDocuments,
-        Fault::ForgetsReceipts,
-        Fault::CreatesTwice,
-        Fault::ForgetsReports,
+impl PlantedFault {
+    pub(crate) const ALL: [PlantedFault; 18] = [
+        PlantedFault::DropsTheFence,
+        PlantedFault::IgnoresTheVersion,
+        PlantedFault::ExpiresEarly,
+        PlantedFault::RepeatsLines,
+        PlantedFault::ExtendsAll,
+        PlantedFault::ForgetsGrants,
+        PlantedFault::ForgetsHolds,
+        PlantedFault::ForgetsDrops,
+        PlantedFault::ForgetsPauses,
+        PlantedFault::ForgetsReleases,
+        PlantedFault::SkipsInTheFeed,
+        PlantedFault::SplitsTheCommit,
+        PlantedFault::ForgetsToClear,
+        PlantedFault::ReleasesForAnyone,
+        PlantedFault::KeepsDocuments,
+        PlantedFault::ForgetsReceipts,
+        PlantedFault::CreatesTwice,
+        PlantedFault::ForgetsReports,
     ];
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Broken {
     pub(crate) store: MemoryStore,
-    pub(crate) fault: Fault,
+    pub(crate) fault: PlantedFault,
 }
 
 impl Broken {
     async fn commit_one(&self, mut commit: Commit) -> Result<Result<Committed, CommitError>, StoreError> {
         match self.fault {
-            Fault::ForgetsHolds if commit.others == Others::Hold => commit.others = Others::Leave,
-            Fault::ForgetsDrops if commit.others == Others::Drop => commit.others = Others::Leave,
-            Fault::ForgetsToClear => commit.clear_state = false,
-            Fault::ForgetsReceipts => commit.receipts.retain(|change| change.opened.is_some()),
-            Fault::ExpiresEarly => {
+            PlantedFault::ForgetsHolds if commit.others == Others::Hold => commit.others = Others::Leave,
+            PlantedFault::ForgetsDrops if commit.others == Others::Drop => commit.others = Others::Leave,
+            PlantedFault::ForgetsToClear => commit.clear_state = false,
+            PlantedFault::ForgetsReceipts => commit.receipts.retain(|change| change.opened.is_some()),
+            PlantedFault::ExpiresEarly => {
                 for lease in &mut commit.leases {
                     if let LeaseUse::Expired { key, attempt, token, .. } = *lease {
                         *lease = LeaseUse::Finish { key, attempt, token };
@@ -96,21 +96,21 @@ impl Broken {
         }
         let answer = self.store.commit(vec![commit.clone()]).await?.remove(0);
         match (self.fault, answer) {
-            (Fault::DropsTheFence, Err(CommitError::StaleLease(key))) => {
+            (PlantedFault::DropsTheFence, Err(CommitError::StaleLease(key))) => {
                 commit.leases.retain(|lease| lease.key() != key);
                 Ok(self.store.commit(vec![commit]).await?.remove(0))
             }
-            (Fault::IgnoresTheVersion, Err(CommitError::Conflict { found: Some(found), .. })) => {
+            (PlantedFault::IgnoresTheVersion, Err(CommitError::Conflict { found: Some(found), .. })) => {
                 commit.base = Base::Version(found);
                 Ok(self.store.commit(vec![commit]).await?.remove(0))
             }
-            (Fault::SplitsTheCommit, Err(error @ CommitError::StaleLease(_))) => {
+            (PlantedFault::SplitsTheCommit, Err(error @ CommitError::StaleLease(_))) => {
                 commit.leases.clear();
                 commit.add.clear();
                 self.store.commit(vec![commit]).await?;
                 Ok(Err(error))
             }
-            (Fault::ForgetsGrants, Ok(landed)) => Ok(Ok(Committed { granted: vec![], ..landed })),
+            (PlantedFault::ForgetsGrants, Ok(landed)) => Ok(Ok(Committed { granted: vec![], ..landed })),
             (_, answer) => Ok(answer),
         }
     }
@@ -126,7 +126,7 @@ impl RunStore for Broken {
         Ok(answers)
     }
     async fn append(&self, mut batch: Vec<Append>) -> Result<Vec<Result<u32, AppendError>>, StoreError> {
-        if let Fault::RepeatsLines = self.fault {
+        if let PlantedFault::RepeatsLines = self.fault {
             for append in &mut batch {
                 let jobs = self.store.jobs(&append.run).await?;
                 let there = jobs.iter().find(|job| job.key == append.key).map_or(0, |job| job.lines);
@@ -140,11 +140,11 @@ impl RunStore for Broken {
     }
     async fn renew(&self, leases: Vec<Extend>, renewal: Renewal) -> Result<Vec<Extended>, StoreError> {
         let renewal = match (self.fault, renewal) {
-            (Fault::ForgetsReleases, Renewal::Release) => Renewal::Extend(Duration::ZERO),
+            (PlantedFault::ForgetsReleases, Renewal::Release) => Renewal::Extend(Duration::ZERO),
             _ => renewal,
         };
         let mut answers = self.store.renew(leases, renewal).await?;
-        if let Fault::ExtendsAll = self.fault {
+        if let PlantedFault::ExtendsAll = self.fault {
             answers.fill(Extended::Held);
         }
         Ok(answers)
@@ -169,7 +169,7 @@ impl RunStore for Broken {
     }
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError> {
         let mut page = self.store.feed(filter, cursor, limit).await?;
-        if let Fault::SkipsInTheFeed = self.fault {
+        if let PlantedFault::SkipsInTheFeed = self.fault {
             page.events.retain(|event| event.seq != 3);
         }
         Ok(page)
@@ -207,7 +207,7 @@ impl Catalog for Broken {
     }
     async fn pause_queue(&self, tenant: &Tenant, queue: &str, pause: Pause) -> Result<(), StoreError> {
         match self.fault {
-            Fault::ForgetsPauses => Ok(()),
+            PlantedFault::ForgetsPauses => Ok(()),
             _ => self.store.pause_queue(tenant, queue, pause).await,
         }
     }
@@ -215,7 +215,7 @@ impl Catalog for Broken {
         self.store.acquire_lock(request).await
     }
     async fn renew_lock(&self, mut lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError> {
-        if let (Fault::ReleasesForAnyone, Renewal::Release) = (self.fault, renewal) {
+        if let (PlantedFault::ReleasesForAnyone, Renewal::Release) = (self.fault, renewal) {
             // Every token that the calls are made with.
             for token in 1..=3 {
                 lock.token = Token(token);
@@ -231,7 +231,7 @@ impl Catalog for Broken {
         self.store.locks(tenant).await
     }
     async fn put_document(&self, mut document: NewDocument) -> Result<Option<Document>, StoreError> {
-        if let Fault::CreatesTwice = self.fault {
+        if let PlantedFault::CreatesTwice = self.fault {
             document.existing = Existing::Replace;
         }
         self.store.put_document(document).await
@@ -241,7 +241,7 @@ impl Catalog for Broken {
     }
     async fn delete_document(&self, collection: &str, id: &str) -> Result<bool, StoreError> {
         match self.fault {
-            Fault::KeepsDocuments => Ok(self.store.document(collection, id).await?.is_some()),
+            PlantedFault::KeepsDocuments => Ok(self.store.document(collection, id).await?.is_some()),
             _ => self.store.delete_document(collection, id).await,
         }
     }
@@ -256,7 +256,7 @@ impl Catalog for Broken {
     }
     async fn reports(&self, run: &RunKey) -> Result<Option<ReportDigests>, StoreError> {
         let reports = self.store.reports(run).await?;
-        Ok(reports.filter(|_| !matches!(self.fault, Fault::ForgetsReports)))
+        Ok(reports.filter(|_| !matches!(self.fault, PlantedFault::ForgetsReports)))
     }
 
     async fn delete_runs(&self, runs: &[RunKey]) -> Result<Vec<bool>, StoreError> {

@@ -6,7 +6,7 @@ use flowline_core::definition::Retain;
 use flowline_core::report::ReportDigests;
 use flowline_core::{EventType, Json, RunKey, Tenant, json};
 
-use super::{COLLECTIONS, HOUR, LOCK, Maker, Op, WORKERS};
+use super::{COLLECTIONS, ContractCall, HOUR, LOCK, Maker, WORKERS};
 use crate::conformance::given;
 use crate::row::Retention;
 use crate::{
@@ -15,8 +15,8 @@ use crate::{
 };
 
 impl Maker {
-    pub(super) fn retain(&mut self) -> Op {
-        Op::Retain(Retention { events: self.age(), runs: self.age() + self.age() })
+    pub(super) fn retain(&mut self) -> ContractCall {
+        ContractCall::Retain(Retention { events: self.age(), runs: self.age() + self.age() })
     }
 
     /// What the definition of a run says of how long it is kept.
@@ -47,31 +47,31 @@ impl Maker {
         Some(json::object([("name", name), ("error", name), ("payload", data), ("result", data)]))
     }
 
-    pub(super) fn define(&mut self, tenant: Tenant) -> Op {
+    pub(super) fn define(&mut self, tenant: Tenant) -> ContractCall {
         let hash = format!("hash-{}", 1 + self.rng.below(4));
         let mut definition = given::definition(&tenant, given::FLOW, &hash);
         definition.origin = self.rng.percent(50).then(|| "/somewhere".to_owned());
         match self.rng.below(5) {
-            0 => Op::SetLatest(tenant, self.rng.percent(70).then_some(hash)),
-            1 | 2 => Op::Define(definition),
-            _ => Op::Definitions(tenant),
+            0 => ContractCall::SetLatest(tenant, self.rng.percent(70).then_some(hash)),
+            1 | 2 => ContractCall::Define(definition),
+            _ => ContractCall::Definitions(tenant),
         }
     }
 
     /// One name and three tokens, so that calls meet.
-    pub(super) fn lock(&mut self, tenant: Tenant) -> Op {
+    pub(super) fn lock(&mut self, tenant: Tenant) -> ContractCall {
         let token = Token(1 + self.rng.below(3) as u128);
         let (owner, ttl) = (self.rng.pick(given::STRANGE).to_owned(), self.ttl());
         match self.rng.below(8) {
-            0..4 => Op::Acquire(LockRequest { tenant, name: LOCK.to_owned(), owner, token, ttl }),
-            4 => Op::RenewLock(HeldLock::new(&tenant, LOCK, token), Renewal::Extend(ttl)),
-            5 | 6 => Op::RenewLock(HeldLock::new(&tenant, LOCK, token), Renewal::Release),
-            _ => Op::Locks(tenant),
+            0..4 => ContractCall::Acquire(LockRequest { tenant, name: LOCK.to_owned(), owner, token, ttl }),
+            4 => ContractCall::RenewLock(HeldLock::new(&tenant, LOCK, token), Renewal::Extend(ttl)),
+            5 | 6 => ContractCall::RenewLock(HeldLock::new(&tenant, LOCK, token), Renewal::Release),
+            _ => ContractCall::Locks(tenant),
         }
     }
 
     /// A few ids, so that calls meet.
-    pub(super) fn document(&mut self) -> Op {
+    pub(super) fn document(&mut self) -> ContractCall {
         let collection = self.rng.pick(&COLLECTIONS);
         let id = format!("d{}", self.rng.below(6));
         match self.rng.below(8) {
@@ -80,14 +80,17 @@ impl Maker {
                 let ttl = self.rng.percent(50).then(|| self.ttl());
                 let body = given::json(self.rng.below(100).into());
                 let new = NewDocument::new(collection, &id, body, ttl);
-                Op::PutDocument(if create { new.if_absent() } else { new })
+                ContractCall::PutDocument(if create { new.if_absent() } else { new })
             }
-            4 | 5 => Op::DeleteDocument(collection, id),
-            6 => Op::Document(collection, id),
+            4 | 5 => ContractCall::DeleteDocument(collection, id),
+            6 => ContractCall::Document(collection, id),
             _ => {
                 let order = self.rng.pick(&[Order::Ascending, Order::Descending]);
                 let limit = 1 + self.rng.below(4);
-                Op::Documents(collection, DocumentQuery { order, limit, ..DocumentQuery::default() })
+                ContractCall::Documents(
+                    collection,
+                    DocumentQuery { order, limit, ..DocumentQuery::default() },
+                )
             }
         }
     }
@@ -124,11 +127,11 @@ impl Maker {
         changes
     }
 
-    pub(super) fn receipts(&mut self, run: RunKey) -> Op {
+    pub(super) fn receipts(&mut self, run: RunKey) -> ContractCall {
         if self.rng.percent(20) {
-            return Op::Receipt(run, format!("e{}", self.rng.below(4)));
+            return ContractCall::Receipt(run, format!("e{}", self.rng.below(4)));
         }
-        Op::Receipts(ReceiptQuery {
+        ContractCall::Receipts(ReceiptQuery {
             run: self.rng.percent(30).then_some(run.run),
             status: if self.rng.percent(50) { Some(self.rng.pick(&ReceiptStatus::ALL)) } else { None },
             worker: self.rng.percent(40).then(|| self.rng.pick(&WORKERS).to_owned()),
