@@ -6,7 +6,7 @@ use std::time::Duration;
 use flowline_core::definition::Retain;
 use flowline_core::{RunKey, Status, Time};
 use flowline_store::row::{Repair, Retained, Retention};
-use flowline_store::{Base, Commit, CommitError, Index, JobKey, LeaseUse, NewJob, Others, StoreError};
+use flowline_store::{Base, Commit, CommitError, Index, JobKey, LeaseUse, NewJob, StoreError};
 
 use crate::RedisStore;
 use crate::answer::{list, number, score, text, texts};
@@ -207,18 +207,7 @@ impl RedisStore {
                 }
             }
             Repair::Events { run, version, events, state, index } => {
-                let commit = Commit {
-                    run,
-                    base: Base::Version(version),
-                    leases: Vec::new(),
-                    events,
-                    state,
-                    index,
-                    others: Others::Leave,
-                    add: Vec::new(),
-                    receipts: Vec::new(),
-                    clear_state: false,
-                };
+                let commit = Commit { events, state, ..Commit::new(run, Base::Version(version), index) };
                 self.write_one(commit, CommitKind::Commit).await?.map(drop)
             }
             Repair::Jobs { run, version, add, remove } => {
@@ -269,22 +258,8 @@ async fn enlist(shard: &Shard, tenant: &str, list: &str) -> Result<BTreeSet<Stri
 fn jobs(run: RunKey, version: u64, add: Vec<NewJob>, remove: Vec<JobKey>) -> Commit {
     let gone = |key| LeaseUse::Unleased { key, attempt: 0 };
     Commit {
-        run,
-        base: Base::Version(version),
         leases: remove.into_iter().map(gone).collect(),
-        events: Vec::new(),
-        state: Vec::new(),
-        index: Index {
-            status: Status::Running,
-            state: None,
-            completed_steps: 0,
-            failed_steps: 0,
-            retries: 0,
-            failure: None,
-        },
-        others: Others::Leave,
         add: add.into_iter().map(|job| NewJob { handoff: None, ..job }).collect(),
-        receipts: Vec::new(),
-        clear_state: false,
+        ..Commit::new(run, Base::Version(version), Index::of(Status::Running))
     }
 }

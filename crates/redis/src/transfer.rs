@@ -164,16 +164,7 @@ impl RedisStore {
         let mut args = ScriptArgs::new();
         args.number(8 + 2 * jobs.len()).text("R").text(&run).number(row.created_at.millis());
         row::write(&mut args, &restored, place)?;
-        let new = NewRun {
-            flow: row.flow_name.clone(),
-            definition: row.definition.clone(),
-            step_count: row.step_count,
-            labels: row.labels.clone(),
-            input_digest: row.input_digest.clone(),
-            idempotency_key: row.idempotency_key.clone(),
-            retry_of: row.retry_of.clone(),
-            retain: row.retain,
-        };
+        let new = NewRun::of_row(row);
         encode::start(&mut args, &run, &new)?;
         args.bytes(&restored.reports.as_ref().map(ReportDigests::encode).unwrap_or_default());
         let definition = new.definition;

@@ -8,52 +8,49 @@ use flowline_store::{ReceiptStatus, StateOwner, Token};
 
 use crate::fault::Fault;
 
-pub(crate) fn status_number(status: Status) -> i64 {
-    match status {
-        Status::Running => 0,
-        Status::Waiting => 1,
-        Status::Paused => 2,
-        Status::Completed => 3,
-        Status::Failed => 4,
-        Status::Cancelled => 5,
-    }
+/// Both ways between an enum and its numbers.
+macro_rules! numbered {
+    ($to:ident, $from:ident: $enum:ident, $what:literal { $($variant:ident = $number:literal,)* }) => {
+        pub(crate) fn $to(value: $enum) -> i64 {
+            match value {
+                $($enum::$variant => $number,)*
+            }
+        }
+
+        pub(crate) fn $from(number: i64) -> Result<$enum, Fault> {
+            match number {
+                $($number => Ok($enum::$variant),)*
+                _ => Err(Fault::damaged(&format!(concat!($what, " {} is unknown"), number))),
+            }
+        }
+    };
 }
 
-pub(crate) fn status(number: i64) -> Result<Status, Fault> {
-    let known = Status::ALL.into_iter().find(|status| status_number(*status) == number);
-    known.ok_or_else(|| Fault::damaged(&format!("status {number} is unknown")))
-}
+numbered! { status_number, status: Status, "status" {
+    Running = 0,
+    Waiting = 1,
+    Paused = 2,
+    Completed = 3,
+    Failed = 4,
+    Cancelled = 5,
+} }
+
+numbered! { receipt_status_number, receipt_status: ReceiptStatus, "receipt status" {
+    Pending = 0,
+    Processing = 1,
+    Completed = 2,
+    Failed = 3,
+} }
+
+numbered! { priority_number, priority: Priority, "priority" {
+    Low = 0,
+    Normal = 1,
+    High = 2,
+    Urgent = 3,
+} }
 
 pub(crate) fn retain(text: &str) -> Result<Retain, Fault> {
     Retain::from_code(text).ok_or_else(|| Fault::damaged(&format!("the retention {text:?} is unknown")))
-}
-
-pub(crate) fn receipt_status_number(status: ReceiptStatus) -> i64 {
-    match status {
-        ReceiptStatus::Pending => 0,
-        ReceiptStatus::Processing => 1,
-        ReceiptStatus::Completed => 2,
-        ReceiptStatus::Failed => 3,
-    }
-}
-
-pub(crate) fn receipt_status(number: i64) -> Result<ReceiptStatus, Fault> {
-    let known = ReceiptStatus::ALL.into_iter().find(|status| receipt_status_number(*status) == number);
-    known.ok_or_else(|| Fault::damaged(&format!("status {number} of a receipt is unknown")))
-}
-
-pub(crate) fn priority_number(priority: Priority) -> i64 {
-    match priority {
-        Priority::Low => 0,
-        Priority::Normal => 1,
-        Priority::High => 2,
-        Priority::Urgent => 3,
-    }
-}
-
-pub(crate) fn priority(number: i64) -> Result<Priority, Fault> {
-    let known = Priority::ALL.into_iter().find(|priority| priority_number(*priority) == number);
-    known.ok_or_else(|| Fault::damaged(&format!("priority {number} is unknown")))
 }
 
 /// The number of named scopes.

@@ -10,7 +10,7 @@ use flowline_core::{NewEvent, Plan, RunId, RunKey, Status, Time};
 use crate::error::StoreError;
 use crate::job::{JobKey, NewJob, Token};
 use crate::receipt::ReceiptChange;
-use crate::row::Failure;
+use crate::row::{Failure, RunRow};
 use crate::state::{StateEdit, StateScope};
 
 /// One run's next version: everything in it lands, or nothing.
@@ -31,6 +31,24 @@ pub struct Commit {
     pub receipts: Vec<ReceiptChange>,
     /// Remove the run's own key-value state.
     pub clear_state: bool,
+}
+
+impl Commit {
+    /// A commit that only writes a row: no events, no jobs.
+    pub fn new(run: RunKey, base: Base, index: Index) -> Commit {
+        Commit {
+            run,
+            base,
+            leases: Vec::new(),
+            events: Vec::new(),
+            state: Vec::new(),
+            index,
+            others: Others::Leave,
+            add: Vec::new(),
+            receipts: Vec::new(),
+            clear_state: false,
+        }
+    }
 }
 
 /// What the commit was decided on.
@@ -72,6 +90,20 @@ impl NewRun {
             retain: plan.definition.retain,
         }
     }
+
+    /// What was written of a run that is there.
+    pub fn of_row(row: &RunRow) -> NewRun {
+        NewRun {
+            flow: row.flow_name.clone(),
+            definition: row.definition.clone(),
+            step_count: row.step_count,
+            labels: row.labels.clone(),
+            input_digest: row.input_digest.clone(),
+            idempotency_key: row.idempotency_key.clone(),
+            retry_of: row.retry_of.clone(),
+            retain: row.retain,
+        }
+    }
 }
 
 /// The part of the index row that changes from commit to commit.
@@ -85,6 +117,13 @@ pub struct Index {
     pub retries: u32,
     /// Set once; `None` keeps what is there.
     pub failure: Option<Failure>,
+}
+
+impl Index {
+    /// That of a run in which nothing has happened yet.
+    pub fn of(status: Status) -> Index {
+        Index { status, state: None, completed_steps: 0, failed_steps: 0, retries: 0, failure: None }
+    }
 }
 
 /// How a commit uses a job.

@@ -9,7 +9,7 @@ use flowline::core::decide::Start;
 use flowline::core::event::{EventType, NewEvent};
 use flowline::core::{Json, Plan, RunId, RunKey, RunState, Status, Tenant, json};
 use flowline::machine::{stay, to};
-use flowline::store::{Base, Commit, Index, NewRun, Others, Store};
+use flowline::store::{Base, Commit, Index, NewRun, Store};
 use flowline::{ActionInput, Config, Engine, Flow, Machine, Step};
 use serde::Serialize;
 
@@ -93,24 +93,12 @@ async fn commits(store: &dyn Store, flow: &Flow) -> anyhow::Result<Latency> {
     for _ in 0..ONE_BY_ONE {
         let run = RunId::new(&uuid::Uuid::now_v7().to_string())?;
         let data = json::object([("input", Some(&Json::null()))]);
+        let new = NewRun { step_count: 0, ..NewRun::of(&plan, &Start::new(Json::null())) };
+        let key = RunKey::new(Tenant::default(), run);
         let commit = Commit {
-            run: RunKey::new(Tenant::default(), run),
-            base: Base::New(NewRun { step_count: 0, ..NewRun::of(&plan, &Start::new(Json::null())) }),
-            leases: Vec::new(),
             events: vec![NewEvent::run(EventType::FlowStart, Some(data))],
             state: state.encode(),
-            index: Index {
-                status: Status::Waiting,
-                state: None,
-                completed_steps: 0,
-                failed_steps: 0,
-                retries: 0,
-                failure: None,
-            },
-            others: Others::Leave,
-            add: Vec::new(),
-            clear_state: false,
-            receipts: Vec::new(),
+            ..Commit::new(key, Base::New(new), Index::of(Status::Waiting))
         };
         let began = Instant::now();
         for result in store.commit(vec![commit]).await? {

@@ -231,15 +231,13 @@ fn live_run(row: &Row) -> Result<(RunKey, BatchRun), PgFault> {
     let run = RunKey::new(code::tenant(row.try_get(1)?)?, code::run_id(row.try_get(2)?)?);
     let count = |at: usize| row.try_get::<_, i32>(at).map(|n| n as u32);
     let version = row.try_get::<_, i64>(5)? as u64;
+    let flow = row.try_get::<_, &str>(3)?.into();
+    let machine_state = row.try_get::<_, Option<&str>>(16)?.map(Arc::from);
     let live = BatchRun {
-        id: row.try_get(0)?,
-        flow: row.try_get::<_, &str>(3)?.into(),
         base: version,
         version,
         seq: row.try_get::<_, i64>(6)? as u64,
         ms: row.try_get(7)?,
-        status: code::status(row.try_get(4)?)?,
-        machine_state: row.try_get::<_, Option<&str>>(16)?.map(Arc::from),
         completed_steps: count(8)?,
         failed_steps: count(9)?,
         retries: count(10)?,
@@ -247,12 +245,7 @@ fn live_run(row: &Row) -> Result<(RunKey, BatchRun), PgFault> {
         started_at: row.try_get(12)?,
         completed_at: row.try_get(13)?,
         failure: (row.try_get(14)?, row.try_get(15)?),
-        state: None,
-        changed: false,
-        jobs: BTreeMap::new(),
-        removed: Vec::new(),
-        touched: BTreeSet::new(),
-        added: BTreeSet::new(),
+        ..BatchRun::new(row.try_get(0)?, flow, code::status(row.try_get(4)?)?, machine_state)
     };
     Ok((run, live))
 }

@@ -11,7 +11,7 @@ use flowline_store::row::{CounterKey, Repair};
 use flowline_store::rule::{self, FencedLines, JobChange, Jobs, StoredJob};
 use flowline_store::{
     Append, AppendError, Commit, CommitError, Committed, Index, JobKey, NewRun, Opened, ReceiptStatus,
-    RunRow, StateChange, StateEdit, StateSpace,
+    StateChange, StateEdit, StateSpace,
 };
 
 /// All that a batch works on.
@@ -235,45 +235,36 @@ impl Model {
 impl BatchRun {
     fn inserted(id: i64, commit: &Commit, flow: &Arc<str>, now: Time) -> BatchRun {
         let Index { status, completed_steps, failed_steps, retries, .. } = commit.index;
-        let machine_state = commit.index.state.clone();
         let ms = now.millis();
         let ended = commit.events.iter().any(|event| event.kind.is_terminal()).then_some(ms);
+        let began = commit.events.iter().find_map(|event| event.begins(now)).map(Time::millis);
         BatchRun {
-            id,
-            flow: flow.clone(),
             base: 1,
             version: 1,
             seq: commit.events.len() as u64,
             ms,
-            status,
-            machine_state,
             completed_steps,
             failed_steps,
             retries,
             created_at: ms,
-            started_at: commit.events.iter().find_map(|event| event.begins(now)).map(Time::millis).or(ended),
+            started_at: began.or(ended),
             completed_at: ended,
             failure: BatchRun::failure_of(&commit.index),
-            state: None,
-            changed: false,
-            jobs: Jobs::new(),
-            removed: Vec::new(),
-            touched: BTreeSet::new(),
-            added: BTreeSet::new(),
+            ..BatchRun::new(id, flow.clone(), status, commit.index.state.clone())
         }
     }
 
-    /// A run whose row was inserted whole: nothing of it is to be written but its jobs.
-    pub(super) fn restored(id: i64, row: &RunRow) -> BatchRun {
+    /// A run with nothing to write but what is added to it.
+    pub(super) fn new(id: i64, flow: Arc<str>, status: Status, machine_state: Option<Arc<str>>) -> BatchRun {
         BatchRun {
             id,
-            flow: row.flow_name.clone(),
+            flow,
             base: 0,
             version: 0,
             seq: 0,
             ms: 0,
-            status: row.status,
-            machine_state: row.state.clone(),
+            status,
+            machine_state,
             completed_steps: 0,
             failed_steps: 0,
             retries: 0,

@@ -192,7 +192,7 @@ impl Model {
         let RestoredRun { row, jobs, token, .. } = restored;
         let labels = row.labels.iter();
         self.labels.extend(labels.map(|(key, value)| (row.tenant.clone(), key.clone(), value.clone(), id)));
-        let mut live = BatchRun::restored(id, row);
+        let mut live = BatchRun::new(id, row.flow_name.clone(), row.status, row.state.clone());
         for (at, job) in jobs.iter().enumerate() {
             live.add(job.key, StoredJob::restored(number(place, at), job, job.lane(), *token));
         }

@@ -4,7 +4,7 @@ use flowline_core::decide::Start;
 use flowline_core::definition::Priority;
 use flowline_core::event::{EventType, NewEvent};
 use flowline_core::{Json, RunId, RunKey, Status, Tenant};
-use flowline_store::{Base, Commit, Index, JobKey, Lane, NewJob, NewRun, Others, StoredDefinition};
+use flowline_store::{Base, Commit, Index, JobKey, Lane, NewJob, NewRun, StoredDefinition};
 
 use super::World;
 
@@ -37,25 +37,10 @@ impl World {
             held: false,
             handoff: None,
         };
-        let index = Index {
-            status: Status::Running,
-            state: None,
-            completed_steps: 0,
-            failed_steps: 0,
-            retries: 0,
-            failure: None,
-        };
         let start = Commit {
-            run: RunKey::new(tenant, run),
-            base: Base::New(new),
-            leases: Vec::new(),
             events: vec![NewEvent::run(EventType::FlowStart, None)],
-            state: Vec::new(),
-            index,
-            others: Others::Leave,
             add: vec![job],
-            receipts: Vec::new(),
-            clear_state: false,
+            ..Commit::new(RunKey::new(tenant, run), Base::New(new), Index::of(Status::Running))
         };
         inner.memory.commit(now, vec![start]);
     }

@@ -1,7 +1,7 @@
 //! One run's next version.
 
-use flowline_core::Time;
 use flowline_core::event::Slot;
+use flowline_core::{RunId, Time};
 use flowline_store::rule::{self, JobChange, StoredJob};
 use flowline_store::{Base, Commit, CommitError, Committed, Index, JobKey, NewRun, StoreError};
 use rusqlite::params;
@@ -60,31 +60,7 @@ impl Writer<'_> {
             .definition(tenant, &new.definition)
             .ok_or_else(|| Fault::damaged("a definition vanished within a commit"))?;
         let flow = self.names.flow(self.conn, tenant, &new.flow)?;
-        let labels = match new.labels.is_empty() {
-            true => None,
-            false => {
-                Some(serde_json::to_string(&new.labels).map_err(|e| StoreError::Invalid(e.to_string()))?)
-            }
-        };
-        let id = self.last.run + 1;
-        self.note_creation(now.millis())?;
-        self.sql.insert_run.execute(params![
-            id,
-            tenant,
-            flow,
-            definition,
-            commit.run.run.as_str(),
-            now.millis(),
-            new.step_count,
-            new.idempotency_key,
-            new.retry_of.as_ref().map(|run| run.as_str()),
-            new.input_digest,
-            labels,
-        ])?;
-        for (key, value) in &new.labels {
-            self.sql.insert_label.execute(params![tenant, key, value, id])?;
-        }
-        self.last.run = id;
+        let id = self.insert_start([tenant, flow, definition], &commit.run.run, now, new)?;
         self.count(flow, commit.index.status, commit.index.state.clone(), 1);
         let run = LiveRun {
             key: commit.run.clone(),
@@ -100,6 +76,41 @@ impl Writer<'_> {
             jobs: Default::default(),
         };
         self.live.enter(id, run);
+        Ok(id)
+    }
+
+    /// Writes what is written once of a run, and gives its number.
+    pub(super) fn insert_start(
+        &mut self,
+        [tenant, flow, definition]: [i64; 3],
+        run: &RunId,
+        created_at: Time,
+        new: &NewRun,
+    ) -> Result<i64, Fault> {
+        let NewRun { step_count, labels, input_digest, idempotency_key, retry_of, .. } = new;
+        let encode = || serde_json::to_string(labels).map_err(|error| StoreError::Invalid(error.to_string()));
+        let text = (!labels.is_empty()).then(encode).transpose()?;
+        let (id, created, retry_of) =
+            (self.last.run + 1, created_at.millis(), retry_of.as_ref().map(RunId::as_str));
+        self.note_creation(created)?;
+        let insert = &mut self.sql.insert_run;
+        insert.execute(params![
+            id,
+            tenant,
+            flow,
+            definition,
+            run.as_str(),
+            created,
+            step_count,
+            idempotency_key,
+            retry_of,
+            input_digest,
+            text
+        ])?;
+        for (key, value) in labels {
+            self.sql.insert_label.execute(params![tenant, key, value, id])?;
+        }
+        self.last.run = id;
         Ok(id)
     }
 

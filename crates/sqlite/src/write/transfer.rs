@@ -3,7 +3,7 @@
 use flowline_core::RunKey;
 use flowline_store::rule::StoredJob;
 use flowline_store::{
-    CommitError, Filling, Restored, RestoredEvent, RestoredRun, StateSpace, StateValue, StoreError,
+    CommitError, Filling, NewRun, Restored, RestoredEvent, RestoredRun, StateSpace, StateValue, StoreError,
 };
 use rusqlite::params;
 
@@ -89,26 +89,8 @@ impl Writer<'_> {
             return Ok(Err(CommitError::UnknownDefinition(row.definition.clone())));
         };
         let flow = self.names.flow(self.conn, tenant, &row.flow_name)?;
-        let labels = (!row.labels.is_empty()).then(|| serde_json::json!(row.labels).to_string());
-        self.last.run += 1;
-        let id = self.last.run;
-        self.note_creation(row.created_at.millis())?;
-        self.sql.insert_run.execute(params![
-            id,
-            tenant,
-            flow,
-            definition,
-            row.run_id.as_str(),
-            row.created_at.millis(),
-            row.step_count,
-            row.idempotency_key,
-            row.retry_of.as_ref().map(|run| run.as_str()),
-            row.input_digest,
-            labels,
-        ])?;
-        for (key, value) in &row.labels {
-            self.sql.insert_label.execute(params![tenant, key, value, id])?;
-        }
+        let new = NewRun::of_row(row);
+        let id = self.insert_start([tenant, flow, definition], &row.run_id, row.created_at, &new)?;
         let failure = row.failure.as_ref();
         let insert =
             "insert or rollback into progress (run, tenant, flow, status, version, seq, ms, started_at,

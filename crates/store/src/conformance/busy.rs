@@ -94,16 +94,10 @@ fn start(run: &RunKey) -> Commit {
         retain: None,
     };
     Commit {
-        run: run.clone(),
-        base: Base::New(new),
-        leases: Vec::new(),
         events: vec![NewEvent::run(EventType::FlowStart, Some(INPUT.clone())).at(Slot::Input)],
         state: vec![0; 24],
-        index: index(Status::Running),
-        others: Others::Leave,
         add: vec![job(0)],
-        receipts: Vec::new(),
-        clear_state: false,
+        ..Commit::new(run.clone(), Base::New(new), Index::of(Status::Running))
     }
 }
 
@@ -123,7 +117,7 @@ fn finish(run: &RunKey, n: u32) -> Commit {
         base: Base::Version(u64::from(n) + 1),
         leases: vec![LeaseUse::Finish { key: JobKey::Step(n), attempt: 1, token: token(n) }],
         events,
-        index: index(if last { Status::Completed } else { Status::Running }),
+        index: Index::of(if last { Status::Completed } else { Status::Running }),
         others: if last { Others::Drop } else { Others::Leave },
         add: if last { Vec::new() } else { vec![job(n + 1)] },
         ..start(run)
@@ -149,10 +143,6 @@ fn step_name(n: u32) -> Arc<str> {
 
 fn token(n: u32) -> Token {
     Token(u128::from(n) + 1)
-}
-
-fn index(status: Status) -> Index {
-    Index { status, state: None, completed_steps: 0, failed_steps: 0, retries: 0, failure: None }
 }
 
 /// Payloads reach a store parsed and shared; parsing them is not what is measured.

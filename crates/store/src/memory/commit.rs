@@ -85,18 +85,7 @@ impl Memory {
             input_digest,
         };
         self.last_run += 1;
-        let run = Run {
-            number: self.last_run,
-            row,
-            state: Vec::new(),
-            last: now,
-            log: Default::default(),
-            reports: None,
-            slots: Default::default(),
-            jobs: Default::default(),
-            receipts: Default::default(),
-            received: Default::default(),
-        };
+        let run = Run::new(self.last_run, row, Vec::new(), now);
         self.runs.insert(key.clone(), run);
     }
 

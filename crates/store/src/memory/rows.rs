@@ -105,6 +105,24 @@ pub(super) struct LaneKey {
     pub(super) lane: Lane,
 }
 
+impl Run {
+    /// A run without log, jobs and receipts.
+    pub(super) fn new(number: u64, row: RunRow, state: Vec<u8>, last: Time) -> Run {
+        Run {
+            number,
+            row,
+            state,
+            last,
+            log: BTreeMap::new(),
+            reports: None,
+            slots: BTreeMap::new(),
+            jobs: Jobs::new(),
+            receipts: BTreeMap::new(),
+            received: BTreeMap::new(),
+        }
+    }
+}
+
 /// The jobs of a lane. Gone with its last job.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LaneJobs {

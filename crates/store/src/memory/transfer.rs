@@ -73,18 +73,7 @@ impl Memory {
             return Err(CommitError::UnknownDefinition(row.definition));
         }
         self.last_run += 1;
-        let run = Run {
-            number: self.last_run,
-            row,
-            state,
-            last,
-            log: Default::default(),
-            reports,
-            slots: Default::default(),
-            jobs: Default::default(),
-            receipts: Default::default(),
-            received: Default::default(),
-        };
+        let run = Run { reports, ..Run::new(self.last_run, row, state, last) };
         self.runs.insert(key.clone(), run);
         for job in jobs {
             self.last_job += 1;
