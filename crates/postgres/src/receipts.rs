@@ -41,12 +41,16 @@ async fn of_run(
     before: Option<ReceiptPlace>,
     limit: i64,
 ) -> Result<Vec<Row>, PgFault> {
-    let by_event = if query.event_id.is_some() { "and event_id = $7" } else { "" };
+    // Without an order of its own, an event is looked up in the index that has it.
+    let (by_event, order) = match query.event_id {
+        Some(_) => ("and event_id = $7", ""),
+        None => ("", "order by number desc"),
+    };
     let sql = format!(
         "select {COLUMNS} from flow_runs r cross join lateral (
             select * from receipts where run = r.id {by_event} and number < $3 and ($4::text is null or status = $4)
                 and ($5::text is null or worker = $5)
-            order by number desc limit $6) c
+            {order} limit $6) c
          where r.tenant || '/' || r.run_id = $1::text || '/' || $2::text order by c.number desc"
     );
     let run = query.run.as_ref().map_or("", |run| run.as_str());

@@ -85,9 +85,12 @@ impl Reader<'_> {
 pub(super) fn page_sql(query: &ReceiptQuery) -> String {
     if query.run.is_some() {
         // What a query does not read it must still name, for parameters are counted.
-        let event = if query.event_id.is_some() { "event_id = ?6" } else { "?6 is null" };
+        let (index, event) = match query.event_id {
+            Some(_) => ("indexed by receipts_by_event", "event_id = ?6"),
+            None => ("", "?6 is null"),
+        };
         return format!(
-            "select received_at, run, number from receipts where run = ?1 and {event} and number < ?2
+            "select received_at, run, number from receipts {index} where run = ?1 and {event} and number < ?2
                 and (?3 is null or status = ?3) and (?4 is null or worker = ?4) order by number desc limit ?5"
         );
     }
