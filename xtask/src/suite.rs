@@ -5,6 +5,7 @@
 //! whole when it ends, so that outputs never mix. All run to their end whatever fails, and the end names each that failed
 //! with the command that repeats it.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -34,10 +35,14 @@ const SLOW: &[&str] = &[
     "conformance_cluster",
     "scale",
     "trouble",
-    "all",
+    "seeds",
+    "shown",
+    "definitions_any_input",
     "remote_cli",
     "limits",
 ];
+/// The name of a binary with all the tests of a crate, module by module.
+const ALL: &str = "all";
 /// The packages whose tests ask for the suite that stores share, a feature of one of them. Built with the others, they would
 /// have all the rest built again with that feature, the binary too.
 const STORES: &[&str] = &["flowline-store", "flowline-sqlite", "flowline-postgres", "flowline-redis"];
@@ -57,6 +62,8 @@ struct Suite {
     select: Vec<String>,
     /// The binary and the folder that it runs in; the doc tests have none and are run by cargo.
     binary: Option<(PathBuf, PathBuf)>,
+    /// The tests of the binary that it is about; all of them if there are none here.
+    tests: Vec<String>,
 }
 
 /// A line of what `cargo --message-format=json` prints, as far as it is read here.
@@ -151,7 +158,9 @@ fn build(root: &Path, part: Part) -> Result<Vec<Suite>> {
     let mut suites = vec![Suite::docs(part)];
     for line in lines {
         let artifact: Artifact = serde_json::from_str(&line?).context("cannot read what cargo printed")?;
-        suites.extend(Suite::of(artifact));
+        if let Some(suite) = Suite::of(artifact) {
+            suites.extend(suite.by_module()?);
+        }
     }
     let status = child.wait()?;
     if !status.success() {
@@ -175,7 +184,8 @@ impl Part {
 impl Suite {
     /// The examples in doc comments, of all crates of a part at once.
     fn docs(part: Part) -> Suite {
-        Suite { select: [part.packages(), vec!["--doc".to_owned()]].concat(), binary: None }
+        let select = [part.packages(), vec!["--doc".to_owned()]].concat();
+        Suite { select, binary: None, tests: Vec::new() }
     }
 
     fn of(artifact: Artifact) -> Option<Suite> {
@@ -191,12 +201,34 @@ impl Suite {
             "example" => vec!["--example".to_owned(), target.name],
             _ => vec!["--lib".to_owned()],
         });
-        Some(Suite { select, binary: Some((executable, folder)) })
+        Some(Suite { select, binary: Some((executable, folder)), tests: Vec::new() })
+    }
+
+    /// A suite for each module of a binary that holds all the tests of a crate: they wait for other things, so they run side
+    /// by side, and one that dies takes no other with it.
+    fn by_module(self) -> Result<Vec<Suite>> {
+        let Some((binary, folder)) = self.binary.as_ref().filter(|_| self.name() == ALL) else {
+            return Ok(vec![self]);
+        };
+        let list = Command::new(binary).args(["--list", "--format", "terse"]).output();
+        let list = list.with_context(|| format!("cannot run {}", binary.display()))?;
+        if !list.status.success() {
+            bail!("{} does not list its tests ({})", binary.display(), list.status);
+        }
+        let list = String::from_utf8(list.stdout).context("the names of tests are text")?;
+        let modules = modules_of(&list).into_iter().map(|(module, tests)| {
+            let select = [&self.select[..], &[module]].concat();
+            Suite { select, binary: Some((binary.clone(), folder.clone())), tests }
+        });
+        Ok(modules.collect())
+    }
+
+    fn name(&self) -> &str {
+        self.select.last().map_or("", |name| name.trim_end_matches("::"))
     }
 
     fn rank(&self) -> usize {
-        let name = self.select.last().map_or("", String::as_str);
-        let place = SLOW.iter().position(|slow| *slow == name);
+        let place = SLOW.iter().position(|slow| *slow == self.name());
         // The doc tests compile as they run: they begin at once, too.
         if self.binary.is_none() { 0 } else { place.map_or(SLOW.len() + 1, |place| place + 1) }
     }
@@ -208,6 +240,7 @@ impl Suite {
             Some((binary, folder)) => {
                 let mut command = Command::new(binary);
                 command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
+                command.args((!self.tests.is_empty()).then_some("--exact")).args(&self.tests);
                 command
             }
             None => {
@@ -232,6 +265,16 @@ impl Suite {
         let counts = Counts::of(&printed);
         Ok(Ran { by_hand, ok: status.success() && counts.failed == 0, took, counts })
     }
+}
+
+/// The tests that a binary lists, by their outermost module.
+fn modules_of(list: &str) -> BTreeMap<String, Vec<String>> {
+    let mut modules: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let module = test.split_once("::").map_or(String::new(), |(module, _)| format!("{module}::"));
+        modules.entry(module).or_default().push(test.to_owned());
+    }
+    modules
 }
 
 /// The name in the manifest of a folder.
@@ -284,6 +327,14 @@ mod tests {
     }
 
     #[test]
+    fn tests_are_told_apart_by_their_outermost_module() {
+        let list = "live::many::a: test\nfaults::b: test\nlive::c: test\nd: test\ne: benchmark\n\n4 tests, 1 benchmark\n";
+        let modules = modules_of(list);
+        let modules: Vec<_> = modules.iter().map(|(name, tests)| (name.as_str(), tests.len())).collect();
+        assert_eq!(modules, [("", 1), ("faults::", 1), ("live::", 2)]);
+    }
+
+    #[test]
     fn every_package_is_built_in_one_of_the_parts() {
         let most = Part::Most.packages();
         assert_eq!(most[..3], ["--workspace", "--exclude", "flowline-store"]);
@@ -297,6 +348,7 @@ mod tests {
         let suite = Suite {
             select: ["-p", "flowline-core", "--lib"].map(str::to_owned).to_vec(),
             binary: Some(("/bin/false".into(), folder.path().to_path_buf())),
+            tests: Vec::new(),
         };
         let ran = suite.run(folder.path(), &[], &folder.path().join("log")).unwrap();
         assert!(!ran.ok);

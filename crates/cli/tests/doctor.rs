@@ -3,10 +3,6 @@
 //!
 //! Needs the servers that `cargo xtask test` starts and names in `FLOWLINE_TEST_…_URL`, and `redis-server` itself.
 
-mod old;
-#[allow(dead_code)]
-#[path = "cli/place.rs"]
-mod place;
 #[cfg(unix)]
 #[path = "../../postgres/tests/place/pooler.rs"]
 mod pooler;
@@ -18,7 +14,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use place::Here;
+use crate::kit::place::Here;
 use serde_json::Value;
 use server::Server;
 
@@ -146,7 +142,7 @@ fn a_wrong_redis_url_is_told_by_what_is_wrong() {
 
 #[test]
 fn an_old_redis_is_refused_by_its_version() {
-    refused(&old::redis(), &["Redis 6.2.14", "version 7"]);
+    refused(&crate::old::redis(), &["Redis 6.2.14", "version 7"]);
 }
 
 /// The test server's URL with another user, server or database.
@@ -250,7 +246,7 @@ fn a_postgres_role_without_rights_is_bad_before_and_after_there_is_a_store() {
 
 #[test]
 fn an_old_postgres_is_refused_by_its_version() {
-    refused(&old::postgres(), &["PostgreSQL 14.9", "15 or newer"]);
+    refused(&crate::old::postgres(), &["PostgreSQL 14.9", "15 or newer"]);
 }
 
 #[test]

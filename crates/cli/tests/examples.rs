@@ -1,4 +1,4 @@
-//! Every example runs as a reader of it would run it. The flows of the documentation run with their [pages](pages/main.rs).
+//! Every example runs as a reader of it would run it. The flows of the documentation run with their [pages](pages/mod.rs).
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

@@ -4,17 +4,13 @@
 //! Steps write what they do to a ledger of their own, outside the store, so that the log is held against what happened.
 #![cfg(unix)]
 
-#[allow(dead_code)]
-#[path = "cli/place.rs"]
-mod place;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use place::{Here, Said};
+use crate::kit::place::{Here, Said};
 use serde_json::Value;
 
 const KILLS: usize = 100;

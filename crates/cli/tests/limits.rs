@@ -4,19 +4,12 @@
 //! Needs the servers that `cargo xtask test` starts.
 #![cfg(unix)]
 
-#[allow(dead_code)]
-#[path = "remote/crowd.rs"]
-mod crowd;
-#[allow(dead_code)]
-#[path = "cli/place.rs"]
-mod place;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::thread;
 
-use crowd::{Running, Server};
-use place::Here;
+use crate::kit::crowd::{Running, Server};
+use crate::kit::place::Here;
 use serde_json::{Value, json};
 
 const MIB: usize = 1 << 20;
@@ -236,7 +229,7 @@ fn limits_are_settings_by_flag_environment_and_file_and_bad_ones_are_refused() {
     here.start(&["slow.yaml", "--input-file", "big.json"]);
     let with = |size: &str| {
         let mut command = here.command(&["start", "slow.yaml", "--input-file", "big.json"]);
-        place::Said::of(command.env("FLOWLINE_MAX_PAYLOAD", size).output().unwrap())
+        crate::kit::place::Said::of(command.env("FLOWLINE_MAX_PAYLOAD", size).output().unwrap())
     };
     with("1MiB").refused(2, &["big.json is larger than 2097152 bytes", "1048576 (setting max-payload)"]);
     with("1536KiB").refused(2, &["big.json is 2097154 bytes; the limit is 1572864 (setting max-payload)"]);

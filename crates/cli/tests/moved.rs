@@ -2,18 +2,11 @@
 //!
 //! Needs the servers that `cargo xtask test` starts and names in `FLOWLINE_TEST_…_URL`.
 
-#[allow(dead_code)]
-#[path = "cli/place.rs"]
-mod place;
-#[allow(dead_code)]
-#[path = "http/served.rs"]
-mod served;
-
 use std::time::{Duration, Instant};
 
-use place::{Here, Said};
+use crate::kit::place::{Here, Said};
+use crate::kit::served::Served;
 use serde_json::{Value, json};
-use served::Served;
 
 const REMEMBER: &str = r#"
 flow: remember

@@ -1,17 +1,13 @@
 //! Many runs at once, long logs, and stores that were damaged by hand: what holds, and what is mended.
 
-#[allow(dead_code)]
-#[path = "cli/place.rs"]
-mod place;
-
 use std::time::Duration;
 
+use crate::kit::place::Here;
 use flowline::core::Status;
 use flowline::store::query::Total;
 use flowline::store::{EventQuery, RunQuery};
 use flowline::verify::verify;
 use flowline::{Config, Engine, Flow, InstanceRole, Level, Plans, Step, StepError};
-use place::Here;
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 

@@ -1,16 +1,12 @@
 //! Disks, files, payloads and names that make trouble: a clear message, the right exit code, nothing half-written.
 #![cfg(unix)]
 
-#[allow(dead_code)]
-#[path = "cli/place.rs"]
-mod place;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use place::{Here, Said};
+use crate::kit::place::{Here, Said};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -513,7 +509,7 @@ fn files_with_strange_names_are_files_like_any_other() {
     let names = ["größe 日本", "it's \"quoted\"", "a{b}c", "what?x=1#y%20", "file:x", "-dash", "tab\there"];
     for name in names {
         let (file, input) = (format!("./{name}.yaml"), format!("./{name}.json"));
-        here.write(&file, place::APPROVE);
+        here.write(&file, crate::kit::place::APPROVE);
         here.write(&input, "[1]");
         let store = format!("sqlite:{name}.db");
         let run = here.json(0, &["run", &file, "--input-file", &input, "--store", &store]);

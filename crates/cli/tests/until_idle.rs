@@ -4,15 +4,11 @@
 //! Needs the servers that `cargo xtask test` starts.
 #![cfg(unix)]
 
-#[allow(dead_code)]
-#[path = "cli/place.rs"]
-mod place;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-use place::Here;
+use crate::kit::place::Here;
 use serde_json::{Value, json};
 
 fn on_server(variable: &str, place: &str) -> String {

@@ -2,27 +2,20 @@
 //!
 //! Needs the servers that `cargo xtask test` starts and names in `FLOWLINE_TEST_…_URL`.
 
-#[allow(dead_code)]
-#[path = "cli/place.rs"]
-mod place;
-#[allow(dead_code)]
-#[path = "http/served.rs"]
-mod served;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::kit::place::Here;
+use crate::kit::served::Served;
 use flowline::core::{EventType, Json, NewEvent};
 use flowline::store::{Append, AttemptLine, Claim, StateChange, StateEdit, StateScope, Store, Token};
 use flowline_postgres::PostgresStore;
 use flowline_redis::RedisStore;
 use flowline_sqlite::SqliteStore;
-use place::Here;
 use rusqlite::Connection;
 use serde_json::{Value, json};
-use served::Served;
 
 /// What breaks, and by what. Run 1 has completed, 2 has failed, 3 is half-way: its step `act` waits for a worker.
 const DAMAGES: &[(&str, &str)] = &[

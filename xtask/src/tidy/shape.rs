@@ -41,6 +41,14 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
                 "say what it is for, what it guarantees and what it leaves to others",
             ));
         }
+        if in_all_tests(tree, file.path) && !is_declared(tree, file.path) {
+            findings.push(Finding::new(
+                file.path,
+                1,
+                "is no module of any test binary, so nothing runs it",
+                "declare it with `mod` in the file above it, such as `tests/all.rs`",
+            ));
+        }
         if let Some(word) = vague_word(file.path) {
             findings.push(Finding::new(
                 file.path,
@@ -51,6 +59,21 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Whether a file is below a `tests` folder whose files are modules of one binary.
+fn in_all_tests(tree: &Tree, path: &str) -> bool {
+    let folder = path.split_once("/tests/").map(|(krate, _)| format!("{krate}/tests/all.rs"));
+    folder.is_some_and(|all| tree.has(&all) && all != path)
+}
+
+/// Whether the file above declares this one as a module.
+fn is_declared(tree: &Tree, path: &str) -> bool {
+    let module = path.trim_end_matches(".rs").trim_end_matches("/mod");
+    let Some((folder, name)) = module.rsplit_once('/') else { return false };
+    let above = [format!("{folder}/all.rs"), format!("{folder}/mod.rs"), format!("{folder}.rs")];
+    let mut files = tree.rust().filter(|file| above.iter().any(|above| above == file.path));
+    files.any(|file| file.lines.iter().any(|line| line.module_declared() == Some(name)))
 }
 
 /// The first word of the path that is vague or a version.
@@ -98,6 +121,21 @@ mod tests {
             assert_eq!(messages(path, "//! Purpose.\n").len(), 0, "{path}");
         }
         assert_eq!(messages("crates/a/tests/b.rs", "fn f() {}\n"), [""; 0]);
+    }
+
+    #[test]
+    fn a_test_file_that_nothing_declares_is_found() {
+        let tree = Tree::of(&[
+            ("crates/a/tests/all.rs", "mod b;\npub mod c;\n// mod e;\n"),
+            ("crates/a/tests/b.rs", ""),
+            ("crates/a/tests/c/mod.rs", "mod d;\n"),
+            ("crates/a/tests/c/d.rs", ""),
+            ("crates/a/tests/c/f.rs", ""),
+            ("crates/a/tests/e.rs", ""),
+            ("crates/b/tests/own.rs", ""),
+        ]);
+        let places: Vec<_> = check(&tree).into_iter().map(|finding| finding.path).collect();
+        assert_eq!(places, ["crates/a/tests/c/f.rs", "crates/a/tests/e.rs"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Child;
 
-use super::place::Here;
+use crate::kit::place::Here;
 
 /// A server that answers every request with `{"hello": 1}`; its URL.
 fn server() -> String {

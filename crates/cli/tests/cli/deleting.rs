@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::place::Here;
+use crate::kit::place::Here;
 
 fn ids(listed: &Value) -> Vec<String> {
     let mut ids: Vec<String> = listed["items"]

@@ -1,6 +1,6 @@
 //! Machines on the command line: events sent and waited for, what became of them, and where a machine stands.
 
-use super::place::Here;
+use crate::kit::place::Here;
 use serde_json::json;
 
 pub const EXPENSE: &str = r#"

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use super::place::{Here, Said};
+use crate::kit::place::{Here, Said};
 
 fn with_runs() -> Here {
     let here = Here::new();
@@ -36,7 +36,7 @@ fn runs_are_listed_filtered_and_paged() {
 #[test]
 fn flows_are_listed_with_their_versions() {
     let here = with_runs();
-    here.write("order.yaml", &super::place::ORDER.replace("shipping", "shipped"));
+    here.write("order.yaml", &crate::kit::place::ORDER.replace("shipping", "shipped"));
     here.json(0, &["run", "order.yaml", "--input", r#"{"total": 1}"#]);
     let flows = here.json(0, &["flows"]);
     let order = flows["items"].as_array().unwrap().iter().find(|flow| flow["flow"] == "order").unwrap();

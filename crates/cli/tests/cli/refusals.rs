@@ -1,6 +1,6 @@
 //! What is refused, with which exit code, and what the message says.
 
-use super::place::Here;
+use crate::kit::place::Here;
 
 #[test]
 fn input_that_is_no_json_or_breaks_the_schema_or_a_limit_is_refused() {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::place::{Here, ORDER};
+use crate::kit::place::{Here, ORDER};
 
 /// The hash that a new run of the flow is pinned to.
 fn runs_with(here: &Here) -> String {

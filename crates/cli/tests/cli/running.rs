@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::Child;
 
-use super::place::{Here, Said};
+use crate::kit::place::{Here, Said};
 
 #[test]
 fn a_run_works_to_its_end_and_prints_its_result() {

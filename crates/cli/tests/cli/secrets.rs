@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::place::Here;
+use crate::kit::place::Here;
 
 /// Any user but root, who may read everything.
 const NOBODY: u32 = 65_534;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::place::Here;
+use crate::kit::place::Here;
 
 /// A gift that is never shipped when its paper runs out.
 const GIFT: &str = r#"

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::place::Here;
+use crate::kit::place::Here;
 
 #[test]
 fn state_is_set_read_listed_and_deleted_by_hand() {

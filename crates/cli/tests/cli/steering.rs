@@ -1,6 +1,6 @@
 //! What is done to runs from outside.
 
-use super::place::Here;
+use crate::kit::place::Here;
 
 #[test]
 fn a_run_is_started_paused_resumed_and_cancelled() {

@@ -6,9 +6,9 @@ use flowline::core::{RunId, Tenant};
 use flowline_check::{ClientReply, ClientRequest, History};
 use flowline_sqlite::OpenMode;
 
-use crate::dump::Dump;
-use crate::ledger;
-use crate::place::{Here, Said};
+use crate::kit::dump::Dump;
+use crate::kit::ledger;
+use crate::kit::place::{Here, Said};
 
 /// Runs the binary under a bound on the size of the files that it writes, which needs no privilege.
 fn bounded(here: &Here, blocks: usize, arguments: &[&str]) -> Said {

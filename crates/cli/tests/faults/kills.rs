@@ -9,11 +9,11 @@ use flowline::core::{RunId, RunKey, Tenant};
 use flowline_check::{ClientReply, ClientRequest, History};
 use flowline_sqlite::OpenMode;
 
-use crate::dice::{Dice, seed, soaking};
-use crate::dump::Dump;
-use crate::ledger;
-use crate::place::Here;
-use crate::silence::{self, now};
+use crate::kit::dice::{Dice, seed, soaking};
+use crate::kit::dump::Dump;
+use crate::kit::ledger;
+use crate::kit::place::Here;
+use crate::kit::silence::{self, now};
 
 /// Places that are worked on side by side, each with its share of the faults.
 const PLACES: u64 = 4;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use flowline::store::StoreError;
 use flowline_sqlite::OpenMode;
 
-use crate::dice::{Dice, seed};
-use crate::dump::Dump;
-use crate::ledger;
+use crate::kit::dice::{Dice, seed};
+use crate::kit::dump::Dump;
+use crate::kit::ledger;
 
 const OFFSETS: u64 = 1_000;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::served::{Reply, Served};
+use crate::kit::served::{Reply, Served};
 
 const FLOW: &str = "flow: greet\naccepts: { go: {} }\nsteps:\n  wait: { worker: depot, subscribes: [go] }\n";
 
@@ -146,7 +146,7 @@ fn no_route_finds_what_another_tenant_has_under_that_name() {
     let served = Served::start(folder.path(), &["--auth", "tokens", "--allow-commands"]);
     let bearer = format!("Bearer {ours}");
     let yaml = [("authorization", bearer.as_str()), ("content-type", "application/yaml")];
-    assert_eq!(served.send("POST", "/v1/flows", &yaml, crate::machines::EXPENSE).status, 201);
+    assert_eq!(served.send("POST", "/v1/flows", &yaml, crate::http::machines::EXPENSE).status, 201);
     let event = json!({ "key": "k", "input": { "amount": 1 }, "name": "edit", "payload": { "amount": 2 }, "eventId": "e1" });
     let event = as_(&served, &ours, "POST", "/v1/flows/expense/events?wait=30s", &event).json();
     let id = as_(&served, &ours, "GET", "/v1/tokens", &json!({})).json()["items"][0]["id"].clone();

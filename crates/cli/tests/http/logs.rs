@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::served::Served;
+use crate::kit::served::Served;
 
 const FLOW: &str = r#"
 flow: order
@@ -58,7 +58,7 @@ fn what_happens_with_every_step_is_not_told_unless_asked_for() {
 #[test]
 fn a_token_is_in_no_line_of_the_log_and_is_not_taken_from_the_address() {
     let folder = tempfile::tempdir().unwrap();
-    let token = crate::access::token(folder.path(), "default", &["--scope", "admin"]);
+    let token = crate::http::access::token(folder.path(), "default", &["--scope", "admin"]);
     let served =
         Served::start(folder.path(), &["--auth", "tokens", "--log", "trace", "--log-format", "json"]);
     let (good, bad) = (format!("Bearer {token}"), format!("Bearer {token}x"));

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::contract::Contract;
-use crate::served::{Reply, Served};
+use crate::http::contract::Contract;
+use crate::kit::served::{Reply, Served};
 
 /// `notify` runs here; `archive` waits for a worker that a test plays.
 pub const EXPENSE: &str = r#"

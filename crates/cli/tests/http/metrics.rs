@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use crate::served::Served;
+use crate::kit::served::Served;
 
 const FLOW: &str = r#"
 flow: order
@@ -136,7 +136,7 @@ fn metrics_are_well_formed_and_move_with_what_they_count() {
     assert_eq!(after.get("flowline_http_requests_total", &starts), 1.0);
     let unknown = [("method", "other"), ("route", "unmatched"), ("status", "404")];
     assert_eq!(after.get("flowline_http_requests_total", &unknown), 1.0);
-    let documented = crate::deploy::documented();
+    let documented = crate::http::deploy::documented();
     assert!(
         after.kinds.keys().all(|name| documented.contains(name)),
         "{:?} lacks one of {:?}",
@@ -163,8 +163,8 @@ fn a_run_that_nobody_works_on_shows_as_stuck_with_its_reason() {
 #[test]
 fn a_token_sees_the_runs_and_queues_of_its_own_tenant() {
     let folder = tempfile::tempdir().unwrap();
-    let [mine, theirs] =
-        ["mine", "theirs"].map(|tenant| crate::access::token(folder.path(), tenant, &["--scope", "admin"]));
+    let [mine, theirs] = ["mine", "theirs"]
+        .map(|tenant| crate::http::access::token(folder.path(), tenant, &["--scope", "admin"]));
     let served = Served::start(folder.path(), &["--auth", "tokens"]);
     assert_eq!(served.get("/metrics").code(), "unauthorized");
     let bearer = |token: &str| format!("Bearer {token}");
@@ -187,7 +187,7 @@ fn a_token_sees_the_runs_and_queues_of_its_own_tenant() {
 #[test]
 fn no_secret_and_no_payload_shows_in_the_metrics() {
     let folder = tempfile::tempdir().unwrap();
-    let token = crate::access::token(folder.path(), "default", &["--scope", "admin"]);
+    let token = crate::http::access::token(folder.path(), "default", &["--scope", "admin"]);
     let served = Served::start(folder.path(), &["--auth", "tokens", "--allow-commands"]);
     let bearer = format!("Bearer {token}");
     let send = |path: &str, kind: &str, body: &str| {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::served::Served;
+use crate::kit::served::Served;
 
 /// Where the document is committed, for those who generate clients without a server.
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
@@ -19,7 +19,7 @@ fn the_committed_openapi_document_is_the_one_that_is_served() {
     let committed = std::fs::read_to_string(COMMITTED).unwrap_or_default();
     assert!(
         committed == text,
-        "docs/openapi.json is out of date; write it anew with FLOWLINE_WRITE=1 cargo test -p flowline-cli --test http"
+        "docs/openapi.json is out of date; write it anew with FLOWLINE_WRITE=1 cargo test -p flowline-cli --test all http::"
     );
 }
 

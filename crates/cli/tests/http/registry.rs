@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::served::Served;
+use crate::kit::served::Served;
 
 fn version(n: u32) -> String {
     format!("flow: order\ndescription: version {n}\nsteps:\n  a: {{ worker: depot }}\n")

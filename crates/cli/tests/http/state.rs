@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::access::token;
-use crate::contract::Contract;
-use crate::served::{Reply, Served};
+use crate::http::access::token;
+use crate::http::contract::Contract;
+use crate::kit::served::{Reply, Served};
 
 /// Every route, held against the schema that it declares.
 pub fn routes(api: &Contract) {

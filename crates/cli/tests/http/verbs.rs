@@ -13,7 +13,7 @@ use flowline_client::api::runs::{
 use flowline_client::api::state::StateWrite;
 use flowline_client::types::{Json, Status};
 
-use crate::served::Served;
+use crate::kit::served::Served;
 
 const WAIT: Option<Duration> = Some(Duration::from_secs(20));
 const YAML: &str = "application/yaml";

@@ -8,11 +8,12 @@ use flowline::core::RunKey;
 use flowline_check::History;
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::dice::soaking;
-use crate::dump::{Dump, Run};
-use crate::fleet::{Fleet, shares, wait_for};
-use crate::server::{Kind, Place};
+use crate::instances::fleet::{Fleet, shares};
+use crate::kit::client::Client;
+use crate::kit::dice::soaking;
+use crate::kit::dump::{Dump, Run};
+use crate::kit::server::{Kind, Place};
+use crate::kit::wait_for;
 
 const STEPS: [&str; 4] = ["charge", "order", "reserve", "ship"];
 /// Far beyond what it takes: a machine may be busy with other things.

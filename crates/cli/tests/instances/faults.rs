@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use flowline_check::History;
 
-use crate::client::Client;
-use crate::dice::{Dice, seed, soaking};
-use crate::dump::Dump;
-use crate::fleet::{Fleet, wait_for};
-use crate::proxy::Proxy;
-use crate::server::{Kind, Place, Server};
-use crate::silence::{self, now};
+use crate::instances::fleet::Fleet;
+use crate::instances::proxy::Proxy;
+use crate::kit::client::Client;
+use crate::kit::dice::{Dice, seed, soaking};
+use crate::kit::dump::Dump;
+use crate::kit::server::{Kind, Place, Server};
+use crate::kit::silence::{self, now};
+use crate::kit::wait_for;
 
 /// Short, so that what a fault left behind is taken up soon.
 const LEASE: Duration = Duration::from_secs(2);

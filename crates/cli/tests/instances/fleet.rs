@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use flowline_check::History;
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::dump::Dump;
-use crate::ledger;
-use crate::place::Here;
-use crate::proxy::Proxy;
-use crate::server::Place;
+use crate::instances::proxy::Proxy;
+use crate::kit::client::Client;
+use crate::kit::dump::Dump;
+use crate::kit::ledger;
+use crate::kit::place::Here;
+use crate::kit::server::Place;
+use crate::kit::wait_for;
 
 /// A diamond whose steps tell a ledger outside the store what they do.
 const DIAMOND: &str = r#"
@@ -188,15 +189,6 @@ fn work(here: &Here, number: usize, url: &str, flags: &[String]) -> Child {
     };
     let mut command = here.command(&["work", "--json", "--store", url]);
     command.args(flags).stdout(file("out")).stderr(file("err")).spawn().unwrap()
-}
-
-/// Looks until it is so.
-pub fn wait_for(what: &str, mut so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while !so() {
-        assert!(Instant::now() < until, "waited in vain until {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 impl Drop for Fleet {

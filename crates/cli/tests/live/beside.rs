@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::hostile::{deep_json, endless_body, huge_body, say_slowly};
-use crate::many::clients;
-use crate::served::Server;
-use crate::watched::{FLOW, learn};
+use crate::live::hostile::{deep_json, endless_body, huge_body, say_slowly};
+use crate::live::many::clients;
+use crate::live::served::Server;
+use crate::live::watched::{FLOW, learn};
 
 /// Names the server to the process that attacks it.
 const ATTACKED: &str = "FLOWLINE_ATTACKED";
@@ -22,7 +22,7 @@ const ROUNDS: usize = 3;
 const HEALTHY_FOR: Duration = Duration::from_secs(15);
 const BETWEEN: Duration = Duration::from_millis(5);
 
-/// `FLOWLINE_FIGURES=1 cargo test -p flowline-cli --test live -- figures --nocapture`
+/// `FLOWLINE_FIGURES=1 cargo test -p flowline-cli --test all live::beside -- --nocapture`
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn figures_of_healthy_requests_beside_hostile_ones() {
     if std::env::var_os("FLOWLINE_FIGURES").is_none() {

@@ -10,9 +10,9 @@ use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::http::PATIENCE;
-use crate::served::Server;
-use crate::watched::{FLOW, act, learn, log, pause_and_resume, send, start};
+use crate::live::http::PATIENCE;
+use crate::live::served::Server;
+use crate::live::watched::{FLOW, act, learn, log, pause_and_resume, send, start};
 
 async fn serving() -> (TempDir, Server) {
     let folder = TempDir::new().unwrap();

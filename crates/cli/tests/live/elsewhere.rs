@@ -3,10 +3,10 @@
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::http::{Message, Stream};
-use crate::served::Server;
-use crate::server::{Kind, Place};
-use crate::watched::{FLOW, act, learn, log, pause_and_resume, start};
+use crate::kit::server::{Kind, Place};
+use crate::live::http::{Message, Stream};
+use crate::live::served::Server;
+use crate::live::watched::{FLOW, act, learn, log, pause_and_resume, start};
 
 /// Events of each run after its first: so many pauses and resumes, and its end.
 const PAUSES: usize = 25;

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::http::{Message, Stream, connect, get};
-use crate::served::Server;
-use crate::watched::{self, FLOW, act, learn, log, pause_and_resume, start};
+use crate::live::http::{Message, Stream, connect, get};
+use crate::live::served::Server;
+use crate::live::watched::{self, FLOW, act, learn, log, pause_and_resume, start};
 
 async fn serving() -> (TempDir, Server) {
     let folder = TempDir::new().unwrap();

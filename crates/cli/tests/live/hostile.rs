@@ -7,10 +7,10 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::http::{Answer, answer, connect, get, post};
-use crate::many::clients;
-use crate::served::Server;
-use crate::watched::{FLOW, learn, start};
+use crate::live::http::{Answer, answer, connect, get, post};
+use crate::live::many::clients;
+use crate::live::served::Server;
+use crate::live::watched::{FLOW, learn, start};
 
 /// Sends these bytes, then a part again and again, until there is an answer.
 async fn say(to: SocketAddr, first: String, part: &str, times: usize) -> std::io::Result<Answer> {

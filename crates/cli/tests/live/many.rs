@@ -6,9 +6,9 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use crate::http::{Stream, connect, write};
-use crate::served::Server;
-use crate::watched::{self, FLOW, act, learn, log, pause_and_resume, send, start};
+use crate::live::http::{Stream, connect, write};
+use crate::live::served::Server;
+use crate::live::watched::{self, FLOW, act, learn, log, pause_and_resume, send, start};
 
 /// How many connections this process may hold: a thousand, or what the system allows.
 pub fn clients() -> usize {

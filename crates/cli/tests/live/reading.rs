@@ -8,10 +8,10 @@ use tempfile::TempDir;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::http::{Answer, Wire, answer, connect, get};
-use crate::served::Server;
-use crate::tls::{connect_safely, make_certificate};
-use crate::watched::{FLOW, learn, start};
+use crate::live::http::{Answer, Wire, answer, connect, get};
+use crate::live::served::Server;
+use crate::live::tls::{connect_safely, make_certificate};
+use crate::live::watched::{FLOW, learn, start};
 
 /// A connection that is kept for the next request.
 struct Kept<W = BufReader<TcpStream>>(W);
@@ -45,7 +45,7 @@ async fn a_connection_reads_and_writes_in_turn_whatever_it_began_with() {
             // An answer to this has a length and no body.
             let request = format!("{began} HTTP/1.1\r\nhost: localhost\r\n\r\n");
             kept.0.write_all(request.as_bytes()).await.unwrap();
-            assert_eq!(crate::http::head(&mut kept.0).await.unwrap().status, 200);
+            assert_eq!(crate::live::http::head(&mut kept.0).await.unwrap().status, 200);
         } else {
             assert!(matches!(kept.ask(began, "").await.status, 200 | 201), "{began}");
         }

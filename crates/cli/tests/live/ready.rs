@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::http::{PATIENCE, get};
-use crate::served::Server;
-use crate::server::{self, Kind};
+use crate::kit::server::{self, Kind};
+use crate::live::http::{PATIENCE, get};
+use crate::live::served::Server;
 
 async fn until_ready_is(server: &Server, status: u16) {
     let until = Instant::now() + PATIENCE;

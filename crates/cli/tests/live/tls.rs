@@ -15,8 +15,8 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::http::{Stream, answer, connect, write};
-use crate::served::Server;
+use crate::live::http::{Stream, answer, connect, write};
+use crate::live::served::Server;
 
 /// A certificate of this machine that signs itself, and its key.
 pub fn make_certificate(folder: &Path) {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use crate::http::{get, post};
+use crate::live::http::{get, post};
 
 pub const FLOW: &str = "watched";
 /// Names of events that a run takes, `e0` and so on.

@@ -9,7 +9,8 @@ use flowline::lock::{LockError, NamedLock};
 use flowline::store::{Acquired, HeldLock, LockRequest, Renewal, Store, Token};
 use serde_json::json;
 
-use crate::site::{Kind, Site, wait_for};
+use crate::kit::wait_for;
+use crate::machines::site::{Kind, Site};
 
 const LONG: Duration = Duration::from_secs(60);
 

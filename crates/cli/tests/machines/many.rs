@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::dice::{Dice, seed, soaking};
-use crate::site::{Kind, Site, wait_for};
+use crate::kit::dice::{Dice, seed, soaking};
+use crate::kit::wait_for;
+use crate::machines::site::{Kind, Site};
 
 const SENDERS: u64 = 10;
 

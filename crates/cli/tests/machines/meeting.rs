@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::site::{Kind, Site, wait_for};
+use crate::kit::wait_for;
+use crate::machines::site::{Kind, Site};
 
 const PATIENT: &str = r#"
 machine: patient

@@ -13,7 +13,7 @@ use flowline::verify::verify;
 use flowline::{Config, Engine};
 use serde_json::json;
 
-use crate::site::{Kind, PATIENCE, Site};
+use crate::machines::site::{Kind, PATIENCE, Site};
 
 const EVERY: Duration = Duration::from_secs(2);
 const FLOW: &str = "flow: parcel\nsteps:\n  pack: { worker: depot }\n";

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flowline::store::Store;
 use serde_json::{Value, json};
 
-use crate::place::Here;
-use crate::served::{Reply, Served};
+use crate::kit::place::Here;
+use crate::kit::served::{Reply, Served};
 
 /// Far beyond what it takes: a machine may be busy with other things.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -183,15 +183,5 @@ impl Site {
                 flowline_postgres::PostgresStore::open(&self.store, made).await.unwrap()
             }
         }
-    }
-}
-
-/// Looks until it is so.
-#[track_caller]
-pub fn wait_for(what: &str, mut so: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < until, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::site::{Kind, Site};
+use crate::machines::site::{Kind, Site};
 
 /// Every action notes that it ran, and what it was given.
 const PARCEL: &str = r#"

@@ -4,7 +4,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::site::{Kind, Site, wait_for};
+use crate::kit::wait_for;
+use crate::machines::site::{Kind, Site};
 
 /// `wait` runs until a file named as its run, with `.go`, is there; `stumble` fails at first; `fall` always.
 const JOB: &str = r#"

@@ -4,8 +4,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::page;
-use crate::script::{self, Surroundings};
+use crate::pages::page;
+use crate::pages::script::{self, Surroundings};
 
 /// No page takes a tenth of this; a machine may be busy.
 const LONGEST_SECONDS: &str = "300";

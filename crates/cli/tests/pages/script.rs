@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::page::{Block, Directive};
+use crate::pages::page::{Block, Directive};
 
 /// What a page's script is made with.
 pub struct Surroundings {
@@ -239,7 +239,7 @@ fn script_of(page: &str) -> Result<String, String> {
         known: vec![("$PORT", "7".to_owned())],
         example: |_| Ok("fn main() {}".to_owned()),
     };
-    of(&crate::page::blocks(page).unwrap(), &around).map(|(script, _)| script)
+    of(&crate::pages::page::blocks(page).unwrap(), &around).map(|(script, _)| script)
 }
 
 #[test]

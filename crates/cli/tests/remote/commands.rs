@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader};
 
 use serde_json::{Value, json};
 
-use crate::crowd::{Running, Server};
-use crate::place::Here;
+use crate::kit::crowd::{Running, Server};
+use crate::kit::place::Here;
 
 const FLOW: &str = "
 flow: odd

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use flowline_check::History;
 
-use crate::client::Client;
-use crate::crowd::{Running, Server};
-use crate::dice::{Dice, seed, soaking};
-use crate::dump::Dump;
-use crate::ledger;
-use crate::place::Here;
-use crate::server::{Kind, Place};
+use crate::kit::client::Client;
+use crate::kit::crowd::{Running, Server};
+use crate::kit::dice::{Dice, seed, soaking};
+use crate::kit::dump::Dump;
+use crate::kit::ledger;
+use crate::kit::place::Here;
+use crate::kit::server::{Kind, Place};
 
 /// A diamond, a step that fails at first, one that emits in its middle, and an end that waits for an event from outside.
 const FLOW: &str = r#"

@@ -7,8 +7,8 @@ use flowline_client::Client;
 use flowline_client::api::work as wire;
 use serde_json::json;
 
-use crate::crowd::{Running, Server};
-use crate::place::Here;
+use crate::kit::crowd::{Running, Server};
+use crate::kit::place::Here;
 
 const FLOW: &str = "flow: one\nsteps:\n  only: { worker: depot }\n";
 const ROUNDS: usize = 300;
@@ -19,7 +19,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// `FLOWLINE_FIGURES=1 cargo test -p flowline-cli --test remote -- figures --nocapture`; `FLOWLINE_FIGURES_STORE` names another
+/// `FLOWLINE_FIGURES=1 cargo test -p flowline-cli --test all remote::figures -- --nocapture`; `FLOWLINE_FIGURES_STORE` names another
 /// store than a SQLite file.
 #[test]
 fn figures_of_latency_and_idle_cost() {

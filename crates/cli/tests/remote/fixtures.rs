@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::crowd::Server;
-use crate::place::Here;
+use crate::kit::crowd::Server;
+use crate::kit::place::Here;
 
 #[test]
 fn the_server_answers_as_the_fixtures_say() {

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::crowd::{Server, wait_for};
-use crate::place::Here;
+use crate::kit::crowd::Server;
+use crate::kit::place::Here;
+use crate::kit::wait_for;
 
 const FLOW: &str = "
 flow: parcel
@@ -177,12 +178,12 @@ fn a_worker_that_stops_gives_back_what_it_cannot_finish() {
     let url = server.url();
     let flags = ["worker", "--server", &url, "--queue", "depot", "--drain", "0s"];
     let mut slow =
-        crate::crowd::Running::start(&here, "slow", &[&flags[..], &["--", "sh", "slow.sh"]].concat());
+        crate::kit::crowd::Running::start(&here, "slow", &[&flags[..], &["--", "sh", "slow.sh"]].concat());
     wait_for("the slow worker has begun", || here.path("began").exists());
     slow.signal("TERM");
     assert_eq!(slow.wait(), Some(0), "{}", std::fs::read_to_string(here.path("slow")).unwrap());
     let _quick =
-        crate::crowd::Running::start(&here, "quick", &[&flags[..], &["--", "sh", "quick.sh"]].concat());
+        crate::kit::crowd::Running::start(&here, "quick", &[&flags[..], &["--", "sh", "quick.sh"]].concat());
     assert_eq!(server.outcome(&run)["status"], "completed");
     let retries: Vec<Value> = server
         .log(&run)

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::crowd::{Running, Server};
-use crate::place::Here;
+use crate::kit::crowd::{Running, Server};
+use crate::kit::place::Here;
 
 const FLOW: &str = "flow: loud\nsteps:\n  say: { worker: depot }\n";
 

@@ -3,9 +3,10 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use crate::crowd::{Running, wait_for};
-use crate::place::Here;
-use crate::server::{Kind, Server};
+use crate::kit::crowd::Running;
+use crate::kit::place::Here;
+use crate::kit::server::{Kind, Server};
+use crate::kit::wait_for;
 
 #[test]
 fn serve_and_work_wait_for_a_store_that_is_away_and_say_so() {

@@ -1,8 +1,8 @@
 //! Every command of the binary, held against itself: on a store and at a server it ends and answers alike. A command that is
 //! in none of the lists here fails the test.
 
-use crate::place::Here;
-use crate::twins::Twins;
+use crate::kit::place::Here;
+use crate::remote_cli::twins::Twins;
 
 /// Commands that work in both places, with their exit code, in an order in which each finds what it needs. A word in braces
 /// stands for a run.

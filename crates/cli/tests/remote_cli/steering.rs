@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::place::{ORDER, Said};
-use crate::twins::Twins;
+use crate::kit::place::{ORDER, Said};
+use crate::remote_cli::twins::Twins;
 
 fn steps(shown: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::place::{Here, Said};
-use crate::served::Served;
+use crate::kit::place::{Here, Said};
+use crate::kit::served::Served;
 
 /// The same twice: a store that commands open, and one behind a server, asked from a folder that has none.
 pub struct Twins {

@@ -3,12 +3,6 @@
 //! with.
 
 mod every;
-#[allow(dead_code)]
-#[path = "../cli/place.rs"]
-mod place;
-#[allow(dead_code)]
-#[path = "../http/served.rs"]
-mod served;
 mod steering;
 mod twins;
 
@@ -18,8 +12,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use place::{Here, Said};
-use served::Served;
+use crate::kit::place::{Here, Said};
+use crate::kit::served::Served;
 use twins::{NOT_HERE, Twins};
 
 #[test]

@@ -4,19 +4,10 @@
 //! Numbers are small enough for every run of the tests; `FLOWLINE_SOAK=1` takes the large ones.
 #![cfg(unix)]
 
-#[allow(dead_code)]
-#[path = "../faults/dice.rs"]
-mod dice;
 mod locks;
 mod many;
 mod meeting;
-#[allow(dead_code)]
-#[path = "../cli/place.rs"]
-mod place;
 mod reconciling;
-#[allow(dead_code)]
-#[path = "../http/served.rs"]
-mod served;
 mod site;
 mod taking;
 mod working;
@@ -24,9 +15,9 @@ mod working;
 /// Each claim once on each kind of store.
 macro_rules! on_each {
     ($($part:ident: $($claim:ident)*;)*) => {
-        mod sqlite { $($(#[test] fn $claim() { crate::$part::$claim(crate::site::Kind::Sqlite); })*)* }
-        mod redis { $($(#[test] fn $claim() { crate::$part::$claim(crate::site::Kind::Redis); })*)* }
-        mod postgres { $($(#[test] fn $claim() { crate::$part::$claim(crate::site::Kind::Postgres); })*)* }
+        mod sqlite { $($(#[test] fn $claim() { crate::machines::$part::$claim(crate::machines::site::Kind::Sqlite); })*)* }
+        mod redis { $($(#[test] fn $claim() { crate::machines::$part::$claim(crate::machines::site::Kind::Redis); })*)* }
+        mod postgres { $($(#[test] fn $claim() { crate::machines::$part::$claim(crate::machines::site::Kind::Postgres); })*)* }
     };
 }
 

@@ -137,10 +137,6 @@ impl Served {
         assert!(reply.status == 200 || reply.status == 201, "{reply:?}");
     }
 
-    pub fn pid(&self) -> u32 {
-        self.process.0.id()
-    }
-
     /// Asks it to stop; what it has said on stderr since it listened, by line.
     pub fn said(mut self) -> Vec<String> {
         let _ = Command::new("kill").args(["-TERM", &self.process.0.id().to_string()]).status();

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::place::Here;
+use crate::kit::place::Here;
+use crate::kit::wait_for;
 
 /// A process that can be killed and started again.
 #[derive(Debug)]
@@ -163,14 +164,5 @@ impl Server {
             assert!(Instant::now() < until, "the run does not end: {row}");
             thread::sleep(Duration::from_millis(20));
         }
-    }
-}
-
-/// Looks until it is so.
-pub fn wait_for(what: &str, mut so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while !so() {
-        assert!(Instant::now() < until, "waited in vain until {what}");
-        thread::sleep(Duration::from_millis(10));
     }
 }

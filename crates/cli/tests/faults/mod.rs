@@ -4,14 +4,6 @@
 //! `FLOWLINE_SOAK=1` makes them many: 200 kills and 50 pauses instead of 40 and 10.
 #![cfg(unix)]
 
-#[allow(dead_code)]
-#[path = "../cli/place.rs"]
-mod place;
-
-mod dice;
 mod disk;
-mod dump;
 mod kills;
-mod ledger;
-mod silence;
 mod torn;

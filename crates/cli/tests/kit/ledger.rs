@@ -3,7 +3,7 @@
 use flowline::core::{RunId, RunKey, Tenant};
 use flowline_check::{AttemptReport, Effect, Effects};
 
-use crate::place::Here;
+use crate::kit::place::Here;
 
 /// A diamond, a step that fails at first, one that emits in its middle, and an end that waits for an event from outside.
 pub const FLOW: &str = r#"

@@ -4,32 +4,16 @@
 //! are its own; the others are those that `cargo xtask test` starts.
 #![cfg(unix)]
 
-mod client;
 mod criteria;
-#[allow(dead_code)]
-#[path = "../faults/dice.rs"]
-mod dice;
-#[allow(dead_code)]
-#[path = "../faults/dump.rs"]
-mod dump;
 mod faults;
 mod fleet;
-#[allow(dead_code)]
-#[path = "../faults/ledger.rs"]
-mod ledger;
-#[allow(dead_code)]
-#[path = "../cli/place.rs"]
-mod place;
 mod proxy;
-mod server;
-#[path = "../faults/silence.rs"]
-mod silence;
 
 /// Each claim once on each kind of server.
 macro_rules! on_both {
     ($($part:ident: $($claim:ident)*;)*) => {
-        mod redis { $($(#[test] fn $claim() { crate::$part::$claim(crate::server::Kind::Redis); })*)* }
-        mod postgres { $($(#[test] fn $claim() { crate::$part::$claim(crate::server::Kind::Postgres); })*)* }
+        mod redis { $($(#[test] fn $claim() { crate::instances::$part::$claim(crate::kit::server::Kind::Redis); })*)* }
+        mod postgres { $($(#[test] fn $claim() { crate::instances::$part::$claim(crate::kit::server::Kind::Postgres); })*)* }
     };
 }
 

@@ -13,8 +13,8 @@ use flowline_postgres::PostgresStore;
 use flowline_redis::RedisStore;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::place::Here;
-use crate::server::Kind;
+use crate::kit::place::Here;
+use crate::kit::server::Kind;
 
 /// Who has no answer by then has none.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -7,9 +7,8 @@ mod logs;
 mod machines;
 mod metrics;
 mod pages;
+mod refused;
 mod registry;
-#[allow(dead_code)]
-mod served;
 mod state;
 mod traces;
 mod verbs;

@@ -3,7 +3,6 @@
 mod calling;
 mod deleting;
 mod machines;
-mod place;
 mod reading;
 mod refusals;
 mod registry;
