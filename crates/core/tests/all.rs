@@ -5,6 +5,7 @@ mod scenario;
 
 mod any_flow;
 mod attempts;
+mod budgets;
 mod definitions;
 mod definitions_any_input;
 mod flows;

@@ -1,14 +1,12 @@
 //! What a definition may cost: an expression that takes too much ends its step, its event or its run, and is never tried
 //! again.
 
-mod scenario;
-
 use std::time::Duration;
 
+use crate::scenario::{Came, Scenario};
 use flowline_core::EventType;
 use flowline_core::decide::Refusal;
 use flowline_core::run::{Phase, Status};
-use scenario::{Came, Scenario};
 
 /// Four loops in each other: 55 items are past every budget.
 const NESTED: &str = "L.all(a, L.all(b, L.all(c, L.all(d, a + b + c + d >= 0))))";
