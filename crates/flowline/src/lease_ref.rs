@@ -130,8 +130,8 @@ impl Engine {
                 }
                 Ok(Applied { changed: true, status })
             }
-            // Without a seal it may be a guess, and a guess is not confirmed.
-            InputOutcome::Applied { .. } if lease.seal.is_none() => Err(stale()),
+            // Without a seal it may be a guess, and a guess learns nothing of the run.
+            _ if lease.seal.is_none() => Err(stale()),
             InputOutcome::Applied { status } => Ok(Applied { changed: false, status }),
             InputOutcome::StaleLease(Some(ended @ Refusal::Ended(_))) => Err(EngineError::Refused(ended)),
             InputOutcome::StaleLease(_) => Err(stale()),
@@ -143,13 +143,17 @@ impl Engine {
     /// decided on.
     async fn check(&self, lease: &LeaseRef) -> Result<Attempt, EngineError> {
         let store = &*self.shared.store;
-        let found = row(store, &lease.run).await?;
+        // Before the run is looked for: whoever made a reference up isn't told whether it exists.
         if let Some(seal) = &lease.seal {
             let sealer = self.shared.sealer().await?;
             if !sealer.is_sealed(&lease.run.tenant, &lease.said(), seal) {
                 return Err(stale());
             }
         }
+        let found = match row(store, &lease.run).await {
+            Err(EngineError::NoSuchRun(_)) if lease.seal.is_none() => return Err(stale()),
+            found => found?,
+        };
         let plan = self.shared.plans.get(store, &found.tenant, &found.definition).await?;
         let runner = plan.definition.steps.get(lease.step as usize).map(|step| &step.runner);
         let Some(Runner::Http(HttpRequest { callback: true, .. })) = runner else { return Err(stale()) };

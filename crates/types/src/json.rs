@@ -9,6 +9,8 @@ use serde_json::value::RawValue;
 
 use crate::limits::{self, Limit};
 
+mod unique;
+
 /// A JSON text, shared and never reparsed on its way through. Cloning is a reference count.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Json(Arc<str>);
@@ -24,6 +26,9 @@ pub enum JsonError {
     Unreadable(String),
     #[error("nested deeper than {} levels", limits::JSON_DEPTH)]
     Depth,
+    /// Parsers differ in which of the two counts, so one could be shown to a check and the other to what comes after it.
+    #[error("the key {0:?} is given twice in one object")]
+    Twice(String),
     #[error("{what} is {bytes} bytes; the limit is {} (setting {})", limit.bytes, limit.setting)]
     Size { what: String, bytes: usize, limit: Limit },
 }
@@ -38,12 +43,19 @@ impl Json {
     }
 
     /// Refuses what could be carried but not read: a text that nests deeper than [`limits::JSON_DEPTH`], half of a character
-    /// (`"\ud83d"`), a number beyond all bounds (`1e400`). For callers that carry parts of a text without parsing them.
+    /// (`"\ud83d"`), a number beyond all bounds (`1e400`), an object with the same key twice. For callers that carry parts of a
+    /// text without parsing them.
     pub fn check(text: &str) -> Result<(), JsonError> {
-        match survey(text, limits::JSON_DEPTH) {
-            Survey::Plain => Ok(()),
-            Survey::TooDeep => Err(JsonError::Depth),
-            Survey::Doubtful => match serde_json::from_str::<Readable>(text) {
+        let Survey { doubt, members } = survey(text, limits::JSON_DEPTH);
+        match doubt {
+            Doubt::TooDeep => return Err(JsonError::Depth),
+            // Where it isn't JSON, its parser says so.
+            _ if members > 1 => unique::check(text)?,
+            _ => {}
+        }
+        match doubt {
+            Doubt::None | Doubt::TooDeep => Ok(()),
+            Doubt::Readable => match serde_json::from_str::<Readable>(text) {
                 // Whatever else is wrong with it is for its parser to say.
                 Err(error) if serde_json::from_str::<&RawValue>(text).is_ok() => {
                     Err(JsonError::Unreadable(error.to_string()))
@@ -102,11 +114,17 @@ impl Json {
 }
 
 /// What a look at a text tells.
-enum Survey {
+struct Survey {
+    doubt: Doubt,
+    /// Members of all objects.
+    members: usize,
+}
+
+enum Doubt {
     /// If it is JSON at all, it can be read.
-    Plain,
+    None,
     /// It has an escaped character or a number that may be none.
-    Doubtful,
+    Readable,
     TooDeep,
 }
 
@@ -116,7 +134,7 @@ const DIGITS: usize = 300;
 /// Brackets outside strings, counted; cheap enough to run before any parser sees the text.
 fn survey(text: &str, limit: usize) -> Survey {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
-    let (mut doubtful, mut digits) = (false, 0);
+    let (mut doubtful, mut digits, mut members) = (false, 0, 0);
     for byte in text.bytes() {
         if in_string {
             match byte {
@@ -136,16 +154,17 @@ fn survey(text: &str, limit: usize) -> Survey {
             b'[' | b'{' => {
                 depth += 1;
                 if depth > limit {
-                    return Survey::TooDeep;
+                    return Survey { doubt: Doubt::TooDeep, members };
                 }
             }
             b']' | b'}' => depth = depth.saturating_sub(1),
+            b':' => members += 1,
             // Of a number, or of a word, which does no harm.
             b'e' | b'E' => doubtful = true,
             _ => doubtful |= digits > DIGITS,
         }
     }
-    if doubtful { Survey::Doubtful } else { Survey::Plain }
+    Survey { doubt: if doubtful { Doubt::Readable } else { Doubt::None }, members }
 }
 
 /// Reads every string and number of a text, and keeps none.

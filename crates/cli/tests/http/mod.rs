@@ -3,6 +3,7 @@
 mod access;
 mod contract;
 mod deploy;
+mod hostile;
 mod logs;
 mod machines;
 mod metrics;

@@ -115,6 +115,15 @@ pub struct AttemptEnding {
 #[derive(Debug, Clone)]
 pub struct Remote {
     engine: Engine,
+    /// Only attempts of these queues, where it is bound to some.
+    queues: Option<Arc<[String]>>,
+}
+
+impl Remote {
+    /// The same for a worker that may work on these queues only: leases of others are nothing to it.
+    pub fn bound_to(self, queues: impl Into<Arc<[String]>>) -> Remote {
+        Remote { queues: Some(queues.into()), ..self }
+    }
 }
 
 /// The worker that a reference was given to, as the reference says. Believe it only after a report under it was taken.
@@ -148,7 +157,7 @@ impl Engine {
     /// # }
     /// ```
     pub fn remote(&self) -> Remote {
-        Remote { engine: self.clone() }
+        Remote { engine: self.clone(), queues: None }
     }
 }
 

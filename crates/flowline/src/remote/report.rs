@@ -8,7 +8,7 @@ use std::time::Duration;
 use flowline_core::event::EventType;
 use flowline_core::limits::format_bytes;
 use flowline_core::{Json, RunKey, Time, json};
-use flowline_store::{Append, AttemptLine, EventQuery, Extend, Extended, Gone, JobKey, StateSpace};
+use flowline_store::{Append, AttemptLine, EventQuery, Extend, Extended, Gone, StateSpace};
 use tokio::sync::oneshot;
 
 use super::lease::Lease;
@@ -296,16 +296,16 @@ impl Remote {
 
     /// Gives attempts back. Their next ones start elsewhere and count neither as failed nor as lost.
     pub async fn release(&self, leases: &[String]) -> Result<(), EngineError> {
-        let sealer = self.engine.shared.sealer().await?;
-        let lease = |lease: &String| Lease::decode(lease, sealer, self.engine.tenant());
-        let extend = |lease: Lease| Extend {
-            run: self.engine.key(&lease.run),
-            key: JobKey::Step(lease.step),
-            token: lease.token,
-        };
-        let leases: Vec<Extend> = leases.iter().filter_map(lease).map(extend).collect();
-        if !leases.is_empty() {
-            self.engine.shared.store.release(leases).await?;
+        let mut held = Vec::with_capacity(leases.len());
+        for lease in leases {
+            match self.open(lease).await {
+                Ok(worker) => held.push(worker.attempt.lease()),
+                Err(EngineError::StaleLease(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if !held.is_empty() {
+            self.engine.shared.store.release(held).await?;
         }
         Ok(())
     }
@@ -318,7 +318,9 @@ impl Remote {
         let run = self.engine.key(&lease.run);
         let (plan, trace) = self.plan_of(&run).await?;
         let step = plan.steps.get(lease.step as usize);
-        if step.is_none_or(|step| *step.need != *REMOTE) {
+        let bound =
+            |queue: &str| self.queues.as_ref().is_none_or(|queues| queues.iter().any(|own| own == queue));
+        if step.is_none_or(|step| *step.need != *REMOTE || !bound(&step.queue)) {
             return Err(stale("this isn't a valid lease"));
         }
         let (step, number, token) = (lease.step, lease.attempt, lease.token);

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, HttpBody as _};
-use axum::http::{HeaderValue, Method, Request, header};
+use axum::http::{HeaderValue, Method, Request, Version, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 
@@ -25,6 +25,10 @@ pub async fn through(app: &App, found: RouteMatch, request: Request<Incoming>) -
     let request = request.map(|body| if body.is_end_stream() { Body::empty() } else { Body::new(body) });
     let asked = Asked::of(app, &request);
     let (route, response) = match found {
+        _ if !has_one_host(&request) => {
+            let detail = "send one Host header; a request with none or several means something else to each who reads it";
+            (UNMATCHED, Problem::new(&codes::BAD_REQUEST, detail).into_response())
+        }
         RouteMatch::Route(route, values) => {
             let answered = access::check(app, route, values, request);
             let answered = tokio::time::timeout(HANDLER_TIME, answered).await;
@@ -43,6 +47,12 @@ pub async fn through(app: &App, found: RouteMatch, request: Request<Incoming>) -
         }
     };
     asked.answered(app, route, response)
+}
+
+/// Whether a request says which host it is for, once. Before HTTP/1.1 it didn't have to.
+fn has_one_host(request: &Request<Body>) -> bool {
+    let hosts = request.headers().get_all(header::HOST).iter().count();
+    hosts == 1 || hosts == 0 && request.version() < Version::HTTP_11
 }
 
 /// Answers a request with a method that its path does not have, with those that it has.

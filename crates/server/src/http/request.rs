@@ -10,6 +10,7 @@ use axum::http::{Request, header};
 use flowline::Engine;
 use flowline::core::time::parse_duration;
 use flowline::core::{Json, RunId, RunKey, Time};
+use flowline::remote::Remote;
 use flowline::store::RunRow;
 use serde::de::DeserializeOwned;
 
@@ -58,6 +59,17 @@ impl Caller {
     pub async fn row(&self, run: &str) -> Result<RunRow, Problem> {
         let row = self.engine.row(&self.run_key(run)?).await?;
         if self.principal.may_see_flow(&row.flow_name) { Ok(row) } else { Err(Problem::no_such_run(run)) }
+    }
+
+    /// Work for remote workers, on the queues that this caller may work on.
+    pub fn remote(&self) -> Remote {
+        let remote = self.engine.remote();
+        match (&self.principal.queues, &self.principal.flows) {
+            (Some(queues), _) => remote.bound_to(queues.clone()),
+            // A queue can have jobs of any flow.
+            (None, Some(_)) => remote.bound_to([]),
+            (None, None) => remote,
+        }
     }
 
     pub fn check_flow(&self, flow: &str) -> Result<(), Problem> {

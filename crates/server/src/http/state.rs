@@ -90,11 +90,11 @@ pub async fn read_scopes(store: &dyn Store, tenant: &Tenant) -> Result<StateScop
 impl Caller {
     /// What is shared by all flows of a tenant is not for those who are bound to some.
     pub fn check_shared_state(&self) -> Result<(), Problem> {
-        match &self.principal.flows {
-            None => Ok(()),
-            Some(_) => Err(Problem::new(
+        match (&self.principal.flows, &self.principal.queues) {
+            (None, None) => Ok(()),
+            _ => Err(Problem::new(
                 &codes::FORBIDDEN,
-                "all flows share this state, so it needs a token that isn't bound to flows",
+                "all flows share this state, so it needs a token that isn't bound to flows or queues",
             )),
         }
     }

@@ -109,7 +109,7 @@ async fn claim(
     let request = request(&caller, asked)?;
     request.check()?;
     app.workers.note(&caller, &request.worker, &request.queues).await;
-    let jobs = caller.engine.remote().claim(request).await?;
+    let jobs = caller.remote().claim(request).await?;
     Ok(Json(work::ClaimAnswer { jobs, times: times(&caller) }).into_response())
 }
 
@@ -140,7 +140,7 @@ async fn heartbeat(
     JsonBody(asked): JsonBody<work::HeartbeatRequest>,
 ) -> Result<Json<work::HeartbeatAnswer>, Problem> {
     at_most("/leases", asked.leases.len(), LEASES)?;
-    let beats = caller.engine.remote().heartbeat(&asked.leases).await?;
+    let beats = caller.remote().heartbeat(&asked.leases).await?;
     let held = asked.leases.iter().zip(&beats).find(|(_, beat)| **beat == remote::Beat::Held);
     if let Some(worker) = held.and_then(|(lease, _)| remote::worker_of(lease)) {
         app.workers.refresh(&caller, &worker).await;
@@ -161,7 +161,7 @@ async fn complete(
     next.as_ref().map_or(Ok(()), WorkRequest::check)?;
     let endings =
         asked.outcomes.into_iter().enumerate().map(ending).collect::<Result<Vec<AttemptEnding>, _>>()?;
-    let remote = caller.engine.remote();
+    let remote = caller.remote();
     let mut reports = remote.complete(endings).await;
     if let [Err(_)] = reports[..]
         && let Some(Err(error)) = reports.pop()
@@ -240,7 +240,7 @@ async fn append(
     });
     let gets: Vec<(String, String)> = gets.collect();
     at_most("/lines", gets.len(), GETS)?;
-    let appended = caller.engine.remote().append(&asked.lease, asked.from_line, lines).await?;
+    let appended = caller.remote().append(&asked.lease, asked.from_line, lines).await?;
     let found = gets.into_iter().zip(appended.found);
     let found = found.map(|((scope, get), value)| work::Found { get, scope, value }).collect();
     Ok(Json(work::AppendAnswer { lines: appended.lines, found }))
@@ -299,8 +299,7 @@ async fn emit(
     _: Params,
     JsonBody(asked): JsonBody<work::EmitRequest>,
 ) -> Result<Json<work::EmitAnswer>, Problem> {
-    let Applied { changed, status } =
-        caller.engine.remote().emit(&asked.lease, &asked.name, asked.payload).await?;
+    let Applied { changed, status } = caller.remote().emit(&asked.lease, &asked.name, asked.payload).await?;
     Ok(Json(work::EmitAnswer { applied: changed, run_status: status }))
 }
 
@@ -310,7 +309,7 @@ async fn release(
     JsonBody(asked): JsonBody<work::ReleaseRequest>,
 ) -> Result<StatusCode, Problem> {
     at_most("/leases", asked.leases.len(), LEASES)?;
-    caller.engine.remote().release(&asked.leases).await?;
+    caller.remote().release(&asked.leases).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

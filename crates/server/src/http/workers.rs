@@ -9,7 +9,7 @@ use axum::handler::Handler as _;
 use flowline::core::{Json as Raw, Tenant};
 use flowline::store::query::PAGE;
 use flowline::store::{DocumentQuery, NewDocument};
-use flowline_api::queues::WorkerList;
+use flowline_api::queues::{WorkerList, WorkerRow};
 use serde_json::json;
 
 use super::problem::Problem;
@@ -30,7 +30,7 @@ pub const ROUTES: &[Route] = &[Route {
     path: "/v1/workers",
     access: Access::Needs(Scope::Read),
     summary: "List remote workers",
-    about: "Workers that asked for jobs or sent a heartbeat in the last ten minutes, by name.",
+    about: "Workers that asked for jobs or sent a heartbeat in the last ten minutes, by name. A token that's bound to queues sees only workers of these, so a page can have fewer items than `limit`, or none, and still have a `next`.",
     query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." }],
     body: None,
     answers: &[Answer::json::<WorkerList>(200, "")],
@@ -102,5 +102,13 @@ async fn list(caller: Caller, params: Params) -> Result<Json<WorkerList>, Proble
     };
     let page = caller.engine.store().documents(&collection(caller.engine.tenant()), query).await?;
     let next = page.items.last().filter(|_| page.more).map(|last| last.id.clone());
-    Ok(Json(WorkerList { items: read_documents(page.items)?, has_more: page.more, next }))
+    let mut items: Vec<WorkerRow> = read_documents(page.items)?;
+    let principal = &caller.principal;
+    if principal.flows.is_some() || principal.queues.is_some() {
+        for worker in &mut items {
+            worker.queues.retain(|queue| principal.may_see_queue(queue));
+        }
+        items.retain(|worker| !worker.queues.is_empty());
+    }
+    Ok(Json(WorkerList { items, has_more: page.more, next }))
 }

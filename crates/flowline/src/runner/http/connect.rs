@@ -116,15 +116,15 @@ impl Connector {
                 .map_err(|error| failed(target, &error.to_string()))?
                 .collect(),
         };
-        let Some(first) = found.first().copied() else {
+        if found.is_empty() {
             return Err(failed(target, "the host name has no address"));
-        };
+        }
         let permitted = |address: &SocketAddr| self.allow.permits(host, address.ip());
         let permitted: Vec<SocketAddr> = found.into_iter().filter(permitted).take(TRIED).collect();
         if permitted.is_empty() {
+            // Not which address: that would map the network behind this server, name by name.
             let text = format!(
-                "{target} is at {}, which isn't a public address; allow it with the setting `http-allow` (now: {})",
-                first.ip(),
+                "{target} doesn't have a public address; allow it with the setting `http-allow` (now: {})",
                 self.allow
             );
             return Err(StepError::fatal(text).code("address_refused"));
