@@ -152,9 +152,25 @@ pub struct AuditEntry {
     pub action: String,
     pub method: String,
     pub path: String,
-    /// HTTP status of the response.
+    /// HTTP status of the response. 0 while the request is being carried out, and if the server died before it was done.
     #[cfg_attr(feature = "schema", schemars(with = "u32"))]
     pub status: u16,
+    /// Id of the token. Missing if the server requires none, and from entries of older builds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_id: Option<String>,
+    /// Address that the request came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Path of the route, with the names of its parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// What was asked for: flow, action, filter, scopes and the like, without payloads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(with = "Option<std::collections::BTreeMap<String, serde_json::Value>>")
+    )]
+    pub asked: Option<serde_json::Map<String, serde_json::Value>>,
     /// User on whose behalf it was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_behalf_of: Option<String>,

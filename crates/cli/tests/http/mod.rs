@@ -1,6 +1,7 @@
 //! The HTTP API over real sockets: every route against the schema that it declares, and who may do what.
 
 mod access;
+mod audit;
 mod contract;
 mod deploy;
 mod hostile;

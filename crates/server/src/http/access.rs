@@ -1,7 +1,7 @@
 //! Who may do what: every request has a principal, and every route names the scope that it needs.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -12,12 +12,13 @@ use flowline::store::{Store, StoreError};
 use futures_util::StreamExt as _;
 
 use super::App;
+use super::audit::{Act, Peer};
 use super::cors::Origins;
 use super::paths::PathPart;
 use super::problem::Problem;
-use super::request::Arrived;
+use super::request::{Arrived, read_ahead};
 use super::route::{Handled, Route, Scope};
-use super::{audit, codes, session};
+use super::{audit, codes, events, session};
 use crate::token;
 use flowline_api::access::TokenRow;
 
@@ -38,6 +39,8 @@ pub struct Principal {
     pub subject: Arc<str>,
     /// Whether a token says so.
     pub by_token: bool,
+    /// Which one.
+    pub token_id: Option<Arc<str>>,
     pub scopes: Arc<[Scope]>,
     pub roles: Arc<[String]>,
     /// Only these flows, where it is bound to some.
@@ -53,6 +56,7 @@ impl Principal {
             tenant,
             subject: "anyone".into(),
             by_token: false,
+            token_id: None,
             scopes: [Scope::Admin].into(),
             roles: [].into(),
             flows: None,
@@ -65,6 +69,7 @@ impl Principal {
             tenant: row.tenant,
             subject: row.subject.into(),
             by_token: true,
+            token_id: Some(row.id.into()),
             scopes: row.scopes.into(),
             roles: row.roles.into(),
             flows: row.flows.map(Into::into),
@@ -155,8 +160,7 @@ pub async fn check(
     values: Vec<PathPart>,
     mut request: Request<Body>,
 ) -> Response {
-    let acted_for = Arc::new(OnceLock::new());
-    let mut arrived = Arrived { route, values, principal: None, acted_for: acted_for.clone() };
+    let mut arrived = Arrived { route, values, principal: None, act: None };
     let scopes = route.access.scopes();
     if scopes.is_empty() {
         request.extensions_mut().insert(arrived);
@@ -166,31 +170,63 @@ pub async fn check(
         Ok(known) => known,
         Err(problem) => return problem.into_response(),
     };
-    let (asked_by, path) = (principal.clone(), request.uri().path().to_owned());
-    let response = if let Some(scope) = scopes.iter().copied().find(|scope| principal.has(*scope)) {
-        arrived.principal = Some(principal);
-        request.extensions_mut().insert(arrived);
-        let answer = (route.handler)(request, app.clone());
-        match token {
-            None => answer.await,
-            Some(token) => while_good(app, scope, token, answer).await,
-        }
-    } else {
+    let audited = audit::is_audited(route);
+    let may_act = audited || principal.has(Scope::OnBehalf) && events::SENDS.contains(&route.path);
+    let peer = request.extensions().get::<Peer>().copied();
+    let act = may_act.then(|| Arc::new(Act::of(&principal, route, request.uri().path(), peer)));
+    let Some(scope) = scopes.iter().copied().find(|scope| principal.has(*scope)) else {
         let unbound = if scopes == [Scope::Admin] { " that isn't bound to flows or queues" } else { "" };
         let names: Vec<String> = scopes.iter().map(|scope| format!("`{}`", scope.as_str())).collect();
         let detail = format!("this needs a token with scope {}{unbound}", names.join(" or "));
-        Problem::new(&codes::FORBIDDEN, detail).into_response()
+        if let Some(act) = act.filter(|_| audited) {
+            Box::pin(act.end(app.engine.store(), codes::FORBIDDEN.status)).await;
+        }
+        return Problem::new(&codes::FORBIDDEN, detail).into_response();
     };
-    let user = acted_for.get();
-    if audit::is_audited(route) || user.is_some() {
-        let act = audit::Act { route, path: &path, status: response.status().as_u16(), user };
-        Box::pin(audit::write(app.engine.store(), &asked_by, act)).await;
+    arrived.principal = Some(principal);
+    arrived.act = act.clone();
+    request.extensions_mut().insert(arrived);
+    match act {
+        None => while_good(app.clone(), scope, token, (route.handler)(request, app.clone())).await,
+        Some(act) => audit::carried_out(recorded(app.clone(), route, (scope, token), request, act)).await,
+    }
+}
+
+/// Does what the audit log is to know of, between the two times that it is written. What is done for somebody else is
+/// written when the handler knows for whom.
+async fn recorded(
+    app: App,
+    route: &'static Route,
+    (scope, token): (Scope, Option<String>),
+    request: Request<Body>,
+    act: Arc<Act>,
+) -> Response {
+    let audited = audit::is_audited(route);
+    let request = match audited {
+        true => intended(&app, request, &act).await,
+        false => Ok(request),
+    };
+    let response = match request {
+        Ok(request) => while_good(app.clone(), scope, token, (route.handler)(request, app.clone())).await,
+        Err(problem) => problem.into_response(),
+    };
+    if audited || act.is_for_another() {
+        act.end(app.engine.store(), response.status().as_u16()).await;
     }
     response
 }
 
+/// Writes what is asked for, before it is done.
+async fn intended(app: &App, request: Request<Body>, act: &Act) -> Result<Request<Body>, Problem> {
+    let (request, body) = read_ahead(request, app).await?;
+    act.asks_by(&body);
+    act.begin(app.engine.store()).await?;
+    Ok(request)
+}
+
 /// Whoever waits or follows is let go when the token is revoked.
-async fn while_good(app: &App, scope: Scope, token: String, answer: Handled) -> Response {
+async fn while_good(app: App, scope: Scope, token: Option<String>, answer: Handled) -> Response {
+    let Some(token) = token else { return answer.await };
     // A worker that waits would be given a job.
     if scope == Scope::Work {
         return tokio::select! {

@@ -77,6 +77,9 @@ const FILTERS: &[Query] = &[
     LIMIT,
 ];
 
+/// The routes that send events, which can be for somebody else.
+pub const SENDS: [&str; 2] = ["/v1/runs/{run}/events", "/v1/flows/{flow}/events"];
+
 pub const ROUTES: &[Route] = &[
     sending(
         "/v1/runs/{run}/events",
@@ -184,7 +187,9 @@ fn sender(send: &EventSend, caller: &Caller) -> Result<Sender, Problem> {
         (Some(user), roles) => (user.clone(), roles.clone().unwrap_or_default()),
     };
     // Said before anything can fail: who is refused has tried.
-    let _ = caller.acted_for.set(user.chars().take(limits::KEY_BYTES).collect());
+    if let Some(act) = &caller.act {
+        act.is_for(user.chars().take(limits::KEY_BYTES).collect());
+    }
     if let Some(role) = roles.iter().find(|role| !principal.roles.contains(role)) {
         let detail = format!("the token can't grant role {role:?}, which it doesn't have itself");
         return Err(Problem::new(&codes::FORBIDDEN, detail));
@@ -228,6 +233,9 @@ async fn answer(
     request: SendRequest,
     row: Option<RunRow>,
 ) -> Result<Response, Problem> {
+    if let Some(act) = caller.act.as_ref().filter(|act| act.is_for_another()) {
+        act.begin(caller.engine.store()).await?;
+    }
     let until = wait.map(|wait| Instant::now() + wait);
     let mut sent = request.send().await?;
     let run = caller.engine.key(&sent.run_id);

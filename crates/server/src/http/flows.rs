@@ -165,6 +165,9 @@ fn parse(body: &Text) -> Result<Result<Read, Diagnostics>, Problem> {
 async fn register(caller: Caller, _: Params, body: Text) -> Result<Response, Problem> {
     let mut read = parse(&body)?.map_err(|wrong| EngineError::Definition(Box::new(wrong)))?;
     let flow = read.definition.flow.clone();
+    if let Some(act) = &caller.act {
+        act.asks("flow", flow.as_str());
+    }
     caller.check_flow(&flow)?;
     let store = caller.engine.store();
     let plan = Plan::build(read.definition).map_err(EngineError::from)?;

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,6 +23,7 @@ use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 
 use super::Api;
+use super::audit::Peer;
 use super::route::Effect;
 use super::threads::{Seat, Ways};
 
@@ -75,7 +78,7 @@ pub async fn serve(listener: TcpListener, api: Api, how: Listening, stop: impl F
             accepted = listener.accept() => accepted,
             () = &mut stop => break,
         };
-        let (stream, _) = match accepted {
+        let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;
@@ -83,7 +86,8 @@ pub async fn serve(listener: TcpListener, api: Api, how: Listening, stop: impl F
             }
         };
         let (api, watcher, seat, mut over) = (api.clone(), graceful.watcher(), Arc::default(), over.clone());
-        let served = serve_one(Patient::new(stream, Arc::clone(&seat)), how.tls.clone(), api, watcher);
+        let served =
+            serve_one(Patient::new(stream, Arc::clone(&seat)), how.tls.clone(), (api, peer), watcher);
         let connection = async move {
             let _place = place;
             tokio::select! {
@@ -100,7 +104,7 @@ pub async fn serve(listener: TcpListener, api: Api, how: Listening, stop: impl F
     drop(open);
 }
 
-async fn serve_one(stream: Patient, tls: Option<TlsAcceptor>, api: Api, watcher: Watcher) {
+async fn serve_one(stream: Patient, tls: Option<TlsAcceptor>, api: (Api, SocketAddr), watcher: Watcher) {
     let seat = stream.seat.clone();
     match tls {
         None => speak(stream, seat, api, watcher).await,
@@ -112,11 +116,12 @@ async fn serve_one(stream: Patient, tls: Option<TlsAcceptor>, api: Api, watcher:
     }
 }
 
-async fn speak<S>(stream: S, seat: Arc<Seat>, api: Api, watcher: Watcher)
+async fn speak<S>(stream: S, seat: Arc<Seat>, (api, peer): (Api, SocketAddr), watcher: Watcher)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(move |request| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
         let answer = api.clone().answer(request, seat.clone());
         async move { Ok::<_, Infallible>(answer.await) }
     });

@@ -1,9 +1,9 @@
 //! What a handler gets out of a request, checked before it is handed on: who asks, the parameters, the body.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{Request, header};
@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 
 use super::App;
 use super::access::Principal;
+use super::audit::Act;
 use super::codes;
 use super::paths::PathPart;
 use super::problem::Problem;
@@ -35,8 +36,8 @@ pub struct Arrived {
     pub values: Vec<PathPart>,
     /// Who asks, where that is asked for.
     pub principal: Option<Principal>,
-    /// The user for whom it is asked, once the handler knows.
-    pub acted_for: Arc<OnceLock<String>>,
+    /// Its entry in the audit log, if it has or may get one.
+    pub act: Option<Arc<Act>>,
 }
 
 /// Who asks, and the engine acting for the tenant of that.
@@ -44,8 +45,8 @@ pub struct Arrived {
 pub struct Caller {
     pub principal: Principal,
     pub engine: Engine,
-    /// The user for whom this is done, where it is for somebody else: the audit log has it.
-    pub acted_for: Arc<OnceLock<String>>,
+    /// What the audit log will have of this, if anything.
+    pub act: Option<Arc<Act>>,
 }
 
 impl Caller {
@@ -82,11 +83,11 @@ impl FromRequestParts<App> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Caller, Problem> {
         let arrived = parts.extensions.get::<Arrived>();
-        let acted_for = arrived.map(|arrived| arrived.acted_for.clone()).unwrap_or_default();
+        let act = arrived.and_then(|arrived| arrived.act.clone());
         let principal = arrived.and_then(|arrived| arrived.principal.clone());
         let principal = principal.ok_or_else(|| Problem::new(&codes::INTERNAL, "nobody asked who asks"))?;
         let engine = app.engine.acting_for(principal.tenant.clone());
-        Ok(Caller { principal, engine, acted_for })
+        Ok(Caller { principal, engine, act })
     }
 }
 
@@ -294,14 +295,43 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     path.iter().map(part).collect()
 }
 
+/// Reads the body of a request before its handler does, who gets it all the same.
+pub async fn read_ahead(request: Request<Body>, app: &App) -> Result<(Request<Body>, Bytes), Problem> {
+    let (parts, body) = request.into_parts();
+    if takes(&parts).is_none() {
+        // What comes all the same is nobody's business.
+        return Ok((Request::from_parts(parts, body), Bytes::new()));
+    }
+    let bytes = read_bytes(&parts, body, app).await?;
+    Ok((Request::from_parts(parts, Body::from(bytes.clone())), bytes))
+}
+
 async fn read_text(request: Request<Body>, app: &App) -> Result<(String, String), Problem> {
-    let body = request.extensions().get::<Arrived>().and_then(|arrived| arrived.route.body.as_ref());
-    let (taken, required) =
-        body.map_or((BodyLimit::Bytes(0), Required::No), |body| (body.limit, body.required));
-    let limit = taken.bytes(app.engine.config().limits);
-    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let (parts, body) = request.into_parts();
+    let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind =
         kind.and_then(|kind| kind.split(';').next()).map_or(String::new(), |kind| kind.trim().to_lowercase());
+    let bytes = read_bytes(&parts, body, app).await?;
+    if bytes.is_empty() {
+        return match takes(&parts).map_or(Required::No, |body| body.required) {
+            Required::No => Ok(("application/json".to_owned(), "{}".to_owned())),
+            Required::Yes => Err(Problem::new(&codes::BAD_BODY, "the body is missing").at("")),
+        };
+    }
+    let text = String::from_utf8(bytes.into())
+        .map_err(|error| Problem::new(&codes::BAD_BODY, format!("the body isn't UTF-8: {error}")))?;
+    Ok((kind, text))
+}
+
+/// The body that the route takes.
+fn takes(parts: &Parts) -> Option<&'static super::route::Body> {
+    parts.extensions.get::<Arrived>().and_then(|arrived| arrived.route.body.as_ref())
+}
+
+/// The whole body, up to what its route takes.
+async fn read_bytes(parts: &Parts, body: Body, app: &App) -> Result<Bytes, Problem> {
+    let taken = takes(parts).map_or(BodyLimit::Bytes(0), |body| body.limit);
+    let limit = taken.bytes(app.engine.config().limits);
     let too_large = || {
         let setting = taken.setting().map_or_else(String::new, |name| format!(" (setting {name})"));
         Problem::new(
@@ -310,27 +340,16 @@ async fn read_text(request: Request<Body>, app: &App) -> Result<(String, String)
         )
     };
     let length =
-        request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        parts.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if length.is_some_and(|length: usize| length > limit) {
         return Err(too_large());
     }
-    let bytes = match tokio::time::timeout(BODY_TIME, to_bytes(request.into_body(), limit)).await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(error)) if is_length_limit(&error) => return Err(too_large()),
-        Ok(Err(error)) => {
-            return Err(Problem::new(&codes::BAD_REQUEST, format!("the body broke off: {error}")));
-        }
-        Err(_) => return Err(Problem::new(&codes::REQUEST_TIMEOUT, "the body took over 30s to arrive")),
-    };
-    if bytes.is_empty() {
-        return match required {
-            Required::No => Ok(("application/json".to_owned(), "{}".to_owned())),
-            Required::Yes => Err(Problem::new(&codes::BAD_BODY, "the body is missing").at("")),
-        };
+    match tokio::time::timeout(BODY_TIME, to_bytes(body, limit)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(error)) if is_length_limit(&error) => Err(too_large()),
+        Ok(Err(error)) => Err(Problem::new(&codes::BAD_REQUEST, format!("the body broke off: {error}"))),
+        Err(_) => Err(Problem::new(&codes::REQUEST_TIMEOUT, "the body took over 30s to arrive")),
     }
-    let text = String::from_utf8(bytes.into())
-        .map_err(|error| Problem::new(&codes::BAD_BODY, format!("the body isn't UTF-8: {error}")))?;
-    Ok((kind, text))
 }
 
 fn is_length_limit(error: &axum::Error) -> bool {
