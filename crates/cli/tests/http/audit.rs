@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::served::Served;
+use crate::kit::served::Served;
 
 const FLOW: &str = "flow: wait\naccepts: { go: }\nsteps:\n  a: { subscribes: [go], worker: depot }\n";
 /// Requests of a kind. Some arrive before their sender is gone, some do not.
@@ -142,7 +142,7 @@ fn what_was_done_and_the_audit_log_agree_whoever_hung_up() {
 #[test]
 fn an_entry_names_the_token_and_what_was_asked() {
     let folder = tempfile::tempdir().unwrap();
-    let admin = crate::access::token(folder.path(), "default", &["--scope", "admin"]);
+    let admin = crate::http::access::token(folder.path(), "default", &["--scope", "admin"]);
     let served = Served::start(folder.path(), &["--auth", "tokens"]);
     let authorization = format!("Bearer {admin}");
     let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];

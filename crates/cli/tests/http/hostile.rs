@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::served::Served;
+use crate::kit::served::Served;
 
 #[test]
 fn a_request_without_a_host_or_with_two_is_refused() {
@@ -80,7 +80,7 @@ fn a_made_up_callback_reference_learns_nothing_of_runs() {
 #[test]
 fn a_lease_is_nothing_to_a_token_that_is_not_bound_to_its_queue() {
     let folder = tempfile::tempdir().unwrap();
-    let token = |more: &[&str]| crate::access::token(folder.path(), "default", more);
+    let token = |more: &[&str]| crate::http::access::token(folder.path(), "default", more);
     let admin = token(&["--scope", "admin"]);
     let bound = token(&["--scope", "work", "--bind-queue", "other"]);
     let to_flow = token(&["--scope", "work", "--bind-flow", "parcel"]);
@@ -131,7 +131,7 @@ fn a_lease_is_nothing_to_a_token_that_is_not_bound_to_its_queue() {
 #[test]
 fn a_bound_token_sees_neither_the_workers_of_other_queues_nor_state_that_all_flows_share() {
     let folder = tempfile::tempdir().unwrap();
-    let token = |more: &[&str]| crate::access::token(folder.path(), "default", more);
+    let token = |more: &[&str]| crate::http::access::token(folder.path(), "default", more);
     let admin = token(&["--scope", "admin"]);
     let read = token(&["--scope", "read"]);
     let to_queue = token(&["--scope", "read", "--bind-queue", "q1"]);
