@@ -1,7 +1,6 @@
 //! One act on many runs, chosen by the filters of a list.
 
 use axum::Json;
-use axum::handler::Handler as _;
 use flowline::RetryFrom;
 use flowline::core::{Input, Status, Time};
 use flowline::store::query::{MAX_PAGE, WantTotal};
@@ -11,22 +10,14 @@ use flowline_api::runs::{BulkAction, BulkDone, BulkFilter, BulkItem, BulkRequest
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, Route, handler};
 use crate::filter::RunFilter;
 use crate::view::totals;
 
-pub const ROUTES: &[Route] = &[Route {
-    verb: Verb::Post,
-    path: "/v1/runs/bulk",
-    access: Access::Needs(Scope::Operate),
-    summary: "Cancel, pause, resume, retry or delete many runs",
-    about: "Applies the action to up to `limit` runs that match the filter, newest first. With `dryRun` it only lists them. If it fails for one run, that run gets an `error` and the others continue. If `next` isn't null, there are more: repeat the request with it as `cursor`. Retries use a key derived from the run, so repeating a request doesn't retry a run twice. A machine that an event or a timer took to a final state has no failed event to retry, and gets an `error` unless you set `fromStart`. A delete skips runs that haven't ended.",
-    query: &[],
-    body: Some(Body::of::<BulkRequest>(BodyLimit::Bytes(64 << 10))),
-    answers: &[Answer::json::<BulkDone>(200, "The outcome for each run.")],
-    problems: &[],
-    handler: |request, app| bulk.call(request, app),
-}];
+pub const ROUTES: &[Route] = &[Route::post("/v1/runs/bulk", Access::OPERATE, "Cancel, pause, resume, retry or delete many runs", handler!(bulk))
+    .about("Applies the action to up to `limit` runs that match the filter, newest first. With `dryRun` it only lists them. If it fails for one run, that run gets an `error` and the others continue. If `next` isn't null, there are more: repeat the request with it as `cursor`. Retries use a key derived from the run, so repeating a request doesn't retry a run twice. A machine that an event or a timer took to a final state has no failed event to retry, and gets an `error` unless you set `fromStart`. A delete skips runs that haven't ended.")
+    .body(Body::small::<BulkRequest>())
+    .answers(&[Answer::json::<BulkDone>(200, "The outcome for each run.")])];
 
 fn query(filter: BulkFilter, caller: &Caller, now: Time) -> Result<RunQuery, Problem> {
     let wrong = |name: &str, what: &str| Problem::new(&codes::BAD_BODY, what).at(&format!("/filter/{name}"));

@@ -5,7 +5,6 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::handler::Handler as _;
 use flowline::core::Json as Raw;
 use flowline::core::time::parse_duration;
 use flowline::{Applied, LeaseRef, StepError};
@@ -14,28 +13,21 @@ use flowline_api::runs::RunChanged;
 
 use super::problem::Problem;
 use super::request::{JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Route, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Route, handler};
 use super::{App, codes};
 
-pub const ROUTES: &[Route] = &[Route {
-    verb: Verb::Post,
-    path: "/v1/callbacks/{reference}",
-    access: Access::Open,
-    summary: "Report the outcome of a step",
-    about: "Use the URL from the header `flowline-callback-url` of the step's request as it is. The reference in it is the credential: it works once, while the attempt is waiting.",
-    query: &[],
-    body: Some(Body::of::<Callback>(BodyLimit::Payloads(2)).optional()),
-    answers: &[Answer::json::<RunChanged>(200, "Recorded; `changed` is false if it already was.")],
-    problems: &[
+pub const ROUTES: &[Route] = &[Route::post("/v1/callbacks/{reference}", Access::Open, "Report the outcome of a step", handler!(settle))
+    .about("Use the URL from the header `flowline-callback-url` of the step's request as it is. The reference in it is the credential: it works once, while the attempt is waiting.")
+    .body(Body::of::<Callback>(BodyLimit::Payloads(2)).optional())
+    .answers(&[Answer::json::<RunChanged>(200, "Recorded; `changed` is false if it already was.")])
+    .problems(&[
         &codes::NOT_FOUND,
         &codes::NO_SUCH_RUN,
         &codes::STALE_LEASE,
         &codes::OUTCOME_CONFLICT,
         &codes::RUN_ENDED,
         &codes::REFUSED,
-    ],
-    handler: |request, app| settle.call(request, app),
-}];
+    ])];
 
 async fn settle(
     State(app): State<App>,

@@ -8,14 +8,10 @@ use serde::Serialize;
 
 use super::codes;
 use super::problem::Problem;
-use super::route::{Answer, Content};
+use super::route::Answer;
 
 /// What a route that tags its answer can say beside it.
-pub const UNCHANGED: Answer = Answer {
-    status: 304,
-    about: "`If-None-Match` has the tag of what would be sent.",
-    content: Content::None,
-};
+pub const UNCHANGED: Answer = Answer::empty(304, "`If-None-Match` has the tag of what would be sent.");
 
 /// JSON with its tag, or that the tag which the request names still fits.
 pub fn tagged(headers: &HeaderMap, body: &impl Serialize) -> Result<Response, Problem> {

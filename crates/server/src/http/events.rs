@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use flowline::SendRequest;
@@ -17,17 +16,14 @@ use tokio::time::Instant;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Route, Scope, handler};
 use super::runs::{LIMIT, key_header};
 use crate::receipts::{read_receipt, read_receipts, sent_view};
 
 pub const RECEIPT_STATUSES: &[&str] = &["pending", "processing", "completed", "failed"];
 
-const WAIT: Query = Query {
-    name: "wait",
-    kind: Kind::Duration,
-    about: "How long to wait until a machine has handled the event, up to 60s.",
-};
+const WAIT: Query =
+    Query::new("wait", Kind::Duration, "How long to wait until a machine has handled the event, up to 60s.");
 
 const SENT: &[Answer] = &[
     Answer::json::<SentView>(
@@ -44,12 +40,12 @@ const fn sending(
     body: Body,
     handler: Handling,
 ) -> Route {
-    Route {
-        about,
-        query: &[WAIT],
-        body: Some(body),
-        answers: SENT,
-        problems: &[
+    Route::post(path, Access::START, summary, handler)
+        .about(about)
+        .query(&[WAIT])
+        .body(body)
+        .answers(SENT)
+        .problems(&[
             &codes::NO_SUCH_EVENT,
             &codes::RUN_ENDED,
             &codes::SCHEMA,
@@ -61,19 +57,17 @@ const fn sending(
             &codes::NO_SUCH_RUN,
             &codes::NO_SUCH_FLOW,
             &codes::FORBIDDEN,
-        ],
-        ..Route::new(Verb::Post, path, Scope::Start, summary, handler)
-    }
+        ])
 }
 
 const FILTERS: &[Query] = &[
-    Query { name: "status", kind: Kind::OneOf(RECEIPT_STATUSES), about: "Only receipts with this status." },
-    Query {
-        name: "worker",
-        kind: Kind::Text,
-        about: "Only receipts that this instance wrote; with `status=processing`, those whose actions it's running.",
-    },
-    Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." },
+    Query::new("status", Kind::OneOf(RECEIPT_STATUSES), "Only receipts with this status."),
+    Query::new(
+        "worker",
+        Kind::Text,
+        "Only receipts that this instance wrote; with `status=processing`, those whose actions it's running.",
+    ),
+    Query::CURSOR,
     LIMIT,
 ];
 
@@ -86,51 +80,29 @@ pub const ROUTES: &[Route] = &[
         "Send an event to a run",
         "The event is stored durably before the response. With an idempotency key (in the body or as `Idempotency-Key`, unique in the tenant) or an `eventId` (unique in the run), repeating the request does nothing. A machine handles events one at a time; with `wait`, the response comes once it has handled this one. The sender is the token's subject with the token's roles, or, if the server doesn't require tokens, the user in the body. A token with scope `on_behalf` can name another user, with roles that the token has itself.",
         Body::of::<EventSend>(BodyLimit::Payloads(2)),
-        |request, app| send.call(request, app),
+        handler!(send),
     ),
     sending(
         "/v1/flows/{flow}/events",
         "Send an event to the run with a business key, starting it if needed",
         "Like sending an event to a run. An event that no run of the flow could accept doesn't start one.",
         Body::of::<StartOrSend>(BodyLimit::Payloads(2)),
-        |request, app| start_or_send.call(request, app),
+        handler!(start_or_send),
     ),
-    Route {
-        verb: Verb::Get,
-        path: "/v1/runs/{run}/receipts",
-        access: Access::Needs(Scope::Read),
-        summary: "List the receipts of a machine's run",
-        about: "What happened to the events that the run received, newest first.",
-        query: FILTERS,
-        body: None,
-        answers: &[Answer::json::<ReceiptList>(200, "A page of receipts.")],
-        problems: &[&codes::NO_SUCH_RUN],
-        handler: |request, app| of_run.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/runs/{run}/receipts/{event}",
-        access: Access::Needs(Scope::Read),
-        summary: "Show the receipt of an event",
-        about: "With `wait`, the response comes once the machine has handled the event, or after that time with the receipt as it is then.",
-        query: &[WAIT],
-        body: None,
-        answers: &[Answer::json::<ReceiptView>(200, "The receipt.")],
-        problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_RECEIPT],
-        handler: |request, app| one.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/receipts",
-        access: Access::Needs(Scope::Read),
-        summary: "List the receipts of all runs",
-        about: "Newest first. A token that's bound to flows gets only the receipts of those flows. With such a token, or with `worker`, a page can have fewer items than `limit`.",
-        query: FILTERS,
-        body: None,
-        answers: &[Answer::json::<ReceiptList>(200, "A page of receipts.")],
-        problems: &[],
-        handler: |request, app| of_tenant.call(request, app),
-    },
+    Route::get("/v1/runs/{run}/receipts", Access::READ, "List the receipts of a machine's run", handler!(of_run))
+        .about("What happened to the events that the run received, newest first.")
+        .query(FILTERS)
+        .answers(&[Answer::json::<ReceiptList>(200, "A page of receipts.")])
+        .problems(&[&codes::NO_SUCH_RUN]),
+    Route::get("/v1/runs/{run}/receipts/{event}", Access::READ, "Show the receipt of an event", handler!(one))
+        .about("With `wait`, the response comes once the machine has handled the event, or after that time with the receipt as it is then.")
+        .query(&[WAIT])
+        .answers(&[Answer::json::<ReceiptView>(200, "The receipt.")])
+        .problems(&[&codes::NO_SUCH_RUN, &codes::NO_SUCH_RECEIPT]),
+    Route::get("/v1/receipts", Access::READ, "List the receipts of all runs", handler!(of_tenant))
+        .about("Newest first. A token that's bound to flows gets only the receipts of those flows. With such a token, or with `worker`, a page can have fewer items than `limit`.")
+        .query(FILTERS)
+        .answers(&[Answer::json::<ReceiptList>(200, "A page of receipts.")]),
 ];
 
 /// Who sends it, and under which name.

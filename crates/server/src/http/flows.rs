@@ -1,7 +1,6 @@
 //! Definitions: register, look at, check, draw.
 
 use axum::Json;
-use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use flowline::EngineError;
@@ -18,131 +17,59 @@ use super::codes;
 use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
 use super::request::{Caller, JsonBody, Params, Text, is_json};
-use super::route::{Access, Answer, Body, BodyLimit, Content, Kind, Query, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Kind, Query, Route, handler};
 use crate::view::{Versions, read_flows};
 
 const DEFINITION: Body = Body {
     also: &["application/yaml", "application/toml"],
     ..Body::of::<DefinitionJson>(BodyLimit::Bytes(limits::DEFINITION_BYTES))
 };
-const VERSION: Query =
-    Query { name: "version", kind: Kind::Text, about: "Hash of a version; the latest by default." };
+const VERSION: Query = Query::new("version", Kind::Text, "Hash of a version; the latest by default.");
 
 pub const ROUTES: &[Route] = &[
-    Route {
-        verb: Verb::Post,
-        path: "/v1/flows",
-        access: Access::Needs(Scope::Operate),
-        summary: "Register a definition",
-        about: "Send JSON, YAML or TOML, as Content-Type says. A version is identified by the hash of its content. Registering one makes it the latest of its flow, even if it was registered before, and brings back a retired flow. `warnings` names steps that this server can't run.",
-        query: &[],
-        body: Some(DEFINITION),
-        answers: &[
+    Route::post("/v1/flows", Access::OPERATE, "Register a definition", handler!(register))
+        .about("Send JSON, YAML or TOML, as Content-Type says. A version is identified by the hash of its content. Registering one makes it the latest of its flow, even if it was registered before, and brings back a retired flow. `warnings` names steps that this server can't run.")
+        .body(DEFINITION)
+        .answers(&[
             Answer::json::<Registered>(200, "It was registered before, and is now the latest."),
             Answer::json::<Registered>(201, "Registered, and now the latest."),
-        ],
-        problems: &[&codes::DEFINITION, &codes::TOO_LARGE],
-        handler: |request, app| register.call(request, app),
-    },
-    Route {
-        verb: Verb::Post,
-        path: "/v1/flows/validate",
-        access: Access::Needs(Scope::Read),
-        summary: "Check a definition without registering it",
-        about: "",
-        query: &[],
-        body: Some(DEFINITION),
-        answers: &[Answer::json::<Validated>(200, "Whether it's valid, and what's wrong with it.")],
-        problems: &[&codes::TOO_LARGE],
-        handler: |request, app| validate.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/flows",
-        access: Access::Needs(Scope::Read),
-        summary: "List flows with their latest version",
-        about: "A retired flow has `retired` and shows its newest version. `notRunHere` names steps that this server can't run, and what to do about it.",
-        query: &[Query {
-            name: "versions",
-            kind: Kind::Flag,
-            about: "List every version, not only the latest of each flow.",
-        }],
-        body: None,
-        answers: &[Answer::json::<FlowList>(200, "Flows by name, with the number of runs by status.")],
-        problems: &[],
-        handler: |request, app| list.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/flows/{flow}",
-        access: Access::Needs(Scope::Read),
-        summary: "Show a flow's definition",
-        about: "",
-        query: &[VERSION],
-        body: None,
-        answers: &[Answer::json::<FlowDefinition>(200, "The complete definition."), UNCHANGED],
-        problems: &[&codes::NO_SUCH_FLOW],
-        handler: |request, app| show.call(request, app),
-    },
-    Route {
-        about: "New runs use this version, even if others were registered after it; existing runs keep theirs. Brings back a retired flow.",
-        body: Some(Body::of::<Activate>(BodyLimit::Bytes(64 << 10))),
-        answers: CHANGED,
-        problems: &[&codes::NO_SUCH_FLOW],
-        ..Route::new(
-            Verb::Post,
-            "/v1/flows/{flow}/activate",
-            Scope::Operate,
-            "Choose the version that new runs use",
-            |request, app| activate.call(request, app),
-        )
-    },
-    Route {
-        about: "No new runs start. Existing ones continue, and the versions are kept. To bring it back, register the flow again or activate a version.",
-        answers: CHANGED,
-        problems: &[&codes::NO_SUCH_FLOW],
-        ..Route::new(
-            Verb::Post,
-            "/v1/flows/{flow}/retire",
-            Scope::Operate,
-            "Retire a flow",
-            |request, app| retire.call(request, app),
-        )
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/flows/{flow}/versions",
-        access: Access::Needs(Scope::Read),
-        summary: "List all versions of a flow",
-        about: "",
-        query: &[],
-        body: None,
-        answers: &[Answer::json::<FlowList>(200, "Versions, newest first.")],
-        problems: &[&codes::NO_SUCH_FLOW],
-        handler: |request, app| versions.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/flows/{flow}/graph",
-        access: Access::Needs(Scope::Read),
-        summary: "Draw a flow",
-        about: "Returns nodes and edges as JSON, or text for Mermaid or Graphviz.",
-        query: &[
+        ])
+        .problems(&[&codes::DEFINITION, &codes::TOO_LARGE]),
+    Route::post("/v1/flows/validate", Access::READ, "Check a definition without registering it", handler!(validate))
+        .body(DEFINITION)
+        .answers(&[Answer::json::<Validated>(200, "Whether it's valid, and what's wrong with it.")])
+        .problems(&[&codes::TOO_LARGE]),
+    Route::get("/v1/flows", Access::READ, "List flows with their latest version", handler!(list))
+        .about("A retired flow has `retired` and shows its newest version. `notRunHere` names steps that this server can't run, and what to do about it.")
+        .query(&[Query::new("versions", Kind::Flag, "List every version, not only the latest of each flow.")])
+        .answers(&[Answer::json::<FlowList>(200, "Flows by name, with the number of runs by status.")]),
+    Route::get("/v1/flows/{flow}", Access::READ, "Show a flow's definition", handler!(show))
+        .query(&[VERSION])
+        .answers(&[Answer::json::<FlowDefinition>(200, "The complete definition."), UNCHANGED])
+        .problems(&[&codes::NO_SUCH_FLOW]),
+    Route::post("/v1/flows/{flow}/activate", Access::OPERATE, "Choose the version that new runs use", handler!(activate))
+        .about("New runs use this version, even if others were registered after it; existing runs keep theirs. Brings back a retired flow.")
+        .body(Body::small::<Activate>())
+        .answers(CHANGED)
+        .problems(&[&codes::NO_SUCH_FLOW]),
+    Route::post("/v1/flows/{flow}/retire", Access::OPERATE, "Retire a flow", handler!(retire))
+        .about("No new runs start. Existing ones continue, and the versions are kept. To bring it back, register the flow again or activate a version.")
+        .answers(CHANGED)
+        .problems(&[&codes::NO_SUCH_FLOW]),
+    Route::get("/v1/flows/{flow}/versions", Access::READ, "List all versions of a flow", handler!(versions))
+        .answers(&[Answer::json::<FlowList>(200, "Versions, newest first.")])
+        .problems(&[&codes::NO_SUCH_FLOW]),
+    Route::get("/v1/flows/{flow}/graph", Access::READ, "Draw a flow", handler!(draw))
+        .about("Returns nodes and edges as JSON, or text for Mermaid or Graphviz.")
+        .query(&[
             VERSION,
-            Query {
-                name: "format",
-                kind: Kind::OneOf(&["json", "mermaid", "dot"]),
-                about: "Output format; `json` by default.",
-            },
-        ],
-        body: None,
-        answers: &[
+            Query::new("format", Kind::OneOf(&["json", "mermaid", "dot"]), "Output format; `json` by default."),
+        ])
+        .answers(&[
             Answer::json::<definition::Graph>(200, "The graph."),
-            Answer { status: 200, about: "The graph as text.", content: Content::Other("text/plain") },
-        ],
-        problems: &[&codes::NO_SUCH_FLOW],
-        handler: |request, app| draw.call(request, app),
-    },
+            Answer::other(200, "The graph as text.", "text/plain"),
+        ])
+        .problems(&[&codes::NO_SUCH_FLOW]),
 ];
 
 const CHANGED: &[Answer] = &[Answer::json::<FlowChanged>(200, "")];

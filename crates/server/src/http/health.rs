@@ -4,42 +4,24 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::handler::Handler as _;
 use flowline_api::stats::InstanceHealth;
 
 use super::App;
 use super::codes;
 use super::problem::Problem;
-use super::route::{Access, Answer, Route, Verb};
+use super::route::{Access, Answer, Route, handler};
 
 /// A store that does not tell the time within this is not there.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
 pub const ROUTES: &[Route] = &[
-    Route {
-        verb: Verb::Get,
-        path: "/livez",
-        access: Access::Open,
-        summary: "Check that the process is alive",
-        about: "Responds as long as the process runs, whatever the state of the store.",
-        query: &[],
-        body: None,
-        answers: &[Answer::json::<InstanceHealth>(200, "It lives.")],
-        problems: &[],
-        handler: |request, app| live.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/readyz",
-        access: Access::Open,
-        summary: "Check that the store is available",
-        about: "For load balancers: an instance that isn't ready refuses requests that need the store.",
-        query: &[],
-        body: None,
-        answers: &[Answer::json::<InstanceHealth>(200, "The store responds and accepts writes.")],
-        problems: &[&codes::UNAVAILABLE],
-        handler: |request, app| ready.call(request, app),
-    },
+    Route::get("/livez", Access::Open, "Check that the process is alive", handler!(live))
+        .about("Responds as long as the process runs, whatever the state of the store.")
+        .answers(&[Answer::json::<InstanceHealth>(200, "It lives.")]),
+    Route::get("/readyz", Access::Open, "Check that the store is available", handler!(ready))
+        .about("For load balancers: an instance that isn't ready refuses requests that need the store.")
+        .answers(&[Answer::json::<InstanceHealth>(200, "The store responds and accepts writes.")])
+        .problems(&[&codes::UNAVAILABLE]),
 ];
 
 async fn live() -> Json<InstanceHealth> {

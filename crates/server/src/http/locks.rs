@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::handler::Handler as _;
 use flowline::core::Time;
 use flowline::lock::{self, LockError, NamedLock};
 use flowline::store::lock::fence;
@@ -19,56 +18,32 @@ use flowline_api::locks::{
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, Route, Scope, handler};
 
 /// The path of a holder's heartbeat, which the audit log leaves out.
 pub const EXTEND: &str = "/v1/locks/{name}/extend";
 const HOLDERS: Access = Access::Either(Scope::Work, Scope::Operate);
-const SMALL: BodyLimit = BodyLimit::Bytes(64 << 10);
 
 pub const ROUTES: &[Route] = &[
-    Route {
-        about: "Locks that are held, by name.",
-        answers: &[Answer::json::<LockList>(200, "")],
-        ..Route::new(Verb::Get, "/v1/locks", Scope::Read, "List the locks", |request, app| {
-            list.call(request, app)
-        })
-    },
-    Route {
-        answers: &[Answer::json::<HeldLock>(200, "")],
-        problems: &[&codes::NO_SUCH_LOCK],
-        ..Route::new(Verb::Get, "/v1/locks/{name}", Scope::Read, "Show a lock", |request, app| {
-            show.call(request, app)
-        })
-    },
-    Route {
-        access: HOLDERS,
-        about: "Succeeds if no one holds the lock, or if you repeat the request with the same `lockToken`, so it's safe to repeat. Extend the lock before it expires. `fence` is higher than that of every earlier holder.",
-        body: Some(Body::of::<AcquireLockRequest>(SMALL).optional()),
-        answers: &[Answer::json::<AcquireLockAnswer>(200, "")],
-        problems: &[&codes::INVALID, &codes::LOCK_HELD],
-        ..Route::new(Verb::Post, "/v1/locks/{name}", Scope::Work, "Acquire a lock", |request, app| {
-            acquire.call(request, app)
-        })
-    },
-    Route {
-        access: HOLDERS,
-        about: "The lock then expires `ttlMs` from now. Not in the audit log, since holders do this all the time.",
-        body: Some(Body::of::<ExtendLockRequest>(SMALL)),
-        answers: &[Answer::json::<ExtendLockAnswer>(200, "")],
-        problems: &[&codes::INVALID, &codes::LOCK_LOST],
-        ..Route::new(Verb::Post, EXTEND, Scope::Work, "Extend a lock", |request, app| {
-            extend.call(request, app)
-        })
-    },
-    Route {
-        access: HOLDERS,
-        body: Some(Body::of::<ReleaseLockRequest>(SMALL)),
-        answers: &[Answer::json::<ReleaseLockAnswer>(200, "")],
-        ..Route::new(Verb::Post, "/v1/locks/{name}/release", Scope::Work, "Release a lock", |request, app| {
-            release.call(request, app)
-        })
-    },
+    Route::get("/v1/locks", Access::READ, "List the locks", handler!(list))
+        .about("Locks that are held, by name.")
+        .answers(&[Answer::json::<LockList>(200, "")]),
+    Route::get("/v1/locks/{name}", Access::READ, "Show a lock", handler!(show))
+        .answers(&[Answer::json::<HeldLock>(200, "")])
+        .problems(&[&codes::NO_SUCH_LOCK]),
+    Route::post("/v1/locks/{name}", HOLDERS, "Acquire a lock", handler!(acquire))
+        .about("Succeeds if no one holds the lock, or if you repeat the request with the same `lockToken`, so it's safe to repeat. Extend the lock before it expires. `fence` is higher than that of every earlier holder.")
+        .body(Body::small::<AcquireLockRequest>().optional())
+        .answers(&[Answer::json::<AcquireLockAnswer>(200, "")])
+        .problems(&[&codes::INVALID, &codes::LOCK_HELD]),
+    Route::post(EXTEND, HOLDERS, "Extend a lock", handler!(extend))
+        .about("The lock then expires `ttlMs` from now. Not in the audit log, since holders do this all the time.")
+        .body(Body::small::<ExtendLockRequest>())
+        .answers(&[Answer::json::<ExtendLockAnswer>(200, "")])
+        .problems(&[&codes::INVALID, &codes::LOCK_LOST]),
+    Route::post("/v1/locks/{name}/release", HOLDERS, "Release a lock", handler!(release))
+        .body(Body::small::<ReleaseLockRequest>())
+        .answers(&[Answer::json::<ReleaseLockAnswer>(200, "")]),
 ];
 
 /// A lock as it is shown, `now` by the store's clock.

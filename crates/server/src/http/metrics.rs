@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::extract::State;
-use axum::handler::Handler as _;
 use axum::http::header;
 use axum::response::IntoResponse;
 use flowline::core::{Status, Tenant};
@@ -21,7 +20,7 @@ use super::App;
 use super::access::Door;
 use super::request::{Caller, Params};
 use super::requests::Requests;
-use super::route::{Access, Answer, Content, Route, Scope, Verb};
+use super::route::{Access, Answer, Route, handler};
 use crate::exposition::{Exposition, KIND, Labels};
 use crate::otlp::Export;
 
@@ -32,18 +31,9 @@ const BELIEVED: Duration = Duration::from_secs(30);
 /// Queues that get a label of their own; the rest are `other` together. Names come from definitions.
 const QUEUES: usize = 200;
 
-pub const ROUTES: &[Route] = &[Route {
-    verb: Verb::Get,
-    path: "/metrics",
-    access: Access::Needs(Scope::Read),
-    summary: "Get metrics",
-    about: "Prometheus text format. Counters cover this instance; queues, runs and stuck runs cover the token's tenant, or all tenants if the server doesn't require tokens.",
-    query: &[],
-    body: None,
-    answers: &[Answer { status: 200, about: "Metrics.", content: Content::Other("text/plain") }],
-    problems: &[],
-    handler: |request, app| metrics.call(request, app),
-}];
+pub const ROUTES: &[Route] = &[Route::get("/metrics", Access::READ, "Get metrics", handler!(metrics))
+    .about("Prometheus text format. Counters cover this instance; queues, runs and stuck runs cover the token's tenant, or all tenants if the server doesn't require tokens.")
+    .answers(&[Answer::other(200, "Metrics.", "text/plain")])];
 
 /// What an instance knows of its own running.
 #[derive(Debug)]

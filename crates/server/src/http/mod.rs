@@ -140,7 +140,7 @@ impl Api {
         let ApiParts { reads, writes, paths } = &*self.0;
         let found = paths.find(request.method(), request.uri().path());
         if let RouteMatch::Route(route, _) = &found {
-            seat.take(route.effect()).await;
+            seat.take(route.effect).await;
         }
         let app = if seat.here() == Effect::Reads { reads } else { writes };
         pass::through(app, found, request).await

@@ -1,6 +1,5 @@
 //! The OpenAPI document, made from the routes and the schemas.
 
-use axum::handler::Handler as _;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use flowline_api::runs::{DURATION, LABEL};
@@ -9,25 +8,13 @@ use serde_json::{Map, Value, json};
 use super::codes::{self, Code};
 use super::etag::{UNCHANGED, tagged};
 use super::problem::{PROBLEM_JSON, Problem};
-use super::route::{Access, Answer, Content, Kind, Required, Route, Scope, Verb, path_parameters};
+use super::route::{Access, Answer, Content, Kind, Required, Route, Scope, handler, path_parameters};
 use super::routes;
 use super::schemas::Schemas;
 
-pub const ROUTES: &[Route] = &[Route {
-    verb: Verb::Get,
-    path: "/openapi.json",
-    access: Access::Open,
-    summary: "Get this API description",
-    about: "",
-    query: &[],
-    body: None,
-    answers: &[
-        Answer { status: 200, about: "OpenAPI 3.1.", content: Content::Other("application/json") },
-        UNCHANGED,
-    ],
-    problems: &[],
-    handler: |request, app| show.call(request, app),
-}];
+pub const ROUTES: &[Route] =
+    &[Route::get("/openapi.json", Access::Open, "Get this API description", handler!(show))
+        .answers(&[Answer::other(200, "OpenAPI 3.1.", "application/json"), UNCHANGED])];
 
 /// Problems that any route can answer with.
 const ANYWHERE: &[&Code] =

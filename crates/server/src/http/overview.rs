@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::handler::Handler as _;
 use flowline::stats::{Depth, NO_WIDTH, Question, Stats, stats};
 use flowline::verify::verify;
 use flowline_api::explain::VerifyReport;
@@ -11,53 +10,24 @@ use flowline_api::explain::VerifyReport;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Params};
-use super::route::{Access, Answer, Kind, Query, Route, Scope, Verb};
+use super::route::{Access, Answer, Kind, Query, Route, handler};
 
 /// How far back figures go where nothing is said.
 const SINCE: Duration = Duration::from_secs(24 * 3600);
 
 pub const ROUTES: &[Route] = &[
-    Route {
-        verb: Verb::Get,
-        path: "/v1/stats",
-        access: Access::Needs(Scope::Read),
-        summary: "Show counts and durations of runs and steps",
-        about: "The cost grows with the number of runs covered: by default, those of the last day.",
-        query: &[
-            Query { name: "flow", kind: Kind::Text, about: "Only runs of this flow." },
-            Query {
-                name: "since",
-                kind: Kind::Moment,
-                about: "Only runs created at or after this: a timestamp or an age; 24h by default.",
-            },
-            Query {
-                name: "bucket",
-                kind: Kind::Span,
-                about: "Width of the time buckets; 1h by default. Empty buckets are left out; a response has at most 1,000.",
-            },
-            Query {
-                name: "steps",
-                kind: Kind::Flag,
-                about: "Also compute durations of steps, from the logs.",
-            },
-        ],
-        body: None,
-        answers: &[Answer::json::<Stats>(200, "")],
-        problems: &[],
-        handler: |request, app| count.call(request, app),
-    },
-    Route {
-        verb: Verb::Post,
-        path: "/v1/verify",
-        access: Access::Needs(Scope::Operate),
-        summary: "Check all runs of the tenant against their logs",
-        about: "Reads every log. On a large store use `flowline verify`, which has no time limit.",
-        query: &[],
-        body: None,
-        answers: &[Answer::json::<VerifyReport>(200, "What doesn't match; empty if all is well.")],
-        problems: &[],
-        handler: |request, app| check.call(request, app),
-    },
+    Route::get("/v1/stats", Access::READ, "Show counts and durations of runs and steps", handler!(count))
+        .about("The cost grows with the number of runs covered: by default, those of the last day.")
+        .query(&[
+            Query::new("flow", Kind::Text, "Only runs of this flow."),
+            Query::new("since", Kind::Moment, "Only runs created at or after this: a timestamp or an age; 24h by default."),
+            Query::new("bucket", Kind::Span, "Width of the time buckets; 1h by default. Empty buckets are left out; a response has at most 1,000."),
+            Query::new("steps", Kind::Flag, "Also compute durations of steps, from the logs."),
+        ])
+        .answers(&[Answer::json::<Stats>(200, "")]),
+    Route::post("/v1/verify", Access::OPERATE, "Check all runs of the tenant against their logs", handler!(check))
+        .about("Reads every log. On a large store use `flowline verify`, which has no time limit.")
+        .answers(&[Answer::json::<VerifyReport>(200, "What doesn't match; empty if all is well.")]),
 ];
 
 async fn count(caller: Caller, params: Params) -> Result<Json<Stats>, Problem> {

@@ -3,14 +3,13 @@
 
 use std::fmt::Write as _;
 
-use axum::handler::Handler as _;
 use axum::http::header;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 
 use super::codes::{self, Code};
 use super::problem::Problem;
 use super::request::Params;
-use super::route::{Access, Answer, Content, Handling, Route, Verb};
+use super::route::{Access, Answer, Content, Handling, Route, handler};
 use super::routes;
 
 const STYLE: &str = include_str!("style.css");
@@ -24,36 +23,20 @@ const fn page(
     kind: &'static [Answer],
     handler: Handling,
 ) -> Route {
-    Route {
-        verb: Verb::Get,
-        path,
-        access: Access::Open,
-        summary,
-        about: "",
-        query: &[],
-        body: None,
-        answers: kind,
-        problems: &[],
-        handler,
-    }
+    Route::get(path, Access::Open, summary, handler).answers(kind)
 }
 
-const HTML: &[Answer] = &[Answer { status: 200, about: "A page.", content: Content::Other("text/html") }];
-const CSS: &[Answer] =
-    &[Answer { status: 200, about: "A style sheet.", content: Content::Other("text/css") }];
-const ELSEWHERE: &[Answer] = &[Answer { status: 307, about: "To /ui/.", content: Content::None }];
+const HTML: &[Answer] = &[Answer::other(200, "A page.", "text/html")];
+const CSS: &[Answer] = &[Answer::other(200, "A style sheet.", "text/css")];
+const ELSEWHERE: &[Answer] = &[Answer::empty(307, "To /ui/.")];
 
 pub const ROUTES: &[Route] = &[
-    page("/", "Go to the console", ELSEWHERE, |request, app| to_console.call(request, app)),
-    page("/docs", "Read the API documentation", HTML, |request, app| docs.call(request, app)),
-    page("/docs/style.css", "Get the style sheet of the documentation", CSS, |request, app| {
-        style.call(request, app)
-    }),
-    page("/errors", "List the problem codes", HTML, |request, app| errors.call(request, app)),
-    Route {
-        problems: &[&codes::NOT_FOUND],
-        ..page("/errors/{code}", "Read about a problem code", HTML, |request, app| problem.call(request, app))
-    },
+    page("/", "Go to the console", ELSEWHERE, handler!(to_console)),
+    page("/docs", "Read the API documentation", HTML, handler!(docs)),
+    page("/docs/style.css", "Get the style sheet of the documentation", CSS, handler!(style)),
+    page("/errors", "List the problem codes", HTML, handler!(errors)),
+    page("/errors/{code}", "Read about a problem code", HTML, handler!(problem))
+        .problems(&[&codes::NOT_FOUND]),
 ];
 
 async fn to_console() -> Redirect {

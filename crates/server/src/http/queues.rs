@@ -4,7 +4,6 @@
 //! the run that this made: its key is derived from the dead one, so that it happens once.
 
 use axum::Json;
-use axum::handler::Handler as _;
 use flowline::RetryFrom;
 use flowline::core::ids::check_name;
 use flowline::core::{RunId, RunKey, Status};
@@ -16,77 +15,36 @@ use flowline_api::queues::{DeadLetters, QueueChanged, QueueList, Redrive, Redriv
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, Handling, Query, Route, handler};
 use super::runs::LIMIT;
 
 /// Failed runs that one request looks through for dead letters.
 const LOOKED_AT: usize = 2_000;
 
 pub const ROUTES: &[Route] = &[
-    Route {
-        verb: Verb::Get,
-        path: "/v1/queues",
-        access: Access::Needs(Scope::Read),
-        summary: "List the queues",
-        about: "Queues that have jobs or are paused, by name and by what a worker has to be able to run.",
-        query: &[],
-        body: None,
-        answers: &[Answer::json::<QueueList>(200, "")],
-        problems: &[],
-        handler: |request, app| list.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/queues/{queue}",
-        access: Access::Needs(Scope::Read),
-        summary: "Show a queue",
-        about: "",
-        query: &[],
-        body: None,
-        answers: &[Answer::json::<QueueList>(200, "One row per kind of step in the queue.")],
-        problems: &[&codes::NO_SUCH_QUEUE],
-        handler: |request, app| show.call(request, app),
-    },
-    change(
-        "/v1/queues/{queue}/pause",
-        "Pause a queue",
-        "No more of its jobs are claimed; running ones finish.",
-        |request, app| pause.call(request, app),
-    ),
-    change("/v1/queues/{queue}/resume", "Resume a queue", "", |request, app| resume.call(request, app)),
-    Route {
-        verb: Verb::Get,
-        path: "/v1/queues/{queue}/dead",
-        access: Access::Needs(Scope::Read),
-        summary: "List the dead letters of a queue",
-        about: "Runs that failed at a step of this queue and haven't been redriven, newest first. A page can have fewer items than `limit`, or none, and still have a `next`, because failed runs of other queues are skipped.",
-        query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." }],
-        body: None,
-        answers: &[Answer::json::<DeadLetters>(200, "")],
-        problems: &[&codes::NO_SUCH_QUEUE],
-        handler: |request, app| dead.call(request, app),
-    },
-    Route {
-        verb: Verb::Post,
-        path: "/v1/queues/{queue}/redrive",
-        access: Access::Needs(Scope::Operate),
-        summary: "Redrive the dead letters of a queue",
-        about: "Retries each as a new run that keeps its completed steps. Dead letters that were redriven are gone from the list, so you can repeat the request until `next` is null.",
-        query: &[],
-        body: Some(Body::of::<Redrive>(BodyLimit::Bytes(64 << 10)).optional()),
-        answers: &[Answer::json::<Redriven>(200, "")],
-        problems: &[&codes::NO_SUCH_QUEUE],
-        handler: |request, app| redrive.call(request, app),
-    },
+    Route::get("/v1/queues", Access::READ, "List the queues", handler!(list))
+        .about("Queues that have jobs or are paused, by name and by what a worker has to be able to run.")
+        .answers(&[Answer::json::<QueueList>(200, "")]),
+    Route::get("/v1/queues/{queue}", Access::READ, "Show a queue", handler!(show))
+        .answers(&[Answer::json::<QueueList>(200, "One row per kind of step in the queue.")])
+        .problems(&[&codes::NO_SUCH_QUEUE]),
+    change("/v1/queues/{queue}/pause", "Pause a queue", handler!(pause))
+        .about("No more of its jobs are claimed; running ones finish."),
+    change("/v1/queues/{queue}/resume", "Resume a queue", handler!(resume)),
+    Route::get("/v1/queues/{queue}/dead", Access::READ, "List the dead letters of a queue", handler!(dead))
+        .about("Runs that failed at a step of this queue and haven't been redriven, newest first. A page can have fewer items than `limit`, or none, and still have a `next`, because failed runs of other queues are skipped.")
+        .query(&[LIMIT, Query::CURSOR])
+        .answers(&[Answer::json::<DeadLetters>(200, "")])
+        .problems(&[&codes::NO_SUCH_QUEUE]),
+    Route::post("/v1/queues/{queue}/redrive", Access::OPERATE, "Redrive the dead letters of a queue", handler!(redrive))
+        .about("Retries each as a new run that keeps its completed steps. Dead letters that were redriven are gone from the list, so you can repeat the request until `next` is null.")
+        .body(Body::small::<Redrive>().optional())
+        .answers(&[Answer::json::<Redriven>(200, "")])
+        .problems(&[&codes::NO_SUCH_QUEUE]),
 ];
 
-const fn change(path: &'static str, summary: &'static str, about: &'static str, handler: Handling) -> Route {
-    Route {
-        about,
-        answers: CHANGED,
-        problems: &[&codes::NO_SUCH_QUEUE],
-        ..Route::new(Verb::Post, path, Scope::Operate, summary, handler)
-    }
+const fn change(path: &'static str, summary: &'static str, handler: Handling) -> Route {
+    Route::post(path, Access::OPERATE, summary, handler).answers(CHANGED).problems(&[&codes::NO_SUCH_QUEUE])
 }
 
 const CHANGED: &[Answer] = &[Answer::json::<QueueChanged>(200, "")];

@@ -19,6 +19,7 @@ pub type Handled = Pin<Box<dyn Future<Output = Response> + Send>>;
 #[derive(Debug)]
 pub struct Route {
     pub verb: Verb,
+    pub effect: Effect,
     /// As axum and OpenAPI write it: `/v1/runs/{run}`.
     pub path: &'static str,
     pub access: Access,
@@ -34,27 +35,68 @@ pub struct Route {
     pub handler: Handling,
 }
 
+/// A function that answers requests, as a route names it.
+macro_rules! handler {
+    ($function:path) => {
+        |request, app| axum::handler::Handler::call($function, request, app)
+    };
+}
+pub(crate) use handler;
+
+/// A route takes nothing and says no more about itself unless it's told to.
 impl Route {
-    /// A route that takes nothing and says no more about itself; fill in the rest by struct update.
-    pub const fn new(
-        verb: Verb,
+    /// Reads, and answers quickly or streams.
+    pub const fn get(path: &'static str, access: Access, summary: &'static str, handler: Handling) -> Route {
+        Route::new(Verb::Get, Effect::Reads, path, access, summary, handler)
+    }
+
+    pub const fn post(path: &'static str, access: Access, summary: &'static str, handler: Handling) -> Route {
+        Route::new(Verb::Post, Effect::Writes, path, access, summary, handler)
+    }
+
+    pub const fn put(path: &'static str, access: Access, summary: &'static str, handler: Handling) -> Route {
+        Route::new(Verb::Put, Effect::Writes, path, access, summary, handler)
+    }
+
+    pub const fn delete(
         path: &'static str,
-        scope: Scope,
+        access: Access,
         summary: &'static str,
         handler: Handling,
     ) -> Route {
-        Route {
-            verb,
-            path,
-            access: Access::Needs(scope),
-            summary,
-            about: "",
-            query: &[],
-            body: None,
-            answers: &[],
-            problems: &[],
-            handler,
-        }
+        Route::new(Verb::Delete, Effect::Writes, path, access, summary, handler)
+    }
+
+    const fn new(
+        verb: Verb,
+        effect: Effect,
+        path: &'static str,
+        access: Access,
+        summary: &'static str,
+        handler: Handling,
+    ) -> Route {
+        let (query, body, answers, problems) = (&[], None, &[], &[]);
+        Route { verb, effect, path, access, summary, about: "", query, body, answers, problems, handler }
+    }
+
+    pub const fn about(self, about: &'static str) -> Route {
+        Route { about, ..self }
+    }
+
+    pub const fn query(self, query: &'static [Query]) -> Route {
+        Route { query, ..self }
+    }
+
+    pub const fn body(self, body: Body) -> Route {
+        Route { body: Some(body), ..self }
+    }
+
+    pub const fn answers(self, answers: &'static [Answer]) -> Route {
+        Route { answers, ..self }
+    }
+
+    pub const fn problems(self, problems: &'static [&'static super::codes::Code]) -> Route {
+        Route { problems, ..self }
     }
 }
 
@@ -64,13 +106,6 @@ pub enum Verb {
     Post,
     Put,
     Delete,
-}
-
-impl Route {
-    /// What to serve it with. No GET writes anything; the rest may, or take their time.
-    pub fn effect(&self) -> Effect {
-        if self.verb == Verb::Get { Effect::Reads } else { Effect::Writes }
-    }
 }
 
 impl Verb {
@@ -84,12 +119,12 @@ impl Verb {
     }
 }
 
-/// Which threads serve a route.
+/// What a route does, which says which threads serve it ([`super::threads`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Those that are kept for short reads of the store and for streams.
+    /// Short reads of the store, and streams.
     Reads,
-    /// Those of the engine.
+    /// Everything else, long computations too.
     Writes,
 }
 
@@ -104,6 +139,12 @@ pub enum Access {
 }
 
 impl Access {
+    pub const READ: Access = Access::Needs(Scope::Read);
+    pub const START: Access = Access::Needs(Scope::Start);
+    pub const OPERATE: Access = Access::Needs(Scope::Operate);
+    pub const WORK: Access = Access::Needs(Scope::Work);
+    pub const ADMIN: Access = Access::Needs(Scope::Admin);
+
     /// The scopes of which a token needs one; none where the route is open.
     pub fn scopes(self) -> Vec<Scope> {
         match self {
@@ -120,6 +161,15 @@ pub struct Query {
     pub name: &'static str,
     pub kind: Kind,
     pub about: &'static str,
+}
+
+impl Query {
+    /// What every list takes to give its next page.
+    pub const CURSOR: Query = Query::new("cursor", Kind::Text, "`next` of the previous page.");
+
+    pub const fn new(name: &'static str, kind: Kind, about: &'static str) -> Query {
+        Query { name, kind, about }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,6 +219,11 @@ impl Body {
     /// JSON of this type.
     pub const fn of<T: JsonSchema>(limit: BodyLimit) -> Body {
         Body { schema: SchemaOf::of::<T>(), limit, required: Required::Yes, also: &[] }
+    }
+
+    /// JSON of this type, with no payload in it.
+    pub const fn small<T: JsonSchema>() -> Body {
+        Body::of::<T>(BodyLimit::Bytes(64 << 10))
     }
 
     /// May be left out.
@@ -237,6 +292,15 @@ impl Answer {
     /// JSON of this type.
     pub const fn json<T: JsonSchema>(status: u16, about: &'static str) -> Answer {
         Answer { status, about, content: Content::Json(SchemaOf::of::<T>()) }
+    }
+
+    pub const fn empty(status: u16, about: &'static str) -> Answer {
+        Answer { status, about, content: Content::None }
+    }
+
+    /// Something of another media type.
+    pub const fn other(status: u16, about: &'static str, kind: &'static str) -> Answer {
+        Answer { status, about, content: Content::Other(kind) }
     }
 }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use flowline::core::decide::Finish;
@@ -24,166 +23,76 @@ use super::codes;
 use super::etag::{UNCHANGED, tagged};
 use super::problem::Problem;
 use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Content, Handling, Kind, Query, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Route, handler};
 use super::runs::{LIMIT, WAIT, key_header};
 use crate::view::{read_run, totals};
-
-const SMALL: BodyLimit = BodyLimit::Bytes(64 << 10);
 
 const APPLIED: &[Answer] =
     &[Answer::json::<RunChanged>(200, "Done; `changed` is false if there was nothing to change.")];
 
 /// A route that carries an input into a run.
-const fn act(
-    path: &'static str,
-    summary: &'static str,
-    about: &'static str,
-    body: Option<Body>,
-    handler: Handling,
-) -> Route {
-    Route {
-        about,
-        body,
-        answers: APPLIED,
-        problems: &[&codes::NO_SUCH_RUN, &codes::RUN_ENDED, &codes::REFUSED],
-        ..Route::new(Verb::Post, path, Scope::Operate, summary, handler)
-    }
+const fn act(path: &'static str, summary: &'static str, handler: Handling) -> Route {
+    Route::post(path, Access::OPERATE, summary, handler).answers(APPLIED).problems(&[
+        &codes::NO_SUCH_RUN,
+        &codes::RUN_ENDED,
+        &codes::REFUSED,
+    ])
 }
 
-const fn look(
-    path: &'static str,
-    summary: &'static str,
-    query: &'static [Query],
-    answers: &'static [Answer],
-    handler: Handling,
-) -> Route {
-    Route {
-        query,
-        answers,
-        problems: &[&codes::NO_SUCH_RUN],
-        ..Route::new(Verb::Get, path, Scope::Read, summary, handler)
-    }
+const fn look(path: &'static str, summary: &'static str, handler: Handling) -> Route {
+    Route::get(path, Access::READ, summary, handler).problems(&[&codes::NO_SUCH_RUN])
 }
 
 pub const ROUTES: &[Route] = &[
-    look(
-        "/v1/runs/{run}",
-        "Show a run",
-        &[],
-        &[Answer::json::<RunView>(200, "The run with its steps and jobs."), UNCHANGED],
-        |request, app| show.call(request, app),
-    ),
-    Route {
-        about: "Also deletes its events, state and receipts, even if retention would keep them, and frees its idempotency key. Only a run that has ended can be deleted.",
-        answers: &[Answer { status: 204, about: "Deleted.", content: Content::None }],
-        problems: &[&codes::NO_SUCH_RUN, &codes::RUN_NOT_ENDED],
-        ..Route::new(Verb::Delete, "/v1/runs/{run}", Scope::Operate, "Delete a run", |request, app| {
-            delete.call(request, app)
-        })
-    },
-    look(
-        "/v1/runs/{run}/events",
-        "Read the log of a run",
-        &[
-            Query {
-                name: "after",
-                kind: Kind::Number(0, u64::MAX),
-                about: "Only events with a higher `seq`.",
-            },
-            Query { name: "type", kind: Kind::SomeOf(EVENT_TYPES), about: "Only these types." },
-            Query { name: "step", kind: Kind::Text, about: "Only events of this step." },
-            Query {
-                name: "attempt",
-                kind: Kind::Number(0, u32::MAX as u64),
-                about: "Only events of this attempt.",
-            },
+    look("/v1/runs/{run}", "Show a run", handler!(show))
+        .answers(&[Answer::json::<RunView>(200, "The run with its steps and jobs."), UNCHANGED]),
+    Route::delete("/v1/runs/{run}", Access::OPERATE, "Delete a run", handler!(delete))
+        .about("Also deletes its events, state and receipts, even if retention would keep them, and frees its idempotency key. Only a run that has ended can be deleted.")
+        .answers(&[Answer::empty(204, "Deleted.")])
+        .problems(&[&codes::NO_SUCH_RUN, &codes::RUN_NOT_ENDED]),
+    look("/v1/runs/{run}/events", "Read the log of a run", handler!(events))
+        .query(&[
+            Query::new("after", Kind::Number(0, u64::MAX), "Only events with a higher `seq`."),
+            Query::new("type", Kind::SomeOf(EVENT_TYPES), "Only these types."),
+            Query::new("step", Kind::Text, "Only events of this step."),
+            Query::new("attempt", Kind::Number(0, u32::MAX as u64), "Only events of this attempt."),
             LIMIT,
-        ],
-        &[Answer::json::<EventList>(200, "Events in order; empty if retention has removed the log.")],
-        |request, app| events.call(request, app),
-    ),
-    look(
-        "/v1/runs/{run}/result",
-        "Get the outcome of a run",
-        &[WAIT],
-        &[
+        ])
+        .answers(&[Answer::json::<EventList>(200, "Events in order; empty if retention has removed the log.")]),
+    look("/v1/runs/{run}/result", "Get the outcome of a run", handler!(result))
+        .query(&[WAIT])
+        .answers(&[
             Answer::json::<RunResult>(200, "The run has ended."),
             Answer::json::<RunResult>(202, "The run hasn't ended yet."),
-        ],
-        |request, app| result.call(request, app),
-    ),
-    look(
-        "/v1/runs/{run}/state",
-        "Read the key-value state of a run",
-        &[Query {
-            name: "scope",
-            kind: Kind::Text,
-            about: "`run`, `flow`, `tenant` or any other name; `run` by default.",
-        }],
-        &[Answer::json::<RunValues>(
+        ]),
+    look("/v1/runs/{run}/state", "Read the key-value state of a run", handler!(state))
+        .query(&[Query::new("scope", Kind::Text, "`run`, `flow`, `tenant` or any other name; `run` by default.")])
+        .answers(&[Answer::json::<RunValues>(
             200,
             "The first 1,000 keys with their values; GET /v1/state/{scope} lists all, page by page.",
-        )],
-        |request, app| state.call(request, app),
-    ),
-    look(
-        "/v1/runs/{run}/verify",
-        "Check a run against its log",
-        &[],
-        &[Answer::json::<VerifyReport>(200, "What doesn't match; empty if all is well.")],
-        |request, app| verify.call(request, app),
-    ),
-    look(
-        "/v1/runs/{run}/explain",
-        "Explain why a run isn't progressing",
-        &[],
-        &[Answer::json::<Explanation>(200, "What each step is waiting for.")],
-        |request, app| explanation.call(request, app),
-    ),
-    act(
-        "/v1/runs/{run}/cancel",
-        "Cancel a run",
-        "Running steps are told to stop.",
-        Some(Body::of::<CancelRun>(SMALL).optional()),
-        |request, app| cancel.call(request, app),
-    ),
-    act(
-        "/v1/runs/{run}/pause",
-        "Pause a run",
-        "Running steps finish; no more start.",
-        None,
-        |request, app| pause.call(request, app),
-    ),
-    act("/v1/runs/{run}/resume", "Resume a paused run", "", None, |request, app| resume.call(request, app)),
-    act(
-        "/v1/runs/{run}/complete",
-        "End a run as completed",
-        "",
-        Some(Body::of::<CompleteRun>(BodyLimit::Payloads(2)).optional()),
-        |request, app| complete.call(request, app),
-    ),
-    act(
-        "/v1/runs/{run}/fail",
-        "End a run as failed",
-        "",
-        Some(Body::of::<FailRun>(SMALL)),
-        |request, app| fail.call(request, app),
-    ),
-    Route {
-        verb: Verb::Post,
-        path: "/v1/runs/{run}/retry",
-        access: Access::Needs(Scope::Operate),
-        summary: "Retry an ended run as a new run",
-        about: "The new run of a flow keeps the completed steps and runs the rest; with `from`, it also repeats that step and every step after it. The new run of a machine starts where the old one was before the event that failed, with its context, receipts and timers, and handles that event again. With `fromStart`, either starts over with the same input. With an `Idempotency-Key`, repeating the request returns the same new run.",
-        query: &[],
-        body: Some(Body::of::<RetryRun>(SMALL).optional()),
-        answers: &[
+        )]),
+    look("/v1/runs/{run}/verify", "Check a run against its log", handler!(verify))
+        .answers(&[Answer::json::<VerifyReport>(200, "What doesn't match; empty if all is well.")]),
+    look("/v1/runs/{run}/explain", "Explain why a run isn't progressing", handler!(explanation))
+        .answers(&[Answer::json::<Explanation>(200, "What each step is waiting for.")]),
+    act("/v1/runs/{run}/cancel", "Cancel a run", handler!(cancel))
+        .about("Running steps are told to stop.")
+        .body(Body::small::<CancelRun>().optional()),
+    act("/v1/runs/{run}/pause", "Pause a run", handler!(pause))
+        .about("Running steps finish; no more start."),
+    act("/v1/runs/{run}/resume", "Resume a paused run", handler!(resume)),
+    act("/v1/runs/{run}/complete", "End a run as completed", handler!(complete))
+        .body(Body::of::<CompleteRun>(BodyLimit::Payloads(2)).optional()),
+    act("/v1/runs/{run}/fail", "End a run as failed", handler!(fail))
+        .body(Body::small::<FailRun>()),
+    Route::post("/v1/runs/{run}/retry", Access::OPERATE, "Retry an ended run as a new run", handler!(retry))
+        .about("The new run of a flow keeps the completed steps and runs the rest; with `from`, it also repeats that step and every step after it. The new run of a machine starts where the old one was before the event that failed, with its context, receipts and timers, and handles that event again. With `fromStart`, either starts over with the same input. With an `Idempotency-Key`, repeating the request returns the same new run.")
+        .body(Body::small::<RetryRun>().optional())
+        .answers(&[
             Answer::json::<Retried>(200, "A run with this key already exists."),
             Answer::json::<Retried>(201, "The new run."),
-        ],
-        problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_STEP, &codes::RUN_NOT_ENDED, &codes::KEY_CONFLICT],
-        handler: |request, app| retry.call(request, app),
-    },
+        ])
+        .problems(&[&codes::NO_SUCH_RUN, &codes::NO_SUCH_STEP, &codes::RUN_NOT_ENDED, &codes::KEY_CONFLICT]),
 ];
 
 pub const EVENT_TYPES: &[&str] = &[

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use flowline::core::{Json as Raw, limits};
@@ -16,7 +15,7 @@ use flowline_api::runs::{BATCH, BatchOutcome, BatchStart, BatchStarted, RunList,
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Kind, Query, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Kind, Query, Route, handler};
 use crate::filter::RunFilter;
 use crate::view::{run_list, start_request, started};
 
@@ -25,95 +24,50 @@ const KEY_HEADER: &str = "idempotency-key";
 pub const STATUSES: &[&str] = &["running", "waiting", "paused", "completed", "failed", "cancelled"];
 
 pub const ROUTES: &[Route] = &[
-    Route {
-        verb: Verb::Post,
-        path: "/v1/flows/{flow}/runs",
-        access: Access::Needs(Scope::Start),
-        summary: "Start a run",
-        about: "The run is stored durably before the response. With an idempotency key (in the body or as `Idempotency-Key`) the request is safe to repeat: the same key and input return the same run. With `wait`, the response comes when the run has ended, or after that time with the run as it is then. A `traceparent` header (W3C Trace Context) makes the run part of that trace.",
-        query: &[WAIT],
-        body: Some(Body::of::<RunStart>(BodyLimit::Payloads(2)).optional()),
-        answers: &[
+    Route::post("/v1/flows/{flow}/runs", Access::START, "Start a run", handler!(start))
+        .about("The run is stored durably before the response. With an idempotency key (in the body or as `Idempotency-Key`) the request is safe to repeat: the same key and input return the same run. With `wait`, the response comes when the run has ended, or after that time with the run as it is then. A `traceparent` header (W3C Trace Context) makes the run part of that trace.")
+        .query(&[WAIT])
+        .body(Body::of::<RunStart>(BodyLimit::Payloads(2)).optional())
+        .answers(&[
             Answer::json::<Started>(
                 200,
                 "A run with this key already exists, or the run ended within `wait`.",
             ),
             Answer::json::<Started>(201, "Started."),
-        ],
-        problems: &[&codes::NO_SUCH_FLOW, &codes::SCHEMA, &codes::KEY_CONFLICT, &codes::TOO_LARGE],
-        handler: |request, app| start.call(request, app),
-    },
-    Route {
-        verb: Verb::Post,
-        path: "/v1/runs/batch",
-        access: Access::Needs(Scope::Start),
-        summary: "Start many runs",
-        about: "Each run is independent: if one is refused, the others still start. Results are in the order of the request.",
-        query: &[],
-        body: Some(Body::of::<BatchStart>(BodyLimit::Batch)),
-        answers: &[Answer::json::<BatchStarted>(200, "The outcome for each run.")],
-        problems: &[&codes::INVALID],
-        handler: |request, app| batch.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/runs",
-        access: Access::Needs(Scope::Read),
-        summary: "List runs, newest first",
-        about: "Lists the runs that match all filters. `total` is exact if you filter only by `flow`, `status` and `state`; otherwise it's exact up to 10,000, and above that you get `totalAtLeast` instead.",
-        query: FILTERS,
-        body: None,
-        answers: &[Answer::json::<RunList>(200, "A page of runs.")],
-        problems: &[],
-        handler: |request, app| list.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/flows/{flow}/runs",
-        access: Access::Needs(Scope::Read),
-        summary: "List runs of a flow, newest first",
-        about: "Like `GET /v1/runs?flow=…`, with the same filters, but returns 404 for a flow that was never registered.",
-        query: FILTERS.split_at(1).1,
-        body: None,
-        answers: &[Answer::json::<RunList>(200, "A page of runs.")],
-        problems: &[&codes::NO_SUCH_FLOW],
-        handler: |request, app| list_flow.call(request, app),
-    },
+        ])
+        .problems(&[&codes::NO_SUCH_FLOW, &codes::SCHEMA, &codes::KEY_CONFLICT, &codes::TOO_LARGE]),
+    Route::post("/v1/runs/batch", Access::START, "Start many runs", handler!(batch))
+        .about("Each run is independent: if one is refused, the others still start. Results are in the order of the request.")
+        .body(Body::of::<BatchStart>(BodyLimit::Batch))
+        .answers(&[Answer::json::<BatchStarted>(200, "The outcome for each run.")])
+        .problems(&[&codes::INVALID]),
+    Route::get("/v1/runs", Access::READ, "List runs, newest first", handler!(list))
+        .about("Lists the runs that match all filters. `total` is exact if you filter only by `flow`, `status` and `state`; otherwise it's exact up to 10,000, and above that you get `totalAtLeast` instead.")
+        .query(FILTERS)
+        .answers(&[Answer::json::<RunList>(200, "A page of runs.")]),
+    Route::get("/v1/flows/{flow}/runs", Access::READ, "List runs of a flow, newest first", handler!(list_flow))
+        .about("Like `GET /v1/runs?flow=…`, with the same filters, but returns 404 for a flow that was never registered.")
+        .query(FILTERS.split_at(1).1)
+        .answers(&[Answer::json::<RunList>(200, "A page of runs.")])
+        .problems(&[&codes::NO_SUCH_FLOW]),
 ];
 
 /// What a list can be narrowed by; the flow comes first.
 const FILTERS: &[Query] = &[
-    Query { name: "flow", kind: Kind::Text, about: "Only runs of this flow." },
-    Query { name: "status", kind: Kind::OneOf(STATUSES), about: "Only runs with this status." },
-    Query {
-        name: "state",
-        kind: Kind::Text,
-        about: "Only runs of a machine in this state; requires `flow`.",
-    },
-    Query { name: "label", kind: Kind::Label, about: "Only runs with this label: NAME=VALUE." },
-    Query {
-        name: "since",
-        kind: Kind::Moment,
-        about: "Only runs created at or after this: a timestamp or an age.",
-    },
-    Query {
-        name: "until",
-        kind: Kind::Moment,
-        about: "Only runs created before this: a timestamp or an age.",
-    },
-    Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." },
+    Query::new("flow", Kind::Text, "Only runs of this flow."),
+    Query::new("status", Kind::OneOf(STATUSES), "Only runs with this status."),
+    Query::new("state", Kind::Text, "Only runs of a machine in this state; requires `flow`."),
+    Query::new("label", Kind::Label, "Only runs with this label: NAME=VALUE."),
+    Query::new("since", Kind::Moment, "Only runs created at or after this: a timestamp or an age."),
+    Query::new("until", Kind::Moment, "Only runs created before this: a timestamp or an age."),
+    Query::CURSOR,
     LIMIT,
-    Query {
-        name: "total",
-        kind: Kind::Flag,
-        about: "`false` leaves out the total, which some filters make expensive.",
-    },
+    Query::new("total", Kind::Flag, "`false` leaves out the total, which some filters make expensive."),
 ];
 
-pub const WAIT: Query =
-    Query { name: "wait", kind: Kind::Duration, about: "How long to wait for the run to end, up to 60s." };
+pub const WAIT: Query = Query::new("wait", Kind::Duration, "How long to wait for the run to end, up to 60s.");
 pub const LIMIT: Query =
-    Query { name: "limit", kind: Kind::Number(1, MAX_PAGE as u64), about: "Items per page; 50 by default." };
+    Query::new("limit", Kind::Number(1, MAX_PAGE as u64), "Items per page; 50 by default.");
 
 /// Makes the run part of the trace that the request belongs to, unless its labels name another. A header that is none is
 /// passed over, as its standard asks.

@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::handler::Handler as _;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use flowline::core::Json;
@@ -16,7 +15,7 @@ use flowline_api::access::NewSession;
 
 use super::problem::Problem;
 use super::request::{JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Content, Route, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Route, handler};
 use super::{App, access, codes};
 use crate::token;
 
@@ -26,38 +25,15 @@ const COOKIE: &str = "flowline_session";
 const LASTS: Duration = Duration::from_secs(12 * 60 * 60);
 
 pub const ROUTES: &[Route] = &[
-    Route {
-        verb: Verb::Post,
-        path: "/v1/session",
-        access: Access::Open,
-        summary: "Sign in to the console",
-        about: "Exchanges a token for a session cookie that lasts 12 hours, or until the token is revoked. For browsers; other clients send the token itself.",
-        query: &[],
-        body: Some(Body::of::<NewSession>(BodyLimit::Bytes(4 << 10))),
-        answers: &[Answer {
-            status: 204,
-            about: "Signed in; the response sets the cookie.",
-            content: Content::None,
-        }],
-        problems: &[&codes::UNAUTHORIZED, &codes::FORBIDDEN],
-        handler: |request, app| sign_in.call(request, app),
-    },
-    Route {
-        verb: Verb::Delete,
-        path: "/v1/session",
-        access: Access::Open,
-        summary: "Sign out of the console",
-        about: "Ends the session of the cookie, if there is one.",
-        query: &[],
-        body: None,
-        answers: &[Answer {
-            status: 204,
-            about: "Signed out; the response removes the cookie.",
-            content: Content::None,
-        }],
-        problems: &[&codes::FORBIDDEN],
-        handler: |request, app| sign_out.call(request, app),
-    },
+    Route::post("/v1/session", Access::Open, "Sign in to the console", handler!(sign_in))
+        .about("Exchanges a token for a session cookie that lasts 12 hours, or until the token is revoked. For browsers; other clients send the token itself.")
+        .body(Body::of::<NewSession>(BodyLimit::Bytes(4 << 10)))
+        .answers(&[Answer::empty(204, "Signed in; the response sets the cookie.")])
+        .problems(&[&codes::UNAUTHORIZED, &codes::FORBIDDEN]),
+    Route::delete("/v1/session", Access::Open, "Sign out of the console", handler!(sign_out))
+        .about("Ends the session of the cookie, if there is one.")
+        .answers(&[Answer::empty(204, "Signed out; the response removes the cookie.")])
+        .problems(&[&codes::FORBIDDEN]),
 ];
 
 async fn sign_in(

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::handler::Handler as _;
 use flowline::core::Tenant;
 use flowline::core::time::parse_duration;
 use flowline::store::query::PAGE;
@@ -14,59 +13,31 @@ use flowline_api::state::{StateChanged, StateEntry, StateList, StateScopeView, S
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, JsonBody, Params};
-use super::route::{Answer, Body, BodyLimit, Kind, Query, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Query, Route, handler};
 use super::runs::LIMIT;
 
 const CHANGED: &[Answer] = &[Answer::json::<StateChanged>(200, "`changed` is false if the key wasn't set.")];
 
 pub const ROUTES: &[Route] = &[
-    Route {
-        about: "Scopes that have values: `tenant`, and scopes with a name of your own. Scopes of flows and runs aren't listed; use their flow or run.",
-        answers: &[Answer::json::<StateScopes>(200, "")],
-        ..Route::new(Verb::Get, "/v1/state", Scope::Read, "List scopes of key-value state", |request, app| {
-            scopes.call(request, app)
-        })
-    },
-    Route {
-        about: "Sorted by key. A scope is `tenant`, `flow:FLOW`, `run:RUN`, or any name of your own, such as `orders`, which all flows of the tenant share. A token that's bound to flows can only read the state of those flows and their runs.",
-        query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." }],
-        answers: &[Answer::json::<StateList>(200, "A page of values.")],
-        problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW],
-        ..Route::new(
-            Verb::Get,
-            "/v1/state/{scope}",
-            Scope::Read,
-            "List keys and values of a scope",
-            |request, app| list.call(request, app),
-        )
-    },
-    Route {
-        answers: &[Answer::json::<StateEntry>(200, "")],
-        problems: &[&codes::NO_SUCH_KEY, &codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID],
-        ..Route::new(Verb::Get, "/v1/state/{scope}/{key}", Scope::Read, "Get a value", |request, app| {
-            get.call(request, app)
-        })
-    },
-    Route {
-        about: "Replaces the current value. With `ttl`, the value is deleted after that time. Only a run's steps can write its state.",
-        body: Some(Body::of::<StateWrite>(BodyLimit::Payloads(2))),
-        answers: CHANGED,
-        problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID, &codes::TOO_LARGE],
-        ..Route::new(Verb::Put, "/v1/state/{scope}/{key}", Scope::Operate, "Set a value", |request, app| {
-            set.call(request, app)
-        })
-    },
-    Route {
-        answers: CHANGED,
-        problems: &[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID],
-        ..Route::new(
-            Verb::Delete,
-            "/v1/state/{scope}/{key}",
-            Scope::Operate,
-            "Delete a value",
-            |request, app| delete.call(request, app),
-        )
-    },
+    Route::get("/v1/state", Access::READ, "List scopes of key-value state", handler!(scopes))
+        .about("Scopes that have values: `tenant`, and scopes with a name of your own. Scopes of flows and runs aren't listed; use their flow or run.")
+        .answers(&[Answer::json::<StateScopes>(200, "")]),
+    Route::get("/v1/state/{scope}", Access::READ, "List keys and values of a scope", handler!(list))
+        .about("Sorted by key. A scope is `tenant`, `flow:FLOW`, `run:RUN`, or any name of your own, such as `orders`, which all flows of the tenant share. A token that's bound to flows can only read the state of those flows and their runs.")
+        .query(&[LIMIT, Query::CURSOR])
+        .answers(&[Answer::json::<StateList>(200, "A page of values.")])
+        .problems(&[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW]),
+    Route::get("/v1/state/{scope}/{key}", Access::READ, "Get a value", handler!(get))
+        .answers(&[Answer::json::<StateEntry>(200, "")])
+        .problems(&[&codes::NO_SUCH_KEY, &codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID]),
+    Route::put("/v1/state/{scope}/{key}", Access::OPERATE, "Set a value", handler!(set))
+        .about("Replaces the current value. With `ttl`, the value is deleted after that time. Only a run's steps can write its state.")
+        .body(Body::of::<StateWrite>(BodyLimit::Payloads(2)))
+        .answers(CHANGED)
+        .problems(&[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID, &codes::TOO_LARGE]),
+    Route::delete("/v1/state/{scope}/{key}", Access::OPERATE, "Delete a value", handler!(delete))
+        .answers(CHANGED)
+        .problems(&[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID]),
 ];
 
 pub fn state_entry(owner: &StateOwner, found: StateValue) -> StateEntry {

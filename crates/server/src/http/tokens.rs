@@ -1,7 +1,6 @@
 //! Tokens and the audit log, for administrators; and who one is, for everybody.
 
 use axum::Json;
-use axum::handler::Handler as _;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use flowline::store::query::PAGE;
@@ -12,72 +11,30 @@ use super::audit::collection;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Content, Kind, Query, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, Query, Route, handler};
 use super::runs::LIMIT;
 use crate::token;
 use crate::view::read_documents;
 
 pub const ROUTES: &[Route] = &[
-    Route {
-        verb: Verb::Post,
-        path: "/v1/tokens",
-        access: Access::Needs(Scope::Admin),
-        summary: "Create a token",
-        about: "The response is the only place that shows the secret; the store keeps only a hash.",
-        query: &[],
-        body: Some(Body::of::<NewToken>(BodyLimit::Bytes(64 << 10))),
-        answers: &[Answer::json::<MadeToken>(201, "")],
-        problems: &[],
-        handler: |request, app| make.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/tokens",
-        access: Access::Needs(Scope::Admin),
-        summary: "List the tokens of the tenant",
-        about: "",
-        query: &[],
-        body: None,
-        answers: &[Answer::json::<TokenList>(200, "Tokens without their secrets.")],
-        problems: &[],
-        handler: |request, app| list.call(request, app),
-    },
-    Route {
-        verb: Verb::Delete,
-        path: "/v1/tokens/{id}",
-        access: Access::Needs(Scope::Admin),
-        summary: "Revoke a token",
-        about: "Every instance refuses it after at most two seconds.",
-        query: &[],
-        body: None,
-        answers: &[Answer { status: 204, about: "Revoked.", content: Content::None }],
-        problems: &[&codes::NO_SUCH_TOKEN],
-        handler: |request, app| revoke.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/audit",
-        access: Access::Needs(Scope::Admin),
-        summary: "Read the audit log",
-        about: "Who changed runs, queues, definitions and tokens, newest first. Entries are kept for 90 days.",
-        query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." }],
-        body: None,
-        answers: &[Answer::json::<AuditList>(200, "")],
-        problems: &[],
-        handler: |request, app| audit.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/whoami",
-        access: Access::Needs(Scope::Read),
-        summary: "Show the token's subject and what it allows",
-        about: "",
-        query: &[],
-        body: None,
-        answers: &[Answer::json::<Whoami>(200, "")],
-        problems: &[],
-        handler: |request, app| whoami.call(request, app),
-    },
+    Route::post("/v1/tokens", Access::ADMIN, "Create a token", handler!(make))
+        .about("The response is the only place that shows the secret; the store keeps only a hash.")
+        .body(Body::small::<NewToken>())
+        .answers(&[Answer::json::<MadeToken>(201, "")]),
+    Route::get("/v1/tokens", Access::ADMIN, "List the tokens of the tenant", handler!(list))
+        .answers(&[Answer::json::<TokenList>(200, "Tokens without their secrets.")]),
+    Route::delete("/v1/tokens/{id}", Access::ADMIN, "Revoke a token", handler!(revoke))
+        .about("Every instance refuses it after at most two seconds.")
+        .answers(&[Answer::empty(204, "Revoked.")])
+        .problems(&[&codes::NO_SUCH_TOKEN]),
+    Route::get("/v1/audit", Access::ADMIN, "Read the audit log", handler!(audit))
+        .about(
+            "Who changed runs, queues, definitions and tokens, newest first. Entries are kept for 90 days.",
+        )
+        .query(&[LIMIT, Query::CURSOR])
+        .answers(&[Answer::json::<AuditList>(200, "")]),
+    Route::get("/v1/whoami", Access::READ, "Show the token's subject and what it allows", handler!(whoami))
+        .answers(&[Answer::json::<Whoami>(200, "")]),
 ];
 
 async fn make(caller: Caller, _: Params, JsonBody(new): JsonBody<NewToken>) -> Result<Response, Problem> {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::handler::Handler as _;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use flowline::remote::{self, AttemptEnding, Said, WorkRequest};
@@ -17,87 +16,45 @@ use super::App;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Content, Route, Scope, Verb};
+use super::route::{Access, Answer, Body, BodyLimit, Route, handler};
 
 pub const ROUTES: &[Route] = &[
-    Route {
-        verb: Verb::Post,
-        path: "/v1/work/claim",
-        access: Access::Needs(Scope::Work),
-        summary: "Claim jobs",
-        about: "Returns at once if there are jobs, otherwise waits for the first. A job is leased for only a few seconds until a heartbeat acknowledges it or its outcome is reported.",
-        query: &[],
-        body: Some(Body::of::<work::ClaimRequest>(BodyLimit::Bytes(64 << 10))),
-        answers: &[Answer::json::<work::ClaimAnswer>(200, "The jobs; empty if none came in time.")],
-        problems: &[&codes::INVALID],
-        handler: |request, app| claim.call(request, app),
-    },
-    Route {
-        verb: Verb::Post,
-        path: "/v1/work/heartbeat",
-        access: Access::Needs(Scope::Work),
-        summary: "Extend leases",
-        about: "Acknowledges new leases, extends all of them, and reports which are gone and why.",
-        query: &[],
-        body: Some(Body::of::<work::HeartbeatRequest>(BodyLimit::Bytes(2 << 20))),
-        answers: &[Answer::json::<work::HeartbeatAnswer>(
+    Route::post("/v1/work/claim", Access::WORK, "Claim jobs", handler!(claim))
+        .about("Returns at once if there are jobs, otherwise waits for the first. A job is leased for only a few seconds until a heartbeat acknowledges it or its outcome is reported.")
+        .body(Body::small::<work::ClaimRequest>())
+        .answers(&[Answer::json::<work::ClaimAnswer>(200, "The jobs; empty if none came in time.")])
+        .problems(&[&codes::INVALID]),
+    Route::post("/v1/work/heartbeat", Access::WORK, "Extend leases", handler!(heartbeat))
+        .about("Acknowledges new leases, extends all of them, and reports which are gone and why.")
+        .body(Body::of::<work::HeartbeatRequest>(BodyLimit::Bytes(2 << 20)))
+        .answers(&[Answer::json::<work::HeartbeatAnswer>(
             200,
             "The state of each lease, in the order of the request.",
-        )],
-        problems: &[&codes::INVALID],
-        handler: |request, app| heartbeat.call(request, app),
-    },
-    Route {
-        verb: Verb::Post,
-        path: "/v1/work/complete",
-        access: Access::Needs(Scope::Work),
-        summary: "Report how attempts ended",
-        about: "Each outcome is committed before the response. Repeating a report changes nothing and returns `applied: false`, as long as the run is kept; another outcome for the same attempt is refused. With several outcomes the response is 200, and each result has its own status; with one, a refusal is the response itself.",
-        query: &[],
-        body: Some(Body::of::<work::CompleteRequest>(BodyLimit::Batch)),
-        answers: &[Answer::json::<work::CompleteAnswer>(
+        )])
+        .problems(&[&codes::INVALID]),
+    Route::post("/v1/work/complete", Access::WORK, "Report how attempts ended", handler!(complete))
+        .about("Each outcome is committed before the response. Repeating a report changes nothing and returns `applied: false`, as long as the run is kept; another outcome for the same attempt is refused. With several outcomes the response is 200, and each result has its own status; with one, a refusal is the response itself.")
+        .body(Body::of::<work::CompleteRequest>(BodyLimit::Batch))
+        .answers(&[Answer::json::<work::CompleteAnswer>(
             200,
             "The result for each, in the order of the request, and the next jobs.",
-        )],
-        problems: &[&codes::INVALID, &codes::STALE_LEASE, &codes::OUTCOME_CONFLICT],
-        handler: |request, app| complete.call(request, app),
-    },
-    Route {
-        verb: Verb::Post,
-        path: "/v1/work/append",
-        access: Access::Needs(Scope::Work),
-        summary: "Add lines to the log of an attempt",
-        about: "Takes log lines and changes of key-value state. `fromLine` is the number of lines that the worker knows are in the log, so that repeated lines are skipped.",
-        query: &[],
-        body: Some(Body::of::<work::AppendRequest>(BodyLimit::Payloads(4))),
-        answers: &[Answer::json::<work::AppendAnswer>(200, "The lines are in the log.")],
-        problems: &[&codes::INVALID, &codes::STALE_LEASE],
-        handler: |request, app| append.call(request, app),
-    },
-    Route {
-        verb: Verb::Post,
-        path: "/v1/work/emit",
-        access: Access::Needs(Scope::Work),
-        summary: "Emit an event during an attempt",
-        about: "The event stays emitted even if the attempt fails. Repeating the request changes nothing.",
-        query: &[],
-        body: Some(Body::of::<work::EmitRequest>(BodyLimit::Payloads(2))),
-        answers: &[Answer::json::<work::EmitAnswer>(200, "Emitted.")],
-        problems: &[&codes::REFUSED, &codes::SCHEMA, &codes::STALE_LEASE],
-        handler: |request, app| emit.call(request, app),
-    },
-    Route {
-        verb: Verb::Post,
-        path: "/v1/work/release",
-        access: Access::Needs(Scope::Work),
-        summary: "Release attempts",
-        about: "The next attempt of each can start elsewhere; the released one counts neither as failed nor as lost. Leases that are gone are skipped.",
-        query: &[],
-        body: Some(Body::of::<work::HeartbeatRequest>(BodyLimit::Bytes(2 << 20))),
-        answers: &[Answer { status: 204, about: "Released.", content: Content::None }],
-        problems: &[&codes::INVALID],
-        handler: |request, app| release.call(request, app),
-    },
+        )])
+        .problems(&[&codes::INVALID, &codes::STALE_LEASE, &codes::OUTCOME_CONFLICT]),
+    Route::post("/v1/work/append", Access::WORK, "Add lines to the log of an attempt", handler!(append))
+        .about("Takes log lines and changes of key-value state. `fromLine` is the number of lines that the worker knows are in the log, so that repeated lines are skipped.")
+        .body(Body::of::<work::AppendRequest>(BodyLimit::Payloads(4)))
+        .answers(&[Answer::json::<work::AppendAnswer>(200, "The lines are in the log.")])
+        .problems(&[&codes::INVALID, &codes::STALE_LEASE]),
+    Route::post("/v1/work/emit", Access::WORK, "Emit an event during an attempt", handler!(emit))
+        .about("The event stays emitted even if the attempt fails. Repeating the request changes nothing.")
+        .body(Body::of::<work::EmitRequest>(BodyLimit::Payloads(2)))
+        .answers(&[Answer::json::<work::EmitAnswer>(200, "Emitted.")])
+        .problems(&[&codes::REFUSED, &codes::SCHEMA, &codes::STALE_LEASE]),
+    Route::post("/v1/work/release", Access::WORK, "Release attempts", handler!(release))
+        .about("The next attempt of each can start elsewhere; the released one counts neither as failed nor as lost. Leases that are gone are skipped.")
+        .body(Body::of::<work::HeartbeatRequest>(BodyLimit::Bytes(2 << 20)))
+        .answers(&[Answer::empty(204, "Released.")])
+        .problems(&[&codes::INVALID]),
 ];
 
 async fn claim(

@@ -5,7 +5,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::handler::Handler as _;
 use flowline::core::{Json as Raw, Tenant};
 use flowline::store::query::PAGE;
 use flowline::store::{DocumentQuery, NewDocument};
@@ -14,7 +13,7 @@ use serde_json::json;
 
 use super::problem::Problem;
 use super::request::{Caller, Params};
-use super::route::{Access, Answer, Kind, Query, Route, Scope, Verb};
+use super::route::{Access, Answer, Query, Route, handler};
 use super::runs::LIMIT;
 use crate::view::read_documents;
 
@@ -25,18 +24,11 @@ const AGAIN: Duration = Duration::from_secs(15);
 /// Workers remembered at once; beyond it all are written down anew.
 const REMEMBERED: usize = 10_000;
 
-pub const ROUTES: &[Route] = &[Route {
-    verb: Verb::Get,
-    path: "/v1/workers",
-    access: Access::Needs(Scope::Read),
-    summary: "List remote workers",
-    about: "Workers that asked for jobs or sent a heartbeat in the last ten minutes, by name. A token that's bound to queues sees only workers of these, so a page can have fewer items than `limit`, or none, and still have a `next`.",
-    query: &[LIMIT, Query { name: "cursor", kind: Kind::Text, about: "`next` of the previous page." }],
-    body: None,
-    answers: &[Answer::json::<WorkerList>(200, "")],
-    problems: &[],
-    handler: |request, app| list.call(request, app),
-}];
+pub const ROUTES: &[Route] =
+    &[Route::get("/v1/workers", Access::READ, "List remote workers", handler!(list))
+        .about("Workers that asked for jobs or sent a heartbeat in the last ten minutes, by name. A token that's bound to queues sees only workers of these, so a page can have fewer items than `limit`, or none, and still have a `next`.")
+        .query(&[LIMIT, Query::CURSOR])
+        .answers(&[Answer::json::<WorkerList>(200, "")])];
 
 /// When this instance last wrote down each worker.
 #[derive(Debug, Default)]

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::handler::Handler as _;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use flowline::Source;
@@ -31,7 +30,7 @@ use super::App;
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, Params};
-use super::route::{Access, Answer, Content, Kind, Query, Route, Scope, Verb};
+use super::route::{Access, Answer, Kind, Query, Route, handler};
 use super::run::EVENT_TYPES;
 use client::{Client, Wanted};
 use message::{Ids, Message};
@@ -50,80 +49,51 @@ const BACK: u64 = 32;
 const PACE: Duration = Duration::from_micros(500);
 const SLOWEST: Duration = Duration::from_millis(500);
 
-const TYPE: Query = Query { name: "type", kind: Kind::SomeOf(EVENT_TYPES), about: "Only these types." };
-const FROM: Query = Query {
-    name: "from",
-    kind: Kind::OneOf(&["start", "now"]),
-    about: "Where to start if there's no id: `start` is the oldest event kept, `now` only new events (the default).",
-};
-const CURSOR: Query = Query {
-    name: "cursor",
-    kind: Kind::Text,
-    about: "Id of a message: sends only what came after it. The header `Last-Event-ID` takes precedence.",
-};
-const STREAM: Answer = Answer {
-    status: 200,
-    about: "Server-sent events. `id` is for resuming, `event` is the type, `data` is the event as JSON.",
-    content: Content::Other("text/event-stream"),
-};
+const TYPE: Query = Query::new("type", Kind::SomeOf(EVENT_TYPES), "Only these types.");
+const FROM: Query = Query::new(
+    "from",
+    Kind::OneOf(&["start", "now"]),
+    "Where to start if there's no id: `start` is the oldest event kept, `now` only new events (the default).",
+);
+const CURSOR: Query = Query::new(
+    "cursor",
+    Kind::Text,
+    "Id of a message: sends only what came after it. The header `Last-Event-ID` takes precedence.",
+);
+const STREAM: Answer = Answer::other(
+    200,
+    "Server-sent events. `id` is for resuming, `event` is the type, `data` is the event as JSON.",
+    "text/event-stream",
+);
 const RESUMED: &str = "With `Last-Event-ID` it resumes right after that message, on any instance, without gaps. If nothing happens, it sends a comment every 15 s.";
 
 pub const ROUTES: &[Route] = &[
-    Route {
-        verb: Verb::Get,
-        path: "/v1/runs/{run}/stream",
-        access: Access::Needs(Scope::Read),
-        summary: "Follow a run's log",
-        about: "Starts at the first event, or with `Last-Event-ID` (or `after`) right after that one. After the event that ends the run, it sends a message `end` and closes. If nothing happens, it sends a comment every 15 s.",
-        query: &[
-            Query {
-                name: "after",
-                kind: Kind::Text,
-                about: "Id or `seq` of an event: sends only later ones. The header `Last-Event-ID` takes precedence.",
-            },
+    Route::get("/v1/runs/{run}/stream", Access::READ, "Follow a run's log", handler!(run))
+        .about("Starts at the first event, or with `Last-Event-ID` (or `after`) right after that one. After the event that ends the run, it sends a message `end` and closes. If nothing happens, it sends a comment every 15 s.")
+        .query(&[
+            Query::new("after", Kind::Text, "Id or `seq` of an event: sends only later ones. The header `Last-Event-ID` takes precedence."),
             TYPE,
-        ],
-        body: None,
-        answers: &[
+        ])
+        .answers(&[
             STREAM,
-            Answer {
-                status: 204,
-                about: "The run has ended and there's nothing after that id; browsers don't reconnect.",
-                content: Content::None,
-            },
-        ],
-        problems: &[&codes::NO_SUCH_RUN, &codes::INVALID],
-        handler: |request, app| run.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/flows/{flow}/stream",
-        access: Access::Needs(Scope::Read),
-        summary: "Follow the events of all runs of a flow",
-        about: RESUMED,
-        query: &[TYPE, FROM, CURSOR],
-        body: None,
-        answers: &[STREAM],
-        problems: &[&codes::NO_SUCH_FLOW, &codes::INVALID],
-        handler: |request, app| flow.call(request, app),
-    },
-    Route {
-        verb: Verb::Get,
-        path: "/v1/stream",
-        access: Access::Needs(Scope::Read),
-        summary: "Follow the events of all runs",
-        about: RESUMED,
-        query: &[
-            Query { name: "flow", kind: Kind::Text, about: "Only these flows, separated by commas." },
+            Answer::empty(204, "The run has ended and there's nothing after that id; browsers don't reconnect."),
+        ])
+        .problems(&[&codes::NO_SUCH_RUN, &codes::INVALID]),
+    Route::get("/v1/flows/{flow}/stream", Access::READ, "Follow the events of all runs of a flow", handler!(flow))
+        .about(RESUMED)
+        .query(&[TYPE, FROM, CURSOR])
+        .answers(&[STREAM])
+        .problems(&[&codes::NO_SUCH_FLOW, &codes::INVALID]),
+    Route::get("/v1/stream", Access::READ, "Follow the events of all runs", handler!(tenant))
+        .about(RESUMED)
+        .query(&[
+            Query::new("flow", Kind::Text, "Only these flows, separated by commas."),
             TYPE,
             FROM,
             CURSOR,
-        ],
-        body: None,
-        answers: &[STREAM],
-        problems: &[&codes::INVALID],
-        handler: |request, app| tenant.call(request, app),
-    },
+        ])
+        .answers(&[STREAM])
+        .problems(&[&codes::INVALID]),
 ];
 
 /// The tails of this instance. Cheap to clone.
