@@ -348,7 +348,7 @@ impl Retried {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Bulk"))]
 pub struct BulkRequest {
     pub action: BulkAction,
-    pub filter: BulkFilter,
+    pub filter: RunFilter,
     /// Only list the runs.
     #[serde(default, deserialize_with = "crate::or_default")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<bool>"))]
@@ -379,11 +379,14 @@ pub enum BulkAction {
 /// Runs have to match all of these.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct BulkFilter {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "BulkFilter"))]
+pub struct RunFilter {
     pub flow: Option<String>,
     #[cfg_attr(feature = "schema", schemars(with = "Option<Status>"))]
     pub status: Option<String>,
+    /// State of a machine; only lists filter by it.
+    #[serde(skip)]
+    pub state: Option<String>,
     /// NAME=VALUE
     #[cfg_attr(feature = "schema", schemars(regex(pattern = LABEL)))]
     pub label: Option<String>,
@@ -391,6 +394,13 @@ pub struct BulkFilter {
     pub since: Option<String>,
     /// Only runs created before this: a timestamp or an age.
     pub until: Option<String>,
+}
+
+impl RunFilter {
+    /// Whether every run matches.
+    pub fn is_empty(&self) -> bool {
+        *self == RunFilter::default()
+    }
 }
 
 /// The outcome for each run.

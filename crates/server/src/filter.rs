@@ -5,22 +5,7 @@ use std::time::Duration;
 use flowline::core::time::parse_duration;
 use flowline::core::{Status, Tenant, Time};
 use flowline::store::RunQuery;
-use flowline_api::runs::BulkFilter;
-
-/// Lets runs through that fit all that it names.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RunFilter {
-    pub flow: Option<String>,
-    pub status: Option<String>,
-    /// Of a machine.
-    pub state: Option<String>,
-    /// NAME=VALUE.
-    pub label: Option<String>,
-    /// Created at or after: a timestamp or an age.
-    pub since: Option<String>,
-    /// Created before.
-    pub until: Option<String>,
-}
+pub use flowline_api::runs::RunFilter;
 
 /// A part of a filter that can't be read.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,53 +16,24 @@ pub struct FilterError {
     pub problem: String,
 }
 
-impl RunFilter {
-    /// The question to a store. Ages count back from `now`.
-    pub fn query(&self, tenant: Tenant, now: Time) -> Result<RunQuery, FilterError> {
-        let status = |text: &str| Status::parse(text);
-        let label =
-            |text: &str| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let time = |text: &str| moment(text, now);
-        Ok(RunQuery {
-            flow: self.flow.clone(),
-            status: part("status", &self.status, STATUSES, status)?,
-            state: self.state.clone(),
-            label: part("label", &self.label, "NAME=VALUE (team=billing)", label)?,
-            since: part("since", &self.since, MOMENT, time)?,
-            until: part("until", &self.until, MOMENT, time)?,
-            ..RunQuery::of(tenant)
-        })
-    }
-
-    /// Refuses what [`query`](RunFilter::query) would.
-    pub fn check(&self) -> Result<(), FilterError> {
-        self.query(Tenant::default(), Time::default()).map(drop)
-    }
-
-    /// As parameters of the API.
-    pub fn parameters(&self) -> [(&'static str, Option<String>); 6] {
-        let RunFilter { flow, status, state, label, since, until } = self.clone();
-        [
-            ("flow", flow),
-            ("status", status),
-            ("state", state),
-            ("label", label),
-            ("since", since),
-            ("until", until),
-        ]
-    }
-
-    /// Whether it lets every run through.
-    pub fn is_empty(&self) -> bool {
-        *self == RunFilter::default()
-    }
+/// The question that a filter asks of a store. Ages count back from `now`.
+pub fn query(filter: &RunFilter, tenant: Tenant, now: Time) -> Result<RunQuery, FilterError> {
+    let label = |text: &str| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let time = |text: &str| moment(text, now);
+    Ok(RunQuery {
+        flow: filter.flow.clone(),
+        status: part("status", &filter.status, STATUSES, Status::parse)?,
+        state: filter.state.clone(),
+        label: part("label", &filter.label, "NAME=VALUE (team=billing)", label)?,
+        since: part("since", &filter.since, MOMENT, time)?,
+        until: part("until", &filter.until, MOMENT, time)?,
+        ..RunQuery::of(tenant)
+    })
 }
 
-impl From<BulkFilter> for RunFilter {
-    fn from(filter: BulkFilter) -> RunFilter {
-        let BulkFilter { flow, status, label, since, until } = filter;
-        RunFilter { flow, status, state: None, label, since, until }
-    }
+/// Refuses what [`query`] would.
+pub fn check(filter: &RunFilter) -> Result<(), FilterError> {
+    query(filter, Tenant::default(), Time::default()).map(drop)
 }
 
 const STATUSES: &str = "one of running, waiting, paused, completed, failed, cancelled";
@@ -119,7 +75,7 @@ mod tests {
             (RunFilter { until: some("soon"), ..RunFilter::default() }, "until", "or an age"),
         ];
         for (filter, name, expected) in wrong {
-            let error = filter.check().expect_err(name);
+            let error = check(&filter).expect_err(name);
             assert!(error.name == name && error.problem.contains(expected), "{error:?}");
         }
     }
@@ -128,7 +84,7 @@ mod tests {
     fn ages_count_back_from_now() {
         let now = Time::from_millis(100_000);
         let filter = RunFilter { since: Some("40s".to_owned()), ..RunFilter::default() };
-        let query = filter.query(Tenant::default(), now).expect("a filter");
+        let query = query(&filter, Tenant::default(), now).expect("a filter");
         assert_eq!((query.since, query.until), (Some(Time::from_millis(60_000)), None));
     }
 }

@@ -13,8 +13,6 @@ pub mod view;
 /// What the API takes and answers, and what its clients must know of it.
 pub mod api {
     pub use crate::http::locks::{held, left};
-    pub use crate::http::pass::HANDLER_TIME;
-    pub use crate::http::paths::part;
     pub use crate::http::request::LONGEST_WAIT;
     pub use crate::http::state::{read_scopes, state_entry, state_list};
 }

@@ -1,7 +1,7 @@
 //! `flowline runs`: the runs of a store, newest first.
 
 use flowline::store::RunRow;
-use flowline_server::filter::RunFilter;
+use flowline_server::filter::{RunFilter, check};
 
 use super::Context;
 use crate::failure::{Exit, Outcome};
@@ -104,11 +104,13 @@ fn cells(row: &RunRow) -> Vec<String> {
 }
 
 fn status(text: &str) -> Result<String, String> {
-    let filter = RunFilter { status: Some(text.to_owned()), ..RunFilter::default() };
-    filter.check().map(|()| text.to_owned()).map_err(|error| error.problem)
+    checked(text, RunFilter { status: Some(text.to_owned()), ..RunFilter::default() })
 }
 
 fn label(text: &str) -> Result<String, String> {
-    let filter = RunFilter { label: Some(text.to_owned()), ..RunFilter::default() };
-    filter.check().map(|()| text.to_owned()).map_err(|error| error.problem)
+    checked(text, RunFilter { label: Some(text.to_owned()), ..RunFilter::default() })
+}
+
+fn checked(text: &str, filter: RunFilter) -> Result<String, String> {
+    check(&filter).map(|()| text.to_owned()).map_err(|error| error.problem)
 }

@@ -4,10 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline::core::time::format_duration;
 use flowline::core::{Event, RunKey};
 use flowline::store::{EventQuery, RunRow, Store, StoreError};
-use flowline_api::runs::{EventList, RunResult};
+use flowline_api::runs::EventList;
 use tokio::sync::watch;
 
 use super::ServerOperator;
@@ -15,7 +14,7 @@ use crate::failure::Failure;
 
 /// Looked again without a hint: a hint can be lost.
 const LOOK: Duration = Duration::from_millis(500);
-/// EventList read at a time: a page of full payloads stays small.
+/// Events read at a time: a page of full payloads stays small.
 const PAGE: usize = 200;
 
 /// Reads a run's log from some event on.
@@ -86,8 +85,7 @@ enum Source {
 /// A log that a server is asked for, a page at a time.
 struct ServerLog {
     server: ServerOperator,
-    /// The run's route.
-    path: String,
+    run: RunKey,
     query: EventQuery,
     buffer: VecDeque<Event>,
 }
@@ -100,11 +98,11 @@ impl RunLog {
 
     pub async fn of_server(
         server: ServerOperator,
-        run: &RunKey,
+        run: RunKey,
         query: EventQuery,
     ) -> Result<RunLog, Failure> {
-        let path = format!("/v1/runs/{}", run.run);
-        let mut asked = ServerLog { server, path, query, buffer: VecDeque::new() };
+        let query = EventQuery { limit: PAGE, ..query };
+        let mut asked = ServerLog { server, run, query, buffer: VecDeque::new() };
         let trimmed = asked.fill().await?.events_trimmed;
         Ok(RunLog { trimmed, source: Source::Server(Box::new(asked)) })
     }
@@ -132,12 +130,7 @@ impl RunLog {
                 }
                 Ok(ended)
             }
-            Source::Server(asked) => {
-                let parameters = [("wait", Some(format_duration(LOOK)))];
-                let outcome: RunResult =
-                    asked.server.find(&format!("{}/result", asked.path), &parameters).await?;
-                Ok(outcome.status.is_terminal())
-            }
+            Source::Server(asked) => asked.server.has_ended(&asked.run, LOOK).await,
         }
     }
 }
@@ -152,16 +145,7 @@ impl ServerLog {
 
     /// Reads the next page; what it holds goes into the buffer.
     async fn fill(&mut self) -> Result<EventList, Failure> {
-        let query = &self.query;
-        let kinds: Vec<&str> = query.kinds.iter().map(|kind| kind.as_str()).collect();
-        let parameters = [
-            ("after", Some(query.after.to_string())),
-            ("type", (!kinds.is_empty()).then(|| kinds.join(","))),
-            ("step", query.step.clone()),
-            ("attempt", query.attempt.map(|attempt| attempt.to_string())),
-            ("limit", Some(PAGE.to_string())),
-        ];
-        let mut page: EventList = self.server.find(&format!("{}/events", self.path), &parameters).await?;
+        let mut page = self.server.events(&self.run, &self.query).await?;
         self.query.after = page.items.last().map_or(self.query.after, |event| event.seq);
         self.buffer.extend(page.items.drain(..));
         Ok(page)

@@ -25,6 +25,7 @@ use flowline_api::locks::HeldLock;
 use flowline_api::runs::{Retried, RunList, RunStart, RunView, Started};
 use flowline_api::state::{StateEntry, StateList, StateScopes};
 use flowline_server::api::{held, read_scopes, state_entry, state_list};
+use flowline_server::filter;
 use flowline_server::receipts::{read_receipt, read_receipts, sent_view};
 use flowline_server::token;
 use flowline_server::view::{Versions, read_flows, read_run, run_list, start_request, started};
@@ -100,7 +101,7 @@ impl<'a> StoreOperator<'a> {
         let now = self.open(Access::Reader).await?.now().await?;
         let limit = page.limit.map_or(MAX_PAGE, usize::from);
         let total = if page.without_total { WantTotal::No } else { WantTotal::Yes };
-        let query = page.filter.query(self.tenant().clone(), now)?;
+        let query = filter::query(&page.filter, self.tenant().clone(), now)?;
         Ok(RunQuery { cursor: page.cursor.clone(), limit, total, ..query })
     }
 }

@@ -7,7 +7,7 @@ use flowline_client::api::access::{NewToken, Scope};
 use flowline_client::api::events::{EventSend, StartOrSend};
 use flowline_client::api::queues::Redrive;
 use flowline_client::api::runs::{
-    BatchOutcome, BatchStart, BulkAction, BulkFilter, BulkRequest, CancelRun, CompleteRun, FailRun, RetryRun,
+    BatchOutcome, BatchStart, BulkAction, BulkRequest, CancelRun, CompleteRun, FailRun, RetryRun, RunFilter,
     RunStart,
 };
 use flowline_client::api::state::StateWrite;
@@ -87,7 +87,7 @@ async fn every_method_of_the_client_reads_what_the_server_answers() {
     client.delete_run(two).await.unwrap();
     let bulk = BulkRequest {
         action: BulkAction::Cancel,
-        filter: BulkFilter { flow: Some("slow".to_owned()), ..BulkFilter::default() },
+        filter: RunFilter { flow: Some("slow".to_owned()), ..RunFilter::default() },
         dry_run: true,
         limit: None,
         cursor: None,

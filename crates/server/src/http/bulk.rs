@@ -5,13 +5,13 @@ use flowline::RetryFrom;
 use flowline::core::{Input, Status, Time};
 use flowline::store::query::{MAX_PAGE, WantTotal};
 use flowline::store::{RunQuery, RunRow, Total};
-use flowline_api::runs::{BulkAction, BulkDone, BulkFilter, BulkItem, BulkRequest};
+use flowline_api::runs::{BulkAction, BulkDone, BulkItem, BulkRequest};
 
 use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, JsonBody, Params};
 use super::route::{Access, Answer, Body, Route, handler};
-use crate::filter::RunFilter;
+use crate::filter::{self, RunFilter};
 use crate::view::totals;
 
 pub const ROUTES: &[Route] = &[Route::post("/v1/runs/bulk", Access::OPERATE, "Cancel, pause, resume, retry or delete many runs", handler!(bulk))
@@ -19,9 +19,9 @@ pub const ROUTES: &[Route] = &[Route::post("/v1/runs/bulk", Access::OPERATE, "Ca
     .body(Body::small::<BulkRequest>())
     .answers(&[Answer::json::<BulkDone>(200, "The outcome for each run.")])];
 
-fn query(filter: BulkFilter, caller: &Caller, now: Time) -> Result<RunQuery, Problem> {
+fn query(filter: RunFilter, caller: &Caller, now: Time) -> Result<RunQuery, Problem> {
     let wrong = |name: &str, what: &str| Problem::new(&codes::BAD_BODY, what).at(&format!("/filter/{name}"));
-    let query = RunFilter::from(filter).query(caller.engine.tenant().clone(), now);
+    let query = filter::query(&filter, caller.engine.tenant().clone(), now);
     let query = query.map_err(|error| wrong(error.name, &error.problem))?;
     if let Some(flow) = &query.flow {
         caller.check_flow(flow)?;

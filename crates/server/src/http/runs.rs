@@ -16,7 +16,7 @@ use super::codes;
 use super::problem::Problem;
 use super::request::{Caller, JsonBody, Params};
 use super::route::{Access, Answer, Body, BodyLimit, Kind, Query, Route, handler};
-use crate::filter::RunFilter;
+use crate::filter::{self, RunFilter};
 use crate::view::{run_list, start_request, started};
 
 /// The header that names an idempotency key.
@@ -191,7 +191,7 @@ fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> Result<
         since: text("since"),
         until: text("until"),
     };
-    let query = filter.query(caller.engine.tenant().clone(), now);
+    let query = filter::query(&filter, caller.engine.tenant().clone(), now);
     Ok(RunQuery {
         cursor: text("cursor"),
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
